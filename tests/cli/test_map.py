@@ -372,7 +372,8 @@ def test_a_parameter_that_the_server_refuses_is_not_tried_on_every_row(soon, cli
     assert "extra_forbidden" in result.stderr
     # With a journal a row is known to have failed once it is committed, 0.2 s later.
     assert refused < (50 if options else 400)
-    assert "8 failed alike with BadRequest; rows left out: 392 " in result.stderr
+    left = re.search(r" 8 failed alike with BadRequest; rows left out: (\d+) ", result.stderr)
+    assert 350 <= int(left[1]) <= 392
 
 
 @pytest.mark.parametrize("first", [0, 7])

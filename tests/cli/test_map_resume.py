@@ -92,7 +92,7 @@ def test_a_killed_job_goes_on_and_each_row_is_there_once(killed, cli_map, slow, 
     assert (read, failed, filtered) == (600, 0, 0)
     assert reused >= 100
     assert answered + reused == 600
-    assert slow.requests > sent
+    assert (slow.requests > sent) == (answered > 0)
     assert sorted(os.listdir(out.parent)) == ["in.jsonl", "out.jsonl", "out.jsonl.job"]
 
 

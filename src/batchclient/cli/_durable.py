@@ -20,7 +20,6 @@ import shutil
 import sqlite3
 import stat
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -40,6 +39,7 @@ from batchclient.journal.of_file import Coverage, FileJournal
 
 if TYPE_CHECKING:
     from batchclient.cli._job import Job
+    from batchclient.cli._tally import Tally
     from batchclient.jobs.writer import Writer
 
 __all__ = ["Durable", "durable_of", "folder_of"]
@@ -112,7 +112,7 @@ class Durable:
         self._is_new = True
         self._output: Output
         self._journal: FileJournal
-        self._failed: Callable[[], int] = lambda: 0
+        self._tally: Tally
         self._is_marking = False
         self._inode = 0
         self._missing: int | None = None
@@ -310,13 +310,13 @@ class Durable:
         except OSError as error:
             raise JournalFailed(f"{self.folder.path} cannot be written: {reason_of(error)}") from error
 
-    def opened(self, failed: Callable[[], int]) -> None:
+    def opened(self, tally: Tally) -> None:
         """Write down where the rows go, before the first one goes there.
 
         Args:
-            failed: tells how many rows failed so far.
+            tally: of the job.
         """
-        self._failed = failed
+        self._tally = tally
         if self._output.is_named:
             status = self._place.stat()
             self._inode = status.st_ino
@@ -339,7 +339,7 @@ class Durable:
             return
         self._is_marking = True
         coverage = self._journal.coverage
-        failed = self.failed_before + self._failed()
+        failed = self._tally.failed_in_output
         writer.mark(partial(self._on_marked, Coverage(coverage.rows, coverage.digest), failed))
 
     def _on_marked(self, coverage: Coverage, failed: int, size: int, sha256: str) -> None:
@@ -383,7 +383,7 @@ class Durable:
             OSError: the disk is full, or fails.
         """
         output = self._output
-        self._missing = job.missing
+        self._missing = job.tally.missing
         self._aside.remove()
         if not output.is_named:
             if job.is_whole:
@@ -394,7 +394,7 @@ class Durable:
         if not job.is_whole and not self._kept.publish:
             self.folder.note(NAME, self._last.write())
             return
-        failed = self.failed_before + self._failed()
+        failed = self._tally.failed_in_output
         size, sha256 = self._place.stat().st_size, output.sha256.hexdigest()
         mark = self._mark_of(size, sha256, self._journal.coverage, failed)
         self.folder.note(NAME, mark.write())
@@ -418,11 +418,11 @@ class Durable:
             "version": 1,
             "input": source if source == "-" else os.path.realpath(source),
             "outputs": outputs,
-            "read": job.read,
-            "answered": job.answered,
-            "failed": job.failed,
+            "read": job.tally.read,
+            "answered": job.tally.answered,
+            "failed": job.tally.failed,
             "filtered": 0,
-            "reused": job.reused,
+            "reused": job.tally.reused,
             "model": state.model if (state := self.folder.state()) is not None else None,
             "call": options.call,
             "finished": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),

@@ -24,7 +24,7 @@ def report(job: Job, options: MapOptions, output: Output, left: int, durable: Du
     summary = _counts(job, output)
     if job.out_of_use:
         summary += f"; in the end {' and '.join(job.out_of_use)}"
-    for line in job.failures.lines():
+    for line in job.tally.failures.lines():
         without_key = AuthenticationFailed.__name__ in line and not options.server.has_key
         summary += f"\n{in_options(line)}{KEY_HINT if without_key else ''}"
     if job.fault:
@@ -38,15 +38,13 @@ def report(job: Job, options: MapOptions, output: Output, left: int, durable: Du
     elif job.is_too_dear:
         say(f"Error: stopped: --max-cost is reached; rows left out: {left:,}")
     elif left:
-        say(
-            f"Error: stopped: no row succeeded, and {job.refusals} failed alike with {job.stopped_by}; rows left out: "
-            f"{left:,} (--keep-going tries them all)"
-        )
-    if job.is_refused and not job.stopped_by:
+        refused = f"no row succeeded, and {job.refused.most} failed alike with {job.refused.kind}"
+        say(f"Error: stopped: {refused}; rows left out: {left:,} (--keep-going tries them all)")
+    if job.refused.is_command and not job.refused.kind:
         say("Error: nothing was written: every row was refused for a reason of the command's")
     if job.signal is not None:
         summary = f"Interrupted: {summary}"
-    if durable is not None and not job.is_refused:
+    if durable is not None and not job.refused.is_command:
         summary += f"\n{_of_journal(job, durable)}"
     if not options.quiet and not job.reader_is_gone:
         say(summary)
@@ -66,12 +64,12 @@ def _bytes(size: int) -> str:
 
 
 def _counts(job: Job, output: Output) -> str:
-    new = job.answered + job.failed
+    new = job.tally.answered + job.tally.failed
     rate = new / job.seconds if job.seconds else 0.0
     rows = f"{job.written:,} {'row' if job.written == 1 else 'rows'}"
     parts = [f"{rows} to {output.where} in {job.seconds:.1f} s"]
-    if job.reused:
-        parts += [f"{rate:,.0f} new rows/s", f"reused: {job.reused:,}"]
+    if job.tally.reused:
+        parts += [f"{rate:,.0f} new rows/s", f"reused: {job.tally.reused:,}"]
     else:
         parts.append(f"{rate:,.0f} rows/s")
     sent = job.statistics
@@ -85,10 +83,10 @@ def _counts(job: Job, output: Output) -> str:
     if job.spent is not None:
         parts.append(f"cost: {written_cost(job.spent)}")
     counts = ", ".join(parts)
-    if job.failed_in_output:
-        counts += f"; failed: {job.failed_in_output:,}"
-    if job.missing:
-        counts += f"; not in the journal, and left out: {job.missing:,}"
+    if job.tally.failed_in_output:
+        counts += f"; failed: {job.tally.failed_in_output:,}"
+    if job.tally.missing:
+        counts += f"; not in the journal, and left out: {job.tally.missing:,}"
     return counts
 
 
@@ -98,9 +96,9 @@ def status_of(job: Job) -> int:
         return of_signal(job.signal)
     if job.journal_error is not None or (job.output_error is not None and not job.reader_is_gone):
         return Status.DISK_FULL
-    kinds = job.failures.by_type.keys()
-    if job.no_server or (kinds and kinds <= _WITHOUT_SERVER and job.is_cut_off and not job.succeeded):
+    kinds = job.tally.failures.by_type.keys()
+    if job.no_server or (kinds and kinds <= _WITHOUT_SERVER and job.is_cut_off and not job.tally.succeeded):
         return Status.NO_SERVER
     if job.is_too_dear:
         return Status.STOPPED
-    return Status.FAILED if job.failed_in_output or job.fault or job.reader_is_gone else Status.OK
+    return Status.FAILED if job.tally.failed_in_output or job.fault or job.reader_is_gone else Status.OK

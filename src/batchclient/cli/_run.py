@@ -64,7 +64,7 @@ def run_map(options: MapOptions) -> int:
             with _open(options) as source, _output(options, source) as output:
                 job = _make_job(options, source, output)
                 asyncio.run(job.run())
-                left = source.count() - job.written if job.leaves_rows else 0
+                left = source.count() - job.tally.read if job.leaves_rows else 0
         else:
             job, output, left = _run_durable(options, durable)
     except ConfigError as error:
@@ -112,11 +112,11 @@ def _run_until_covered(options: MapOptions, durable: Durable, output: Output) ->
                 except CoverChanged:
                     durable.rewrite()
                     continue
-                left = source.count() - job.read if job.leaves_rows else 0
+                left = source.count() - job.tally.read if job.leaves_rows else 0
         except BaseException:
             durable.discard()
             raise
-        if job.is_refused:
+        if job.refused.is_command:
             durable.discard()
         else:
             try:
