@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -32,8 +33,9 @@ from batchclient.cli._refusal import Refusal
 from batchclient.errors import ConfigError, JournalFailed
 from batchclient.jobs import BadRow
 from batchclient.jobs.folder import JobFolder, JobState
-from batchclient.jobs.marks import NAME, Mark, OutputChanged
+from batchclient.jobs.marks import NAME, Mark
 from batchclient.jobs.output import Output, reason_of
+from batchclient.jobs.plan import Plan, anew, plan_of
 from batchclient.journal import Journal
 from batchclient.journal.of_file import Coverage, FileJournal
 
@@ -46,6 +48,7 @@ __all__ = ["Durable", "durable_of", "folder_of"]
 
 _VARIABLE = "BATCHCLIENT_JOURNAL_DIR"
 _CHUNK_BYTES = 1024 * 1024
+_OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
 
 
 def folder_of(output: str, journal: str | None) -> JobFolder:
@@ -166,50 +169,25 @@ class Durable:
         """Find out where the output goes on. Nothing is changed.
 
         Raises:
-            Refusal: the output is not the one that the job has written.
+            ConfigError: the output is not the one that the job has written.
         """
         self._output = output
         if not output.is_named:
             return
         state = self._state
         if state is None:
-            output.choose(replaces=self._options.overwrite and output.path.exists())
-            return
-        if self._kept.publish:
-            self._rewrite(exists=output.path.exists())
-            return
-        mark = state.mark
-        if mark is None:
-            # Killed before the first mark: the output is not there, or has no row.
-            if output.path.exists() and output.path.stat().st_size:
-                raise Refusal(
-                    f"{output.name}: the file exists, and {self.folder.path} has not written it; move it away"
-                )
-            self._rewrite(exists=output.path.exists())
-            return
-        where = output.part if mark.replaces else output.path
-        if mark.replaces and not where.exists():
-            # Renamed, and killed before the journal said so.
-            where = output.path
-        try:
-            found = mark.check(where)
-        except FileNotFoundError:
-            self._rewrite(exists=output.path.exists())
-            return
-        except OutputChanged as error:
-            if mark.replaces:
-                self._rewrite(exists=output.path.exists())
-                return
-            raise Refusal(
-                f"{output.name} {error}; `batchclient job publish {self.folder.path}` writes it anew from the journal"
-            ) from None
-        covered = mark.covered
-        if covered is None or mark.form != self._form or self._runs_again(state):
-            self._rewrite(exists=True)
-            return
-        output.choose(replaces=where == output.part, at=mark.size)
-        output.sha256 = found
-        self.covered, self.failed_before = covered, mark.failed
+            plan = Plan(replaces=self._options.overwrite and output.path.exists())
+        elif self._kept.publish:
+            plan = anew(output)
+        else:
+            plan = plan_of(output, state.mark, form=self._form, job=str(self.folder.path))
+            if self._runs_again(state):
+                plan = anew(output)
+        self._follow(plan)
+
+    def _follow(self, plan: Plan) -> None:
+        self.covered, self.failed_before = plan.covered, plan.failed
+        plan.choose(self._output)
 
     def _runs_again(self, state: JobState) -> bool:
         """Whether rows that the output may have run again, or may be in another place."""
@@ -233,11 +211,7 @@ class Durable:
 
     def rewrite(self) -> None:
         """Write all rows anew: the input has changed."""
-        self._rewrite(exists=True)
-
-    def _rewrite(self, *, exists: bool) -> None:
-        self.covered, self.failed_before = Coverage(), 0
-        self._output.choose(replaces=exists)
+        self._follow(anew(self._output))
 
     # The run ---------------------------------------------------------------------------------------------------------
 
@@ -246,6 +220,7 @@ class Durable:
 
         Raises:
             ConfigError: the folder cannot be made.
+            JournalFailed: the disk is full, or fails.
         """
         try:
             if self._state is None and self.folder.journal.exists():
@@ -253,7 +228,7 @@ class Durable:
                 self.folder.path.rename(self._aside.path)
             self.folder.make()
         except OSError as error:
-            raise ConfigError(f"{self.folder.path}: {reason_of(error)}") from None
+            raise _failed(self.folder.path, error) from None
 
     def spool(self) -> MapOptions:
         """Write standard input into the folder; return the options that read it from there.
@@ -261,7 +236,7 @@ class Durable:
         An empty standard input is none: the rows of the run before are read again.
 
         Raises:
-            ConfigError: the disk is full, or standard input cannot be read.
+            JournalFailed: the disk is full, or standard input cannot be read.
         """
         beside = self.folder.path / "input.new"
         try:
@@ -274,7 +249,7 @@ class Durable:
             else:
                 beside.unlink()
         except OSError as error:
-            raise ConfigError(f"{beside}: {reason_of(error)}") from None
+            raise _failed(beside, error) from None
         return self._options.reading(str(self.folder.input))
 
     def arguments(self) -> dict[str, Any]:
@@ -308,7 +283,7 @@ class Durable:
         try:
             self.folder.write_settings(self._options.for_file())
         except OSError as error:
-            raise JournalFailed(f"{self.folder.path} cannot be written: {reason_of(error)}") from error
+            raise _failed(self.folder.path, error) from error
 
     def opened(self, tally: Tally) -> None:
         """Write down where the rows go, before the first one goes there.
@@ -432,6 +407,13 @@ class Durable:
                 "sqlite": sqlite3.sqlite_version,
             },
         }
+
+
+def _failed(path: Path, error: OSError) -> ConfigError | JournalFailed:
+    """Return the error of a file that cannot be written: the command's fault, or the disk's."""
+    if error.errno in _OF_THE_DISK:
+        return JournalFailed(f"{path} cannot be written: {reason_of(error)}")
+    return ConfigError(f"{path}: {reason_of(error)}")
 
 
 def _may_be_file(path: str) -> bool:
