@@ -52,24 +52,26 @@ def wait_for_rows(out, count, seconds=30):
 
 
 @pytest.fixture
-def slow():
+def server():
     """A server on which a job of 600 rows takes some seconds."""
     with EmbeddedServer("gpu") as running:
         yield running
 
 
+SLOWLY = ["--concurrency", 16, "--max-batch-size", 4]
+
+
 @pytest.fixture
-def killed(spawn, slow, tmp_path, out):
+def killed(spawn, tmp_path, out):
     """A job of 600 rows, killed with some rows in its output."""
 
     def run(*args, count=100):
         source = write_rows(tmp_path / "in.jsonl", rows_of(*range(600)))
-        options = ["--base-url", slow.base_url, "--model", slow.model, "--concurrency", 16, "--max-batch-size", 4]
-        process = spawn(source, "-o", out, "--resume", *options, *args)
+        process = spawn(source, "-o", out, "--resume", *SLOWLY, *args)
         wait_for_rows(out, count)
         process.kill()
         process.wait()
-        return source, options
+        return source, SLOWLY
 
     return run
 
@@ -78,11 +80,11 @@ def killed(spawn, slow, tmp_path, out):
 
 
 @pytest.mark.parametrize("options", [[], ["--unordered"], ["--dedupe"]])
-def test_a_killed_job_goes_on_and_each_row_is_there_once(killed, cli_map, slow, out, job, options):
-    source, server = killed(*options)
-    sent = slow.requests
+def test_a_killed_job_goes_on_and_each_row_is_there_once(killed, cli_map, server, out, job, options):
+    source, slowly = killed(*options)
+    sent = server.requests
     assert not (job / "done.json").exists()
-    done = cli_map(source, "-o", out, "--resume", *server, *options)
+    done = cli_map(source, "-o", out, "--resume", *slowly, *options)
     assert done.exit_code == 0, done.stderr
     rows = read_rows(out)
     assert sorted(row["id"] for row in rows) == list(range(600))
@@ -92,37 +94,36 @@ def test_a_killed_job_goes_on_and_each_row_is_there_once(killed, cli_map, slow, 
     assert (read, failed, filtered) == (600, 0, 0)
     assert reused >= 100
     assert answered + reused == 600
-    assert (slow.requests > sent) == (answered > 0)
+    assert (server.requests > sent) == (answered > 0)
     assert sorted(os.listdir(out.parent)) == ["in.jsonl", "out.jsonl", "out.jsonl.job"]
 
 
 def test_the_output_goes_on_in_its_place(killed, cli_map, out):
-    source, server = killed()
+    source, slowly = killed()
     inode = out.stat().st_ino
-    assert cli_map(source, "-o", out, "--resume", *server).exit_code == 0
+    assert cli_map(source, "-o", out, "--resume", *slowly).exit_code == 0
     assert out.stat().st_ino == inode
 
 
 def test_a_row_that_was_torn_is_cut_off(killed, cli_map, out):
-    source, server = killed()
+    source, slowly = killed()
     with out.open("ab") as file:
         file.write(b'{"id": 17, "te')
-    assert cli_map(source, "-o", out, "--resume", *server).exit_code == 0
+    assert cli_map(source, "-o", out, "--resume", *slowly).exit_code == 0
     check_rows(out, range(600))
 
 
 def test_the_output_of_a_killed_job_may_be_gone(killed, cli_map, out):
-    source, server = killed()
+    source, slowly = killed()
     out.unlink()
-    assert cli_map(source, "-o", out, "--resume", *server).exit_code == 0
+    assert cli_map(source, "-o", out, "--resume", *slowly).exit_code == 0
     check_rows(out, range(600))
 
 
-def test_a_signal_keeps_finished_rows_and_names_the_way_on(spawn, slow, cli_map, tmp_path, out, job):
+def test_a_signal_keeps_finished_rows_and_names_the_way_on(spawn, server, cli_map, tmp_path, out, job):
     source = write_rows(tmp_path / "in.jsonl", rows_of(*range(600)))
-    options = ["--base-url", slow.base_url, "--model", slow.model, "--concurrency", 16, "--max-batch-size", 4]
-    slow.set_faults("stall,after=50")
-    process = spawn(source, "-o", out, *options)
+    server.set_faults("stall,after=50")
+    process = spawn(source, "-o", out, *SLOWLY)
     wait_for_rows(out, 100)
     process.send_signal(signal.SIGTERM)
     _, stderr = process.communicate()
@@ -130,8 +131,8 @@ def test_a_signal_keeps_finished_rows_and_names_the_way_on(spawn, slow, cli_map,
     assert f"{job} has " in stderr.decode()
     assert "the same command with --resume goes on with its answers" in stderr.decode()
     assert 100 <= len(read_rows(out)) < 600
-    slow.set_faults()
-    assert cli_map(source, "-o", out, "--resume", *options).exit_code == 0
+    server.set_faults()
+    assert cli_map(source, "-o", out, "--resume", *SLOWLY).exit_code == 0
     check_rows(out, range(600))
 
 
@@ -239,16 +240,16 @@ def test_unusable_rows_are_in_the_output_once(cli_map, server, tmp_path, out, jo
 # What is refused -----------------------------------------------------------------------------------------------------
 
 
-def test_a_job_that_is_there_is_never_begun_anew_in_silence(killed, cli_map, slow, out, job):
-    source, server = killed()
-    before, sent = out.read_bytes(), slow.requests
+def test_a_job_that_is_there_is_never_begun_anew_in_silence(killed, cli_map, server, out, job):
+    source, slowly = killed()
+    before, sent = out.read_bytes(), server.requests
     for options, named in (([], f"{job} has "), (["--overwrite"], "--overwrite: ")):
-        refused = cli_map(source, "-o", out, *server, *options)
+        refused = cli_map(source, "-o", out, *slowly, *options)
         assert refused.exit_code == 2
         assert refused.stderr.startswith(f"Error: {named}")
         assert " answers of an unfinished job" in refused.stderr
         assert "--resume goes on with it" in refused.stderr
-    assert (out.read_bytes(), slow.requests) == (before, sent)
+    assert (out.read_bytes(), server.requests) == (before, sent)
 
 
 def test_a_finished_job_is_replaced_if_asked(cli_map, tmp_path, out, job):
@@ -462,22 +463,23 @@ def test_status_failures_and_export_only_look(cli, cli_map, tmp_path, out, job):
     assert cli("job", "failures", job).stdout.startswith("2\tBadRequest: 400: ")
     assert json.loads(cli("job", "failures", job, "--json").stdout)["id"] == "2"
     exported = read_rows(cli("job", "export", job).stdout.encode())
+    exported.sort(key=lambda row: row["id"])
     assert [row["state"] for row in exported] == [1, 1, 2]
     assert exported[0]["answer"]["choices"][0]["finish_reason"] == "length"
     assert {path.name: path.read_bytes() for path in job.iterdir()} == before
 
 
-def test_a_job_that_is_not_finished_is_published_and_goes_on(killed, cli, cli_map, slow, out, job):
-    source, server = killed(count=150)
-    sent = slow.requests
+def test_a_job_that_is_not_finished_is_published_and_goes_on(killed, cli, cli_map, server, out, job):
+    source, slowly = killed(count=150)
+    sent = server.requests
     published = cli("job", "publish", job)
     assert published.exit_code == 0, published.stderr
     assert "not in the journal, and left out: " in published.stderr
     rows = read_rows(out)
     assert 150 <= len(rows) < 600
-    assert slow.requests == sent
+    assert server.requests == sent
     assert json.loads(cli("job", "status", job, "--json").stdout)["state"] == "unfinished"
-    assert cli_map(source, "-o", out, "--resume", *server).exit_code == 0
+    assert cli_map(source, "-o", out, "--resume", *slowly).exit_code == 0
     check_rows(out, range(600))
 
 
