@@ -1,14 +1,20 @@
 """A map that goes on: with ``--resume``, after any end, and each row is in the output once."""
 
+import hashlib
 import json
 import os
 import shutil
 import signal
 import sqlite3
 import time
+from functools import partial
+from itertools import accumulate
 
 import pytest
 
+from batchclient.cli import _run as run_module
+from batchclient.cli._job import Job
+from batchclient.journal.of_file import FileJournal
 from batchclient.simulator import EmbeddedServer, expected_text
 
 from .conftest import read_rows, write_rows
@@ -529,3 +535,34 @@ def test_a_running_job_is_said_to_run(spawn, server, cli, cli_map, tmp_path, out
     server.set_faults()
     assert cli_map(source, "-o", out, "--resume").exit_code == 0
     shutil.rmtree(job)
+
+
+# Marks ---------------------------------------------------------------------------------------------------------------
+
+
+def test_each_mark_tells_the_rows_that_are_before_it(cli_map, tmp_path, out, monkeypatch):
+    """Also while a resume passes the rows that the output has, and while rows are written anew."""
+    marks = []
+    note = FileJournal.note
+
+    def noted(self, name, value):
+        marks.append(json.loads(value))
+        note(self, name, value)
+
+    monkeypatch.setattr(FileJournal, "note", noted)
+    monkeypatch.setattr(run_module, "Job", partial(Job, tick_s=0.001, mark_s=0.0))
+    source = write_rows(tmp_path / "in.jsonl", rows_of(*range(2000)))
+    for count, options in ((3000, []), (4000, ["--resume"]), (3500, ["--resume"])):
+        marks.clear()
+        before = out.read_bytes() if options else b""
+        write_rows(source, rows_of(*range(count)))
+        assert cli_map(source, "-o", out, *options).exit_code == 0
+        assert len(read_rows(out)) == count
+        assert len(marks) > 2
+        for mark in marks:
+            # With fewer rows in the input the first mark is of the output that is replaced.
+            written = out.read_bytes() if mark["rows"] <= count else before
+            ends = [0, *accumulate(map(len, written.splitlines(keepends=True)))]
+            assert mark["size"] == ends[mark["rows"]], mark
+            assert mark["sha256"] == hashlib.sha256(written[: mark["size"]]).hexdigest()
+    assert any(mark["replaces"] for mark in marks)
