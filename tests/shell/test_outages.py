@@ -52,6 +52,7 @@ async def test_a_server_that_vanishes_holds_its_callers_even_where_nothing_is_re
 
 
 async def test_the_log_tells_an_outage_once_and_its_end_once_and_the_error_says_the_same(caplog):
+    caplog.set_level("INFO", "batchclient")
     server = ScriptedTransport()
     async with make_client(server) as client:
         await client.complete("it has answered")
@@ -68,6 +69,8 @@ async def test_the_log_tells_an_outage_once_and_its_end_once_and_the_error_says_
     assert len(warned) == 2
     assert warned[0].endswith("has begun: a refused connection")
     assert "ended after 7.5 s" in warned[1]
+    ejected = [record for record in caplog.records if "is ejected" in record.message]
+    assert [record.levelname for record in ejected] == ["INFO"]
 
 
 async def test_an_engine_that_stands_still_behind_a_living_server_is_given_up_long_before_the_read_timeout():

@@ -1,7 +1,8 @@
 """The endpoints' lives: they come and go, fail and come back, and get new numbers.
 
 Rules:
-- Health is told how each failed batch ended; a change of state is a command.
+- Health is told how each failed batch ended; a change of state is a command. A probe that fails
+  changes nothing to tell: an ejection is told once per outage.
 - A removed endpoint is forgotten once its last batch is over: the reply's connection is released by
   then.
 - A batch which is ended because its endpoint was removed counts neither for nor against the
@@ -204,8 +205,10 @@ class Fleet:
         self, endpoint: Endpoint, limit: int, change: LimitChange | None, now: float, failure: Failure | None = None
     ) -> None:
         health = endpoint.health
+        is_known = health.state is HealthState.EJECTED and _has_outage(endpoint)
         outage = self._follow_outage(endpoint, failure, now)
-        self._command(HealthChanged(endpoint.id, endpoint.name, health.state.value, health.reason, outage))
+        if not is_known:
+            self._command(HealthChanged(endpoint.id, endpoint.name, health.state.value, health.reason, outage))
         if health.state is HealthState.RECOVERING:
             self._asking.ask_again(endpoint.id, now)
         if health.state is HealthState.EJECTED:
@@ -216,21 +219,26 @@ class Fleet:
     def _follow_outage(self, endpoint: Endpoint, failure: Failure | None, now: float) -> str:
         """Begin, update or end an outage after a change of state; return the sentence to tell."""
         health, outage = endpoint.health, endpoint.outage
-        is_open = outage is not None and outage.ended_at is None
+        is_open = _has_outage(endpoint)
         if health.in_use:
             if outage is None or not is_open:
                 return ""
             outage.ended_at = now
-        elif failure is None:
+            return outage.sentence(now)
+        if failure is None:
             return ""
-        elif outage is not None and is_open:
+        if outage is not None and is_open:
             outage.seen, outage.failure = health.reason, failure.of_the_server
             return ""
-        else:
-            server = endpoint.name or f"endpoint {endpoint.id}"
-            failure = failure.of_the_server
-            endpoint.outage = outage = ServerOutage(server, health.reason, health.failing_since, failure)
-        return outage.sentence(now)
+        server = endpoint.name or f"endpoint {endpoint.id}"
+        failure = failure.of_the_server
+        endpoint.outage = outage = ServerOutage(server, health.reason, health.failing_since, failure)
+        return outage.opening(now)
+
+
+def _has_outage(endpoint: Endpoint) -> bool:
+    """Whether an outage of the endpoint has begun and not ended."""
+    return endpoint.outage is not None and endpoint.outage.ended_at is None
 
 
 def _rates(settings: SchedulerSettings) -> tuple[float | None, float | None]:

@@ -181,6 +181,22 @@ CORE = (
         "tests/unit/test_health.py::test_what_a_failure_says_of_the_endpoint",
     ),
     Protection(
+        "words: the beginning of an outage has one wording",
+        "batchclient._core.fleet",
+        "Fleet._follow_outage",
+        "outage.opening(now)",
+        "outage.sentence(now)",
+        "tests/playbook/test_spent.py::test_every_beginning_is_told_in_the_words_that_one_search_finds",
+    ),
+    Protection(
+        "words: an ejection is told once per outage",
+        "batchclient._core.fleet",
+        "Fleet._tell_health",
+        "not is_known",
+        "True",
+        "tests/playbook/test_spent.py::test_an_ejection_is_told_once_per_outage_however_many_probes_fail",
+    ),
+    Protection(
         "a probe is one call",
         "batchclient._core.checks",
         "Checks._costs_too_much",
@@ -220,14 +236,6 @@ CORE = (
         "False",
         "tests/playbook/test_member_first.py::"
         "test_the_parts_of_a_list_that_is_taken_apart_say_nothing_of_their_servers_health",
-    ),
-    Protection(
-        "words: an outage is warned of once",
-        "batchclient._core.fleet",
-        "Fleet._follow_outage",
-        "outage is not None and is_open",
-        "False",
-        "tests/playbook/test_spent.py::test_an_outage_is_warned_of_once_when_it_begins_and_once_when_it_ends",
     ),
     Protection(
         "calls of a server that is removed at once cost no attempt",
