@@ -8,7 +8,11 @@ from tests.inspection import held
 from tests.playbook.playbook import Playbook, answered, calls, failed
 
 TOO_LATE = "DeadlineExceeded"
-WAY_OUT = "the queue counts: give more time, or none, and bound the server's silence with http=Http(read_timeout_s=…)"
+WAY_OUT = (
+    "the queue counts: {}, and 1 sequence may be in flight."
+    " A job can give more time, or none, and bound the server's silence with http=Http(read_timeout_s=…);"
+    " a service can refuse calls earlier, with a lower max_queued and when_full='raise'"
+)
 
 
 def test_a_queued_call_ends_at_its_deadline_and_no_earlier():
@@ -136,8 +140,11 @@ def test_a_deadline_that_falls_due_with_the_failure_is_told_once():
     [
         ("flight", "while the server worked on it: 0 s in the queue, 2 s in 1 attempt"),
         ("backoff", "while waiting to be tried again: 0 s in the queue, 0 s in 1 attempt, 2 s between attempts"),
-        ("outside", f"while waiting for a place in the queue: 2 s in the queue; {WAY_OUT}"),
-        ("queue", f"in the queue: 2 s in the queue; {WAY_OUT}"),
+        (
+            "outside",
+            f"while waiting for a place in the queue: 2 s in the queue; {WAY_OUT.format('2 calls are queued')}",
+        ),
+        ("queue", f"in the queue: 2 s in the queue; {WAY_OUT.format('1 call is queued')}"),
         ("submission", "before it was queued"),
     ],
 )
@@ -156,6 +163,15 @@ def test_the_error_says_where_the_deadline_passed(where, words):
     assert type(error) is DeadlineExceeded
     assert error.message == f"the call's timeout_s passed {words}"
     assert error.attempt == a.attempts
+
+
+def test_calls_that_end_together_are_told_of_the_same_queue():
+    play = Playbook(limit=1, max_size=1)
+    play.submit(*calls("a")) >> Woke() << ["send a"]
+    play.submit(*calls("b c d", deadline=2.0))
+    play.at(2.0) >> Woke() << [f"reject b c d: {TOO_LATE}"]
+    words = f"the call's timeout_s passed in the queue: 2 s in the queue; {WAY_OUT.format('3 calls are queued')}"
+    assert {play.errors[name].message for name in "bcd"} == {words}
 
 
 def test_deadlines_of_answered_calls_wake_nobody():

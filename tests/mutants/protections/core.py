@@ -173,6 +173,14 @@ CORE = (
         "test_an_endpoint_that_breaks_three_replies_is_ejected_and_comes_back_by_a_probe",
     ),
     Protection(
+        "words: calls that end together are told of the queue as it was",
+        "batchclient._core.outcomes.ends",
+        "Ends.expire",
+        "self.too_late(request, now, held_by, crowd=crowd)",
+        "self.too_late(request, now, held_by)",
+        "tests/playbook/test_deadlines.py::test_calls_that_end_together_are_told_of_the_same_queue",
+    ),
+    Protection(
         "a reply that came whole is no broken connection",
         "batchclient._core.servers.health",
         "sign_of",

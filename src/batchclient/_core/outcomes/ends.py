@@ -25,12 +25,18 @@ __all__ = ["Ends", "copy_of", "too_late"]
 
 
 _WAY_OUT = (
-    "; the queue counts: give more time, or none, and bound the server's silence with http=Http(read_timeout_s=…)"
+    "A job can give more time, or none, and bound the server's silence with http=Http(read_timeout_s=…);"
+    " a service can refuse calls earlier, with a lower max_queued and when_full='raise'"
 )
 
 
 def too_late(
-    request: Request, now: float, outages: Sequence[ServerOutage] = (), held_by: str = "", since: float | None = None
+    request: Request,
+    now: float,
+    outages: Sequence[ServerOutage] = (),
+    held_by: str = "",
+    since: float | None = None,
+    crowd: str = "",
 ) -> DeadlineExceeded:
     """Return the error of a call past its deadline: where the call is, and where its time went.
 
@@ -38,6 +44,7 @@ def too_late(
         outages: the outages in the call's time.
         held_by: the hold on queued calls at all endpoints; empty: none.
         since: when the call was made; when its request was queued, if not given.
+        crowd: how many calls are queued for how many places, for a call which waited its turn.
     """
     where = {
         RequestState.IN_FLIGHT: "while the server worked on it",
@@ -50,14 +57,16 @@ def too_late(
     elif held_by and request.state is RequestState.WAITING:
         where += f", which {held_by} held back"
     spent = time_spent(request, outages, now, since)
-    way_out = "" if held_by else _way_out(request, outages, now)
+    way_out = "" if held_by else _way_out(request, outages, now, crowd)
     message = f"the call's timeout_s passed {where}{': ' if spent else ''}{spent}{way_out}"
     return with_cause(DeadlineExceeded(message, attempt=request.attempts), request, outages)
 
 
-def _way_out(request: Request, outages: Sequence[ServerOutage], now: float) -> str:
+def _way_out(request: Request, outages: Sequence[ServerOutage], now: float, crowd: str) -> str:
     """Return advice for a call with too little time because of its turn in the queue."""
-    return _WAY_OUT if not outages and was_mostly_queued(request, now) else ""
+    # The queue of a job gets shorter with time. The queue of an overloaded service needs a bound.
+    # Both have the same length now, so the advice is for both.
+    return f"; the queue counts: {crowd}. {_WAY_OUT}" if not outages and was_mostly_queued(request, now) else ""
 
 
 def copy_of(error: BatchClientError) -> BatchClientError:
@@ -124,8 +133,8 @@ class Ends:
 
     def expire(self, requests: list[Request], now: float, *, paused: bool) -> None:
         """End calls past their deadlines."""
-        held_by = self.held_by(now, paused=paused)
-        self.end(requests, lambda request: self.too_late(request, now, held_by))
+        held_by, crowd = self.held_by(now, paused=paused), self._crowd()
+        self.end(requests, lambda request: self.too_late(request, now, held_by, crowd=crowd))
 
     def held_by(self, now: float, *, paused: bool) -> str:
         """Return the hold on queued calls at all endpoints; empty: none."""
@@ -134,10 +143,19 @@ class Ends:
         holds = [endpoint.held_back(now) for endpoint in self._endpoints.serving]
         return "" if None in holds else " and ".join(dict.fromkeys(hold[1] for hold in holds if hold is not None))
 
-    def too_late(self, request: Request, now: float, held_by: str = "", since: float | None = None) -> DeadlineExceeded:
+    def too_late(
+        self, request: Request, now: float, held_by: str = "", since: float | None = None, crowd: str = ""
+    ) -> DeadlineExceeded:
         """Call the function of this name with the outages in the call's time."""
         outages = self._endpoints.outages_after(request.queued_at if since is None else since)
-        return too_late(request, now, outages, held_by, since)
+        return too_late(request, now, outages, held_by, since, crowd or self._crowd())
+
+    def _crowd(self, taken: int = 0) -> str:
+        """Say how many calls are queued for how many places; ``taken`` are just out of the queue."""
+        queued = self._queue.size + self._overflow.size + taken
+        calls = "1 call is" if queued == 1 else f"{queued} calls are"
+        limit = self._endpoints.total_limit
+        return f"{calls} queued, and {limit} sequence{'' if limit == 1 else 's'} may be in flight"
 
     def reject(self, requests: list[Request], error: BatchClientError) -> None:
         """End requests in no queue and no batch."""
@@ -200,10 +218,11 @@ class Ends:
 
     def give_up(self, hopeless: list[Request], now: float) -> None:
         """End calls, taken out of the queue, which could only be answered too late."""
+        crowd = self._crowd(len(hopeless))
         for request in hopeless:
             outages = self._endpoints.outages_after(request.queued_at)
             spent = time_spent(request, outages, now)
-            told = f" ({spent}{_way_out(request, outages, now)})" if spent else ""
+            told = f" ({spent}{_way_out(request, outages, now, crowd)})" if spent else ""
             message = f"the call's timeout_s cannot be met: what is left of it is less than such calls take{told}"
             self.reject([request], with_cause(DeadlineExceeded(message), request, outages))
         self._deadlines.ended(len(hopeless))
