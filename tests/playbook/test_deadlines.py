@@ -104,12 +104,16 @@ def test_a_call_that_waits_outside_is_told_of_the_pause_too():
 
 
 def test_a_deadline_is_kept_while_the_endpoint_asks_for_rest():
-    play = Playbook()
-    (a,), (b,) = calls("a"), calls("b", deadline=2.0)
-    play.submit(a) >> Woke() << ["send a"]
+    play = Playbook(max_size=1)
+    (a, c), (b,) = calls("a c"), calls("b", deadline=2.0)
+    play.submit(a, c) >> Woke() << ["send a", "send c"]
     play >> failed(a, FailureKind.REJECTED, retry_after_s=9.0) << ["reject a: RateLimited"]
+    # The answer to c could end the rest.
     play.submit(b) >> Woke() << []
     play.at(2.0) >> Woke() << [f"reject b: {TOO_LATE}"]
+    assert play.errors["b"].message == (
+        "the call's timeout_s passed in the queue, where the server's Retry-After held it back: 2 s in the queue"
+    )
 
 
 def test_an_answer_in_the_nick_of_time_is_handed_out():

@@ -181,6 +181,7 @@ class Replies:
         dropped = failure.kind is FailureKind.REJECTED or failure.out_of_memory
         if dropped and failure.retry_after_s is not None:
             endpoint.block(failure.retry_after_s, now)
+            endpoint.refusal = failure.of_the_server
         if batch.expired:
             self._times.learn_at_least(batch.shape.learnt_as, now - batch.sent_at, now)
         self._fleet.judge(batch, failure, now)

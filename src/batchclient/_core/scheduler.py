@@ -434,6 +434,8 @@ class Scheduler:
                 self._taking.hopeless = []
                 self._ends.give_up(hopeless, now)
         self._admit()
+        if not self._batches:
+            self._ends.end_held(now, paused=self._paused)
         if not self._batches and self.idle:
             self._asking.sleep()
             self._stalls.sleep()

@@ -147,6 +147,40 @@ CORE = (
         _SIMULATION,
     ),
     Protection(
+        "no call waits for a next attempt after its deadline, where a server asked for the pause",
+        "batchclient._core.outcomes.recovery",
+        "Recovery._sort_out",
+        "request.deadline is not None and request.deadline <= until",
+        "False",
+        "tests/playbook/test_retry_after.py::"
+        "test_of_a_list_those_fail_whose_time_does_not_reach_and_the_others_are_tried_again",
+    ),
+    Protection(
+        "no queued call waits for a server that rests until after its deadline",
+        "batchclient._core.scheduler",
+        "Scheduler._settle",
+        "self._ends.end_held(now, paused=self._paused)",
+        "pass",
+        "tests/playbook/test_retry_after.py::"
+        "test_a_queued_call_that_the_rest_outlasts_fails_at_once_with_the_rest_of_it",
+    ),
+    Protection(
+        "an answer on its way may end a server's rest",
+        "batchclient._core.scheduler",
+        "Scheduler._settle",
+        "if not self._batches:\n    self._ends.end_held(now, paused=self._paused)",
+        "self._ends.end_held(now, paused=self._paused)",
+        "tests/playbook/test_retry_after.py::test_while_anything_is_in_flight_its_answer_may_end_the_rest",
+    ),
+    Protection(
+        "of several servers' rests the shortest decides",
+        "batchclient._core.outcomes.ends",
+        "Ends.end_held",
+        "rest[0] < until",
+        "failure is None",
+        "tests/playbook/test_retry_after.py::test_another_server_that_takes_the_call_in_time_is_waited_for",
+    ),
+    Protection(
         "calls that failed together never mix with fresh ones",
         "batchclient._core.outcomes.recovery",
         "Recovery._resend",

@@ -5,16 +5,19 @@ Rules:
   request abandoned if the server still works.
 - A batch without waiting callers is aborted.
 - Every caller has an error object of its own.
+- A server asks for a rest: calls with deadlines before its end fail at once, if no server can take
+  them earlier. The callers get the server's words, and the rest of the time in ``retry_after_s``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from batchclient._core.messages import AbortBatch, Batch, Command, Failed, Reject, Request, RequestState
 from batchclient._core.outcomes.recovery import Recovery
 from batchclient._core.servers.endpoints import Endpoints
-from batchclient._core.spent import ServerOutage, time_spent, was_mostly_queued, with_cause
+from batchclient._core.spent import ServerOutage, seconds, time_spent, was_mostly_queued, with_cause
 from batchclient._core.statistics import Counters
 from batchclient._core.waiting.deadlines import Deadlines
 from batchclient._core.waiting.overflow import Overflow
@@ -175,6 +178,39 @@ class Ends:
         self._deadlines.ended(sum(request.deadline is not None for request in requests))
         self._counters.failed += len(requests)
         self._command(Reject(errors))
+
+    def fail_early(self, requests: list[Request], event: Failed) -> None:
+        """Fail requests whose next attempt would come after their deadlines."""
+        failure = event.failure
+        assert event.retry_delay_s is not None
+        why = f"not tried again: the next attempt in {seconds(event.retry_delay_s)} is after the call's timeout_s"
+        self.fail(requests, replace(event, failure=replace(failure, message=f"{failure.message} ({why})")))
+
+    def end_held(self, now: float, *, paused: bool) -> None:
+        """End the calls with deadlines before any server takes calls again.
+
+        Nothing may be in flight: an answer could end a server's rest early. A client ``paused`` by
+        its caller judges when it goes on.
+        """
+        if paused:
+            return
+        until, failure = float("inf"), None
+        for endpoint in self._endpoints.serving:
+            rest = endpoint.rest(now)
+            if rest is None:
+                return
+            if rest[0] < until:
+                until, failure = rest
+        if failure is not None:
+            said, rest_s = failure, until - now
+
+            def own(request: Request) -> BatchClientError:
+                spent = time_spent(request, (), now)
+                why = f"no call is sent for {seconds(rest_s)}, and the call's timeout_s ends before"
+                message = f"{said.message} ({why}{': ' if spent else ''}{spent})"
+                return replace(said, message=message, retry_after_s=rest_s).to_error(request.attempts)
+
+            self.end(self._deadlines.expired(until), own)
 
     def fail_begun(self, requests: list[Request], event: Failed) -> list[Request]:
         """Fail requests whose answers have begun, which cannot begin anew; return the rest."""

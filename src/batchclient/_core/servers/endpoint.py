@@ -5,6 +5,8 @@ Rules:
   when a choice finishes or its connection closes. ``in_flight`` counts all sequences which the
   server still works on, whether or not a caller still waits.
 - ``blocked_until`` is the server's own wish (``Retry-After``); ``health`` judges the failures.
+  While requests are in flight, their answers may end that rest early. A gateway's pause lasts its
+  time.
 - ``abilities`` tell what the server can do with each kind of call.
 """
 
@@ -16,7 +18,7 @@ from batchclient._core.kinds import Kind
 from batchclient._core.learnt.abilities import Abilities
 from batchclient._core.learnt.list_trial import ListTrial
 from batchclient._core.limits import Limit, LimitChange, Sample
-from batchclient._core.messages import RateWindow
+from batchclient._core.messages import Failure, FailureKind, RateWindow
 from batchclient._core.servers.budget import RetryBudget
 from batchclient._core.servers.dead_engine import DeadEngine
 from batchclient._core.servers.denials import Denials
@@ -26,12 +28,14 @@ from batchclient._core.servers.speed import Speed
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.spent import ServerOutage
 from batchclient._core.statistics import EndpointStatistics
+from batchclient.errors import RateLimited
 
 __all__ = ["Endpoint"]
 
 _NOTHING_KNOWN: Mapping[Kind, int] = {}
 _LONGEST_BLOCK_S = 60.0
 """A server may ask for a longer rest. Its refused calls then fail; later calls find out anew."""
+_NOTHING_LEFT = Failure(FailureKind.REJECTED, RateLimited, "the gateway says that nothing is left of its rate limit")
 
 
 class Endpoint:
@@ -69,6 +73,7 @@ class Endpoint:
         "name",
         "outage",
         "rates",
+        "refusal",
         "returned",
         "server",
         "slots",
@@ -112,6 +117,8 @@ class Endpoint:
         """Since when free permits are held back, to be granted together; ``None``: no hold."""
         self.blocked_until: float | None = None
         """The end of a rest asked for by the server."""
+        self.refusal: Failure | None = None
+        """The failure with which the server last asked for a rest."""
         self.rates: Rates | None = None
         """Bounds per minute; ``None``: permits are the only bound."""
         self.budget = RetryBudget()
@@ -179,6 +186,15 @@ class Endpoint:
         ):
             return held
         return self.blocked_until, "the server's Retry-After"
+
+    def rest(self, now: float) -> tuple[float, Failure] | None:
+        """Until when the server wishes to be left alone, and its words; ``None``: no such wish."""
+        blocked_until = 0.0 if self.blocked_until is None else self.blocked_until
+        paused_until = 0.0 if self.rates is None or self.rates.paused_until is None else self.rates.paused_until
+        until = max(blocked_until, paused_until)
+        if until <= now:
+            return None
+        return until, self.refusal if self.refusal is not None and blocked_until == until else _NOTHING_LEFT
 
     def block(self, seconds: float, now: float) -> None:
         """Leave the endpoint alone for some seconds; an earlier, longer rest stays."""
