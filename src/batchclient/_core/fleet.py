@@ -7,6 +7,7 @@ Rules:
   then.
 - A batch which is ended because its endpoint was removed counts neither for nor against the
   endpoint.
+- A silence of an endpoint is watched, and told (see ``silence``).
 - An endpoint whose engine stands still is given up: its requests in flight fail as after too long a
   silence.
 """
@@ -78,6 +79,10 @@ class Fleet:
         sign = sign_of(failure)
         if endpoint.rates is not None and (sign is Sign.REFUSED or failure.kind is FailureKind.UNSUPPORTED):
             endpoint.rates.refund(batch.charged_tokens, batch.sent_at, now)
+        if failure.status is not None or batch.wire.replied:
+            self.hear(endpoint, now if failure.status is not None else batch.wire.read_at, now)
+        elif sign is Sign.SILENT and not batch.expired:
+            self.end_unanswered(batch, now)
         if batch.moving:
             endpoint.health.end_probe(batch.id)
             return
@@ -112,6 +117,8 @@ class Fleet:
     def look_for_life(self, event: LoadReported, now: float) -> bool:
         """A server has reported its load; return whether to give it up for a still engine."""
         endpoint = self._endpoints.by_id.get(event.endpoint)
+        if endpoint is not None:
+            self.hear(endpoint, now, now)
         if endpoint is None or endpoint.health.state is HealthState.EJECTED:
             return False
         own = [batch for batch in self._batches.values() if batch.endpoint == endpoint.id]
@@ -135,6 +142,28 @@ class Fleet:
     def hear_rates(self, event: RatesReported, now: float) -> None:
         """A gateway has reported the rest of its rate limits."""
         self._endpoints.by_id[event.endpoint].hear_rates(event.windows, now)
+
+    def end_unanswered(self, batch: Batch, now: float) -> None:
+        """A request has ended in silence, or a caller's deadline has passed there."""
+        endpoint = self._endpoints.by_id[batch.endpoint]
+        if endpoint.leaving or not endpoint.health.in_use or self._endpoints.others_in_use(endpoint):
+            return
+        replies = [
+            one.wire.read_at for one in self._batches.values() if one.endpoint == endpoint.id and one.wire.replied
+        ]
+        heard_at = max([endpoint.answered_at, *replies])
+        self._tell_silence(endpoint, endpoint.silence.end_request(batch.sent_at, heard_at, endpoint.shown_name, now))
+
+    def hear(self, endpoint: Endpoint, at: float, now: float) -> None:
+        """Something came from a server: part of a reply, or a page."""
+        self._tell_silence(endpoint, endpoint.silence.hear(at, endpoint.shown_name, now))
+
+    def _tell_silence(self, endpoint: Endpoint, words: str) -> None:
+        if words:
+            is_silent = endpoint.silence.since is not None
+            state = "silent" if is_silent else endpoint.health.state.value
+            reason = "nothing comes from it" if is_silent else "something came from it"
+            self._command(HealthChanged(endpoint.id, endpoint.name, state, reason, words))
 
     def add(self, event: EndpointAdded, settings: SchedulerSettings) -> None:
         """An endpoint was added."""
@@ -212,6 +241,7 @@ class Fleet:
         if health.state is HealthState.RECOVERING:
             self._asking.ask_again(endpoint.id, now)
         if health.state is HealthState.EJECTED:
+            endpoint.silence.forget()
             change = endpoint.limit.interrupt(now) or change
         if change is not None:
             self._adjusted(endpoint.id, "limit", limit, change.limit, change.reason, now)
@@ -230,9 +260,8 @@ class Fleet:
         if outage is not None and is_open:
             outage.seen, outage.failure = health.reason, failure.of_the_server
             return ""
-        server = endpoint.name or f"endpoint {endpoint.id}"
         failure = failure.of_the_server
-        endpoint.outage = outage = ServerOutage(server, health.reason, health.failing_since, failure)
+        endpoint.outage = outage = ServerOutage(endpoint.shown_name, health.reason, health.failing_since, failure)
         return outage.opening(now)
 
 

@@ -148,6 +148,8 @@ class Replies:
             self._outage.watch(now)
         else:
             endpoint.answer(sequences, now)
+        if endpoint.silence.since is not None:
+            self._fleet.hear(endpoint, now, now)
         endpoint.can(batch.shape.kind).answered(batch, lone_member=lone_member)
 
     def _learn(self, event: Answered, endpoint: Endpoint, in_flight: int, tally: Tally, now: float) -> None:

@@ -40,6 +40,7 @@ def too_late(
     held_by: str = "",
     since: float | None = None,
     crowd: str = "",
+    silence: str = "",
 ) -> DeadlineExceeded:
     """Return the error of a call past its deadline: where the call is, and where its time went.
 
@@ -48,6 +49,7 @@ def too_late(
         held_by: the hold on queued calls at all endpoints; empty: none.
         since: when the call was made; when its request was queued, if not given.
         crowd: how many calls are queued for how many places, for a call which waited its turn.
+        silence: whose silence the call met, and for how long; empty: none's.
     """
     where = {
         RequestState.IN_FLIGHT: "while the server worked on it",
@@ -55,12 +57,14 @@ def too_late(
         RequestState.WAITING: "while waiting for a place in the queue",
         RequestState.NEW: "before it was queued",
     }.get(request.state, "in the queue")
+    if silence:
+        where = f"while {silence}" if request.state is RequestState.IN_FLIGHT else f"{where}, and {silence}"
     if held_by and request.state is RequestState.QUEUED:
         where += f", where {held_by} held it back"
     elif held_by and request.state is RequestState.WAITING:
         where += f", which {held_by} held back"
     spent = time_spent(request, outages, now, since)
-    way_out = "" if held_by else _way_out(request, outages, now, crowd)
+    way_out = "" if held_by or silence else _way_out(request, outages, now, crowd)
     message = f"the call's timeout_s passed {where}{': ' if spent else ''}{spent}{way_out}"
     return with_cause(DeadlineExceeded(message, attempt=request.attempts), request, outages)
 
@@ -151,7 +155,16 @@ class Ends:
     ) -> DeadlineExceeded:
         """Call the function of this name with the outages in the call's time."""
         outages = self._endpoints.outages_after(request.queued_at if since is None else since)
-        return too_late(request, now, outages, held_by, since, crowd or self._crowd())
+        silence = "" if outages or (held_by and request.batch is None) else self._silence(request, now)
+        return too_late(request, now, outages, held_by, since, crowd or self._crowd(), silence)
+
+    def _silence(self, request: Request, now: float) -> str:
+        """Say whose silence a call has met: that of its own server, or of all servers in use."""
+        if request.batch is not None:
+            is_heard = request.batch.wire.replied
+            return "" if is_heard else self._endpoints.by_id[request.batch.endpoint].nothing_came(now)
+        said = [endpoint.nothing_came(now) for endpoint in self._endpoints.serving if endpoint.health.in_use]
+        return " and ".join(said) if all(said) else ""
 
     def _crowd(self, taken: int = 0) -> str:
         """Say how many calls are queued for how many places; ``taken`` are just out of the queue."""
@@ -258,7 +271,9 @@ class Ends:
         for request in hopeless:
             outages = self._endpoints.outages_after(request.queued_at)
             spent = time_spent(request, outages, now)
-            told = f" ({spent}{_way_out(request, outages, now, crowd)})" if spent else ""
+            silence = self._silence(request, now)
+            why = f"; {silence}" if silence else _way_out(request, outages, now, crowd)
+            told = f" ({spent}{why})" if spent else ""
             message = f"the call's timeout_s cannot be met: what is left of it is less than such calls take{told}"
             self.reject([request], with_cause(DeadlineExceeded(message), request, outages))
         self._deadlines.ended(len(hopeless))

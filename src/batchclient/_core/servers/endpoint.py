@@ -24,9 +24,10 @@ from batchclient._core.servers.dead_engine import DeadEngine
 from batchclient._core.servers.denials import Denials
 from batchclient._core.servers.health import Health
 from batchclient._core.servers.rates import Rates
+from batchclient._core.servers.silence import Silence
 from batchclient._core.servers.speed import Speed
 from batchclient._core.settings import SchedulerSettings
-from batchclient._core.spent import ServerOutage
+from batchclient._core.spent import ServerOutage, seconds
 from batchclient._core.statistics import EndpointStatistics
 from batchclient.errors import RateLimited
 
@@ -76,6 +77,7 @@ class Endpoint:
         "refusal",
         "returned",
         "server",
+        "silence",
         "slots",
         "speed",
     )
@@ -125,6 +127,7 @@ class Endpoint:
         self.health = Health()
         self.outage: ServerOutage | None = None
         """The latest outage, perhaps over."""
+        self.silence = Silence()
         self.denials = Denials()
         self.dead_engine = DeadEngine()
         self.answered_at = float("-inf")
@@ -226,6 +229,16 @@ class Endpoint:
         health.answered_once = True
         return change
 
+    @property
+    def shown_name(self) -> str:
+        """The base URL as it may be shown, or a stand-in."""
+        return self.name or f"endpoint {self.id}"
+
+    def nothing_came(self, now: float) -> str:
+        """Say for how long nothing has come from the server; empty if it is not silent."""
+        since = self.silence.since
+        return "" if since is None else f"nothing came from {self.shown_name} for {seconds(now - since)}"
+
     def set_rates(self, settings: SchedulerSettings) -> None:
         """Begin with full buckets; a gateway's pause stays."""
         paused_until = self.rates.paused_until if self.rates is not None else None
@@ -290,6 +303,7 @@ class Endpoint:
             retry_budget_tokens=int(self.budget.level(self.limit.limit, now)),
             server=self.server,
             outage=self.outage.sentence(now) if self.outage is not None and not self.health.in_use else "",
+            silent_since=self.silence.since,
         )
 
     def observe(self, sample: Sample) -> LimitChange | None:
