@@ -33,12 +33,14 @@ class Story(Playbook):
     def __init__(self, limit=4, urls=(URL,), **settings):
         super().__init__(limit, **settings)
         self.scheduler = Scheduler(SchedulerSettings(**settings), [FixedLimit(limit) for _ in urls], urls)
-        self.warned = []
+        self.warned, self.states = [], []
         handed_out = self.scheduler.commands
 
         def commands():
             made = handed_out()
-            self.warned += [one.outage for one in made if isinstance(one, HealthChanged) and one.outage]
+            told = [one for one in made if isinstance(one, HealthChanged)]
+            self.warned += [one.outage for one in told if one.outage]
+            self.states += [(self.now, one.state) for one in told]
             return made
 
         self.scheduler.commands = commands
@@ -112,7 +114,33 @@ def test_an_outage_began_with_the_first_failure_after_the_last_answer():
     story.submit(first) >> Woke() >> answered(first)
     for second, call in enumerate(others, 1):
         story.at(float(second)).submit(call) >> Woke() >> failed(call, LOST, delay=500.0)
-    assert story.warned == [f"an outage of {URL} has lasted 8 s: 9 failures in a row, the last: a broken connection"]
+    assert story.warned == [
+        f"an outage of {URL} has begun: 9 failures in a row, the last: a broken connection;"
+        " the first failure was 8 s ago"
+    ]
+
+
+def test_every_beginning_is_told_in_the_words_that_one_search_finds():
+    story, _ = gone()
+    broken = Story(limit=16, max_size=1)
+    first, *others = calls("first a b c d e f g h i")
+    broken.submit(first) >> Woke() >> answered(first)
+    for second, call in enumerate(others, 1):
+        broken.at(float(second)).submit(call) >> Woke() >> failed(call, LOST, delay=500.0)
+    assert all(one.startswith(f"an outage of {URL} has begun: ") for one in (*story.warned, *broken.warned))
+
+
+def test_an_ejection_is_told_once_per_outage_however_many_probes_fail():
+    story, second = gone()
+    refuse_until(story, 14.0)
+    # Probes at 10.5, 11.5 and 13.5 were refused.
+    assert second.attempts == 4
+    assert story.states == [(10.0, "ejected")]
+    story.at(17.5) >> Woke() >> answered(second)
+    assert story.states[1:] == [(17.5, "recovering")]
+    (third,) = calls("third", shape())
+    story.at(18.0).submit(third) >> Woke() >> failed(third, GONE)
+    assert story.states[2:] == [(18.0, "ejected")]
 
 
 def test_time_in_attempts_and_between_them_is_told_apart_and_the_last_failure_is_the_cause():

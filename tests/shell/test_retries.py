@@ -71,6 +71,23 @@ async def test_a_wish_for_more_than_a_minute_is_the_callers_to_wait_for():
     assert len(server.sent) == 1
 
 
+async def test_a_wish_for_more_than_a_calls_time_is_the_callers_to_wait_for_and_so_it_is_for_the_next_call():
+    server = ScriptedTransport(error(429, headers={"retry-after": "20"}))
+    async with make_client(server) as client:
+        before = anyio.current_time()
+        with pytest.raises(RateLimited) as first:
+            await client.complete("first", timeout_s=5)
+        await anyio.sleep(2)
+        with pytest.raises(RateLimited) as second:
+            await client.complete("second", timeout_s=5)
+        assert anyio.current_time() - before == pytest.approx(2, abs=0.05)
+        assert first.value.retry_after_s == 20
+        assert second.value.retry_after_s == pytest.approx(18, abs=0.05)
+        assert len(server.sent) == 1
+        await client.complete("third", timeout_s=19)
+        assert anyio.current_time() - before == pytest.approx(20, abs=0.05)
+
+
 @pytest.mark.parametrize(
     ("fault", "expected", "times"),
     [

@@ -137,7 +137,7 @@ class Exchanges:
         if isinstance(request, Failure):
             return request
         response = await self._transports[batch.endpoint].send(request, self._timeouts)
-        batch.wire.read_at = now()
+        batch.wire.read_at, batch.wire.replied = now(), True
         windows = dialect.rate_limits(response.headers)
         if windows:
             self._tell(RatesReported(batch.endpoint, windows))
