@@ -497,8 +497,8 @@ def test_a_server_that_cannot_be_asked_for_its_model_is_said_in_a_line(cli, tmp_
     [
         ('[\n {"text": "a"}\n]', "{text}", "it is a JSON array"),
         ('[{"text": "a"}]', "{}", "it is a JSON array"),
-        ('{"text": ["a"]}', "{text}", "a list, not a text; a conversation goes with --call chat"),
-        ('{"text": {"a": 1}}', "{text}", "an object"),
+        ('{"talk": [{"role": "user"}]}', "{talk}", "a conversation, which goes with --call chat"),
+        ('{"talk": [{"role": "user"}]}', "Go on: {talk}", "and a template of that field alone"),
     ],
 )
 def test_an_input_that_would_be_sent_as_it_is_not_meant_is_refused(cli_map, tmp_path, server, content, prompt, named):
