@@ -482,6 +482,14 @@ def test_why_a_server_does_not_say_which_model_it_has(cli, models, tmp_path, out
     assert not out.exists()
 
 
+def test_the_timeout_bounds_the_question_for_the_model(cli, models, tmp_path, out):
+    models.holds = True
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
+    result = cli("map", source, "-o", out, "--base-url", models.base_url, "--prompt", "{text}", "--timeout", 0.2)
+    assert (result.exit_code, out.exists()) == (5, False)
+    assert "(--model names one): the call's --timeout passed while the server was asked for its model" in result.stderr
+
+
 def test_a_server_that_cannot_be_asked_for_its_model_is_said_in_a_line(cli, tmp_path, out):
     source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
     result = cli("map", source, "-o", out, "--base-url", "http://127.0.0.1:1/v1", "--prompt", "{text}")
