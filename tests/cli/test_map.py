@@ -575,6 +575,34 @@ def test_without_a_server_the_option_and_the_variable_are_named(cli, tmp_path, v
     assert (result.exit_code, result.stderr) == (2, told)
 
 
+@pytest.mark.parametrize(("option", "meant"), [("--max-tokns", "--max-tokens"), ("--max-lst", "--max-tokens")])
+def test_an_option_of_another_name_is_never_what_was_meant(cli_map, tmp_path, option, meant):
+    result = cli_map(write_rows(tmp_path / "in.jsonl", rows_of(1)), option, 3)
+    assert result.exit_code == 2
+    assert f"No such option: {option} (Possible options: {meant})\n" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--max-tokens", "abc"),
+        ("--max-tokens", "-1"),
+        ("--temperature", "hot"),
+        ("--first", "0"),
+        ("--timeout", "soon"),
+        ("--timeout", "-1"),
+        ("--max-batch-size", "0"),
+        ("--max-batch-size", "many"),
+        ("--outage-patience", "nan"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_with_its_option(cli_map, tmp_path, out, server, option, value):
+    result = cli_map(write_rows(tmp_path / "in.jsonl", rows_of(1)), "-o", out, f"{option}={value}")
+    assert (result.exit_code, server.requests) == (2, 0)
+    (told,) = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    assert option in told
+
+
 @pytest.mark.parametrize(
     ("option", "instead"),
     [("--limit", ["--concurrency", "--first"]), ("--max-list", ["--max-batch-size"])],
