@@ -121,6 +121,25 @@ async def test_what_is_sent_again(fault, expected, times):
     assert len(server.sent) == times
 
 
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (error(503, "busy with 'my prompt'"), "failed: rejected (ServerFault, status 503); next attempt in 0"),
+        (error(500, "my prompt"), "failed: maybe processed (ServerFault, status 500); next attempt in 0"),
+        (ConnectFailed("no connection"), "failed: not sent (ConnectFailed); next attempt in 0"),
+        (error(401, "my prompt"), "failed: refused (AuthenticationFailed, status 401); next attempt in None"),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+async def test_the_record_of_a_failed_attempt_has_class_and_status_and_no_words_of_the_servers(caplog, fault, told):
+    caplog.set_level(logging.DEBUG, "batchclient")
+    async with make_client(ScriptedTransport(fault), retry=Backoff(base_s=0.0)) as client:
+        await call_all(client, ["my prompt"])
+    (record,) = [each.message for each in caplog.records if " failed: " in each.message]
+    assert told in record
+    assert "my prompt" not in record
+
+
 async def test_a_list_that_failed_is_sent_again_as_it_was():
     server = ScriptedTransport(error(500))
     async with make_client(server) as client:
