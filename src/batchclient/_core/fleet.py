@@ -100,7 +100,7 @@ class Fleet:
             change = endpoint.live(0, now)
         elif sign is not Sign.NOTHING:
             endpoint.health.answered_once |= failure.status is not None
-            self._endpoints.fail(endpoint, sign, batch.id, now, batch.sent_at)
+            self._endpoints.fail(endpoint, sign, batch.id, now, batch.sent_at, failure.seen)
         endpoint.health.end_probe(batch.id)
         if endpoint.health.state is not state:
             self._tell_health(endpoint, limit, change, now, failure)

@@ -36,6 +36,7 @@ from batchclient.errors import (
 )
 from batchclient.transport import Timeouts, Transport, WireResponse
 from batchclient.transport._deadline import deadline
+from batchclient.transport._exceptions import unconnected
 from batchclient.types import Completion, Delta, Reply
 
 if TYPE_CHECKING:
@@ -345,4 +346,5 @@ def _from_transport(error: BatchClientError, *, listed: bool) -> Failure:
     else:
         kind = FailureKind.REFUSED
     while_sending = isinstance(error, ConnectionLost) and error.while_sending
-    return Failure(kind, type(error), error.message, cause=error.__cause__, while_sending=while_sending)
+    seen = unconnected(error.__cause__) if isinstance(error, ConnectFailed) else ""
+    return Failure(kind, type(error), error.message, cause=error.__cause__, while_sending=while_sending, seen=seen)

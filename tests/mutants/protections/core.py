@@ -223,6 +223,14 @@ CORE = (
         "tests/unit/test_health.py::test_what_a_failure_says_of_the_endpoint",
     ),
     Protection(
+        "words: an outage says why there is no connection",
+        "batchclient._core.servers.health",
+        "Health.fail",
+        "seen or sign.value",
+        "sign.value",
+        "tests/shell/test_outages.py::test_log_and_statistics_say_why_there_is_no_connection",
+    ),
+    Protection(
         "words: the beginning of an outage has one wording",
         "batchclient._core.fleet",
         "Fleet._follow_outage",

@@ -82,9 +82,12 @@ class Endpoints:
             return choices
         return [endpoint for endpoint in choices if not self.leaves(shape, endpoint, now)] or choices
 
-    def fail(self, endpoint: Endpoint, sign: Sign, batch: int, now: float, sent_at: float | None = None) -> None:
-        """Take in the failure of a batch for a reason of its endpoint's."""
-        if endpoint.health.fail(sign, batch, now, others=self.others_in_use(endpoint), sent_at=sent_at):
+    def fail(
+        self, endpoint: Endpoint, sign: Sign, batch: int, now: float, sent_at: float | None = None, seen: str = ""
+    ) -> None:
+        """Take in the failure of a batch for a reason of its endpoint's; ``seen`` says it in words."""
+        others = self.others_in_use(endpoint)
+        if endpoint.health.fail(sign, batch, now, others=others, sent_at=sent_at, seen=seen):
             self._keep_one_in_use()
 
     def add(self, endpoint: Endpoint) -> None:
