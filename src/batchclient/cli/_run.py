@@ -120,7 +120,7 @@ def _run_until_covered(options: MapOptions, durable: Durable, output: Output) ->
             durable.discard()
         else:
             try:
-                durable.finish(job, options.source)
+                durable.finish(options.source, is_whole=job.is_whole, wrote_all=job.wrote_all)
             except OSError as error:
                 job.fail_to_end(error)
         return job, output, left
