@@ -286,7 +286,7 @@ def test_a_later_row_whose_fields_would_be_overwritten_fails_alone(cli_map, tmp_
         (["--param", "ordered=true"], "--param ordered"),
         (["--header", "secret-without-colon"], "--header number 1"),
         (["--header", "Content-Length: 3"], "--header: 'Content-Length' is not for you to give"),
-        (["--param", "response_model=1"], "--param response_model: no field of the server's"),
+        (["--param", "response_model=1"], "--param response_model: give --schema"),
         (["--http-backend", "curl"], "--http-backend: one of httpx, httpx2, aiohttp, not 'curl'"),
         (["--api-key", "a b"], "--api-key"),
         (["--format", "csv"], "in.jsonl: the header begins a JSON object: the file is JSONL"),

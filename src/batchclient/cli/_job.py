@@ -151,6 +151,11 @@ class Job:
         return self._writer.written
 
     @property
+    def invalid(self) -> int:
+        """Answers that did not fit the schema, whether they were asked again or not."""
+        return self._results.invalid
+
+    @property
     def output_error(self) -> OSError | None:
         """Why the output took no more rows, if so."""
         return self._writer.error

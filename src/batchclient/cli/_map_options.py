@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from batchclient.cli._cost import Cost
 from batchclient.cli._refusal import Call
 from batchclient.cli._servers import ServerOptions
 from batchclient.jobs.rows import Format
 from batchclient.jobs.shards import Shard
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 __all__ = ["MapOptions", "RowOptions"]
 
@@ -58,6 +61,8 @@ class MapOptions:
         dry_run: generate nothing, and report.
         dedupe: whether rows with equal prompts are asked once.
         cost: the price of the work, if given, and the bound.
+        schema: a model whose instances are the answers that fit ``--schema``.
+        retry_invalid: how often a row is asked again whose answer does not fit.
     """
 
     source: str
@@ -79,3 +84,16 @@ class MapOptions:
     dry_run: bool = False
     dedupe: bool = False
     cost: Cost | None = None
+    schema: type[BaseModel] | None = None
+    retry_invalid: int = 0
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of ``stream_map`` about each row's call, beside its prompt."""
+        return {
+            "call": self.call,
+            "timeout_s": self.timeout_s,
+            "response_model": self.schema,
+            "retry_invalid": self.retry_invalid,
+            **self.params,
+        }

@@ -65,7 +65,11 @@ def _counts(job: Job, output: Output) -> str:
     if job.spent is not None:
         parts.append(f"cost: {written_cost(job.spent)}")
     counts = ", ".join(parts)
-    return f"{counts}; failed: {job.failures.total:,}" if job.failures.total else counts
+    if job.invalid:
+        counts += f"; invalid: {job.invalid:,}"
+    if job.failures.total:
+        counts += f"; failed: {job.failures.total:,}"
+    return counts
 
 
 def status_of(job: Job) -> int:
