@@ -36,6 +36,7 @@ class Row:
         "request",
         "retries",
         "reused",
+        "unusable",
     )
     key: bytes
     n: int
@@ -55,6 +56,8 @@ class Row:
         self.retries: int = 0
         """How often the row was asked again, since an answer did not fit."""
         self.reused: bool = False
+        self.unusable: bool = False
+        """Whether the document makes no request."""
         self.ended: bool = False
         """Whether the row has its answer or its error."""
         self.finished: bool = False

@@ -27,10 +27,12 @@ from typing import Any
 
 from batchclient import BatchClient, MapResult, Statistics
 from batchclient.cli._cost import Cost
-from batchclient.cli._failures import Failures
+from batchclient.cli._durable import Durable
 from batchclient.cli._progress import ProgressBar, ProgressLines, Snapshot, log_to
+from batchclient.cli._refused import MOST_REFUSALS, Refused
 from batchclient.cli._rows import to_line
-from batchclient.errors import AuthenticationFailed, BadRequest, ConnectFailed, NotFound
+from batchclient.cli._tally import Tally
+from batchclient.errors import ConnectFailed, JournalFailed
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.statuses import of_signal
 from batchclient.jobs.writer import Writer
@@ -43,10 +45,8 @@ _SLOW_S = 2.0
 _TICK_S = 0.25
 _REPEAT_S = 60.0
 """Seconds from one word about an outage to the next."""
-_REFUSALS_TO_GIVE_UP = 256
-"""After so many rows refused alike, and none successful, no later row would do better."""
-_OF_EVERY_ROW = (AuthenticationFailed, NotFound, ConnectFailed)
-"""Errors of these kinds are alike whatever their words are, other refusals by equal words."""
+_MARK_S = 1.0
+"""Seconds from one mark of the output's place to the next."""
 
 
 class Job:
@@ -65,19 +65,19 @@ class Job:
         packed: write vectors as base64.
         repeats: whether an outage is told again every minute.
         columns: the fields of the input to write beside ``id``; ``None``: all.
+        durable: what keeps the rows, if something does.
+        patience_s: how long a full disk of the output is waited for.
         resolve: gives a row the answer of an equal row; ``None`` where that is not there.
         cost: the price of the work, and the bound; ``None``: the price is not known.
         refusals: the job gives up after so many rows refused alike, without a success.
         repeat_s: the minute of ``repeats``.
 
     Attributes:
-        refusals: the argument.
-        failures: the rows that failed.
-        succeeded: rows that did not.
-        reused: rows of both kinds that were taken from a journal.
+        tally: the rows.
+        refused: the rows that are refused alike.
+        journal_error: why the journal took no more rows, if so.
         signal: the signal behind the end, such as SIGINT for Ctrl-C; ``None`` after a job in full.
         fault: why the input failed, if so.
-        stopped_by: the kind of error behind giving up, if so.
         no_server: the outage that outlasted the patience, in a sentence, if so.
         statistics: the client's at the end.
         spent: the cost, if the price is known.
@@ -100,18 +100,23 @@ class Job:
         packed: bool = False,
         repeats: bool = True,
         columns: Collection[str] | None = None,
+        durable: Durable | None = None,
+        patience_s: float = 0.0,
         resolve: Callable[[MapResult], MapResult | None] | None = None,
         cost: Cost | None = None,
-        refusals: int = _REFUSALS_TO_GIVE_UP,
+        refusals: int = MOST_REFUSALS,
         repeat_s: float = _REPEAT_S,
     ) -> None:
-        self.refusals = refusals
+        may_hold = durable is None or not durable.answered_before
+        self.refused = Refused(refusals, keep_going=keep_going, may_hold=may_hold)
+        self.tally = Tally()
         self._packed = packed
         self._columns = columns
+        self._durable = durable
+        self._mark_at = 0.0
         self._resolve = resolve
-        self.failures = Failures()
-        self.succeeded = 0
-        self.reused = 0
+        self.journal_error: JournalFailed | None = None
+        self._is_complete = False
         self.signal: int | None = None
         self.fault = ""
         self.statistics: Statistics | None = None
@@ -121,7 +126,6 @@ class Job:
         self._started_at = 0.0
         self.out_of_use: list[str] = []
         self.is_cut_off = False
-        self.stopped_by = ""
         self.no_server = ""
         self._outage_patience_s = outage_patience_s
         self._away_since: float | None = None
@@ -129,13 +133,10 @@ class Job:
         self._tell_again_at: dict[int, float] = {}
         self._on_unreachable = on_unreachable
         self._on_asking = on_asking
-        self._keep_going = keep_going
-        self._refusal: tuple[str, ...] | None = None
-        self._refused_alike = 0
         self.seconds = 0.0
         self._client = client
         self._results = results
-        self._writer = Writer(output)
+        self._writer = Writer(output, patience_s=patience_s, on_full=self._on_full)
         self._progress = progress
         self._left: list[MapResult[Any]] = []
         self._task: asyncio.Task[None] | None = None
@@ -143,7 +144,7 @@ class Job:
         self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
-        return f"<Job: {self.written} written, {self.failures.total} failed>"
+        return f"<Job: {self.written} written, {self.tally.failures.total} failed>"
 
     @property
     def written(self) -> int:
@@ -156,9 +157,28 @@ class Job:
         return self._results.invalid
 
     @property
+    def leaves_rows(self) -> bool:
+        """Whether the job has stopped for a reason of its own, before the end of the input."""
+        return bool(self.refused.kind or self.no_server or self.is_too_dear)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows of the input are in the output."""
+        return self._is_complete and self.wrote_all
+
+    @property
+    def wrote_all(self) -> bool:
+        """Whether the output has taken all rows given to it."""
+        return self.output_error is None and not self._writer.is_given_up and not self.refused.is_holding
+
+    @property
     def output_error(self) -> OSError | None:
         """Why the output took no more rows, if so."""
         return self._writer.error
+
+    def fail_to_end(self, error: OSError) -> None:
+        """Take the reason why the end could not be written down."""
+        self._writer.error = self._writer.error or error
 
     @property
     def reader_is_gone(self) -> bool:
@@ -196,16 +216,31 @@ class Job:
         finally:
             if slow is not None:
                 slow.cancel()
+        if self._durable is not None:
+            # The journal is there before the output.
+            await self._results.begin()
+            self._durable.settle()
         await self._writer.open()
+        if self._durable is not None:
+            self.tally.covered, self.tally.covered_failed = self._durable.covered.rows, self._durable.failed_before
+            self._durable.opened(self.tally)
 
     async def _map(self) -> None:
         self._tick()
         is_complete = False
         try:
-            is_complete = await self._unless_stopped(self._write_all) and not (self.stopped_by or self.fault)
+            is_complete = await self._unless_stopped(self._write_all) and not (
+                self.refused.kind or self.fault or self.journal_error is not None
+            )
             await self._results.aclose()
+            if self._durable is not None and not is_complete and not self.refused.is_holding:
+                # In input order a row may be missing before these: a resume cuts them off.
+                self._durable.mark(self._writer, is_last=True)
+                self._left = self._results.finished()
             for result in self._left:
                 self._write(result)
+            self._put(self.refused.end(self.tally.failures.by_type))
+            self._is_complete = is_complete = is_complete and not self.refused.is_command
         finally:
             self.statistics = statistics = self._client.statistics()
             self.out_of_use = [
@@ -243,15 +278,19 @@ class Job:
             async for result in self._results:
                 self._write(result)
                 # A reused row says nothing about the command of today.
-                if not self._keep_going and not result.reused and self._is_hopeless(result.error):
-                    assert self._refusal is not None
-                    self._left = self._results.finished()
-                    self.stopped_by = self._refusal[0]
-                    return
+                if not result.reused and self.refused.is_one_too_many(result.error):
+                    # In input order rows that succeeded may wait to be written.
+                    if not self._client.statistics().succeeded:
+                        self.refused.give_up()
+                        self._left = [] if self._durable is not None else self._results.finished()
+                        return
+                    self._put(self.refused.go_on())
                 if self._writer.is_full:
                     await self._writer.room()
                 if self.output_error is not None:
                     return
+        except JournalFailed as error:
+            self.journal_error = error
         except OSError as error:  # only the input raises here: the error of a row is in the row
             self.fault = f"the input cannot be read any further: {reason_of(error)}"
 
@@ -262,32 +301,23 @@ class Job:
             if resolved is None:
                 return
             result = resolved
-        self.reused += result.reused
-        if result.error is None:
-            self.succeeded += 1
-        else:
-            self.failures.add(result)
-            if self._on_unreachable is not None and isinstance(result.error, ConnectFailed):
-                self._on_unreachable()
-                self._on_unreachable = None
-        self._writer.put(to_line(result, packed=self._packed, columns=self._columns))
+        if not self.tally.add(result):
+            return
+        if self._on_unreachable is not None and isinstance(result.error, ConnectFailed):
+            self._on_unreachable()
+            self._on_unreachable = None
+        line = to_line(result, packed=self._packed, columns=self._columns)
+        self._put(self.refused.lines_for(line, result.error))
 
-    def _is_hopeless(self, error: Exception | None) -> bool:
-        """Whether a row's error is one refusal too many; asked for each written row."""
-        refusal: tuple[str, ...]
-        if isinstance(error, _OF_EVERY_ROW):
-            refusal = (type(error).__name__,)
-        elif isinstance(error, BadRequest):
-            refusal = (type(error).__name__, str(error))
+    def _put(self, lines: list[bytes]) -> None:
+        for line in lines:
+            self._writer.put(line)
+
+    def _on_full(self, reason: str) -> None:
+        if reason:
+            self._progress.say(f"the output cannot be written ({reason}): no further rows are read; it is tried again")
         else:
-            return False
-        self._refused_alike = self._refused_alike + 1 if refusal == self._refusal else 1
-        self._refusal = refusal
-        if self._refused_alike < self.refusals:
-            return False
-        # In input order rows that succeeded may wait to be written.
-        self._keep_going = self._client.statistics().succeeded > 0
-        return not self._keep_going
+            self._progress.say("the output can be written again")
 
     # Every quarter of a second ---------------------------------------------------------------------------------------
 
@@ -295,6 +325,10 @@ class Job:
         statistics = self._client.statistics()
         self._show(statistics)
         self._watch_outages(statistics)
+        now = time.monotonic()
+        if self._durable is not None and now >= self._mark_at and not self.refused.is_holding:
+            self._mark_at = now + _MARK_S
+            self._durable.mark(self._writer)
         self._watch_cost()
         if self.output_error is not None:
             self._stop()
@@ -312,13 +346,13 @@ class Job:
             self.spent = self._cost.of(statistics, time.monotonic() - self._started_at)
         self._progress.update(
             Snapshot(
-                done=self.written,
-                failed=self.failures.total,
+                done=self.written + self.tally.covered,
+                failed=self.tally.failed_in_output,
                 in_flight=statistics.in_flight,
                 limit=sum(each.limit for each in statistics.endpoints),
                 prompt_tokens=statistics.prompt_tokens,
                 completion_tokens=statistics.completion_tokens,
-                reused=self.reused,
+                reused=self.tally.reused,
                 cost=self.spent,
             )
         )
@@ -370,7 +404,7 @@ class Job:
         if self._task is None or not self._may_cancel:
             return
         self._may_cancel = False
-        if self.output_error is None:
+        if self.output_error is None and self._durable is None:
             # Cancelling the map drops its rows, also finished rows behind an unfinished one.
             self._left = self._results.finished()
         self._task.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from batchclient.cli._cost import written_cost
+from batchclient.cli._durable import Durable
 from batchclient.cli._job import Job
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._progress import say
@@ -18,40 +19,57 @@ _WITHOUT_SERVER = {ConnectFailed.__name__, DeadlineExceeded.__name__}
 """How every row fails where no server is there."""
 
 
-def report(job: Job, options: MapOptions, output: Output, left: int) -> None:
+def report(job: Job, options: MapOptions, output: Output, left: int, durable: Durable | None = None) -> None:
     """Report on stderr how the job ended."""
     summary = _counts(job, output)
     if job.out_of_use:
         summary += f"; in the end {' and '.join(job.out_of_use)}"
-    for line in job.failures.lines():
+    for line in job.tally.failures.lines():
         without_key = AuthenticationFailed.__name__ in line and not options.server.has_key
         summary += f"\n{in_options(line)}{KEY_HINT if without_key else ''}"
     if job.fault:
         say(f"Error: {job.fault}")
     if job.output_error is not None and not job.reader_is_gone:
         say(f"Error: {output.name}: the output cannot be written: {reason_of(job.output_error)}")
+    if job.journal_error is not None:
+        say(f"Error: {in_options(str(job.journal_error))}")
     if job.no_server:
         say(f"Error: gave up: {job.no_server}; rows left out: {left:,}")
     elif job.is_too_dear:
         say(f"Error: stopped: --max-cost is reached; rows left out: {left:,}")
     elif left:
-        say(
-            f"Error: stopped: no row succeeded, and {job.refusals} failed alike with {job.stopped_by}; rows left out: "
-            f"{left:,} (--keep-going tries them all)"
-        )
+        refused = f"no row succeeded, and {job.refused.most} failed alike with {job.refused.kind}"
+        say(f"Error: stopped: {refused}; rows left out: {left:,} (--keep-going tries them all)")
+    if job.refused.is_command and not job.refused.kind:
+        say("Error: nothing was written: every row was refused for a reason of the command's")
     if job.signal is not None:
         summary = f"Interrupted: {summary}"
+    if durable is not None and not job.refused.is_command:
+        summary += f"\n{_of_journal(job, durable)}"
     if not options.quiet and not job.reader_is_gone:
         say(summary)
 
 
+def _of_journal(job: Job, durable: Durable) -> str:
+    """Return where the answers are, and how they are removed or used."""
+    folder = durable.folder
+    size = f"{folder.path} has {_bytes(folder.size())}"
+    if job.is_whole:
+        return f"{size}; `batchclient job rm {folder.path}` removes it"
+    return f"{size}: the same command with --resume goes on with its answers"
+
+
+def _bytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size / 1e3:,.1f} KB"
+
+
 def _counts(job: Job, output: Output) -> str:
-    new = job.written - job.reused
+    new = job.tally.answered + job.tally.failed
     rate = new / job.seconds if job.seconds else 0.0
     rows = f"{job.written:,} {'row' if job.written == 1 else 'rows'}"
     parts = [f"{rows} to {output.where} in {job.seconds:.1f} s"]
-    if job.reused:
-        parts += [f"{rate:,.0f} new rows/s", f"reused: {job.reused:,}"]
+    if job.tally.reused:
+        parts += [f"{rate:,.0f} new rows/s", f"reused: {job.tally.reused:,}"]
     else:
         parts.append(f"{rate:,.0f} rows/s")
     sent = job.statistics
@@ -67,8 +85,10 @@ def _counts(job: Job, output: Output) -> str:
     counts = ", ".join(parts)
     if job.invalid:
         counts += f"; invalid: {job.invalid:,}"
-    if job.failures.total:
-        counts += f"; failed: {job.failures.total:,}"
+    if job.tally.failed_in_output:
+        counts += f"; failed: {job.tally.failed_in_output:,}"
+    if job.tally.missing:
+        counts += f"; not in the journal, and left out: {job.tally.missing:,}"
     return counts
 
 
@@ -76,11 +96,11 @@ def status_of(job: Job) -> int:
     """Return the exit status of a job that has ended."""
     if job.signal is not None:
         return of_signal(job.signal)
-    if job.output_error is not None and not job.reader_is_gone:
+    if job.journal_error is not None or (job.output_error is not None and not job.reader_is_gone):
         return Status.DISK_FULL
-    kinds = job.failures.by_type.keys()
-    if job.no_server or (kinds and kinds <= _WITHOUT_SERVER and job.is_cut_off and not job.succeeded):
+    kinds = job.tally.failures.by_type.keys()
+    if job.no_server or (kinds and kinds <= _WITHOUT_SERVER and job.is_cut_off and not job.tally.succeeded):
         return Status.NO_SERVER
     if job.is_too_dear:
         return Status.STOPPED
-    return Status.FAILED if kinds or job.fault or job.reader_is_gone else Status.OK
+    return Status.FAILED if job.tally.failed_in_output or job.fault or job.reader_is_gone else Status.OK

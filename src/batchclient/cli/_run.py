@@ -19,6 +19,7 @@ import typer
 
 from batchclient._client.connections import shown
 from batchclient.cli._dry_run import DryRun
+from batchclient.cli._durable import Durable, durable_of
 from batchclient.cli._job import Job
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._progress import ProgressBar, ProgressLines, say
@@ -29,11 +30,12 @@ from batchclient.cli._report import report, status_of
 from batchclient.cli._rows import ADDED_BY, blame
 from batchclient.cli._servers import KEY_HINT
 from batchclient.client import InnerClient
-from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError
+from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError, JournalFailed
 from batchclient.jobs import Row
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.source import Source, open_source
 from batchclient.jobs.statuses import Status
+from batchclient.journal.of_file import CoverChanged
 from batchclient_script import CLOSED
 
 __all__ = ["run_map"]
@@ -54,15 +56,22 @@ def run_map(options: MapOptions) -> int:
     if options.output == "-" and 1 in CLOSED:
         raise Refusal("stdout is closed; give -o OUT")
     try:
-        with _open(options) as source:
-            if options.dry_run:
+        if options.dry_run:
+            with _open(options) as source:
                 return _dry_run(options, source)
-            with _output(options, source) as output:
+        durable = durable_of(options)
+        if durable is None:
+            with _open(options) as source, _output(options, source) as output:
                 job = _make_job(options, source, output)
                 asyncio.run(job.run())
-            left = source.count() - job.written if job.stopped_by or job.no_server or job.is_too_dear else 0
+                left = source.count() - job.tally.read if job.leaves_rows else 0
+        else:
+            job, output, left = _run_durable(options, durable)
     except ConfigError as error:
         raise refusal_of(error, options.params, server.variables) from None
+    except JournalFailed as error:
+        say(f"Error: {in_options(str(error))}")
+        return Status.DISK_FULL
     except BatchClientError as error:
         # The error of a row is in the row. Here the question for the model has failed.
         message = str(error).partition(" (asked for its model")[0]
@@ -71,17 +80,60 @@ def run_map(options: MapOptions) -> int:
         key = KEY_HINT if refused and not server.has_key else ""
         say(f"Error: the server was asked for its model{hint}: {in_options(message)}{key}")
         return Status.USAGE if refused else Status.NO_SERVER
-    report(job, options, output, left)
+    report(job, options, output, left, durable)
     return status_of(job)
 
 
-def _output(options: MapOptions, source: Source) -> Output:
+def _run_durable(options: MapOptions, durable: Durable) -> tuple[Job, Output, int]:
+    """Run a job whose rows are kept; return the job, its output and the rows left out.
+
+    Raises:
+        Refusal, ConfigError, BatchClientError: the job cannot begin.
+    """
+    if options.source != "-":
+        with _open(options) as source, _output(options, source, continues=durable.continues) as output:
+            durable.place(output)
+            _make_job(options, source, output, durable)
+            durable.begin()
+            return _run_until_covered(options, durable, output)
+    with _output(options, None, continues=durable.continues) as output:
+        durable.place(output)
+        durable.begin()
+        return _run_until_covered(durable.spool(), durable, output)
+
+
+def _run_until_covered(options: MapOptions, durable: Durable, output: Output) -> tuple[Job, Output, int]:
+    while True:
+        try:
+            with _open(options) as source:
+                job = _make_job(options, source, output, durable)
+                try:
+                    asyncio.run(job.run())
+                except CoverChanged:
+                    durable.rewrite()
+                    continue
+                left = source.count() - job.tally.read if job.leaves_rows else 0
+        except BaseException:
+            durable.discard()
+            raise
+        if job.refused.is_command:
+            durable.discard()
+        else:
+            try:
+                durable.finish(job, options.source)
+            except OSError as error:
+                job.fail_to_end(error)
+        return job, output, left
+
+
+def _output(options: MapOptions, source: Source | None, *, continues: bool = False) -> Output:
     """Check the output.
 
     Raises:
         ConfigError: the output cannot be, or another command is writing it.
     """
-    output = Output(options.output, source=os.fstat(source.file.fileno()), overwrite=options.overwrite)
+    status = None if source is None else os.fstat(source.file.fileno())
+    output = Output(options.output, source=status, overwrite=options.overwrite, continues=continues)
     if output.warning and not options.quiet:
         say(output.warning)
     return output
@@ -148,7 +200,7 @@ def _check_dedupe(options: MapOptions, source: Source) -> None:
         raise Refusal(f"--dedupe: IN is read twice, and {source.name} can be read once; give a file")
 
 
-def _make_job(options: MapOptions, source: Source, output: Output) -> Job:
+def _make_job(options: MapOptions, source: Source, output: Output, durable: Durable | None = None) -> Job:
     client, prompt_of = _begin(options, source)
     repeats = _repeats(options, source, prompt_of) if options.dedupe else None
     results = client.stream_map(
@@ -156,6 +208,7 @@ def _make_job(options: MapOptions, source: Source, output: Output) -> Job:
         prompt_of if repeats is None else repeats.prompt_of,
         ordered=options.ordered,
         **options.arguments,
+        **({} if durable is None else durable.arguments()),
     )
     # A bar and rows on one terminal would write over each other.
     writes_to_terminal = options.output == "-" and sys.stdout.isatty()
@@ -181,6 +234,8 @@ def _make_job(options: MapOptions, source: Source, output: Output) -> Job:
         resolve=None if repeats is None else repeats.resolve,
         cost=options.cost,
         repeats=not options.quiet,
+        durable=durable,
+        patience_s=0.0 if durable is None else options.kept.disk_patience_s,
     )
 
 

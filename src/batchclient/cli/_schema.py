@@ -22,7 +22,7 @@ from batchclient.jobs.output import reason_of
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-__all__ = ["schema_from"]
+__all__ = ["model_of", "schema_from"]
 
 _LONGEST_BYTES = 1024 * 1024
 _LONGEST_NAME = 64
@@ -44,17 +44,13 @@ def schema_from(path: str | None) -> type[BaseModel] | None:
     try:
         # Here, not above: most jobs have no schema.
         from jsonschema import SchemaError
-        from jsonschema.validators import Draft202012Validator, validator_for
         from referencing import Registry
         from referencing.exceptions import Unresolvable
         from referencing.jsonschema import DRAFT202012
     except ModuleNotFoundError as error:
-        raise Refusal(f"--schema needs {error.name}, which is not installed: pip install 'batchclient[cli]'") from None
-
-    dialect = schema.get("$schema")
-    known = dialect is None or isinstance(dialect, str)
-    checker = validator_for(schema, None) if dialect is not None and known else Draft202012Validator
-    if not known or checker is None:
+        raise _missing(error) from None
+    checker = _checker_of(schema)
+    if checker is None:
         raise Refusal(f"--schema: {path}: its $schema is not known")
     try:
         checker.check_schema(schema)
@@ -70,7 +66,21 @@ def schema_from(path: str | None) -> type[BaseModel] | None:
             resolver.lookup(reference)
         except Unresolvable:
             raise Refusal(f"--schema: {path}: {reference!r:.80} leads nowhere") from None
-    return _model(_name(schema, path), schema, checker(schema, registry=registry))
+    return model_of(_name(schema, path), schema)
+
+
+def _missing(error: ModuleNotFoundError) -> Refusal:
+    return Refusal(f"--schema needs {error.name}, which is not installed: pip install 'batchclient[cli]'")
+
+
+def _checker_of(schema: dict[str, Any]) -> Any:
+    """Return the class that checks by the schema's dialect; ``None``: the dialect is not known."""
+    from jsonschema.validators import Draft202012Validator, validator_for
+
+    dialect = schema.get("$schema")
+    if dialect is None:
+        return Draft202012Validator
+    return validator_for(schema, None) if isinstance(dialect, str) else None
 
 
 def _read(path: str) -> dict[str, Any]:
@@ -109,10 +119,26 @@ def _name(schema: dict[str, Any], path: str) -> str:
     return _NOT_IN_NAMES.sub("_", named).strip("_")[:_LONGEST_NAME] or "answer"
 
 
-def _model(name: str, schema: dict[str, Any], validator: Any) -> type[BaseModel]:
-    from jsonschema.exceptions import best_match
+def model_of(name: str, schema: dict[str, Any]) -> type[BaseModel]:
+    """Return a model whose instances are the answers that fit a schema.
+
+    Args:
+        name: of the model, and of the schema in a request.
+        schema: that ``schema_from`` has let pass.
+
+    Raises:
+        Refusal: the package that checks is not installed.
+    """
+    try:
+        from jsonschema.exceptions import best_match
+        from referencing import Registry
+    except ModuleNotFoundError as error:
+        raise _missing(error) from None
     from pydantic import RootModel, model_validator
     from pydantic_core import PydanticCustomError, from_json
+
+    # Nothing is fetched: the registry has no way to.
+    validator = _checker_of(schema)(schema, registry=Registry())
 
     class Answer(RootModel[Any]):
         @classmethod

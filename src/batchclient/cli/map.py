@@ -16,7 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from batchclient.cli._cost import cost_from
-from batchclient.cli._map_options import MapOptions, RowOptions
+from batchclient.cli._map_options import MapOptions, RowOptions, kept_from
 from batchclient.cli._progress import say
 from batchclient.cli._prompts import template_from
 from batchclient.cli._refusal import (
@@ -171,6 +171,34 @@ def map_rows(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace OUT where it exists, once all rows are written.")
     ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the job of OUT.job; begin it if there is none.")
+    ] = False,
+    retry_failed: Annotated[
+        str,
+        typer.Option(
+            metavar="WHICH",
+            help="With --resume, the failed rows that run again: none, all, or transient (default), which may succeed.",
+        ),
+    ] = "transient",
+    accept_changed: Annotated[
+        bool,
+        typer.Option(
+            "--accept-changed", help="With --resume: also where the template, a parameter or the model changed."
+        ),
+    ] = False,
+    journal: Annotated[
+        str | None, typer.Option(metavar="DIR", help="The job's folder, instead of OUT.job (BATCHCLIENT_JOURNAL_DIR).")
+    ] = None,
+    no_journal: Annotated[
+        bool, typer.Option("--no-journal", help="Keep no journal: the job cannot be resumed.")
+    ] = False,
+    reuse: Annotated[
+        list[str] | None, typer.Option(metavar="JOB", help="Take answers from this job's folder, too; repeatable.")
+    ] = None,
+    disk_patience: Annotated[
+        float, typer.Option(metavar="S", help="Wait S seconds for a full disk, then end with status 4.")
+    ] = 600.0,
     price: Annotated[
         str | None,
         typer.Option(metavar="IN/OUT", help="Of a million tokens of prompts and of answers, as in 0.15/0.60."),
@@ -245,6 +273,16 @@ def map_rows(
             dedupe=dedupe,
             schema=schema_from(schema),
             retry_invalid=retry_invalid,
+            kept=kept_from(
+                resume=resume,
+                retry_failed=retry_failed,
+                accept_changed=accept_changed,
+                journal=journal,
+                no_journal=no_journal,
+                reuse=reuse or [],
+                disk_patience_s=disk_patience,
+                overwrite=overwrite,
+            ),
             cost=cost_from(price, gpu_price, gpus, max_cost),
         )
         status = run_map(options)

@@ -32,7 +32,18 @@ from batchclient.errors import (
 )
 from batchclient.types import Choice, Classification, Completion, Embedding, Usage
 
-__all__ = ["ANSWERED", "FAILED", "MAY_BE_TRIED", "Damaged", "Record", "answer_in", "error_in", "is_kept", "record_of"]
+__all__ = [
+    "ANSWERED",
+    "FAILED",
+    "MAY_BE_TRIED",
+    "Damaged",
+    "Record",
+    "answer_in",
+    "error_in",
+    "fields_in",
+    "is_kept",
+    "record_of",
+]
 
 ANSWERED = 1
 FAILED = 2
@@ -83,14 +94,28 @@ def is_kept(error: Exception | None) -> bool:
     return not isinstance(error, _NOT_KEPT)
 
 
-def record_of(key: bytes, n: int, own_id: str | None, answer: Any, error: Exception | None, attempts: int) -> Record:
-    """Return the record of a row that has ended."""
+def record_of(
+    key: bytes,
+    n: int,
+    own_id: str | None,
+    answer: Any,
+    error: Exception | None,
+    attempts: int,
+    *,
+    is_final: bool = False,
+) -> Record:
+    """Return the record of a row that has ended.
+
+    Args:
+        key, n, own_id, answer, error, attempts: of the row.
+        is_final: whether the row has failed for good, whatever its error is.
+    """
     if own_id is not None and not own_id.isascii():
         # SQLite's text is UTF-8, which has no half of a surrogate pair.
         own_id = own_id.encode("utf-8", "replace").decode()
     if error is not None:
         text = _error_text(error)
-        state = FAILED if _is_final(error) else MAY_BE_TRIED
+        state = FAILED if is_final or _is_final(error) else MAY_BE_TRIED
         return Record(key, n, own_id, state, attempts, _checksum(key, n, state, attempts, text, None), text, None)
     body = _body(answer)
     return Record(key, n, own_id, ANSWERED, attempts, _checksum(key, n, ANSWERED, attempts, None, body), None, body)
@@ -180,6 +205,18 @@ def _choice_fields(choice: Choice) -> dict[str, Any]:
     return fields
 
 
+def fields_in(body: bytes) -> Any:
+    """Return an answer's JSON.
+
+    Raises:
+        Damaged: the body is none.
+    """
+    try:
+        return _read(body if body[:1] == b"{" else zlib.decompress(body))
+    except (AttributeError, TypeError, ValueError, zlib.error) as fault:
+        raise Damaged from fault
+
+
 def answer_in(body: bytes) -> Completion | Embedding | Classification:
     """Return the answer of a record.
 
@@ -187,7 +224,7 @@ def answer_in(body: bytes) -> Completion | Embedding | Classification:
         Damaged: the body is none that this version writes.
     """
     try:
-        fields = _read(body if body[:1] == b"{" else zlib.decompress(body))
+        fields = fields_in(body)
         usage = fields.get("usage")
         told = None if usage is None else Usage(**usage)
         attempts, extra = fields.get("attempts", 1), fields.get("extra", {})

@@ -1,0 +1,440 @@
+"""A map that survives its end: the journal beside the output, and the output that each row is in once.
+
+Rules:
+- A regular ``OUT`` has ``OUT.job``, unless ``--no-journal`` is given. A pipe has none by itself.
+- A job that is there is never begun anew in silence: it goes on with ``--resume``, is removed with
+  ``batchclient job rm``, and a finished one is replaced with ``--overwrite``.
+- The output goes on where the journal's mark says (``jobs.marks``), if the rows before the mark are
+  the first rows of the input. In all other cases the rows are written anew, from the journal, into
+  ``OUT.part``: for ``--unordered``, for failed rows that run again, after a change of the input.
+- The end of a job: mark, rename, mark, manifest. A kill between two of them costs nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import platform
+import shutil
+import sqlite3
+import stat
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from batchclient import __version__
+from batchclient.cli._map_options import MapOptions
+from batchclient.cli._refusal import Refusal
+from batchclient.errors import ConfigError, JournalFailed
+from batchclient.jobs import BadRow
+from batchclient.jobs.folder import JobFolder, JobState
+from batchclient.jobs.marks import NAME, Mark
+from batchclient.jobs.output import Output, reason_of
+from batchclient.jobs.plan import Plan, anew, plan_of
+from batchclient.journal import Journal
+from batchclient.journal.of_file import Coverage, FileJournal
+
+if TYPE_CHECKING:
+    from batchclient.cli._job import Job
+    from batchclient.cli._tally import Tally
+    from batchclient.jobs.writer import Writer
+
+__all__ = ["Durable", "durable_of", "folder_of"]
+
+_VARIABLE = "BATCHCLIENT_JOURNAL_DIR"
+_CHUNK_BYTES = 1024 * 1024
+_OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
+
+
+def folder_of(output: str, journal: str | None) -> JobFolder:
+    """Return the folder of a job.
+
+    Args:
+        output: the path of ``OUT``.
+        journal: as given with ``--journal``.
+    """
+    if journal is not None:
+        return JobFolder(Path(journal))
+    place = Path(os.path.realpath(output))
+    folder = os.environ.get(_VARIABLE)
+    if not folder:
+        return JobFolder(place.with_name(f"{place.name}.job"))
+    # Outputs of one name in several folders have a journal each.
+    named = hashlib.sha256(os.fsencode(place)).hexdigest()[:8]
+    return JobFolder(Path(folder) / f"{place.name}-{named}.job")
+
+
+def durable_of(options: MapOptions) -> Durable | None:
+    """Return what keeps a job's rows; ``None``: rows go to the output alone.
+
+    Raises:
+        Refusal: the options do not go together, or there is a job that they would lose.
+    """
+    kept = options.kept
+    is_file = options.output != "-" and _may_be_file(options.output)
+    if kept.no_journal or not options.output or not (is_file or kept.journal is not None):
+        for option, given in (("--resume", kept.resume), ("--journal", kept.journal is not None)):
+            if given and kept.no_journal:
+                raise Refusal(f"{option}: not with --no-journal")
+        if kept.resume:
+            name = "stdout" if options.output == "-" else options.output or "an empty path"
+            raise Refusal(f"--resume: rows to {name} have no journal; give --journal DIR")
+        return None
+    return Durable(options, folder_of(options.output, kept.journal))
+
+
+class Durable:
+    """The journal of one run of ``batchclient map``, and its output's place.
+
+    Args:
+        options: of the job.
+        folder: of the job.
+
+    Attributes:
+        folder: the argument.
+        covered: the rows that the output has already.
+        failed_before: rows among them that failed.
+
+    Raises:
+        Refusal: there is a job, and the options say neither to go on nor to replace it.
+    """
+
+    def __init__(self, options: MapOptions, folder: JobFolder) -> None:
+        self.folder: JobFolder = folder
+        self._aside = JobFolder(folder.path.with_name(f"{folder.path.name}.old"))
+        self.covered: Coverage = Coverage()
+        self.failed_before: int = 0
+        self._options = options
+        self._kept = options.kept
+        self._state: JobState | None = None
+        self._is_new = True
+        self._output: Output
+        self._journal: FileJournal
+        self._tally: Tally
+        self._is_marking = False
+        self._inode = 0
+        self._missing: int | None = None
+        self._last: Mark
+        """The latest mark, which the journal may not have yet."""
+        self._look()
+
+    @property
+    def continues(self) -> bool:
+        """Whether there is a job that goes on."""
+        return self._state is not None
+
+    def __repr__(self) -> str:
+        return f"<Durable {self.folder.path}>"
+
+    @property
+    def answered_before(self) -> int:
+        """The answers that the journal had at the beginning."""
+        return 0 if self._state is None else self._state.answered
+
+    # Before anything is changed --------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        state = self.folder.state(check_tail=self._kept.resume)
+        if state is None:
+            return
+        if self._kept.resume:
+            self._state, self._is_new = state, False
+            return
+        if not state.rows:
+            return
+        name, out = self.folder.path, self._options.output
+        rows = f"{state.answered:,} {'answer' if state.answered == 1 else 'answers'}"
+        if not self.folder.is_finished:
+            if self._options.overwrite:
+                raise Refusal(
+                    f"--overwrite: {name} has {rows} of an unfinished job; --resume goes on with it, "
+                    f"`batchclient job rm {name}` gives them up"
+                )
+            raise Refusal(
+                f"{name} has {rows} of an unfinished job, begun {state.begun}; --resume goes on with it, "
+                f"`batchclient job rm {name}` gives them up"
+            )
+        if not self._options.overwrite:
+            raise Refusal(
+                f"{out}: its job is finished, and {name} has {rows}; --resume maps the rows that are new in IN, "
+                "--overwrite begins anew"
+            )
+
+    def place(self, output: Output) -> None:
+        """Find out where the output goes on. Nothing is changed.
+
+        Raises:
+            ConfigError: the output is not the one that the job has written.
+        """
+        self._output = output
+        if not output.is_named:
+            return
+        state = self._state
+        if state is None:
+            plan = Plan(replaces=self._options.overwrite and output.path.exists())
+        elif self._kept.publish:
+            plan = anew(output)
+        else:
+            plan = plan_of(output, state.mark, form=self._form, job=str(self.folder.path))
+            if self._runs_again(state):
+                plan = anew(output)
+        self._follow(plan)
+
+    def _follow(self, plan: Plan) -> None:
+        self.covered, self.failed_before = plan.covered, plan.failed
+        plan.choose(self._output)
+
+    def _runs_again(self, state: JobState) -> bool:
+        """Whether rows that the output may have run again, or may be in another place."""
+        retried = state.may_be_tried if self._kept.retry_failed != "none" else 0
+        if self._kept.retry_failed == "all":
+            retried += state.failed
+        return bool(retried or state.damaged) or not self._knows_rows
+
+    @property
+    def _knows_rows(self) -> bool:
+        """Whether the rows of the output are the first ones of the input."""
+        # While a journal is published nobody knows yet which rows it does not have.
+        is_known = not self._kept.publish or self._missing == 0
+        return self._options.ordered and not self._options.dedupe and is_known
+
+    @property
+    def _form(self) -> str:
+        """How rows are written."""
+        options = self._options
+        return json.dumps([options.call, options.packed, options.rows.columns and list(options.rows.columns)])
+
+    def rewrite(self) -> None:
+        """Write all rows anew: the input has changed."""
+        self._follow(anew(self._output))
+
+    # The run ---------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Make the folder. A finished job that is replaced is kept aside until the new one has an end.
+
+        Raises:
+            ConfigError: the folder cannot be made.
+            JournalFailed: the disk is full, or fails.
+        """
+        try:
+            if self._state is None and self.folder.journal.exists():
+                self._aside.remove()
+                self.folder.path.rename(self._aside.path)
+            self.folder.make()
+        except OSError as error:
+            raise _failed(self.folder.path, error) from None
+
+    def spool(self) -> MapOptions:
+        """Write standard input into the folder; return the options that read it from there.
+
+        An empty standard input is none: the rows of the run before are read again.
+
+        Raises:
+            JournalFailed: the disk is full, or standard input cannot be read.
+        """
+        beside = self.folder.path / "input.new"
+        try:
+            with open(beside, "wb", opener=partial(os.open, mode=0o600)) as file:
+                shutil.copyfileobj(sys.stdin.buffer, file, _CHUNK_BYTES)
+                file.flush()
+                os.fsync(file.fileno())
+            if beside.stat().st_size or not self.folder.input.exists():
+                beside.rename(self.folder.input)
+            else:
+                beside.unlink()
+        except OSError as error:
+            raise _failed(beside, error) from None
+        return self._options.reading(str(self.folder.input))
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments for ``stream_map``."""
+        kept, options = self._kept, self._options
+        journal = Journal(
+            self.folder.journal, disk_patience_s=kept.disk_patience_s, reuse=[_journal_in(each) for each in kept.reuse]
+        )
+        self._journal = FileJournal(
+            journal,
+            json.dumps([options.prompt, options.system]),
+            covered=self.covered,
+            identify=_identify,
+            only_kept=kept.publish,
+        )
+        return {
+            "journal": self._journal,
+            "resume": True,
+            "retry_failed": "none" if kept.publish else kept.retry_failed,
+            "accept_changed": kept.accept_changed,
+        }
+
+    def settle(self) -> None:
+        """Write the settings down. The journal is open, and the output is not.
+
+        Raises:
+            JournalFailed: the disk is full, or fails.
+        """
+        if self._kept.publish:
+            return
+        try:
+            self.folder.write_settings(self._options.for_file())
+        except OSError as error:
+            raise _failed(self.folder.path, error) from error
+
+    def opened(self, tally: Tally) -> None:
+        """Write down where the rows go, before the first one goes there.
+
+        Args:
+            tally: of the job.
+        """
+        self._tally = tally
+        if self._output.is_named:
+            status = self._place.stat()
+            self._inode = status.st_ino
+            sha256 = self._output.sha256.hexdigest()
+            self._last = self._mark_of(status.st_size, sha256, self.covered, self.failed_before)
+            self._journal.note(NAME, self._last.write())
+
+    @property
+    def _place(self) -> Path:
+        return self._output.part if self._output.is_replaced else self._output.path
+
+    def mark(self, writer: Writer, *, is_last: bool = False) -> None:
+        """Write down how far the output is, once it is there.
+
+        Args:
+            writer: of the output.
+            is_last: whether no row behind this place is in turn.
+        """
+        if (self._is_marking and not is_last) or not self._output.is_named or self._journal.skips:
+            return
+        self._is_marking = True
+        coverage = self._journal.coverage
+        failed = self._tally.failed_in_output
+        writer.mark(partial(self._on_marked, Coverage(coverage.rows, coverage.digest), failed))
+
+    def _on_marked(self, coverage: Coverage, failed: int, size: int, sha256: str) -> None:
+        self._is_marking = False
+        self._last = self._mark_of(size, sha256, coverage, failed)
+        self._journal.note(NAME, self._last.write())
+
+    def _mark_of(self, size: int, sha256: str, coverage: Coverage, failed: int) -> Mark:
+        knows = self._knows_rows
+        return Mark(
+            replaces=self._output.is_replaced,
+            size=size,
+            sha256=sha256,
+            inode=self._inode,
+            form=self._form,
+            rows=coverage.rows if knows else None,
+            digest=coverage.digest.hex() if knows else "",
+            failed=failed,
+        )
+
+    # The end ---------------------------------------------------------------------------------------------------------
+
+    def discard(self) -> None:
+        """Remove the folder of a job that could not begin."""
+        if self._is_new and self.folder.path.is_dir():
+            try:
+                self.folder.remove()
+                if self._aside.path.is_dir():
+                    self._aside.path.rename(self.folder.path)
+            except OSError:  # it is in nobody's way: it has no row
+                return
+
+    def finish(self, job: Job, source: str) -> None:
+        """Write down how the job ended, and put the output in its place.
+
+        Args:
+            job: that has ended.
+            source: the name of the input.
+
+        Raises:
+            OSError: the disk is full, or fails.
+        """
+        output = self._output
+        self._missing = job.tally.missing
+        self._aside.remove()
+        if not output.is_named:
+            if job.is_whole:
+                self.folder.write_manifest(self._manifest(job, source, None))
+            return
+        if not job.wrote_all or not self._place.exists():
+            return
+        if not job.is_whole and not self._kept.publish:
+            self.folder.note(NAME, self._last.write())
+            return
+        failed = self._tally.failed_in_output
+        size, sha256 = self._place.stat().st_size, output.sha256.hexdigest()
+        mark = self._mark_of(size, sha256, self._journal.coverage, failed)
+        self.folder.note(NAME, mark.write())
+        if output.is_replaced:
+            output.put_in_place()
+            output.choose(replaces=False)
+            self.folder.note(NAME, replace(mark, replaces=False).write())
+        if not self._kept.publish:
+            self.folder.write_manifest(self._manifest(job, source, (size, sha256)))
+        elif self.folder.is_finished:
+            outputs = self._outputs(size, sha256)
+            self.folder.write_manifest(self.folder.manifest() | {"outputs": outputs})
+
+    def _outputs(self, size: int, sha256: str) -> list[dict[str, Any]]:
+        return [{"path": str(self._output.path), "bytes": size, "sha256": sha256}]
+
+    def _manifest(self, job: Job, source: str, written: tuple[int, str] | None) -> dict[str, Any]:
+        options = self._options
+        outputs = [] if written is None else self._outputs(*written)
+        return {
+            "version": 1,
+            "input": source if source == "-" else os.path.realpath(source),
+            "outputs": outputs,
+            "read": job.tally.read,
+            "answered": job.tally.answered,
+            "failed": job.tally.failed,
+            "filtered": 0,
+            "reused": job.tally.reused,
+            "model": state.model if (state := self.folder.state()) is not None else None,
+            "call": options.call,
+            "finished": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+            "versions": {
+                "batchclient": __version__,
+                "python": platform.python_version(),
+                "sqlite": sqlite3.sqlite_version,
+            },
+        }
+
+
+def _failed(path: Path, error: OSError) -> ConfigError | JournalFailed:
+    """Return the error of a file that cannot be written: the command's fault, or the disk's."""
+    if error.errno in _OF_THE_DISK:
+        return JournalFailed(f"{path} cannot be written: {reason_of(error)}")
+    return ConfigError(f"{path}: {reason_of(error)}")
+
+
+def _may_be_file(path: str) -> bool:
+    """Whether a path is a regular file's, or free."""
+    try:
+        return stat.S_ISREG(Path(path).stat().st_mode)
+    except (OSError, ValueError):
+        return True
+
+
+def _journal_in(job: str) -> Path:
+    """Return the journal of another job, given as its folder or its file."""
+    return JobFolder(Path(job)).journal if Path(job).is_dir() else Path(job)
+
+
+def _identify(document: Any, error: Exception) -> bytes | None:
+    """Return the identity of a row that makes no request: of its content."""
+    from batchclient.cli._repeats import is_repeated
+
+    if is_repeated(error):
+        # An equal row has the record.
+        return None
+    reason = document.fault if isinstance(error, BadRow) and document.fault is not None else ""
+    return hashlib.sha256(f"no request: {reason}: {document!r}".encode("utf-8", "surrogatepass")).digest()[:16]
