@@ -287,6 +287,7 @@ def _dry_run(options: MapOptions, source: Source) -> int:
         prompt_of,
         call=options.call,
         max_tokens=options.params.get("max_tokens"),
+        price=None if options.cost is None else options.cost.price,
     )
     try:
         asyncio.run(dry_run.run())
