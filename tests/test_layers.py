@@ -18,6 +18,7 @@ PURE = [*CORE, *sorted((SOURCE / "dialects").glob("*.py"))]
 KNOWN_TO_THE_CORE = {
     "__future__",
     "batchclient",
+    "bisect",
     "collections",
     "copy",
     "dataclasses",

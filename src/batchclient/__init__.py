@@ -16,6 +16,7 @@ if sys.argv[:1] == ["-m"]:
     if batchclient_script.is_program(__name__):
         batchclient_script.quit_on_interrupt()
 
+from batchclient._core.histograms import Histogram
 from batchclient._core.messages import Adjustment
 from batchclient._core.statistics import EndpointStatistics, LaneStatistics, Statistics
 from batchclient.client import BatchClient
@@ -117,6 +118,7 @@ __all__ = [
     "DialectError",
     "Embedding",
     "EndpointStatistics",
+    "Histogram",
     "Http",
     "Journal",
     "JournalFailed",

@@ -2,10 +2,12 @@
 
 - Every caller has ended, in time, and with what it must have: its own answer in full, or an error whose cause was there.
 - No call was sent more often than attempts, splits and free repetitions allow.
+- The histograms have what the counters count: each call, request and token once.
 - Nothing is left: no call, permit, task, timer or open request, and every transport was closed.
 """
 
 import math
+from collections import Counter
 
 from batchclient import (
     BadRequest,
@@ -20,7 +22,7 @@ from batchclient import (
 )
 from tests.simulation.pairs import Fault
 
-__all__ = ["check_call", "check_nothing_is_left"]
+__all__ = ["check_call", "check_histograms", "check_nothing_is_left"]
 
 _PATIENCE_S = 30.0
 """The default of ``outage_patience_s``."""
@@ -42,6 +44,32 @@ def check_nothing_is_left(world):
         assert not server.open, f"{server.name} still works on something"
         assert server.closed, "a transport is open"
     assert not world.loop.alive(), f"tasks or timers are left: {world.loop.alive()}"
+
+
+def check_histograms(world):
+    """The counts and sums of the histograms are those of the counters, and of what went through the core."""
+    watch = world.watch
+    now = watch.core.statistics()
+    families = {name: list(family.values()) for name, family in now.histograms.items()}
+    counts = {name: sum(each.count for each in family) for name, family in families.items()}
+    sums = {name: sum(each.sum for each in family) for name, family in families.items()}
+    assert counts["batch_size"] == counts["request_duration_seconds"] == now.batches == sum(now.outcomes.values())
+    assert sums["batch_size"] == sum(size * count for size, count in now.list_sizes.items())
+    calls = Counter()
+    for (_, outcome), histogram in now.histograms["call_duration_seconds"].items():
+        calls[outcome] += histogram.count
+    ended = {"succeeded": now.succeeded, "failed": now.failed, "cancelled": now.cancelled}
+    assert {outcome: calls[outcome] for outcome in ended} == ended and sum(ended.values()) == now.submitted
+    assert sum(now.errors.values()) == now.failed
+    assert counts["queue_duration_seconds"] == len(watch.first_sent)
+    assert math.isclose(sums["queue_duration_seconds"], sum(watch.first_sent.values()), abs_tol=1e-6)
+    assert counts["time_to_first_token_seconds"] == watch.first_tokens >= counts["time_per_output_token_seconds"]
+    assert sums["prompt_tokens"] == now.prompt_tokens and sums["completion_tokens"] == now.completion_tokens
+    tokens = Counter()
+    for (_, _, direction), count in now.tokens.items():
+        tokens[direction] += count
+    assert (tokens["prompt"], tokens["completion"]) == (now.prompt_tokens, now.completion_tokens)
+    assert sum(now.changes.values()) >= len(now.adjustments)
 
 
 def check_call(world, call):

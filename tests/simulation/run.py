@@ -18,7 +18,7 @@ from batchclient._core.messages import RequestState
 from batchclient.client import BatchClient
 from tests.shell.clocks import WatchedLoop
 from tests.shell.scripted import answer_to
-from tests.simulation.ends import check_call, check_nothing_is_left
+from tests.simulation.ends import check_call, check_histograms, check_nothing_is_left
 from tests.simulation.pairs import Fault
 from tests.simulation.plan import CallPlan, make_plan, make_server_plan
 from tests.simulation.server import Server
@@ -229,6 +229,7 @@ class World:
                 await self.side_tasks.pop()
         await asyncio.sleep(0)
         check_nothing_is_left(self)
+        check_histograms(self)
         for call in self.calls:
             check_call(self, call)
 

@@ -99,6 +99,10 @@ class WatchedCore:
         self.refused = Counter()
         """Refused connections of endpoints, by id."""
         self.transcript = []
+        self.first_sent = {}
+        """By a call's number: when it was first granted, less when it was made."""
+        self.first_tokens = 0
+        """Answers whose time to first token is known."""
 
     def __getattr__(self, name):
         return getattr(self.core, name)
@@ -153,6 +157,7 @@ class WatchedCore:
                     left.remove(position)
                 if answers:
                     self.answered.add(batch.endpoint)
+                self.first_tokens += sum(answer.time_to_first_token_s is not None for _, answer in answers)
                 if ended:
                     del self.open[batch.id]
                 self.say("answered", batch.id, [position for position, _ in answers], ended)
@@ -196,6 +201,8 @@ class WatchedCore:
             case SendBatch(batch):
                 self.say("send", batch.id, batch.endpoint, batch.streamed, [each.seq for each in batch.requests])
                 self.check_grant(batch)
+                for request in batch.requests:
+                    self.first_sent.setdefault(request.seq, self.now - request.queued_at)
                 self.open[batch.id] = (batch, list(range(len(batch.requests))))
                 self.world.granted(batch)
             case AbortBatch(batch):

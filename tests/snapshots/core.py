@@ -14,6 +14,7 @@ reader in ``_OF_A_CALL`` or ``_OF_A_BATCH`` follows it, and the text stays as it
 """
 
 from contextlib import contextmanager
+from dataclasses import fields
 from operator import attrgetter
 
 from benchmarks.lab.drawn_runs import ARMS, run_arm
@@ -33,6 +34,7 @@ from batchclient._core.messages import (
     Submitted,
 )
 from batchclient._core.scheduler import Scheduler
+from batchclient._core.statistics import Statistics
 from tests.simulation.run import run_seed
 from tests.snapshots.text import text_of
 
@@ -66,6 +68,12 @@ _OF_AN_ANSWER = {
     "counted_tokens": attrgetter("counted_tokens"),
 }
 """The same of an answer; the rest of it only passes through the core."""
+_COUNTS = [
+    each.name
+    for each in fields(Statistics)
+    if each.name not in ("histograms", "outcomes", "tokens", "errors", "changes")
+]
+"""Of the statistics. The others' words may change; ``tests/simulation`` checks them against these counts."""
 
 
 def lines_of_seed(seed):
@@ -187,6 +195,9 @@ class Record:
             return f"batch {self._number('batch', id(value), value)}"
         if isinstance(value, Shape):
             return str(self._number("shape", value.key, value))
+        if isinstance(value, Statistics):
+            told = ", ".join(f"{name}={self._text(getattr(value, name))}" for name in sorted(_COUNTS))
+            return f"Statistics({told})"
         return None
 
     def _number(self, kind, key, value):

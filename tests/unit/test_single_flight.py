@@ -357,3 +357,9 @@ def test_every_call_ends_once_whatever_happens(steps, limit):
     seen = play.counts
     assert seen["submitted"] == len(made) == seen["succeeded"] + seen["failed"] + seen["cancelled"]
     assert seen["cancelled"] == len(gone)
+    statistics = play.core.statistics()
+    observed = dict.fromkeys(("succeeded", "failed", "cancelled"), 0)
+    for (_, outcome), histogram in statistics.histograms["call_duration_seconds"].items():
+        observed[outcome] += histogram.count
+    assert observed == {outcome: seen[outcome] for outcome in observed}
+    assert sum(statistics.errors.values()) == seen["failed"]

@@ -14,7 +14,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 
 from batchclient._core.kinds import Kind
@@ -47,7 +47,7 @@ _REMEMBERED = 256
 class Feeding:
     """Feeds the limits of one scheduler's endpoints."""
 
-    __slots__ = ("_command", "_endpoints", "_lengths", "adjustments", "trusts_from")
+    __slots__ = ("_command", "_endpoints", "_lengths", "adjustments", "changes", "trusts_from")
 
     def __init__(self, endpoints: Endpoints, lengths: OutputLengths, command: Callable[[Command], None]) -> None:
         self._endpoints = endpoints
@@ -55,6 +55,8 @@ class Feeding:
         self._command = command
         self.adjustments: deque[Adjustment] = deque(maxlen=_REMEMBERED)
         """The last changes, oldest first."""
+        self.changes: Counter[tuple[str, ...]] = Counter()
+        """All changes, by endpoint, setting and direction."""
         self.trusts_from = float("-inf")
         """Batches sent before this time are not measured."""
 
@@ -184,6 +186,7 @@ class Feeding:
         """Remember a change and announce it."""
         adjustment = Adjustment(now, endpoint, setting, old, new, reason)
         self.adjustments.append(adjustment)
+        self.changes[self._endpoints.by_id[endpoint].shown_name, setting, "up" if new > old else "down"] += 1
         self._command(Adjusted(adjustment))
 
     def _observe(

@@ -105,7 +105,8 @@ class Replies:
         endpoint = self._endpoints.by_id[batch.endpoint]
         weight = batch.shape.weight
         in_flight = endpoint.in_flight
-        tally = Tally(batch, event.answers)
+        observed = self._counters.observed
+        tally = Tally(batch, event.answers, observed.of_answers(batch.shape.kind._value_), now)
         lone_member = False
         if tally.count:
             lone_member = batch.bare and self._resending.member_first.is_trial(batch)
@@ -131,6 +132,7 @@ class Replies:
                 self._resending.member_first.answered(batch, now, paused=paused)
         if event.ended:
             self._feeding.ended(batch, endpoint, now)
+            observed.request_ended(batch, endpoint.shown_name, now)
             assert not batch.unanswered, "a batch ends when all its requests are answered"
             del self._batches[batch.id]
             if endpoint.leaving:
@@ -158,6 +160,10 @@ class Replies:
         self._counters.prompt_tokens += tally.prompt_tokens
         self._counters.completion_tokens += tally.made_tokens
         self._counters.wasted_tokens += tally.wasted_tokens
+        observed, server = self._counters.observed, endpoint.shown_name
+        observed.served(server, batch.shape.model, tally.prompt_tokens, tally.made_tokens)
+        if tally.has_first_tokens:
+            observed.streamed(batch, server, event.answers, now)
         batch.lane.serve(tally.prompt_tokens, tally.made_tokens)
         if batch.expected_tokens:
             self._lanes.settle(batch, event.answers)
@@ -181,6 +187,8 @@ class Replies:
         endpoint = self._endpoints.by_id[batch.endpoint]
         in_flight = endpoint.in_flight
         left, alive = self._take_back(batch, endpoint, now, was_sent=failure.was_sent)
+        if failure.was_sent:
+            self._counters.observed.request_ended(batch, endpoint.shown_name, now, failure)
         dropped = failure.kind is FailureKind.REJECTED or failure.out_of_memory
         if dropped and failure.retry_after_s is not None:
             endpoint.block(failure.retry_after_s, now)
@@ -195,7 +203,7 @@ class Replies:
         if failure.kind in _OF_THE_ENDPOINT:
             for request in alive:
                 request.failed_on = endpoint.id
-        alive = self._ends.fail_begun(alive, event)
+        alive = self._ends.fail_begun(alive, event, now)
         list_cap = endpoint.list_cap(now, batch.shape.kind)
         self._resending.failed(event, alive, endpoint, now, disproved=disproved, paused=paused)
         self._feeding.note_list_cap(endpoint, batch.shape.kind, list_cap, failure.kind.value, now)

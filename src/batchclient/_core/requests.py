@@ -152,6 +152,7 @@ class Request:
         "batch",
         "begun",
         "bucket",
+        "carries",
         "deadline",
         "endured",
         "failed_on",
@@ -207,6 +208,8 @@ class Request:
         """The call's past; ``None``: no failed attempt."""
         self.begun: bool = False
         """Whether the caller has a part of the answer: no resend. Set by the shell."""
+        self.carries: bool = False
+        """Whether the request is made for several callers, whose ends their front counts."""
         self.batch: Batch | None = None
         self.group: object = None
         """The queue's own: the group in which the request waits."""

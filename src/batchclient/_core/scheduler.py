@@ -45,6 +45,7 @@ from batchclient._core.batching import BatchingRule
 from batchclient._core.feeding import Feeding
 from batchclient._core.fleet import Fleet
 from batchclient._core.granting import Granting
+from batchclient._core.histograms import Observations
 from batchclient._core.learnt.lengths import OutputLengths, PromptLengths
 from batchclient._core.learnt.times import ServiceTimes
 from batchclient._core.limits import Limit
@@ -247,6 +248,7 @@ class Scheduler:
             endpoints=tuple(endpoint.statistics(self._now) for endpoint in self._endpoints),
             lanes=self._lanes.all(),
             adjustments=self._feeding.adjustments,
+            changes=self._feeding.changes,
         )
 
     @property
@@ -259,6 +261,11 @@ class Scheduler:
         """Sequences that may be in flight at all endpoints together, by their present limits."""
         return self._endpoints.total_limit
 
+    @property
+    def observed(self) -> Observations:
+        """The histograms, for a front that counts the callers of shared requests."""
+        return self._counters.observed
+
     def too_late(self, request: Request, since: float) -> DeadlineExceeded:
         """The error of a caller who has waited since ``since`` and whose deadline has passed."""
         return self._ends.too_late(request, self._now, self._ends.held_by(self._now, paused=self._paused), since)
@@ -269,14 +276,14 @@ class Scheduler:
         request = event.request
         request.seq = self._counters.submitted
         self._counters.submitted += 1
-        if self._draining:
-            self._ends.reject([request], ClientClosed("the client takes no more calls"))
-            return
         now, deadline = self._now, request.deadline
         request.queued_at = now
+        if self._draining:
+            self._ends.reject([request], ClientClosed("the client takes no more calls"), now)
+            return
         request.patient = event.may_wait
         if deadline is not None and deadline <= now:
-            self._ends.reject([request], self._ends.too_late(request, now))
+            self._ends.reject([request], self._ends.too_late(request, now), now)
             return
         # In a shallow queue a call pays a single comparison for the bound.
         full = self._queue.size >= self._settings.max_queued and self._overflow.is_full(request)
@@ -285,7 +292,7 @@ class Scheduler:
             message = f"{queued} calls are queued (max_queued={self._settings.max_queued})"
             outages = self._endpoints.outages_after(now)
             message += "".join(f"; {outage.sentence(now)}" for outage in outages)
-            self._ends.reject([request], with_cause(QueueFull(message), request, outages))
+            self._ends.reject([request], with_cause(QueueFull(message), request, outages), now)
             return
         if deadline is not None:
             self._deadlines.add(request)
@@ -301,6 +308,7 @@ class Scheduler:
         if request.state in (RequestState.DONE, RequestState.ABANDONED):
             return
         self._counters.cancelled += 1
+        self._counters.observed.calls_ended((request,), "cancelled", self._now)
         self._ends.detach(request)
         self._settle()
 
@@ -424,7 +432,7 @@ class Scheduler:
         self._recovery.requeue(now)
         if self._outage.began_at is not None:
             impatient = self._outage.impatient(self._ends.waiting, now)
-            self._ends.end(impatient, lambda request: self._outage.error(request, now))
+            self._ends.end(impatient, lambda request: self._outage.error(request, now), now)
         if not self._batches:
             self._ends.end_held(now, paused=self._paused)
         self._admit()

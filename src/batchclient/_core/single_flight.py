@@ -62,6 +62,7 @@ class _Flight:
             solo_fields=first.solo_fields,
             waiter=self,
         )
+        self.carrier.carries = True
 
 
 class SingleFlight:
@@ -69,6 +70,7 @@ class SingleFlight:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
+        self._observed = scheduler.observed
         self._flights: dict[_Key, _Flight] = {}
         self._flight_of: dict[Request, _Flight] = {}
         self._deadlines = Deadlines()
@@ -94,6 +96,7 @@ class SingleFlight:
             return
         if kind is Cancelled and event.request in self._flight_of:  # type: ignore[union-attr]
             self._cancelled += 1
+            self._observed.calls_ended((event.request,), "cancelled", now)  # type: ignore[union-attr]
             if self._leave(event.request, now):  # type: ignore[union-attr]
                 # The scheduler has counted the carrier's.
                 self._cancelled -= 1
@@ -199,6 +202,7 @@ class SingleFlight:
                 # To the scheduler the carrier was cancelled.
                 self._cancelled -= 1
         if errors:
+            self._observed.calls_failed(errors, now)
             self._commands.append(Reject(errors))
 
     # Flights end -----------------------------------------------------------------------------------------------
@@ -209,28 +213,33 @@ class SingleFlight:
         for command in self._scheduler.commands():
             if type(command) is Resolve:
                 command.answers = [
-                    each for request, answer in command.answers for each in self._answer(request, answer)
+                    each for request, answer in command.answers for each in self._answer(request, answer, now)
                 ]
             elif type(command) is Reject:
-                command.errors = [each for request, error in command.errors for each in self._reject(request, error)]
+                command.errors = [
+                    each for request, error in command.errors for each in self._reject(request, error, now)
+                ]
             self._commands.append(command)
 
-    def _answer(self, request: Request, answer: Completion) -> list[tuple[Request, Completion]]:
+    def _answer(self, request: Request, answer: Completion, now: float) -> list[tuple[Request, Completion]]:
         flight = request.waiter
         if type(flight) is not _Flight:
             return [(request, answer)]
-        first, *others = self._land(flight)
+        callers = first, *others = self._land(flight)
         self._succeeded += len(others)
+        self._observed.calls_ended(callers, "succeeded", now)
         # Answers can be changed, so callers share none.
         return [(first, answer), *((caller, deepcopy(answer)) for caller in others)]
 
-    def _reject(self, request: Request, error: BatchClientError) -> list[tuple[Request, BatchClientError]]:
+    def _reject(self, request: Request, error: BatchClientError, now: float) -> list[tuple[Request, BatchClientError]]:
         flight = request.waiter
         if type(flight) is not _Flight:
             return [(request, error)]
         first, *others = self._land(flight)
         self._failed += len(others)
-        return [(first, error), *((caller, copy_of(error)) for caller in others)]
+        errors = [(first, error), *((caller, copy_of(error)) for caller in others)]
+        self._observed.calls_failed(errors, now)
+        return errors
 
     def _land(self, flight: _Flight) -> list[Request]:
         """End a flight; return its callers."""

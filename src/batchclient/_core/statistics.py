@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from batchclient._core.histograms import Histogram, Observations
 from batchclient._core.lane import Lane
 from batchclient._core.messages import Adjustment
 
@@ -143,6 +144,13 @@ class Statistics:
         wasted_tokens: of answers which nobody got, prompt and output tokens together: their callers
             had gone, or, in a map, the answers did not fit ``response_model``. The tokens are in
             ``prompt_tokens`` and ``completion_tokens``, too.
+        histograms: by name and key, of all that has ended; see ``docs/reference/statistics.md``.
+        outcomes: requests that ended, by endpoint (base URL), kind of call and outcome.
+        tokens: by endpoint, model and direction (``"prompt"`` or ``"completion"``); all models
+            after the first 32 are ``"other"``.
+        errors: failed calls, by the name of their error's class.
+        changes: all changes of limits and list caps, by endpoint, setting and direction (``"up"``
+            or ``"down"``).
     """
 
     queued: int
@@ -169,6 +177,11 @@ class Statistics:
     shared: int = 0
     reused: int = 0
     wasted_tokens: int = 0
+    histograms: Mapping[str, Mapping[tuple[str, ...], Histogram]] = field(default_factory=dict, repr=False)
+    outcomes: Mapping[tuple[str, ...], int] = field(default_factory=dict)
+    tokens: Mapping[tuple[str, ...], int] = field(default_factory=dict)
+    errors: Mapping[str, int] = field(default_factory=dict)
+    changes: Mapping[tuple[str, ...], int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -188,6 +201,7 @@ class Counters:
     wasted_tokens: int = 0
     list_sizes: Counter[int] = field(default_factory=Counter)
     alone: Counter[str] = field(default_factory=Counter)
+    observed: Observations = field(default_factory=Observations)
 
     def send(self, size: int, alone: str, change: int = 1) -> None:
         """Count a request with ``size`` prompts; ``alone``: why it has a single prompt, if so."""
@@ -210,6 +224,7 @@ class Counters:
         endpoints: tuple[EndpointStatistics, ...],
         lanes: Iterable[Lane],
         adjustments: Iterable[Adjustment],
+        changes: Mapping[tuple[str, ...], int],
     ) -> Statistics:
         """Freeze the counts, together with the present load."""
         lanes = list(lanes)
@@ -236,4 +251,9 @@ class Counters:
             adjustments=tuple(adjustments),
             priorities=by_priority(lanes),
             tenants=by_tenant(lanes),
+            histograms=self.observed.snapshot(),
+            outcomes=dict(self.observed.outcomes),
+            tokens=dict(self.observed.tokens),
+            errors=dict(self.observed.errors),
+            changes=dict(changes),
         )

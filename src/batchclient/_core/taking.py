@@ -138,6 +138,7 @@ class Taking:
         if not group.failures:
             endpoint.budget.sent(batch.tokens_at_risk, size)
         self._counters.send(size, alone)
+        self._counters.observed.sent(batch)
         return batch
 
     def tokens(self, request: Request) -> int:

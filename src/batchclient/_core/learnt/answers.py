@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
+from batchclient._core.histograms import Recorder
 from batchclient._core.messages import Batch, Request, RequestState
 from batchclient.types import Completion
 
@@ -15,14 +18,28 @@ class Tally:
 
     Args:
         answers: (position in the batch, answer).
+        recorders: the histograms of the answers' prompt tokens, of their output tokens, and of the
+            times of their calls.
+        now: the scheduler's time.
     """
 
     __slots__ = (
-        "abandoned", "count", "first_tokens_s", "made_tokens", "prompt_tokens", "resolved", "used_tokens",
-        "wasted_tokens", "with_deadline",
+        "abandoned", "count", "first_tokens_s", "has_first_tokens", "made_tokens", "prompt_tokens", "resolved",
+        "used_tokens", "wasted_tokens", "with_deadline",
     )  # fmt: skip
 
-    def __init__(self, batch: Batch, answers: list[tuple[int, Completion]]) -> None:
+    def __init__(
+        self,
+        batch: Batch,
+        answers: list[tuple[int, Completion]],
+        recorders: tuple[Recorder, Recorder, Recorder],
+        now: float,
+    ) -> None:
+        prompts, outputs, calls = recorders
+        prompt_counts, output_counts, call_counts = prompts.counts, outputs.counts, calls.counts
+        prompt_bounds, output_bounds, call_bounds = prompts.bounds, outputs.bounds, calls.bounds
+        calls_s = 0.0
+        has_first_tokens = False
         resolved: list[tuple[Request, Completion]] = []
         prompt_tokens = made_tokens = used_tokens = wasted_tokens = with_deadline = 0
         first_tokens_s = 0.0
@@ -32,22 +49,33 @@ class Tally:
             answered[position] = 1
             usage = completion.usage
             if usage is not None:
-                prompt_tokens += usage.prompt_tokens
-                made = usage.completion_tokens
+                asked, made = usage.prompt_tokens, usage.completion_tokens
+                prompt_tokens += asked
+                prompt_counts[bisect_left(prompt_bounds, asked)] += 1
             else:
                 made = completion.counted_tokens or 0
-            made_tokens += made
+            if made:
+                made_tokens += made
+                output_counts[bisect_left(output_bounds, made)] += 1
             if request.state is _IN_FLIGHT:
                 resolved.append((request, completion))
                 if request.deadline is not None:
                     with_deadline += 1
                 used_tokens += made
+                if not request.carries:
+                    whole_s = now - request.queued_at
+                    call_counts[bisect_left(call_bounds, whole_s)] += 1
+                    calls_s += whole_s
             else:
                 wasted_tokens += made if usage is None else usage.total_tokens
             if completion.time_to_first_token_s is not None:
                 first_tokens_s += completion.time_to_first_token_s
+                has_first_tokens = True
             request.state = _DONE
             request.batch = None
+        prompts.sum += prompt_tokens
+        outputs.sum += made_tokens
+        calls.sum += calls_s
         self.count = len(answers)
         self.resolved = resolved
         """The answers with a waiting caller."""
@@ -63,3 +91,5 @@ class Tally:
         """Prompt and output tokens of the answers whose callers have gone, by the server's count."""
         self.first_tokens_s = first_tokens_s
         """The sum of the times to first token; 0 if unknown."""
+        self.has_first_tokens = has_first_tokens
+        """Whether any answer's time to first token is known."""

@@ -141,7 +141,7 @@ class Ends:
     def expire(self, requests: list[Request], now: float, *, paused: bool) -> None:
         """End calls past their deadlines."""
         held_by, crowd = self.held_by(now, paused=paused), self._crowd()
-        self.end(requests, lambda request: self.too_late(request, now, held_by, crowd=crowd))
+        self.end(requests, lambda request: self.too_late(request, now, held_by, crowd=crowd), now)
 
     def held_by(self, now: float, *, paused: bool) -> str:
         """Return the hold on queued calls at all endpoints; empty: none."""
@@ -173,7 +173,7 @@ class Ends:
         limit = self._endpoints.total_limit
         return f"{calls} queued, and {limit} sequence{'' if limit == 1 else 's'} may be in flight"
 
-    def reject(self, requests: list[Request], error: BatchClientError) -> None:
+    def reject(self, requests: list[Request], error: BatchClientError, now: float) -> None:
         """End requests in no queue and no batch."""
         errors = []
         for request in requests:
@@ -181,23 +181,21 @@ class Ends:
             own = copy_of(error)
             own.attempt = request.attempts
             errors.append((request, own))
-        self._counters.failed += len(errors)
-        self._command(Reject(errors))
+        self._tell(errors, now)
 
-    def fail(self, requests: list[Request], event: Failed) -> None:
+    def fail(self, requests: list[Request], event: Failed, now: float) -> None:
         errors = [(request, event.failure.to_error(request.attempts)) for request in requests]
         for request in requests:
             request.state = RequestState.DONE
         self._deadlines.ended(sum(request.deadline is not None for request in requests))
-        self._counters.failed += len(requests)
-        self._command(Reject(errors))
+        self._tell(errors, now)
 
-    def fail_early(self, requests: list[Request], event: Failed) -> None:
+    def fail_early(self, requests: list[Request], event: Failed, now: float) -> None:
         """Fail requests whose next attempt would come after their deadlines."""
         failure = event.failure
         assert event.retry_delay_s is not None
         why = f"not tried again: the next attempt in {seconds(event.retry_delay_s)} is after the call's timeout_s"
-        self.fail(requests, replace(event, failure=replace(failure, message=f"{failure.message} ({why})")))
+        self.fail(requests, replace(event, failure=replace(failure, message=f"{failure.message} ({why})")), now)
 
     def end_held(self, now: float, *, paused: bool) -> None:
         """End the calls with deadlines before any server takes calls again.
@@ -223,14 +221,14 @@ class Ends:
                 message = f"{said.message} ({why}{': ' if spent else ''}{spent})"
                 return replace(said, message=message, retry_after_s=rest_s).to_error(request.attempts)
 
-            self.end(self._deadlines.expired(until), own)
+            self.end(self._deadlines.expired(until), own, now)
 
-    def fail_begun(self, requests: list[Request], event: Failed) -> list[Request]:
+    def fail_begun(self, requests: list[Request], event: Failed, now: float) -> list[Request]:
         """Fail requests whose answers have begun, which cannot begin anew; return the rest."""
         begun = [request for request in requests if request.begun]
         if not begun:
             return requests
-        self.fail(begun, event)
+        self.fail(begun, event, now)
         return [request for request in requests if not request.begun]
 
     def end_all(self, error: BatchClientError, now: float) -> None:
@@ -246,13 +244,13 @@ class Ends:
         requests += [request for batch in self._batches.values() for request in batch.requests]
         requests += self._queue.requests()
         ended = (RequestState.NEW, RequestState.DONE, RequestState.ABANDONED)
-        self.end([request for request in requests if request.state not in ended], own)
+        self.end([request for request in requests if request.state not in ended], own, now)
 
     def waiting(self) -> list[Request]:
         """Return every call not in flight."""
         return self._overflow.requests() + self._recovery.requests() + self._queue.requests()
 
-    def end(self, requests: list[Request], error_for: Callable[[Request], BatchClientError]) -> None:
+    def end(self, requests: list[Request], error_for: Callable[[Request], BatchClientError], now: float) -> None:
         """Tell callers that their calls end here, wherever the calls are."""
         if not requests:
             return
@@ -262,8 +260,7 @@ class Ends:
             error.attempt = request.attempts
             self.detach(request)
             errors.append((request, error))
-        self._counters.failed += len(errors)
-        self._command(Reject(errors))
+        self._tell(errors, now)
 
     def give_up(self, hopeless: list[Request], now: float) -> None:
         """End calls, taken out of the queue, which could only be answered too late."""
@@ -275,5 +272,11 @@ class Ends:
             why = f"; {silence}" if silence else _way_out(request, outages, now, crowd)
             told = f" ({spent}{why})" if spent else ""
             message = f"the call's timeout_s cannot be met: what is left of it is less than such calls take{told}"
-            self.reject([request], with_cause(DeadlineExceeded(message), request, outages))
+            self.reject([request], with_cause(DeadlineExceeded(message), request, outages), now)
         self._deadlines.ended(len(hopeless))
+
+    def _tell(self, errors: list[tuple[Request, BatchClientError]], now: float) -> None:
+        """Count calls that end with errors, and tell their callers."""
+        self._counters.failed += len(errors)
+        self._counters.observed.calls_failed(errors, now)
+        self._command(Reject(errors))

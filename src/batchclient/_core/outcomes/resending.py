@@ -78,10 +78,10 @@ class Resending:
         if is_refusal(event.failure) and event.retry_delay_s is None:
             self._refused(event, alive, endpoint, now, disproved=disproved)
         elif alive and not self._recovery.try_again(event, alive, endpoint, now, self._endpoints):
-            self._ends.fail(alive, event)
+            self._ends.fail(alive, event, now)
         if hopeless := self._recovery.hopeless:
             self._recovery.hopeless = []
-            self._ends.fail_early(hopeless, event)
+            self._ends.fail_early(hopeless, event, now)
 
     def _refused(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float, *, disproved: bool) -> None:
         """Take in a refused key or model; ``disproved``: also to the call that finds out."""
@@ -94,10 +94,10 @@ class Resending:
                 self._recovery.move(alive, event.batch)
             return
         if alive:
-            self._ends.fail(alive, event)
+            self._ends.fail(alive, event, now)
         if disproved:
             message = f"{event.failure.message} (said to another call for the same model; this one was not sent again)"
             failure = replace(event.failure.of_the_server, message=message)
             subject = subject_of(shape)
             waiting = [request for request in self._ends.waiting() if subject_of(request.shape) == subject]
-            self._ends.end(waiting, lambda request: failure.to_error(request.attempts))
+            self._ends.end(waiting, lambda request: failure.to_error(request.attempts), now)
