@@ -1,6 +1,8 @@
 """A smoke test of an installed batchclient, run by the environment's own interpreter.
 
-    python -I scripts/_release_smoke.py EXTRA VERSION      # EXTRA: none, cli, httpx2 or aiohttp
+    python -I scripts/_release_smoke.py EXTRA VERSION
+
+EXTRA is none, cli, httpx2, aiohttp or prometheus.
 
 The package is imported within a time, and a call is answered through each backend that is there.
 Each extra that is missing is named by the argument or command that needs it, with the line to
@@ -21,6 +23,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.request import urlopen
 
 IMPORT_S = 0.25
 """CPU seconds that ``import batchclient`` may take, best of several: a busy machine counts less."""
@@ -130,6 +133,23 @@ def check_backend(base_url: str, backend: str, *, must_be_there: bool) -> None:
         expect(answer == "yes yes yes", answer)
 
 
+async def check_metrics(base_url: str, *, is_there: bool) -> None:
+    """Serve a client's metrics; without its extra the module names the extra."""
+    from batchclient import BatchClient
+
+    try:
+        from batchclient.integrations.prometheus import serve
+    except ImportError as error:
+        expect(not is_there and "pip install 'batchclient[prometheus]'" in str(error), error)
+        return
+    expect(is_there, "metrics are served without prometheus_client")
+    async with BatchClient(base_url, model="m") as client:
+        await client.complete("1?", max_tokens=1, timeout_s=30)
+        with serve(client, 0) as server:
+            page = await asyncio.to_thread(lambda: urlopen(f"{server.url}/metrics", timeout=30).read().decode())
+    expect('batchclient_calls_total{outcome="succeeded"} 1.0' in page, page)
+
+
 def main(extra: str, version: str) -> None:
     """Check the environment of an extra."""
     seconds = check_import()
@@ -143,6 +163,7 @@ def main(extra: str, version: str) -> None:
         expect(asyncio.run(ask(base_url, None)) == "yes yes yes", "the calls have other answers")
         for backend in _MODULES:
             check_backend(base_url, backend, must_be_there=extra == backend)
+        asyncio.run(check_metrics(base_url, is_there=extra == "prometheus"))
         server.shutdown()
     check_command(is_there=extra == "cli", version=version)
     check_embedded_server(is_there=extra == "cli")

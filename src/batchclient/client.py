@@ -410,6 +410,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
                 await runner.drain()
             finally:
                 await self._let_go(runner)
+        self._end_attached()
 
     async def aclose(self) -> None:
         """End every call now with ``ClientClosed`` and close every connection of our own."""
@@ -420,6 +421,9 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
                 await runner.aclose()
             finally:
                 await self._let_go(runner)
+                self._end_attached()
+        else:
+            self._end_attached()
 
 
 class InnerClient(BatchClient):

@@ -444,6 +444,7 @@ class SyncBatchClient:
         self._bridge.close()
         # Where nothing was ever called there was no loop to close it in.
         self._client._closed = True
+        self._client._end_attached()
 
     def __enter__(self) -> SyncBatchClient:
         if self._client._closed:

@@ -85,7 +85,7 @@ def test_requests_are_observed_by_their_size(size, bucket, size_class):
     together = calls(size)
     play.submit(*together) >> Woke()
     play.at(0.5) >> answered(*together)
-    sizes = of(play, "batch_size", SERVER, "completion")
+    sizes = of(play, "batch_size", SERVER)
     assert (seen(sizes), sizes.sum) == ({bucket: 1}, size)
     durations = play.histograms["request_duration_seconds"]
     assert {key: (seen(each), each.sum) for key, each in durations.items()} == {
@@ -119,10 +119,10 @@ def test_the_times_of_a_streams_tokens():
     for _, completion in event.answers:
         completion.time_to_first_token_s = 0.5
     play.at(2.5) >> event << ["resolve a b"]
-    first = of(play, "time_to_first_token_seconds", SERVER, "completion")
+    first = of(play, "time_to_first_token_seconds", SERVER)
     assert (first.count, first.sum) == (2, 1.0)
     # Ten tokens came in the two seconds after the first.
-    each = of(play, "time_per_output_token_seconds", SERVER, "completion")
+    each = of(play, "time_per_output_token_seconds", SERVER)
     assert (each.count, each.sum) == (2, pytest.approx(2 * 0.2))
 
 
@@ -145,7 +145,7 @@ def test_a_call_leaves_the_queue_for_the_first_time_once():
     queue = of(play, "queue_duration_seconds", "completion")
     assert (queue.count, queue.sum) == (1, 0.0)
     # What was never sent is no request.
-    assert play.batches == of(play, "batch_size", SERVER, "completion").count == 1
+    assert play.batches == of(play, "batch_size", SERVER).count == 1
     assert of(play, "call_duration_seconds", "completion", "succeeded").sum == 3.0
 
 

@@ -12,7 +12,7 @@ import asyncio
 import os
 import warnings
 import weakref
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextvars import Context
 from types import TracebackType
 from typing import Any, Self
@@ -62,6 +62,8 @@ class Starting(Calling):
         self._nursery = None
         self._loop = None
         self._leaving = []
+        self._attached: list[Callable[[], None]] = []
+        """Ends what lives as long as the client, such as a page of its metrics."""
         _clients.add(self)
 
     async def aclose(self) -> None:
@@ -167,6 +169,11 @@ class Starting(Calling):
         if runner.over and self._keeper is not None:
             keeper, self._keeper = self._keeper, None
             await keeper.aclose()
+
+    def _end_attached(self) -> None:
+        """End what was attached to the client; nothing here may block the event loop."""
+        while self._attached:
+            self._attached.pop()()
 
     def _forget_parent(self) -> None:
         """After a fork: the runner, its tasks and its sockets are the parent's."""

@@ -41,12 +41,12 @@ _BOUNDS_OF: Mapping[str, tuple[float, ...]] = {
     "completion_tokens": _TOKENS,
 }
 LABELS_OF_HISTOGRAMS: Mapping[str, tuple[str, ...]] = {
-    "batch_size": ("endpoint", "kind"),
+    "batch_size": ("endpoint",),
     "request_duration_seconds": ("endpoint", "kind", "size"),
     "call_duration_seconds": ("kind", "outcome"),
     "queue_duration_seconds": ("kind",),
-    "time_to_first_token_seconds": ("endpoint", "kind"),
-    "time_per_output_token_seconds": ("endpoint", "kind"),
+    "time_to_first_token_seconds": ("endpoint",),
+    "time_per_output_token_seconds": ("endpoint",),
     "prompt_tokens": ("kind",),
     "completion_tokens": ("kind",),
 }
@@ -149,6 +149,7 @@ class Observations:
         "_queue_durations",
         "_request_durations",
         "_token_durations",
+        "alone",
         "errors",
         "outcomes",
         "tokens",
@@ -167,6 +168,8 @@ class Observations:
         self._models: set[str] = set()
         self.outcomes: Counter[tuple[str, ...]] = Counter()
         """Requests that ended, by endpoint, kind and outcome."""
+        self.alone: Counter[str] = Counter()
+        """Requests that ended and held one call, by the reason for it."""
         self.tokens: Counter[tuple[str, ...]] = Counter()
         """Tokens by endpoint, model and direction."""
         self.errors: Counter[str] = Counter()
@@ -208,7 +211,7 @@ class Observations:
 
     def streamed(self, batch: Batch, server: str, answers: Iterable[tuple[int, Completion]], now: float) -> None:
         """Some answers of a batch came as a stream: note when their tokens came."""
-        weight, request_s, key = batch.shape.weight, now - batch.sent_at, (server, batch.shape.kind._value_)
+        weight, request_s, key = batch.shape.weight, now - batch.sent_at, (server,)
         for _, completion in answers:
             first_s = completion.time_to_first_token_s
             if first_s is not None:
@@ -221,8 +224,10 @@ class Observations:
         """A request that was sent has ended; ``failure``: why some calls have no answer, if so."""
         size, kind = len(batch.requests), batch.shape.kind._value_
         size_class = SIZE_CLASSES[bisect_left(_LARGEST_OF_CLASS, size)]
-        self._batch_sizes[server, kind].observe(size)
+        self._batch_sizes[(server,)].observe(size)
         self._request_durations[server, kind, size_class].observe(now - batch.sent_at)
+        if batch.alone:
+            self.alone[batch.alone] += 1
         self.outcomes[server, kind, "answered" if failure is None else _outcome(batch, failure)] += 1
 
     def calls_ended(self, requests: Iterable[Request], outcome: str, now: float) -> None:

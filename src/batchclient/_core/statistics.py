@@ -146,6 +146,7 @@ class Statistics:
             ``prompt_tokens`` and ``completion_tokens``, too.
         histograms: by name and key, of all that has ended; see ``docs/reference/statistics.md``.
         outcomes: requests that ended, by endpoint (base URL), kind of call and outcome.
+        ended_alone: requests that ended and held one call, by the reason why it went alone.
         tokens: by endpoint, model and direction (``"prompt"`` or ``"completion"``); all models
             after the first 32 are ``"other"``.
         errors: failed calls, by the name of their error's class.
@@ -179,6 +180,7 @@ class Statistics:
     wasted_tokens: int = 0
     histograms: Mapping[str, Mapping[tuple[str, ...], Histogram]] = field(default_factory=dict, repr=False)
     outcomes: Mapping[tuple[str, ...], int] = field(default_factory=dict)
+    ended_alone: Mapping[str, int] = field(default_factory=dict)
     tokens: Mapping[tuple[str, ...], int] = field(default_factory=dict)
     errors: Mapping[str, int] = field(default_factory=dict)
     changes: Mapping[tuple[str, ...], int] = field(default_factory=dict)
@@ -253,6 +255,7 @@ class Counters:
             tenants=by_tenant(lanes),
             histograms=self.observed.snapshot(),
             outcomes=dict(self.observed.outcomes),
+            ended_alone=dict(self.observed.alone),
             tokens=dict(self.observed.tokens),
             errors=dict(self.observed.errors),
             changes=dict(changes),

@@ -1,0 +1,229 @@
+"""Metrics for Prometheus, in a registry or at a port of their own (extra ``prometheus``).
+
+Rules:
+- Nothing is counted here. A scrape reads a snapshot of the client, made between two callbacks of
+  its event loop; calls pay nothing.
+- A registry has one collector, for one client or several with names. Several processes are several
+  targets: the multi-process mode of ``prometheus_client`` merges files and takes no collectors.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+
+from batchclient._core.histograms import Histogram
+from batchclient._metrics.page import page_of
+from batchclient._metrics.registry import METRICS, Metric, View
+from batchclient._metrics.server import PageServer
+from batchclient._metrics.snapshots import Snapshots, core_of
+from batchclient.client import BatchClient
+from batchclient.errors import ConfigError
+from batchclient.sync import SyncBatchClient
+
+try:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+    from prometheus_client.exposition import choose_encoder
+    from prometheus_client.metrics_core import Metric as Family
+    from prometheus_client.registry import Collector as _Collector
+except ModuleNotFoundError as _missing:
+    raise ImportError("metrics for Prometheus need the extra: pip install 'batchclient[prometheus]'") from _missing
+
+__all__ = ["Collector", "serve"]
+
+_MOST_TENANTS = 100
+_MULTIPROCESS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
+_BOUNDS_AS_TEXT: dict[tuple[float, ...], tuple[str, ...]] = {}
+"""The ``le`` labels of bounds, which are few."""
+
+
+class _Source:
+    """A client with its name and tenants."""
+
+    __slots__ = ("name", "snapshots", "tenants")
+
+    def __init__(self, snapshots: Snapshots, name: str | None, tenants: frozenset[str]) -> None:
+        self.snapshots = snapshots
+        self.name = name
+        self.tenants = tenants
+
+
+class Collector(_Collector):
+    """The metrics of a client, for a registry: ``REGISTRY.register(Collector(client))``.
+
+    The collector does not keep the client alive. A dropped client has no metrics.
+
+    Args:
+        client: a ``BatchClient`` or ``SyncBatchClient``.
+        client_name: the value of the label ``client``; ``None``: no such label.
+        tenant_labels: the tenants that have metrics of their own, 100 at most.
+
+    Raises:
+        ConfigError: an argument is wrong, or ``PROMETHEUS_MULTIPROC_DIR`` is set.
+    """
+
+    def __init__(
+        self,
+        client: BatchClient | SyncBatchClient,
+        *,
+        client_name: str | None = None,
+        tenant_labels: Iterable[str] = (),
+    ) -> None:
+        for variable in _MULTIPROCESS:
+            if os.environ.get(variable):
+                message = (
+                    f"{variable} is set: its files take no collectors. Unset it, and give every process a port of its"
+                    " own: serve(client, port)"
+                )
+                raise ConfigError(message)
+        self._sources: list[_Source] = []
+        self.add(client, client_name=client_name, tenant_labels=tenant_labels)
+
+    def __repr__(self) -> str:
+        return f"<Collector of {len(self._sources)} clients>"
+
+    def add(
+        self,
+        client: BatchClient | SyncBatchClient,
+        *,
+        client_name: str | None = None,
+        tenant_labels: Iterable[str] = (),
+    ) -> None:
+        """Collect the metrics of another client, too. The client needs a name of its own.
+
+        Args:
+            client, client_name, tenant_labels: as for the constructor.
+
+        Raises:
+            ConfigError: an argument is wrong; or the collector has the client or the name already.
+        """
+        if not isinstance(client, BatchClient | SyncBatchClient):
+            message = f"client is a BatchClient or a SyncBatchClient, not a {type(client).__name__}"
+            raise ConfigError(message, field="client")
+        if client_name is not None and not (isinstance(client_name, str) and client_name):
+            raise ConfigError("client_name is a text that is not empty, or None", field="client_name")
+        tenants = _checked(tenant_labels)
+        sources = [source for source in self._sources if source.snapshots.client is not None]
+        for source in sources:
+            if source.snapshots.client is core_of(client):
+                message = (
+                    f"the collector has this client already{'' if source.name is None else f', as {source.name!r}'}"
+                )
+                raise ConfigError(message, field="client")
+            if source.name == client_name:
+                named = "without a name" if client_name is None else f"named {client_name!r}"
+                raise ConfigError(
+                    f"the collector has a client {named} already; give each its own client_name", field="client_name"
+                )
+        snapshots = Snapshots(client)
+        # The first scrape may come while the event loop is blocked.
+        snapshots.take()
+        self._sources = [*sources, _Source(snapshots, client_name, tenants)]
+
+    def describe(self) -> Iterator[Family]:
+        """Name the metrics, so that a registry refuses a second collector."""
+        for metric in METRICS:
+            yield _family(metric, ())
+
+    def collect(self) -> Iterator[Family]:
+        """Read the clients, and return their metrics."""
+        sources = self._sources
+        views = [
+            (source.name or "", View(snapshot, snapshot.statistics, source.tenants))
+            for source in sources
+            if (snapshot := source.snapshots.take()) is not None
+        ]
+        labels = ("client",) if any(name for name, _ in views) else ()
+        for metric in METRICS:
+            family = _family(metric, labels)
+            for name, view in views:
+                before = (name,) if labels else ()
+                for values, number in metric.read(view):
+                    _add(family, (*before, *values), number)
+            yield family
+
+    def _metrics_page(self, accept: str) -> tuple[bytes, str]:
+        encode, content_type = choose_encoder(accept)
+        return encode(self), content_type
+
+    def _statistics_page(self, _accept: str) -> tuple[bytes, str]:
+        [source] = self._sources
+        snapshot = source.snapshots.take()
+        body = b"null" if snapshot is None else page_of(snapshot, source.name, source.tenants)
+        return body, "application/json"
+
+
+def serve(
+    client: BatchClient | SyncBatchClient,
+    port: int,
+    host: str = "127.0.0.1",
+    *,
+    client_name: str | None = None,
+    tenant_labels: Iterable[str] = (),
+) -> PageServer:
+    """Serve a client's metrics at ``/metrics`` and its statistics as JSON at ``/statistics``.
+
+    A thread of its own answers, and ends with the client. The pages have no password: whoever
+    reaches the port reads the names of models and servers.
+
+    Args:
+        client, client_name, tenant_labels: as for ``Collector``.
+        port: 0 for any free one; see ``port`` of the returned server.
+        host: the address to listen at; ``"0.0.0.0"`` for a scraper on another machine.
+
+    Returns:
+        A server with ``port``, ``url`` and ``close()``.
+
+    Raises:
+        ConfigError: an argument is wrong; the port is in use; or ``PROMETHEUS_MULTIPROC_DIR`` is
+            set.
+    """
+    collector = Collector(client, client_name=client_name, tenant_labels=tenant_labels)
+    pages = {"/metrics": collector._metrics_page, "/statistics": collector._statistics_page}
+    server = PageServer(pages, port, host)
+    core_of(client)._attached.append(server.close_soon)
+    # A client may be dropped without being closed.
+    weakref.finalize(client, server.close_soon).atexit = False
+    return server
+
+
+def _checked(tenants: Iterable[str]) -> frozenset[str]:
+    if isinstance(tenants, str) or not isinstance(tenants, Iterable):
+        raise ConfigError("tenant_labels is a list of tenants' names", field="tenant_labels")
+    names = list(tenants)
+    if not all(isinstance(name, str) and name for name in names):
+        raise ConfigError("tenant_labels: every tenant's name is a text that is not empty", field="tenant_labels")
+    if len(names) > _MOST_TENANTS:
+        message = f"tenant_labels: {len(names)} tenants would make too many series; {_MOST_TENANTS} at most"
+        raise ConfigError(message, field="tenant_labels")
+    return frozenset(names)
+
+
+def _family(metric: Metric, before: tuple[str, ...]) -> Family:
+    labels = (*before, *metric.labels)
+    if metric.kind == "counter":
+        return CounterMetricFamily(metric.full_name, metric.help, labels=labels)
+    if metric.kind == "histogram":
+        return HistogramMetricFamily(metric.full_name, metric.help, labels=labels)
+    return GaugeMetricFamily(metric.full_name, metric.help, labels=labels)
+
+
+def _add(family: Family, values: Sequence[str], number: float | Histogram) -> None:
+    if isinstance(number, Histogram):
+        assert isinstance(family, HistogramMetricFamily)
+        buckets, below = [], 0
+        for bound, count in zip(_as_text(number.bounds), number.counts, strict=True):
+            below += count
+            buckets.append((bound, below))
+        family.add_metric(values, buckets, number.sum)
+    else:
+        assert isinstance(family, CounterMetricFamily | GaugeMetricFamily)
+        family.add_metric(values, number)
+
+
+def _as_text(bounds: tuple[float, ...]) -> tuple[str, ...]:
+    text = _BOUNDS_AS_TEXT.get(bounds)
+    if text is None:
+        _BOUNDS_AS_TEXT[bounds] = text = (*(str(float(bound)) for bound in bounds), "+Inf")
+    return text

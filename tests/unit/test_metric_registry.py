@@ -1,0 +1,104 @@
+"""The table of metrics: names as Prometheus asks for them, and no more series than one can keep."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from batchclient import Histogram, errors
+from batchclient._core.histograms import LABELS_OF_HISTOGRAMS, SIZE_CLASSES
+from batchclient._core.limits import FixedLimit
+from batchclient._core.scheduler import Scheduler
+from batchclient._core.settings import SchedulerSettings
+from batchclient._metrics.registry import METRICS, View
+from batchclient._metrics.snapshots import Snapshot
+
+NAMES = """
+    calls_total failures_total requests_total retries_total retries_delayed_total splits_total shared_total reused_total alone_total
+    tokens_total tokens_wasted_total adjustments_total queued waiting backing_off in_flight abandoned limit batch_size_cap
+    retry_budget_tokens blocked_seconds endpoint_state batch_size request_duration_seconds call_duration_seconds
+    queue_duration_seconds time_to_first_token_seconds time_per_output_token_seconds prompt_tokens completion_tokens
+    tenant_queued tenant_in_flight tenant_tokens_total event_loop_lag_seconds snapshot_age_seconds info
+""".split()
+"""Names are API: a renamed metric keeps the old name beside the new for a minor version."""
+ENDPOINTS = [f"http://server-{number}:8000/v1" for number in range(8)]
+FULL = {
+    "endpoint": ENDPOINTS,
+    "kind": ["completion", "chat"],
+    "size": SIZE_CLASSES,
+    "outcome": ["succeeded", "failed", "cancelled"],
+}
+"""All values of the labels of a client with two kinds of calls."""
+
+
+def test_no_name_was_lost():
+    assert [metric.name for metric in METRICS] == NAMES
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_a_metric_is_named_as_prometheus_asks(metric):
+    assert (metric.kind == "counter") == metric.name.endswith("_total")
+    if metric.unit == "seconds":
+        assert metric.name.endswith("_seconds")
+    assert metric.unit and metric.help.endswith(".") and "\n" not in metric.help
+    assert "client" not in metric.labels
+
+
+def keys(labels):
+    combined = [()]
+    for label in labels:
+        combined = [(*key, value) for key in combined for value in FULL[label]]
+    return combined
+
+
+def fullest():
+    """The statistics of 8 endpoints on which everything has happened that can."""
+    made = Scheduler(SchedulerSettings(), [FixedLimit(4) for _ in ENDPOINTS], ENDPOINTS).statistics()
+    bounds = {name: 18 if name.endswith("_seconds") else 10 for name in LABELS_OF_HISTOGRAMS}
+    directions = ("prompt", "completion")
+    outcomes = ("answered", "refused", "overloaded", "broken", "timed_out", "cancelled")
+    classes = [name for name in errors.__all__ if name[0].isupper()]
+    return replace(
+        made,
+        histograms={
+            name: {key: Histogram((1.0,) * bounds[name], (1,) * (bounds[name] + 1), 1.0) for key in keys(labels)}
+            for name, labels in LABELS_OF_HISTOGRAMS.items()
+        },
+        outcomes={(url, kind, outcome): 1 for url in ENDPOINTS for kind in FULL["kind"] for outcome in outcomes},
+        tokens={(url, f"m{n}", direction): 1 for url in ENDPOINTS for n in range(33) for direction in directions},
+        errors=dict.fromkeys(classes, 1),
+        changes={(url, f"setting {n}", way): 1 for url in ENDPOINTS for n in range(3) for way in ("up", "down")},
+        ended_alone={f"reason {number}": 1 for number in range(16)},
+    )
+
+
+def test_eight_endpoints_have_at_most_4000_series():
+    statistics = fullest()
+    view = View(Snapshot(statistics, 0.0, "balanced", 0.0, 0.0), statistics, frozenset())
+    series = 0
+    for metric in METRICS:
+        for values, number in metric.read(view):
+            assert len(values) == len(metric.labels), metric.name
+            # Buckets, the sum and the count.
+            series += len(number.counts) + 2 if isinstance(number, Histogram) else 1
+    assert 3_000 < series <= 4_000
+
+
+@pytest.mark.parametrize("word", ["prometheus_client", "opentelemetry"])
+def test_a_client_without_telemetry_imports_none_of_it(word):
+    script = f"""
+import asyncio, sys
+import batchclient
+from batchclient.testing import MockLLM
+
+async def main():
+    async with MockLLM().client() as client:
+        await client.complete("p", max_tokens=1)
+        client.statistics()
+
+asyncio.run(main())
+assert not [name for name in sys.modules if name.split(".")[0] == "{word}" or name.startswith("batchclient._metrics")]
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
