@@ -522,6 +522,19 @@ def test_the_port_closes_with_the_client(mock, end):
     run(main)
 
 
+def test_the_port_is_free_as_soon_as_the_client_is_closed(mock):
+    async def main():
+        client, port = mock.client(), 0
+        for _ in range(5):
+            async with mock.client() as client:
+                await client.complete("p", max_tokens=1)
+                server = serve(client, port)
+                port = server.port
+                assert samples(await asyncio.to_thread(page, server.url))
+
+    run(main)
+
+
 def test_the_port_closes_with_a_blocking_client_that_made_no_call(mock):
     client = SyncBatchClient(mock.base_url, model="m", transport=mock.transport)
     server = serve(client, 0)

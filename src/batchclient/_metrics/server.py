@@ -15,6 +15,7 @@ import socket
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -83,14 +84,21 @@ class PageServer:
 
     def close(self) -> None:
         """Give the port back. Safe to call twice, from any thread."""
+        self._stop_listening()
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
         self._server.server_close()
 
     def close_soon(self) -> None:
-        """Do the same without waiting."""
+        """Do the same without waiting for the thread; the port is free at once."""
+        self._stop_listening()
         threading.Thread(target=self.close, name="batchclient pages end", daemon=True).start()
+
+    def _stop_listening(self) -> None:
+        # Otherwise the thread's look at the socket would keep the port for a moment.
+        with suppress(OSError):
+            self._server.socket.shutdown(socket.SHUT_RDWR)
 
     def _leave_to_parent(self) -> None:
         self._server.socket.close()

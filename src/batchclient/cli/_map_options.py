@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchclient._client.connections import shown
 from batchclient.cli._cost import Cost
+from batchclient.cli._metrics import Address
 from batchclient.cli._refusal import Call, Refusal, one_of
 from batchclient.cli._schema import model_of
 from batchclient.cli._servers import ServerOptions
@@ -96,6 +97,7 @@ class MapOptions:
         cost: the price of the work, if given, and the bound.
         schema: a model whose instances are the answers that fit ``--schema``.
         retry_invalid: how often a row is asked again whose answer does not fit.
+        metrics: where the job's metrics are served, if anywhere.
     """
 
     source: str
@@ -120,6 +122,7 @@ class MapOptions:
     cost: Cost | None = None
     schema: type[BaseModel] | None = None
     retry_invalid: int = 0
+    metrics: Address | None = None
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from batchclient.cli._dry_run import DryRun
 from batchclient.cli._durable import Durable, durable_of
 from batchclient.cli._job import Job
 from batchclient.cli._map_options import MapOptions
+from batchclient.cli._metrics import serve_metrics
 from batchclient.cli._progress import ProgressBar, ProgressLines, say
 from batchclient.cli._prompts import Prompts, check_columns
 from batchclient.cli._refusal import Refusal, in_options, refusal_of, refusal_of_file
@@ -203,6 +204,7 @@ def _check_dedupe(options: MapOptions, source: Source) -> None:
 def _make_job(options: MapOptions, source: Source, output: Output, durable: Durable | None = None) -> Job:
     client, prompt_of = _begin(options, source)
     repeats = _repeats(options, source, prompt_of) if options.dedupe else None
+    serve_metrics(client, options.metrics, None if options.quiet else say)
     results = client.stream_map(
         source.rows(),
         prompt_of if repeats is None else repeats.prompt_of,

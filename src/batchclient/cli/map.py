@@ -17,6 +17,7 @@ import typer
 
 from batchclient.cli._cost import cost_from
 from batchclient.cli._map_options import MapOptions, RowOptions, kept_from
+from batchclient.cli._metrics import address_from
 from batchclient.cli._progress import say
 from batchclient.cli._prompts import template_from
 from batchclient.cli._refusal import (
@@ -216,6 +217,10 @@ def map_rows(
         str | None,
         typer.Option(help="httpx, or httpx2 or aiohttp with the extra of the same name."),
     ] = None,
+    metrics_port: Annotated[
+        str | None,
+        typer.Option(metavar="P", help="Serve /metrics for Prometheus and /statistics at 127.0.0.1:P, or at HOST:P."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary.")] = False,
     limit: Annotated[  # noqa: ARG001  # refused while it is read
         str | None, typer.Option("--limit", hidden=True, is_eager=True, callback=_refuse)
@@ -284,6 +289,7 @@ def map_rows(
                 overwrite=overwrite,
             ),
             cost=cost_from(price, gpu_price, gpus, max_cost),
+            metrics=address_from(metrics_port),
         )
         status = run_map(options)
     except ConfigError as error:

@@ -1,0 +1,73 @@
+"""``map --metrics-port``: the numbers of a job while it runs, and refusals before a row is sent."""
+
+import json
+import re
+import socket
+import subprocess
+import sys
+from urllib.request import urlopen
+
+import pytest
+
+pytest.importorskip("prometheus_client", reason="prometheus_client is not installed here: make setup")
+
+from .conftest import write_rows
+
+
+def rows_of(count):
+    return [{"id": number, "text": f"text {number}"} for number in range(count)]
+
+
+def page(url, path):
+    with urlopen(url + path, timeout=60) as reply:
+        return reply.read().decode()
+
+
+def test_a_running_job_has_its_numbers(spawn):
+    process = spawn("-", "--metrics-port", 0, stdin=subprocess.PIPE)
+    process.stdin.write(b'{"text": "x"}\n')
+    process.stdin.flush()
+    # The first line that the job says.
+    url = re.fullmatch(r"metrics: (http://127.0.0.1:[0-9]+)/metrics", process.stderr.readline().decode().strip())[1]
+    assert process.stdout.readline()
+    assert 'batchclient_calls_total{outcome="succeeded"} 1.0' in page(url, "/metrics")
+    assert json.loads(page(url, "/statistics"))["statistics"]["succeeded"] == 1
+    process.communicate()
+    assert process.returncode == 0
+
+
+def test_a_job_that_ends_gives_the_port_back(cli_map, tmp_path):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(3))
+    result = cli_map(source, "-o", tmp_path / "out.jsonl", "--metrics-port", "localhost:0")
+    assert result.exit_code == 0
+    port = int(re.search(r"metrics: http://localhost:([0-9]+)/metrics", result.stderr)[1])
+    with socket.socket() as tried:
+        assert tried.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_a_port_in_use_is_refused_before_a_row_is_sent(cli_map, tmp_path, server):
+    source, out = write_rows(tmp_path / "in.jsonl", rows_of(3)), tmp_path / "out.jsonl"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = cli_map(source, "-o", out, "--metrics-port", port)
+    assert result.exit_code == 2
+    assert f"Error: --metrics-port: port {port} of 127.0.0.1 is in use" in result.stderr
+    assert server.requests == 0
+    assert not out.exists() and not (tmp_path / "out.jsonl.job").exists()
+
+
+@pytest.mark.parametrize("text", ["", "abc", "-1", "65536", ":9400", "host:", "9400:", "٣"])
+def test_what_is_no_port_is_refused(cli_map, tmp_path, server, text):
+    result = cli_map(write_rows(tmp_path / "in.jsonl", rows_of(1)), f"--metrics-port={text}")
+    assert (result.exit_code, server.requests) == (2, 0)
+    assert result.stderr.startswith("Error: --metrics-port: ")
+
+
+def test_a_missing_extra_is_named(cli_map, tmp_path, server, monkeypatch):
+    for name in [name for name in sys.modules if name.split(".")[0] == "prometheus_client"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "batchclient.integrations.prometheus", raising=False)
+    source = write_rows(tmp_path / "in.jsonl", rows_of(1))
+    result = cli_map(source, "-o", tmp_path / "out.jsonl", "--metrics-port", 0)
+    assert (result.exit_code, server.requests) == (2, 0)
+    assert "pip install 'batchclient[prometheus]'" in result.stderr
