@@ -14,7 +14,7 @@ import weakref
 from contextlib import suppress
 from pathlib import Path
 from urllib.error import HTTPError
-from urllib.request import Request, urlopen
+from urllib.request import urlopen
 
 import pytest
 
@@ -23,7 +23,6 @@ prometheus_client = pytest.importorskip(
 )
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from batchclient import BatchClient, SyncBatchClient
@@ -37,8 +36,8 @@ CANARY = "canary-7f3a"
 PROMTOOL = shutil.which(os.environ.get("BATCHCLIENT_PROMTOOL", "promtool"))
 
 
-def page(url, path="/metrics", accept=""):
-    with urlopen(Request(url + path, headers={"Accept": accept}), timeout=LONGEST_S) as reply:
+def page(url, path="/metrics"):
+    with urlopen(url + path, timeout=LONGEST_S) as reply:
         return reply.read().decode()
 
 
@@ -194,6 +193,7 @@ def calls():
 assert calls() == [1, 0, 0], calls()
 child = os.fork()
 if not child:
+    server.close()
     os._exit(0 if calls() == [0, 0, 0] else 1)
 assert os.waitpid(child, 0)[1] == 0
 assert b"batchclient_calls_total" in urlopen(server.url + "/metrics", timeout=30).read()
@@ -410,23 +410,40 @@ def test_tenants_prompts_and_many_models_make_no_series(mock):
 # The pages' form ---------------------------------------------------------------------------------------------------
 
 
-def a_page(mock, accept=""):
+def a_page(mock):
     async def main():
         async with mock.client() as client:
             await traffic(mock, client)
             await client.batch_map([f"p{number}" for number in range(70)], "{}", max_tokens=1)
             with serve(client, 0, client_name="one", tenant_labels=["t"]) as server:
-                return await asyncio.to_thread(page, server.url, "/metrics", accept)
+                return await asyncio.to_thread(page, server.url)
 
     return run(main)
 
 
-def test_openmetrics_is_spoken_where_it_is_asked_for(mock):
-    text = a_page(mock, "application/openmetrics-text; version=1.0.0")
-    assert text.endswith("# EOF\n")
-    families = {family.name: family.type for family in parse_openmetrics(text)}
-    assert families["batchclient_calls"] == "counter"
-    assert families["batchclient_request_duration_seconds"] == "histogram"
+@pytest.mark.parametrize("named", [True, False])
+def test_the_page_is_the_one_that_prometheus_client_writes(mock, named):
+    odd = 'a "quoted" \\ name\nof two lines'
+
+    async def main():
+        async with mock.client() as client:
+            await traffic(mock, client)
+            await client.complete("p", max_tokens=1, model=odd, tenant=odd)
+            await settled(client)
+            given = {"client_name": odd, "tenant_labels": [odd]} if named else {}
+            with serve(client, 0, **given) as server:
+                return await asyncio.to_thread(page, server.url), scraped(Collector(client, **given))
+
+    ours, theirs = run(main)
+    # These are of the moment.
+    moment = ("batchclient_snapshot_age_seconds", "batchclient_event_loop_lag_seconds")
+    own, other = (
+        {key: number for key, number in samples(text).items() if key[0] not in moment} for text in (ours, theirs)
+    )
+    assert own == other and len(own) > 100
+    assert {value for (_, labels) in own for value in dict(labels).values()} >= {odd}
+    told = [[line for line in text.splitlines() if line.startswith("#")] for text in (ours, theirs)]
+    assert told[0] == told[1]
 
 
 def test_every_metric_is_on_the_page_with_its_type_and_help(mock):

@@ -28,8 +28,8 @@ _log = logging.getLogger("batchclient")
 _LONGEST_REQUEST_S = 10.0
 _LOOK_EVERY_S = 0.1
 _GREATEST_PORT = 65_535
-Page = Callable[[str], tuple[bytes, str]]
-"""Takes the request's ``Accept`` header; returns a body and its content type."""
+Page = Callable[[], tuple[bytes, str]]
+"""Returns a body and its content type."""
 _servers: weakref.WeakSet[PageServer] = weakref.WeakSet()
 
 
@@ -141,7 +141,7 @@ def _handler_of(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
                 status, body = HTTPStatus.NOT_FOUND, f"there are: {', '.join(pages)}\n".encode()
             else:
                 try:
-                    body, kind = page(self.headers.get("Accept", ""))
+                    body, kind = page()
                 except Exception as error:  # a page that fails must not end its server
                     _log.warning("the page %s failed: %s", self.path.partition("?")[0], type(error).__name__)
                     status, body = HTTPStatus.INTERNAL_SERVER_ERROR, b"the page failed\n"

@@ -18,13 +18,13 @@ from batchclient._metrics.page import page_of
 from batchclient._metrics.registry import METRICS, Metric, View
 from batchclient._metrics.server import PageServer
 from batchclient._metrics.snapshots import Snapshots, core_of
+from batchclient._metrics.text import CONTENT_TYPE, bounds_as_text, text_of
 from batchclient.client import BatchClient
 from batchclient.errors import ConfigError
 from batchclient.sync import SyncBatchClient
 
 try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-    from prometheus_client.exposition import choose_encoder
     from prometheus_client.metrics_core import Metric as Family
     from prometheus_client.registry import Collector as _Collector
 except ModuleNotFoundError as _missing:
@@ -34,8 +34,6 @@ __all__ = ["Collector", "serve"]
 
 _MOST_TENANTS = 100
 _MULTIPROCESS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
-_BOUNDS_AS_TEXT: dict[tuple[float, ...], tuple[str, ...]] = {}
-"""The ``le`` labels of bounds, which are few."""
 
 
 class _Source:
@@ -128,12 +126,7 @@ class Collector(_Collector):
 
     def collect(self) -> Iterator[Family]:
         """Read the clients, and return their metrics."""
-        sources = self._sources
-        views = [
-            (source.name or "", View(snapshot, snapshot.statistics, source.tenants))
-            for source in sources
-            if (snapshot := source.snapshots.take()) is not None
-        ]
+        views = self._views()
         labels = ("client",) if any(name for name, _ in views) else ()
         for metric in METRICS:
             family = _family(metric, labels)
@@ -143,11 +136,17 @@ class Collector(_Collector):
                     _add(family, (*before, *values), number)
             yield family
 
-    def _metrics_page(self, accept: str) -> tuple[bytes, str]:
-        encode, content_type = choose_encoder(accept)
-        return encode(self), content_type
+    def _views(self) -> list[tuple[str, View]]:
+        return [
+            (source.name or "", View(snapshot, snapshot.statistics, source.tenants))
+            for source in self._sources
+            if (snapshot := source.snapshots.take()) is not None
+        ]
 
-    def _statistics_page(self, _accept: str) -> tuple[bytes, str]:
+    def _metrics_page(self) -> tuple[bytes, str]:
+        return text_of(self._views()), CONTENT_TYPE
+
+    def _statistics_page(self) -> tuple[bytes, str]:
         [source] = self._sources
         snapshot = source.snapshots.take()
         body = b"null" if snapshot is None else page_of(snapshot, source.name, source.tenants)
@@ -213,17 +212,10 @@ def _add(family: Family, values: Sequence[str], number: float | Histogram) -> No
     if isinstance(number, Histogram):
         assert isinstance(family, HistogramMetricFamily)
         buckets, below = [], 0
-        for bound, count in zip(_as_text(number.bounds), number.counts, strict=True):
+        for bound, count in zip(bounds_as_text(number.bounds), number.counts, strict=True):
             below += count
             buckets.append((bound, below))
         family.add_metric(values, buckets, number.sum)
     else:
         assert isinstance(family, CounterMetricFamily | GaugeMetricFamily)
         family.add_metric(values, number)
-
-
-def _as_text(bounds: tuple[float, ...]) -> tuple[str, ...]:
-    text = _BOUNDS_AS_TEXT.get(bounds)
-    if text is None:
-        _BOUNDS_AS_TEXT[bounds] = text = (*(str(float(bound)) for bound in bounds), "+Inf")
-    return text
