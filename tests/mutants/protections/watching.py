@@ -4,7 +4,7 @@ from tests.mutants.protection import Protection
 
 __all__ = ["WATCHING"]
 
-_SIMULATION = "tests/simulation/test_seeds.py"
+_SIMULATION = "tests/simulation/test_seeds.py::test_nothing_is_lost_and_nothing_doubled"
 _HISTOGRAMS = "tests/unit/test_histograms.py::"
 _PAGES = "tests/integrations/test_prometheus.py::"
 
