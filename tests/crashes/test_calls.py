@@ -1,0 +1,127 @@
+"""A kill, half of a write or an error at each system call that writes beside the output.
+
+A job of 30 rows makes some two hundred such calls, from the making of its files to its manifest.
+SLOW=1 takes each of them in each way. The short form takes each kind of call on each file once.
+"""
+
+import errno
+import shutil
+
+import pytest
+from tests.crashes import calls
+from tests.crashes.forms import IS_LONG, wait_until
+from tests.crashes.jobs import line_of, plain_lines
+from tests.crashes.watch import Watch
+
+OPTIONS = ("--max-batch-size", "5", "--concurrency", "10", "--disk-patience", "0")
+WAYS = [("before", 0), ("after", 0), ("half", 0), ("error", errno.ENOSPC), ("error", errno.EIO)]
+KILLS = ("before", "after", "half")
+
+
+class Scenario:
+    """A job in a state that can be had again.
+
+    Args:
+        job: as it is now.
+    """
+
+    def __init__(self, job):
+        self.job = job
+        self._saved = job.folder.with_suffix(".saved")
+        self._log = job.folder.with_suffix(".log")
+        shutil.copytree(job.folder, self._saved)
+
+    def run(self, **fields):
+        """Run the job from that state, under a plan; return watch, ended command and calls."""
+        shutil.rmtree(self.job.folder)
+        shutil.copytree(self._saved, self.job.folder)
+        self._log.unlink(missing_ok=True)
+        watch = Watch(self.job)
+        command = watch.run(plan=calls.Plan(str(self.job.folder), log=str(self._log), **fields))
+        return watch, command, calls.entries(self._log)
+
+
+def new(make_job, server):
+    """Nothing is there."""
+    return make_job(plain_lines(30), *OPTIONS)
+
+
+def stopped(make_job, server):
+    """The job was killed in its middle, while a row was written."""
+    server.held = ("text 2",)
+    job = make_job(plain_lines(30), *OPTIONS, "--max-batch-size", "1", "--concurrency", "40")
+    command = job.start()
+    wait_until(lambda: len(job.whole_rows()) == 2)
+    command.kill()
+    with job.out.open("ab") as out:
+        out.write(b'{"id": 2, "te')
+    server.release()
+    return job
+
+
+def failed(make_job, server):
+    """The job is done, and some rows failed for now: the output is written anew."""
+    lines = plain_lines(30)
+    lines[11:14] = [line_of({"id": number, "text": f"once {number}"}) for number in range(11, 14)]
+    job = make_job(lines, *OPTIONS, "--max-batch-size", "1")
+    assert job.run().status == 1
+    return job
+
+
+@pytest.fixture
+def scenario(request, planned, make_job, server):
+    return Scenario(request.param(make_job, server))
+
+
+def of_each(*states):
+    return pytest.mark.parametrize("scenario", states, indirect=True, ids=[state.__name__ for state in states])
+
+
+@of_each(new)
+def test_the_calls_of_a_job_are_met(scenario):
+    """Calls of Python and of SQLite count, on the output, the journal and the files beside them."""
+    watch, command, made = scenario.run()
+    assert command.status == 0, command.said
+    watch.job.check_whole()
+    met = {(entry.call, entry.file) for entry in made}
+    files = {file for _, file in met}
+    assert {"out.jsonl", "journal.sqlite", "journal.sqlite-wal"} <= files
+    assert any(file.startswith("job.json") for file in files) and any(file.startswith("done.json") for file in files)
+    assert ("pwrite64", "journal.sqlite-wal") in met and ("fdatasync", "journal.sqlite-wal") in met
+    assert ("write", "out.jsonl") in met and ("fsync", "out.jsonl") in met
+
+
+@of_each(new, stopped, failed)
+@pytest.mark.parametrize(("how", "error"), WAYS, ids=["before", "after", "half", "ENOSPC", "EIO"])
+def test_at_each_call(scenario, how, error):
+    _, command, made = scenario.run()
+    assert command.status == 0, command.said
+    met = 0
+    for point in points_among(made, WAYS.index((how, error))):
+        watch, command, made = scenario.run(first=point, last=point, how=how, error=error)
+        if not any(entry.met for entry in made):
+            # This time the job made fewer calls.
+            continue
+        met += 1
+        where = f"{how} {made[point - 1]}: {command.said}"
+        if how in KILLS:
+            assert command.status == -9, where
+        elif command.status:
+            assert command.status in (1, 2, 4) and "Error" in command.said, where
+        else:
+            watch.job.check_whole()
+        assert watch.run().status == 0, where
+        watch.job.check_whole()
+        assert watch.check_manifest() is not None, where
+    assert met > 0
+
+
+def points_among(made, way):
+    """The numbers of calls to meet, of those made by a job that nothing befell."""
+    if IS_LONG:
+        return range(1, len(made) + 5)
+    of_each_kind = {}
+    for entry in made:
+        of_each_kind.setdefault((entry.call, entry.file), []).append(entry.number)
+    middles = [numbers[len(numbers) // 2] for numbers in of_each_kind.values()]
+    return middles[way :: len(WAYS)]

@@ -1,0 +1,35 @@
+"""The wall clock goes back an hour at each look: no row and no time that is told depends on it."""
+
+import json
+
+from tests.crashes import calls
+from tests.crashes.jobs import lines_of
+from tests.crashes.watch import Watch
+
+OPTIONS = ("--max-batch-size", "4", "--concurrency", "16")
+
+
+def test_a_clock_that_goes_back(planned, make_job, server):
+    server.pause_s = 0.005
+    lines = lines_of(300, seed=5)
+    watch = Watch(make_job(lines, *OPTIONS))
+    back = calls.Plan(str(watch.job.folder), step_s=3600)
+    for after_s in (0.3, 0.4):
+        assert watch.run(plan=back, kill_after_s=after_s).status == -9
+    ended = watch.run(plan=back)
+    assert ended.status == 1 and " in -" not in ended.said, ended.said
+    assert watch.finish() == 1
+    seconds = [value for name, value in walk(json.loads(watch.job.manifest.read_text())) if name.endswith("_s")]
+    assert all(value >= 0 for value in seconds)
+
+
+def walk(value, name=""):
+    """The names and values of a JSON object, however deep."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from walk(each, key)
+    elif isinstance(value, list):
+        for each in value:
+            yield from walk(each, name)
+    else:
+        yield name, value

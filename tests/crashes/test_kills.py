@@ -1,0 +1,41 @@
+"""SIGKILL at random times, until the job is done. SLOW=1: 200 kills of jobs of 2,000 rows."""
+
+from random import Random
+
+import pytest
+from tests.crashes.forms import IS_LONG, wait_until
+from tests.crashes.jobs import lines_of, plain_lines
+from tests.crashes.watch import Watch
+
+KILLS, ROWS, LONGEST_S = (100, 2000, 1.5) if IS_LONG else (4, 400, 0.5)
+OPTIONS = ("--max-batch-size", "4", "--concurrency", "16")
+
+
+@pytest.mark.parametrize("order", [[], ["--unordered"]], ids=["ordered", "unordered"])
+def test_kills_at_random_times(make_job, server, order):
+    server.pause_s = 0.005
+    random = Random(f"{order}")
+    kills = 0
+    while kills < KILLS:
+        job = make_job(lines_of(ROWS, seed=kills), *OPTIONS, *order)
+        watch = Watch(job)
+        while kills < KILLS and watch.run(kill_after_s=random.uniform(0.05, LONGEST_S)).status < 0:
+            kills += 1
+        assert watch.finish(ordered=not order) == 1, "some rows failed for good"
+
+
+def test_a_kill_costs_what_is_in_flight(make_job, server):
+    """Most rows are answered, committed and in the output; three have no answer when the kill comes."""
+    server.held = ("text 7",)
+    job = make_job(plain_lines(70), "--max-batch-size", "1", "--concurrency", "80")
+    in_flight = {line.prompt for line in job.lines if "text 7" in line.prompt}
+    command = job.start()
+    server.wait_for(lambda run: len(run.came) == 70 and len(run.answered) == 70 - len(in_flight))
+    wait_until(lambda: job.kept().answers.total() == 70 - len(in_flight))
+    command.kill()
+    assert server.run.in_flight == in_flight
+    job.check_kept()
+    server.release()
+    assert job.run().status == 0
+    assert sorted(server.run.came.elements()) == sorted(in_flight)
+    job.check_whole()
