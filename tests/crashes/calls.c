@@ -25,7 +25,7 @@ enum { PASS, BEFORE, AFTER, HALF, ERROR, FULL };
 enum { WRITE = 1, SYNC = 2, NAME = 4, CUT = 8, MAKE = 16 };
 
 static struct {
-    char folder[PATH_MAX], part[NAME_MAX];
+    char folder[PATH_MAX], name[NAME_MAX];
     int kinds, how, error, log;
     long first, last;
 } plan;
@@ -36,11 +36,11 @@ static int lock_error;
 static long step_s;
 static atomic_long readings;
 
-/* Count the calls of these kinds on files below `folder` whose name contains `part`, and log each to a descriptor.
+/* Count the calls of these kinds on files below `folder` of this `name`, or of any if it is empty; log each to a descriptor.
    Those numbered `first` to `last` (from 1) meet with `how`. */
-void crash_plan(const char *folder, const char *part, int kinds, long first, long last, int how, int error, int log) {
+void crash_plan(const char *folder, const char *name, int kinds, long first, long last, int how, int error, int log) {
     snprintf(plan.folder, sizeof plan.folder, "%s/", folder);
-    snprintf(plan.part, sizeof plan.part, "%s", part);
+    snprintf(plan.name, sizeof plan.name, "%s", name);
     plan.kinds = kinds, plan.first = first, plan.last = last, plan.how = how, plan.error = error, plan.log = log;
     armed = 1;
 }
@@ -61,7 +61,7 @@ static int meet(int kind, const char *call, const char *path, size_t size) {
     if (!(plan.kinds & kind) || strncmp(path, plan.folder, strlen(plan.folder)))
         return PASS;
     const char *name = strrchr(path, '/') + 1;
-    if (!strstr(name, plan.part))
+    if (*plan.name && strcmp(name, plan.name))
         return PASS;
     long number = ++met;
     int how = number >= plan.first && number <= plan.last ? plan.how : PASS;

@@ -27,7 +27,7 @@ class Plan:
 
     Args:
         folder: only files below it count.
-        part: only files with this text in their name count.
+        name: only files of this name count, unless it is empty.
         kinds: of calls that count.
         first, last: the numbers, from 1, of the calls that meet with ``how``.
         how: one of ``HOWS``.
@@ -38,7 +38,7 @@ class Plan:
     """
 
     folder: str
-    part: str = ""
+    name: str = ""
     kinds: int = ALL
     first: int = 0
     last: int = 0
@@ -74,7 +74,7 @@ def arm(plan):
     library.crash_clock(ctypes.c_long(plan.step_s))
     library.crash_plan(
         os.fsencode(os.path.realpath(plan.folder)),
-        plan.part.encode(),
+        plan.name.encode(),
         plan.kinds,
         first,
         last,

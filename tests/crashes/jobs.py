@@ -194,6 +194,8 @@ class Job:
             if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'row'").fetchone():
                 return kept
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            for (mark,) in connection.execute("SELECT value FROM meta WHERE name = 'output'"):
+                kept.written_bytes = json.loads(mark)["size"]
             for own_id, state, body in connection.execute("SELECT id, state, body FROM row"):
                 if state == 1:
                     kept.answers[answer_in(body)] += 1
@@ -223,11 +225,13 @@ class Kept:
     Attributes:
         answers: how often each answer is there.
         failed, may_be_tried: how often each id (``None`` of a row without) is there as failed.
+        written_bytes: of the output, which a resume takes as written.
     """
 
     answers: Counter
     failed: Counter
     may_be_tried: Counter
+    written_bytes: int = 0
 
     @property
     def total(self):

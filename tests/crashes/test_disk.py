@@ -41,7 +41,7 @@ def begun(watch):
 def test_space_that_is_freed_lets_the_job_go_on(watch):
     """The journal's commit is refused at first, then the output's write."""
     begun(watch)
-    ended = watch.run(plan=plan(watch.job, kinds=calls.WRITE, part="journal.sqlite-wal", first=2, last=3, how="full"))
+    ended = watch.run(plan=plan(watch.job, kinds=calls.WRITE, name="journal.sqlite-wal", first=2, last=3, how="full"))
     assert ended.status == 0, ended.said
     assert "cannot be written" in ended.said and "can be written again" in ended.said
     assert watch.finish() == 0
@@ -49,16 +49,16 @@ def test_space_that_is_freed_lets_the_job_go_on(watch):
 
 def test_an_output_that_finds_no_space_goes_on_when_there_is_some(watch):
     begun(watch)
-    ended = watch.run(plan=plan(watch.job, kinds=calls.WRITE, part="out.jsonl", first=1, last=2, how="full"))
+    ended = watch.run(plan=plan(watch.job, kinds=calls.WRITE, name="out.jsonl", first=1, last=2, how="full"))
     assert ended.status == 0, ended.said
     assert watch.finish() == 0
 
 
-@pytest.mark.parametrize("part", ["journal.sqlite", "out.jsonl"])
-def test_a_disk_that_stays_full_ends_the_job_with_4(watch, part):
+@pytest.mark.parametrize("name", ["journal.sqlite-wal", "out.jsonl"])
+def test_a_disk_that_stays_full_ends_the_job_with_4(watch, name):
     begun(watch)
     before = watch.kept.answers.total()
-    full = plan(watch.job, kinds=calls.WRITE, part=part, first=3, last=calls.FOR_EVER, how="full")
+    full = plan(watch.job, kinds=calls.WRITE, name=name, first=3, last=calls.FOR_EVER, how="full")
     ended = watch.run("--disk-patience", "0", plan=full)
     assert ended.status == 4, ended.said
     assert "No space left on device" in ended.said or "full" in ended.said
@@ -66,23 +66,23 @@ def test_a_disk_that_stays_full_ends_the_job_with_4(watch, part):
     assert watch.finish() == 0
 
 
-@pytest.mark.parametrize("part", ["journal.sqlite", "out.jsonl"])
-def test_a_sync_that_fails_once_ends_the_job_with_4(watch, part):
+@pytest.mark.parametrize("name", ["journal.sqlite-wal", "out.jsonl"])
+def test_a_sync_that_fails_once_ends_the_job_with_4(watch, name):
     begun(watch)
-    failing = plan(watch.job, kinds=calls.SYNC, part=part, first=1, last=1, how="error", error=errno.EIO)
+    failing = plan(watch.job, kinds=calls.SYNC, name=name, first=1, last=1, how="error", error=errno.EIO)
     ended = watch.run(plan=failing)
     assert ended.status == 4, ended.said
     assert watch.finish() == 0
 
 
 @long_form
-@pytest.mark.parametrize("part", ["journal.sqlite", "out.jsonl"])
+@pytest.mark.parametrize("name", ["journal.sqlite-wal", "out.jsonl"])
 @pytest.mark.parametrize("patience", ["0", "600"])
-def test_at_every_write(planned, make_job, part, patience):
+def test_at_every_write(planned, make_job, name, patience):
     for point in range(1, 1000):
         watch = Watch(make_job(plain_lines(ROWS), *OPTIONS, "--disk-patience", patience))
         last = point + 3 if patience != "0" else calls.FOR_EVER
-        ended = watch.run(plan=plan(watch.job, kinds=calls.WRITE, part=part, first=point, last=last, how="full"))
+        ended = watch.run(plan=plan(watch.job, kinds=calls.WRITE, name=name, first=point, last=last, how="full"))
         if not any(entry.met for entry in log_of(watch.job)):
             assert point > 5
             break
