@@ -44,6 +44,7 @@ from batchclient._maps.reader import SLICE_S, read_documents, stop_reading
 from batchclient._maps.row import Finish, Row, leave, own_id_of
 from batchclient._shell.runner import Runner
 from batchclient.errors import ClientClosed, ConfigError
+from batchclient.journal.of_file import CoverChanged
 from batchclient.types import AnswerT, MapResult
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from batchclient._maps.progress import Ticker
 
 __all__ = ["Finish", "Map", "Row"]
+
+_END = object()
 
 MakeRequest = Callable[[Any, Row, Runner], Request]
 
@@ -187,6 +190,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         row = self._take()
         if row is None:
             return None
+        if self._journaled is not None:
+            self._journaled.taken(row)
         self._yielded += 1
         if self._room is not None:
             self._room.set()
@@ -223,6 +228,10 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
                 await anyio.lowlevel.checkpoint()
                 self._turn_ends = clock() + self._slice_s
                 self._may_read = True
+                continue
+            if self._journaled is not None and self._journaled.skips and not self._exhausted:
+                self._skip_slice()
+                await anyio.lowlevel.checkpoint()
                 continue
             if self._iterator is not None and self._may_read and self._read_slice():
                 await anyio.lowlevel.checkpoint()
@@ -328,19 +337,46 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         now = self._runner.backend.now
         until = now() + self._slice_s
         for _ in range(room):
-            try:
-                document = next(self._iterator)
-            except StopIteration:
-                self._exhausted = True
-                return False
-            except Exception as error:  # the user's iterable: what was read before is not lost
-                self._exhausted = True
-                self.source_error = error
+            document = self._next_document()
+            if document is _END:
                 return False
             self._open(document)
             if now() > until:
                 return True
         return False
+
+    def _next_document(self) -> Any:
+        """Return the next document, or ``_END``."""
+        assert self._iterator is not None
+        try:
+            return next(self._iterator)
+        except StopIteration:
+            self._exhausted = True
+        except Exception as error:  # the user's iterable: what was read before is not lost
+            self._exhausted = True
+            self.source_error = error
+        return _END
+
+    def _skip_slice(self) -> None:
+        """Read documents that the output has, for a slice of time."""
+        assert self._runner is not None and self._journaled is not None
+        now = self._runner.backend.now
+        until = now() + self._slice_s
+        while self._journaled.skips and now() <= until:
+            document = self._next_document()
+            if document is _END:
+                if self.source_error is None:
+                    raise CoverChanged
+                return
+            row = Row(self._weakly, self._read, document)
+            try:
+                key, _ = self._identify(self._make_request(document, row, self._runner))
+            except Exception as error:
+                key = self._journaled.key_without_request(document, error) or b""
+                self._seen.number(int.from_bytes(key[:8], "big"))
+            self._journaled.skip(key, document)
+            self._read += 1
+            self._yielded += 1
 
     def _wait_for_room(self) -> anyio.Event | None:
         """Return the event set when another document may be read; ``None``: there is room now."""
@@ -367,13 +403,10 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         try:
             request = self._make_request(document, row, runner)
         except ConfigError as error:
-            row.id = own_id_of(document) or f"row-{row.index}"
-            named = ConfigError(f"document {row.index}: {error.message}", field=error.field)
-            row.set_exception(named)
+            self._open_failed(row, ConfigError(f"document {row.index}: {error.message}", field=error.field))
             return
         except Exception as error:  # the user's callable
-            row.id = own_id_of(document) or f"row-{row.index}"
-            row.set_exception(error)
+            self._open_failed(row, error)
             return
         except BaseException:
             # It ends the map. A row that never finishes would keep its reader waiting.
@@ -390,6 +423,17 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         row.own_id = own_id
         row.id = own_id or f"{row.key[:8].hex()}-{row.n}"
         self._journaled.enter(row, request)
+
+    def _open_failed(self, row: Row, error: Exception) -> None:
+        """Take in a row that makes no request."""
+        row.own_id = own_id_of(row.document)
+        row.id = row.own_id or f"row-{row.index}"
+        key = None if self._journaled is None else self._journaled.key_without_request(row.document, error)
+        if self._journaled is None or key is None:
+            row.set_exception(error)
+            return
+        row.key, row.n = key, self._seen.number(int.from_bytes(key[:8], "big"))
+        self._journaled.enter_failed(row, error)
 
     def _name(self, request: Request) -> str:
         """Name a document by prompt and parameters, and number repeats: equal inputs, equal ids."""

@@ -18,7 +18,7 @@ from functools import partial
 import pytest
 
 from batchclient import BatchClient
-from batchclient.cli import map as map_module
+from batchclient.cli import _run as run_module
 from batchclient.cli._job import Job
 from batchclient.simulator import EmbeddedServer, expected_text
 
@@ -353,7 +353,7 @@ def test_rows_that_all_fail_alike_stop_it(cli, tmp_path, out, options, stops):
 @pytest.fixture
 def soon(monkeypatch):
     """A job gives up after 8 refusals."""
-    monkeypatch.setattr(map_module, "Job", partial(Job, refusals=8))
+    monkeypatch.setattr(run_module, "Job", partial(Job, refusals=8))
 
 
 def test_a_parameter_that_the_server_refuses_is_not_tried_on_every_row(soon, cli, tmp_path, out):

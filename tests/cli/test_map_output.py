@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from batchclient.cli import _job as job_module
-from batchclient.cli import map as map_module
+from batchclient.cli import _run as run_module
 from batchclient.cli._failures import Failures
 from batchclient.cli._job import Job
 from batchclient.cli._progress import Meter, ProgressLines, Snapshot
@@ -131,7 +131,7 @@ def test_no_row_is_read_while_the_output_is_full(cli_map, tmp_path, monkeypatch,
         def stream_map(self, *args, **options):
             return super().stream_map(*args, look_ahead=64, **options)
 
-    monkeypatch.setattr(map_module, "InnerClient", Near)
+    monkeypatch.setattr(run_module, "InnerClient", Near)
     os.mkfifo(tmp_path / "pipe")
     reading = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     requests = []
@@ -233,7 +233,7 @@ def test_a_closed_stream_that_is_needed_is_named(shell, cli_map, monkeypatch, tm
     source = write_rows(tmp_path / "in.jsonl", rows_of(2))
     done = shell('exec "$@" >&-', source)
     assert (done.returncode, done.stderr) == (2, b"Error: stdout is closed; give -o OUT\n")
-    monkeypatch.setattr(map_module, "CLOSED", {0})
+    monkeypatch.setattr(run_module, "CLOSED", {0})
     result = cli_map("-", "-o", out)
     assert (result.exit_code, result.stderr) == (2, "Error: stdin is closed; give a path as IN\n")
     assert server.requests == 0
@@ -292,7 +292,7 @@ def test_an_outage_is_told_and_outlasts_no_patience(spawn, server, out):
 
 def test_without_a_terminal_there_is_a_line_a_minute(cli_map, tmp_path, out, server, monkeypatch):
     """The minute is a twentieth of a second here, and the line comes with the tick."""
-    monkeypatch.setattr(map_module, "ProgressLines", partial(ProgressLines, every_s=0.05))
+    monkeypatch.setattr(run_module, "ProgressLines", partial(ProgressLines, every_s=0.05))
     server.set_faults("stall,count=1")
     source = write_rows(tmp_path / "in.jsonl", rows_of(5))
     options = ["--timeout", 0.4, "--max-batch-size", 1, "--unordered"]
@@ -308,7 +308,7 @@ def test_without_a_terminal_there_is_a_line_a_minute(cli_map, tmp_path, out, ser
 
 
 def test_an_outage_is_told_again_each_minute(cli, tmp_path, out, server, monkeypatch):
-    monkeypatch.setattr(map_module, "Job", partial(Job, repeat_s=0.1))
+    monkeypatch.setattr(run_module, "Job", partial(Job, repeat_s=0.1))
     source = write_rows(tmp_path / "in.jsonl", rows_of(1))
     options = ["--base-url", "http://127.0.0.1:1/v1", "--model", "m", "--prompt", "{text}", "--timeout", 0.7]
     told = cli("map", source, "-o", out, *options)

@@ -25,6 +25,7 @@ import anyio
 from batchclient.errors import BatchClientError, ConfigError, JournalFailed
 from batchclient.journal import Journal
 from batchclient.journal.journal import journal_of
+from batchclient.journal.of_file import FileJournal, NotKept
 
 if TYPE_CHECKING:
     from batchclient._core.messages import Request, Shape
@@ -54,11 +55,14 @@ class _Row(Protocol):
     own_id: str | None
     attempts: int
     reused: bool
+    unusable: bool
     request: Request | None
     answer: Any
     error: Exception | None
 
     def reuse(self, answer: Any, error: Exception | None, attempts: int) -> None: ...
+
+    def set_exception(self, error: BaseException) -> None: ...
 
 
 class _Owner(Protocol):
@@ -79,6 +83,7 @@ class Journaled:
         describe: returns the call's name, the template and the shape, once the model is known.
         by_template: whether those are all that makes the prompts.
         again: makes of a kept answer the caller's, such as its ``parsed``.
+        of_file: what a job from file to file asks for.
 
     Attributes:
         owner: a weak reference to the map.
@@ -97,8 +102,10 @@ class Journaled:
         describe: Callable[[], tuple[str, str | None, Shape]],
         by_template: bool,
         again: Callable[[Any], Any] | None,
+        of_file: FileJournal | None = None,
     ) -> None:
         self._journal = journal
+        self.of_file: FileJournal | None = of_file
         self._resume = resume
         self._retry_failed = retry_failed
         self._accept_changed = accept_changed
@@ -160,6 +167,8 @@ class Journaled:
             self._opened, self._runner = anyio.Event(), runner
             self._group_rows = max(1, min(self._journal.commit_rows, look_ahead // _GROUPS_OPEN))
             call, template, shape = self._describe()
+            if self.of_file is not None:
+                template = self.of_file.template
             # Model and parameters are in the shape's key; server, key and priority are not.
             config = sha256(json.dumps([call, template]).encode() + shape.answer_key).hexdigest()
             self._writer = Writer(self._journal, runner.backend.call_soon_threadsafe, self._give_up)
@@ -167,6 +176,12 @@ class Journaled:
         await self._opened.wait()
         if self._refusal is not None:
             raise self._refusal
+        if self.of_file is not None:
+            self.of_file.bind(self._note)
+
+    def _note(self, name: str, value: str) -> None:
+        if self._writer is not None and not self._is_over:
+            self._writer.note(name, value, self._on_trouble)
 
     def _on_opened(self, refusal: BatchClientError | None) -> None:
         assert self._opened is not None
@@ -179,7 +194,7 @@ class Journaled:
     def enter(self, row: _Row, request: Request) -> None:
         """Send a row, or look it up first."""
         self._under_way += 1
-        if not self._has_rows:
+        if not self._has_rows and (self.of_file is None or not self.of_file.only_kept):
             self._runner.submit(request, may_wait=True)
             return
         self._asked.append(row)
@@ -187,6 +202,36 @@ class Journaled:
             self._ask()
         elif len(self._asked) == 1:
             self._runner.backend.call_soon(self._ask)
+
+    @property
+    def skips(self) -> bool:
+        """Whether the next document is one that the output has."""
+        return self.of_file is not None and self.of_file.skips
+
+    def skip(self, key: bytes, document: Any) -> None:
+        """Take in a document that the output has.
+
+        Raises:
+            CoverChanged: the first documents are others than those that the output has.
+        """
+        assert self.of_file is not None
+        self.of_file.skip(key, document)
+        self._runner.reused += 1
+
+    def key_without_request(self, document: Any, error: Exception) -> bytes | None:
+        """Return the identity of a document that makes no request, if such a row has a record."""
+        return None if self.of_file is None else self.of_file.identify(document, error)
+
+    def taken(self, row: Any) -> None:
+        """Count a row that is handed out."""
+        if self.of_file is not None and hasattr(row, "key"):
+            self.of_file.coverage.add(row.key, row.document)
+
+    def enter_failed(self, row: _Row, error: Exception) -> None:
+        """Take in a row that makes no request: it fails for good."""
+        row.unusable = True
+        self._under_way += 1
+        row.set_exception(error)
 
     def _ask(self) -> None:
         rows, self._asked = self._asked, []
@@ -221,6 +266,11 @@ class Journaled:
                 else:
                     owner._hand_out(row)
                 continue
+            if self.of_file is not None and self.of_file.only_kept:
+                self._under_way -= 1
+                row.reuse(None, NotKept(), 0)
+                owner._hand_out(row)
+                continue
             self._runner.submit(request, may_wait=True)
 
     def _revive(self, row: _Row, kept: Kept) -> bool:
@@ -252,7 +302,9 @@ class Journaled:
         if self._is_over:
             return
         try:
-            record = self._record_of(row.key, row.n, row.own_id, row.answer, row.error, row.attempts)
+            record = self._record_of(
+                row.key, row.n, row.own_id, row.answer, row.error, row.attempts, is_final=row.unusable
+            )
         except Exception as error:  # an answer that no server of today gives
             failed = JournalFailed(f"an answer cannot be written to a journal: {type(error).__name__}")
             failed.__cause__ = error
@@ -368,7 +420,13 @@ def make_journaled(
     Raises:
         ConfigError: an argument is wrong, or needs a journal.
     """
-    kept_in = journal_of(journal, resume=resume, retry_failed=retry_failed, accept_changed=accept_changed)
+    of_file = journal if isinstance(journal, FileJournal) else None
+    kept_in = journal_of(
+        journal if of_file is None else of_file.journal,
+        resume=resume,
+        retry_failed=retry_failed,
+        accept_changed=accept_changed,
+    )
     if kept_in is None:
         return None
     return Journaled(
@@ -377,6 +435,7 @@ def make_journaled(
         retry_failed=retry_failed,
         accept_changed=accept_changed,
         describe=describe,
-        by_template=by_template,
+        by_template=by_template or of_file is not None,
         again=again,
+        of_file=of_file,
     )

@@ -34,6 +34,7 @@ class Row:
         "own_id",
         "request",
         "reused",
+        "unusable",
     )
     key: bytes
     n: int
@@ -51,6 +52,8 @@ class Row:
         self.error: Exception | None = None
         self.attempts: int = 0
         self.reused: bool = False
+        self.unusable: bool = False
+        """Whether the document makes no request."""
         self.ended: bool = False
         """Whether the row has its answer or its error."""
         self.finished: bool = False

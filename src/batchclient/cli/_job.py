@@ -25,13 +25,15 @@ from types import FrameType
 from typing import Any
 
 from batchclient import BatchClient, MapResult, Statistics
+from batchclient.cli._durable import Durable
 from batchclient.cli._failures import Failures
 from batchclient.cli._progress import ProgressBar, ProgressLines, Snapshot, log_to
 from batchclient.cli._rows import to_line
-from batchclient.errors import AuthenticationFailed, BadRequest, ConnectFailed, NotFound
+from batchclient.errors import AuthenticationFailed, BadRequest, ConnectFailed, JournalFailed, NotFound
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.statuses import of_signal
 from batchclient.jobs.writer import Writer
+from batchclient.journal.of_file import NotKept
 from batchclient.maps import Map
 
 __all__ = ["Job"]
@@ -43,6 +45,12 @@ _REPEAT_S = 60.0
 """Seconds from one word about an outage to the next."""
 _REFUSALS_TO_GIVE_UP = 256
 """After so many rows refused alike, and none successful, no later row would do better."""
+_MARK_S = 1.0
+"""Seconds from one mark of the output's place to the next."""
+_REFUSED = (AuthenticationFailed, NotFound, BadRequest)
+"""Rows that fail so are held back until one row has succeeded, or failed in another way."""
+_OF_THE_COMMAND = {AuthenticationFailed.__name__, NotFound.__name__}
+"""These errors tell of the key and the model: where every row has one, no row is written."""
 _OF_EVERY_ROW = (AuthenticationFailed, NotFound, ConnectFailed)
 """Errors of these kinds are alike whatever their words are, other refusals by equal words."""
 
@@ -63,6 +71,8 @@ class Job:
         packed: write vectors as base64.
         repeats: whether an outage is told again every minute.
         columns: the fields of the input to write beside ``id``; ``None``: all.
+        durable: what keeps the rows, if something does.
+        patience_s: how long a full disk of the output is waited for.
         resolve: gives a row the answer of an equal row; ``None`` where that is not there.
         refusals: the job gives up after so many rows refused alike, without a success.
         repeat_s: the minute of ``repeats``.
@@ -71,6 +81,12 @@ class Job:
         refusals: the argument.
         failures: the rows that failed.
         succeeded: rows that did not.
+        reused: rows that the journal or the output had, failed ones included.
+        failed_again: the failed rows among them that were written again.
+        missing: rows of a journal to be published that it does not have.
+        is_refused: whether nothing was written, since the servers refuse the key or the model, or
+            refuse every row alike.
+        journal_error: why the journal took no more rows, if so.
         signal: the signal behind the end, such as SIGINT for Ctrl-C; ``None`` after a job in full.
         fault: why the input failed, if so.
         stopped_by: the kind of error behind giving up, if so.
@@ -95,6 +111,8 @@ class Job:
         packed: bool = False,
         repeats: bool = True,
         columns: Collection[str] | None = None,
+        durable: Durable | None = None,
+        patience_s: float = 0.0,
         resolve: Callable[[MapResult], MapResult | None] | None = None,
         refusals: int = _REFUSALS_TO_GIVE_UP,
         repeat_s: float = _REPEAT_S,
@@ -102,9 +120,19 @@ class Job:
         self.refusals = refusals
         self._packed = packed
         self._columns = columns
+        self._durable = durable
+        self._may_be_refused = durable is None or not durable.answered_before
+        self._held: list[bytes] = []
+        self._mark_at = 0.0
         self._resolve = resolve
         self.failures = Failures()
         self.succeeded = 0
+        self.reused = 0
+        self.failed_again = 0
+        self.missing = 0
+        self.is_refused = False
+        self.journal_error: JournalFailed | None = None
+        self._is_complete = False
         self.signal: int | None = None
         self.fault = ""
         self.requests = 0
@@ -125,7 +153,7 @@ class Job:
         self.seconds = 0.0
         self._client = client
         self._results = results
-        self._writer = Writer(output)
+        self._writer = Writer(output, patience_s=patience_s, on_full=self._on_full)
         self._progress = progress
         self._left: list[MapResult[Any]] = []
         self._task: asyncio.Task[None] | None = None
@@ -141,9 +169,47 @@ class Job:
         return self._writer.written
 
     @property
+    def read(self) -> int:
+        """Rows of the input that are done with."""
+        return self.succeeded + self.failures.total + self._covered
+
+    @property
+    def answered(self) -> int:
+        """Rows that were sent and have an answer."""
+        return self.succeeded - (self.reused - self._covered - self.failed_again)
+
+    @property
+    def failed(self) -> int:
+        """Rows that failed in this run."""
+        return self.failures.total - self.failed_again
+
+    @property
+    def failed_in_output(self) -> int:
+        """Rows that failed, in this run or before."""
+        return self.failures.total + (0 if self._durable is None else self._durable.failed_before)
+
+    @property
+    def _covered(self) -> int:
+        return 0 if self._durable is None else self._durable.covered.rows
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows of the input are in the output."""
+        return self._is_complete and self.wrote_all
+
+    @property
+    def wrote_all(self) -> bool:
+        """Whether the output has taken all rows given to it."""
+        return self.output_error is None and not self._writer.is_given_up and not self._held
+
+    @property
     def output_error(self) -> OSError | None:
         """Why the output took no more rows, if so."""
         return self._writer.error
+
+    def fail_to_end(self, error: OSError) -> None:
+        """Take the reason why the end could not be written down."""
+        self._writer.error = self._writer.error or error
 
     @property
     def reader_is_gone(self) -> bool:
@@ -181,16 +247,26 @@ class Job:
         finally:
             if slow is not None:
                 slow.cancel()
+        if self._durable is not None:
+            # The journal is there before the output.
+            await self._results.begin()
         await self._writer.open()
+        if self._durable is not None:
+            self.reused = self._covered
+            self._durable.opened(lambda: self.failures.total)
 
     async def _map(self) -> None:
         self._tick()
         is_complete = False
         try:
-            is_complete = await self._unless_stopped(self._write_all) and not (self.stopped_by or self.fault)
+            is_complete = await self._unless_stopped(self._write_all) and not (
+                self.stopped_by or self.fault or self.journal_error is not None
+            )
             await self._results.aclose()
             for result in self._left:
                 self._write(result)
+            is_complete = self._end_holding() and is_complete
+            self._is_complete = is_complete
         finally:
             statistics = self._client.statistics()
             self.requests = statistics.batches
@@ -231,13 +307,15 @@ class Job:
                 self._write(result)
                 if not self._keep_going and self._is_hopeless(result.error):
                     assert self._refusal is not None
-                    self._left = self._results.finished()
+                    self._left = [] if self._durable is not None else self._results.finished()
                     self.stopped_by = self._refusal[0]
                     return
                 if self._writer.is_full:
                     await self._writer.room()
                 if self.output_error is not None:
                     return
+        except JournalFailed as error:
+            self.journal_error = error
         except OSError as error:  # only the input raises here: the error of a row is in the row
             self.fault = f"the input cannot be read any further: {reason_of(error)}"
 
@@ -248,6 +326,12 @@ class Job:
             if resolved is None:
                 return
             result = resolved
+        if result.reused:
+            if isinstance(result.error, NotKept):
+                self.missing += 1
+                return
+            self.reused += 1
+            self.failed_again += result.error is not None
         if result.error is None:
             self.succeeded += 1
         else:
@@ -255,7 +339,31 @@ class Job:
             if self._on_unreachable is not None and isinstance(result.error, ConnectFailed):
                 self._on_unreachable()
                 self._on_unreachable = None
-        self._writer.put(to_line(result, packed=self._packed, columns=self._columns))
+        line = to_line(result, packed=self._packed, columns=self._columns)
+        if self._may_be_refused and not self._keep_going:
+            if isinstance(result.error, _REFUSED):
+                self._held.append(line)
+                return
+            self._may_be_refused = False
+            self._release()
+        self._writer.put(line)
+
+    def _release(self) -> None:
+        held, self._held = self._held, []
+        for line in held:
+            self._writer.put(line)
+
+    def _end_holding(self) -> bool:
+        """Write the rows that were held back, unless the fault is in the command; return whether."""
+        if not self._held:
+            return True
+        kinds = self.failures.by_type.keys()
+        self.is_refused = bool(self.stopped_by) or kinds <= _OF_THE_COMMAND
+        if self.is_refused:
+            self._held = []
+        else:
+            self._release()
+        return not self.is_refused
 
     def _is_hopeless(self, error: Exception | None) -> bool:
         """Whether a row's error is one refusal too many; asked for each written row."""
@@ -272,7 +380,15 @@ class Job:
             return False
         # In input order rows that succeeded may wait to be written.
         self._keep_going = self._client.statistics().succeeded > 0
+        if self._keep_going:
+            self._release()
         return not self._keep_going
+
+    def _on_full(self, reason: str) -> None:
+        if reason:
+            self._progress.say(f"the output cannot be written ({reason}): no further rows are read; it is tried again")
+        else:
+            self._progress.say("the output can be written again")
 
     # Every quarter of a second ---------------------------------------------------------------------------------------
 
@@ -280,6 +396,10 @@ class Job:
         statistics = self._client.statistics()
         self._show(statistics)
         self._watch_outages(statistics)
+        now = time.monotonic()
+        if self._durable is not None and now >= self._mark_at and not self._held:
+            self._mark_at = now + _MARK_S
+            self._durable.mark(self._writer)
         if self.output_error is not None:
             self._stop()
         self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
@@ -343,8 +463,9 @@ class Job:
         if self._task is None or not self._may_cancel:
             return
         self._may_cancel = False
-        if self.output_error is None:
-            # Cancelling the map drops its rows, also finished rows behind an unfinished one.
+        if self.output_error is None and self._durable is None:
+            # Cancelling the map drops its rows, also finished rows behind an unfinished one. A
+            # journal has these rows, and the output goes on in the input's order.
             self._left = self._results.finished()
         self._task.cancel()
 

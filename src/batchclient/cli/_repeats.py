@@ -20,7 +20,7 @@ from batchclient.errors import ConfigError
 from batchclient.jobs import BadRow, Row
 from batchclient.types import MapResult
 
-__all__ = ["Repeats", "fingerprint_of", "written"]
+__all__ = ["Repeats", "fingerprint_of", "is_repeated", "written"]
 
 
 def written(prompt: Any, *, chat: bool) -> tuple[bytes, Any]:
@@ -50,6 +50,11 @@ class _Repeated(Exception):
     def __init__(self, key: int) -> None:
         super().__init__("an equal row is asked")
         self.key = key
+
+
+def is_repeated(error: Exception | None) -> bool:
+    """Whether a row was not asked, since an equal row is."""
+    return isinstance(error, _Repeated)
 
 
 class Repeats:

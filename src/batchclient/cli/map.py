@@ -10,34 +10,22 @@ Rules:
 
 from __future__ import annotations
 
-import asyncio
 import math
-import os
-import sys
-import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
-from functools import partial
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
-from batchclient._client.connections import shown
-from batchclient.cli._dry_run import DryRun
-from batchclient.cli._job import Job
-from batchclient.cli._progress import ProgressBar, ProgressLines, say
-from batchclient.cli._prompts import Prompts, check_columns, template_from
+from batchclient.cli._map_options import MapOptions, RowOptions, kept_from
+from batchclient.cli._progress import say
+from batchclient.cli._prompts import template_from
 from batchclient.cli._refusal import (
     BACKENDS,
     PRESETS,
     RENAMED,
-    Call,
     Refusal,
     call_from,
     concurrency_from,
     headers_from,
-    in_options,
     one_of,
     output_from,
     packed_from,
@@ -45,27 +33,15 @@ from batchclient.cli._refusal import (
     refusal_of,
     refusal_of_file,
 )
-from batchclient.cli._repeats import Repeats
-from batchclient.cli._rows import ADDED_BY, blame
-from batchclient.cli._servers import KEY_HINT, ServerOptions, server_options
-from batchclient.client import InnerClient
-from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError, ConnectFailed, DeadlineExceeded
-from batchclient.jobs import Row
-from batchclient.jobs.output import Output, reason_of
+from batchclient.cli._run import run_map
+from batchclient.cli._servers import server_options
+from batchclient.errors import ConfigError
 from batchclient.jobs.readers import columns_from, form_from
-from batchclient.jobs.rows import Format
-from batchclient.jobs.shards import Shard, sample_from, shard_from
-from batchclient.jobs.source import Source, open_source
-from batchclient.jobs.statuses import Status, of_signal
+from batchclient.jobs.shards import sample_from, shard_from
+from batchclient.jobs.statuses import Status
 from batchclient.options import Batching, Http
-from batchclient_script import CLOSED
 
-__all__ = ["MapOptions", "map_rows", "run_map"]
-
-_WITHOUT_SERVER = {ConnectFailed.__name__, DeadlineExceeded.__name__}
-"""How every row fails where no server is there."""
-_SOON_S = 0.2
-"""A file whose lines are counted within this time has a total from the first, seconds."""
+__all__ = ["map_rows"]
 
 
 def _refuse(parameter: typer.CallbackParam, value: str | None) -> None:
@@ -184,6 +160,34 @@ def map_rows(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace OUT where it exists, once all rows are written.")
     ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the job of OUT.job; begin it if there is none.")
+    ] = False,
+    retry_failed: Annotated[
+        str,
+        typer.Option(
+            metavar="none|transient|all",
+            help="With --resume: the failed rows that run again (default: transient, those that may succeed now).",
+        ),
+    ] = "transient",
+    accept_changed: Annotated[
+        bool,
+        typer.Option(
+            "--accept-changed", help="With --resume: also where the template, a parameter or the model changed."
+        ),
+    ] = False,
+    journal: Annotated[
+        str | None, typer.Option(metavar="DIR", help="The job's folder, instead of OUT.job (BATCHCLIENT_JOURNAL_DIR).")
+    ] = None,
+    no_journal: Annotated[
+        bool, typer.Option("--no-journal", help="Keep no journal: the job cannot be resumed.")
+    ] = False,
+    reuse: Annotated[
+        list[str] | None, typer.Option(metavar="JOB", help="Take answers from this job's folder, too; repeatable.")
+    ] = None,
+    disk_patience: Annotated[
+        float, typer.Option(metavar="S", help="Wait S seconds for a full disk, then end with status 4.")
+    ] = 600.0,
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Go on although rows are refused alike and none succeeds.")
     ] = False,
@@ -247,6 +251,16 @@ def map_rows(
             system=system,
             dry_run=dry_run,
             dedupe=dedupe,
+            kept=kept_from(
+                resume=resume,
+                retry_failed=retry_failed,
+                accept_changed=accept_changed,
+                journal=journal,
+                no_journal=no_journal,
+                reuse=reuse or [],
+                disk_patience_s=disk_patience,
+                overwrite=overwrite,
+            ),
         )
         status = run_map(options)
     except ConfigError as error:
@@ -265,312 +279,3 @@ def _seconds(option: str, value: float | None) -> float | None:
     if value is not None and not 0 < value < math.inf:
         raise Refusal(f"{option}: a number of seconds above 0, not {value:g}")
     return value
-
-
-@dataclass(frozen=True, slots=True)
-class RowOptions:
-    """Which rows of the input are mapped, and what is kept of them.
-
-    Args:
-        form: the form of the input, if given.
-        columns: the fields to write beside ``id``; ``None``: all.
-        shard: the part of the input.
-        sample: the share of the rows.
-        first: rows to map from the beginning, of the part and the share; ``None`` for all.
-    """
-
-    form: Format | None = None
-    columns: Sequence[str] | None = None
-    shard: Shard | None = None
-    sample: Fraction | None = None
-    first: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MapOptions:
-    """The settings of a map job.
-
-    Args:
-        source, output: paths, or ``-``.
-        prompt: the template.
-        rows: which rows are mapped.
-        server: where the servers are, with the model and the key.
-        client: further arguments of ``BatchClient``.
-        params: of the server.
-        timeout_s: of a row.
-        outage_patience_s: how long every server may be away, if there is a bound.
-        ordered: whether rows keep their order.
-        quiet: neither progress nor summary.
-        overwrite: whether an existing output may be replaced.
-        keep_going: whether the job goes on when all rows fail alike.
-        call: the call made for each row, in ``stream_map``'s words.
-        packed: whether vectors are written as base64.
-        system: the text of a chat's system message, if there is one.
-        dry_run: generate nothing, and report.
-        dedupe: whether rows with equal prompts are asked once.
-    """
-
-    source: str
-    output: str
-    prompt: str
-    rows: RowOptions
-    server: ServerOptions
-    client: dict[str, Any]
-    params: dict[str, Any]
-    timeout_s: float | None
-    ordered: bool
-    quiet: bool
-    overwrite: bool = False
-    keep_going: bool = False
-    call: Call = "complete"
-    packed: bool = False
-    outage_patience_s: float | None = None
-    system: str | None = None
-    dry_run: bool = False
-    dedupe: bool = False
-
-
-def run_map(options: MapOptions) -> int:
-    """Run a map job; return the exit status.
-
-    Raises:
-        Refusal: the job cannot begin. Nothing was sent, and the output is as it was.
-    """
-    server = options.server
-    if options.source == "-" and 0 in CLOSED:
-        raise Refusal("stdin is closed; give a path as IN")
-    if options.output == "-" and 1 in CLOSED:
-        raise Refusal("stdout is closed; give -o OUT")
-    try:
-        with _open(options) as source:
-            if options.dry_run:
-                return _dry_run(options, source)
-            with _output(options, source) as output:
-                job = _make_job(options, source, output)
-                asyncio.run(job.run())
-            left = source.count() - job.written if job.stopped_by or job.no_server else 0
-    except ConfigError as error:
-        raise refusal_of(error, options.params, server.variables) from None
-    except BatchClientError as error:
-        # The error of a row is in the row. Here the question for the model has failed.
-        message = str(error).partition(" (asked for its model")[0]
-        refused = isinstance(error, AuthenticationFailed)
-        hint = "" if refused else " (--model names one)"
-        key = KEY_HINT if refused and not server.has_key else ""
-        say(f"Error: the server was asked for its model{hint}: {in_options(message)}{key}")
-        return Status.USAGE if refused else Status.NO_SERVER
-    _report(job, options, output, left)
-    return _status(job)
-
-
-def _output(options: MapOptions, source: Source) -> Output:
-    """Check the output.
-
-    Raises:
-        ConfigError: the output cannot be, or another command is writing it.
-    """
-    output = Output(options.output, source=os.fstat(source.file.fileno()), overwrite=options.overwrite)
-    if output.warning and not options.quiet:
-        say(output.warning)
-    return output
-
-
-def _open(options: MapOptions) -> Source:
-    """Open the input.
-
-    Raises:
-        Refusal: the input cannot be read, or the output would have two fields of one name.
-    """
-    rows = options.rows
-    added = ADDED_BY[options.call]
-    taken = [name for name in rows.columns or () if name in added]
-    if taken:
-        raise Refusal(f"--columns: the output adds {taken[0]!r} itself")
-    if not options.source:
-        raise Refusal("IN is empty; give a path, or - for stdin")
-    try:
-        return open_source(
-            options.source,
-            rows.form,
-            shard=rows.shard,
-            sample=rows.sample,
-            # Fields that are not written may have any name.
-            reserved=added if rows.columns is None else (),
-            most=rows.first,
-        )
-    except OSError as error:
-        # A directory cannot be opened either; its message says so.
-        raise Refusal(f"{options.source}: {reason_of(error)}") from None
-    except ConfigError as error:
-        raise refusal_of_file(error) from None
-
-
-def _begin(options: MapOptions, source: Source) -> tuple[InnerClient, Callable[[Row], Any]]:
-    """Check the options as far as possible without sending; return the client and the prompts."""
-    if options.dedupe:
-        _check_dedupe(options, source)
-    client = InnerClient(**options.server.arguments, **options.client)
-    prompts = Prompts(options.prompt, options.call, options.system)
-    columns = options.rows.columns or ()
-    try:
-        first = source.first()
-    except OSError as error:
-        raise Refusal(f"{source.name}: {reason_of(error)}") from None
-    except ConfigError as error:
-        raise refusal_of_file(error) from None
-    if first is not None:
-        prompts.check_first(first, source)
-        check_columns(columns, first, source)
-    return client, blame(prompts.function(), columns)
-
-
-def _check_dedupe(options: MapOptions, source: Source) -> None:
-    """Refuse what equal rows cannot share.
-
-    Raises:
-        Refusal: the input cannot be read twice, or rows are written as they finish.
-    """
-    if not options.ordered:
-        raise Refusal("--dedupe: a row may wait for the answer of an equal row; leave --unordered out")
-    if options.source == "-" or not source.is_regular:
-        raise Refusal(f"--dedupe: IN is read twice, and {source.name} can be read once; give a file")
-
-
-def _make_job(options: MapOptions, source: Source, output: Output) -> Job:
-    client, prompt_of = _begin(options, source)
-    repeats = _repeats(options, source, prompt_of) if options.dedupe else None
-    results = client.stream_map(
-        source.rows(),
-        prompt_of if repeats is None else repeats.prompt_of,
-        call=options.call,
-        ordered=options.ordered,
-        timeout_s=options.timeout_s,
-        **options.params,
-    )
-    # A bar and rows on one terminal would write over each other.
-    writes_to_terminal = options.output == "-" and sys.stdout.isatty()
-    total: Callable[[], int | None] = lambda: None  # noqa: E731
-    if not options.quiet:
-        total = _InThread(source.expected)
-    progress: ProgressBar | ProgressLines
-    if sys.stderr.isatty() and not options.quiet and not writes_to_terminal:
-        progress = ProgressBar(total=total)
-    else:
-        progress = ProgressLines(shown=not options.quiet and not writes_to_terminal, total=total)
-    return Job(
-        client,
-        results,
-        output,
-        progress,
-        outage_patience_s=options.outage_patience_s,
-        on_unreachable=None if options.quiet else partial(_say_unreachable, progress.say, options.server.urls),
-        on_asking=None if options.quiet else partial(_say_asking, progress.say),
-        keep_going=options.keep_going,
-        packed=options.packed,
-        columns=options.rows.columns,
-        resolve=None if repeats is None else repeats.resolve,
-        repeats=not options.quiet,
-    )
-
-
-class _InThread:
-    """A number that takes time to find; calling gives ``None`` until the number is found."""
-
-    def __init__(self, find: Callable[[], int | None]) -> None:
-        self._found: int | None = None
-
-        def run() -> None:
-            try:
-                self._found = find()
-            except OSError:  # the job meets the same error, and tells it
-                return
-
-        thread = threading.Thread(target=run, daemon=True, name="batchclient-counter")
-        thread.start()
-        thread.join(_SOON_S)
-
-    def __call__(self) -> int | None:
-        return self._found
-
-
-def _repeats(options: MapOptions, source: Source, prompt_of: Callable[[Row], Any]) -> Repeats:
-    """Read the input for the first time.
-
-    Raises:
-        Refusal: the input cannot be read.
-    """
-    try:
-        with _open(options) as again:
-            return Repeats(again.read(), prompt_of, chat=options.call == "chat")
-    except OSError as error:
-        raise Refusal(f"{source.name}: {reason_of(error)}") from None
-
-
-def _dry_run(options: MapOptions, source: Source) -> int:
-    if options.output != "-":
-        # The report may go anywhere, and rows go where the job's may.
-        with _output(options, source):
-            pass
-    options.client.update(detect=True, server_metrics=False)
-    client, prompt_of = _begin(options, source)
-    # Wrong parameters are refused as by the job itself.
-    client.stream_map((), prompt_of, call=options.call, timeout_s=options.timeout_s, **options.params)
-    dry_run = DryRun(client, source, prompt_of, call=options.call, max_tokens=options.params.get("max_tokens"))
-    try:
-        asyncio.run(dry_run.run())
-    except OSError as error:
-        say(f"Error: the input cannot be read any further: {reason_of(error)}")
-        return Status.FAILED
-    typer.echo(dry_run.report())
-    return Status.FAILED if dry_run.unusable or dry_run.failed else Status.OK
-
-
-def _say_unreachable(tell: Callable[[str], None], base_urls: Sequence[str]) -> None:
-    tell(f"no connection to {' or '.join(map(shown, base_urls))}; rows fail until it is back")
-
-
-def _say_asking(tell: Callable[[str], None]) -> None:
-    tell("waiting for the server to say which model it has (--model names one)")
-
-
-def _report(job: Job, options: MapOptions, output: Output, left: int) -> None:
-    """Report on stderr how the job ended."""
-    rate = job.written / job.seconds if job.seconds else 0.0
-    rows = f"{job.written:,} {'row' if job.written == 1 else 'rows'}"
-    summary = f"{rows} to {output.where} in {job.seconds:.1f} s, {rate:,.0f} rows/s, requests sent: {job.requests:,}"
-    if any(job.tokens):
-        summary += f", tokens: {job.tokens[0]:,} in, {job.tokens[1]:,} out"
-    if job.failures.total:
-        summary += f"; failed: {job.failures.total:,}"
-    if job.out_of_use:
-        summary += f"; in the end {' and '.join(job.out_of_use)}"
-    for line in job.failures.lines():
-        without_key = AuthenticationFailed.__name__ in line and not options.server.has_key
-        summary += f"\n{in_options(line)}{KEY_HINT if without_key else ''}"
-    if job.fault:
-        say(f"Error: {job.fault}")
-    if job.output_error is not None and not job.reader_is_gone:
-        say(f"Error: {output.name}: the output cannot be written: {reason_of(job.output_error)}")
-    if job.no_server:
-        say(f"Error: gave up: {job.no_server}; rows left out: {left:,}")
-    elif left:
-        say(
-            f"Error: stopped: no row succeeded, and {job.refusals} failed alike with {job.stopped_by}; rows left out: "
-            f"{left:,} (--keep-going tries them all)"
-        )
-    if job.signal is not None:
-        summary = f"Interrupted: {summary}"
-    if not options.quiet and not job.reader_is_gone:
-        say(summary)
-
-
-def _status(job: Job) -> int:
-    """Return the exit status of a job that has ended."""
-    if job.signal is not None:
-        return of_signal(job.signal)
-    if job.output_error is not None and not job.reader_is_gone:
-        return Status.DISK_FULL
-    kinds = job.failures.by_type.keys()
-    if job.no_server or (kinds and kinds <= _WITHOUT_SERVER and job.is_cut_off and not job.succeeded):
-        return Status.NO_SERVER
-    return Status.FAILED if kinds or job.fault or job.reader_is_gone else Status.OK

@@ -10,12 +10,14 @@ Rules:
 - One command at a time owns a file (``owner``). Without locks, a left-over ``OUT.part`` is refused,
   since nobody can tell whose the file is.
 - A device or a pipe has nothing to lose: no lock, no ``OUT.part``.
+- The file of a job with a journal is continued: cut where the journal says, and written from there.
 - A file without a row is removed, unless all rows (none) have been written.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 import sys
@@ -26,7 +28,7 @@ from typing import Self
 from batchclient.errors import ConfigError
 from batchclient.jobs.owner import Owner
 
-__all__ = ["Output", "reason_of"]
+__all__ = ["Output", "reason_of", "sync", "sync_folder"]
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 _NO_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOSYS})
@@ -40,17 +42,21 @@ class Output:
         path: of the file, a device or a pipe; ``-`` is stdout.
         source: the status of the input, which must be another file; ``None``: no file.
         overwrite: whether an existing file may be replaced.
+        continues: whether an existing file is the work of a job that goes on (``choose``).
 
     Attributes:
         name: for messages.
         warning: a sentence to tell, if the file system keeps no locks.
         is_file: whether rows go into a regular file.
+        sha256: of what is in the file, up to where it is written.
 
     Raises:
         ConfigError: the output cannot be, or another command is writing it.
     """
 
-    def __init__(self, path: str, *, source: os.stat_result | None = None, overwrite: bool = False) -> None:
+    def __init__(
+        self, path: str, *, source: os.stat_result | None = None, overwrite: bool = False, continues: bool = False
+    ) -> None:
         if not path:
             raise ConfigError("--output is empty; give a path, or - for stdout")
         self.name: str = "stdout" if path == "-" else path
@@ -59,6 +65,10 @@ class Output:
         self._overwrite = overwrite
         self._owner: Owner | None = None
         self._part: Path | None = None
+        self._continues = continues
+        self._at: int | None = None
+        self._has_job = False
+        self.sha256: hashlib._Hash = hashlib.sha256()
         self._is_complete = False
         self._mode: int | None = None
         self._file = -1
@@ -91,6 +101,34 @@ class Output:
             return self.name
         return f"{self._part} ({self.name} is as it was)"
 
+    @property
+    def path(self) -> Path:
+        """The place of the file, links followed."""
+        assert self._path is not None and self.is_file
+        return self._path
+
+    @property
+    def part(self) -> Path:
+        """The place of the rows that are to replace the file."""
+        return self.path.with_name(f"{self.path.name}.part")
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether rows go to ``part`` first."""
+        return self._part is not None
+
+    def choose(self, *, replaces: bool, at: int | None = None) -> None:
+        """Say where the rows of a job with a journal go. ``put_in_place`` ends such a job.
+
+        Args:
+            replaces: into ``part``, to replace the file.
+            at: the offset to go on from; ``None``: the file is new.
+        """
+        self._has_job = True
+        self._part = self.part if replaces else None
+        self._at = at
+        self.sha256 = hashlib.sha256()
+
     def open(self) -> int:
         """Open the output and return its descriptor. A pipe that nobody reads may block.
 
@@ -102,6 +140,8 @@ class Output:
                 self._file = os.dup(sys.stdout.fileno())
             elif not self.is_file:
                 self._file = self._open_device(self._path)
+            elif self._at is not None:
+                self._file = self._open_at(self._part or self._path, self._at)
             elif self._part is None:
                 self._file = os.open(self._path, _NEW, 0o666)
             else:
@@ -128,16 +168,20 @@ class Output:
         own = self._part or self._path
         try:
             is_empty = not os.fstat(file).st_size
-            _sync(file)
+            sync(file)
         finally:
             os.close(file)
         if is_empty and not is_complete:
             own.unlink()
-        elif self._part is not None and is_complete:
-            self._part.rename(self._path)
-            with suppress(OSError):
-                _sync_folder(self._path.parent)
+        elif is_complete and not self._has_job:
+            self.put_in_place()
         self._is_complete = is_complete or is_empty
+
+    def put_in_place(self) -> None:
+        """Let a file that is whole take the place of the file to be replaced."""
+        if self._part is not None:
+            self._part.rename(self.path)
+            sync_folder(self.path.parent)
 
     # Checks ----------------------------------------------------------------------------------------------------------
 
@@ -166,7 +210,7 @@ class Output:
         exists = ConfigError(f"{self.name}: the file exists; give --overwrite to replace it")
         if path.is_symlink():
             target = path.resolve()
-            if self._overwrite and target.parent != path.parent.resolve():
+            if (self._overwrite or self._continues) and target.parent != path.parent.resolve():
                 raise ConfigError(f"{self.name}: a link into another folder, to {target}; name that file itself")
             self._path = path = target
         lock = path.with_name(f"{path.name}.lock")
@@ -180,9 +224,9 @@ class Output:
             # Looked at again: the file may be the work of the owner before.
             status = self._status()
             if status is not None:
-                if not self._overwrite:
+                if not self._overwrite and not self._continues:
                     raise exists
-                self._part = path.with_name(f"{path.name}.part")
+                self._part = None if self._continues else path.with_name(f"{path.name}.part")
                 self._mode = stat.S_IMODE(status.st_mode)
         except BaseException:
             self._owner.release()
@@ -197,6 +241,16 @@ class Output:
         if stat.S_ISREG(os.fstat(file).st_mode):
             os.close(file)
             raise FileExistsError
+        return file
+
+    def _open_at(self, path: Path, at: int) -> int:
+        file = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            os.ftruncate(file, at)
+            os.lseek(file, at, os.SEEK_SET)
+        except BaseException:
+            os.close(file)
+            raise
         return file
 
     def _open_part(self, part: Path) -> int:
@@ -219,7 +273,8 @@ def reason_of(error: OSError) -> str:
     return error.strerror or type(error).__name__
 
 
-def _sync(file: int) -> None:
+def sync(file: int) -> None:
+    """Wait until a file is on the disk, where the file system can tell."""
     try:
         os.fsync(file)
     except OSError as error:
@@ -227,9 +282,11 @@ def _sync(file: int) -> None:
             raise
 
 
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+def sync_folder(path: Path) -> None:
+    """Wait until a folder's names are on the disk, where the file system can tell."""
+    with suppress(OSError):
+        folder = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

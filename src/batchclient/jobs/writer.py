@@ -5,7 +5,9 @@ Rules:
   new rows meanwhile, and so no row's deadline runs while the row waits for a reader.
 - Rows travel to the thread together: 256 of them, or those of 50 ms. The thread writes them at
   once and without a buffer, so ``tail -f`` shows a row within a second.
-- An error ends the writing. A file then ends with its last whole row.
+- An error ends the writing. A file then ends with its last whole row. A full disk is an error once
+  the patience is over: until then the bytes are tried again every two seconds.
+- ``mark`` asks how far the file is on the disk: its size and its hash, at that place of the queue.
 - Whoever is in a hurry does not wait for a reader that takes nothing for half a second. A disk is
   waited for.
 """
@@ -25,7 +27,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from itertools import accumulate
 
-from batchclient.jobs.output import Output
+from batchclient.jobs.output import Output, reason_of, sync
 
 try:
     import fcntl
@@ -45,6 +47,8 @@ _PIECE_BYTES = 64 * 1024
 _STALL_S = 0.5
 """A reader that takes nothing for so long is given up by whoever is in a hurry, seconds."""
 _LOOK_S = 0.05
+_RETRY_S = 2.0
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Writer:
@@ -53,6 +57,9 @@ class Writer:
     Args:
         output: opened by the thread.
         most_rows: rows in the queue, at most, before ``is_full``.
+        patience_s: how long a full disk is waited for, seconds.
+        on_full: told the reason when the disk of a file is full, and ``""`` once there is room again.
+        retry_s: the pause before a full disk is tried again, seconds.
 
     Attributes:
         written: rows that the output has taken whole.
@@ -60,12 +67,24 @@ class Writer:
         is_given_up: whether rows were left unwritten, for a reader that takes none.
     """
 
-    def __init__(self, output: Output, *, most_rows: int = _MOST_ROWS) -> None:
+    def __init__(
+        self,
+        output: Output,
+        *,
+        most_rows: int = _MOST_ROWS,
+        patience_s: float = 0.0,
+        on_full: Callable[[str], None] | None = None,
+        retry_s: float = _RETRY_S,
+    ) -> None:
         self._output = output
+        self._patience_s = patience_s
+        self._on_full = on_full
+        self._retry_s = retry_s
+        self._hurry = threading.Event()
         self._most_rows = most_rows
         self._loop: asyncio.AbstractEventLoop
-        self._work: queue.SimpleQueue[list[bytes] | bool] = queue.SimpleQueue()
-        """Rows for the thread; at last whether they are all."""
+        self._work: queue.SimpleQueue[list[bytes] | Callable[[int, str], None] | bool] = queue.SimpleQueue()
+        """Rows for the thread, and who asks how far the file is; at last whether they are all."""
         self._together: list[bytes] = []
         self._together_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -120,6 +139,11 @@ class Writer:
         elif self._timer is None:
             self._timer = self._loop.call_later(_LINGER_S, self._hand_over)
 
+    def mark(self, on_marked: Callable[[int, str], None]) -> None:
+        """Sync the file behind the rows put so far; told are its size in bytes and its SHA-256."""
+        self._hand_over()
+        self._work.put(on_marked)
+
     @property
     def is_full(self) -> bool:
         """Whether the next row should wait for ``room``."""
@@ -148,6 +172,8 @@ class Writer:
                 await asyncio.wait_for(self._changed.wait(), _LOOK_S)
             except TimeoutError:
                 now = time.monotonic()
+                if in_a_hurry():
+                    self._hurry.set()
                 if moved != (moved := self._moved()) or not in_a_hurry() or self._is_regular:
                     since = now
                 elif now - since >= _STALL_S:
@@ -200,10 +226,15 @@ class Writer:
         self._tell(self._on_opened, None)
         while not isinstance(work := self._work.get(), bool):
             try:
+                if callable(work):
+                    self._mark(work)
+                    continue
                 if self.error is None:
                     self._write(work)
             except Exception as error:  # whatever it is, somebody waits for the end
                 self.error = OSError(errno.EIO, f"{type(error).__name__}: {error}")
+            if callable(work):
+                continue
             self._taken += len(work)
             self._tell(self._on_progress, sum(map(len, work)))
         try:
@@ -211,6 +242,18 @@ class Writer:
         except OSError as error:
             self.error = self.error or error
         self._tell(self._on_end)
+
+    def _mark(self, on_marked: Callable[[int, str], None]) -> None:
+        """Sync the file, and tell how far it is."""
+        if self.error is None and self._is_regular:
+            try:
+                sync(self._file)
+                size = os.lseek(self._file, 0, os.SEEK_CUR)
+            except OSError as error:
+                # After a failed fsync the file cannot be trusted: the system may have dropped its pages.
+                self.error = error
+                return
+            self._tell(on_marked, size, self._output.sha256.hexdigest())
 
     def _tell(self, function: Callable[..., None], *args: object) -> None:
         try:
@@ -226,7 +269,10 @@ class Writer:
         try:
             while done < size:
                 piece = data[done:] if self._is_regular else data[done : done + _PIECE_BYTES]
-                done += self._write_piece(piece)
+                count = self._write_piece(piece)
+                if self._is_regular:
+                    self._output.sha256.update(piece[:count])
+                done += count
                 if done < size:
                     ends = ends or list(accumulate(map(len, lines)))
                     self.written = before + bisect_right(ends, done)
@@ -238,6 +284,7 @@ class Writer:
             self.error = error
 
     def _write_piece(self, piece: memoryview) -> int:
+        full_since: float | None = None
         while True:
             try:
                 count = os.write(self._file, piece)
@@ -245,8 +292,25 @@ class Writer:
                 # Somebody else has set the pipe not to block.
                 select.select([], [self._file], [])
                 continue
+            except OSError as error:
+                if error.errno not in _FULL or not self._is_regular:
+                    raise
+                now = time.monotonic()
+                if full_since is None:
+                    full_since = now
+                    self._tell_full(reason_of(error))
+                if self._hurry.is_set() or now - full_since >= self._patience_s:
+                    raise
+                self._hurry.wait(self._retry_s)
+                continue
+            if full_since is not None:
+                self._tell_full("")
             self._moved_bytes += count
             return count
+
+    def _tell_full(self, reason: str) -> None:
+        if self._on_full is not None and self._patience_s:
+            self._tell(self._on_full, reason)
 
     def _cut(self, partial_bytes: int) -> None:
         """Take the beginning of a row off the end of a file, where nobody else has written."""

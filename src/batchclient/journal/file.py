@@ -12,14 +12,14 @@ Rules:
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from batchclient.errors import ConfigError, JournalFailed
-from batchclient.journal.records import Damaged, Record, check
+from batchclient.journal.records import ANSWERED, Damaged, Record, check
 
 __all__ = ["Found", "JournalFile", "Pair", "is_of_the_disk"]
 
@@ -33,7 +33,7 @@ CREATE TABLE row(
     seq INTEGER PRIMARY KEY, key BLOB NOT NULL, n INTEGER NOT NULL, id TEXT, state INTEGER, attempts INTEGER,
     crc INTEGER, error TEXT, body BLOB, UNIQUE(key, n)
 );
-CREATE TABLE part(n INTEGER PRIMARY KEY, path TEXT, first_seq INTEGER, rows INTEGER, sha256 BLOB, sealed INTEGER);
+CREATE INDEX not_answered ON row(state) WHERE state <> 1;
 CREATE TABLE meta(name TEXT PRIMARY KEY, value);
 """
 _COLUMNS = len(Record._fields)
@@ -58,7 +58,10 @@ class JournalFile:
     Args:
         path: of the file; it exists, perhaps empty.
         sync: ``"full"`` or ``"normal"``.
-        read_only: the journal of another job: nothing is written, and it must be one.
+        read_only: the journal of another job, or one that is looked at: nothing is written.
+
+    Attributes:
+        is_empty: whether its making was cut short: it has no tables. Never so where it is written.
 
     Raises:
         ConfigError: the file is no journal, a damaged one, or a newer version's.
@@ -67,6 +70,7 @@ class JournalFile:
 
     def __init__(self, path: Path, sync: str = "full", *, read_only: bool = False) -> None:
         self._path = path
+        self.is_empty: bool = False
         mode = "ro" if read_only else "rw"
         try:
             self._connection = sqlite3.connect(
@@ -98,8 +102,9 @@ class JournalFile:
                 f" this one reads version {VERSION}"
             )
             raise ConfigError(message, field="journal")
-        is_new = not tables and version == 0 and not read_only
-        if not is_new and not (version == VERSION and {"row", "meta"} <= tables):
+        self.is_empty = not tables and version == 0
+        is_new = self.is_empty and not read_only
+        if not self.is_empty and not (version == VERSION and {"row", "meta"} <= tables):
             raise ConfigError(f"journal: {self._path} is an SQLite file, but no journal", field="journal")
         if read_only:
             return
@@ -111,6 +116,7 @@ class JournalFile:
         connection.execute("PRAGMA checkpoint_fullfsync=1")
         if is_new:
             connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version={VERSION}; COMMIT;")
+            self.is_empty = False
 
     def _one(self, statement: str, values: Sequence[Any] = ()) -> Any:
         found = self._connection.execute(statement, values).fetchone()
@@ -123,6 +129,29 @@ class JournalFile:
     def count(self) -> int:
         """Return the number of rows."""
         return int(self._one("SELECT count(*) FROM row"))
+
+    def states(self) -> dict[int, int]:
+        """Return the number of rows by state. Reads indices alone, not the rows."""
+        counted = "SELECT state, count(*) FROM row INDEXED BY not_answered WHERE state <> 1 GROUP BY state"
+        others: dict[int, int] = dict(self._connection.execute(counted).fetchall())
+        return others | {ANSWERED: self.count() - sum(others.values())}
+
+    def damaged_among_last(self, most: int) -> int:
+        """Return how many of the last rows are not as they were written."""
+        lines = self._connection.execute(
+            "SELECT key, n, state, attempts, crc, error, body FROM row ORDER BY seq DESC LIMIT ?", (most,)
+        )
+        damaged = 0
+        for line in lines:
+            try:
+                check(*line)
+            except Damaged:
+                damaged += 1
+        return damaged
+
+    def failures(self) -> Iterator[tuple[str | None, str | None]]:
+        """Yield the id and the error of each row that failed, in the order of their commits."""
+        yield from self._connection.execute("SELECT id, error FROM row WHERE state <> 1 ORDER BY seq")
 
     def meta(self, name: str) -> Any:
         """Return a fact about the job, or ``None``."""

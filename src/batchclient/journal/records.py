@@ -83,14 +83,28 @@ def is_kept(error: Exception | None) -> bool:
     return not isinstance(error, _NOT_KEPT)
 
 
-def record_of(key: bytes, n: int, own_id: str | None, answer: Any, error: Exception | None, attempts: int) -> Record:
-    """Return the record of a row that has ended."""
+def record_of(
+    key: bytes,
+    n: int,
+    own_id: str | None,
+    answer: Any,
+    error: Exception | None,
+    attempts: int,
+    *,
+    is_final: bool = False,
+) -> Record:
+    """Return the record of a row that has ended.
+
+    Args:
+        key, n, own_id, answer, error, attempts: of the row.
+        is_final: whether the row has failed for good, whatever its error is.
+    """
     if own_id is not None and not own_id.isascii():
         # SQLite's text is UTF-8, which has no half of a surrogate pair.
         own_id = own_id.encode("utf-8", "replace").decode()
     if error is not None:
         text = _error_text(error)
-        state = FAILED if _is_final(error) else MAY_BE_TRIED
+        state = FAILED if is_final or _is_final(error) else MAY_BE_TRIED
         return Record(key, n, own_id, state, attempts, _checksum(key, n, state, attempts, text, None), text, None)
     body = _body(answer)
     return Record(key, n, own_id, ANSWERED, attempts, _checksum(key, n, ANSWERED, attempts, None, body), None, body)

@@ -127,7 +127,11 @@ class Writer:
         self, records: Sequence[Record], on_committed: Callable[[], None], on_trouble: Callable[[str], None]
     ) -> None:
         """Commit a group: told is the commit, and before it each refusal of the disk that is waited out."""
-        self._tasks.put(partial(self._commit, records, on_committed, on_trouble))
+        self._tasks.put(partial(self._write, lambda: self._file.commit(records), on_committed, on_trouble))
+
+    def note(self, name: str, value: str, on_trouble: Callable[[str], None]) -> None:
+        """Write a fact about the job, in turn with the commits."""
+        self._tasks.put(partial(self._write, lambda: self._file.set_meta([(name, value)]), None, on_trouble))
 
     def close(self, on_closed: Callable[[], None] | None = None) -> None:
         """Commit what was given, close the file, end the thread. From any thread, and from finalizers."""
@@ -182,7 +186,7 @@ class Writer:
             try:
                 has_rows = self._begin(file, job, path)
                 for other in self._journal.reuse:
-                    self._others.append(JournalFile(real_path(other), read_only=True))
+                    self._others.append(_open_other(real_path(other)))
             except BaseException:
                 for each in (file, *self._others):
                     each.close()
@@ -203,9 +207,11 @@ class Writer:
             )
             raise ConfigError(message, field="journal")
         if has_rows and not job.accept_changed and file.meta("config") != job.config:
+            then = file.meta("model")
+            changed = "the template or the parameters" if then == job.model else f"the model ({then}, now {job.model})"
             message = (
-                f"the template, the parameters or the model (now {job.model}, then {file.meta('model')}) differ from"
-                f" those of {path}: its {file.count():,} rows would run again; accept_changed=True runs them"
+                f"{changed} differ{'s' * (then != job.model)} from the journal's ({path}): its {file.count():,} rows"
+                " would run again; accept_changed=True runs them"
             )
             raise ConfigError(message, field="accept_changed")
         facts: dict[str, str | int] = {"config": job.config, "config_version": CONFIG_VERSION, "model": job.model}
@@ -227,13 +233,13 @@ class Writer:
                     kept[pair] = kept_row
         self._tell(partial(on_found, kept))
 
-    def _commit(
-        self, records: Sequence[Record], on_committed: Callable[[], None], on_trouble: Callable[[str], None]
+    def _write(
+        self, write: Callable[[], None], on_written: Callable[[], None] | None, on_trouble: Callable[[str], None]
     ) -> None:
         since: float | None = None
         while not self._has_failed:
             try:
-                self._file.commit(records)
+                write()
             except sqlite3.Error as error:
                 since = time.monotonic() if since is None else since
                 waited_s = time.monotonic() - since
@@ -244,7 +250,8 @@ class Writer:
                     continue
                 self._fail(self._failed(error, waited_s))
             else:
-                self._tell(on_committed)
+                if on_written is not None:
+                    self._tell(on_written)
                 return
 
     def _fail(self, error: JournalFailed) -> None:
@@ -265,6 +272,14 @@ class Writer:
         failed = JournalFailed(f"{why}; the rows handed out before are in it, and resume=True goes on from there")
         failed.__cause__ = error
         return failed
+
+
+def _open_other(path: Path) -> JournalFile:
+    file = JournalFile(path, read_only=True)
+    if file.is_empty:
+        file.close()
+        raise ConfigError(f"journal: {path} is no journal: it has no tables", field="journal")
+    return file
 
 
 def _kept(found: tuple[int, int, str | None, bytes | None] | None) -> Kept:

@@ -1,0 +1,245 @@
+"""The folder of a job, ``OUT.job``: its journal, its settings, and at the end its manifest.
+
+- ``journal.sqlite``: an answer a row (``batchclient.journal``), and how far the output is (``marks``).
+- ``job.json``: the settings of the command, for ``batchclient job``. No key, no header.
+- ``input``: standard input, where the rows came from there.
+- ``done.json``: the manifest. It is written last: a job with a manifest is finished.
+
+Rules:
+- All files are readable for their owner alone.
+- A file of JSON is written beside its place, synced, and renamed: it is whole, or it is not there.
+- Whoever only looks reads the journal with a connection that cannot write.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from batchclient.errors import ConfigError, JournalFailed
+from batchclient.jobs.marks import NAME, Mark
+from batchclient.jobs.output import reason_of, sync, sync_folder
+from batchclient.journal.file import JournalFile
+from batchclient.journal.place import Lock
+from batchclient.journal.records import ANSWERED, FAILED, MAY_BE_TRIED
+
+__all__ = ["JobFolder", "JobState"]
+
+_JOURNAL = "journal.sqlite"
+_SETTINGS = "job.json"
+_MANIFEST = "done.json"
+_INPUT = "input"
+_TAIL_ROWS = 10_000
+"""The rows whose checksums are compared when a job goes on: those that the last commits wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """A job as its journal has it.
+
+    Args:
+        answered: rows with an answer.
+        failed: rows that failed for good.
+        may_be_tried: rows that failed and may succeed later.
+        damaged: rows among the last ones whose checksum is wrong.
+        mark: how far the output is, if it was begun.
+        begun: when, in words.
+        model: the model's name.
+    """
+
+    answered: int
+    failed: int
+    may_be_tried: int
+    damaged: int
+    mark: Mark | None
+    begun: str
+    model: str
+
+    @property
+    def rows(self) -> int:
+        """All rows of the journal."""
+        return self.answered + self.failed + self.may_be_tried
+
+
+class JobFolder:
+    """The folder of one job.
+
+    Args:
+        path: of the folder, which need not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path: Path = path
+
+    def __repr__(self) -> str:
+        return f"<JobFolder {self.path}>"
+
+    @property
+    def journal(self) -> Path:
+        """The journal's file."""
+        return self.path / _JOURNAL
+
+    @property
+    def input(self) -> Path:
+        """The place of a standard input."""
+        return self.path / _INPUT
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a journal."""
+        return self.journal.exists() and self.journal.stat().st_size > 0
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the job has its manifest."""
+        return (self.path / _MANIFEST).exists()
+
+    def size(self) -> int:
+        """Return the bytes of all files of the folder."""
+        return sum(each.stat().st_size for each in self.path.iterdir() if each.is_file())
+
+    def make(self) -> None:
+        """Make the folder, unless it is there.
+
+        Raises:
+            ConfigError: it cannot be made, or its place is taken.
+        """
+        try:
+            self.path.mkdir(mode=0o700, parents=False, exist_ok=True)
+        except FileExistsError:
+            raise ConfigError(
+                f"{self.path}: the job's folder belongs here, and there is a file; move it away"
+            ) from None
+        except OSError as error:
+            raise ConfigError(f"{self.path}: {reason_of(error)}") from None
+        sync_folder(self.path.parent)
+
+    def state(self, *, check_tail: bool = False) -> JobState | None:
+        """Read the journal, in some milliseconds, however many rows there are.
+
+        Returns:
+            ``None`` if the job was killed before it had a journal.
+
+        Args:
+            check_tail: compare the checksums of the last 10,000 rows, too.
+
+        Raises:
+            ConfigError: the journal is damaged, is none, or is a newer version's.
+            JournalFailed: the disk failed.
+        """
+        if not self.exists:
+            return None
+        file = JournalFile(self.journal, read_only=True)
+        try:
+            if file.is_empty:
+                return None
+            counts = file.states()
+            return JobState(
+                counts.get(ANSWERED, 0),
+                counts.get(FAILED, 0),
+                counts.get(MAY_BE_TRIED, 0),
+                file.damaged_among_last(_TAIL_ROWS) if check_tail else 0,
+                Mark.read(file.meta(NAME)),
+                str(file.meta("begun") or ""),
+                str(file.meta("model") or ""),
+            )
+        except sqlite3.Error as error:
+            raise ConfigError(f"{self.journal} is damaged ({error}); nothing was changed in it") from error
+        finally:
+            file.close()
+
+    def note(self, name: str, value: str) -> None:
+        """Write a fact into the journal, which no map has open.
+
+        Raises:
+            ConfigError: another process has the journal open.
+            OSError: the disk is full, or fails.
+        """
+        lock = Lock(self.journal, lambda: False)
+        try:
+            file = JournalFile(self.journal)
+            try:
+                file.set_meta([(name, value)])
+            finally:
+                file.close()
+        except (sqlite3.Error, JournalFailed) as error:
+            raise OSError(errno.EIO, f"{self.journal}: {error}") from error
+        finally:
+            lock.release()
+
+    def settings(self) -> dict[str, Any]:
+        """Return the command's settings.
+
+        Raises:
+            ConfigError: there are none that can be read.
+        """
+        return self._read(_SETTINGS)
+
+    def manifest(self) -> dict[str, Any]:
+        """Return the manifest.
+
+        Raises:
+            ConfigError: there is none that can be read.
+        """
+        return self._read(_MANIFEST)
+
+    def write_settings(self, fields: Mapping[str, Any]) -> None:
+        """Write the command's settings down; the job is no longer finished.
+
+        Raises:
+            OSError: the disk is full, or fails.
+        """
+        (self.path / _MANIFEST).unlink(missing_ok=True)
+        self._write(_SETTINGS, fields)
+
+    def write_manifest(self, fields: Mapping[str, Any]) -> None:
+        """Write the manifest: the job is finished.
+
+        Raises:
+            OSError: the disk is full, or fails.
+        """
+        self._write(_MANIFEST, fields)
+
+    def remove(self) -> None:
+        """Remove the folder with all that is in it.
+
+        Raises:
+            OSError: a file cannot be removed.
+        """
+        # The manifest goes last: half of a finished job is no unfinished one.
+        if self.journal.exists():
+            self.journal.unlink()
+        shutil.rmtree(self.path)
+
+    def _read(self, name: str) -> dict[str, Any]:
+        path = self.path / name
+        try:
+            fields = json.loads(path.read_bytes())
+        except OSError as error:
+            raise ConfigError(f"{path}: {reason_of(error)}") from None
+        except ValueError:
+            raise ConfigError(f"{path} is damaged: it is no JSON") from None
+        if not isinstance(fields, dict):
+            raise ConfigError(f"{path} is damaged: it is no JSON object")
+        return fields
+
+    def _write(self, name: str, fields: Mapping[str, Any]) -> None:
+        beside = self.path / f"{name}.new"
+        beside.unlink(missing_ok=True)
+        file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            data = json.dumps(fields, indent=1, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+            while data:
+                data = data[os.write(file, data) :]
+            sync(file)
+        finally:
+            os.close(file)
+        beside.rename(self.path / name)
+        sync_folder(self.path)
