@@ -14,8 +14,11 @@ def test_a_clock_that_goes_back(planned, make_job, server):
     lines = lines_of(300, seed=5)
     watch = Watch(make_job(lines, *OPTIONS))
     back = calls.Plan(str(watch.job.folder), step_s=3600)
-    for after_s in (0.3, 0.4):
-        assert watch.run(plan=back, kill_after_s=after_s).status == -9
+    for rows in (100, 80):
+        command = watch.job.start(plan=back)
+        server.wait_for(lambda run, rows=rows: len(run.answered) >= rows)
+        assert command.kill() == -9
+        watch.check(command)
     ended = watch.run(plan=back)
     assert ended.status == 1 and " in -" not in ended.said, ended.said
     assert watch.finish() == 1
