@@ -99,6 +99,7 @@ class Job:
         self.out = folder / "out.jsonl"
         self.options = options
         self.without = ()
+        self.base_url = None
         self._commands = commands
 
     def give(self, lines, data=None):
@@ -108,7 +109,16 @@ class Job:
 
     @property
     def arguments(self):
-        arguments = ["map", self.source, "-o", self.out, "--base-url", self.server.base_url, "--model", "m"]
+        arguments = [
+            "map",
+            self.source,
+            "-o",
+            self.out,
+            "--base-url",
+            self.base_url or self.server.base_url,
+            "--model",
+            "m",
+        ]
         arguments += ["--prompt", "{text}", "--max-tokens", 4, "--resume", *self.options]
         return [each for each in arguments if each not in self.without]
 

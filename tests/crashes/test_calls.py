@@ -38,7 +38,13 @@ class Scenario:
         self._log.unlink(missing_ok=True)
         watch = Watch(self.job)
         command = watch.run(plan=calls.Plan(str(self.job.folder), log=str(self._log), **fields))
-        return watch, command, calls.entries(self._log)
+        return watch, command, self.calls()
+
+    def calls(self):
+        """The calls of the last run under a plan, up to the one that met with something."""
+        entries = calls.entries(self._log)
+        met = [number for number, entry in enumerate(entries) if entry.met]
+        return entries[: met[0] + 1] if met else entries
 
 
 def new(make_job, server):
@@ -96,24 +102,33 @@ def test_the_calls_of_a_job_are_met(scenario):
 def test_at_each_call(scenario, how, error):
     _, command, made = scenario.run()
     assert command.status == 0, command.said
-    met = 0
+    met, problems = 0, []
     for point in points_among(made, WAYS.index((how, error))):
-        watch, command, made = scenario.run(first=point, last=point, how=how, error=error)
-        if not any(entry.met for entry in made):
-            # This time the job made fewer calls.
-            continue
-        met += 1
-        where = f"{how} {made[point - 1]}: {command.said}"
-        if how in KILLS:
-            assert command.status == -9, where
-        elif command.status:
-            assert command.status in (1, 2, 4) and "Error" in command.said, where
-        else:
-            watch.job.check_whole()
-        assert watch.run().status == 0, where
-        watch.job.check_whole()
-        assert watch.check_manifest() is not None, where
+        try:
+            met += meet(scenario, point, how, error)
+        except AssertionError as problem:
+            problems.append(f"{how} {scenario.calls()[-1]}: {problem}")
     assert met > 0
+    assert not problems, "\n\n".join([f"at {len(problems)} of {met} calls", *problems])
+
+
+def meet(scenario, point, how, error):
+    """Let one call meet its fate, and the job go on; return whether there was such a call."""
+    watch, command, made = scenario.run(first=point, last=point, how=how, error=error)
+    if not any(entry.met for entry in made):
+        # This time the job made fewer calls.
+        return False
+    if how in KILLS:
+        assert command.status == -9, command.said
+    elif command.status:
+        assert command.status in (1, 2, 4) and "Error" in command.said, command.said
+    else:
+        watch.job.check_whole()
+    ended = watch.run()
+    assert ended.status == 0, f"{command.said}; then {ended.said}"
+    watch.job.check_whole()
+    assert watch.check_manifest()["read"] == len(watch.job.lines)
+    return True
 
 
 def points_among(made, way):

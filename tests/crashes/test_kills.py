@@ -24,6 +24,27 @@ def test_kills_at_random_times(make_job, server, order):
         assert watch.finish(ordered=not order) == 1, "some rows failed for good"
 
 
+def test_what_changes_between_kills(make_job, server):
+    """The order of the output and of the input, and the rows: each run may be another in all."""
+    server.pause_s = 0.005
+    random = Random(11)
+    for number in range(KILLS // 2):
+        lines = lines_of(ROWS, seed=number)
+        job = make_job(lines, *OPTIONS)
+        watch = Watch(job)
+        for _ in range(3):
+            watch.run(*random.choice([[], ["--unordered"]]), kill_after_s=random.uniform(0.1, LONGEST_S))
+            job.give(changed(lines, random))
+        watch.finish()
+
+
+def changed(lines, random):
+    """Most of the lines, in a new order from some place on."""
+    start = random.randrange(len(lines))
+    rest = random.sample(lines[start:], random.randint((len(lines) - start) // 2, len(lines) - start))
+    return [line for line in lines[:start] + rest if line.prompt is not None]
+
+
 def test_a_kill_costs_what_is_in_flight(make_job, server):
     """Most rows are answered, committed and in the output; three have no answer when the kill comes."""
     server.held = ("text 7",)

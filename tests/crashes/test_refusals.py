@@ -35,7 +35,7 @@ def stopped(make_job, server):
 
 
 def files(job):
-    """The files of a job but locks, which name whoever came last, and what SQLite makes in order to read."""
+    """The files of a job but locks, which name the last who came, and what SQLite makes to read."""
     found = {path: path.read_bytes() for path in job.folder.rglob("*") if path.is_file()}
     return {path: data for path, data in found.items() if data and not path.name.endswith((".lock", "-shm"))}
 
