@@ -66,6 +66,7 @@ from batchclient.types import (
 if TYPE_CHECKING:
     from batchclient.journal import Journal
     from batchclient.options import AdaptiveLimit, Batching, Http, Schedule, Server
+    from batchclient.price import Price
     from batchclient.sync import SyncBatchClient, SyncStream
 
 __version__ = "0.1.0"
@@ -73,6 +74,7 @@ __version__ = "0.1.0"
 _LATER = {
     **dict.fromkeys(("AdaptiveLimit", "Batching", "Http", "Schedule", "Server"), "batchclient.options"),
     "Journal": "batchclient.journal",
+    "Price": "batchclient.price",
     **dict.fromkeys(("SyncBatchClient", "SyncStream"), "batchclient.sync"),
 }
 """Names imported when first asked for: an import of the package takes 7 % less time."""
@@ -125,6 +127,7 @@ __all__ = [
     "MapResult",
     "NotFound",
     "OutOfSockets",
+    "Price",
     "QueueFull",
     "RankedDocument",
     "RateLimited",

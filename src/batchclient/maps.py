@@ -130,7 +130,10 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             raise
 
     def finished(self) -> list[MapResult[AnswerT]]:
-        """Return the finished rows not yielded yet, in input order; ``aclose`` drops such rows."""
+        """Return the finished rows not yielded yet, in input order.
+
+        ``aclose`` drops such rows; with a journal it keeps them.
+        """
         rows = [row for _, row in sorted(self._rows.items()) if row.finished]
         return [row.result() for row in rows]
 
@@ -150,7 +153,11 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             self._journaled.close()
         if self._runner is not None:
             leave(self._runner, self._open_requests(), self._stop_reader)
-        self._rows.clear()
+        if self._journaled is None:
+            self._rows.clear()
+        else:
+            # The last commit is still to come, and its rows can be asked for.
+            self._rows = {index: row for index, row in self._rows.items() if row.ended}
         self._ready.clear()
         self._source = self._iterator = None
         if self._something is not None:
@@ -298,9 +305,9 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             self._hand_out(row)
 
     def _hand_out(self, row: Row) -> None:
+        row.finished = True
         if self._closed:
             return
-        row.finished = True
         if not self._ordered:
             self._ready.append(row)
         if self._ticker is not None:

@@ -43,9 +43,9 @@ def cli():
 def cli_map(cli, server):
     """Run ``map`` on the server in this process; later options win."""
 
-    def run(source, *args, prompt="Say {text}"):
+    def run(source, *args, prompt="Say {text}", **given):
         options = ["--base-url", server.base_url, "--model", server.model, "--prompt", prompt, "--max-tokens", 3]
-        return cli("map", source, *options, "--temperature", 0, *args)
+        return cli("map", source, *options, "--temperature", 0, *args, **given)
 
     return run
 

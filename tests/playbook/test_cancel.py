@@ -2,7 +2,7 @@
 
 from batchclient._core.messages import Cancelled, FailureKind, Request, RequestState, Woke
 from tests.inspection import held
-from tests.playbook.playbook import Playbook, answered, calls, failed
+from tests.playbook.playbook import Playbook, answered, calls, counted, failed
 
 
 def test_a_queued_call_that_is_cancelled_is_not_sent():
@@ -44,6 +44,23 @@ def test_cancelling_in_flight_leaves_the_batch_mates_alone():
     play >> answered(a) << ["send c"]
     assert play.abandoned == 0
     play >> answered(b) << ["resolve b"]
+
+
+def test_the_tokens_of_an_answer_that_nobody_gets_are_wasted():
+    play = Playbook(limit=4)
+    a, b, c, d = calls("a b c d")
+    play.submit(a, b, c, d) >> Woke() << ["send a b c d"]
+    play >> Cancelled(a) << []
+    play >> Cancelled(c) << []
+    play >> answered(b, tokens=7) << ["resolve b"]
+    assert play.wasted_tokens == 0
+    play >> answered(a, tokens=5) << []
+    assert play.wasted_tokens == 1 + 5
+    # A server that counts no prompts says how many it has made.
+    play >> counted(c, tokens=3) << []
+    assert play.wasted_tokens == 1 + 5 + 3
+    play >> answered(d, tokens=2) << ["resolve d"]
+    assert play.completion_tokens == 7 + 5 + 3 + 2
 
 
 def test_the_last_caller_who_goes_takes_the_connection_along():

@@ -155,6 +155,7 @@ class Replies:
         batch = event.batch
         self._counters.prompt_tokens += tally.prompt_tokens
         self._counters.completion_tokens += tally.made_tokens
+        self._counters.wasted_tokens += tally.wasted_tokens
         batch.lane.serve(tally.prompt_tokens, tally.made_tokens)
         if batch.expected_tokens:
             self._lanes.settle(batch, event.answers)

@@ -136,6 +136,8 @@ class Statistics:
         adjustments: the last changes of limits and list caps, oldest first.
         shared: calls which joined an equal call under way (``single_flight``); also ``submitted``.
         reused: rows of maps which were taken from a journal; they are in no other count.
+        wasted_tokens: of answers which nobody got, prompt and output tokens together: their callers
+            had gone. The tokens are in ``prompt_tokens`` and ``completion_tokens``, too.
     """
 
     queued: int
@@ -161,6 +163,7 @@ class Statistics:
     retries_delayed: int = 0
     shared: int = 0
     reused: int = 0
+    wasted_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -177,6 +180,7 @@ class Counters:
     splits: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    wasted_tokens: int = 0
     list_sizes: Counter[int] = field(default_factory=Counter)
     alone: Counter[str] = field(default_factory=Counter)
 
@@ -222,6 +226,7 @@ class Counters:
             alone=dict(+self.alone),
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
+            wasted_tokens=self.wasted_tokens,
             endpoints=endpoints,
             adjustments=tuple(adjustments),
             priorities=by_priority(lanes),

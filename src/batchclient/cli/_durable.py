@@ -12,14 +12,16 @@ Rules:
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import platform
 import shutil
 import sqlite3
+import stat
 import sys
-from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -28,22 +30,25 @@ from typing import TYPE_CHECKING, Any
 from batchclient import __version__
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._refusal import Refusal
-from batchclient.errors import ConfigError
+from batchclient.errors import ConfigError, JournalFailed
 from batchclient.jobs import BadRow
 from batchclient.jobs.folder import JobFolder, JobState
-from batchclient.jobs.marks import NAME, Mark, OutputChanged
+from batchclient.jobs.marks import NAME, Mark
 from batchclient.jobs.output import Output, reason_of
+from batchclient.jobs.plan import Plan, anew, plan_of
 from batchclient.journal import Journal
 from batchclient.journal.of_file import Coverage, FileJournal
 
 if TYPE_CHECKING:
     from batchclient.cli._job import Job
+    from batchclient.cli._tally import Tally
     from batchclient.jobs.writer import Writer
 
 __all__ = ["Durable", "durable_of", "folder_of"]
 
 _VARIABLE = "BATCHCLIENT_JOURNAL_DIR"
 _CHUNK_BYTES = 1024 * 1024
+_OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
 
 
 def folder_of(output: str, journal: str | None) -> JobFolder:
@@ -71,13 +76,14 @@ def durable_of(options: MapOptions) -> Durable | None:
         Refusal: the options do not go together, or there is a job that they would lose.
     """
     kept = options.kept
-    is_file = options.output != "-" and (not Path(options.output).exists() or Path(options.output).is_file())
+    is_file = options.output != "-" and _may_be_file(options.output)
     if kept.no_journal or not options.output or not (is_file or kept.journal is not None):
         for option, given in (("--resume", kept.resume), ("--journal", kept.journal is not None)):
             if given and kept.no_journal:
                 raise Refusal(f"{option}: not with --no-journal")
         if kept.resume:
-            raise Refusal(f"--resume: rows to {options.output or 'an empty path'} have no journal; give --journal PATH")
+            name = "stdout" if options.output == "-" else options.output or "an empty path"
+            raise Refusal(f"--resume: rows to {name} have no journal; give --journal DIR")
         return None
     return Durable(options, folder_of(options.output, kept.journal))
 
@@ -100,6 +106,7 @@ class Durable:
 
     def __init__(self, options: MapOptions, folder: JobFolder) -> None:
         self.folder: JobFolder = folder
+        self._aside = JobFolder(folder.path.with_name(f"{folder.path.name}.old"))
         self.covered: Coverage = Coverage()
         self.failed_before: int = 0
         self._options = options
@@ -108,9 +115,12 @@ class Durable:
         self._is_new = True
         self._output: Output
         self._journal: FileJournal
-        self._failed: Callable[[], int] = lambda: 0
+        self._tally: Tally
         self._is_marking = False
         self._inode = 0
+        self._missing: int | None = None
+        self._last: Mark
+        """The latest mark, which the journal may not have yet."""
         self._look()
 
     @property
@@ -159,59 +169,39 @@ class Durable:
         """Find out where the output goes on. Nothing is changed.
 
         Raises:
-            Refusal: the output is not the one that the job has written.
+            ConfigError: the output is not the one that the job has written.
         """
         self._output = output
-        if not output.is_file:
+        if not output.is_named:
             return
         state = self._state
         if state is None:
-            output.choose(replaces=self._options.overwrite and output.path.exists())
-            return
-        mark = state.mark
-        if mark is None:
-            # Killed before the first mark: the output is not there, or has no row.
-            if output.path.exists() and output.path.stat().st_size:
-                raise Refusal(
-                    f"{output.name}: the file exists, and {self.folder.path} has not written it; move it away"
-                )
-            self._rewrite(exists=output.path.exists())
-            return
-        where = output.part if mark.replaces else output.path
-        if mark.replaces and not where.exists():
-            # Renamed, and killed before the journal said so.
-            where = output.path
-        try:
-            found = mark.check(where)
-        except FileNotFoundError:
-            self._rewrite(exists=output.path.exists())
-            return
-        except OutputChanged as error:
-            if mark.replaces:
-                self._rewrite(exists=output.path.exists())
-                return
-            raise Refusal(
-                f"{output.name} {error}; `batchclient job publish {self.folder.path}` writes it anew from the journal"
-            ) from None
-        covered = mark.covered
-        if covered is None or mark.form != self._form or self._runs_again(state):
-            self._rewrite(exists=True)
-            return
-        output.choose(replaces=where == output.part, at=mark.size)
-        output.sha256 = found
-        self.covered, self.failed_before = covered, mark.failed
+            plan = Plan(replaces=self._options.overwrite and output.path.exists())
+        elif self._kept.publish:
+            plan = anew(output)
+        else:
+            plan = plan_of(output, state.mark, form=self._form, job=str(self.folder.path))
+            if self._runs_again(state):
+                plan = anew(output)
+        self._follow(plan)
+
+    def _follow(self, plan: Plan) -> None:
+        self.covered, self.failed_before = plan.covered, plan.failed
+        plan.choose(self._output)
 
     def _runs_again(self, state: JobState) -> bool:
         """Whether rows that the output may have run again, or may be in another place."""
         retried = state.may_be_tried if self._kept.retry_failed != "none" else 0
         if self._kept.retry_failed == "all":
             retried += state.failed
-        return bool(retried or state.damaged) or not self._knows_rows or self._kept.publish
+        return bool(retried or state.damaged) or not self._knows_rows
 
     @property
     def _knows_rows(self) -> bool:
         """Whether the rows of the output are the first ones of the input."""
-        return self._options.ordered and not self._options.dedupe and not self._kept.publish
+        # While a journal is published nobody knows yet which rows it does not have.
+        is_known = not self._kept.publish or self._missing == 0
+        return self._options.ordered and not self._options.dedupe and is_known
 
     @property
     def _form(self) -> str:
@@ -221,27 +211,24 @@ class Durable:
 
     def rewrite(self) -> None:
         """Write all rows anew: the input has changed."""
-        self._rewrite(exists=True)
-
-    def _rewrite(self, *, exists: bool) -> None:
-        self.covered, self.failed_before = Coverage(), 0
-        self._output.choose(replaces=exists)
+        self._follow(anew(self._output))
 
     # The run ---------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Make the folder. A finished job that is replaced goes.
+        """Make the folder. A finished job that is replaced is kept aside until the new one has an end.
 
         Raises:
             ConfigError: the folder cannot be made.
+            JournalFailed: the disk is full, or fails.
         """
-        self.folder.make()
         try:
             if self._state is None and self.folder.journal.exists():
-                self.folder.remove()
-                self.folder.make()
+                self._aside.remove()
+                self.folder.path.rename(self._aside.path)
+            self.folder.make()
         except OSError as error:
-            raise ConfigError(f"{self.folder.path}: {reason_of(error)}") from None
+            raise _failed(self.folder.path, error) from None
 
     def spool(self) -> MapOptions:
         """Write standard input into the folder; return the options that read it from there.
@@ -249,7 +236,7 @@ class Durable:
         An empty standard input is none: the rows of the run before are read again.
 
         Raises:
-            ConfigError: the disk is full, or standard input cannot be read.
+            JournalFailed: the disk is full, or standard input cannot be read.
         """
         beside = self.folder.path / "input.new"
         try:
@@ -262,7 +249,7 @@ class Durable:
             else:
                 beside.unlink()
         except OSError as error:
-            raise ConfigError(f"{beside}: {reason_of(error)}") from None
+            raise _failed(beside, error) from None
         return self._options.reading(str(self.folder.input))
 
     def arguments(self) -> dict[str, Any]:
@@ -285,44 +272,55 @@ class Durable:
             "accept_changed": kept.accept_changed,
         }
 
-    def opened(self, failed: Callable[[], int]) -> None:
-        """Write down the settings, and where the rows go, before the first one goes there.
-
-        Args:
-            failed: tells how many rows failed so far.
+    def settle(self) -> None:
+        """Write the settings down. The journal is open, and the output is not.
 
         Raises:
-            ConfigError: the settings cannot be written.
+            JournalFailed: the disk is full, or fails.
         """
-        self._failed = failed
+        if self._kept.publish:
+            return
         try:
             self.folder.write_settings(self._options.for_file())
         except OSError as error:
-            raise ConfigError(f"{self.folder.path}: {reason_of(error)}") from None
-        if self._output.is_file:
+            raise _failed(self.folder.path, error) from error
+
+    def opened(self, tally: Tally) -> None:
+        """Write down where the rows go, before the first one goes there.
+
+        Args:
+            tally: of the job.
+        """
+        self._tally = tally
+        if self._output.is_named:
             status = self._place.stat()
             self._inode = status.st_ino
-            self._note(self._mark_of(status.st_size, self._output.sha256.hexdigest(), self.covered, self.failed_before))
+            sha256 = self._output.sha256.hexdigest()
+            self._last = self._mark_of(status.st_size, sha256, self.covered, self.failed_before)
+            self._journal.note(NAME, self._last.write())
 
     @property
     def _place(self) -> Path:
         return self._output.part if self._output.is_replaced else self._output.path
 
-    def mark(self, writer: Writer) -> None:
-        """Write down how far the output is, once it is there."""
-        if self._is_marking or not self._output.is_file:
+    def mark(self, writer: Writer, *, is_last: bool = False) -> None:
+        """Write down how far the output is, once it is there.
+
+        Args:
+            writer: of the output.
+            is_last: whether no row behind this place is in turn.
+        """
+        if (self._is_marking and not is_last) or not self._output.is_named or self._journal.skips:
             return
         self._is_marking = True
         coverage = self._journal.coverage
-        failed = self.failed_before + self._failed()
+        failed = self._tally.failed_in_output
         writer.mark(partial(self._on_marked, Coverage(coverage.rows, coverage.digest), failed))
 
     def _on_marked(self, coverage: Coverage, failed: int, size: int, sha256: str) -> None:
         self._is_marking = False
-        self._note(self._mark_of(size, sha256, coverage, failed))
-
-    def _note(self, mark: Mark) -> None:
-        self._journal.note(NAME, mark.write())
+        self._last = self._mark_of(size, sha256, coverage, failed)
+        self._journal.note(NAME, self._last.write())
 
     def _mark_of(self, size: int, sha256: str, coverage: Coverage, failed: int) -> Mark:
         knows = self._knows_rows
@@ -344,6 +342,8 @@ class Durable:
         if self._is_new and self.folder.path.is_dir():
             try:
                 self.folder.remove()
+                if self._aside.path.is_dir():
+                    self._aside.path.rename(self.folder.path)
             except OSError:  # it is in nobody's way: it has no row
                 return
 
@@ -358,40 +358,46 @@ class Durable:
             OSError: the disk is full, or fails.
         """
         output = self._output
-        if not output.is_file:
+        self._missing = job.tally.missing
+        self._aside.remove()
+        if not output.is_named:
             if job.is_whole:
                 self.folder.write_manifest(self._manifest(job, source, None))
             return
         if not job.wrote_all or not self._place.exists():
             return
-        size = self._place.stat().st_size
-        sha256 = output.sha256.hexdigest()
-        failed = self.failed_before + self._failed()
+        if not job.is_whole and not self._kept.publish:
+            self.folder.note(NAME, self._last.write())
+            return
+        failed = self._tally.failed_in_output
+        size, sha256 = self._place.stat().st_size, output.sha256.hexdigest()
         mark = self._mark_of(size, sha256, self._journal.coverage, failed)
         self.folder.note(NAME, mark.write())
-        if not job.is_whole and not self._kept.publish:
-            return
         if output.is_replaced:
             output.put_in_place()
             output.choose(replaces=False)
-            self.folder.note(NAME, self._mark_of(size, sha256, self._journal.coverage, failed).write())
+            self.folder.note(NAME, replace(mark, replaces=False).write())
         if not self._kept.publish:
             self.folder.write_manifest(self._manifest(job, source, (size, sha256)))
+        elif self.folder.is_finished:
+            outputs = self._outputs(size, sha256)
+            self.folder.write_manifest(self.folder.manifest() | {"outputs": outputs})
+
+    def _outputs(self, size: int, sha256: str) -> list[dict[str, Any]]:
+        return [{"path": str(self._output.path), "bytes": size, "sha256": sha256}]
 
     def _manifest(self, job: Job, source: str, written: tuple[int, str] | None) -> dict[str, Any]:
         options = self._options
-        outputs = []
-        if written is not None:
-            outputs = [{"path": str(self._output.path), "bytes": written[0], "sha256": written[1]}]
+        outputs = [] if written is None else self._outputs(*written)
         return {
             "version": 1,
             "input": source if source == "-" else os.path.realpath(source),
             "outputs": outputs,
-            "read": job.read,
-            "answered": job.answered,
-            "failed": job.failed,
+            "read": job.tally.read,
+            "answered": job.tally.answered,
+            "failed": job.tally.failed,
             "filtered": 0,
-            "reused": job.reused,
+            "reused": job.tally.reused,
             "model": state.model if (state := self.folder.state()) is not None else None,
             "call": options.call,
             "finished": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
@@ -401,6 +407,21 @@ class Durable:
                 "sqlite": sqlite3.sqlite_version,
             },
         }
+
+
+def _failed(path: Path, error: OSError) -> ConfigError | JournalFailed:
+    """Return the error of a file that cannot be written: the command's fault, or the disk's."""
+    if error.errno in _OF_THE_DISK:
+        return JournalFailed(f"{path} cannot be written: {reason_of(error)}")
+    return ConfigError(f"{path}: {reason_of(error)}")
+
+
+def _may_be_file(path: str) -> bool:
+    """Whether a path is a regular file's, or free."""
+    try:
+        return stat.S_ISREG(Path(path).stat().st_mode)
+    except (OSError, ValueError):
+        return True
 
 
 def _journal_in(job: str) -> Path:

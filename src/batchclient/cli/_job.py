@@ -9,6 +9,7 @@ Rules:
 - A job gives up where one row after the other is refused alike and none has succeeded. The fault is
   then in the command, such as a parameter unknown to the server. A job with a patience also gives
   up where every server has been away for so long.
+- A job with a bound on its cost stops there as a signal stops it: rows under way are left.
 - The output is opened when the client has started: until then nothing is lost by refusing.
 """
 
@@ -25,15 +26,16 @@ from types import FrameType
 from typing import Any
 
 from batchclient import BatchClient, MapResult, Statistics
+from batchclient.cli._cost import Cost
 from batchclient.cli._durable import Durable
-from batchclient.cli._failures import Failures
 from batchclient.cli._progress import ProgressBar, ProgressLines, Snapshot, log_to
+from batchclient.cli._refused import MOST_REFUSALS, Refused
 from batchclient.cli._rows import to_line
-from batchclient.errors import AuthenticationFailed, BadRequest, ConnectFailed, JournalFailed, NotFound
+from batchclient.cli._tally import Tally
+from batchclient.errors import ConnectFailed, JournalFailed
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.statuses import of_signal
 from batchclient.jobs.writer import Writer
-from batchclient.journal.of_file import NotKept
 from batchclient.maps import Map
 
 __all__ = ["Job"]
@@ -43,16 +45,8 @@ _SLOW_S = 2.0
 _TICK_S = 0.25
 _REPEAT_S = 60.0
 """Seconds from one word about an outage to the next."""
-_REFUSALS_TO_GIVE_UP = 256
-"""After so many rows refused alike, and none successful, no later row would do better."""
 _MARK_S = 1.0
 """Seconds from one mark of the output's place to the next."""
-_REFUSED = (AuthenticationFailed, NotFound, BadRequest)
-"""Rows that fail so are held back until one row has succeeded, or failed in another way."""
-_OF_THE_COMMAND = {AuthenticationFailed.__name__, NotFound.__name__}
-"""These errors tell of the key and the model: where every row has one, no row is written."""
-_OF_EVERY_ROW = (AuthenticationFailed, NotFound, ConnectFailed)
-"""Errors of these kinds are alike whatever their words are, other refusals by equal words."""
 
 
 class Job:
@@ -74,25 +68,20 @@ class Job:
         durable: what keeps the rows, if something does.
         patience_s: how long a full disk of the output is waited for.
         resolve: gives a row the answer of an equal row; ``None`` where that is not there.
+        cost: the price of the work, and the bound; ``None``: the price is not known.
         refusals: the job gives up after so many rows refused alike, without a success.
         repeat_s: the minute of ``repeats``.
 
     Attributes:
-        refusals: the argument.
-        failures: the rows that failed.
-        succeeded: rows that did not.
-        reused: rows that the journal or the output had, failed ones included.
-        failed_again: the failed rows among them that were written again.
-        missing: rows of a journal to be published that it does not have.
-        is_refused: whether nothing was written, since the servers refuse the key or the model, or
-            refuse every row alike.
+        tally: the rows.
+        refused: the rows that are refused alike.
         journal_error: why the journal took no more rows, if so.
         signal: the signal behind the end, such as SIGINT for Ctrl-C; ``None`` after a job in full.
         fault: why the input failed, if so.
-        stopped_by: the kind of error behind giving up, if so.
         no_server: the outage that outlasted the patience, in a sentence, if so.
-        requests: sent.
-        tokens: of the prompts and of the answers, as the servers counted them.
+        statistics: the client's at the end.
+        spent: the cost, if the price is known.
+        is_too_dear: whether the bound on the cost stopped the job.
         out_of_use: servers out of use at the end, with the reason.
         is_cut_off: whether these were all servers.
     """
@@ -114,32 +103,29 @@ class Job:
         durable: Durable | None = None,
         patience_s: float = 0.0,
         resolve: Callable[[MapResult], MapResult | None] | None = None,
-        refusals: int = _REFUSALS_TO_GIVE_UP,
+        cost: Cost | None = None,
+        refusals: int = MOST_REFUSALS,
         repeat_s: float = _REPEAT_S,
     ) -> None:
-        self.refusals = refusals
+        may_hold = durable is None or not durable.answered_before
+        self.refused = Refused(refusals, keep_going=keep_going, may_hold=may_hold)
+        self.tally = Tally()
         self._packed = packed
         self._columns = columns
         self._durable = durable
-        self._may_be_refused = durable is None or not durable.answered_before
-        self._held: list[bytes] = []
         self._mark_at = 0.0
         self._resolve = resolve
-        self.failures = Failures()
-        self.succeeded = 0
-        self.reused = 0
-        self.failed_again = 0
-        self.missing = 0
-        self.is_refused = False
         self.journal_error: JournalFailed | None = None
         self._is_complete = False
         self.signal: int | None = None
         self.fault = ""
-        self.requests = 0
-        self.tokens = (0, 0)
+        self.statistics: Statistics | None = None
+        self.spent: float | None = None
+        self.is_too_dear = False
+        self._cost = cost
+        self._started_at = 0.0
         self.out_of_use: list[str] = []
         self.is_cut_off = False
-        self.stopped_by = ""
         self.no_server = ""
         self._outage_patience_s = outage_patience_s
         self._away_since: float | None = None
@@ -147,9 +133,6 @@ class Job:
         self._tell_again_at: dict[int, float] = {}
         self._on_unreachable = on_unreachable
         self._on_asking = on_asking
-        self._keep_going = keep_going
-        self._refusal: tuple[str, ...] | None = None
-        self._refused_alike = 0
         self.seconds = 0.0
         self._client = client
         self._results = results
@@ -161,7 +144,7 @@ class Job:
         self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
-        return f"<Job: {self.written} written, {self.failures.total} failed>"
+        return f"<Job: {self.written} written, {self.tally.failures.total} failed>"
 
     @property
     def written(self) -> int:
@@ -169,28 +152,9 @@ class Job:
         return self._writer.written
 
     @property
-    def read(self) -> int:
-        """Rows of the input that are done with."""
-        return self.succeeded + self.failures.total + self._covered
-
-    @property
-    def answered(self) -> int:
-        """Rows that were sent and have an answer."""
-        return self.succeeded - (self.reused - self._covered - self.failed_again)
-
-    @property
-    def failed(self) -> int:
-        """Rows that failed in this run."""
-        return self.failures.total - self.failed_again
-
-    @property
-    def failed_in_output(self) -> int:
-        """Rows that failed, in this run or before."""
-        return self.failures.total + (0 if self._durable is None else self._durable.failed_before)
-
-    @property
-    def _covered(self) -> int:
-        return 0 if self._durable is None else self._durable.covered.rows
+    def leaves_rows(self) -> bool:
+        """Whether the job has stopped for a reason of its own, before the end of the input."""
+        return bool(self.refused.kind or self.no_server or self.is_too_dear)
 
     @property
     def is_whole(self) -> bool:
@@ -200,7 +164,7 @@ class Job:
     @property
     def wrote_all(self) -> bool:
         """Whether the output has taken all rows given to it."""
-        return self.output_error is None and not self._writer.is_given_up and not self._held
+        return self.output_error is None and not self._writer.is_given_up and not self.refused.is_holding
 
     @property
     def output_error(self) -> OSError | None:
@@ -229,13 +193,13 @@ class Job:
             try:
                 async with self._client:
                     self._task = asyncio.current_task()
-                    started = time.monotonic()
+                    self._started_at = time.monotonic()
                     try:
                         if await self._unless_stopped(self._prepare):
                             await self._map()
                     finally:
                         self._task = None
-                        self.seconds = time.monotonic() - started
+                        self.seconds = time.monotonic() - self._started_at
             finally:
                 self._progress.close()
 
@@ -250,27 +214,30 @@ class Job:
         if self._durable is not None:
             # The journal is there before the output.
             await self._results.begin()
+            self._durable.settle()
         await self._writer.open()
         if self._durable is not None:
-            self.reused = self._covered
-            self._durable.opened(lambda: self.failures.total)
+            self.tally.covered, self.tally.covered_failed = self._durable.covered.rows, self._durable.failed_before
+            self._durable.opened(self.tally)
 
     async def _map(self) -> None:
         self._tick()
         is_complete = False
         try:
             is_complete = await self._unless_stopped(self._write_all) and not (
-                self.stopped_by or self.fault or self.journal_error is not None
+                self.refused.kind or self.fault or self.journal_error is not None
             )
             await self._results.aclose()
+            if self._durable is not None and not is_complete and not self.refused.is_holding:
+                # In input order a row may be missing before these: a resume cuts them off.
+                self._durable.mark(self._writer, is_last=True)
+                self._left = self._results.finished()
             for result in self._left:
                 self._write(result)
-            is_complete = self._end_holding() and is_complete
-            self._is_complete = is_complete
+            self._put(self.refused.end(self.tally.failures.by_type))
+            self._is_complete = is_complete = is_complete and not self.refused.is_command
         finally:
-            statistics = self._client.statistics()
-            self.requests = statistics.batches
-            self.tokens = (statistics.prompt_tokens, statistics.completion_tokens)
+            self.statistics = statistics = self._client.statistics()
             self.out_of_use = [
                 f"{each.base_url} was {each.state} ({each.reason})"
                 for each in statistics.endpoints
@@ -299,17 +266,20 @@ class Job:
 
     @property
     def _is_stopped(self) -> bool:
-        return self.signal is not None or self.no_server != "" or self.output_error is not None
+        return self.signal is not None or self.no_server != "" or self.is_too_dear or self.output_error is not None
 
     async def _write_all(self) -> None:
         try:
             async for result in self._results:
                 self._write(result)
-                if not self._keep_going and self._is_hopeless(result.error):
-                    assert self._refusal is not None
-                    self._left = [] if self._durable is not None else self._results.finished()
-                    self.stopped_by = self._refusal[0]
-                    return
+                # A reused row says nothing about the command of today.
+                if not result.reused and self.refused.is_one_too_many(result.error):
+                    # In input order rows that succeeded may wait to be written.
+                    if not self._client.statistics().succeeded:
+                        self.refused.give_up()
+                        self._left = [] if self._durable is not None else self._results.finished()
+                        return
+                    self._put(self.refused.go_on())
                 if self._writer.is_full:
                     await self._writer.room()
                 if self.output_error is not None:
@@ -326,63 +296,17 @@ class Job:
             if resolved is None:
                 return
             result = resolved
-        if result.reused:
-            if isinstance(result.error, NotKept):
-                self.missing += 1
-                return
-            self.reused += 1
-            self.failed_again += result.error is not None
-        if result.error is None:
-            self.succeeded += 1
-        else:
-            self.failures.add(result)
-            if self._on_unreachable is not None and isinstance(result.error, ConnectFailed):
-                self._on_unreachable()
-                self._on_unreachable = None
+        if not self.tally.add(result):
+            return
+        if self._on_unreachable is not None and isinstance(result.error, ConnectFailed):
+            self._on_unreachable()
+            self._on_unreachable = None
         line = to_line(result, packed=self._packed, columns=self._columns)
-        if self._may_be_refused and not self._keep_going:
-            if isinstance(result.error, _REFUSED):
-                self._held.append(line)
-                return
-            self._may_be_refused = False
-            self._release()
-        self._writer.put(line)
+        self._put(self.refused.lines_for(line, result.error))
 
-    def _release(self) -> None:
-        held, self._held = self._held, []
-        for line in held:
+    def _put(self, lines: list[bytes]) -> None:
+        for line in lines:
             self._writer.put(line)
-
-    def _end_holding(self) -> bool:
-        """Write the rows that were held back, unless the fault is in the command; return whether."""
-        if not self._held:
-            return True
-        kinds = self.failures.by_type.keys()
-        self.is_refused = bool(self.stopped_by) or kinds <= _OF_THE_COMMAND
-        if self.is_refused:
-            self._held = []
-        else:
-            self._release()
-        return not self.is_refused
-
-    def _is_hopeless(self, error: Exception | None) -> bool:
-        """Whether a row's error is one refusal too many; asked for each written row."""
-        refusal: tuple[str, ...]
-        if isinstance(error, _OF_EVERY_ROW):
-            refusal = (type(error).__name__,)
-        elif isinstance(error, BadRequest):
-            refusal = (type(error).__name__, str(error))
-        else:
-            return False
-        self._refused_alike = self._refused_alike + 1 if refusal == self._refusal else 1
-        self._refusal = refusal
-        if self._refused_alike < self.refusals:
-            return False
-        # In input order rows that succeeded may wait to be written.
-        self._keep_going = self._client.statistics().succeeded > 0
-        if self._keep_going:
-            self._release()
-        return not self._keep_going
 
     def _on_full(self, reason: str) -> None:
         if reason:
@@ -397,22 +321,34 @@ class Job:
         self._show(statistics)
         self._watch_outages(statistics)
         now = time.monotonic()
-        if self._durable is not None and now >= self._mark_at and not self._held:
+        if self._durable is not None and now >= self._mark_at and not self.refused.is_holding:
             self._mark_at = now + _MARK_S
             self._durable.mark(self._writer)
+        self._watch_cost()
         if self.output_error is not None:
             self._stop()
         self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
 
+    def _watch_cost(self) -> None:
+        if self._cost is None or self.spent is None or not self._cost.is_reached(self.spent):
+            return
+        if self._may_cancel and not self._is_stopped:
+            self.is_too_dear = True
+            self._stop()
+
     def _show(self, statistics: Statistics) -> None:
+        if self._cost is not None:
+            self.spent = self._cost.of(statistics, time.monotonic() - self._started_at)
         self._progress.update(
             Snapshot(
-                done=self.written,
-                failed=self.failures.total,
+                done=self.written + self.tally.covered,
+                failed=self.tally.failed_in_output,
                 in_flight=statistics.in_flight,
                 limit=sum(each.limit for each in statistics.endpoints),
                 prompt_tokens=statistics.prompt_tokens,
                 completion_tokens=statistics.completion_tokens,
+                reused=self.tally.reused,
+                cost=self.spent,
             )
         )
 
@@ -464,8 +400,7 @@ class Job:
             return
         self._may_cancel = False
         if self.output_error is None and self._durable is None:
-            # Cancelling the map drops its rows, also finished rows behind an unfinished one. A
-            # journal has these rows, and the output goes on in the input's order.
+            # Cancelling the map drops its rows, also finished rows behind an unfinished one.
             self._left = self._results.finished()
         self._task.cancel()
 

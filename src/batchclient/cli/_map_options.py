@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 from urllib.parse import urlsplit
 
+from batchclient.cli._cost import Cost
 from batchclient.cli._refusal import Call, Refusal, one_of
 from batchclient.cli._servers import ServerOptions
 from batchclient.jobs.rows import Format
@@ -87,6 +88,7 @@ class MapOptions:
         dry_run: generate nothing, and report.
         dedupe: whether rows with equal prompts are asked once.
         kept: how rows are kept.
+        cost: the price of the work, if given, and the bound.
     """
 
     source: str
@@ -108,6 +110,7 @@ class MapOptions:
     dry_run: bool = False
     dedupe: bool = False
     kept: KeptOptions = KeptOptions()
+    cost: Cost | None = None
 
     def reading(self, source: str) -> MapOptions:
         """Return the same settings for another input."""

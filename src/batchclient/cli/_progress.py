@@ -3,6 +3,8 @@
 Rules:
 - The job's own tick draws the bar: a thread of rich's would compete with the event loop.
 - Bar and line have the same words. Rates are those of the last half minute, or of the last minute.
+- Rates and the time left are of the rows that this run sends. Reused rows are told apart.
+- A part that is zero or unknown is left out. On a narrow terminal further parts are.
 - Nothing here ends a job: a stderr that is closed or full is not written to again.
 """
 
@@ -22,11 +24,17 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from batchclient.cli._cost import written_cost
+
 __all__ = ["Meter", "ProgressBar", "ProgressLines", "Snapshot", "log_to", "say"]
 
 _EVERY_S = 60.0
 _BAR_WINDOW_S = 30.0
 _BAR_WIDTH = 12
+_THOUSANDS = 10_000
+"""From here on a rate is told in thousands."""
+_FIRST_TO_GO = ("tokens", "in flight", "reused", "cost")
+"""Parts that are left out, in this order, where the line is too long."""
 _WIDE = 120
 """Columns of a terminal with room for the bar beside the words."""
 
@@ -36,11 +44,13 @@ class Snapshot:
     """A job, now.
 
     Args:
-        done: rows written, failed rows included.
+        done: rows written, failed and reused rows included.
         failed: rows that failed.
         in_flight: sequences on which the servers work.
         limit: sequences that may be in flight, of all servers together.
         prompt_tokens, completion_tokens: as the servers counted them, so far.
+        reused: rows written that were taken from a journal.
+        cost: so far; ``None`` without a price.
     """
 
     done: int
@@ -49,6 +59,8 @@ class Snapshot:
     limit: int
     prompt_tokens: int
     completion_tokens: int
+    reused: int = 0
+    cost: float | None = None
 
 
 def say(text: str) -> None:
@@ -73,12 +85,13 @@ class Meter:
         self._clock = clock
         self._seen: deque[tuple[float, Snapshot]] = deque([(clock(), Snapshot(0, 0, 0, 0, 0, 0))])
 
-    def describe(self, now: Snapshot, total: int | None) -> str:
+    def describe(self, now: Snapshot, total: int | None, width: int | None = None) -> str:
         """Take in a snapshot and describe it in a line.
 
         Args:
             now: the snapshot.
             total: rows expected, if known.
+            width: columns of the terminal, if there is one.
         """
         at = self._clock()
         self._seen.append((at, now))
@@ -87,22 +100,33 @@ class Meter:
             self._seen.popleft()
         began_at, before = self._seen[0]
         seconds = max(at - began_at, 1e-3)
-        rows_per_s = (now.done - before.done) / seconds
+        rows_per_s = (now.done - now.reused - before.done + before.reused) / seconds
         tokens_in_per_s = (now.prompt_tokens - before.prompt_tokens) / seconds
         tokens_out_per_s = (now.completion_tokens - before.completion_tokens) / seconds
-        parts = [
-            _share(now.done, total),
-            f"{_number(rows_per_s)} rows/s",
-            f"ETA {_left(now.done, total, rows_per_s)}",
-            f"{now.failed:,} failed",
-            f"{now.in_flight:,} in flight",
-            f"limit {now.limit:,}",
-            f"tokens/s {_number(tokens_in_per_s)} in {_number(tokens_out_per_s)} out",
+        left = _left(now.done, total, rows_per_s)
+        tokens = [
+            f"{_number(rate)} {where}" for rate, where in ((tokens_in_per_s, "in"), (tokens_out_per_s, "out")) if rate
         ]
-        return " · ".join(parts)
+        parts: dict[str, object] = {
+            "done": _share(now.done, total),
+            "rate": f"{_number(rows_per_s)} {'new ' if now.reused else ''}rows/s",
+            "left": left and f"ETA {left}",
+            "tokens": tokens and f"tokens/s {' '.join(tokens)}",
+            "cost": now.cost and f"cost {written_cost(now.cost)}",
+            "failed": now.failed and f"{now.failed:,} failed",
+            "reused": now.reused and f"{now.reused:,} reused",
+            "in flight": now.limit and f"{now.in_flight:,}/{now.limit:,} in flight",
+        }
+        told = {name: str(part) for name, part in parts.items() if part}
+        for name in _FIRST_TO_GO:
+            if width is not None and len(" · ".join(told.values())) > width:
+                told.pop(name, None)
+        return " · ".join(told.values())
 
 
 def _number(value: float) -> str:
+    if value >= _THOUSANDS:
+        return f"{value / 1000:,.0f}k"
     return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.2g}"
 
 
@@ -112,7 +136,7 @@ def _share(done: int, total: int | None) -> str:
 
 def _left(done: int, total: int | None, rows_per_s: float) -> str:
     if total is None or not rows_per_s:
-        return "?"
+        return ""
     minutes, seconds = divmod(round(max(total - done, 0) / rows_per_s), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
 
@@ -159,6 +183,8 @@ class ProgressBar:
         self._meter = Meter(_BAR_WINDOW_S)
         console = Console(stderr=True)
         bar = [BarColumn(_BAR_WIDTH)] if console.width >= _WIDE else []
+        self._taken = _BAR_WIDTH + 1 if bar else 0
+        """Columns of the bar."""
         self._progress: Progress | None = Progress(
             *bar,
             TextColumn("{task.description}", markup=False),
@@ -173,7 +199,7 @@ class ProgressBar:
         """Draw the line again."""
         if self._progress is not None:
             total = self._total()
-            text = self._meter.describe(snapshot, total)
+            text = self._meter.describe(snapshot, total, self._progress.console.width - self._taken)
             try:
                 self._progress.update(self._task, completed=snapshot.done, total=total, description=text)
                 self._progress.refresh()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from batchclient.cli._cost import written_cost
 from batchclient.cli._durable import Durable
 from batchclient.cli._job import Job
 from batchclient.cli._map_options import MapOptions
@@ -20,20 +21,10 @@ _WITHOUT_SERVER = {ConnectFailed.__name__, DeadlineExceeded.__name__}
 
 def report(job: Job, options: MapOptions, output: Output, left: int, durable: Durable | None = None) -> None:
     """Report on stderr how the job ended."""
-    rate = job.written / job.seconds if job.seconds else 0.0
-    rows = f"{job.written:,} {'row' if job.written == 1 else 'rows'}"
-    summary = f"{rows} to {output.where} in {job.seconds:.1f} s, {rate:,.0f} rows/s, requests sent: {job.requests:,}"
-    if any(job.tokens):
-        summary += f", tokens: {job.tokens[0]:,} in, {job.tokens[1]:,} out"
-    if job.reused:
-        summary += f"; reused: {job.reused:,}"
-    if job.failed_in_output:
-        summary += f"; failed: {job.failed_in_output:,}"
-    if job.missing:
-        summary += f"; not in the journal, and left out: {job.missing:,}"
+    summary = _counts(job, output)
     if job.out_of_use:
         summary += f"; in the end {' and '.join(job.out_of_use)}"
-    for line in job.failures.lines():
+    for line in job.tally.failures.lines():
         without_key = AuthenticationFailed.__name__ in line and not options.server.has_key
         summary += f"\n{in_options(line)}{KEY_HINT if without_key else ''}"
     if job.fault:
@@ -44,14 +35,16 @@ def report(job: Job, options: MapOptions, output: Output, left: int, durable: Du
         say(f"Error: {in_options(str(job.journal_error))}")
     if job.no_server:
         say(f"Error: gave up: {job.no_server}; rows left out: {left:,}")
+    elif job.is_too_dear:
+        say(f"Error: stopped: --max-cost is reached; rows left out: {left:,}")
     elif left:
-        say(
-            f"Error: stopped: no row succeeded, and {job.refusals} failed alike with {job.stopped_by}; rows left out: "
-            f"{left:,} (--keep-going tries them all)"
-        )
+        refused = f"no row succeeded, and {job.refused.most} failed alike with {job.refused.kind}"
+        say(f"Error: stopped: {refused}; rows left out: {left:,} (--keep-going tries them all)")
+    if job.refused.is_command and not job.refused.kind:
+        say("Error: nothing was written: every row was refused for a reason of the command's")
     if job.signal is not None:
         summary = f"Interrupted: {summary}"
-    if durable is not None and not job.is_refused:
+    if durable is not None and not job.refused.is_command:
         summary += f"\n{_of_journal(job, durable)}"
     if not options.quiet and not job.reader_is_gone:
         say(summary)
@@ -70,13 +63,42 @@ def _bytes(size: int) -> str:
     return f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size / 1e3:,.1f} KB"
 
 
+def _counts(job: Job, output: Output) -> str:
+    new = job.tally.answered + job.tally.failed
+    rate = new / job.seconds if job.seconds else 0.0
+    rows = f"{job.written:,} {'row' if job.written == 1 else 'rows'}"
+    parts = [f"{rows} to {output.where} in {job.seconds:.1f} s"]
+    if job.tally.reused:
+        parts += [f"{rate:,.0f} new rows/s", f"reused: {job.tally.reused:,}"]
+    else:
+        parts.append(f"{rate:,.0f} rows/s")
+    sent = job.statistics
+    parts.append(f"requests sent: {sent.batches if sent else 0:,}")
+    if sent and sent.retries:
+        parts.append(f"sent again: {sent.retries:,}")
+    if sent and (sent.prompt_tokens or sent.completion_tokens):
+        parts.append(f"tokens: {sent.prompt_tokens:,} in, {sent.completion_tokens:,} out")
+    if sent and sent.wasted_tokens:
+        parts.append(f"wasted: {sent.wasted_tokens:,}")
+    if job.spent is not None:
+        parts.append(f"cost: {written_cost(job.spent)}")
+    counts = ", ".join(parts)
+    if job.tally.failed_in_output:
+        counts += f"; failed: {job.tally.failed_in_output:,}"
+    if job.tally.missing:
+        counts += f"; not in the journal, and left out: {job.tally.missing:,}"
+    return counts
+
+
 def status_of(job: Job) -> int:
     """Return the exit status of a job that has ended."""
     if job.signal is not None:
         return of_signal(job.signal)
     if job.journal_error is not None or (job.output_error is not None and not job.reader_is_gone):
         return Status.DISK_FULL
-    kinds = job.failures.by_type.keys()
-    if job.no_server or (kinds and kinds <= _WITHOUT_SERVER and job.is_cut_off and not job.succeeded):
+    kinds = job.tally.failures.by_type.keys()
+    if job.no_server or (kinds and kinds <= _WITHOUT_SERVER and job.is_cut_off and not job.tally.succeeded):
         return Status.NO_SERVER
-    return Status.FAILED if job.failed_in_output or job.fault or job.reader_is_gone else Status.OK
+    if job.is_too_dear:
+        return Status.STOPPED
+    return Status.FAILED if job.tally.failed_in_output or job.fault or job.reader_is_gone else Status.OK

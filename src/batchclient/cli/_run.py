@@ -30,7 +30,7 @@ from batchclient.cli._report import report, status_of
 from batchclient.cli._rows import ADDED_BY, blame
 from batchclient.cli._servers import KEY_HINT
 from batchclient.client import InnerClient
-from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError
+from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError, JournalFailed
 from batchclient.jobs import Row
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.source import Source, open_source
@@ -64,11 +64,14 @@ def run_map(options: MapOptions) -> int:
             with _open(options) as source, _output(options, source) as output:
                 job = _make_job(options, source, output)
                 asyncio.run(job.run())
-                left = source.count() - job.written if job.stopped_by or job.no_server else 0
+                left = source.count() - job.tally.read if job.leaves_rows else 0
         else:
             job, output, left = _run_durable(options, durable)
     except ConfigError as error:
         raise refusal_of(error, options.params, server.variables) from None
+    except JournalFailed as error:
+        say(f"Error: {in_options(str(error))}")
+        return Status.DISK_FULL
     except BatchClientError as error:
         # The error of a row is in the row. Here the question for the model has failed.
         message = str(error).partition(" (asked for its model")[0]
@@ -109,11 +112,11 @@ def _run_until_covered(options: MapOptions, durable: Durable, output: Output) ->
                 except CoverChanged:
                     durable.rewrite()
                     continue
-                left = source.count() - job.read if job.stopped_by or job.no_server else 0
+                left = source.count() - job.tally.read if job.leaves_rows else 0
         except BaseException:
             durable.discard()
             raise
-        if job.is_refused:
+        if job.refused.is_command:
             durable.discard()
         else:
             try:
@@ -231,6 +234,7 @@ def _make_job(options: MapOptions, source: Source, output: Output, durable: Dura
         packed=options.packed,
         columns=options.rows.columns,
         resolve=None if repeats is None else repeats.resolve,
+        cost=options.cost,
         repeats=not options.quiet,
         durable=durable,
         patience_s=0.0 if durable is None else options.kept.disk_patience_s,

@@ -13,10 +13,12 @@ __all__ = ["make_app"]
 
 _FUNCTIONS = {
     "map": ("batchclient.cli.map", "map_rows"),
+    "job": ("batchclient.cli.job", "make_job_app"),
     "simulate": ("batchclient.cli.simulate", "simulate"),
     "demo": ("batchclient.cli.demo", "demo"),
 }
-"""The module and the function of each command."""
+"""The module and the function of each command, or the function that makes a group of commands."""
+_GROUPS = frozenset({"job"})
 
 
 def make_app(named: Sequence[str] = ()) -> typer.Typer:
@@ -39,7 +41,11 @@ def make_app(named: Sequence[str] = ()) -> typer.Typer:
     app.callback()(_nothing)
     for name in [name for name in COMMANDS if name in named] or COMMANDS:
         module, function = _FUNCTIONS[name]
-        app.command(name, short_help=COMMANDS[name])(getattr(import_module(module), function))
+        made = getattr(import_module(module), function)
+        if name in _GROUPS:
+            app.add_typer(made(), name=name, short_help=COMMANDS[name])
+        else:
+            app.command(name, short_help=COMMANDS[name])(made)
     return app
 
 

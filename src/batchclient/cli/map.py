@@ -15,6 +15,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from batchclient.cli._cost import cost_from
 from batchclient.cli._map_options import MapOptions, RowOptions, kept_from
 from batchclient.cli._progress import say
 from batchclient.cli._prompts import template_from
@@ -166,8 +167,8 @@ def map_rows(
     retry_failed: Annotated[
         str,
         typer.Option(
-            metavar="none|transient|all",
-            help="With --resume: the failed rows that run again (default: transient, those that may succeed now).",
+            metavar="WHICH",
+            help="With --resume, the failed rows that run again: none, all, or transient (default), which may succeed.",
         ),
     ] = "transient",
     accept_changed: Annotated[
@@ -188,6 +189,15 @@ def map_rows(
     disk_patience: Annotated[
         float, typer.Option(metavar="S", help="Wait S seconds for a full disk, then end with status 4.")
     ] = 600.0,
+    price: Annotated[
+        str | None,
+        typer.Option(metavar="IN/OUT", help="Of a million tokens of prompts and of answers, as in 0.15/0.60."),
+    ] = None,
+    gpu_price: Annotated[float | None, typer.Option(metavar="P", help="Of a GPU's hour.")] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, metavar="N", help="GPUs at --gpu-price (default: 1).")] = None,
+    max_cost: Annotated[
+        float | None, typer.Option(metavar="X", help="Stop, with status 3, once the job has cost X.")
+    ] = None,
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Go on although rows are refused alike and none succeeds.")
     ] = False,
@@ -209,8 +219,8 @@ def map_rows(
     A row of OUT has the fields of its row of IN, an id, and completion, finish_reason and usage, or
     error. With --call embed it has embedding and usage instead, with --call classify label,
     probabilities and usage. An unusable line becomes {"line": N, "error": …}. Exit status: 0 all
-    rows succeeded, 1 some failed, 2 wrong usage, 4 disk full, 5 no server, 129 hangup, 130 Ctrl-C,
-    143 SIGTERM.
+    rows succeeded, 1 some failed, 2 wrong usage, 3 --max-cost reached, 4 disk full, 5 no server,
+    129 hangup, 130 Ctrl-C, 143 SIGTERM.
     """
     try:
         asked = call_from(call)
@@ -261,6 +271,7 @@ def map_rows(
                 disk_patience_s=disk_patience,
                 overwrite=overwrite,
             ),
+            cost=cost_from(price, gpu_price, gpus, max_cost),
         )
         status = run_map(options)
     except ConfigError as error:

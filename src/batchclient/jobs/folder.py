@@ -18,7 +18,8 @@ import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,9 @@ from typing import Any
 from batchclient.errors import ConfigError, JournalFailed
 from batchclient.jobs.marks import NAME, Mark
 from batchclient.jobs.output import reason_of, sync, sync_folder
-from batchclient.journal.file import JournalFile
+from batchclient.journal.file import JournalFile, Line
 from batchclient.journal.place import Lock
-from batchclient.journal.records import ANSWERED, FAILED, MAY_BE_TRIED
+from batchclient.journal.records import ANSWERED, FAILED, MAY_BE_TRIED, check, fields_in
 
 __all__ = ["JobFolder", "JobState"]
 
@@ -87,14 +88,24 @@ class JobFolder:
         return self.path / _JOURNAL
 
     @property
+    def lock(self) -> Path:
+        """The lock of whoever writes the journal."""
+        return self.journal.with_name(f"{_JOURNAL}.lock")
+
+    @property
     def input(self) -> Path:
         """The place of a standard input."""
         return self.path / _INPUT
 
     @property
     def exists(self) -> bool:
-        """Whether there is a journal."""
-        return self.journal.exists() and self.journal.stat().st_size > 0
+        """Whether there is a journal, made whole."""
+        try:
+            # SQLite has this second file while the journal is made, and never later: no row is in it yet.
+            is_made = not self.journal.with_name(f"{_JOURNAL}-journal").exists()
+            return self.journal.stat().st_size > 0 and is_made
+        except OSError:  # also where the name is too long: the output is refused then
+            return False
 
     @property
     def is_finished(self) -> bool:
@@ -136,8 +147,7 @@ class JobFolder:
         """
         if not self.exists:
             return None
-        file = JournalFile(self.journal, read_only=True)
-        try:
+        with self._reading() as file:
             if file.is_empty:
                 return None
             counts = file.states()
@@ -150,6 +160,36 @@ class JobFolder:
                 str(file.meta("begun") or ""),
                 str(file.meta("model") or ""),
             )
+
+    def failures(self) -> Iterator[tuple[str | None, dict[str, Any]]]:
+        """Yield the id and the error of each row that failed.
+
+        Raises:
+            ConfigError: the journal is damaged, or is none.
+        """
+        with self._reading() as file:
+            for identity, error in file.failures():
+                try:
+                    fields = json.loads(error or "")
+                except ValueError:
+                    fields = {"error": "a damaged record"}
+                yield identity, fields
+
+    def export(self) -> Iterator[dict[str, Any] | None]:
+        """Yield all rows, and ``None`` for each that cannot be read.
+
+        Raises:
+            ConfigError: the journal cannot be opened.
+        """
+        with self._reading() as file:
+            for line in file.lines():
+                yield None if line is None else _exported(line)
+
+    @contextmanager
+    def _reading(self) -> Iterator[JournalFile]:
+        file = JournalFile(self.journal, read_only=True)
+        try:
+            yield file
         except sqlite3.Error as error:
             raise ConfigError(f"{self.journal} is damaged ({error}); nothing was changed in it") from error
         finally:
@@ -208,7 +248,7 @@ class JobFolder:
         self._write(_MANIFEST, fields)
 
     def remove(self) -> None:
-        """Remove the folder with all that is in it.
+        """Remove the folder with all that is in it, if it is there.
 
         Raises:
             OSError: a file cannot be removed.
@@ -216,7 +256,8 @@ class JobFolder:
         # The manifest goes last: half of a finished job is no unfinished one.
         if self.journal.exists():
             self.journal.unlink()
-        shutil.rmtree(self.path)
+        if self.path.is_dir():
+            shutil.rmtree(self.path)
 
     def _read(self, name: str) -> dict[str, Any]:
         path = self.path / name
@@ -243,3 +284,13 @@ class JobFolder:
             os.close(file)
         beside.rename(self.path / name)
         sync_folder(self.path)
+
+
+def _exported(line: Line) -> dict[str, Any] | None:
+    key, n, identity, state, attempts, crc, error, body = line
+    try:
+        check(key, n, state, attempts, crc, error, body)
+        row = {"key": key.hex(), "n": n, "id": identity, "state": state, "attempts": attempts}
+        return row | ({"error": json.loads(error or "")} if body is None else {"answer": fields_in(body)})
+    except ValueError:  # Damaged is one
+        return None

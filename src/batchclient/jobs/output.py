@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Self
 
 from batchclient.errors import ConfigError
-from batchclient.jobs.owner import Owner
+from batchclient.jobs.owner import Owner, lock_of
 
 __all__ = ["Output", "reason_of", "sync", "sync_folder"]
 
@@ -102,8 +102,13 @@ class Output:
         return f"{self._part} ({self.name} is as it was)"
 
     @property
+    def is_named(self) -> bool:
+        """Whether rows go into a regular file with a name: standard output may be a file, too."""
+        return self._path is not None and self.is_file
+
+    @property
     def path(self) -> Path:
-        """The place of the file, links followed."""
+        """The place of a named file, links followed."""
         assert self._path is not None and self.is_file
         return self._path
 
@@ -213,7 +218,7 @@ class Output:
             if (self._overwrite or self._continues) and target.parent != path.parent.resolve():
                 raise ConfigError(f"{self.name}: a link into another folder, to {target}; name that file itself")
             self._path = path = target
-        lock = path.with_name(f"{path.name}.lock")
+        lock = lock_of(path)
         try:
             self._owner = Owner(lock, self.name)
         except OSError as error:

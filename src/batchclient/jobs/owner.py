@@ -23,13 +23,38 @@ try:
 except ImportError:  # a system without flock
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["Owner"]
+__all__ = ["Owner", "is_locked", "lock_of"]
 
 _OURS = b"batchclient: "
 _LONGEST_TEXT = 200
 _TRIES = 20
 """Attempts to lock a file that others remove, or to read a text that is being written."""
 _PAUSE_S = 0.005
+
+
+def lock_of(path: Path) -> Path:
+    """Return the place of an output's lock."""
+    return path.with_name(f"{path.name}.lock")
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds a lock file now."""
+    if fcntl is None:
+        return False
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        # Shared: of several that look, none sees another's look.
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+    return False
 
 
 class Owner:

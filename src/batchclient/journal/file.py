@@ -21,13 +21,16 @@ from typing import Any
 from batchclient.errors import ConfigError, JournalFailed
 from batchclient.journal.records import ANSWERED, Damaged, Record, check
 
-__all__ = ["Found", "JournalFile", "Pair", "is_of_the_disk"]
+__all__ = ["Found", "JournalFile", "Line", "Pair", "is_of_the_disk"]
 
 VERSION = 1
 Pair = tuple[bytes, int]
 """A row's identity: its key, and how many rows with that key came before."""
 Found = dict[Pair, "tuple[int, int, str | None, bytes | None] | None"]
 """By identity: state, attempts, error, body; ``None``: the record is damaged."""
+Line = tuple[bytes, int, str | None, int, int, int, str | None, bytes | None]
+"""A row as it is in the table: the fields of ``Record``."""
+_READ_AT_ONCE = 256
 _SCHEMA = """
 CREATE TABLE row(
     seq INTEGER PRIMARY KEY, key BLOB NOT NULL, n INTEGER NOT NULL, id TEXT, state INTEGER, attempts INTEGER,
@@ -152,6 +155,33 @@ class JournalFile:
     def failures(self) -> Iterator[tuple[str | None, str | None]]:
         """Yield the id and the error of each row that failed, in the order of their commits."""
         yield from self._connection.execute("SELECT id, error FROM row WHERE state <> 1 ORDER BY seq")
+
+    def lines(self) -> Iterator[Line | None]:
+        """Yield all rows in the order of their commits, and ``None`` for each in a damaged page."""
+        columns = ", ".join(Record._fields)
+        last, seq = int(self._one("SELECT max(seq) FROM row") or 0), 0
+        while seq < last:
+            try:
+                lines = self._connection.execute(
+                    f"SELECT seq, {columns} FROM row WHERE seq > ? ORDER BY seq LIMIT {_READ_AT_ONCE}",  # noqa: S608
+                    (seq,),
+                ).fetchall()
+            except sqlite3.Error:
+                seq += 1
+                try:
+                    statement = f"SELECT {columns} FROM row WHERE seq = ?"  # noqa: S608
+                    line = self._connection.execute(statement, (seq,)).fetchone()
+                except sqlite3.Error:
+                    yield None
+                else:
+                    if line is not None:
+                        yield line
+                continue
+            for line in lines:
+                seq = line[0]
+                yield line[1:]
+            if not lines:
+                return
 
     def meta(self, name: str) -> Any:
         """Return a fact about the job, or ``None``."""

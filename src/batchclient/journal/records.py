@@ -32,7 +32,18 @@ from batchclient.errors import (
 )
 from batchclient.types import Choice, Classification, Completion, Embedding, Usage
 
-__all__ = ["ANSWERED", "FAILED", "MAY_BE_TRIED", "Damaged", "Record", "answer_in", "error_in", "is_kept", "record_of"]
+__all__ = [
+    "ANSWERED",
+    "FAILED",
+    "MAY_BE_TRIED",
+    "Damaged",
+    "Record",
+    "answer_in",
+    "error_in",
+    "fields_in",
+    "is_kept",
+    "record_of",
+]
 
 ANSWERED = 1
 FAILED = 2
@@ -194,6 +205,18 @@ def _choice_fields(choice: Choice) -> dict[str, Any]:
     return fields
 
 
+def fields_in(body: bytes) -> Any:
+    """Return an answer's JSON.
+
+    Raises:
+        Damaged: the body is none.
+    """
+    try:
+        return _read(body if body[:1] == b"{" else zlib.decompress(body))
+    except (AttributeError, TypeError, ValueError, zlib.error) as fault:
+        raise Damaged from fault
+
+
 def answer_in(body: bytes) -> Completion | Embedding | Classification:
     """Return the answer of a record.
 
@@ -201,7 +224,7 @@ def answer_in(body: bytes) -> Completion | Embedding | Classification:
         Damaged: the body is none that this version writes.
     """
     try:
-        fields = _read(body if body[:1] == b"{" else zlib.decompress(body))
+        fields = fields_in(body)
         usage = fields.get("usage")
         told = None if usage is None else Usage(**usage)
         attempts, extra = fields.get("attempts", 1), fields.get("extra", {})

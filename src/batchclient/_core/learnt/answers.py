@@ -19,12 +19,12 @@ class Tally:
 
     __slots__ = (
         "abandoned", "count", "first_tokens_s", "made_tokens", "prompt_tokens", "resolved", "used_tokens",
-        "with_deadline",
+        "wasted_tokens", "with_deadline",
     )  # fmt: skip
 
     def __init__(self, batch: Batch, answers: list[tuple[int, Completion]]) -> None:
         resolved: list[tuple[Request, Completion]] = []
-        prompt_tokens = made_tokens = used_tokens = with_deadline = 0
+        prompt_tokens = made_tokens = used_tokens = wasted_tokens = with_deadline = 0
         first_tokens_s = 0.0
         requests, answered = batch.requests, batch.answered
         for position, completion in answers:
@@ -42,6 +42,8 @@ class Tally:
                 if request.deadline is not None:
                     with_deadline += 1
                 used_tokens += made
+            else:
+                wasted_tokens += made if usage is None else usage.total_tokens
             if completion.time_to_first_token_s is not None:
                 first_tokens_s += completion.time_to_first_token_s
             request.state = _DONE
@@ -57,5 +59,7 @@ class Tally:
         """Output tokens of all answers, by the server's count."""
         self.used_tokens = used_tokens
         """Output tokens of ``resolved``."""
+        self.wasted_tokens = wasted_tokens
+        """Prompt and output tokens of the answers whose callers have gone, by the server's count."""
         self.first_tokens_s = first_tokens_s
         """The sum of the times to first token; 0 if unknown."""

@@ -1,0 +1,75 @@
+"""What a job costs: ``--price``, ``--gpu-price``, and the bound ``--max-cost``.
+
+The numbers are in the currency of the prices, which the command does not know.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from batchclient import Price, Statistics
+from batchclient.cli._refusal import Refusal
+
+__all__ = ["Cost", "cost_from", "written_cost"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The price of a job's work, and the bound on the cost.
+
+    Args:
+        price: of tokens and of time.
+        most: the job stops once it has cost so much; ``None``: there is no bound.
+    """
+
+    price: Price
+    most: float | None = None
+
+    def of(self, statistics: Statistics, seconds: float) -> float:
+        """Return the cost of a client's work so far, in so many seconds."""
+        return self.price.cost(
+            prompt_tokens=statistics.prompt_tokens, completion_tokens=statistics.completion_tokens, seconds=seconds
+        )
+
+    def is_reached(self, cost: float) -> bool:
+        """Whether a job that has cost so much has to stop."""
+        return self.most is not None and cost >= self.most
+
+
+def cost_from(price: str | None, gpu_price: float | None, gpus: int | None, max_cost: float | None) -> Cost | None:
+    """Read the options about the cost; ``None``: no price is given.
+
+    Raises:
+        Refusal: a number is wrong, or the bound or the number of GPUs has no price beside it.
+    """
+    if gpus is not None and gpu_price is None:
+        raise Refusal("--gpus: the number of GPUs counts with --gpu-price, which is not given")
+    if max_cost is not None and price is None and gpu_price is None:
+        raise Refusal("--max-cost: the cost is known with --price or --gpu-price, and neither is given")
+    if max_cost is not None and not 0 < max_cost < math.inf:
+        raise Refusal(f"--max-cost: a number above 0, not {max_cost:g}")
+    if gpu_price is not None and not 0 <= gpu_price < math.inf:
+        raise Refusal(f"--gpu-price: the price of a GPU's hour, not {gpu_price:g}")
+    if price is None and gpu_price is None:
+        return None
+    of_prompts, of_answers = (None, None) if price is None else _per_million(price)
+    per_hour = None if gpu_price is None else gpu_price * (gpus or 1)
+    return Cost(Price(per_hour=per_hour, per_million_in=of_prompts, per_million_out=of_answers), max_cost)
+
+
+def _per_million(text: str) -> tuple[float, float]:
+    try:
+        of_prompts, of_answers = map(float, text.split("/"))
+    except ValueError:
+        of_prompts = of_answers = math.nan
+    if not (0 <= of_prompts < math.inf and 0 <= of_answers < math.inf):
+        raise Refusal(
+            f"--price: the prices of a million tokens of prompts and of answers, as in 0.15/0.60, not {text!r:.40}"
+        )
+    return of_prompts, of_answers
+
+
+def written_cost(cost: float) -> str:
+    """Write a cost: in hundredths, and below 1 in ten-thousandths."""
+    return f"{cost:,.2f}" if cost >= 1 else f"{cost:.4f}"

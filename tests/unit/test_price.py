@@ -1,0 +1,41 @@
+"""``Price``: the cost of tokens and hours."""
+
+import dataclasses
+import pickle
+
+import pytest
+
+from batchclient import ConfigError, Price
+
+
+def test_the_cost_is_of_tokens_and_hours_together():
+    price = Price(per_hour=2.5, per_million_in=0.15, per_million_out=0.6)
+    assert price.cost(prompt_tokens=2_000_000) == pytest.approx(0.3)
+    assert price.cost(completion_tokens=500_000) == pytest.approx(0.3)
+    assert price.cost(seconds=5400) == pytest.approx(3.75)
+    assert price.cost(prompt_tokens=2_000_000, completion_tokens=500_000, seconds=5400) == pytest.approx(4.35)
+
+
+def test_a_price_that_is_absent_costs_nothing():
+    assert Price(per_million_out=1).cost(prompt_tokens=10**9, seconds=10**9) == 0
+    assert Price(per_hour=0).cost(prompt_tokens=10**9, completion_tokens=10**9, seconds=10**9) == 0
+
+
+@pytest.mark.parametrize("field", ["per_hour", "per_million_in", "per_million_out"])
+@pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), True, "0.15"])
+def test_a_price_that_is_none_is_refused_by_name(field, value):
+    with pytest.raises(ConfigError, match=f"^{field} is a number of at least 0, not ") as refused:
+        Price(**{field: value})
+    assert refused.value.field == field
+
+
+def test_no_price_at_all_is_refused():
+    with pytest.raises(ConfigError, match="per_hour, per_million_in, per_million_out"):
+        Price()
+
+
+def test_a_price_is_a_value():
+    price = Price(per_hour=2)
+    assert pickle.loads(pickle.dumps(price)) == price == Price(per_hour=2)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        price.per_hour = 3
