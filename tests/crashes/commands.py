@@ -85,6 +85,10 @@ class Command:
         """What it wrote to stdout and stderr."""
         return self._said.read_text(errors="replace")
 
+    @property
+    def is_under_way(self):
+        return self.status is None and self._commands.ask({"look": self.pid})
+
     def wait(self):
         """Wait for the end; return the status."""
         if self.status is None:

@@ -11,7 +11,8 @@ IS_LONG = bool(os.environ.get("SLOW"))
 long_form = pytest.mark.skipif(not IS_LONG, reason="SLOW=1")
 
 
-def wait_until(condition):
-    """Look again and again; the test itself has an end."""
+def wait_until(condition, command):
+    """Look again and again, while the command is under way; the test itself has an end."""
     while not condition():
+        assert command.is_under_way, command.said
         time.sleep(0.005)

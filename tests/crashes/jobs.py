@@ -99,7 +99,6 @@ class Job:
         self.out = folder / "out.jsonl"
         self.options = options
         self.without = ()
-        self.base_url = None
         self._commands = commands
 
     def give(self, lines, data=None):
@@ -115,7 +114,7 @@ class Job:
             "-o",
             self.out,
             "--base-url",
-            self.base_url or self.server.base_url,
+            self.server.base_url,
             "--model",
             "m",
         ]

@@ -1,6 +1,6 @@
 """A process that starts commands: each is a fork, with all imports done and its own arguments.
 
-    python -m tests.crashes.starter   # {"start": …} or {"wait": pid} on stdin, an answer on stdout
+    python -m tests.crashes.starter   # {"start": …}, {"look": pid} or {"wait": pid} on stdin
 
 A command that begins with the interpreter takes half a second before its first line. Hundreds of
 them are killed here. What such a process does from then on is the command line's own ``main``.
@@ -79,6 +79,8 @@ def main():
         match json.loads(line):
             case {"start": given}:
                 answer = start(**given)
+            case {"look": pid}:
+                answer = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
             case {"wait": pid}:
                 _, status, used = os.wait4(pid, 0)
                 answer = [os.waitstatus_to_exitcode(status), used.ru_maxrss]

@@ -57,7 +57,7 @@ def stopped(make_job, server):
     server.held = ("text 2",)
     job = make_job(plain_lines(30), *OPTIONS, "--max-batch-size", "1", "--concurrency", "40")
     command = job.start()
-    wait_until(lambda: job.kept().written_bytes)
+    wait_until(lambda: job.kept().written_bytes, command)
     command.kill()
     with job.out.open("ab") as out:
         out.write(b'{"id": 2, "te')

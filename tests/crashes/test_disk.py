@@ -32,7 +32,7 @@ def begun(watch):
     server = watch.job.server
     command = watch.job.start()
     server.wait_for(lambda run: len(run.answered) >= 20)
-    wait_until(watch.job.whole_rows)
+    wait_until(watch.job.whole_rows, command)
     command.kill()
     watch.check(command)
     return watch

@@ -52,7 +52,7 @@ def test_a_kill_costs_what_is_in_flight(make_job, server):
     in_flight = {line.prompt for line in job.lines if "text 7" in line.prompt}
     command = job.start()
     server.wait_for(lambda run: len(run.came) == 70 and len(run.answered) == 70 - len(in_flight))
-    wait_until(lambda: job.kept().answers.total() == 70 - len(in_flight))
+    wait_until(lambda: job.kept().answers.total() == 70 - len(in_flight), command)
     command.kill()
     assert server.run.in_flight == in_flight
     job.check_kept()

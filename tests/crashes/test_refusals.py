@@ -27,7 +27,9 @@ def stopped(make_job, server):
     server.held = (f"text {ROWS - 1}",)
     job = make_job(plain_lines(ROWS), "--max-batch-size", "1", "--concurrency", "64")
     command = job.start()
-    wait_until(lambda: len(job.whole_rows()) == ROWS - 1 and job.kept().written_bytes == job.out.stat().st_size)
+    wait_until(
+        lambda: len(job.whole_rows()) == ROWS - 1 and job.kept().written_bytes == job.out.stat().st_size, command
+    )
     command.kill()
     server.release()
     job.check_kept()

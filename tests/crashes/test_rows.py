@@ -12,7 +12,7 @@ from tests.crashes.watch import Watch
 def killed(job, answered):
     """Start the job; kill it when it has written so many rows."""
     command = job.start()
-    wait_until(lambda: len(job.whole_rows()) >= answered)
+    wait_until(lambda: len(job.whole_rows()) >= answered, command)
     assert command.kill() == -9
 
 
