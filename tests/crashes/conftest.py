@@ -8,6 +8,7 @@ from tests.crashes import calls
 from tests.crashes.commands import Commands
 from tests.crashes.jobs import Job
 from tests.crashes.server import account_server
+from tests.crashes.states import States
 
 
 @pytest.fixture(autouse=True)
@@ -45,10 +46,32 @@ def planned(commands):
     return commands
 
 
-@pytest.fixture
-def server():
+@pytest.fixture(scope="session")
+def running_server():
     with account_server() as running:
         yield running
+
+
+@pytest.fixture
+def server(running_server):
+    running_server.reset()
+    yield running_server
+    running_server.release()
+
+
+@pytest.fixture(scope="session")
+def states(tmp_path_factory, running_server, starter):
+    return States(tmp_path_factory.mktemp("states"), running_server, starter)
+
+
+@pytest.fixture
+def copy_of(states, tmp_path, server, commands):
+    """A job of its own in a state, from the function that makes it."""
+
+    def copy(make):
+        return states.get(make).job(tmp_path / "job")
+
+    return copy
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import shutil
 import sqlite3
 import zlib
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 from tests.crashes.server import answer_to
@@ -99,7 +99,7 @@ class Job:
         self.out = folder / "out.jsonl"
         self.options = options
         self.without = ()
-        self._commands = commands
+        self.commands = commands
 
     def give(self, lines, data=None):
         """Write the input, or another one."""
@@ -124,11 +124,11 @@ class Job:
     def start(self, *more, plan=None):
         """Start the command; it writes nothing into the folder but its files."""
         self.server.new_run()
-        return self._commands.start([*self.arguments, *more], self.folder.parent, plan)
+        return self.commands.start([*self.arguments, *more], self.folder.parent, plan)
 
     def start_beside(self, *more):
         """Start a second command, while the first is under way."""
-        return self._commands.start([*self.arguments, *more], self.folder.parent)
+        return self.commands.start([*self.arguments, *more], self.folder.parent)
 
     def run(self, *more, plan=None):
         """Run the command to its end, whichever that is."""
@@ -138,7 +138,7 @@ class Job:
 
     def about(self, command, *more):
         """Run ``batchclient job``; return the ended command."""
-        ended = self._commands.start(["job", command, self.place, *more], self.folder.parent)
+        ended = self.commands.start(["job", command, self.place, *more], self.folder.parent)
         ended.wait()
         return ended
 
@@ -187,12 +187,27 @@ class Job:
         """How often each prompt is asked for."""
         return Counter(line.prompt for line in self.lines if line.prompt is not None)
 
+    def seen(self):
+        """The rows of the journal while the command is under way."""
+        path = self.place / "journal.sqlite"
+        try:
+            connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
+        except sqlite3.OperationalError:
+            return Kept()
+        try:
+            return Kept.read(connection)
+        except sqlite3.OperationalError as error:
+            # It is being made.
+            assert "no such table" in str(error) or "readonly database" in str(error), error
+            return Kept()
+        finally:
+            connection.close()
+
     def kept(self):
-        """The rows of the journal: the answers, and the ids of rows that failed for good, or not."""
-        kept = Kept(Counter(), Counter(), Counter())
+        """The rows of the journal after the end of the command."""
         path = self.place / "journal.sqlite"
         if not path.exists() or not path.stat().st_size:
-            return kept
+            return Kept()
         # A copy: the next run is to find the files as the kill has left them.
         copy = self.folder.with_name(f"{self.folder.name}.copy")
         copy.mkdir()
@@ -201,19 +216,12 @@ class Job:
         connection = sqlite3.connect(copy / path.name)
         try:
             if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'row'").fetchone():
-                return kept
+                return Kept()
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-            for (mark,) in connection.execute("SELECT value FROM meta WHERE name = 'output'"):
-                kept.written_bytes = json.loads(mark)["size"]
-            for own_id, state, body in connection.execute("SELECT id, state, body FROM row"):
-                if state == 1:
-                    kept.answers[answer_in(body)] += 1
-                else:
-                    (kept.failed if state == 2 else kept.may_be_tried)[own_id] += 1
+            return Kept.read(connection)
         finally:
             connection.close()
             shutil.rmtree(copy)
-        return kept
 
     def check_kept(self):
         """Rule 4: each row that was written is in the journal. Return what the journal has."""
@@ -237,10 +245,23 @@ class Kept:
         written_bytes: of the output, which a resume takes as written.
     """
 
-    answers: Counter
-    failed: Counter
-    may_be_tried: Counter
+    answers: Counter = field(default_factory=Counter)
+    failed: Counter = field(default_factory=Counter)
+    may_be_tried: Counter = field(default_factory=Counter)
     written_bytes: int = 0
+
+    @classmethod
+    def read(cls, connection):
+        """What a journal has, from a connection to it."""
+        kept = cls()
+        for (mark,) in connection.execute("SELECT value FROM meta WHERE name = 'output'"):
+            kept.written_bytes = json.loads(mark)["size"]
+        for own_id, state, body in connection.execute("SELECT id, state, body FROM row"):
+            if state == 1:
+                kept.answers[answer_in(body)] += 1
+            else:
+                (kept.failed if state == 2 else kept.may_be_tried)[own_id] += 1
+        return kept
 
     @property
     def total(self):

@@ -47,22 +47,25 @@ class Run:
 class AccountServer:
     """Lives in a thread.
 
-    Args:
-        pause_s: before each answer, seconds.
-
     Attributes:
+        pause_s: before each answer, seconds.
         runs: one per process; ``new_run`` begins the next.
         held: prompts with one of these texts get no answer, until ``release``.
+        met: prompts that were refused once.
     """
 
-    def __init__(self, pause_s=0.0):
-        self.pause_s = pause_s
-        self.runs = [Run()]
-        self.held = ()
-        self._met = set()
+    def __init__(self):
         self.base_url = ""
+        self.reset()
         self._news = threading.Condition()
         self.ready = threading.Event()
+
+    def reset(self):
+        """Begin anew, for another test."""
+        self.pause_s = 0.0
+        self.runs = [Run()]
+        self.held = ()
+        self.met = set()
 
     @property
     def run(self):
@@ -126,8 +129,8 @@ class AccountServer:
         while any(text in prompt for text in self.held for prompt in prompts):
             self._gate.clear()
             await self._gate.wait()
-        new = {prompt for prompt in prompts if "once" in prompt or "busy" in prompt} - self._met
-        self._met |= new
+        new = {prompt for prompt in prompts if "once" in prompt or "busy" in prompt} - self.met
+        self.met |= new
         if any("once" in prompt for prompt in new):
             reply = response(b'{"error":{"message":"not yet","code":401}}', "401 Unauthorized", JSON)
         elif new:
@@ -152,8 +155,8 @@ class AccountServer:
 
 
 @contextmanager
-def account_server(pause_s=0.0):
-    server = AccountServer(pause_s)
+def account_server():
+    server = AccountServer()
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
     thread.start()
     server.ready.wait()

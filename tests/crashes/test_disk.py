@@ -38,6 +38,7 @@ def begun(watch):
     return watch
 
 
+@long_form
 def test_space_that_is_freed_lets_the_job_go_on(watch):
     """The journal's commit is refused at first, then the output's write."""
     begun(watch)
@@ -47,6 +48,7 @@ def test_space_that_is_freed_lets_the_job_go_on(watch):
     assert watch.finish() == 0
 
 
+@long_form
 def test_an_output_that_finds_no_space_goes_on_when_there_is_some(watch):
     begun(watch)
     ended = watch.run(plan=plan(watch.job, kinds=calls.WRITE, name="out.jsonl", first=1, last=2, how="full"))
@@ -54,7 +56,7 @@ def test_an_output_that_finds_no_space_goes_on_when_there_is_some(watch):
     assert watch.finish() == 0
 
 
-@pytest.mark.parametrize(("name", "first"), [("journal.sqlite-wal", 3), ("out.jsonl", 1)])
+@pytest.mark.parametrize(("name", "first"), [pytest.param("journal.sqlite-wal", 3, marks=long_form), ("out.jsonl", 1)])
 def test_a_disk_that_stays_full_ends_the_job_with_4(watch, name, first):
     begun(watch)
     before = watch.kept.total
@@ -75,7 +77,7 @@ def test_a_new_job_on_a_disk_that_fills_up_keeps_what_it_has(watch):
     assert watch.finish() == 0
 
 
-@pytest.mark.parametrize("name", ["journal.sqlite-wal", "out.jsonl"])
+@pytest.mark.parametrize("name", [pytest.param("journal.sqlite-wal", marks=long_form), "out.jsonl"])
 def test_a_sync_that_fails_once_ends_the_job_with_4(watch, name):
     begun(watch)
     failing = plan(watch.job, kinds=calls.SYNC, name=name, first=1, last=1, how="error", error=errno.EIO)

@@ -3,11 +3,11 @@
 from random import Random
 
 import pytest
-from tests.crashes.forms import IS_LONG, wait_until
+from tests.crashes.forms import IS_LONG, long_form, wait_until
 from tests.crashes.jobs import lines_of, plain_lines
 from tests.crashes.watch import Watch
 
-KILLS, ROWS, LONGEST_S = (100, 2000, 1.5) if IS_LONG else (4, 400, 0.5)
+KILLS, ROWS, LONGEST_S = (100, 2000, 1.5) if IS_LONG else (4, 200, 0.35)
 OPTIONS = ("--max-batch-size", "4", "--concurrency", "16")
 
 
@@ -24,6 +24,7 @@ def test_kills_at_random_times(make_job, server, order):
         assert watch.finish(ordered=not order) == 1, "some rows failed for good"
 
 
+@long_form
 def test_what_changes_between_kills(make_job, server):
     """The order of the output and of the input, and the rows: each run may be another in all."""
     server.pause_s = 0.005
@@ -52,7 +53,7 @@ def test_a_kill_costs_what_is_in_flight(make_job, server):
     in_flight = {line.prompt for line in job.lines if "text 7" in line.prompt}
     command = job.start()
     server.wait_for(lambda run: len(run.came) == 70 and len(run.answered) == 70 - len(in_flight))
-    wait_until(lambda: job.kept().answers.total() == 70 - len(in_flight), command)
+    wait_until(lambda: job.seen().answers.total() == 70 - len(in_flight), command)
     command.kill()
     assert server.run.in_flight == in_flight
     job.check_kept()

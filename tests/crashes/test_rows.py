@@ -67,6 +67,7 @@ def test_each_repeat_has_its_own_answer_and_is_kept_by_its_occurrence(make_job, 
     job.check_whole()
 
 
+@long_form
 def test_with_dedupe_equal_rows_are_asked_once(make_job, server):
     server.pause_s = 0.02
     lines = [line_of({"id": n, "text": f"again {n % 30}"}) for n in range(120)]
@@ -83,6 +84,7 @@ def test_with_dedupe_equal_rows_are_asked_once(make_job, server):
 # Other inputs --------------------------------------------------------------------------------------------------------
 
 
+@long_form
 def test_rows_that_were_added_are_sent_alone(make_job, server):
     lines = plain_lines(60)
     job = make_job(lines[:40])
@@ -93,7 +95,7 @@ def test_rows_that_were_added_are_sent_alone(make_job, server):
     job.check_whole()
 
 
-@pytest.mark.parametrize("after", ["the end", "a kill"])
+@pytest.mark.parametrize("after", [pytest.param("the end", marks=long_form), "a kill"])
 def test_a_reordered_input_is_written_in_its_new_order_and_sends_nothing_twice(make_job, server, after):
     lines = plain_lines(60)
     server.pause_s = 0.02
@@ -113,6 +115,7 @@ def test_a_reordered_input_is_written_in_its_new_order_and_sends_nothing_twice(m
     job.check_whole()
 
 
+@long_form
 def test_a_moved_server_changes_nothing(make_job, server):
     job = make_job(plain_lines(60), "--max-batch-size", "2", "--concurrency", "4")
     server.pause_s = 0.02

@@ -1,0 +1,66 @@
+"""Jobs in states that take a second to reach: each is made once, and every test has a copy."""
+
+import shutil
+
+from tests.crashes.jobs import Job
+
+__all__ = ["State", "States"]
+
+
+class State:
+    """A job, its files, and what its server had refused by then.
+
+    Args:
+        job: which has ended, or was killed.
+        folder: for its files.
+
+    Attributes:
+        notes: what tests have found out about it.
+    """
+
+    def __init__(self, job, folder):
+        self._made = job
+        self._saved = folder
+        self._met = set(job.server.met)
+        self.notes = {}
+        shutil.copytree(job.folder, folder)
+
+    def job(self, folder):
+        """A copy of the job, in a new folder."""
+        made, server = self._made, self._made.server
+        server.met |= self._met
+        job = Job(folder, server, made.commands, made.lines, *made.options, data=made.source.read_bytes())
+        self.restore(job)
+        return job
+
+    def restore(self, job):
+        """Give a copy the files of the beginning."""
+        shutil.rmtree(job.folder)
+        shutil.copytree(self._saved, job.folder)
+
+
+class States:
+    """The states made so far.
+
+    Args:
+        folder: for their files.
+        server, commands: of their jobs.
+    """
+
+    def __init__(self, folder, server, commands):
+        self._folder = folder
+        self._server = server
+        self._commands = commands
+        self._states = {}
+
+    def get(self, make):
+        """The state that a function makes of ``(make_job, server)``."""
+        if make not in self._states:
+            place = self._folder / f"{make.__module__}.{make.__name__}"
+            place.mkdir()
+            job = make(
+                lambda lines, *options: Job(place / "job", self._server, self._commands, lines, *options), self._server
+            )
+            self._states[make] = State(job, place / "saved")
+            self._server.reset()
+        return self._states[make]
