@@ -488,6 +488,14 @@ def test_why_a_server_does_not_say_which_model_it_has(cli, models, tmp_path, out
     assert not out.exists()
 
 
+def test_the_timeout_bounds_the_question_for_the_model(cli, models, tmp_path, out):
+    models.holds = True
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
+    result = cli("map", source, "-o", out, "--base-url", models.base_url, "--prompt", "{text}", "--timeout", 0.2)
+    assert (result.exit_code, out.exists()) == (5, False)
+    assert "(--model names one): the call's --timeout passed while the server was asked for its model" in result.stderr
+
+
 def test_a_server_that_cannot_be_asked_for_its_model_is_said_in_a_line(cli, tmp_path, out):
     source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
     result = cli("map", source, "-o", out, "--base-url", "http://127.0.0.1:1/v1", "--prompt", "{text}")
@@ -503,8 +511,8 @@ def test_a_server_that_cannot_be_asked_for_its_model_is_said_in_a_line(cli, tmp_
     [
         ('[\n {"text": "a"}\n]', "{text}", "it is a JSON array"),
         ('[{"text": "a"}]', "{}", "it is a JSON array"),
-        ('{"text": ["a"]}', "{text}", "a list, not a text; a conversation goes with --call chat"),
-        ('{"text": {"a": 1}}', "{text}", "an object"),
+        ('{"talk": [{"role": "user"}]}', "{talk}", "a conversation, which goes with --call chat"),
+        ('{"talk": [{"role": "user"}]}', "Go on: {talk}", "and a template of that field alone"),
     ],
 )
 def test_an_input_that_would_be_sent_as_it_is_not_meant_is_refused(cli_map, tmp_path, server, content, prompt, named):
@@ -571,6 +579,34 @@ def test_without_a_server_the_option_and_the_variable_are_named(cli, tmp_path, v
     result = cli("map", tmp_path / "in.jsonl", "--prompt", "{text}", env=env)
     told = "Error: no server: give --base-url, such as http://localhost:8000/v1, or set BATCHCLIENT_BASE_URL\n"
     assert (result.exit_code, result.stderr) == (2, told)
+
+
+@pytest.mark.parametrize(("option", "meant"), [("--max-tokns", "--max-tokens"), ("--max-lst", "--max-tokens")])
+def test_an_option_of_another_name_is_never_what_was_meant(cli_map, tmp_path, option, meant):
+    result = cli_map(write_rows(tmp_path / "in.jsonl", rows_of(1)), option, 3)
+    assert result.exit_code == 2
+    assert f"No such option: {option} (Possible options: {meant})\n" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--max-tokens", "abc"),
+        ("--max-tokens", "-1"),
+        ("--temperature", "hot"),
+        ("--first", "0"),
+        ("--timeout", "soon"),
+        ("--timeout", "-1"),
+        ("--max-batch-size", "0"),
+        ("--max-batch-size", "many"),
+        ("--outage-patience", "nan"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_with_its_option(cli_map, tmp_path, out, server, option, value):
+    result = cli_map(write_rows(tmp_path / "in.jsonl", rows_of(1)), "-o", out, f"{option}={value}")
+    assert (result.exit_code, server.requests) == (2, 0)
+    (told,) = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    assert option in told
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,20 @@
 """A map that goes on: with ``--resume``, after any end, and each row is in the output once."""
 
+import hashlib
 import json
 import os
 import shutil
 import signal
 import sqlite3
 import time
+from functools import partial
+from itertools import accumulate
 
 import pytest
 
+from batchclient.cli import _run as run_module
+from batchclient.cli._job import Job
+from batchclient.journal.of_file import FileJournal
 from batchclient.simulator import EmbeddedServer, expected_text
 
 from .conftest import read_rows, write_rows
@@ -52,24 +58,26 @@ def wait_for_rows(out, count, seconds=30):
 
 
 @pytest.fixture
-def slow():
+def server():
     """A server on which a job of 600 rows takes some seconds."""
     with EmbeddedServer("gpu") as running:
         yield running
 
 
+SLOWLY = ["--concurrency", 16, "--max-batch-size", 4]
+
+
 @pytest.fixture
-def killed(spawn, slow, tmp_path, out):
+def killed(spawn, tmp_path, out):
     """A job of 600 rows, killed with some rows in its output."""
 
     def run(*args, count=100):
         source = write_rows(tmp_path / "in.jsonl", rows_of(*range(600)))
-        options = ["--base-url", slow.base_url, "--model", slow.model, "--concurrency", 16, "--max-batch-size", 4]
-        process = spawn(source, "-o", out, "--resume", *options, *args)
+        process = spawn(source, "-o", out, "--resume", *SLOWLY, *args)
         wait_for_rows(out, count)
         process.kill()
         process.wait()
-        return source, options
+        return source, SLOWLY
 
     return run
 
@@ -78,11 +86,11 @@ def killed(spawn, slow, tmp_path, out):
 
 
 @pytest.mark.parametrize("options", [[], ["--unordered"], ["--dedupe"]])
-def test_a_killed_job_goes_on_and_each_row_is_there_once(killed, cli_map, slow, out, job, options):
-    source, server = killed(*options)
-    sent = slow.requests
+def test_a_killed_job_goes_on_and_each_row_is_there_once(killed, cli_map, server, out, job, options):
+    source, slowly = killed(*options)
+    sent = server.requests
     assert not (job / "done.json").exists()
-    done = cli_map(source, "-o", out, "--resume", *server, *options)
+    done = cli_map(source, "-o", out, "--resume", *slowly, *options)
     assert done.exit_code == 0, done.stderr
     rows = read_rows(out)
     assert sorted(row["id"] for row in rows) == list(range(600))
@@ -92,37 +100,36 @@ def test_a_killed_job_goes_on_and_each_row_is_there_once(killed, cli_map, slow, 
     assert (read, failed, filtered) == (600, 0, 0)
     assert reused >= 100
     assert answered + reused == 600
-    assert (slow.requests > sent) == (answered > 0)
+    assert (server.requests > sent) == (answered > 0)
     assert sorted(os.listdir(out.parent)) == ["in.jsonl", "out.jsonl", "out.jsonl.job"]
 
 
 def test_the_output_goes_on_in_its_place(killed, cli_map, out):
-    source, server = killed()
+    source, slowly = killed()
     inode = out.stat().st_ino
-    assert cli_map(source, "-o", out, "--resume", *server).exit_code == 0
+    assert cli_map(source, "-o", out, "--resume", *slowly).exit_code == 0
     assert out.stat().st_ino == inode
 
 
 def test_a_row_that_was_torn_is_cut_off(killed, cli_map, out):
-    source, server = killed()
+    source, slowly = killed()
     with out.open("ab") as file:
         file.write(b'{"id": 17, "te')
-    assert cli_map(source, "-o", out, "--resume", *server).exit_code == 0
+    assert cli_map(source, "-o", out, "--resume", *slowly).exit_code == 0
     check_rows(out, range(600))
 
 
 def test_the_output_of_a_killed_job_may_be_gone(killed, cli_map, out):
-    source, server = killed()
+    source, slowly = killed()
     out.unlink()
-    assert cli_map(source, "-o", out, "--resume", *server).exit_code == 0
+    assert cli_map(source, "-o", out, "--resume", *slowly).exit_code == 0
     check_rows(out, range(600))
 
 
-def test_a_signal_keeps_finished_rows_and_names_the_way_on(spawn, slow, cli_map, tmp_path, out, job):
+def test_a_signal_keeps_finished_rows_and_names_the_way_on(spawn, server, cli_map, tmp_path, out, job):
     source = write_rows(tmp_path / "in.jsonl", rows_of(*range(600)))
-    options = ["--base-url", slow.base_url, "--model", slow.model, "--concurrency", 16, "--max-batch-size", 4]
-    slow.set_faults("stall,after=50")
-    process = spawn(source, "-o", out, *options)
+    server.set_faults("stall,after=50")
+    process = spawn(source, "-o", out, *SLOWLY)
     wait_for_rows(out, 100)
     process.send_signal(signal.SIGTERM)
     _, stderr = process.communicate()
@@ -130,8 +137,8 @@ def test_a_signal_keeps_finished_rows_and_names_the_way_on(spawn, slow, cli_map,
     assert f"{job} has " in stderr.decode()
     assert "the same command with --resume goes on with its answers" in stderr.decode()
     assert 100 <= len(read_rows(out)) < 600
-    slow.set_faults()
-    assert cli_map(source, "-o", out, "--resume", *options).exit_code == 0
+    server.set_faults()
+    assert cli_map(source, "-o", out, "--resume", *SLOWLY).exit_code == 0
     check_rows(out, range(600))
 
 
@@ -239,16 +246,16 @@ def test_unusable_rows_are_in_the_output_once(cli_map, server, tmp_path, out, jo
 # What is refused -----------------------------------------------------------------------------------------------------
 
 
-def test_a_job_that_is_there_is_never_begun_anew_in_silence(killed, cli_map, slow, out, job):
-    source, server = killed()
-    before, sent = out.read_bytes(), slow.requests
+def test_a_job_that_is_there_is_never_begun_anew_in_silence(killed, cli_map, server, out, job):
+    source, slowly = killed()
+    before, sent = out.read_bytes(), server.requests
     for options, named in (([], f"{job} has "), (["--overwrite"], "--overwrite: ")):
-        refused = cli_map(source, "-o", out, *server, *options)
+        refused = cli_map(source, "-o", out, *slowly, *options)
         assert refused.exit_code == 2
         assert refused.stderr.startswith(f"Error: {named}")
         assert " answers of an unfinished job" in refused.stderr
         assert "--resume goes on with it" in refused.stderr
-    assert (out.read_bytes(), slow.requests) == (before, sent)
+    assert (out.read_bytes(), server.requests) == (before, sent)
 
 
 def test_a_finished_job_is_replaced_if_asked(cli_map, tmp_path, out, job):
@@ -462,22 +469,23 @@ def test_status_failures_and_export_only_look(cli, cli_map, tmp_path, out, job):
     assert cli("job", "failures", job).stdout.startswith("2\tBadRequest: 400: ")
     assert json.loads(cli("job", "failures", job, "--json").stdout)["id"] == "2"
     exported = read_rows(cli("job", "export", job).stdout.encode())
+    exported.sort(key=lambda row: row["id"])
     assert [row["state"] for row in exported] == [1, 1, 2]
     assert exported[0]["answer"]["choices"][0]["finish_reason"] == "length"
     assert {path.name: path.read_bytes() for path in job.iterdir()} == before
 
 
-def test_a_job_that_is_not_finished_is_published_and_goes_on(killed, cli, cli_map, slow, out, job):
-    source, server = killed(count=150)
-    sent = slow.requests
+def test_a_job_that_is_not_finished_is_published_and_goes_on(killed, cli, cli_map, server, out, job):
+    source, slowly = killed(count=150)
+    sent = server.requests
     published = cli("job", "publish", job)
     assert published.exit_code == 0, published.stderr
     assert "not in the journal, and left out: " in published.stderr
     rows = read_rows(out)
     assert 150 <= len(rows) < 600
-    assert slow.requests == sent
+    assert server.requests == sent
     assert json.loads(cli("job", "status", job, "--json").stdout)["state"] == "unfinished"
-    assert cli_map(source, "-o", out, "--resume", *server).exit_code == 0
+    assert cli_map(source, "-o", out, "--resume", *slowly).exit_code == 0
     check_rows(out, range(600))
 
 
@@ -527,3 +535,34 @@ def test_a_running_job_is_said_to_run(spawn, server, cli, cli_map, tmp_path, out
     server.set_faults()
     assert cli_map(source, "-o", out, "--resume").exit_code == 0
     shutil.rmtree(job)
+
+
+# Marks ---------------------------------------------------------------------------------------------------------------
+
+
+def test_each_mark_tells_the_rows_that_are_before_it(cli_map, tmp_path, out, monkeypatch):
+    """Also while a resume passes the rows that the output has, and while rows are written anew."""
+    marks = []
+    note = FileJournal.note
+
+    def noted(self, name, value):
+        marks.append(json.loads(value))
+        note(self, name, value)
+
+    monkeypatch.setattr(FileJournal, "note", noted)
+    monkeypatch.setattr(run_module, "Job", partial(Job, tick_s=0.001, mark_s=0.0))
+    source = write_rows(tmp_path / "in.jsonl", rows_of(*range(2000)))
+    for count, options in ((3000, []), (4000, ["--resume"]), (3500, ["--resume"])):
+        marks.clear()
+        before = out.read_bytes() if options else b""
+        write_rows(source, rows_of(*range(count)))
+        assert cli_map(source, "-o", out, *options).exit_code == 0
+        assert len(read_rows(out)) == count
+        assert len(marks) > 2
+        for mark in marks:
+            # With fewer rows in the input the first mark is of the output that is replaced.
+            written = out.read_bytes() if mark["rows"] <= count else before
+            ends = [0, *accumulate(map(len, written.splitlines(keepends=True)))]
+            assert mark["size"] == ends[mark["rows"]], mark
+            assert mark["sha256"] == hashlib.sha256(written[: mark["size"]]).hexdigest()
+    assert any(mark["replaces"] for mark in marks)

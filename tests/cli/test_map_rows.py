@@ -347,3 +347,76 @@ def test_a_stream_cannot_be_read_twice(cli_map, out, server):
     result = cli_map("/dev/null", "-o", out, "--dedupe")
     assert result.exit_code == 2
     assert "--dedupe: IN is read twice, and /dev/null can be read once; give a file" in result.stderr
+
+
+# Fields that parameters ask for --------------------------------------------------------------------------------------
+
+
+def test_logprobs_and_token_ids_that_were_asked_for_are_in_the_rows(cli_map, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(3))
+    asked = ["--param", "logprobs=1", "--param", "return_token_ids=true", "--param", "prompt_logprobs=1"]
+    assert cli_map(source, "-o", out, *asked).exit_code == 0
+    for row in read_rows(out):
+        assert "".join(row["logprobs"]["tokens"]) == row["completion"]
+        assert len(row["logprobs"]["token_logprobs"]) == len(row["token_ids"]) == row["usage"]["completion_tokens"]
+        assert len(row["prompt_logprobs"]) == row["usage"]["prompt_tokens"]
+
+
+def test_a_chats_logprobs_are_in_the_rows(cli_map, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(2))
+    asked = ["--param", "logprobs=true", "--param", "top_logprobs=2"]
+    assert cli_map(source, "-o", out, "--call", "chat", *asked).exit_code == 0
+    for row in read_rows(out):
+        assert "".join(each["token"] for each in row["logprobs"]["content"]) == row["completion"]
+
+
+def test_a_row_that_has_a_field_of_a_name_asked_for_is_refused(cli_map, tmp_path, out, server):
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "x", "logprobs": 1}])
+    result = cli_map(source, "-o", out, "--param", "logprobs=1")
+    assert (result.exit_code, server.requests, out.exists()) == (2, 0, False)
+    assert "'logprobs'" in result.stderr
+    assert cli_map(source, "-o", out).exit_code == 0
+    assert read_rows(out)[0]["logprobs"] == 1
+
+
+# Values that are no texts --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "entered"),
+    [
+        ("true", "true"),
+        ("false", "false"),
+        ('["a", "ä", null]', '["a", "ä", null]'),
+        ("[]", "[]"),
+        ('{"b": {"c": false}}', '{"b": {"c": false}}'),
+        ("7", "7"),
+        ("-0.5", "-0.5"),
+        ('"true"', "true"),
+    ],
+)
+@pytest.mark.parametrize("call", ["complete", "chat"])
+def test_json_enters_a_template_as_json(cli, server, tmp_path, out, value, entered, call):
+    source = tmp_path / "in.jsonl"
+    source.write_text(f'{{"text": "x", "v": {value}}}\n')
+    command = ["map", source, "-o", out, "--base-url", server.base_url, "--model", server.model, "--call", call]
+    command += ["--max-tokens", 3, "--temperature", 0, "--prompt"]
+    assert cli(*command, "{text}: {v}").exit_code == 0
+    (made,) = read_rows(out)
+    assert made["v"] == json.loads(value)
+    source.write_text(json.dumps({"text": f"x: {entered}"}) + "\n")
+    assert cli(*command, "{text}", "--overwrite").exit_code == 0
+    assert made["completion"] == read_rows(out)[0]["completion"]
+
+
+def test_null_fails_its_row_and_is_no_word(cli_map, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", [{"text": None}, {"text": "x"}])
+    assert cli_map(source, "-o", out).exit_code == 1
+    assert read_rows(out)[0]["error"]["message"] == "line 1: the document's field 'text' is null"
+
+
+def test_a_conversation_in_a_later_row_is_no_text(cli_map, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}, {"text": [{"role": "user", "content": "secret"}]}])
+    assert cli_map(source, "-o", out).exit_code == 1
+    told = read_rows(out)[1]["error"]["message"]
+    assert told == "line 2 has a conversation in 'text', which goes with --call chat and a template of that field alone"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from batchclient import Choice, Completion, MapResult, Usage
 from batchclient.cli import _rows
-from batchclient.cli._rows import blame, to_line
+from batchclient.cli._rows import added_by, blame, to_line
 from batchclient.jobs import BadRow
 from batchclient.jobs.rows import FaultyRow, make_row
 
@@ -75,6 +75,32 @@ def test_a_usage_that_is_estimated_says_so():
 
 def test_a_server_that_counts_no_tokens_leaves_usage_null():
     assert json.loads(to_line(result(make_row({}, 1), completion=completion(usage=None))))["usage"] is None
+
+
+def test_what_a_parameter_asks_for_is_written_where_the_server_sends_it():
+    choice = Choice(
+        0, "yes", "stop", {"tokens": ["yes"], "token_logprobs": [-0.5]}, (7, 8), {"prompt_logprobs": [None]}
+    )
+    line = json.loads(to_line(result(make_row({"text": "x"}, 1), completion=Completion((choice,), None))))
+    assert list(line)[-3:] == ["logprobs", "prompt_logprobs", "token_ids"]
+    assert (line["logprobs"], line["prompt_logprobs"]) == (choice.logprobs, [None])
+    assert line["token_ids"] == [7, 8]
+    of_chat = Completion((Choice(0, "yes", "stop"),), None, extra={"prompt_logprobs": [{}]})
+    assert json.loads(to_line(result(make_row({}, 1), completion=of_chat)))["prompt_logprobs"] == [{}]
+
+
+def test_a_rows_own_field_is_not_overwritten_by_what_nobody_asked_for():
+    row = make_row({"logprobs": "mine"}, 1)
+    told = Completion((Choice(0, "yes", "stop", {"tokens": ["yes"]}),), None)
+    assert json.loads(to_line(result(row, completion=told)))["logprobs"] == "mine"
+    assert "logprobs" in added_by("complete", ["logprobs"])
+    assert "logprobs" not in added_by("complete", ["seed"])
+
+
+def test_a_logprob_that_json_cannot_write_is_null():
+    told = Completion((Choice(0, "yes", "stop", {"token_logprobs": [-1.5, float("-inf"), float("nan")]}),), None)
+    line = to_line(result(make_row({"other": "\ud800"}, 1), completion=told))
+    assert json.loads(line)["logprobs"] == {"token_logprobs": [-1.5, None, None]}
 
 
 def test_a_failed_row_keeps_its_fields_and_names_its_line():

@@ -51,8 +51,9 @@ async def test_row_01_connection_refused_by_the_only_endpoint(backend):
     """Three refused connections show a wrong address."""
     client = BatchClient(nobody_listens(), model="m", http=Http(backend=backend), retry=Backoff(base_s=0))
     async with client:
-        with pytest.raises(ConnectFailed) as caught:
+        with pytest.raises(ConnectFailed, match=r"no connection to http://\S+: a refused connection \(") as caught:
             await client.complete("p")
+        assert client.statistics().endpoints[0].reason == "3 failures in a row, the last: a refused connection"
     assert caught.value.attempt == 3
 
 
@@ -74,6 +75,32 @@ async def test_row_02_name_that_does_not_resolve_and_then_does(backend, monkeypa
             assert (await client.complete("p")).attempts == 3
             # Two refusals, two pauses of the endpoint: half a second, then a second. No loop without a delay.
             assert len(asked) == 3
+
+
+async def test_row_02_name_that_never_resolves_is_no_refused_connection(backend, monkeypatch):
+    async def resolve(host, port, **arguments):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+    client = BatchClient("http://llm.test:80/v1", model="m", http=Http(backend=backend), retry=Backoff(base_s=0))
+    async with client:
+        with pytest.raises(ConnectFailed, match=r"no connection to \S+: a name that does not resolve \(.*not known"):
+            await client.complete("p")
+        assert client.statistics().endpoints[0].reason.endswith("the last: a name that does not resolve")
+
+
+async def test_row_04_a_server_without_tls_is_no_refused_connection(backend):
+    async def refuse(reader, writer):
+        await reader.read(100)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        async with BatchClient(url, model="m", http=Http(backend=backend), retry=Backoff(base_s=0)) as client:
+            with pytest.raises(ConnectFailed, match=r"a failed TLS handshake \(.*does the server speak http://"):
+                await client.complete("p")
+            assert client.statistics().endpoints[0].reason.endswith("the last: a failed TLS handshake")
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["connect", "handshake"])

@@ -8,7 +8,11 @@ from tests.inspection import held
 from tests.playbook.playbook import Playbook, answered, calls, failed
 
 TOO_LATE = "DeadlineExceeded"
-WAY_OUT = "the queue counts: give more time, or none, and bound the server's silence with http=Http(read_timeout_s=…)"
+WAY_OUT = (
+    "the queue counts: {}, and 1 sequence may be in flight."
+    " A job can give more time, or none, and bound the server's silence with http=Http(read_timeout_s=…);"
+    " a service can refuse calls earlier, with a lower max_queued and when_full='raise'"
+)
 
 
 def test_a_queued_call_ends_at_its_deadline_and_no_earlier():
@@ -100,12 +104,16 @@ def test_a_call_that_waits_outside_is_told_of_the_pause_too():
 
 
 def test_a_deadline_is_kept_while_the_endpoint_asks_for_rest():
-    play = Playbook()
-    (a,), (b,) = calls("a"), calls("b", deadline=2.0)
-    play.submit(a) >> Woke() << ["send a"]
+    play = Playbook(max_size=1)
+    (a, c), (b,) = calls("a c"), calls("b", deadline=2.0)
+    play.submit(a, c) >> Woke() << ["send a", "send c"]
     play >> failed(a, FailureKind.REJECTED, retry_after_s=9.0) << ["reject a: RateLimited"]
+    # The answer to c could end the rest.
     play.submit(b) >> Woke() << []
     play.at(2.0) >> Woke() << [f"reject b: {TOO_LATE}"]
+    assert play.errors["b"].message == (
+        "the call's timeout_s passed in the queue, where the server's Retry-After held it back: 2 s in the queue"
+    )
 
 
 def test_an_answer_in_the_nick_of_time_is_handed_out():
@@ -136,8 +144,11 @@ def test_a_deadline_that_falls_due_with_the_failure_is_told_once():
     [
         ("flight", "while the server worked on it: 0 s in the queue, 2 s in 1 attempt"),
         ("backoff", "while waiting to be tried again: 0 s in the queue, 0 s in 1 attempt, 2 s between attempts"),
-        ("outside", f"while waiting for a place in the queue: 2 s in the queue; {WAY_OUT}"),
-        ("queue", f"in the queue: 2 s in the queue; {WAY_OUT}"),
+        (
+            "outside",
+            f"while waiting for a place in the queue: 2 s in the queue; {WAY_OUT.format('2 calls are queued')}",
+        ),
+        ("queue", f"in the queue: 2 s in the queue; {WAY_OUT.format('1 call is queued')}"),
         ("submission", "before it was queued"),
     ],
 )
@@ -156,6 +167,15 @@ def test_the_error_says_where_the_deadline_passed(where, words):
     assert type(error) is DeadlineExceeded
     assert error.message == f"the call's timeout_s passed {words}"
     assert error.attempt == a.attempts
+
+
+def test_calls_that_end_together_are_told_of_the_same_queue():
+    play = Playbook(limit=1, max_size=1)
+    play.submit(*calls("a")) >> Woke() << ["send a"]
+    play.submit(*calls("b c d", deadline=2.0))
+    play.at(2.0) >> Woke() << [f"reject b c d: {TOO_LATE}"]
+    words = f"the call's timeout_s passed in the queue: 2 s in the queue; {WAY_OUT.format('3 calls are queued')}"
+    assert {play.errors[name].message for name in "bcd"} == {words}
 
 
 def test_deadlines_of_answered_calls_wake_nobody():

@@ -73,7 +73,7 @@ def test_what_a_caller_is_told_names_the_cause_and_the_setting():
     ((_, error),) = command.errors
     assert str(error) == (
         "no (no server came back within outage_patience_s: 2 s in the queue, 0 s in 3 attempts; an outage of endpoint 0"
-        " has lasted 2 s: 3 failures in a row, the last: a refused connection)"
+        " has lasted 2 s: 3 failures in a row, the last: no connection)"
     )
 
 

@@ -24,7 +24,7 @@ from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 GONE = FailureKind.NOT_SENT
 LOST = FailureKind.MAYBE_PROCESSED
 URL = "http://one:8000/v1"
-THRICE = "3 failures in a row, the last: a refused connection"
+THRICE = "3 failures in a row, the last: no connection"
 
 
 class Story(Playbook):
@@ -33,12 +33,14 @@ class Story(Playbook):
     def __init__(self, limit=4, urls=(URL,), **settings):
         super().__init__(limit, **settings)
         self.scheduler = Scheduler(SchedulerSettings(**settings), [FixedLimit(limit) for _ in urls], urls)
-        self.warned = []
+        self.warned, self.states = [], []
         handed_out = self.scheduler.commands
 
         def commands():
             made = handed_out()
-            self.warned += [one.outage for one in made if isinstance(one, HealthChanged) and one.outage]
+            told = [one for one in made if isinstance(one, HealthChanged)]
+            self.warned += [one.outage for one in told if one.outage]
+            self.states += [(self.now, one.state) for one in told]
             return made
 
         self.scheduler.commands = commands
@@ -68,7 +70,7 @@ def test_a_call_that_waited_for_a_server_that_is_gone_says_so_and_not_that_the_q
     error = story.errors["late"]
     assert error.message == (
         "the call's timeout_s passed in the queue: 4 s in the queue;"
-        " an outage of http://one:8000/v1 has lasted 6 s: a refused connection"
+        " an outage of http://one:8000/v1 has lasted 6 s: no connection"
     )
     assert isinstance(error, DeadlineExceeded)
     assert isinstance(error.__cause__, ConnectFailed)
@@ -76,7 +78,7 @@ def test_a_call_that_waited_for_a_server_that_is_gone_says_so_and_not_that_the_q
 
 def test_an_outage_is_warned_of_once_when_it_begins_and_once_when_it_ends():
     story, second = gone()
-    assert story.warned == ["an outage of http://one:8000/v1 has begun: a refused connection"]
+    assert story.warned == ["an outage of http://one:8000/v1 has begun: no connection"]
     refuse_until(story, 13.0)
     assert len(story.warned) == 1
     story.at(14.5) >> Woke() >> answered(second)
@@ -88,7 +90,7 @@ def test_an_outage_is_warned_of_once_when_it_begins_and_once_when_it_ends():
 def test_the_statistics_say_the_same_sentence_while_it_lasts():
     story, second = gone()
     story.at(10.25) >> Woke()
-    assert story.endpoints[0].outage == "an outage of http://one:8000/v1 has lasted 0.25 s: a refused connection"
+    assert story.endpoints[0].outage == "an outage of http://one:8000/v1 has lasted 0.25 s: no connection"
     refuse_until(story, 13.0)
     assert story.endpoints[0].outage == f"an outage of {URL} has lasted 1.5 s: {THRICE}"
     story.at(14.5) >> Woke() >> answered(second)
@@ -99,7 +101,7 @@ def test_who_waits_says_for_which_server_and_since_when():
     story, second = gone()
     story.at(10.25) >> Woke()
     assert repr(story.scheduler) == (
-        f"<Scheduler: 1 queued, 0 waiting, 0 in flight; an outage of {URL} has lasted 0.25 s: a refused connection>"
+        f"<Scheduler: 1 queued, 0 waiting, 0 in flight; an outage of {URL} has lasted 0.25 s: no connection>"
     )
     refuse_until(story, 13.0)
     story.at(14.5) >> Woke() >> answered(second)
@@ -112,7 +114,33 @@ def test_an_outage_began_with_the_first_failure_after_the_last_answer():
     story.submit(first) >> Woke() >> answered(first)
     for second, call in enumerate(others, 1):
         story.at(float(second)).submit(call) >> Woke() >> failed(call, LOST, delay=500.0)
-    assert story.warned == [f"an outage of {URL} has lasted 8 s: 9 failures in a row, the last: a broken connection"]
+    assert story.warned == [
+        f"an outage of {URL} has begun: 9 failures in a row, the last: a broken connection;"
+        " the first failure was 8 s ago"
+    ]
+
+
+def test_every_beginning_is_told_in_the_words_that_one_search_finds():
+    story, _ = gone()
+    broken = Story(limit=16, max_size=1)
+    first, *others = calls("first a b c d e f g h i")
+    broken.submit(first) >> Woke() >> answered(first)
+    for second, call in enumerate(others, 1):
+        broken.at(float(second)).submit(call) >> Woke() >> failed(call, LOST, delay=500.0)
+    assert all(one.startswith(f"an outage of {URL} has begun: ") for one in (*story.warned, *broken.warned))
+
+
+def test_an_ejection_is_told_once_per_outage_however_many_probes_fail():
+    story, second = gone()
+    refuse_until(story, 14.0)
+    # Probes at 10.5, 11.5 and 13.5 were refused.
+    assert second.attempts == 4
+    assert story.states == [(10.0, "ejected")]
+    story.at(17.5) >> Woke() >> answered(second)
+    assert story.states[1:] == [(17.5, "recovering")]
+    (third,) = calls("third", shape())
+    story.at(18.0).submit(third) >> Woke() >> failed(third, GONE)
+    assert story.states[2:] == [(18.0, "ejected")]
 
 
 def test_time_in_attempts_and_between_them_is_told_apart_and_the_last_failure_is_the_cause():
@@ -157,7 +185,7 @@ def test_where_another_server_was_in_use_all_the_time_a_call_has_waited_for_none
     story.at(0.5) >> Woke()
     assert "outage" not in story.errors["late"].message
     assert story.errors["late"].__cause__ is None
-    assert story.warned == [f"an outage of {URL} has begun: a refused connection"]
+    assert story.warned == [f"an outage of {URL} has begun: no connection"]
 
 
 def test_a_queue_that_is_full_because_no_server_is_there_says_so():
@@ -167,7 +195,7 @@ def test_a_queue_that_is_full_because_no_server_is_there_says_so():
     error = story.errors["refused"]
     assert isinstance(error, QueueFull)
     assert error.message == (
-        "1 calls are queued (max_queued=1); an outage of http://one:8000/v1 has lasted 0.25 s: a refused connection"
+        "1 calls are queued (max_queued=1); an outage of http://one:8000/v1 has lasted 0.25 s: no connection"
     )
     assert isinstance(error.__cause__, ConnectFailed)
 
@@ -194,7 +222,7 @@ def test_calls_that_end_with_their_client_say_the_same(end, words):
     story.at(10.25).submit(waits)
     story.at(10.4) >> end
     assert story.errors["waits"].message == (
-        f"{words}: 0.15 s in the queue; an outage of {URL} has lasted 0.4 s: a refused connection"
+        f"{words}: 0.15 s in the queue; an outage of {URL} has lasted 0.4 s: no connection"
     )
     assert isinstance(story.errors["waits"].__cause__, ConnectFailed)
 

@@ -49,8 +49,15 @@ async def late_in_the_queue(client, server):
     return await second
 
 
+class LongPause:
+    """A policy whose next attempt comes after every deadline here."""
+
+    def decide(self, failure, attempt, elapsed_s, rng):
+        return 59.0
+
+
 async def late_between_attempts(client, server):
-    server.script = [error(503, headers={"retry-after": "59"})] * 2
+    server.script = [error(503)] * 2
     server.release()
     return await start(client, timeout_s=LONG_S)
 
@@ -84,7 +91,7 @@ ENDS = {
 def test_nothing_is_alive_once_the_last_call_has_ended(end, pages):
     async def main():
         server, load, pages_of = ScriptedTransport(held=True), Page(), Pages(pages)
-        retry = Backoff(max_attempts=1 if end is failed else 2, base_s=1.0)
+        retry = LongPause() if end is late_between_attempts else Backoff(1 if end is failed else 2, base_s=1.0)
         seams = {"calls": lambda url: server, "metrics": lambda url: load, "detection": lambda url: pages_of}
         client = connected(**seams, model="m", limit="auto", batching=Batching(max_size=1), retry=retry)
         loop = asyncio.get_running_loop()

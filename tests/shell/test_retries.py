@@ -71,6 +71,23 @@ async def test_a_wish_for_more_than_a_minute_is_the_callers_to_wait_for():
     assert len(server.sent) == 1
 
 
+async def test_a_wish_for_more_than_a_calls_time_is_the_callers_to_wait_for_and_so_it_is_for_the_next_call():
+    server = ScriptedTransport(error(429, headers={"retry-after": "20"}))
+    async with make_client(server) as client:
+        before = anyio.current_time()
+        with pytest.raises(RateLimited) as first:
+            await client.complete("first", timeout_s=5)
+        await anyio.sleep(2)
+        with pytest.raises(RateLimited) as second:
+            await client.complete("second", timeout_s=5)
+        assert anyio.current_time() - before == pytest.approx(2, abs=0.05)
+        assert first.value.retry_after_s == 20
+        assert second.value.retry_after_s == pytest.approx(18, abs=0.05)
+        assert len(server.sent) == 1
+        await client.complete("third", timeout_s=19)
+        assert anyio.current_time() - before == pytest.approx(20, abs=0.05)
+
+
 @pytest.mark.parametrize(
     ("fault", "expected", "times"),
     [
@@ -102,6 +119,25 @@ async def test_what_is_sent_again(fault, expected, times):
     assert type(caught.value) is expected
     assert caught.value.attempt == times
     assert len(server.sent) == times
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (error(503, "busy with 'my prompt'"), "failed: rejected (ServerFault, status 503); next attempt in 0"),
+        (error(500, "my prompt"), "failed: maybe processed (ServerFault, status 500); next attempt in 0"),
+        (ConnectFailed("no connection"), "failed: not sent (ConnectFailed); next attempt in 0"),
+        (error(401, "my prompt"), "failed: refused (AuthenticationFailed, status 401); next attempt in None"),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+async def test_the_record_of_a_failed_attempt_has_class_and_status_and_no_words_of_the_servers(caplog, fault, told):
+    caplog.set_level(logging.DEBUG, "batchclient")
+    async with make_client(ScriptedTransport(fault), retry=Backoff(base_s=0.0)) as client:
+        await call_all(client, ["my prompt"])
+    (record,) = [each.message for each in caplog.records if " failed: " in each.message]
+    assert told in record
+    assert "my prompt" not in record
 
 
 async def test_a_list_that_failed_is_sent_again_as_it_was():

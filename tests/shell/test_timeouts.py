@@ -26,7 +26,9 @@ async def test_a_calls_timeout_counts_the_queue_and_the_error_says_so_and_what_h
     assert {type(one) for one in late} == {DeadlineExceeded}
     for error in late:
         assert " s in the queue" in str(error)
+        assert "calls are queued, and 4 sequences may be in flight" in str(error)
         assert "give more time, or none, and bound the server's silence with http=Http(read_timeout_s=…)" in str(error)
+        assert "refuse calls earlier, with a lower max_queued and when_full='raise'" in str(error)
 
 
 @pytest.mark.parametrize("settings", [{}, {"http": Http(read_timeout_s=5.0)}])

@@ -80,6 +80,10 @@ def check_call(world, call):
             assert plan.timeout_s is not None
             in_time = call.ended_at >= deadline - 1e-6
             assert in_time or "cannot be met" in result.message, f"{name} ended before its deadline"
+        case BatchClientError() if "the call's timeout_s" in result.message:
+            # The server asks for a rest that lasts longer.
+            assert plan.timeout_s is not None and call.ended_at < deadline
+            assert result.retry_after_s, f"{name} ended early for no rest: {result!r}"
         case BatchClientError() if "outage_patience_s" in result.message:
             waited_s, patience_s = call.ended_at - call.made_at, _PATIENCE_S
             assert waited_s >= patience_s - 1e-6, f"{name} was given up after {waited_s:.3f} s of an outage"

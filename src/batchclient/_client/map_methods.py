@@ -389,6 +389,12 @@ class MapMethods(Calling):
                 by_template=template is not None,
                 again=finish,
             )
+
+        async def find_model(runner: Runner) -> None:
+            # The rows' time runs from their reading. Before the first row the same time bounds the
+            # question.
+            await self._find_model(runner, self._calls.deadline(timeout_s, runner.backend.now()))
+
         if progress is not None and not callable(progress):
             raise ConfigError(f"progress is a function, not a {type(progress).__name__}", field="progress")
         more_ahead = 0 if journaled is None else journaled.more_ahead
@@ -398,7 +404,7 @@ class MapMethods(Calling):
             self._start,
             (lambda: self._look_ahead() + more_ahead) if look_ahead is None else (lambda: look_ahead),
             ordered=ordered,
-            prepare=self._find_model if model is None else None,
+            prepare=find_model if model is None else None,
             journaled=journaled,
             ticker=None if progress is None else Ticker(self._callbacks.guard("progress", progress)),
         )

@@ -90,6 +90,9 @@ class Failure:
     begun: bool = True
     """Whether sending began at all: a batch may be ended before."""
 
+    seen: str = ""
+    """Why there was no connection, in a few words; empty: not known."""
+
     @property
     def was_sent(self) -> bool:
         """Whether the server may have seen any part of the request."""

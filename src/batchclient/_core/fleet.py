@@ -1,11 +1,13 @@
 """The endpoints' lives: they come and go, fail and come back, and get new numbers.
 
 Rules:
-- Health is told how each failed batch ended; a change of state is a command.
+- Health is told how each failed batch ended; a change of state is a command. A probe that fails
+  changes nothing to tell: an ejection is told once per outage.
 - A removed endpoint is forgotten once its last batch is over: the reply's connection is released by
   then.
 - A batch which is ended because its endpoint was removed counts neither for nor against the
   endpoint.
+- A silence of an endpoint is watched, and told (see ``silence``).
 - An endpoint whose engine stands still is given up: its requests in flight fail as after too long a
   silence.
 """
@@ -77,6 +79,10 @@ class Fleet:
         sign = sign_of(failure)
         if endpoint.rates is not None and (sign is Sign.REFUSED or failure.kind is FailureKind.UNSUPPORTED):
             endpoint.rates.refund(batch.charged_tokens, batch.sent_at, now)
+        if failure.status is not None or batch.wire.replied:
+            self.hear(endpoint, now if failure.status is not None else batch.wire.read_at, now)
+        elif sign is Sign.SILENT and not batch.expired:
+            self.end_unanswered(batch, now)
         if batch.moving:
             endpoint.health.end_probe(batch.id)
             return
@@ -94,7 +100,7 @@ class Fleet:
             change = endpoint.live(0, now)
         elif sign is not Sign.NOTHING:
             endpoint.health.answered_once |= failure.status is not None
-            self._endpoints.fail(endpoint, sign, batch.id, now, batch.sent_at)
+            self._endpoints.fail(endpoint, sign, batch.id, now, batch.sent_at, failure.seen)
         endpoint.health.end_probe(batch.id)
         if endpoint.health.state is not state:
             self._tell_health(endpoint, limit, change, now, failure)
@@ -111,6 +117,8 @@ class Fleet:
     def look_for_life(self, event: LoadReported, now: float) -> bool:
         """A server has reported its load; return whether to give it up for a still engine."""
         endpoint = self._endpoints.by_id.get(event.endpoint)
+        if endpoint is not None:
+            self.hear(endpoint, now, now)
         if endpoint is None or endpoint.health.state is HealthState.EJECTED:
             return False
         own = [batch for batch in self._batches.values() if batch.endpoint == endpoint.id]
@@ -134,6 +142,28 @@ class Fleet:
     def hear_rates(self, event: RatesReported, now: float) -> None:
         """A gateway has reported the rest of its rate limits."""
         self._endpoints.by_id[event.endpoint].hear_rates(event.windows, now)
+
+    def end_unanswered(self, batch: Batch, now: float) -> None:
+        """A request has ended in silence, or a caller's deadline has passed there."""
+        endpoint = self._endpoints.by_id[batch.endpoint]
+        if endpoint.leaving or not endpoint.health.in_use or self._endpoints.others_in_use(endpoint):
+            return
+        replies = [
+            one.wire.read_at for one in self._batches.values() if one.endpoint == endpoint.id and one.wire.replied
+        ]
+        heard_at = max([endpoint.answered_at, *replies])
+        self._tell_silence(endpoint, endpoint.silence.end_request(batch.sent_at, heard_at, endpoint.shown_name, now))
+
+    def hear(self, endpoint: Endpoint, at: float, now: float) -> None:
+        """Something came from a server: part of a reply, or a page."""
+        self._tell_silence(endpoint, endpoint.silence.hear(at, endpoint.shown_name, now))
+
+    def _tell_silence(self, endpoint: Endpoint, words: str) -> None:
+        if words:
+            is_silent = endpoint.silence.since is not None
+            state = "silent" if is_silent else endpoint.health.state.value
+            reason = "nothing comes from it" if is_silent else "something came from it"
+            self._command(HealthChanged(endpoint.id, endpoint.name, state, reason, words))
 
     def add(self, event: EndpointAdded, settings: SchedulerSettings) -> None:
         """An endpoint was added."""
@@ -204,11 +234,14 @@ class Fleet:
         self, endpoint: Endpoint, limit: int, change: LimitChange | None, now: float, failure: Failure | None = None
     ) -> None:
         health = endpoint.health
+        is_known = health.state is HealthState.EJECTED and _has_outage(endpoint)
         outage = self._follow_outage(endpoint, failure, now)
-        self._command(HealthChanged(endpoint.id, endpoint.name, health.state.value, health.reason, outage))
+        if not is_known:
+            self._command(HealthChanged(endpoint.id, endpoint.name, health.state.value, health.reason, outage))
         if health.state is HealthState.RECOVERING:
             self._asking.ask_again(endpoint.id, now)
         if health.state is HealthState.EJECTED:
+            endpoint.silence.forget()
             change = endpoint.limit.interrupt(now) or change
         if change is not None:
             self._adjusted(endpoint.id, "limit", limit, change.limit, change.reason, now)
@@ -216,21 +249,25 @@ class Fleet:
     def _follow_outage(self, endpoint: Endpoint, failure: Failure | None, now: float) -> str:
         """Begin, update or end an outage after a change of state; return the sentence to tell."""
         health, outage = endpoint.health, endpoint.outage
-        is_open = outage is not None and outage.ended_at is None
+        is_open = _has_outage(endpoint)
         if health.in_use:
             if outage is None or not is_open:
                 return ""
             outage.ended_at = now
-        elif failure is None:
+            return outage.sentence(now)
+        if failure is None:
             return ""
-        elif outage is not None and is_open:
+        if outage is not None and is_open:
             outage.seen, outage.failure = health.reason, failure.of_the_server
             return ""
-        else:
-            server = endpoint.name or f"endpoint {endpoint.id}"
-            failure = failure.of_the_server
-            endpoint.outage = outage = ServerOutage(server, health.reason, health.failing_since, failure)
-        return outage.sentence(now)
+        failure = failure.of_the_server
+        endpoint.outage = outage = ServerOutage(endpoint.shown_name, health.reason, health.failing_since, failure)
+        return outage.opening(now)
+
+
+def _has_outage(endpoint: Endpoint) -> bool:
+    """Whether an outage of the endpoint has begun and not ended."""
+    return endpoint.outage is not None and endpoint.outage.ended_at is None
 
 
 def _rates(settings: SchedulerSettings) -> tuple[float | None, float | None]:

@@ -348,9 +348,9 @@ class HealthChanged:
 
     Args:
         name: the base URL as it may be shown.
-        state: the new state, in a word.
+        state: the new state, in a word; ``"silent"``: the state is as it was, and nothing comes.
         reason: why.
-        outage: the warning to give, if an outage of the endpoint began or ended now.
+        outage: the warning to give, if an outage or a silence of the endpoint began or ended now.
     """
 
     endpoint: int

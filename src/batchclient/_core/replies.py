@@ -148,6 +148,8 @@ class Replies:
             self._outage.watch(now)
         else:
             endpoint.answer(sequences, now)
+        if endpoint.silence.since is not None:
+            self._fleet.hear(endpoint, now, now)
         endpoint.can(batch.shape.kind).answered(batch, lone_member=lone_member)
 
     def _learn(self, event: Answered, endpoint: Endpoint, in_flight: int, tally: Tally, now: float) -> None:
@@ -182,6 +184,7 @@ class Replies:
         dropped = failure.kind is FailureKind.REJECTED or failure.out_of_memory
         if dropped and failure.retry_after_s is not None:
             endpoint.block(failure.retry_after_s, now)
+            endpoint.refusal = failure.of_the_server
         if batch.expired:
             self._times.learn_at_least(batch.shape.learnt_as, now - batch.sent_at, now)
         self._fleet.judge(batch, failure, now)

@@ -270,6 +270,7 @@ class WireNotes:
     """Notes of the shell and the dialect about a batch on its way.
 
     Args:
+        replied: whether the reply's head has come.
         heard: whether any of the reply's body has come.
         read_at: when bytes of the reply last came; before any: when the request was sent.
         events: events of the streamed reply, once all has been read.
@@ -278,6 +279,7 @@ class WireNotes:
         to_list_route: whether the batch is a list on a route which not all servers have.
     """
 
+    replied: bool = False
     heard: bool = False
     read_at: float = 0.0
     events: int = 0

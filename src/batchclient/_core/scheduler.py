@@ -414,8 +414,10 @@ class Scheduler:
         now = self._now
         if expired := self._deadlines.expired(now):
             for request in expired:
-                if request.batch is not None:
-                    request.batch.expired = True
+                batch = request.batch
+                if batch is not None and not batch.expired:
+                    batch.expired = True
+                    self._fleet.end_unanswered(batch, now)
             self._ends.expire(expired, now, paused=self._paused)
         if self._recovery.parks:
             self._resending.member_first.let_go(self._endpoints, now)
@@ -423,6 +425,8 @@ class Scheduler:
         if self._outage.began_at is not None:
             impatient = self._outage.impatient(self._ends.waiting, now)
             self._ends.end(impatient, lambda request: self._outage.error(request, now))
+        if not self._batches:
+            self._ends.end_held(now, paused=self._paused)
         self._admit()
         self._fresh_calls = False
         if not self._paused:

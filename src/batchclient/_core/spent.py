@@ -72,6 +72,12 @@ class ServerOutage:
             lasted = f"has lasted {seconds(now - self.began_at)}"
         return f"an outage of {self.server} {lasted}: {self.seen}"
 
+    def opening(self, now: float) -> str:
+        """Announce the outage. The words before the colon are the same at every beginning."""
+        age_s = now - self.began_at
+        age = "" if age_s < _JUST_BEGAN_S else f"; the first failure was {seconds(age_s)} ago"
+        return f"an outage of {self.server} has begun: {self.seen}{age}"
+
     def fell_after(self, since: float) -> bool:
         """Whether any part of the outage was after a time."""
         return self.ended_at is None or self.ended_at > since

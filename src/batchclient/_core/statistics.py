@@ -45,6 +45,9 @@ class EndpointStatistics:
         retry_budget_tokens: prompt and output tokens which may be resent now; below 0 retries wait.
         server: the server's name and version, such as ``"vllm 0.32.0"``; ``None``: not known (yet).
         outage: the log's sentence about the outage that calls wait for; empty while in use.
+        silent_since: the scheduler's time since when nothing at all has come from a server in use,
+            though requests are in flight or ended unanswered there; ``None``: not silent. Calls go
+            there as before.
     """
 
     limit: int
@@ -63,6 +66,7 @@ class EndpointStatistics:
     server: str | None = None
     blocked_by: str = ""
     outage: str = ""
+    silent_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,10 @@ class Attempts:
             if failure is not CANCELLED:
                 delay_s = self._learn(batch, failure)
         finally:
-            _log.debug("%r failed: %s; next attempt in %s s", batch, failure.kind.value, delay_s)
+            # Without the message: a server's words may hold a prompt.
+            kind, error, status = failure.kind.value, failure.error.__name__, failure.status
+            told = error if status is None else f"{error}, status {status}"
+            _log.debug("%r failed: %s (%s); next attempt in %s s", batch, kind, told, delay_s)
             self._tell(Failed(batch, failure if begun else replace(failure, begun=False), delay_s))
 
     def _learn(self, batch: Batch, failure: Failure) -> float | None:

@@ -36,6 +36,7 @@ from batchclient.errors import (
 )
 from batchclient.transport import Timeouts, Transport, WireResponse
 from batchclient.transport._deadline import deadline
+from batchclient.transport._exceptions import unconnected
 from batchclient.types import Completion, Delta, Reply
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class Exchanges:
         if isinstance(request, Failure):
             return request
         response = await self._transports[batch.endpoint].send(request, self._timeouts)
-        batch.wire.read_at = now()
+        batch.wire.read_at, batch.wire.replied = now(), True
         windows = dialect.rate_limits(response.headers)
         if windows:
             self._tell(RatesReported(batch.endpoint, windows))
@@ -345,4 +346,5 @@ def _from_transport(error: BatchClientError, *, listed: bool) -> Failure:
     else:
         kind = FailureKind.REFUSED
     while_sending = isinstance(error, ConnectionLost) and error.while_sending
-    return Failure(kind, type(error), error.message, cause=error.__cause__, while_sending=while_sending)
+    seen = unconnected(error.__cause__) if isinstance(error, ConnectFailed) else ""
+    return Failure(kind, type(error), error.message, cause=error.__cause__, while_sending=while_sending, seen=seen)

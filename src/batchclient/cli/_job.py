@@ -46,7 +46,6 @@ _TICK_S = 0.25
 _REPEAT_S = 60.0
 """Seconds from one word about an outage to the next."""
 _MARK_S = 1.0
-"""Seconds from one mark of the output's place to the next."""
 
 
 class Job:
@@ -71,6 +70,8 @@ class Job:
         cost: the price of the work, and the bound; ``None``: the price is not known.
         refusals: the job gives up after so many rows refused alike, without a success.
         repeat_s: the minute of ``repeats``.
+        tick_s: seconds from one look at the job to the next.
+        mark_s: seconds from one mark of the output's place to the next, at least.
 
     Attributes:
         tally: the rows.
@@ -106,6 +107,8 @@ class Job:
         cost: Cost | None = None,
         refusals: int = MOST_REFUSALS,
         repeat_s: float = _REPEAT_S,
+        tick_s: float = _TICK_S,
+        mark_s: float = _MARK_S,
     ) -> None:
         may_hold = durable is None or not durable.answered_before
         self.refused = Refused(refusals, keep_going=keep_going, may_hold=may_hold)
@@ -114,6 +117,8 @@ class Job:
         self._columns = columns
         self._durable = durable
         self._mark_at = 0.0
+        self._mark_s = mark_s
+        self._tick_s = tick_s
         self._resolve = resolve
         self.journal_error: JournalFailed | None = None
         self._is_complete = False
@@ -322,12 +327,12 @@ class Job:
         self._watch_outages(statistics)
         now = time.monotonic()
         if self._durable is not None and now >= self._mark_at and not self.refused.is_holding:
-            self._mark_at = now + _MARK_S
+            self._mark_at = now + self._mark_s
             self._durable.mark(self._writer)
         self._watch_cost()
         if self.output_error is not None:
             self._stop()
-        self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+        self._timer = asyncio.get_running_loop().call_later(self._tick_s, self._tick)
 
     def _watch_cost(self) -> None:
         if self._cost is None or self.spent is None or not self._cost.is_reached(self.spent):

@@ -3,10 +3,13 @@
 Rules:
 - A template that does not fit the first row is refused: it would fail a million times over.
 - The text of ``--system`` is sent as it stands. The template alone has fields.
+- Texts and numbers enter a template as they stand; ``true``, lists and objects enter as JSON. A
+  conversation enters none: it is a chat's prompt, or a mistake.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from string import Formatter
@@ -22,6 +25,7 @@ from batchclient.templates import make_prompt
 __all__ = ["Prompts", "check_columns", "template_from"]
 
 _LONGEST_TEMPLATE_BYTES = 1024 * 1024
+_CONVERSATIONS_GO = "goes with --call chat and a template of that field alone"
 
 
 def template_from(prompt: str | None, prompt_file: str | None) -> str:
@@ -79,11 +83,15 @@ class Prompts:
 
     def function(self) -> Callable[[Row], Any]:
         """Return the function from a row to its prompt, or to its conversation."""
-        render, name, system = self._render, self.names[0], self._system
+        fill, names, name, system = self._render, self.names, self.names[0], self._system
         of_row: Callable[[Row], Any]
+
+        def render(row: Row) -> Any:
+            return fill(_with_json(row, names))
+
         if "" in self.names:
             # Text lines are rows with a field ``text``; ``{}`` is the line itself.
-            of_row = lambda row: render(row["text"])  # noqa: E731
+            of_row = lambda row: fill(row["text"])  # noqa: E731
         elif self._takes_list:
             # A list is a whole conversation; a text is a message of the user's.
             of_row = lambda row: row[name] if isinstance(row.get(name), list) else render(row)  # noqa: E731
@@ -95,7 +103,8 @@ class Prompts:
         """Refuse a template that does not fit the first row.
 
         Raises:
-            Refusal: the row cannot be used; or a field is missing there, or is no text.
+            Refusal: the row cannot be used; or a field is missing there, or is a conversation where
+                none can be.
         """
         if first.fault is not None:
             raise Refusal(f"{source.name}: {first.fault}")
@@ -108,9 +117,7 @@ class Prompts:
             return
         where = f"{source.name}, line {first.line}"
         for name in self.names:
-            value = first.get(name)
-            is_list = isinstance(value, list)
-            if name in first and not isinstance(value, dict) and (not is_list or self._takes_list):
+            if name in first and (self._takes_list or not _is_conversation(first[name])):
                 continue
             if is_openai_batch(first):
                 raise Refusal(f"{source.name}: {advice_for_openai_batch(source.name)}")
@@ -118,9 +125,10 @@ class Prompts:
                 raise Refusal(
                     f"--prompt names {{{name}}}, and the first row ({where}) has no such field; it has {_fields(first)}"
                 )
-            hint = "; a conversation goes with --call chat and a template of that field alone" if is_list else ""
-            kind = "a list" if is_list else "an object"
-            raise Refusal(f"--prompt names {{{name}}}, and in the first row ({where}) it is {kind}, not a text{hint}")
+            raise Refusal(
+                f"--prompt names {{{name}}}, and in the first row ({where}) it is a conversation, which"
+                f" {_CONVERSATIONS_GO}"
+            )
         if self._system is not None and self._takes_list and _has_system(first[self.names[0]]):
             raise Refusal(f"--system: the conversation of the first row ({where}) has a system message of its own")
 
@@ -135,6 +143,26 @@ def check_columns(columns: Sequence[str], first: Row, source: Source) -> None:
     if missing:
         where = f"{source.name}, line {first.line}"
         raise Refusal(f"--columns: the first row ({where}) has no field {missing[0]!r:.60}; it has {_fields(first)}")
+
+
+def _with_json(row: Row, names: Sequence[str]) -> dict[str, Any]:
+    """Return a row with JSON in place of the values that Python would write in words of its own.
+
+    Raises:
+        BadRow: a value is a conversation.
+    """
+    written = {}
+    for name in names:
+        value = row.get(name)
+        if isinstance(value, bool | list | dict):
+            if _is_conversation(value):
+                raise BadRow(f"line {row.line} has a conversation in {name!r}, which {_CONVERSATIONS_GO}")
+            written[name] = json.dumps(value, ensure_ascii=False)
+    return row | written if written else row
+
+
+def _is_conversation(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(each, dict) and "role" in each for each in value)
 
 
 def _with_system(system: str, prompt: Any, row: Row) -> list[Any]:

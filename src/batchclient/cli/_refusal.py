@@ -60,6 +60,8 @@ _OPTIONS = {
 """The arguments of the library, and their names on the command line."""
 _FLAGS = {"accept_changed=True": "--accept-changed", "resume=True": "--resume"}
 """What the library's messages advise, and the same on the command line."""
+_LOCAL = re.compile(r"(?:a path on|use) a local disk$")
+"""Ends the refusal of a file system that holds no journal."""
 _OF_FILES = frozenset({"columns", "format", "sample", "shard"})
 """Names with which an error's message about the input begins; the options have the same names."""
 _LIBRARY_NAMES = re.compile(r"(?<![\w-])(?:base_url|api_key|timeout_s|http\.backend|batching\.max_size)\b")
@@ -116,6 +118,8 @@ def refusal_of(error: ConfigError, params: Collection[str] = (), variables: Coll
     for start in (f"{error.field}: ", f"{error.field} is "):
         message = message.removeprefix(start)
     message = _MAP.sub(lambda method: f"{method[1] or 'complete'}()", message)
+    if error.field == "journal" and _LOCAL.search(message):
+        message += "; --journal DIR puts the journal there, --no-journal does without"
     for argument, option_of_it in _FLAGS.items():
         message = message.replace(argument, option_of_it)
     message = in_options(message.replace("api_key or headers", "--api-key or --header"))

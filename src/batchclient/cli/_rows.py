@@ -5,23 +5,27 @@ Rules:
   ``{"line": N, "error": {…}}``.
 - A row of the output has the fields of the input and the fields added by the call (``ADDED_BY``).
   An input with an added field is at fault: two values have one name.
+- A field of the answer that a parameter asks for is written where the server sends it
+  (``ASKED_FOR``).
 - A vector's numbers have the nine digits needed to read a 32-bit float back unchanged.
-- The output is JSON by the standard: no NaN, no infinity.
+- The output is JSON by the standard: no NaN, no infinity. Where a server sends one, such as a
+  logprob of ``-Infinity``, the row has ``null``.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from array import array
 from base64 import b64encode
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from batchclient.jobs import BadRow, Row
 from batchclient.types import Classification, Completion, Embedding, MapResult, Usage
 
-__all__ = ["ADDED", "ADDED_BY", "blame", "message_of", "to_line"]
+__all__ = ["ADDED", "ADDED_BY", "added_by", "blame", "message_of", "to_line"]
 
 ADDED = ("completion", "finish_reason", "usage", "error")
 """The fields added, beside ``id``, where each row is completed."""
@@ -32,8 +36,19 @@ ADDED_BY: Mapping[str, tuple[str, ...]] = {
     "classify": ("label", "probabilities", "usage", "error"),
 }
 """The added fields by call."""
+ASKED_FOR: Mapping[str, str] = {
+    "logprobs": "logprobs",
+    "prompt_logprobs": "prompt_logprobs",
+    "return_token_ids": "token_ids",
+}
+"""The fields that parameters of generating calls add, by the parameters' names."""
 _PLAIN_MESSAGE = frozenset({"role", "content"})
 """A chat's message with these fields alone says no more than ``completion``."""
+
+
+def added_by(call: str, params: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the fields that a call with parameters of these names may add."""
+    return (*ADDED_BY[call], *(ASKED_FOR[name] for name in params if name in ASKED_FOR))
 
 
 def blame(render: Callable[[Any], Any], columns: Collection[str] = ()) -> Callable[[Row], Any]:
@@ -73,6 +88,17 @@ def to_line(result: MapResult, *, packed: bool = False, columns: Collection[str]
     except UnicodeEncodeError:
         # A lone surrogate in a field outside the prompt: escaped, the field leaves as it came.
         return _encode_ascii(fields).encode() + b"\n"
+    except ValueError:
+        return _encode_ascii(_without_infinities(fields)).encode() + b"\n"
+
+
+def _without_infinities(value: Any) -> Any:
+    """Return a value of JSON with ``None`` for each number that JSON cannot write."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _without_infinities(each) for name, each in value.items()}
+    return [_without_infinities(each) for each in value] if isinstance(value, list) else value
 
 
 def _fields(result: MapResult, packed: bool, columns: Collection[str] | None) -> dict[str, Any]:  # noqa: FBT001
@@ -85,7 +111,21 @@ def _fields(result: MapResult, packed: bool, columns: Collection[str] | None) ->
     if result.error is not None:
         fields["error"] = {"type": type(result.error).__name__, "message": message_of(result)}
         return fields
-    return fields | _of_answer(result.answer, packed=packed)
+    added = _of_answer(result.answer, packed=packed)
+    if isinstance(result.answer, Completion):
+        # A row with a field of such a name has failed already, if the field was asked for.
+        added |= {name: value for name, value in _asked_for(result.answer).items() if name not in fields}
+    return fields | added
+
+
+def _asked_for(answer: Completion) -> dict[str, Any]:
+    """Return the fields of a completion that the server sends where a parameter asks for them."""
+    choice = answer.choices[0]
+    # The prompt's logprobs are a text's own in a list, and of a chat they stand beside the choices.
+    of_prompt = choice.extra.get("prompt_logprobs", answer.extra.get("prompt_logprobs"))
+    token_ids = None if choice.token_ids is None else list(choice.token_ids)
+    told = {"logprobs": choice.logprobs, "prompt_logprobs": of_prompt, "token_ids": token_ids}
+    return {name: value for name, value in told.items() if value is not None}
 
 
 def _of_answer(answer: Any, *, packed: bool) -> dict[str, Any]:

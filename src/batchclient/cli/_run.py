@@ -27,7 +27,7 @@ from batchclient.cli._prompts import Prompts, check_columns
 from batchclient.cli._refusal import Refusal, in_options, refusal_of, refusal_of_file
 from batchclient.cli._repeats import Repeats
 from batchclient.cli._report import report, status_of
-from batchclient.cli._rows import ADDED_BY, blame
+from batchclient.cli._rows import added_by, blame
 from batchclient.cli._servers import KEY_HINT
 from batchclient.client import InnerClient
 from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError, JournalFailed
@@ -146,7 +146,7 @@ def _open(options: MapOptions) -> Source:
         Refusal: the input cannot be read, or the output would have two fields of one name.
     """
     rows = options.rows
-    added = ADDED_BY[options.call]
+    added = added_by(options.call, options.params)
     taken = [name for name in rows.columns or () if name in added]
     if taken:
         raise Refusal(f"--columns: the output adds {taken[0]!r} itself")

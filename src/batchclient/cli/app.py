@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 import typer
+from typer.core import TyperCommand
 
 from batchclient_script import COMMANDS
 
@@ -19,6 +21,22 @@ _FUNCTIONS = {
 }
 """The module and the function of each command, or the function that makes a group of commands."""
 _GROUPS = frozenset({"job"})
+
+
+class _Command(TyperCommand):
+    """A command whose hidden options are never named as what may have been meant."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments of the command line."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            # By its attribute: typer brings click's classes, in some versions as its own.
+            possible = getattr(error, "possibilities", None)
+            if possible:
+                hidden = {name for each in self.params if getattr(each, "hidden", False) for name in each.opts}
+                vars(error)["possibilities"] = [name for name in possible if name not in hidden]
+            raise
 
 
 def make_app(named: Sequence[str] = ()) -> typer.Typer:
@@ -45,7 +63,7 @@ def make_app(named: Sequence[str] = ()) -> typer.Typer:
         if name in _GROUPS:
             app.add_typer(made(), name=name, short_help=COMMANDS[name])
         else:
-            app.command(name, short_help=COMMANDS[name])(made)
+            app.command(name, cls=_Command, short_help=COMMANDS[name])(made)
     return app
 
 

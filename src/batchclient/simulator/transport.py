@@ -199,5 +199,7 @@ class SimulatorResponse:
 
 def _error(part: Part) -> TransportError:
     if part.refused:
-        return ConnectFailed("the connection was refused")
+        failed = ConnectFailed("the connection was refused")
+        failed.__cause__ = ConnectionRefusedError()
+        return failed
     return ConnectionLost("the server closed the connection before the end of its reply")

@@ -64,7 +64,7 @@ class MockTransport:
         if await is_silent_after(reply, timeouts.read_s):
             raise ReadTimedOut("the server was silent for read_timeout_s")
         if reply.fault == "refuse":
-            raise ConnectFailed("the connection was refused")
+            raise ConnectFailed("the connection was refused") from ConnectionRefusedError()
         if reply.fault == "disconnect":
             raise ConnectionLost("the server closed the connection before its reply")
         return MockResponse(reply)

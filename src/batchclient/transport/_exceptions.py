@@ -14,6 +14,7 @@ Rules:
 from __future__ import annotations
 
 import errno
+import socket
 import ssl
 from collections.abc import Iterator
 
@@ -26,7 +27,7 @@ from batchclient.errors import (
     ReadTimedOut,
 )
 
-__all__ = ["AIOHTTP_BREAKS", "SILENT", "cause_of", "is_aiohttps", "is_of", "is_timeout", "translated"]
+__all__ = ["AIOHTTP_BREAKS", "SILENT", "cause_of", "is_aiohttps", "is_of", "is_timeout", "translated", "unconnected"]
 
 AIOHTTP_BREAKS = frozenset({"ServerDisconnectedError", "ClientOSError", "ClientConnectionResetError"})
 SILENT = "the server was silent for read_timeout_s"
@@ -37,6 +38,15 @@ _LIBRARIES = frozenset({"httpx", "httpx2"})
 """httpx2 is httpx's fork, and openai's client uses it from its third major on. Both have the same
 names for different classes.
 """
+_UNCONNECTED: tuple[tuple[type[BaseException], str], ...] = (
+    (ConnectionRefusedError, "a refused connection"),
+    (socket.gaierror, "a name that does not resolve"),
+    (ssl.SSLCertVerificationError, "a refused certificate"),
+    (ssl.SSLError, "a failed TLS handshake"),
+    (TimeoutError, "a connect timeout"),
+)
+"""Why there is no connection, in words that errors, logs and statistics share."""
+_UNREACHABLE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN})
 _NO_SOCKETS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL})
 
 
@@ -72,6 +82,17 @@ def cause_of(error: BaseException) -> BaseException | None:
     return error
 
 
+def unconnected(error: BaseException | None) -> str:
+    """Say why there is no connection, in a few words; empty: not known."""
+    for cause in _causes(error):
+        for kind, words in _UNCONNECTED:
+            if isinstance(cause, kind):
+                return words
+        if isinstance(cause, OSError) and cause.errno in _UNREACHABLE:
+            return "an unreachable host"
+    return ""
+
+
 def translated(error: BaseException, address: str = "", received: int = 0) -> BatchClientError:
     """Return batchclient's error for an exception of httpx, httpx2 or a user's own transport."""
     kind = type(error)
@@ -99,7 +120,8 @@ def translated(error: BaseException, address: str = "", received: int = 0) -> Ba
         return ConnectFailed(f"no connection{address}: the proxy answered {str(error)[:3]}")
     if is_of(kind, "ConnectError", "ConnectTimeout", "ProxyError", "UnsupportedProtocol") and not broken:
         hint = _SPEAKS_HTTP if "WRONG_VERSION_NUMBER" in str(error) else ""
-        return ConnectFailed(f"no connection{address}: {error}{hint}")
+        why = unconnected(error)
+        return ConnectFailed(f"no connection{address}: {f'{why} ({error})' if why else error}{hint}")
     if is_of(kind, "PoolTimeout"):
         return ConnectFailed("the HTTP client's pool had no connection free")
     if is_of(kind, "ReadTimeout"):

@@ -5,16 +5,19 @@ Rules:
   request abandoned if the server still works.
 - A batch without waiting callers is aborted.
 - Every caller has an error object of its own.
+- A server asks for a rest: calls with deadlines before its end fail at once, if no server can take
+  them earlier. The callers get the server's words, and the rest of the time in ``retry_after_s``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from batchclient._core.messages import AbortBatch, Batch, Command, Failed, Reject, Request, RequestState
 from batchclient._core.outcomes.recovery import Recovery
 from batchclient._core.servers.endpoints import Endpoints
-from batchclient._core.spent import ServerOutage, time_spent, was_mostly_queued, with_cause
+from batchclient._core.spent import ServerOutage, seconds, time_spent, was_mostly_queued, with_cause
 from batchclient._core.statistics import Counters
 from batchclient._core.waiting.deadlines import Deadlines
 from batchclient._core.waiting.overflow import Overflow
@@ -25,12 +28,19 @@ __all__ = ["Ends", "copy_of", "too_late"]
 
 
 _WAY_OUT = (
-    "; the queue counts: give more time, or none, and bound the server's silence with http=Http(read_timeout_s=…)"
+    "A job can give more time, or none, and bound the server's silence with http=Http(read_timeout_s=…);"
+    " a service can refuse calls earlier, with a lower max_queued and when_full='raise'"
 )
 
 
 def too_late(
-    request: Request, now: float, outages: Sequence[ServerOutage] = (), held_by: str = "", since: float | None = None
+    request: Request,
+    now: float,
+    outages: Sequence[ServerOutage] = (),
+    held_by: str = "",
+    since: float | None = None,
+    crowd: str = "",
+    silence: str = "",
 ) -> DeadlineExceeded:
     """Return the error of a call past its deadline: where the call is, and where its time went.
 
@@ -38,6 +48,8 @@ def too_late(
         outages: the outages in the call's time.
         held_by: the hold on queued calls at all endpoints; empty: none.
         since: when the call was made; when its request was queued, if not given.
+        crowd: how many calls are queued for how many places, for a call which waited its turn.
+        silence: whose silence the call met, and for how long; empty: none's.
     """
     where = {
         RequestState.IN_FLIGHT: "while the server worked on it",
@@ -45,19 +57,23 @@ def too_late(
         RequestState.WAITING: "while waiting for a place in the queue",
         RequestState.NEW: "before it was queued",
     }.get(request.state, "in the queue")
+    if silence:
+        where = f"while {silence}" if request.state is RequestState.IN_FLIGHT else f"{where}, and {silence}"
     if held_by and request.state is RequestState.QUEUED:
         where += f", where {held_by} held it back"
     elif held_by and request.state is RequestState.WAITING:
         where += f", which {held_by} held back"
     spent = time_spent(request, outages, now, since)
-    way_out = "" if held_by else _way_out(request, outages, now)
+    way_out = "" if held_by or silence else _way_out(request, outages, now, crowd)
     message = f"the call's timeout_s passed {where}{': ' if spent else ''}{spent}{way_out}"
     return with_cause(DeadlineExceeded(message, attempt=request.attempts), request, outages)
 
 
-def _way_out(request: Request, outages: Sequence[ServerOutage], now: float) -> str:
+def _way_out(request: Request, outages: Sequence[ServerOutage], now: float, crowd: str) -> str:
     """Return advice for a call with too little time because of its turn in the queue."""
-    return _WAY_OUT if not outages and was_mostly_queued(request, now) else ""
+    # The queue of a job gets shorter with time. The queue of an overloaded service needs a bound.
+    # Both have the same length now, so the advice is for both.
+    return f"; the queue counts: {crowd}. {_WAY_OUT}" if not outages and was_mostly_queued(request, now) else ""
 
 
 def copy_of(error: BatchClientError) -> BatchClientError:
@@ -124,8 +140,8 @@ class Ends:
 
     def expire(self, requests: list[Request], now: float, *, paused: bool) -> None:
         """End calls past their deadlines."""
-        held_by = self.held_by(now, paused=paused)
-        self.end(requests, lambda request: self.too_late(request, now, held_by))
+        held_by, crowd = self.held_by(now, paused=paused), self._crowd()
+        self.end(requests, lambda request: self.too_late(request, now, held_by, crowd=crowd))
 
     def held_by(self, now: float, *, paused: bool) -> str:
         """Return the hold on queued calls at all endpoints; empty: none."""
@@ -134,10 +150,28 @@ class Ends:
         holds = [endpoint.held_back(now) for endpoint in self._endpoints.serving]
         return "" if None in holds else " and ".join(dict.fromkeys(hold[1] for hold in holds if hold is not None))
 
-    def too_late(self, request: Request, now: float, held_by: str = "", since: float | None = None) -> DeadlineExceeded:
+    def too_late(
+        self, request: Request, now: float, held_by: str = "", since: float | None = None, crowd: str = ""
+    ) -> DeadlineExceeded:
         """Call the function of this name with the outages in the call's time."""
         outages = self._endpoints.outages_after(request.queued_at if since is None else since)
-        return too_late(request, now, outages, held_by, since)
+        silence = "" if outages or (held_by and request.batch is None) else self._silence(request, now)
+        return too_late(request, now, outages, held_by, since, crowd or self._crowd(), silence)
+
+    def _silence(self, request: Request, now: float) -> str:
+        """Say whose silence a call has met: that of its own server, or of all servers in use."""
+        if request.batch is not None:
+            is_heard = request.batch.wire.replied
+            return "" if is_heard else self._endpoints.by_id[request.batch.endpoint].nothing_came(now)
+        said = [endpoint.nothing_came(now) for endpoint in self._endpoints.serving if endpoint.health.in_use]
+        return " and ".join(said) if all(said) else ""
+
+    def _crowd(self, taken: int = 0) -> str:
+        """Say how many calls are queued for how many places; ``taken`` are just out of the queue."""
+        queued = self._queue.size + self._overflow.size + taken
+        calls = "1 call is" if queued == 1 else f"{queued} calls are"
+        limit = self._endpoints.total_limit
+        return f"{calls} queued, and {limit} sequence{'' if limit == 1 else 's'} may be in flight"
 
     def reject(self, requests: list[Request], error: BatchClientError) -> None:
         """End requests in no queue and no batch."""
@@ -157,6 +191,39 @@ class Ends:
         self._deadlines.ended(sum(request.deadline is not None for request in requests))
         self._counters.failed += len(requests)
         self._command(Reject(errors))
+
+    def fail_early(self, requests: list[Request], event: Failed) -> None:
+        """Fail requests whose next attempt would come after their deadlines."""
+        failure = event.failure
+        assert event.retry_delay_s is not None
+        why = f"not tried again: the next attempt in {seconds(event.retry_delay_s)} is after the call's timeout_s"
+        self.fail(requests, replace(event, failure=replace(failure, message=f"{failure.message} ({why})")))
+
+    def end_held(self, now: float, *, paused: bool) -> None:
+        """End the calls with deadlines before any server takes calls again.
+
+        Nothing may be in flight: an answer could end a server's rest early. A client ``paused`` by
+        its caller judges when it goes on.
+        """
+        if paused:
+            return
+        until, failure = float("inf"), None
+        for endpoint in self._endpoints.serving:
+            rest = endpoint.rest(now)
+            if rest is None:
+                return
+            if rest[0] < until:
+                until, failure = rest
+        if failure is not None:
+            said, rest_s = failure, until - now
+
+            def own(request: Request) -> BatchClientError:
+                spent = time_spent(request, (), now)
+                why = f"no call is sent for {seconds(rest_s)}, and the call's timeout_s ends before"
+                message = f"{said.message} ({why}{': ' if spent else ''}{spent})"
+                return replace(said, message=message, retry_after_s=rest_s).to_error(request.attempts)
+
+            self.end(self._deadlines.expired(until), own)
 
     def fail_begun(self, requests: list[Request], event: Failed) -> list[Request]:
         """Fail requests whose answers have begun, which cannot begin anew; return the rest."""
@@ -200,10 +267,13 @@ class Ends:
 
     def give_up(self, hopeless: list[Request], now: float) -> None:
         """End calls, taken out of the queue, which could only be answered too late."""
+        crowd = self._crowd(len(hopeless))
         for request in hopeless:
             outages = self._endpoints.outages_after(request.queued_at)
             spent = time_spent(request, outages, now)
-            told = f" ({spent}{_way_out(request, outages, now)})" if spent else ""
+            silence = self._silence(request, now)
+            why = f"; {silence}" if silence else _way_out(request, outages, now, crowd)
+            told = f" ({spent}{why})" if spent else ""
             message = f"the call's timeout_s cannot be met: what is left of it is less than such calls take{told}"
             self.reject([request], with_cause(DeadlineExceeded(message), request, outages))
         self._deadlines.ended(len(hopeless))

@@ -12,6 +12,8 @@ Rules:
 - If no connection could be made, the calls wait for a server, provided that another is in use or
   one has ever answered. No attempt is counted, and the retry policy is not asked.
 - After the retry policy's pause, requests wait for the retry budget of the failed endpoint.
+- If a server asks for a pause (``Retry-After``) which ends after a call's deadline, the call is not
+  tried again: its caller hears at once what the server said.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ class _Resend:
 class Recovery:
     """Requeues failed requests."""
 
-    __slots__ = ("_backoff", "_counters", "_parked", "_queue", "_unpaid", "_unpaid_until", "backing_off")
+    __slots__ = ("_backoff", "_counters", "_parked", "_queue", "_unpaid", "_unpaid_until", "backing_off", "hopeless")
 
     def __init__(self, queue: Queue, counters: Counters) -> None:
         self._queue = queue
@@ -75,6 +77,9 @@ class Recovery:
         """Failed lists waiting for the end of a batch, by the batch's id."""
         self.backing_off = 0
         """The number of requests waiting to be tried again."""
+        self.hopeless: list[Request] = []
+        """Of the last failure: calls whose pause, asked for by the server, ends after the deadline.
+        ``Resending`` ends and removes them."""
 
     def next_due(self) -> float | None:
         """Return the time when the first request is due."""
@@ -153,6 +158,11 @@ class Recovery:
         row = row_for(failed)
         if row.learn is not None:
             row.learn(failed, now)
+        if row.way is Way.LATER and failed.failure.retry_after_s is not None:
+            failed = self._sort_out(failed, now)
+            alive = failed.alive
+            if not alive:
+                return True
         if failed.failure.once and failed.may_be_retried and row.way in (Way.LATER, Way.NOT):
             for request in alive:
                 request.met_before = True
@@ -177,6 +187,15 @@ class Recovery:
             case Way.NOT:
                 self._give_up(event, alive, endpoint, now)
         return row.way is not Way.NOT
+
+    def _sort_out(self, failed: Case, now: float) -> Case:
+        """Take out the calls with deadlines before the next attempt."""
+        assert failed.event.retry_delay_s is not None
+        until, in_time = now + failed.event.retry_delay_s, list[Request]()
+        for request in failed.alive:
+            is_late = request.deadline is not None and request.deadline <= until
+            (self.hopeless if is_late else in_time).append(request)
+        return replace(failed, alive=in_time)
 
     def _give_up(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float) -> None:
         """Take in the end of requests not sent again."""

@@ -79,6 +79,9 @@ class Resending:
             self._refused(event, alive, endpoint, now, disproved=disproved)
         elif alive and not self._recovery.try_again(event, alive, endpoint, now, self._endpoints):
             self._ends.fail(alive, event)
+        if hopeless := self._recovery.hopeless:
+            self._recovery.hopeless = []
+            self._ends.fail_early(hopeless, event)
 
     def _refused(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float, *, disproved: bool) -> None:
         """Take in a refused key or model; ``disproved``: also to the call that finds out."""

@@ -5,6 +5,8 @@ Rules:
   when a choice finishes or its connection closes. ``in_flight`` counts all sequences which the
   server still works on, whether or not a caller still waits.
 - ``blocked_until`` is the server's own wish (``Retry-After``); ``health`` judges the failures.
+  While requests are in flight, their answers may end that rest early. A gateway's pause lasts its
+  time.
 - ``abilities`` tell what the server can do with each kind of call.
 """
 
@@ -16,22 +18,25 @@ from batchclient._core.kinds import Kind
 from batchclient._core.learnt.abilities import Abilities
 from batchclient._core.learnt.list_trial import ListTrial
 from batchclient._core.limits import Limit, LimitChange, Sample
-from batchclient._core.messages import RateWindow
+from batchclient._core.messages import Failure, FailureKind, RateWindow
 from batchclient._core.servers.budget import RetryBudget
 from batchclient._core.servers.dead_engine import DeadEngine
 from batchclient._core.servers.denials import Denials
 from batchclient._core.servers.health import Health
 from batchclient._core.servers.rates import Rates
+from batchclient._core.servers.silence import Silence
 from batchclient._core.servers.speed import Speed
 from batchclient._core.settings import SchedulerSettings
-from batchclient._core.spent import ServerOutage
+from batchclient._core.spent import ServerOutage, seconds
 from batchclient._core.statistics import EndpointStatistics
+from batchclient.errors import RateLimited
 
 __all__ = ["Endpoint"]
 
 _NOTHING_KNOWN: Mapping[Kind, int] = {}
 _LONGEST_BLOCK_S = 60.0
 """A server may ask for a longer rest. Its refused calls then fail; later calls find out anew."""
+_NOTHING_LEFT = Failure(FailureKind.REJECTED, RateLimited, "the gateway says that nothing is left of its rate limit")
 
 
 class Endpoint:
@@ -69,8 +74,10 @@ class Endpoint:
         "name",
         "outage",
         "rates",
+        "refusal",
         "returned",
         "server",
+        "silence",
         "slots",
         "speed",
     )
@@ -112,12 +119,15 @@ class Endpoint:
         """Since when free permits are held back, to be granted together; ``None``: no hold."""
         self.blocked_until: float | None = None
         """The end of a rest asked for by the server."""
+        self.refusal: Failure | None = None
+        """The failure with which the server last asked for a rest."""
         self.rates: Rates | None = None
         """Bounds per minute; ``None``: permits are the only bound."""
         self.budget = RetryBudget()
         self.health = Health()
         self.outage: ServerOutage | None = None
         """The latest outage, perhaps over."""
+        self.silence = Silence()
         self.denials = Denials()
         self.dead_engine = DeadEngine()
         self.answered_at = float("-inf")
@@ -180,6 +190,15 @@ class Endpoint:
             return held
         return self.blocked_until, "the server's Retry-After"
 
+    def rest(self, now: float) -> tuple[float, Failure] | None:
+        """Until when the server wishes to be left alone, and its words; ``None``: no such wish."""
+        blocked_until = 0.0 if self.blocked_until is None else self.blocked_until
+        paused_until = 0.0 if self.rates is None or self.rates.paused_until is None else self.rates.paused_until
+        until = max(blocked_until, paused_until)
+        if until <= now:
+            return None
+        return until, self.refusal if self.refusal is not None and blocked_until == until else _NOTHING_LEFT
+
     def block(self, seconds: float, now: float) -> None:
         """Leave the endpoint alone for some seconds; an earlier, longer rest stays."""
         until = now + min(seconds, _LONGEST_BLOCK_S)
@@ -209,6 +228,16 @@ class Endpoint:
             change = self.limit.on_restart(now)
         health.answered_once = True
         return change
+
+    @property
+    def shown_name(self) -> str:
+        """The base URL as it may be shown, or a stand-in."""
+        return self.name or f"endpoint {self.id}"
+
+    def nothing_came(self, now: float) -> str:
+        """Say for how long nothing has come from the server; empty if it is not silent."""
+        since = self.silence.since
+        return "" if since is None else f"nothing came from {self.shown_name} for {seconds(now - since)}"
 
     def set_rates(self, settings: SchedulerSettings) -> None:
         """Begin with full buckets; a gateway's pause stays."""
@@ -274,6 +303,7 @@ class Endpoint:
             retry_budget_tokens=int(self.budget.level(self.limit.limit, now)),
             server=self.server,
             outage=self.outage.sentence(now) if self.outage is not None and not self.health.in_use else "",
+            silent_since=self.silence.since,
         )
 
     def observe(self, sample: Sample) -> LimitChange | None:

@@ -49,9 +49,11 @@ class Endpoints:
         return sum(endpoint.limit.limit for endpoint in self.serving)
 
     def described(self, now: float) -> str:
-        """Describe the sequences in flight, and the outages if every endpoint has one."""
+        """Describe the sequences in flight, silent servers, and the outages if every one has one."""
         in_flight = sum(endpoint.in_flight for endpoint in self)
-        return f"{in_flight} in flight" + "".join(f"; {outage.sentence(now)}" for outage in self.outages_after(now))
+        silences = [endpoint.nothing_came(now) for endpoint in self if endpoint.silence.since is not None]
+        told = [*silences, *(outage.sentence(now) for outage in self.outages_after(now))]
+        return f"{in_flight} in flight" + "".join(f"; {one}" for one in told)
 
     def outages_after(self, since: float) -> list[ServerOutage]:
         """Outages that a call made then has waited for: none, if a server was always in use."""
@@ -80,9 +82,12 @@ class Endpoints:
             return choices
         return [endpoint for endpoint in choices if not self.leaves(shape, endpoint, now)] or choices
 
-    def fail(self, endpoint: Endpoint, sign: Sign, batch: int, now: float, sent_at: float | None = None) -> None:
-        """Take in the failure of a batch for a reason of its endpoint's."""
-        if endpoint.health.fail(sign, batch, now, others=self.others_in_use(endpoint), sent_at=sent_at):
+    def fail(
+        self, endpoint: Endpoint, sign: Sign, batch: int, now: float, sent_at: float | None = None, seen: str = ""
+    ) -> None:
+        """Take in the failure of a batch for a reason of its endpoint's; ``seen`` says it in words."""
+        others = self.others_in_use(endpoint)
+        if endpoint.health.fail(sign, batch, now, others=others, sent_at=sent_at, seen=seen):
             self._keep_one_in_use()
 
     def add(self, endpoint: Endpoint) -> None:

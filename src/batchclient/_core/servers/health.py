@@ -5,8 +5,9 @@
     PROBING ──the endpoint answers──▶ RECOVERING ──each answer allows one more sequence──▶ HEALTHY
 
 Rules:
-- One refused connection ejects; so do 3 breaks or silences in a row, or 5 failures in a row of any
-  kind (5xx). Any answer starts the count anew: also a 4xx, a 429 among them.
+- One connection that cannot be made (here a refused connection, whatever the cause) ejects; so do 3
+  breaks or silences in a row, or 5 failures in a row of any kind (5xx). Any answer starts the count
+  anew: also a 4xx, a 429 among them.
 - The last endpoint in use is never ejected for its answers, nor for single silences: a poor server
   is better than none. The last endpoint is ejected when its server has vanished:
   - its server refuses connections, or its engine stands still;
@@ -69,7 +70,7 @@ class Sign(Enum):
     """The meaning of a batch's end for its endpoint. The value is the text in a reason."""
 
     ALIVE = "an answer"
-    REFUSED = "a refused connection"
+    REFUSED = "no connection"
     BROKEN = "a broken connection"
     SILENT = "silence"
     STILL = "an engine that stands still"
@@ -208,7 +209,9 @@ class Health:
             if self.allowed >= limit:
                 self._recover(now)
 
-    def fail(self, sign: Sign, batch: int, now: float, *, others: bool, sent_at: float | None = None) -> bool:
+    def fail(
+        self, sign: Sign, batch: int, now: float, *, others: bool, sent_at: float | None = None, seen: str = ""
+    ) -> bool:
         """Take in a failure; return whether the endpoint is now ejected, also again after a probe.
 
         Call ``end_probe`` afterwards.
@@ -217,6 +220,7 @@ class Health:
             sign: any but ``ALIVE`` and ``NOTHING``.
             others: whether another endpoint is in use.
             sent_at: when the batch was sent; now, if not given.
+            seen: the failure in a few words; the sign's words, if not given.
         """
         self.ailing = True
         if not self._failures:
@@ -237,9 +241,10 @@ class Health:
         if self.state is not HealthState.PROBING and self._failures < _EJECTS_AFTER[sign]:
             return False
         times = "" if self._failures == 1 else f"{self._failures} failures in a row, the last: "
+        seen = seen or sign.value
         vanished = self._has_vanished(sign)
         if not others and not vanished:
-            self.reason = f"in use because no other is: {times}{sign.value}"
+            self.reason = f"in use because no other is: {times}{seen}"
             if self.state is HealthState.PROBING:
                 self._return(HealthState.HEALTHY)
             return False
@@ -247,7 +252,7 @@ class Health:
             self._ejections = 0
         self._ejections += 1
         self.state, self.allowed, self.probe, self.vanished = HealthState.EJECTED, None, None, vanished
-        self.reason = f"{times}{sign.value}"
+        self.reason = f"{times}{seen}"
         first, longest = _FIRST_PAUSE_S, _LONGEST_PAUSE_S
         if sign is Sign.REFUSED:
             first, longest = _FIRST_REFUSAL_PAUSE_S, _LONGEST_REFUSAL_PAUSE_S
