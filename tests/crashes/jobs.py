@@ -136,9 +136,10 @@ class Job:
         command.wait()
         return command
 
-    def about(self, command, *more):
-        """Run ``batchclient job``; return the ended command."""
-        ended = self.commands.start(["job", command, self.place, *more], self.folder.parent)
+    def publish(self, plan=None):
+        """Run ``batchclient job publish`` to its end."""
+        self.server.new_run()
+        ended = self.commands.start(["job", "publish", self.place], self.folder.parent, plan)
         ended.wait()
         return ended
 

@@ -91,7 +91,8 @@ class AccountServer:
 
     def release(self):
         """Hold nothing any more."""
-        self._loop.call_soon_threadsafe(self._release)
+        self.held = ()
+        self._loop.call_soon_threadsafe(self._gate.set)
 
     def stop(self):
         self._loop.call_soon_threadsafe(self._over.set)
@@ -106,10 +107,6 @@ class AccountServer:
         writer.close()
         while self._server.open:
             await asyncio.sleep(0.001)
-
-    def _release(self):
-        self.held = ()
-        self._gate.set()
 
     def _tell(self):
         with self._news:

@@ -25,6 +25,12 @@ class State:
         self.notes = {}
         shutil.copytree(job.folder, folder)
 
+    def original(self):
+        """The job itself, in its own place, with the files of the beginning."""
+        self._made.server.met |= self._met
+        self.restore(self._made)
+        return self._made
+
     def job(self, folder):
         """A copy of the job, in a new folder."""
         made, server = self._made, self._made.server
@@ -34,7 +40,7 @@ class State:
         return job
 
     def restore(self, job):
-        """Give a copy the files of the beginning."""
+        """Give a job the files of the beginning."""
         shutil.rmtree(job.folder)
         shutil.copytree(self._saved, job.folder)
 

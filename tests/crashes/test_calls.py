@@ -24,20 +24,24 @@ class Scenario:
 
     Args:
         state: of ``states``.
-        folder: for the job.
+        begin: runs the command, from watch and plan.
     """
 
-    def __init__(self, state, folder):
+    def __init__(self, state, begin):
         self._state = state
-        self.job = state.job(folder)
-        self._log = folder.with_suffix(".log")
+        self._begin = begin
+        self.job = state.original()
+        self._log = self.job.folder.with_suffix(".log")
+
+    @property
+    def publishes(self):
+        return self._begin is Watch.publish
 
     def undisturbed(self):
         """The calls of a run from that state that nothing befalls."""
         if "calls" not in self._state.notes:
             watch, command, made = self.run()
             assert command.status == 0, command.said
-            watch.job.check_whole()
             self._state.notes["calls"] = made
         return self._state.notes["calls"]
 
@@ -46,7 +50,7 @@ class Scenario:
         self._state.restore(self.job)
         self._log.unlink(missing_ok=True)
         watch = Watch(self.job)
-        command = watch.run(plan=calls.Plan(str(self.job.folder), log=str(self._log), **fields))
+        command = self._begin(watch, plan=calls.Plan(str(self.job.folder), log=str(self._log), **fields))
         return watch, command, self.calls()
 
     def calls(self):
@@ -83,9 +87,17 @@ def failed(make_job, server):
     return job
 
 
+def cut(make_job, server):
+    """The job was killed in its middle, and somebody has cut the output: it is published anew."""
+    job = stopped(make_job, server)
+    job.out.write_bytes(job.out.read_bytes()[:80])
+    return job
+
+
 @pytest.fixture
-def scenario(request, planned, states, tmp_path, server):
-    return Scenario(states.get(request.param), tmp_path / "job")
+def scenario(request, planned, states, server):
+    begin = Watch.publish if request.param is cut else Watch.run
+    return Scenario(states.get(request.param), begin)
 
 
 def of_each(*states):
@@ -103,7 +115,7 @@ def test_the_calls_of_a_job_are_met(scenario):
     assert ("write", "out.jsonl") in met and ("fsync", "out.jsonl") in met
 
 
-@of_each(new, stopped, failed)
+@of_each(new, stopped, failed, cut)
 @pytest.mark.parametrize(("how", "error"), WAYS, ids=["before", "after", "half", "ENOSPC", "EIO"])
 def test_at_each_call(scenario, how, error):
     met, problems = 0, []
@@ -126,8 +138,13 @@ def meet(scenario, point, how, error):
         assert command.status == -9, command.said
     elif command.status:
         assert command.status in (1, 2, 4) and "Error" in command.said, command.said
+    elif scenario.publishes:
+        assert watch.job.whole_rows()
     else:
         watch.job.check_whole()
+    if scenario.publishes:
+        ended = watch.publish()
+        assert ended.status == 0, f"{command.said}; then {ended.said}"
     ended = watch.run()
     assert ended.status == 0, f"{command.said}; then {ended.said}"
     watch.job.check_whole()

@@ -109,7 +109,7 @@ def test_a_reordered_input_is_written_in_its_new_order_and_sends_nothing_twice(m
     command = job.run()
     if command.status == 2:
         assert "job publish" in command.said
-        assert job.about("publish").status == 0
+        assert job.publish().status == 0
         assert job.run().status == 0
     assert not {prompt for prompt in server.came if kept[f"<{prompt}>"] and server.came[prompt] > 1}
     job.check_whole()

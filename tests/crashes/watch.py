@@ -39,6 +39,13 @@ class Watch:
         self.check(command)
         return command
 
+    def publish(self, plan=None):
+        """Let the output be written anew from the journal."""
+        command = self.job.publish(plan)
+        assert not self.job.server.run.came, "nothing is sent"
+        self.check(command)
+        return command
+
     def check(self, command):
         """Hold a process that has just ended against the rules."""
         job, run = self.job, self.job.server.run
