@@ -241,6 +241,10 @@ def test_unusable_rows_are_in_the_output_once(cli_map, server, tmp_path, out, jo
         assert len(rows) == 5
         assert sorted(row.get("line", 0) for row in rows) == [0, 0, 0, 2, 3]
     assert server.requests == 1
+    # They have failed for good: nothing runs again, and the output goes on in its place.
+    inode = out.stat().st_ino
+    assert cli_map(source, "-o", out, "--resume").exit_code == 1
+    assert out.stat().st_ino == inode
 
 
 # What is refused -----------------------------------------------------------------------------------------------------
@@ -437,16 +441,12 @@ def test_answers_of_another_job_are_taken(cli_map, server, tmp_path, out, job):
     assert server.requests == sent
 
 
-def test_no_key_no_header_and_no_user_is_on_the_disk(cli, tmp_path, out, job):
+def test_no_key_no_header_and_no_query_is_on_the_disk(cli, tmp_path, out, job):
     source = write_rows(tmp_path / "in.jsonl", rows_of(0, 1))
     with EmbeddedServer("instant", api_key="hush-hush") as server:
-        url = server.base_url.replace("http://", "http://canary-user:canary-word@")
         options = ["--model", server.model, "--prompt", "{text}", "--header", "X-Trace: canary-trace"]
+        url = f"{server.base_url}?key=canary-query"
         done = cli("map", source, "-o", out, "--base-url", url, *options, "--api-key", "hush-hush")
-        if done.exit_code == 2:
-            # A user in a URL may be refused altogether.
-            options += ["--base-url", server.base_url]
-            done = cli("map", source, "-o", out, *options, "--api-key", "hush-hush")
         assert done.exit_code == 0, done.stderr
     for path in job.iterdir():
         for secret in (b"hush-hush", b"canary"):

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
-from urllib.parse import urlsplit
 
+from batchclient._client.connections import shown
 from batchclient.cli._cost import Cost
 from batchclient.cli._refusal import Call, Refusal, one_of
 from batchclient.cli._servers import ServerOptions
@@ -117,7 +117,7 @@ class MapOptions:
         return replace(self, source=source)
 
     def for_file(self) -> dict[str, Any]:
-        """Return the settings that make the rows, for ``job.json``. No key, no header, no user."""
+        """Return the settings that make the rows, for ``job.json``. No key, no header, no query of a URL."""
         rows = self.rows
         return {
             "version": 1,
@@ -135,7 +135,7 @@ class MapOptions:
             "ordered": self.ordered,
             "dedupe": self.dedupe,
             "vectors": "base64" if self.packed else "numbers",
-            "servers": [_without_user(url) for url in self.server.urls],
+            "servers": [shown(url) for url in self.server.urls],
             "model": self.server.arguments["model"],
         }
 
@@ -199,8 +199,3 @@ def kept_from(
     if not 0 <= disk_patience_s < _LONGEST_PATIENCE_S:
         raise Refusal(f"--disk-patience: a number of seconds, at least 0, not {disk_patience_s:g}")
     return KeptOptions(resume, retry_failed, accept_changed, journal, no_journal, tuple(reuse), disk_patience_s)
-
-
-def _without_user(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
