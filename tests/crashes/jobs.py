@@ -219,6 +219,8 @@ class Job:
             if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'row'").fetchone():
                 return Kept()
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            twice = connection.execute("SELECT count(*) FROM row GROUP BY key, n HAVING count(*) > 1").fetchall()
+            assert not twice, f"{len(twice)} rows have two records"
             return Kept.read(connection)
         finally:
             connection.close()

@@ -33,9 +33,24 @@ def stopped(copy_of):
 
 
 def files(job):
-    """The files of a job but locks, which name the last who came, and what SQLite makes to read."""
-    found = {path: path.read_bytes() for path in job.folder.rglob("*") if path.is_file()}
-    return {path: data for path, data in found.items() if data and not path.name.endswith((".lock", "-shm"))}
+    """The files of a job but locks, which name the last who came; of the journal, its rows."""
+    found = {path.name: path.read_bytes() for path in job.folder.rglob("*") if path.is_file()}
+    left_out = (".lock", "-shm", "-wal", "journal.sqlite")
+    return {name: data for name, data in found.items() if not name.endswith(left_out)} | {"rows": rows_of(job)}
+
+
+def rows_of(job):
+    path = job.place / "journal.sqlite"
+    if not path.exists():
+        return None
+    connection = sqlite3.connect(path)
+    try:
+        facts = "SELECT * FROM meta WHERE name IN ('config', 'model', 'output') ORDER BY name"
+        return [connection.execute(each).fetchall() for each in ("SELECT * FROM row ORDER BY seq", facts)]
+    except sqlite3.DatabaseError:
+        return path.read_bytes()
+    finally:
+        connection.close()
 
 
 def change(statement):
@@ -134,4 +149,4 @@ def test_a_place_without_locks_is_refused(planned, make_job, lock_error):
     command = job.run(plan=calls.Plan(str(job.folder), lock_error=lock_error))
     assert command.status == 2, command.said
     assert "locks" in command.said and "--journal" in command.said
-    assert not job.server.run.came and not files(job)
+    assert not job.server.run.came and files(job) == {"rows": None}
