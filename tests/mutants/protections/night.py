@@ -100,7 +100,7 @@ NIGHT = (
         "a row that makes no request has a record, and fails for good",
         "batchclient.journal.records",
         "record_of",
-        "is_final or _is_final(error)",
+        "unusable is not None or _is_final(error)",
         "_is_final(error)",
         f"{_RESUME}test_unusable_rows_are_in_the_output_once",
     ),
