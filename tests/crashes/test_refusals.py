@@ -110,9 +110,9 @@ def test_refused_and_as_it_was(stopped, damage, options, words):
 
 
 def test_a_damaged_row_that_was_written_runs_again_alone_and_is_counted(stopped):
-    change(
-        "UPDATE row SET body = replace(CAST(body AS TEXT), 'text 7>', 'text 8>') WHERE instr(CAST(body AS TEXT), 'text 7>')"
-    )(stopped)
+    text = "CAST(body AS TEXT)"
+    other = f"CAST(replace({text}, '<text 7>', '<text 8>') AS BLOB)"
+    change(f"UPDATE row SET body = {other} WHERE instr({text}, '<text 7>')")(stopped)
     command = stopped.run()
     assert command.status == 0, command.said
     assert stopped.server.run.came == {"text 7": 1, f"text {ROWS - 1}": 1}
