@@ -7,6 +7,7 @@ them are killed here. What such a process does from then on is the command line'
 """
 
 import contextlib
+import gc
 import io
 import json
 import os
@@ -73,6 +74,8 @@ def start(arguments, folder, said, plan):
 def main():
     answers = os.fdopen(os.dup(1), "w")
     warm_up()
+    # A collection in a fork would copy every page that it looks at.
+    gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     print(json.dumps("ready"), file=answers, flush=True)
     for line in sys.stdin:

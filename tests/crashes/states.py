@@ -2,9 +2,31 @@
 
 import shutil
 
-from tests.crashes.jobs import Job
+from tests.crashes.forms import wait_until
+from tests.crashes.jobs import Job, plain_lines
 
-__all__ = ["State", "States"]
+__all__ = ["HELD", "KEY", "ROWS", "SECRET", "State", "States", "stopped"]
+
+KEY, SECRET = "canary-key-6f1d", "canary-header-93ab"
+ROWS, HELD = 30, 15
+"""Of ``stopped``: the rows, and the one that had no answer."""
+
+
+def stopped(make_job, server):
+    """A job that was killed: half of its rows are in the output, and all but one in the journal."""
+    server.held = (f"text {HELD}",)
+    options = ["--max-batch-size", "1", "--concurrency", "40", "--api-key", KEY, "--header", f"x-team: {SECRET}"]
+    job = make_job(plain_lines(ROWS), *options)
+    command = job.start()
+    wait_until(lambda: job.seen().answers.total() == ROWS - 1 and is_recorded(job), command)
+    command.kill()
+    server.release()
+    assert job.check_kept().answers.total() == ROWS - 1 and len(job.whole_rows()) == HELD
+    return job
+
+
+def is_recorded(job):
+    return 0 < job.seen().written_bytes == job.out.stat().st_size
 
 
 class State:

@@ -8,8 +8,9 @@ import errno
 
 import pytest
 from tests.crashes import calls
-from tests.crashes.forms import IS_LONG, wait_until
+from tests.crashes.forms import IS_LONG, long_form
 from tests.crashes.jobs import line_of, plain_lines
+from tests.crashes.states import stopped
 from tests.crashes.watch import Watch
 
 OPTIONS = ("--max-batch-size", "5", "--concurrency", "10", "--disk-patience", "0")
@@ -24,8 +25,6 @@ SHORT = {
 NOT_TO_BE_TRUSTED = [("fsync", "out.jsonl"), ("fsync", "out.jsonl.part"), ("fdatasync", "journal.sqlite-wal")]
 """After a sync that failed, Linux may drop what was written, and report success the next time."""
 KILLS = ("before", "after", "half")
-POINTS = 3
-"""Of each way in each scenario, in the short form."""
 
 
 class Scenario:
@@ -33,14 +32,21 @@ class Scenario:
 
     Args:
         state: of ``states``.
+        spoil: what befalls its files, if anything.
         begin: runs the command, from watch and plan.
     """
 
-    def __init__(self, state, begin):
+    def __init__(self, state, spoil, begin):
         self._state = state
+        self._spoil = spoil
         self._begin = begin
         self.job = state.original()
         self._log = self.job.folder.with_suffix(".log")
+
+    @property
+    def points(self):
+        """Calls of each way, in the short form."""
+        return 2 if self._spoil is None else 1
 
     @property
     def publishes(self):
@@ -48,15 +54,17 @@ class Scenario:
 
     def undisturbed(self):
         """The calls of a run from that state that nothing befalls."""
-        if "calls" not in self._state.notes:
-            watch, command, made = self.run()
+        if self._begin not in self._state.notes:
+            _, command, made = self.run()
             assert command.status == 0, command.said
-            self._state.notes["calls"] = made
-        return self._state.notes["calls"]
+            self._state.notes[self._begin] = made
+        return self._state.notes[self._begin]
 
     def run(self, **fields):
         """Run the job from that state, under a plan; return watch, ended command and calls."""
         self._state.restore(self.job)
+        if self._spoil is not None:
+            self._spoil(self.job)
         self._log.unlink(missing_ok=True)
         watch = Watch(self.job)
         command = self._begin(watch, plan=calls.Plan(str(self.job.folder), log=str(self._log), **fields))
@@ -74,19 +82,6 @@ def new(make_job, server):
     return make_job(plain_lines(30), *OPTIONS)
 
 
-def stopped(make_job, server):
-    """The job was killed in its middle, while a row was written."""
-    server.held = ("text 2",)
-    job = make_job(plain_lines(30), *OPTIONS, "--max-batch-size", "1", "--concurrency", "40")
-    command = job.start()
-    wait_until(lambda: job.seen().written_bytes, command)
-    command.kill()
-    with job.out.open("ab") as out:
-        out.write(b'{"id": 2, "te')
-    server.release()
-    return job
-
-
 def failed(make_job, server):
     """The job is done, and some rows failed for now: the output is written anew."""
     lines = plain_lines(30)
@@ -96,24 +91,33 @@ def failed(make_job, server):
     return job
 
 
-def cut(make_job, server):
-    """The job was killed in its middle, and somebody has cut the output: it is published anew."""
-    job = stopped(make_job, server)
+def tear(job):
+    """A row was being written when the kill came."""
+    with job.out.open("ab") as out:
+        out.write(b'{"id": 15, "te')
+
+
+def cut(job):
+    """Somebody has cut the output: it is to be published anew."""
     job.out.write_bytes(job.out.read_bytes()[:80])
-    return job
+
+
+CASES = {
+    "new": (new, None, Watch.run),
+    "stopped": (stopped, tear, Watch.run),
+    "failed": (failed, None, Watch.run),
+    "published": (stopped, cut, Watch.publish),
+}
+"""How the job is made, what befalls it then, and which command it is that meets a call."""
 
 
 @pytest.fixture
 def scenario(request, planned, states, server):
-    begin = Watch.publish if request.param is cut else Watch.run
-    return Scenario(states.get(request.param), begin)
+    make, spoil, begin = CASES[request.param]
+    return Scenario(states.get(make), spoil, begin)
 
 
-def of_each(*states):
-    return pytest.mark.parametrize("scenario", states, indirect=True, ids=[state.__name__ for state in states])
-
-
-@of_each(new)
+@pytest.mark.parametrize("scenario", ["new"], indirect=True)
 def test_the_calls_of_a_job_are_met(scenario):
     """Calls of Python and of SQLite count, on the output, the journal and the files beside them."""
     met = {(entry.call, entry.file) for entry in scenario.undisturbed()}
@@ -124,11 +128,18 @@ def test_the_calls_of_a_job_are_met(scenario):
     assert ("write", "out.jsonl") in met and ("fsync", "out.jsonl") in met
 
 
-@of_each(new, stopped, failed, cut)
-@pytest.mark.parametrize(("how", "error"), SHORT, ids=["before", "after", "half", "ENOSPC", "EIO"])
+def each_way_of_each_case():
+    """The short form has every other one: each case in some ways, each way in some cases."""
+    for number, case in enumerate(CASES):
+        for way, (how, error) in enumerate(SHORT):
+            marks = [long_form] if (number + way) % 2 else []
+            yield pytest.param(case, how, error, marks=marks, id=f"{case}-{errno.errorcode.get(error, how)}")
+
+
+@pytest.mark.parametrize(("scenario", "how", "error"), [*each_way_of_each_case()], indirect=["scenario"])
 def test_at_each_call(scenario, how, error):
     met, problems = 0, []
-    for point in points_among(scenario.undisturbed(), how, error):
+    for point in points_among(scenario.undisturbed(), how, error, scenario.points):
         try:
             met += meet(scenario, point, how, error)
         except AssertionError as problem:
@@ -164,7 +175,7 @@ def meet(scenario, point, how, error):
     return True
 
 
-def points_among(made, how, error):
+def points_among(made, how, error, most):
     """The numbers of calls to meet, of those made by a job that nothing befell."""
     if IS_LONG:
         return range(1, len(made) + 5)
@@ -172,5 +183,6 @@ def points_among(made, how, error):
     for entry in made:
         if entry.call.removesuffix("64") in SHORT[how, error]:
             of_each_file.setdefault((entry.call, entry.file), []).append(entry.number)
-    middles = [numbers[len(numbers) // 2] for numbers in of_each_file.values()]
-    return middles[:: -(-len(middles) // POINTS)]
+    # Those of the output first: tests/journal has the journal's.
+    files = sorted(of_each_file, key=lambda key: not key[1].startswith("out.jsonl"))
+    return [of_each_file[key][len(of_each_file[key]) // 2] for key in files[:most]]

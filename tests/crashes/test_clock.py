@@ -12,10 +12,10 @@ OPTIONS = ("--max-batch-size", "4", "--concurrency", "16")
 
 def test_a_clock_that_goes_back(planned, make_job, server):
     server.pause_s = 0.005
-    lines = lines_of(300, seed=5)
+    lines = lines_of(120, seed=5)
     watch = Watch(make_job(lines, *OPTIONS))
     back = calls.Plan(str(watch.job.folder), step_s=3600)
-    for rows in (100, 80):
+    for rows in (40, 30):
         command = watch.job.start(plan=back)
         server.wait_for(lambda run, rows=rows: len(run.answered) >= rows)
         assert command.kill() == -9

@@ -56,7 +56,8 @@ def test_an_output_that_finds_no_space_goes_on_when_there_is_some(watch):
     assert watch.finish() == 0
 
 
-@pytest.mark.parametrize(("name", "first"), [pytest.param("journal.sqlite-wal", 3, marks=long_form), ("out.jsonl", 1)])
+@long_form
+@pytest.mark.parametrize(("name", "first"), [("journal.sqlite-wal", 3), ("out.jsonl", 1)])
 def test_a_disk_that_stays_full_ends_the_job_with_4(watch, name, first):
     begun(watch)
     before = watch.kept.total

@@ -5,31 +5,16 @@ import sqlite3
 
 import pytest
 from tests.crashes import calls
-from tests.crashes.forms import wait_until
 from tests.crashes.jobs import plain_lines
-
-ROWS = 40
-
-
-def make_stopped(make_job, server):
-    """A job that was killed when all rows but the last were written, and their end recorded."""
-    server.held = (f"text {ROWS - 1}",)
-    job = make_job(plain_lines(ROWS), "--max-batch-size", "1", "--concurrency", "64")
-    command = job.start()
-    wait_until(
-        lambda: len(job.whole_rows()) == ROWS - 1 and job.seen().written_bytes == job.out.stat().st_size, command
-    )
-    command.kill()
-    server.release()
-    job.check_kept()
-    change("SELECT 1 FROM row")(job)
-    assert {path.name for path in job.place.glob("journal.sqlite-*")} == set(), "all is in the file"
-    return job
+from tests.crashes.states import HELD, ROWS, stopped
 
 
 @pytest.fixture
-def stopped(copy_of):
-    return copy_of(make_stopped)
+def job(copy_of):
+    job = copy_of(stopped)
+    change("SELECT 1 FROM row")(job)
+    assert {path.name for path in job.place.glob("journal.sqlite-*")} == set(), "all is in the file"
+    return job
 
 
 def files(job):
@@ -74,7 +59,7 @@ def cut_output(job):
 
 
 def change_output(job):
-    job.out.write_bytes(job.out.read_bytes().replace(b"<text 20>", b"<text 2o>"))
+    job.out.write_bytes(job.out.read_bytes().replace(b"<text 10>", b"<text 1o>"))
 
 
 def leave_resume_out(job):
@@ -99,34 +84,34 @@ def nothing(job):
     ],
     ids=["header", "version", "shorter", "changed", "template", "parameters", "no-resume", "overwrite"],
 )
-def test_refused_and_as_it_was(stopped, damage, options, words):
-    damage(stopped)
-    before = files(stopped)
-    for command in (stopped.run(*options), stopped.run(*options)):
-        assert command.status == 2, command.said
-        assert command.said.count("\n") == 1 and all(word in command.said for word in words), command.said
-        assert not stopped.server.run.came, "nothing is sent"
-        assert files(stopped) == before, "no file changes"
+def test_refused_and_as_it_was(job, damage, options, words):
+    damage(job)
+    before = files(job)
+    command = job.run(*options)
+    assert command.status == 2, command.said
+    assert command.said.count("\n") == 1 and all(word in command.said for word in words), command.said
+    assert not job.server.run.came, "nothing is sent"
+    assert files(job) == before, "no file changes"
 
 
-def test_a_damaged_row_that_was_written_runs_again_alone_and_is_counted(stopped):
+def test_a_damaged_row_that_was_written_runs_again_alone_and_is_counted(job):
     text = "CAST(body AS TEXT)"
     other = f"CAST(replace({text}, '<text 7>', '<text 8>') AS BLOB)"
-    change(f"UPDATE row SET body = {other} WHERE instr({text}, '<text 7>')")(stopped)
-    command = stopped.run()
+    change(f"UPDATE row SET body = {other} WHERE instr({text}, '<text 7>')")(job)
+    command = job.run()
     assert command.status == 0, command.said
-    assert stopped.server.run.came == {"text 7": 1, f"text {ROWS - 1}": 1}
+    assert job.server.run.came == {"text 7": 1, f"text {HELD}": 1}
     assert "1 row" in command.said and "damaged" in command.said
-    stopped.check_whole()
-    assert not stopped.run().status and not stopped.server.run.came
+    job.check_whole()
+    assert not job.run().status and not job.server.run.came
 
 
-def test_what_stands_behind_the_recorded_end_is_cut(stopped):
+def test_what_stands_behind_the_recorded_end_is_cut(job):
     """A kill leaves rows, or half a row, that no commit covers."""
-    with stopped.out.open("ab") as out:
+    with job.out.open("ab") as out:
         out.write(b'{"id": 1, "text": "text 1", "completion": "<text 1>"}\n{"id": 1, "te')
-    assert stopped.run().status == 0
-    stopped.check_whole()
+    assert job.run().status == 0
+    job.check_whole()
 
 
 def test_a_second_command_is_refused_by_the_name_of_the_first(make_job, server):

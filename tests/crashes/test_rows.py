@@ -19,6 +19,7 @@ def killed(job, answered):
 # Rows that failed ----------------------------------------------------------------------------------------------------
 
 
+@long_form
 def test_a_row_that_failed_for_good_is_sent_again_only_if_asked(make_job, server):
     lines = [*plain_lines(10), line_of({"id": 10, "text": "bad 10"}, "BadRequest")]
     job = make_job(lines, "--max-batch-size", "1")
@@ -33,6 +34,7 @@ def test_a_row_that_failed_for_good_is_sent_again_only_if_asked(make_job, server
     job.check_whole()
 
 
+@long_form
 def test_a_row_that_failed_for_now_is_sent_again_unless_told_not_to(make_job, server):
     lines = [*plain_lines(10), line_of({"id": 10, "text": "once 10"}), *plain_lines(30)[11:]]
     job = make_job(lines, "--max-batch-size", "1")
