@@ -44,7 +44,7 @@ def report(job: Job, options: MapOptions, output: Output, left: int, durable: Du
         say("Error: nothing was written: every row was refused for a reason of the command's")
     if job.signal is not None:
         summary = f"Interrupted: {summary}"
-    if durable is not None and not job.refused.is_command:
+    if durable is not None and durable.folder.exists:
         summary += f"\n{_of_journal(options, durable)}"
     if not options.quiet and not job.reader_is_gone:
         say(summary)
