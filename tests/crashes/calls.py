@@ -9,6 +9,7 @@ import errno
 import os
 import shutil
 import subprocess
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -53,9 +54,9 @@ class Plan:
 
 
 def build(folder):
-    """Build the library in a folder; ``None``: there is no compiler."""
+    """Build the library in a folder; ``None``: this is no Linux, or has no compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
+    if compiler is None or sys.platform != "linux":
         return None
     library = folder / "calls.so"
     source = Path(__file__).with_suffix(".c")

@@ -42,7 +42,7 @@ def commands(starter):
 def planned(commands):
     """The same, for tests that need the system calls of a process."""
     if not commands.has_library:
-        pytest.skip("no C compiler (cc, gcc or clang) is here to build tests/crashes/calls.c")
+        pytest.skip("tests/crashes/calls.c needs Linux and a C compiler: cc, gcc or clang")
     return commands
 
 

@@ -16,8 +16,6 @@ from tests.crashes.server import answer_to
 
 __all__ = ["Job", "Line", "line_of", "lines_of", "plain_lines"]
 
-ADDED = ("completion", "finish_reason", "usage")
-
 
 @dataclass(frozen=True)
 class Line:
@@ -108,16 +106,7 @@ class Job:
 
     @property
     def arguments(self):
-        arguments = [
-            "map",
-            self.source,
-            "-o",
-            self.out,
-            "--base-url",
-            self.server.base_url,
-            "--model",
-            "m",
-        ]
+        arguments = ["map", self.source, "-o", self.out, "--base-url", self.server.base_url, "--model", "m"]
         arguments += ["--prompt", "{text}", "--max-tokens", 4, "--resume", *self.options]
         return [each for each in arguments if each not in self.without]
 
