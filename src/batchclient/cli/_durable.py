@@ -345,15 +345,16 @@ class Durable:
         size, sha256 = self._place.stat().st_size, output.sha256.hexdigest()
         mark = self._mark_of(size, sha256, self._journal.coverage, failed)
         self.folder.note(NAME, mark.write())
+        # A job that is published may be finished: its manifest is of the output that goes.
+        finished = self.folder.take_manifest() if self._kept.publish else None
         if output.is_replaced:
             output.put_in_place()
             output.choose(replaces=False)
             self.folder.note(NAME, replace(mark, replaces=False).write())
         if not self._kept.publish:
             self.folder.write_manifest(self._manifest(self._tally, source, (size, sha256)))
-        elif self.folder.is_finished:
-            outputs = self._outputs(size, sha256)
-            self.folder.write_manifest(self.folder.manifest() | {"outputs": outputs})
+        elif finished is not None:
+            self.folder.write_manifest(finished | {"outputs": self._outputs(size, sha256)})
 
     def _outputs(self, size: int, sha256: str) -> list[dict[str, Any]]:
         return [{"path": os.path.realpath(self._output.path), "bytes": size, "sha256": sha256}]

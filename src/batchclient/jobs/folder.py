@@ -309,6 +309,20 @@ class JobFolder:
         """
         self._write(_MANIFEST, fields)
 
+    def take_manifest(self) -> dict[str, Any] | None:
+        """Remove the manifest, and return it: the job is not finished until it is written again.
+
+        Raises:
+            ConfigError: there is one that cannot be read.
+            OSError: the disk fails.
+        """
+        if not self.is_finished:
+            return None
+        fields = self.manifest()
+        (self.path / _MANIFEST).unlink()
+        sync_folder(self.path)
+        return fields
+
     def remove(self) -> None:
         """Remove the folder with all that is in it, if it is there.
 
