@@ -241,6 +241,10 @@ def test_unusable_rows_are_in_the_output_once(cli_map, server, tmp_path, out, jo
         assert len(rows) == 5
         assert sorted(row.get("line", 0) for row in rows) == [0, 0, 0, 2, 3]
     assert server.requests == 1
+    # They have failed for good: nothing runs again, and the output goes on in its place.
+    inode = out.stat().st_ino
+    assert cli_map(source, "-o", out, "--resume").exit_code == 1
+    assert out.stat().st_ino == inode
 
 
 # What is refused -----------------------------------------------------------------------------------------------------
@@ -437,16 +441,12 @@ def test_answers_of_another_job_are_taken(cli_map, server, tmp_path, out, job):
     assert server.requests == sent
 
 
-def test_no_key_no_header_and_no_user_is_on_the_disk(cli, tmp_path, out, job):
+def test_no_key_no_header_and_no_query_is_on_the_disk(cli, tmp_path, out, job):
     source = write_rows(tmp_path / "in.jsonl", rows_of(0, 1))
     with EmbeddedServer("instant", api_key="hush-hush") as server:
-        url = server.base_url.replace("http://", "http://canary-user:canary-word@")
         options = ["--model", server.model, "--prompt", "{text}", "--header", "X-Trace: canary-trace"]
+        url = f"{server.base_url}?key=canary-query"
         done = cli("map", source, "-o", out, "--base-url", url, *options, "--api-key", "hush-hush")
-        if done.exit_code == 2:
-            # A user in a URL may be refused altogether.
-            options += ["--base-url", server.base_url]
-            done = cli("map", source, "-o", out, *options, "--api-key", "hush-hush")
         assert done.exit_code == 0, done.stderr
     for path in job.iterdir():
         for secret in (b"hush-hush", b"canary"):
@@ -475,12 +475,38 @@ def test_status_failures_and_export_only_look(cli, cli_map, tmp_path, out, job):
     assert {path.name: path.read_bytes() for path in job.iterdir()} == before
 
 
+def test_the_failures_name_lines_and_no_text_of_a_row(cli, cli_map, tmp_path, out, job, monkeypatch):
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"text": "a"}\nsecret nonsense\n{"other": "secret"}\n')
+    assert cli_map(source, "-o", out).exit_code == 1
+    monkeypatch.chdir(tmp_path)
+    told = cli("job", "failures", "out.jsonl.job").stdout
+    unusable, incomplete = sorted(told.splitlines())
+    assert unusable.startswith("-\tBadRow: line 2 is not JSON")
+    assert incomplete.startswith("-\tConfigError: line 3: ")
+    assert "secret" not in told
+
+
+def test_a_job_may_move_with_its_files(cli, cli_map, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    write_rows(tmp_path / "here" / "in.jsonl", rows_of(*range(5)))
+    assert cli_map("in.jsonl", "-o", "out.jsonl").exit_code == 0
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").rename(tmp_path / "there")
+    (tmp_path / "there" / "out.jsonl").unlink()
+    assert cli("job", "publish", "there/out.jsonl.job").exit_code == 0
+    check_rows(tmp_path / "there" / "out.jsonl", range(5))
+    assert os.listdir(tmp_path) == ["there"]
+
+
 def test_a_job_that_is_not_finished_is_published_and_goes_on(killed, cli, cli_map, server, out, job):
     source, slowly = killed(count=150)
     sent = server.requests
     published = cli("job", "publish", job)
     assert published.exit_code == 0, published.stderr
     assert "not in the journal, and left out: " in published.stderr
+    assert "the same command with --resume goes on with its answers" in published.stderr
     rows = read_rows(out)
     assert 150 <= len(rows) < 600
     assert server.requests == sent

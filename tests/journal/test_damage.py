@@ -173,9 +173,7 @@ def test_another_database_is_refused(path):
 def test_a_damaged_index_page_costs_rows_and_no_answer(job):
     """The pages of the index are overwritten: rows are not found, or not writable, and nothing is wrong."""
     connection = sqlite3.connect(job)
-    (root,) = connection.execute(
-        "SELECT rootpage FROM sqlite_master WHERE type = 'index' AND tbl_name = 'row'"
-    ).fetchone()
+    (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'keys'").fetchone()
     connection.close()
     data = bytearray(job.read_bytes())
     data[(root - 1) * 4096 : root * 4096] = bytes(4096)

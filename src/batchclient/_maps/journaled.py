@@ -55,7 +55,8 @@ class _Row(Protocol):
     own_id: str | None
     attempts: int
     reused: bool
-    unusable: bool
+    unusable: str | None
+    document: Any
     request: Request | None
     answer: Any
     error: Exception | None
@@ -229,7 +230,8 @@ class Journaled:
 
     def enter_failed(self, row: _Row, error: Exception) -> None:
         """Take in a row that makes no request: it fails for good."""
-        row.unusable = True
+        assert self.of_file is not None
+        row.unusable = self.of_file.explain(row.document, error)
         self._under_way += 1
         row.set_exception(error)
 
@@ -303,7 +305,7 @@ class Journaled:
             return
         try:
             record = self._record_of(
-                row.key, row.n, row.own_id, row.answer, row.error, row.attempts, is_final=row.unusable
+                row.key, row.n, row.own_id, row.answer, row.error, row.attempts, unusable=row.unusable
             )
         except Exception as error:  # an answer that no server of today gives
             failed = JournalFailed(f"an answer cannot be written to a journal: {type(error).__name__}")

@@ -52,8 +52,8 @@ class Row:
         self.error: Exception | None = None
         self.attempts: int = 0
         self.reused: bool = False
-        self.unusable: bool = False
-        """Whether the document makes no request."""
+        self.unusable: str | None = None
+        """Why the document makes no request, in words for the journal."""
         self.ended: bool = False
         """Whether the row has its answer or its error."""
         self.finished: bool = False

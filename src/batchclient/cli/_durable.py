@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import sqlite3
 import stat
@@ -48,6 +49,7 @@ __all__ = ["Durable", "durable_of", "folder_of"]
 
 _VARIABLE = "BATCHCLIENT_JOURNAL_DIR"
 _CHUNK_BYTES = 1024 * 1024
+_DOCUMENT = re.compile(r"^document \d+: ")
 _OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
 
 
@@ -153,11 +155,11 @@ class Durable:
             if self._options.overwrite:
                 raise Refusal(
                     f"--overwrite: {name} has {rows} of an unfinished job; --resume goes on with it, "
-                    f"`batchclient job rm {name}` gives them up"
+                    f"`batchclient job rm --force {name}` gives them up"
                 )
             raise Refusal(
                 f"{name} has {rows} of an unfinished job, begun {state.begun}; --resume goes on with it, "
-                f"`batchclient job rm {name}` gives them up"
+                f"`batchclient job rm --force {name}` gives them up"
             )
         if not self._options.overwrite:
             raise Refusal(
@@ -263,6 +265,7 @@ class Durable:
             json.dumps([options.prompt, options.system]),
             covered=self.covered,
             identify=_identify,
+            explain=_explain,
             only_kept=kept.publish,
         )
         return {
@@ -281,7 +284,7 @@ class Durable:
         if self._kept.publish:
             return
         try:
-            self.folder.write_settings(self._options.for_file())
+            self.folder.write_settings(self._options.for_file(self.folder.path))
         except OSError as error:
             raise _failed(self.folder.path, error) from error
 
@@ -384,7 +387,7 @@ class Durable:
             self.folder.write_manifest(self.folder.manifest() | {"outputs": outputs})
 
     def _outputs(self, size: int, sha256: str) -> list[dict[str, Any]]:
-        return [{"path": str(self._output.path), "bytes": size, "sha256": sha256}]
+        return [{"path": os.path.realpath(self._output.path), "bytes": size, "sha256": sha256}]
 
     def _manifest(self, job: Job, source: str, written: tuple[int, str] | None) -> dict[str, Any]:
         options = self._options
@@ -427,6 +430,11 @@ def _may_be_file(path: str) -> bool:
 def _journal_in(job: str) -> Path:
     """Return the journal of another job, given as its folder or its file."""
     return JobFolder(Path(job)).journal if Path(job).is_dir() else Path(job)
+
+
+def _explain(document: Any, error: Exception) -> str:
+    """Return why a row makes no request. The library counts documents; a reader of the file counts lines."""
+    return _DOCUMENT.sub(f"line {document.line}: ", str(error), count=1)
 
 
 def _identify(document: Any, error: Exception) -> bytes | None:

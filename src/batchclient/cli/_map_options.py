@@ -6,9 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
+from batchclient._client.connections import shown
 from batchclient.cli._cost import Cost
 from batchclient.cli._refusal import Call, Refusal, one_of
 from batchclient.cli._servers import ServerOptions
@@ -116,11 +117,15 @@ class MapOptions:
         """Return the same settings for another input."""
         return replace(self, source=source)
 
-    def for_file(self) -> dict[str, Any]:
-        """Return the settings that make the rows, for ``job.json``. No key, no header, no user."""
+    def for_file(self, folder: Path) -> dict[str, Any]:
+        """Return the settings that make the rows, for ``job.json`` in this folder.
+
+        No key, no header and no query of a URL is among them.
+        """
         rows = self.rows
         return {
             "version": 1,
+            "folder": os.path.realpath(folder),
             "input": self.source if self.source == "-" else os.path.realpath(self.source),
             "output": self.output if self.output == "-" else os.path.realpath(self.output),
             "prompt": self.prompt,
@@ -135,21 +140,21 @@ class MapOptions:
             "ordered": self.ordered,
             "dedupe": self.dedupe,
             "vectors": "base64" if self.packed else "numbers",
-            "servers": [_without_user(url) for url in self.server.urls],
+            "servers": [shown(url) for url in self.server.urls],
             "model": self.server.arguments["model"],
         }
 
     @classmethod
-    def from_file(cls, fields: Mapping[str, Any], server: ServerOptions, kept: KeptOptions) -> MapOptions:
-        """Read the settings of ``job.json``.
+    def from_file(cls, fields: Mapping[str, Any], folder: Path, server: ServerOptions, kept: KeptOptions) -> MapOptions:
+        """Read the settings of ``job.json`` in this folder, which may have moved with its files.
 
         Raises:
             KeyError, TypeError, ValueError: they are damaged, or another version's.
         """
         shard, sample = fields["shard"], fields["sample"]
         return cls(
-            source=fields["input"],
-            output=fields["output"],
+            source=_moved(fields["input"], fields["folder"], folder),
+            output=_moved(fields["output"], fields["folder"], folder),
             prompt=fields["prompt"],
             rows=RowOptions(
                 fields["format"],
@@ -170,6 +175,13 @@ class MapOptions:
             dedupe=fields["dedupe"],
             kept=kept,
         )
+
+
+def _moved(path: str, before: str, now: Path) -> str:
+    """Return a file's path: a file that was beside the folder is beside the folder now."""
+    if path != "-" and Path(path).parent == Path(before).parent:
+        return str(now.resolve().parent / Path(path).name)
+    return path
 
 
 def kept_from(
@@ -199,8 +211,3 @@ def kept_from(
     if not 0 <= disk_patience_s < _LONGEST_PATIENCE_S:
         raise Refusal(f"--disk-patience: a number of seconds, at least 0, not {disk_patience_s:g}")
     return KeptOptions(resume, retry_failed, accept_changed, journal, no_journal, tuple(reuse), disk_patience_s)
-
-
-def _without_user(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -45,16 +45,16 @@ def report(job: Job, options: MapOptions, output: Output, left: int, durable: Du
     if job.signal is not None:
         summary = f"Interrupted: {summary}"
     if durable is not None and not job.refused.is_command:
-        summary += f"\n{_of_journal(job, durable)}"
+        summary += f"\n{_of_journal(durable)}"
     if not options.quiet and not job.reader_is_gone:
         say(summary)
 
 
-def _of_journal(job: Job, durable: Durable) -> str:
+def _of_journal(durable: Durable) -> str:
     """Return where the answers are, and how they are removed or used."""
     folder = durable.folder
     size = f"{folder.path} has {_bytes(folder.size())}"
-    if job.is_whole:
+    if folder.is_finished:
         return f"{size}; `batchclient job rm {folder.path}` removes it"
     return f"{size}: the same command with --resume goes on with its answers"
 

@@ -105,7 +105,7 @@ def publish(job: _Job) -> None:
                 {"base_url": [_NOWHERE], "model": model, "api_key": None, "headers": {}}, frozenset()
             )
             options = MapOptions.from_file(
-                folder.settings(), server, KeptOptions(resume=True, journal=str(folder.path), publish=True)
+                folder.settings(), folder.path, server, KeptOptions(resume=True, journal=str(folder.path), publish=True)
             )
         except (KeyError, TypeError, ValueError):
             raise Refusal(f"{folder.path}/job.json is damaged, or another version's") from None

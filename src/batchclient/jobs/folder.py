@@ -77,7 +77,8 @@ class JobFolder:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path: Path = path
+        # Not resolved: the name that was given is the one that messages say.
+        self.path: Path = path.absolute()
 
     def __repr__(self) -> str:
         return f"<JobFolder {self.path}>"

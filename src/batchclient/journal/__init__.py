@@ -2,7 +2,8 @@
 
 - ``Journal`` says where the file is and how it is written. A map opens it, one map at a time.
 - ``place``: the file's place, its lock, and the file systems that cannot hold it.
-- ``file``: the SQLite file; ``records``: from an answer to a record with its checksum, and back.
+- ``file``: the SQLite file; ``keys``: where each key's record is in it.
+- ``records``: from an answer to a record with its checksum, and back.
 - ``writer``: the thread with the only connection. It looks rows up, and commits them in groups.
 - ``_maps.journaled`` is the map's side, in the event loop.
 
@@ -15,7 +16,7 @@ Rules:
 - At most eight groups wait for the thread. Then no further document is read.
 - A row's identity is its content: model, parameters and prompt. Server and key are no part of it.
 - Each record has a checksum, since SQLite has none. A damaged row runs again.
-- A resume asks for the rows it reads, a batch at a time, by the index. It remembers none.
+- A resume asks for the rows it reads, a batch at a time, by their keys. It remembers none.
 """
 
 from batchclient.journal.journal import Journal

@@ -1,9 +1,9 @@
-"""A journal's SQLite file: the table, its checks, one statement a commit, lookups by the index.
+"""A journal's SQLite file: the table, its checks, one statement a commit, lookups by keys.
 
 Everything here blocks, and belongs to the thread in which it was made.
 
 Rules:
-- A table with a plain rowid: records follow one another in the file. The index has 16-byte keys.
+- A table with a plain rowid: records follow one another in the file. ``keys`` finds them.
 - A record that is written again keeps its place (``seq``).
 - A lookup that meets a damaged page asks for its rows one by one, so that one page costs few rows.
 - ``mmap_size`` stays 0: memory shared with a file that is cut short ends the process.
@@ -19,36 +19,35 @@ from pathlib import Path
 from typing import Any
 
 from batchclient.errors import ConfigError, JournalFailed
+from batchclient.journal.keys import TABLE, Keys, Pair
 from batchclient.journal.records import ANSWERED, Damaged, Record, check
 
 __all__ = ["Found", "JournalFile", "Line", "Pair", "is_of_the_disk"]
 
 VERSION = 1
-Pair = tuple[bytes, int]
-"""A row's identity: its key, and how many rows with that key came before."""
 Found = dict[Pair, "tuple[int, int, str | None, bytes | None] | None"]
 """By identity: state, attempts, error, body; ``None``: the record is damaged."""
 Line = tuple[bytes, int, str | None, int, int, int, str | None, bytes | None]
 """A row as it is in the table: the fields of ``Record``."""
 _READ_AT_ONCE = 256
-_SCHEMA = """
+_SCHEMA = f"""
 CREATE TABLE row(
     seq INTEGER PRIMARY KEY, key BLOB NOT NULL, n INTEGER NOT NULL, id TEXT, state INTEGER, attempts INTEGER,
-    crc INTEGER, error TEXT, body BLOB, UNIQUE(key, n)
+    crc INTEGER, error TEXT, body BLOB
 );
+CREATE TABLE {TABLE};
 CREATE INDEX not_answered ON row(state) WHERE state <> 1;
 CREATE TABLE meta(name TEXT PRIMARY KEY, value);
 """
-_COLUMNS = len(Record._fields)
-_LINE = f"({','.join('?' * _COLUMNS)})"
-_INSERT = "INSERT INTO row(key, n, id, state, attempts, crc, error, body) VALUES "
+_LINE = f"({','.join('?' * (1 + len(Record._fields)))})"
+_INSERT = "INSERT INTO row(seq, key, n, id, state, attempts, crc, error, body) VALUES "
 _AGAIN = (
-    " ON CONFLICT(key, n) DO UPDATE SET id = excluded.id, state = excluded.state, attempts = excluded.attempts,"
+    " ON CONFLICT(seq) DO UPDATE SET id = excluded.id, state = excluded.state, attempts = excluded.attempts,"
     " crc = excluded.crc, error = excluded.error, body = excluded.body"
 )
 _LOOK_UP = (
     "WITH wanted(k, m) AS (VALUES {}) SELECT k, m, state, attempts, crc, error, body"
-    " FROM wanted CROSS JOIN row ON row.key = k AND row.n = m"
+    " FROM wanted CROSS JOIN {}.keys AS at ON at.key = k AND at.n = m CROSS JOIN row ON row.seq = at.seq"
 )
 _FSYNC = frozenset({sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC})
 _STATEMENTS_KEPT = 16
@@ -62,6 +61,7 @@ class JournalFile:
         path: of the file; it exists, perhaps empty.
         sync: ``"full"`` or ``"normal"``.
         read_only: the journal of another job, or one that is looked at: nothing is written.
+        keys_at_once: keys that enter their table together, if not as many as are best.
 
     Attributes:
         is_empty: whether its making was cut short: it has no tables. Never so where it is written.
@@ -71,9 +71,13 @@ class JournalFile:
         JournalFailed: the disk failed.
     """
 
-    def __init__(self, path: Path, sync: str = "full", *, read_only: bool = False) -> None:
+    def __init__(
+        self, path: Path, sync: str = "full", *, read_only: bool = False, keys_at_once: int | None = None
+    ) -> None:
         self._path = path
         self.is_empty: bool = False
+        self._is_refused = False
+        """Whether the last commit failed."""
         mode = "ro" if read_only else "rw"
         try:
             self._connection = sqlite3.connect(
@@ -81,6 +85,7 @@ class JournalFile:
             )
         except sqlite3.Error as error:
             raise ConfigError(f"journal: {path} cannot be opened: {error}", field="journal") from error
+        self._keys = Keys(self._connection, keys_at_once)
         try:
             self._open(sync, read_only=read_only)
         except sqlite3.Error as error:
@@ -107,9 +112,11 @@ class JournalFile:
             raise ConfigError(message, field="journal")
         self.is_empty = not tables and version == 0
         is_new = self.is_empty and not read_only
-        if not self.is_empty and not (version == VERSION and {"row", "meta"} <= tables):
+        if not self.is_empty and not (version == VERSION and {"row", "keys", "meta"} <= tables):
             raise ConfigError(f"journal: {self._path} is an SQLite file, but no journal", field="journal")
         if read_only:
+            if not self.is_empty:
+                self._keys.open(read_only=True)
             return
         if self._one("PRAGMA journal_mode=WAL") != "wal":
             raise ConfigError(f"journal: the place of {self._path} does not allow SQLite's WAL", field="journal")
@@ -120,6 +127,7 @@ class JournalFile:
         if is_new:
             connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version={VERSION}; COMMIT;")
             self.is_empty = False
+        self._keys.open(read_only=False)
 
     def _one(self, statement: str, values: Sequence[Any] = ()) -> Any:
         found = self._connection.execute(statement, values).fetchone()
@@ -130,8 +138,8 @@ class JournalFile:
         return self._one("SELECT 1 FROM row LIMIT 1") is not None
 
     def count(self) -> int:
-        """Return the number of rows."""
-        return int(self._one("SELECT count(*) FROM row"))
+        """Return the number of rows: none is ever deleted."""
+        return int(self._one("SELECT ifnull(max(seq), 0) FROM row"))
 
     def states(self) -> dict[int, int]:
         """Return the number of rows by state. Reads indices alone, not the rows."""
@@ -159,7 +167,7 @@ class JournalFile:
     def lines(self) -> Iterator[Line | None]:
         """Yield all rows in the order of their commits, and ``None`` for each in a damaged page."""
         columns = ", ".join(Record._fields)
-        last, seq = int(self._one("SELECT max(seq) FROM row") or 0), 0
+        last, seq = self.count(), 0
         while seq < last:
             try:
                 lines = self._connection.execute(
@@ -202,8 +210,14 @@ class JournalFile:
         Raises:
             sqlite3.Error: none was written.
         """
+        self._is_refused = True
+        self._keys.enter_when_many()
+        seqs = self._keys.seqs([record[:2] for record in records])
         statement = f"{_INSERT}{','.join([_LINE] * len(records))}{_AGAIN}"
-        self._connection.execute(statement, tuple(chain.from_iterable(records)))
+        values = chain.from_iterable((seqs.get(record[:2]), *record) for record in records)
+        self._connection.execute(statement, tuple(values))
+        self._keys.grow(len(records) - len(seqs))
+        self._is_refused = False
 
     def look_up(self, pairs: Sequence[Pair]) -> Found:
         """Return what is there of some rows, 16,000 at most."""
@@ -220,18 +234,22 @@ class JournalFile:
         return found
 
     def _look_up(self, pairs: Sequence[Pair], found: Found) -> None:
-        statement = _LOOK_UP.format(",".join(["(?,?)"] * len(pairs)))
-        lines = self._connection.execute(statement, tuple(chain.from_iterable(pairs)))
-        for key, n, state, attempts, crc, error, body in lines:
-            try:
-                check(key, n, state, attempts, crc, error, body)
-            except Damaged:
-                found[key, n] = None
-            else:
-                found[key, n] = (state, attempts, error, body)
+        for schema in self._keys.schemas:
+            statement = _LOOK_UP.format(",".join(["(?,?)"] * len(pairs)), schema)
+            lines = self._connection.execute(statement, tuple(chain.from_iterable(pairs)))
+            for key, n, state, attempts, crc, error, body in lines:
+                try:
+                    check(key, n, state, attempts, crc, error, body)
+                except Damaged:
+                    found[key, n] = None
+                else:
+                    found[key, n] = (state, attempts, error, body)
 
     def close(self) -> None:
-        """Close the file; its WAL is written back, if the disk allows."""
+        """Close the file; if the disk allows, the last keys enter their table, and the WAL is moved."""
+        with suppress(sqlite3.Error):
+            if not self._is_refused:
+                self._keys.complete()
         with suppress(sqlite3.Error):
             self._connection.close()
 

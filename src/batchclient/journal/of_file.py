@@ -57,6 +57,7 @@ class FileJournal:
         covered: the rows that the output has; none: all rows are handed out.
         identify: returns the identity of a document that makes no request, from the document and
             the reason; ``None``: the row has no record.
+        explain: returns the words for such a document's record. They hold no text of the document.
         only_kept: send nothing: a row that is not in the journal fails with ``NotKept``.
 
     Attributes:
@@ -70,11 +71,13 @@ class FileJournal:
         *,
         covered: Coverage | None = None,
         identify: Callable[[Any, Exception], bytes | None],
+        explain: Callable[[Any, Exception], str],
         only_kept: bool = False,
     ) -> None:
         self.journal: Journal = journal
         self.template: str = template
         self.identify: Callable[[Any, Exception], bytes | None] = identify
+        self.explain: Callable[[Any, Exception], str] = explain
         self.only_kept: bool = only_kept
         self.coverage: Coverage = Coverage()
         self._covered = covered or Coverage()

@@ -102,20 +102,20 @@ def record_of(
     error: Exception | None,
     attempts: int,
     *,
-    is_final: bool = False,
+    unusable: str | None = None,
 ) -> Record:
     """Return the record of a row that has ended.
 
     Args:
         key, n, own_id, answer, error, attempts: of the row.
-        is_final: whether the row has failed for good, whatever its error is.
+        unusable: why the row makes no request, if so. It has failed for good, whatever its error is.
     """
     if own_id is not None and not own_id.isascii():
         # SQLite's text is UTF-8, which has no half of a surrogate pair.
         own_id = own_id.encode("utf-8", "replace").decode()
     if error is not None:
-        text = _error_text(error)
-        state = FAILED if is_final or _is_final(error) else MAY_BE_TRIED
+        text = _error_text(error, unusable)
+        state = FAILED if unusable is not None or _is_final(error) else MAY_BE_TRIED
         return Record(key, n, own_id, state, attempts, _checksum(key, n, state, attempts, text, None), text, None)
     body = _body(answer)
     return Record(key, n, own_id, ANSWERED, attempts, _checksum(key, n, ANSWERED, attempts, None, body), None, body)
@@ -259,9 +259,11 @@ def _is_final(error: Exception) -> bool:
     return isinstance(error, BatchClientError) and not error.retryable and not isinstance(error, _OF_THE_PLACE)
 
 
-def _error_text(error: Exception) -> str:
+def _error_text(error: Exception, words: str | None) -> str:
     fields: dict[str, Any] = {"error": type(error).__name__}
-    if isinstance(error, BatchClientError):
+    if words is not None:
+        fields["message"] = words
+    elif isinstance(error, BatchClientError):
         fields["message"] = error.message
         for name in ("status", "code", "retry_after_s", "field"):
             value = getattr(error, name, None)

@@ -17,8 +17,8 @@ OUTPUTS = (
         "a job that ends early replaces nothing",
         "batchclient.jobs.output",
         "Output.close",
-        "self._part is not None and is_complete",
-        "self._part is not None",
+        "is_complete and not self._has_job",
+        "not self._has_job",
         "tests/jobs/test_output.py::test_a_job_that_ends_early_leaves_the_old_file",
     ),
     Protection(
