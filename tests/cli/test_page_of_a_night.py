@@ -58,8 +58,7 @@ REMOVE = block("batchclient job rm")
 
 @pytest.fixture
 def server():
-    """A server on which a job of ``ROWS`` rows takes some seconds."""
-    with EmbeddedServer("gpu", model="m", speed=2) as running:
+    with EmbeddedServer("instant", model="m") as running:
         yield running
 
 
@@ -123,7 +122,7 @@ def wait_for_more(place, process):
     while (now := place()) < before + 20_000:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < until, "it takes too long"
-        time.sleep(0.05)
+        time.sleep(0.02)
     return now
 
 
@@ -134,10 +133,11 @@ def check(out, texts):
         assert row["completion"].startswith(prompt_digest(f"Name the language: {row['text']}")), row
 
 
-def test_a_night_with_two_kills_has_each_row_once(shell, marked, tmp_path):
+def test_a_night_with_two_kills_has_each_row_once(shell, server, marked, tmp_path):
     night = tmp_path / "night"
     out = night / "out.jsonl"
     texts = write_odd_rows(night / "in.csv", ROWS)
+    server.set_faults("slow=0.2")
     for _ in range(2):
         process = shell(COMMAND)
         known = wait_for_more(marked, process)
@@ -146,6 +146,7 @@ def test_a_night_with_two_kills_has_each_row_once(shell, marked, tmp_path):
         assert known <= out.stat().st_size
         assert out.read_bytes().count(b"\n") < ROWS
         assert not (night / "out.jsonl.job/done.json").exists()
+    server.set_faults()
     process = shell(COMMAND)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 0, said
@@ -155,16 +156,18 @@ def test_a_night_with_two_kills_has_each_row_once(shell, marked, tmp_path):
     assert done["reused"] > 0
 
 
-def test_the_loop_of_the_page_starts_a_killed_command_again(shell, tmp_path):
+def test_the_loop_of_the_page_starts_a_killed_command_again(shell, server, tmp_path):
     night = tmp_path / "night"
     out = night / "out.jsonl"
-    texts = write_odd_rows(night / "in.csv", 600)
+    texts = write_odd_rows(night / "in.csv", 1000)
     assert "sleep 60" in LOOP
+    server.set_faults("slow=0.2")
     process = shell(LOOP.replace("sleep 60", "sleep 0.01"))
     wait_for_more(lambda: out.stat().st_size if out.exists() else 0, process)
     # Whoever writes the output is named in its lock.
     owner = (night / "out.jsonl.lock").read_text()
     os.kill(int(re.search(r"pid (\d+)", owner)[1]), signal.SIGKILL)
+    server.set_faults()
     _, said = process.communicate(timeout=60)
     assert process.returncode == 0, said
     assert "Killed" in said
