@@ -391,8 +391,10 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         """Return a frozen snapshot of what the client is doing and has done."""
         if self._runner is not None:
             statistics = self._runner.core.statistics()
-            reused = self._runner.reused
-            return replace(statistics, reused=reused) if reused else statistics
+            reused, wasted = self._runner.reused, self._runner.wasted_tokens
+            if not (reused or wasted):
+                return statistics
+            return replace(statistics, reused=reused, wasted_tokens=statistics.wasted_tokens + wasted)
         return self._make_core().statistics()
 
     async def drain(self) -> None:

@@ -39,11 +39,12 @@ import anyio
 import anyio.lowlevel
 
 from batchclient._core.messages import Request
+from batchclient._maps.invalid import Invalid, tokens_of
 from batchclient._maps.occurrences import Occurrences
 from batchclient._maps.reader import SLICE_S, read_documents, stop_reading
 from batchclient._maps.row import Finish, Row, leave, own_id_of
 from batchclient._shell.runner import Runner
-from batchclient.errors import ClientClosed, ConfigError
+from batchclient.errors import AnswerInvalid, ClientClosed, ConfigError
 from batchclient.journal.of_file import CoverChanged
 from batchclient.types import AnswerT, MapResult
 
@@ -72,6 +73,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         prepare: Callable[[Runner], Awaitable[None]] | None = None,
         journaled: Journaled | None = None,
         ticker: Ticker | None = None,
+        invalid: Invalid | None = None,
         slice_s: float = SLICE_S,
     ) -> None:
         self._slice_s = slice_s
@@ -105,6 +107,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         self._weakly = weakref.ref(self)
         self._journaled = journaled
         self._ticker = ticker
+        self._invalid = Invalid(0) if invalid is None else invalid
         if journaled is not None:
             journaled.owner = self._weakly
         if ticker is not None:
@@ -191,6 +194,11 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
     def counts(self) -> tuple[int, int]:
         """Documents read, and damaged rows of the journal."""
         return self._read, 0 if self._journaled is None else self._journaled.damaged
+
+    @property
+    def invalid(self) -> int:
+        """Answers that did not fit ``response_model``, whether they were asked again or not."""
+        return self._invalid.count
 
     def take(self) -> MapResult[AnswerT] | None:
         """Return the next row, if it has finished."""
@@ -303,6 +311,24 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             self._journaled.on_ended(row)
         else:
             self._hand_out(row)
+
+    def _ask_again(self, row: Row, error: AnswerInvalid) -> bool:
+        """Take in an answer that does not fit; return whether its call goes again."""
+        runner = self._runner
+        assert runner is not None, "a row with an answer was sent"
+        runner.wasted_tokens += tokens_of(error)
+        request = self._invalid.again(row, error)
+        if request is None:
+            return False
+        row.request = request
+        # Not within the step that brought the answer.
+        runner.backend.call_soon(partial(self._submit, row, request))
+        return True
+
+    def _submit(self, row: Row, request: Request) -> None:
+        runner = self._runner
+        if runner is not None and row.request is request and not self._closed:
+            runner.submit(request, may_wait=True)
 
     def _hand_out(self, row: Row) -> None:
         row.finished = True

@@ -470,9 +470,10 @@ class _MapArguments(TypedDict, total=False):
 
 
 class _Validated(TypedDict, total=False):
-    """The argument of maps whose answers are texts; see ``BatchClient.complete``."""
+    """The arguments of maps whose answers are texts; see ``BatchClient.batch_map``."""
 
     response_model: "type[BaseModel] | None"
+    retry_invalid: int
 
 
 class CompletionMapParams(_MapArguments, _Validated, CompletionParams, total=False):

@@ -278,6 +278,7 @@ class SyncBatchClient:
         tenant: str | None = None,
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
+        retry_invalid: int = 0,
         journal: str | os.PathLike[str] | Journal | None = None,
         resume: bool = False,
         retry_failed: RetryFailed = "transient",
@@ -292,7 +293,7 @@ class SyncBatchClient:
         Args:
             docs: any iterable; read lazily. An async iterable needs a ``BatchClient``.
             prompt, call, return_exceptions, model, timeout_s, priority, tenant, look_ahead,
-                response_model, params: as for ``BatchClient.batch_map``.
+                response_model, retry_invalid, params: as for ``BatchClient.batch_map``.
             journal, resume, retry_failed, accept_changed, progress: as for
                 ``BatchClient.batch_map``; ``progress`` runs in the background thread.
 
@@ -303,7 +304,7 @@ class SyncBatchClient:
             BatchMapFailed, ConfigError, BatchClientError: as ``BatchClient.batch_map``.
         """
         rows = self._make_map(
-            docs, prompt, call, True, model, timeout_s, priority, tenant, look_ahead, response_model,
+            docs, prompt, call, True, model, timeout_s, priority, tenant, look_ahead, response_model, retry_invalid,
             journal, resume, retry_failed, accept_changed, progress, params, "batch_map",
         )  # fmt: skip
         if isinstance(docs, (list, tuple)) and isinstance(prompt, str) and not return_exceptions:
@@ -377,6 +378,7 @@ class SyncBatchClient:
         tenant: str | None = None,
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
+        retry_invalid: int = 0,
         journal: str | os.PathLike[str] | Journal | None = None,
         resume: bool = False,
         retry_failed: RetryFailed = "transient",
@@ -393,7 +395,7 @@ class SyncBatchClient:
         Args:
             docs: any iterable; read lazily.
             prompt, call, ordered, model, timeout_s, priority, tenant, look_ahead, response_model,
-                params: as for ``BatchClient.stream_map``.
+                retry_invalid, params: as for ``BatchClient.stream_map``.
             journal, resume, retry_failed, accept_changed, progress: as for ``batch_map``.
 
         Returns:
@@ -403,7 +405,7 @@ class SyncBatchClient:
             ConfigError: an argument is wrong.
         """
         return self._make_map(
-            docs, prompt, call, ordered, model, timeout_s, priority, tenant, look_ahead, response_model,
+            docs, prompt, call, ordered, model, timeout_s, priority, tenant, look_ahead, response_model, retry_invalid,
             journal, resume, retry_failed, accept_changed, progress, params, "stream_map",
         )  # fmt: skip
 

@@ -370,6 +370,7 @@ class MapProgress:
         limit: sequences that may be in flight on all servers.
         prompt_tokens, completion_tokens: of this run's answers, as the servers counted them.
         seconds: since the map began.
+        invalid: answers that did not fit ``response_model``, also where a later one did.
     """
 
     read: int
@@ -382,3 +383,4 @@ class MapProgress:
     prompt_tokens: int
     completion_tokens: int
     seconds: float
+    invalid: int = 0

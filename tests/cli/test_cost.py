@@ -153,10 +153,10 @@ def test_a_job_that_has_cost_too_much_stops_and_keeps_what_is_finished(cli_map, 
 
 def test_time_alone_reaches_the_cost(cli_map, tmp_path, out, server):
     server.set_faults("stall")
-    result = cli_map(source_of(tmp_path, 3), "-o", out, "--gpu-price", 3600, "--max-cost", 0.4)
+    result = cli_map(source_of(tmp_path, 3), "-o", out, "--gpu-price", 3600, "--max-cost", 0.4, "--timeout", 20)
     assert result.exit_code == Status.STOPPED
     assert "rows left out: 3" in result.stderr
-    assert 0.4 <= counts(result.stderr)["cost"] < 30
+    assert 0.4 <= counts(result.stderr)["cost"] < 20
 
 
 def test_a_bound_that_is_not_reached_stops_nothing(cli_map, tmp_path, out):

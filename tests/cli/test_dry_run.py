@@ -196,3 +196,17 @@ def test_of_several_models_none_is_guessed(cli, models, tmp_path):
     result = cli("map", source, "--dry-run", "--base-url", models.base_url, "--prompt", "{text}")
     told = "Error: --model: no model, and the server has several: 'one', 'two'; name one\n"
     assert (result.exit_code, result.stderr, result.stdout) == (2, told, "")
+
+
+def test_with_a_price_it_tells_the_cost(dry_run):
+    rows = [{"text": "a b c"}, {"text": "a"}]
+    told = lines_of(dry_run(rows, "--price", "100000/1000000", "--max-tokens", 30)[0])
+    tokens = int(told["tokens of all prompts"].removeprefix("about "))
+    assert told["cost of all prompts"] == f"about {tokens * 0.1:.4f}"
+    assert told["cost of all answers"] == "at most 60.00"
+    told = lines_of(dry_run(rows, "--price", "100000/1000000")[0])
+    assert told["cost of all answers"] == "unknown without --max-tokens"
+    told = lines_of(dry_run(rows, "--price", "100000/0", "--call", "embed")[0])
+    assert "cost of all prompts" in told and "cost of all answers" not in told
+    for options in ([], ["--gpu-price", 2]):
+        assert "cost" not in dry_run(rows, *options)[0].stdout

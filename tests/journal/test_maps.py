@@ -33,6 +33,10 @@ from batchclient.simulator.app import EmbeddedServer
 ALONE = {"batching": Batching(max_size=1), "retry": Backoff(max_attempts=1)}
 
 
+class Place(BaseModel):
+    city: str
+
+
 def failing(*bad, status=400):
     """A server that refuses some prompts; requests hold one prompt each."""
 
@@ -249,9 +253,6 @@ async def test_async_documents(path):
 
 
 async def test_answers_of_a_model_are_parsed_again(path):
-    class Place(BaseModel):
-        city: str
-
     def placed(sent):
         body = b'{"choices": [{"index": 0, "text": "{\\"city\\": \\"Rome\\"}", "finish_reason": "stop"}]}'
         return Reply(chunks=[body])
@@ -532,3 +533,16 @@ async def test_a_client_that_ends_first_leaves_a_whole_journal(path):
     assert all(row.error is None or isinstance(row.error, ClientClosed) for row in taken)
     rows, _ = await run_job(texts(60), path, resume=True)
     assert answers(rows).keys() == set(range(60))
+
+
+async def test_a_row_that_was_asked_again_is_written_once(path):
+    def saying(name):
+        body = b'{"choices": [{"index": 0, "text": "{\\"%s\\": \\"Rome\\"}", "finish_reason": "stop"}]}' % name
+        return Reply(chunks=[body])
+
+    server = ScriptedTransport(saying(b"town"), saying(b"city"))
+    arguments = {"client": ALONE, "response_model": Place, "retry_invalid": 1, "max_tokens": 3}
+    await run_job(["x"], path, server=server, **arguments)
+    assert look(path, "SELECT state, attempts FROM row") == [(1, 2)]
+    again, silent = await run_job(["x"], path, resume=True, **arguments)
+    assert (again[0].answer.parsed, again[0].attempts, silent.sent) == (Place(city="Rome"), 2, [])

@@ -13,7 +13,7 @@ from dataclasses import replace
 import httpx
 import pytest
 import trio
-from pydantic import BaseModel
+from pydantic import BaseModel, field_validator
 
 import batchclient
 from batchclient import (
@@ -80,6 +80,27 @@ MESSAGES = [{"role": "user", "content": "How are you?"}]
 
 class Verdict(BaseModel):
     right: bool
+
+
+def test_a_map_asks_again_where_an_answer_does_not_fit(embedded):
+    seen = []
+
+    class Doubted(BaseModel):
+        text: str
+
+        @field_validator("text")
+        @classmethod
+        def is_known(cls, value):
+            seen.append(value)
+            if len(seen) < 3:
+                raise ValueError("not yet")
+            return value
+
+    with SyncBatchClient(embedded.base_url, model="m") as client:
+        rows = client.stream_map(["a"], "{}", response_model=Doubted, retry_invalid=2, max_tokens=50)
+        (row,) = list(rows)
+        assert (row.answer.parsed.text, row.attempts, rows.invalid) == (seen[-1], 3, 2)
+        assert client.statistics().wasted_tokens == 2 * row.answer.usage.total_tokens
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from batchclient import (
     LocalError,
     MapProgress,
     MapResult,
+    Price,
     QueueFull,
     RankedDocument,
     RateLimited,
@@ -102,6 +103,7 @@ async def chatting(client: BatchClient) -> None:
     assert_type(answer.parsed, Any)
     assert_type(await client.complete("a prompt", response_model=Verdict), Completion)
     await client.batch_map(["a"], lambda text: [{"role": "user", "content": text}], response_model=Verdict)
+    assert_type(client.stream_map(["a"], "{}", response_model=Verdict, retry_invalid=2).invalid, int)
     async with client.stream("a prompt", max_tokens=5) as pieces:
         assert_type(pieces, Stream)
         async for delta in pieces:
@@ -226,6 +228,17 @@ class Patient:
 
 
 policies: list[RetryPolicy] = [Backoff(), Patient(), TenacityRetry()]
+
+
+def prices(client: SyncBatchClient) -> None:
+    """What a client's work costs."""
+    spent = client.statistics()
+    price = Price(per_hour=8 * 2.5, per_million_in=0.15, per_million_out=0.6)
+    assert_type(
+        price.cost(prompt_tokens=spent.prompt_tokens, completion_tokens=spent.completion_tokens, seconds=3600), float
+    )
+    assert_type(spent.wasted_tokens, int)
+    assert_type(client.stream_map(["a"], "{}", response_model=Verdict, retry_invalid=2).invalid, int)
 
 
 async def journals(client: BatchClient, blocking: SyncBatchClient) -> None:

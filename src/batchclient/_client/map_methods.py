@@ -21,6 +21,7 @@ from batchclient._calls.tables import refuse_frame
 from batchclient._client.calling import Calling, Messages, structured
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request
+from batchclient._maps.invalid import Invalid, check_retries
 from batchclient._maps.progress import Ticker
 from batchclient._maps.results import Results, check_documents
 from batchclient._shell.callbacks import call_back
@@ -160,6 +161,7 @@ class MapMethods(Calling):
         tenant: str | None = None,
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
+        retry_invalid: int = 0,
         journal: str | os.PathLike[str] | Journal | None = None,
         resume: bool = False,
         retry_failed: RetryFailed = "transient",
@@ -185,6 +187,9 @@ class MapMethods(Calling):
                 the limit is found.
             response_model: as for ``complete``; a row whose answer does not fit fails with
                 ``AnswerInvalid``.
+            retry_invalid: ask a row again whose answer does not fit ``response_model``, up to so
+                many times, unless the answer was cut off. Refused with ``temperature=0`` or a
+                ``seed``: the answer would be the same.
             journal: a file, or a ``Journal``, in which rows are kept as they finish. It is opened
                 when the first row is asked for.
             resume: take the rows that the journal has from there, and send the others; begin if
@@ -212,7 +217,7 @@ class MapMethods(Calling):
             BatchClientError: the server was to be asked for its model, and that failed.
         """
         rows = self._make_map(
-            docs, prompt, call, True, model, timeout_s, priority, tenant, look_ahead, response_model,
+            docs, prompt, call, True, model, timeout_s, priority, tenant, look_ahead, response_model, retry_invalid,
             journal, resume, retry_failed, accept_changed, progress, params, "batch_map",
         )  # fmt: skip
         if isinstance(docs, (list, tuple)) and isinstance(prompt, str) and not return_exceptions:
@@ -286,6 +291,7 @@ class MapMethods(Calling):
         tenant: str | None = None,
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
+        retry_invalid: int = 0,
         journal: str | os.PathLike[str] | Journal | None = None,
         resume: bool = False,
         retry_failed: RetryFailed = "transient",
@@ -301,7 +307,7 @@ class MapMethods(Calling):
 
         Args:
             docs, prompt, call, model, timeout_s, priority, tenant, look_ahead, response_model,
-                params: as for ``batch_map``.
+                retry_invalid, params: as for ``batch_map``.
             journal, resume, retry_failed, accept_changed, progress: as for ``batch_map``. With a
                 journal a row is yielded after its commit.
             ordered: yield in input order instead of completion order.
@@ -314,7 +320,7 @@ class MapMethods(Calling):
                 first row.
         """
         return self._make_map(
-            docs, prompt, call, ordered, model, timeout_s, priority, tenant, look_ahead, response_model,
+            docs, prompt, call, ordered, model, timeout_s, priority, tenant, look_ahead, response_model, retry_invalid,
             journal, resume, retry_failed, accept_changed, progress, params, "stream_map",
         )  # fmt: skip
 
@@ -330,6 +336,7 @@ class MapMethods(Calling):
         tenant: str | None,
         look_ahead: int | None,
         response_model: type[BaseModel] | None,
+        retry_invalid: int,
         journal: str | os.PathLike[str] | Journal | None,
         resume: bool,  # noqa: FBT001
         retry_failed: RetryFailed,
@@ -357,6 +364,7 @@ class MapMethods(Calling):
             raise ConfigError(
                 f"response_model is for texts that are generated, not for call={call!r}", field="response_model"
             )
+        invalid = Invalid(check_retries(retry_invalid, response_model, params))
         # Wrong parameters are refused here, not once per document.
         called = f"{method}()" if kind is Kind.COMPLETION else f'{method}(call="{call}")'
         self._calls.check(model, timeout_s, params, priority, tenant, kind, called)
@@ -406,6 +414,7 @@ class MapMethods(Calling):
             ordered=ordered,
             prepare=find_model if model is None else None,
             journaled=journaled,
+            invalid=invalid,
             ticker=None if progress is None else Ticker(self._callbacks.guard("progress", progress)),
         )
 

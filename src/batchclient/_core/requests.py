@@ -215,6 +215,17 @@ class Request:
     def __repr__(self) -> str:
         return f"<Request {self.seq} {self.state.value}, attempts {self.attempts}>"
 
+    def anew(self) -> Request:
+        """Return a request for another answer to the same call, not submitted yet."""
+        return Request(
+            self.shape,
+            self.prompt,
+            prompt_tokens=self.prompt_tokens,
+            deadline=self.deadline,
+            solo_fields=self.solo_fields,
+            waiter=self.waiter,
+        )
+
 
 _NO_LANE = Lane(0, Account(None))
 """The lane of batches which no scheduler made."""

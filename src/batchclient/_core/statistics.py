@@ -141,7 +141,8 @@ class Statistics:
         shared: calls which joined an equal call under way (``single_flight``); also ``submitted``.
         reused: rows of maps which were taken from a journal; they are in no other count.
         wasted_tokens: of answers which nobody got, prompt and output tokens together: their callers
-            had gone. The tokens are in ``prompt_tokens`` and ``completion_tokens``, too.
+            had gone, or, in a map, the answers did not fit ``response_model``. The tokens are in
+            ``prompt_tokens`` and ``completion_tokens``, too.
     """
 
     queued: int

@@ -31,6 +31,11 @@ class _Owner(Protocol):
         """Documents read, and damaged rows of the journal."""
         ...
 
+    @property
+    def invalid(self) -> int:
+        """Answers that did not fit."""
+        ...
+
 
 class _Row(Protocol):
     answer: Any
@@ -119,6 +124,7 @@ class Ticker:
             prompt_tokens=self._prompt_tokens,
             completion_tokens=self._completion_tokens,
             seconds=runner.backend.now() - self._began_at,
+            invalid=owner.invalid,
         )
         try:
             self._function(now)

@@ -8,6 +8,7 @@ from typing import Any
 
 from batchclient._core.messages import Request
 from batchclient._shell.runner import Runner
+from batchclient.errors import AnswerInvalid
 from batchclient.types import Completion, MapResult
 
 __all__ = ["Finish", "Row", "leave", "own_id_of"]
@@ -33,6 +34,7 @@ class Row:
         "n",
         "own_id",
         "request",
+        "retries",
         "reused",
         "unusable",
     )
@@ -51,6 +53,8 @@ class Row:
         self.answer: Any = None
         self.error: Exception | None = None
         self.attempts: int = 0
+        self.retries: int = 0
+        """How often the row was asked again, since an answer did not fit."""
         self.reused: bool = False
         self.unusable: str | None = None
         """Why the document makes no request, in words for the journal."""
@@ -63,17 +67,20 @@ class Row:
         return self.ended
 
     def set_result(self, answer: Any) -> None:
-        self.attempts = answer.attempts
+        self.attempts += answer.attempts
         try:
             self.answer = answer if self.finish is None else self.finish(answer)
         except Exception as error:  # a validator may be the user's code
+            owner = self._map()
+            if isinstance(error, AnswerInvalid) and owner is not None and owner._ask_again(self, error):
+                return
             self.error = error
         self._finish()
 
     def set_exception(self, error: BaseException) -> None:
         assert isinstance(error, Exception)
         self.error = error
-        self.attempts = getattr(error, "attempt", 0)
+        self.attempts += getattr(error, "attempt", 0)
         self._finish()
 
     def reuse(self, answer: Any, error: Exception | None, attempts: int) -> None:

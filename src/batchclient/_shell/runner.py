@@ -138,6 +138,8 @@ class Runner:
         """Maps with a waiting caller: perhaps nothing else holds them and their waiting tasks."""
         self.reused = 0
         """Rows of maps that were taken from a journal."""
+        self.wasted_tokens = 0
+        """Of answers that came to maps, and did not fit ``response_model``."""
         self._drained = anyio.Event()
         self.over: bool = False
         """Whether all is closed."""

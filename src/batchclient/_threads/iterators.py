@@ -159,6 +159,11 @@ class SyncMap(_Fetched[MapResult[AnswerT]]):
         """The error that ended the reading of documents early."""
         return self._source.source_error
 
+    @property
+    def invalid(self) -> int:
+        """Answers that did not fit ``response_model``, whether they were asked again or not."""
+        return self._source.invalid
+
     def close(self) -> None:
         """Cancel the rest. Safe to call twice, and from another thread."""
         super().close()

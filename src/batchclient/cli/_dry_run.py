@@ -19,8 +19,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from batchclient import Price
 from batchclient._calls.inputs import BYTES_PER_TOKEN
 from batchclient._maps.occurrences import Occurrences
+from batchclient.cli._cost import written_cost
 from batchclient.cli._refusal import in_options
 from batchclient.cli._repeats import fingerprint_of, written
 from batchclient.client import BatchClient
@@ -55,6 +57,7 @@ class DryRun:
         prompt_of: from a row to its prompt.
         call: made for each row.
         max_tokens: to generate per row, if given.
+        price: of tokens, if given.
 
     Attributes:
         rows: read.
@@ -72,6 +75,7 @@ class DryRun:
         *,
         call: str,
         max_tokens: int | None = None,
+        price: Price | None = None,
     ) -> None:
         self._client = client
         self._source = source
@@ -79,6 +83,7 @@ class DryRun:
         self._is_chat = call == "chat"
         self._generates = call in ("chat", "complete")
         self._max_tokens = max_tokens
+        self._price = price
         self._rng = random.Random(0)  # noqa: S311  # the same rows in each run
         self._first: Any = None
         self._lengths: Counter[int] = Counter()
@@ -215,13 +220,28 @@ class DryRun:
             method = f"estimated, {BYTES_PER_TOKEN} bytes a token; the server counted none: {self._why_not}"
         if self._is_chat:
             method += "; without the chat template's own"
+        tokens_of_all = math.ceil(self._bytes * per_byte)
         lines = [
             f"tokens of a prompt: median {median:,}, p99 {p99:,}, max {most:,} ({method})",
-            f"tokens of all prompts: about {math.ceil(self._bytes * per_byte):,}",
+            f"tokens of all prompts: about {tokens_of_all:,}",
+            *self._of_cost(tokens_of_all),
         ]
         if self._takes is None:
             return [*lines, "longer than the model takes: unknown, the server does not say how long its prompts may be"]
         return [*lines, self._too_long(self._takes, per_byte)]
+
+    def _of_cost(self, tokens_of_all: int) -> list[str]:
+        price = self._price
+        if price is None or price.per_million_in is None:
+            # A price of hours says nothing before the job has run.
+            return []
+        lines = [f"cost of all prompts: about {written_cost(price.cost(prompt_tokens=tokens_of_all))}"]
+        if self._generates and self._max_tokens is None:
+            lines.append("cost of all answers: unknown without --max-tokens")
+        elif self._generates:
+            most = price.cost(completion_tokens=self._usable * (self._max_tokens or 0))
+            lines.append(f"cost of all answers: at most {written_cost(most)}")
+        return lines
 
     def _too_long(self, takes: int, per_byte: float) -> str:
         answer = (self._max_tokens or 1) if self._generates else 0

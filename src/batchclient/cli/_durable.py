@@ -1,4 +1,4 @@
-"""A map that survives its end: the journal beside the output, and the output that each row is in once.
+"""A map that survives its end: a journal beside the output, and an output that has each row once.
 
 Rules:
 - A regular ``OUT`` has ``OUT.job``, unless ``--no-journal`` is given. A pipe has none by itself.
@@ -41,7 +41,6 @@ from batchclient.journal import Journal
 from batchclient.journal.of_file import Coverage, FileJournal
 
 if TYPE_CHECKING:
-    from batchclient.cli._job import Job
     from batchclient.cli._tally import Tally
     from batchclient.jobs.writer import Writer
 
@@ -117,7 +116,7 @@ class Durable:
         self._is_new = True
         self._output: Output
         self._journal: FileJournal
-        self._tally: Tally
+        self._tally: Tally | None = None
         self._is_marking = False
         self._inode = 0
         self._missing: int | None = None
@@ -317,6 +316,7 @@ class Durable:
             return
         self._is_marking = True
         coverage = self._journal.coverage
+        assert self._tally is not None
         failed = self._tally.failed_in_output
         writer.mark(partial(self._on_marked, Coverage(coverage.rows, coverage.digest), failed))
 
@@ -350,26 +350,31 @@ class Durable:
             except OSError:  # it is in nobody's way: it has no row
                 return
 
-    def finish(self, job: Job, source: str) -> None:
+    def finish(self, source: str, *, is_whole: bool, wrote_all: bool) -> None:
         """Write down how the job ended, and put the output in its place.
 
         Args:
-            job: that has ended.
             source: the name of the input.
+            is_whole: whether all rows of the input are in the output.
+            wrote_all: whether the output has taken all rows given to it.
 
         Raises:
             OSError: the disk is full, or fails.
         """
         output = self._output
-        self._missing = job.tally.missing
+        if self._tally is None:
+            # Ended before the output was opened.
+            self.discard()
+            return
+        self._missing = self._tally.missing
         self._aside.remove()
         if not output.is_named:
-            if job.is_whole:
-                self.folder.write_manifest(self._manifest(job, source, None))
+            if is_whole:
+                self.folder.write_manifest(self._manifest(self._tally, source, None))
             return
-        if not job.wrote_all or not self._place.exists():
+        if not wrote_all or not self._place.exists():
             return
-        if not job.is_whole and not self._kept.publish:
+        if not is_whole and not self._kept.publish:
             self.folder.note(NAME, self._last.write())
             return
         failed = self._tally.failed_in_output
@@ -381,7 +386,7 @@ class Durable:
             output.choose(replaces=False)
             self.folder.note(NAME, replace(mark, replaces=False).write())
         if not self._kept.publish:
-            self.folder.write_manifest(self._manifest(job, source, (size, sha256)))
+            self.folder.write_manifest(self._manifest(self._tally, source, (size, sha256)))
         elif self.folder.is_finished:
             outputs = self._outputs(size, sha256)
             self.folder.write_manifest(self.folder.manifest() | {"outputs": outputs})
@@ -389,18 +394,18 @@ class Durable:
     def _outputs(self, size: int, sha256: str) -> list[dict[str, Any]]:
         return [{"path": os.path.realpath(self._output.path), "bytes": size, "sha256": sha256}]
 
-    def _manifest(self, job: Job, source: str, written: tuple[int, str] | None) -> dict[str, Any]:
+    def _manifest(self, tally: Tally, source: str, written: tuple[int, str] | None) -> dict[str, Any]:
         options = self._options
         outputs = [] if written is None else self._outputs(*written)
         return {
             "version": 1,
             "input": source if source == "-" else os.path.realpath(source),
             "outputs": outputs,
-            "read": job.tally.read,
-            "answered": job.tally.answered,
-            "failed": job.tally.failed,
+            "read": tally.read,
+            "answered": tally.answered,
+            "failed": tally.failed,
             "filtered": 0,
-            "reused": job.tally.reused,
+            "reused": tally.reused,
             "model": state.model if (state := self.folder.state()) is not None else None,
             "call": options.call,
             "finished": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
@@ -433,7 +438,7 @@ def _journal_in(job: str) -> Path:
 
 
 def _explain(document: Any, error: Exception) -> str:
-    """Return why a row makes no request. The library counts documents; a reader of the file counts lines."""
+    """Return why a row makes no request, with the line's number in place of the document's."""
     return _DOCUMENT.sub(f"line {document.line}: ", str(error), count=1)
 
 

@@ -157,6 +157,11 @@ class Job:
         return self._writer.written
 
     @property
+    def invalid(self) -> int:
+        """Answers that did not fit the schema, whether they were asked again or not."""
+        return self._results.invalid
+
+    @property
     def leaves_rows(self) -> bool:
         """Whether the job has stopped for a reason of its own, before the end of the input."""
         return bool(self.refused.kind or self.no_server or self.is_too_dear)

@@ -7,14 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from batchclient._client.connections import shown
 from batchclient.cli._cost import Cost
 from batchclient.cli._refusal import Call, Refusal, one_of
+from batchclient.cli._schema import model_of
 from batchclient.cli._servers import ServerOptions
 from batchclient.jobs.rows import Format
 from batchclient.jobs.shards import Shard
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 __all__ = ["KeptOptions", "MapOptions", "RowOptions"]
 
@@ -90,6 +94,8 @@ class MapOptions:
         dedupe: whether rows with equal prompts are asked once.
         kept: how rows are kept.
         cost: the price of the work, if given, and the bound.
+        schema: a model whose instances are the answers that fit ``--schema``.
+        retry_invalid: how often a row is asked again whose answer does not fit.
     """
 
     source: str
@@ -112,6 +118,19 @@ class MapOptions:
     dedupe: bool = False
     kept: KeptOptions = KeptOptions()
     cost: Cost | None = None
+    schema: type[BaseModel] | None = None
+    retry_invalid: int = 0
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of ``stream_map`` about each row's call, beside its prompt."""
+        return {
+            "call": self.call,
+            "timeout_s": self.timeout_s,
+            "response_model": self.schema,
+            "retry_invalid": self.retry_invalid,
+            **self.params,
+        }
 
     def reading(self, source: str) -> MapOptions:
         """Return the same settings for another input."""
@@ -132,6 +151,7 @@ class MapOptions:
             "system": self.system,
             "call": self.call,
             "params": self.params,
+            "schema": None if self.schema is None else [self.schema.__name__, self.schema.model_json_schema()],
             "format": rows.form,
             "columns": None if rows.columns is None else list(rows.columns),
             "shard": None if rows.shard is None else list(rows.shard),
@@ -166,6 +186,7 @@ class MapOptions:
             server=server,
             client={},
             params=fields["params"],
+            schema=None if fields["schema"] is None else model_of(*fields["schema"]),
             timeout_s=None,
             ordered=fields["ordered"],
             quiet=False,

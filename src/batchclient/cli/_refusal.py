@@ -56,6 +56,8 @@ _OPTIONS = {
     "timeout_s": "--timeout",
     "max_tokens": "--max-tokens",
     "temperature": "--temperature",
+    "response_model": "--schema",
+    "retry_invalid": "--retry-invalid",
 }
 """The arguments of the library, and their names on the command line."""
 _FLAGS = {"accept_changed=True": "--accept-changed", "resume=True": "--resume"}
@@ -64,7 +66,9 @@ _LOCAL = re.compile(r"(?:a path on|use) a local disk$")
 """Ends the refusal of a file system that holds no journal."""
 _OF_FILES = frozenset({"columns", "format", "sample", "shard"})
 """Names with which an error's message about the input begins; the options have the same names."""
-_LIBRARY_NAMES = re.compile(r"(?<![\w-])(?:base_url|api_key|timeout_s|http\.backend|batching\.max_size)\b")
+_LIBRARY_NAMES = re.compile(
+    r"(?<![\w-])(?:base_url|api_key|timeout_s|http\.backend|batching\.max_size|response_model|retry_invalid)\b"
+)
 """Arguments named in the library's own messages; no server's message has such names."""
 _EXTRA_BODY = re.compile(r"extra_body=\{'([^']*)': …\}")
 _MAP = re.compile(r'stream_map\((?:call="(\w+)")?\)')
@@ -82,7 +86,8 @@ _NOT_FIELDS = {
     "ordered": "no field of the server's; give --unordered",
     "call": "give --call",
     "look_ahead": "no field of the server's",
-    "response_model": "no field of the server's",
+    "response_model": "give --schema",
+    "retry_invalid": "give --retry-invalid",
     "priority": "priorities order the calls of one client, and a job's calls are alike",
     "tenant": "no field of the server's",
 }
@@ -126,7 +131,7 @@ def refusal_of(error: ConfigError, params: Collection[str] = (), variables: Coll
     message = _EXTRA_BODY.sub("--param extra_body='{\"\\1\": …}'", message.replace(_OTHER_CALL, "--call chat"))
     if option is None and error.field is not None and error.field in params:
         option = f"--param {error.field}"
-    return Refusal(f"{option}: {message}" if option else message)
+    return Refusal(f"{option}: {message}" if option and not message.startswith(option) else message)
 
 
 def refusal_of_file(error: ConfigError) -> Refusal:

@@ -4,8 +4,8 @@ Rules:
 - The fault is then in the command, such as a wrong key or a parameter unknown to the server, and
   nothing is written: the first rows are held back while each is refused.
 - One row that succeeds, or fails in another way, releases them.
-- A file of few rows may end first. Refusals of the key and of the model are the command's fault also
-  then; other refusals may be the rows' own, and are written.
+- A file of few rows may end first. Refusals of the key and of the model are the command's fault
+  also then; other refusals may be the rows' own, and are written.
 """
 
 from __future__ import annotations

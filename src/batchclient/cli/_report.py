@@ -83,6 +83,8 @@ def _counts(job: Job, output: Output) -> str:
     if job.spent is not None:
         parts.append(f"cost: {written_cost(job.spent)}")
     counts = ", ".join(parts)
+    if job.invalid:
+        counts += f"; invalid: {job.invalid:,}"
     if job.tally.failed_in_output:
         counts += f"; failed: {job.tally.failed_in_output:,}"
     if job.tally.missing:

@@ -120,7 +120,7 @@ def _run_until_covered(options: MapOptions, durable: Durable, output: Output) ->
             durable.discard()
         else:
             try:
-                durable.finish(job, options.source)
+                durable.finish(options.source, is_whole=job.is_whole, wrote_all=job.wrote_all)
             except OSError as error:
                 job.fail_to_end(error)
         return job, output, left
@@ -206,11 +206,9 @@ def _make_job(options: MapOptions, source: Source, output: Output, durable: Dura
     results = client.stream_map(
         source.rows(),
         prompt_of if repeats is None else repeats.prompt_of,
-        call=options.call,
         ordered=options.ordered,
-        timeout_s=options.timeout_s,
+        **options.arguments,
         **({} if durable is None else durable.arguments()),
-        **options.params,
     )
     # A bar and rows on one terminal would write over each other.
     writes_to_terminal = options.output == "-" and sys.stdout.isatty()
@@ -282,8 +280,15 @@ def _dry_run(options: MapOptions, source: Source) -> int:
     options.client.update(detect=True, server_metrics=False)
     client, prompt_of = _begin(options, source)
     # Wrong parameters are refused as by the job itself.
-    client.stream_map((), prompt_of, call=options.call, timeout_s=options.timeout_s, **options.params)
-    dry_run = DryRun(client, source, prompt_of, call=options.call, max_tokens=options.params.get("max_tokens"))
+    client.stream_map((), prompt_of, **options.arguments)
+    dry_run = DryRun(
+        client,
+        source,
+        prompt_of,
+        call=options.call,
+        max_tokens=options.params.get("max_tokens"),
+        price=None if options.cost is None else options.cost.price,
+    )
     try:
         asyncio.run(dry_run.run())
     except OSError as error:

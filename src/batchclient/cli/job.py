@@ -77,8 +77,8 @@ def failures(job: _Job, *, as_json: _Json = False) -> None:
 def export(job: _Job, *, output: Annotated[str, typer.Option("--output", "-o", metavar="FILE")] = "-") -> None:
     """Write every row of the journal that can be read as a line of JSON, also of a damaged one.
 
-    The fields are key, n, id, state (1 answered, 2 failed for good, 3 may be tried again), attempts,
-    and error or answer.
+    The fields are key, n, id, state (1 answered, 2 failed for good, 3 may be tried again),
+    attempts, and error or answer.
     """
     with _told():
         damaged = 0

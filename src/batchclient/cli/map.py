@@ -35,6 +35,7 @@ from batchclient.cli._refusal import (
     refusal_of_file,
 )
 from batchclient.cli._run import run_map
+from batchclient.cli._schema import schema_from
 from batchclient.cli._servers import server_options
 from batchclient.errors import ConfigError
 from batchclient.jobs.readers import columns_from, form_from
@@ -129,6 +130,15 @@ def map_rows(
     param: Annotated[
         list[str] | None, typer.Option(metavar="NAME=JSON", help="Any other field of the server's; repeatable.")
     ] = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="A JSON schema, demanded of the server; a row without a fitting answer fails."
+        ),
+    ] = None,
+    retry_invalid: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Ask a row up to N times more for an answer that fits --schema.")
+    ] = 0,
     preset: Annotated[
         str, typer.Option(help="latency, balanced or throughput: how long rows may wait for a larger batch.")
     ] = "throughput",
@@ -261,6 +271,8 @@ def map_rows(
             system=system,
             dry_run=dry_run,
             dedupe=dedupe,
+            schema=schema_from(schema),
+            retry_invalid=retry_invalid,
             kept=kept_from(
                 resume=resume,
                 retry_failed=retry_failed,

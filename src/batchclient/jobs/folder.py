@@ -1,6 +1,7 @@
 """The folder of a job, ``OUT.job``: its journal, its settings, and at the end its manifest.
 
-- ``journal.sqlite``: an answer a row (``batchclient.journal``), and how far the output is (``marks``).
+- ``journal.sqlite``: the rows' answers (``batchclient.journal``), and how far the output is
+  (``marks``).
 - ``job.json``: the settings of the command, for ``batchclient job``. No key, no header.
 - ``input``: standard input, where the rows came from there.
 - ``done.json``: the manifest. It is written last: a job with a manifest is finished.
@@ -102,7 +103,7 @@ class JobFolder:
     def exists(self) -> bool:
         """Whether there is a journal, made whole."""
         try:
-            # SQLite has this second file while the journal is made, and never later: no row is in it yet.
+            # SQLite has this second file while the journal is made, and never later: it has no row.
             is_made = not self.journal.with_name(f"{_JOURNAL}-journal").exists()
             return self.journal.stat().st_size > 0 and is_made
         except OSError:  # also where the name is too long: the output is refused then

@@ -58,7 +58,7 @@ class Writer:
         output: opened by the thread.
         most_rows: rows in the queue, at most, before ``is_full``.
         patience_s: how long a full disk is waited for, seconds.
-        on_full: told the reason when the disk of a file is full, and ``""`` once there is room again.
+        on_full: told the reason when the disk of a file is full, and ``""`` once there is room.
         retry_s: the pause before a full disk is tried again, seconds.
 
     Attributes:
@@ -250,7 +250,7 @@ class Writer:
                 sync(self._file)
                 size = os.lseek(self._file, 0, os.SEEK_CUR)
             except OSError as error:
-                # After a failed fsync the file cannot be trusted: the system may have dropped its pages.
+                # After a failed fsync the file is not trusted: the system may have dropped pages.
                 self.error = error
                 return
             self._tell(on_marked, size, self._output.sha256.hexdigest())

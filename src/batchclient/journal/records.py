@@ -108,7 +108,7 @@ def record_of(
 
     Args:
         key, n, own_id, answer, error, attempts: of the row.
-        unusable: why the row makes no request, if so. It has failed for good, whatever its error is.
+        unusable: why the row makes no request, if so. Such a row has failed for good.
     """
     if own_id is not None and not own_id.isascii():
         # SQLite's text is UTF-8, which has no half of a surrogate pair.

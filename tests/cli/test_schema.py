@@ -1,0 +1,250 @@
+"""``batchclient map --schema``: answers that fit, answers that are asked again, and rows that fail."""
+
+import json
+import re
+import sys
+import threading
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from .conftest import read_rows, write_rows
+
+INVOICE = {
+    "title": "An invoice",
+    "type": "object",
+    "properties": {"supplier": {"type": "string"}, "cents": {"$ref": "#/$defs/amount"}},
+    "required": ["supplier", "cents"],
+    "$defs": {"amount": {"type": "integer", "minimum": 0}},
+}
+GOOD = '{"supplier": "Smith & Sons", "cents": 7000}'
+
+
+class Scripted(BaseHTTPRequestHandler):
+    """Answers a prompt with the texts that stand in it, one after the other."""
+
+    def do_GET(self):
+        self.send_error(404)
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        prompt = asked["prompt"] if isinstance(asked["prompt"], str) else asked["prompt"][0]
+        with self.server.lock:
+            number = self.server.times[prompt]
+            self.server.times[prompt] += 1
+            self.server.asked.append(asked)
+        texts = json.loads(prompt)
+        choice = {"index": 0, "text": texts[min(number, len(texts) - 1)], "finish_reason": "stop"}
+        usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+        body = json.dumps({"choices": [choice], "usage": usage}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def scripted():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Scripted) as running:
+        running.lock, running.times, running.asked = threading.Lock(), Counter(), []
+        thread = threading.Thread(target=running.serve_forever, args=(0.05,))
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def ask(cli, scripted, tmp_path):
+    """Map rows, each with the texts of its answers; return the result and the rows of OUT."""
+
+    def run(rows, *options, schema=INVOICE):
+        out = tmp_path / "out.jsonl"
+        source = write_rows(
+            tmp_path / "in.jsonl", [{"id": str(i), "text": json.dumps(row)} for i, row in enumerate(rows)]
+        )
+        (tmp_path / "an invoice.schema.json").write_text(json.dumps(schema))
+        url = f"http://127.0.0.1:{scripted.server_port}/v1"
+        command = ["--base-url", url, "--model", "m", "--prompt", "{text}", "--max-batch-size", 1]
+        command += ["--schema", tmp_path / "an invoice.schema.json", "--columns", "id"]
+        result = cli("map", source, "-o", out, *command, *options)
+        return result, read_rows(out) if out.exists() else None
+
+    return run
+
+
+def test_an_answer_that_fits_is_written_as_it_came(ask, scripted):
+    result, rows = ask([[GOOD], [GOOD]])
+    assert result.exit_code == 0
+    assert [row["completion"] for row in rows] == [GOOD, GOOD]
+    assert "invalid" not in result.stderr
+    form = scripted.asked[0]["response_format"]
+    assert form == {
+        "type": "json_schema",
+        "json_schema": {"name": "An_invoice", "schema": INVOICE, "strict": True},
+    }
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        ("Seven thousand", "json_invalid"),
+        ('{"supplier": "S", "cents": 7000', "json_invalid"),
+        ('{"supplier": "S", "cents": NaN}', "json_invalid"),
+        ('{"supplier": "S"}', "required"),
+        ('{"supplier": 1, "cents": 7000}', "type"),
+        ('{"supplier": "S", "cents": -1}', "minimum"),
+        ("[]", "type"),
+    ],
+)
+def test_an_answer_that_does_not_fit_fails_its_row(ask, answer, kind):
+    result, rows = ask([[answer], [GOOD]])
+    assert result.exit_code == 1
+    assert rows[0] == {
+        "id": "0", "error": {"type": "AnswerInvalid", "message": f"the answer is no An_invoice: {kind}"},
+    }  # fmt: skip
+    assert "; invalid: 1; failed: 1\n" in result.stderr
+    assert "wasted: 5" in result.stderr
+
+
+def test_a_row_is_asked_again_until_its_answer_fits(ask, scripted):
+    result, rows = ask([["no", "{}", GOOD], [GOOD], ["no", "no", "no", GOOD]], "--retry-invalid", 2)
+    assert result.exit_code == 1
+    assert [row.get("completion") for row in rows] == [GOOD, GOOD, None]
+    assert rows[2]["error"]["type"] == "AnswerInvalid"
+    assert sorted(scripted.times.values()) == [1, 3, 3]
+    assert re.search(r"requests sent: 7, tokens: 21 in, 14 out, wasted: 25; invalid: 5; failed: 1\n", result.stderr)
+
+
+def test_the_name_of_a_schema_without_a_title_is_the_file_s(ask, scripted):
+    ask([["1"]], schema={"type": "integer"})
+    assert scripted.asked[0]["response_format"]["json_schema"]["name"] == "an_invoice"
+
+
+def test_an_older_dialect_of_the_schema_is_read_as_it_was(ask):
+    # In draft 4 this is a flag, and later a number.
+    schema = {"$schema": "http://json-schema.org/draft-04/schema#", "minimum": 0, "exclusiveMinimum": True}
+    _, rows = ask([["0"], ["1"]], schema=schema)
+    assert ["error" in row for row in rows] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ([], "is no JSON schema: "),
+        ({"type": "strin"}, "is no JSON schema: type: "),
+        ({"properties": {"a": {"pattern": "("}}}, "is no JSON schema: properties/a/pattern: "),
+        ({"$ref": "http://127.0.0.1:1/other.json"}, "'http://127.0.0.1:1/other.json' refers to another file"),
+        ({"properties": {"a": {"$ref": "other.json#/a"}}}, "refers to another file"),
+        ({"items": [{"$ref": "#/$defs/none"}]}, "is no JSON schema: items: "),
+        ({"allOf": [{"$ref": "#/$defs/none"}]}, "'#/$defs/none' leads nowhere"),
+        ({"$schema": "http://127.0.0.1:1/mine"}, "its $schema is not known"),
+        ({"$schema": 7}, "its $schema is not known"),
+    ],
+)
+def test_a_schema_that_cannot_be_followed_is_refused(ask, scripted, schema, said):
+    result, rows = ask([[GOOD]], schema=schema)
+    assert (result.exit_code, rows, scripted.asked) == (2, None, [])
+    assert result.stderr.startswith("Error: --schema: ")
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_value_that_looks_like_a_reference_is_none(ask):
+    result, _ = ask([['{"$ref": "elsewhere"}']], schema={"const": {"$ref": "elsewhere"}})
+    assert result.exit_code == 0
+
+
+@pytest.mark.parametrize("content", [None, b"\xff", b"{", b"[" * 100_000, b" " * (1024 * 1024 + 1)])
+def test_a_schema_that_cannot_be_read_is_refused(cli_map, server, tmp_path, content):
+    path = tmp_path / "schema.json"
+    if content is not None:
+        path.write_bytes(content)
+    result = cli_map(write_rows(tmp_path / "in.jsonl", [{"text": "a"}]), "--schema", path)
+    assert (result.exit_code, server.requests) == (2, 0)
+    assert re.fullmatch(r"Error: --schema: .*schema\.json(:| is) .*\n", result.stderr)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ["--retry-invalid", 1, "--temperature", 0],
+            "--retry-invalid: with temperature=0 every answer to a prompt is the same",
+        ),
+        (
+            ["--retry-invalid", 1, "--param", "seed=7"],
+            "--retry-invalid: with seed every answer to a prompt is the same",
+        ),
+        (["--retry-invalid", 101], "--retry-invalid: a whole number from 0 to 100"),
+        (["--param", 'response_format={"type":"json_object"}'], "--schema and response_format both demand a form"),
+        (["--call", "embed"], "--schema: for texts that are generated"),
+        (["--param", "response_model=1"], "--param response_model: give --schema"),
+        (["--param", "retry_invalid=1"], "--param retry_invalid: give --retry-invalid"),
+    ],
+)
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+def test_what_does_not_go_with_it_is_refused(ask, scripted, options, said, dry):
+    result, rows = ask([[GOOD]], *options, *dry)
+    assert (result.exit_code, rows, scripted.asked) == (2, None, [])
+    assert result.stderr.startswith(f"Error: {said}")
+
+
+def test_asking_again_needs_a_schema(cli, tmp_path):
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "a"}])
+    command = ["--base-url", "http://127.0.0.1:1/v1", "--model", "m", "--prompt", "{text}", "--retry-invalid", 1]
+    result = cli("map", source, "-o", tmp_path / "out.jsonl", *command)
+    assert (result.exit_code, result.stderr) == (2, "Error: --retry-invalid: for answers that have to fit a --schema\n")
+
+
+def test_without_the_checker_the_missing_package_is_named(ask, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jsonschema", None)
+    result, _ = ask([[GOOD]])
+    assert result.exit_code == 2
+    assert result.stderr == "Error: --schema needs jsonschema, which is not installed: pip install 'batchclient[cli]'\n"
+
+
+def test_a_server_that_heeds_the_schema_is_asked_once(cli_map, server, tmp_path):
+    (tmp_path / "schema.json").write_text(json.dumps(INVOICE))
+    source = write_rows(tmp_path / "in.jsonl", [{"text": str(i)} for i in range(20)])
+    options = ["--schema", tmp_path / "schema.json", "--max-tokens", 60, "--temperature", 1, "--retry-invalid", 1]
+    result = cli_map(source, "-o", tmp_path / "out.jsonl", *options)
+    assert result.exit_code == 0
+    assert {frozenset(json.loads(row["completion"])) for row in read_rows(tmp_path / "out.jsonl")} == {
+        frozenset({"supplier", "cents"})
+    }
+    assert "invalid" not in result.stderr
+
+
+# With a journal ------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_whose_answer_did_not_fit_runs_again_with_resume(ask, scripted):
+    first, rows = ask([["no", GOOD], [GOOD]])
+    assert (first.exit_code, ["error" in row for row in rows]) == (1, [True, False])
+    again, rows = ask([["no", GOOD], [GOOD]], "--resume")
+    assert (again.exit_code, [row["completion"] for row in rows]) == (0, [GOOD, GOOD])
+    assert sorted(scripted.times.values()) == [1, 2]
+    assert "invalid" not in again.stderr
+
+
+def test_another_schema_makes_another_job(ask, scripted):
+    ask([[GOOD]])
+    result, _ = ask([[GOOD]], "--resume", schema={"type": "object"})
+    assert result.exit_code == 2
+    assert "--accept-changed" in result.stderr
+    assert len(scripted.asked) == 1
+
+
+def test_a_job_with_a_schema_is_published(ask, cli, scripted, tmp_path):
+    _, rows = ask([["no", GOOD], [GOOD]], "--retry-invalid", 1)
+    out = tmp_path / "out.jsonl"
+    out.unlink()
+    result = cli("job", "publish", f"{out}.job")
+    assert (result.exit_code, read_rows(out)) == (0, rows)
+    assert len(scripted.asked) == 3
