@@ -150,12 +150,15 @@ def night(data: Result) -> list[str]:
     rows = []
     for name, runs in data["runs"].items():
         middle = night_medians(runs)
-        again = f"{middle['sent_again']:,.0f} of {middle['answered_before']:,.0f}"
+        written, again = (
+            f"{middle[column]:,.0f} of {middle['answered_before']:,.0f}" for column in ("written_before", "sent_again")
+        )
         whole = [f"{middle[column]:,.0f}" for column in ("lost", "twice", "torn")]
-        rows.append([name, *whole, again, f"{middle['tokens_twice']:,.0f}", f"{middle['resume_s']:.1f}"])
+        rows.append([name, written, *whole, again, f"{middle['tokens_twice']:,.0f}", f"{middle['resume_s']:.1f}"])
     job = data["job"]
     header = (
         "tool",
+        "answers in the output at the kill",
         "rows lost",
         "rows twice",
         "lines torn",

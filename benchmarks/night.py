@@ -1,7 +1,7 @@
 """One night's job, killed half way and started again, with batchclient and with other tools.
 
-    python benchmarks/night.py                                      # batchclient and the scripts
-    python benchmarks/night.py --curator PYTHON --vllm .vllm/bin/vllm --model .cache/tiny-model
+    python benchmarks/night.py
+    python benchmarks/night.py --seeds 1 --only batchclient --check
 
 Each tool answers the same rows on the same server, with the same tokens and as many in flight. At
 the moment at which the server has answered a share of the rows, which a seed draws around one half,
@@ -26,102 +26,17 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _common import HERE, machine, machine_line, median, table, write_results
+from _common import machine, machine_line, median, table, write_results
 from _night_server import NightServer, row_of
+from _night_tools import Job, Tool, tools
 
 MOST_S = 300.0
 """A run that takes longer is given up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What every tool is to do."""
-
-    rows: int
-    max_tokens: int
-    concurrency: int
-
-
-@dataclass(frozen=True, slots=True)
-class Tool:
-    """How a tool is called.
-
-    Args:
-        command: from input, output, base URL and job; the same for the first run and the second.
-        environment: variables that the tool needs.
-        text_of: takes the answer's text from a line of the output; ``None``: the row has no answer.
-        is_engine: whether the tool generates by itself.
-    """
-
-    name: str
-    command: Callable[[Path, Path, str, Job], Sequence[str]]
-    environment: dict[str, str]
-    text_of: Callable[[dict[str, Any]], str | None] = lambda line: line.get("text")
-    is_engine: bool = False
-
-
-def script(how: str) -> Callable[[Path, Path, str, Job], Sequence[str]]:
-    def command(source: Path, out: Path, base_url: str, job: Job) -> Sequence[str]:
-        numbers = (str(job.max_tokens), str(job.concurrency))
-        return (sys.executable, str(HERE / "_night_scripts.py"), how, str(source), str(out), base_url, *numbers)
-
-    return command
-
-
-def batchclient_map(source: Path, out: Path, base_url: str, job: Job) -> Sequence[str]:
-    options = ("--base-url", base_url, "--model", "instant", "--prompt", "{prompt}", "--resume")
-    numbers = ("--max-tokens", str(job.max_tokens), "--concurrency", str(job.concurrency))
-    return (sys.executable, "-m", "batchclient", "map", str(source), "-o", str(out), *options, *numbers)
-
-
-def tools(options: argparse.Namespace) -> list[Tool]:
-    """All tools that can run here."""
-    found = [
-        Tool("`batchclient map --resume`", batchclient_map, {}, answer_of),
-        Tool("`AsyncOpenAI`, written at the end", script("at-the-end"), {}),
-        Tool("`AsyncOpenAI`, each row appended", script("append"), {}),
-        Tool("`AsyncOpenAI`, a file kept open", script("keep-open"), {}),
-    ]
-    if options.curator:
-
-        def curator(source: Path, out: Path, base_url: str, job: Job) -> Sequence[str]:
-            numbers = (str(job.max_tokens), str(job.concurrency))
-            return (options.curator, str(HERE / "_night_curator.py"), str(source), str(out), base_url, *numbers)
-
-        quiet = {"TELEMETRY_ENABLED": "false", "CURATOR_DISABLE_RICH_DISPLAY": "1", "OPENAI_API_KEY": "none"}
-        quiet |= {"HF_HUB_OFFLINE": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONPATH": ""}
-        found.append(Tool("curator", curator, quiet))
-    if options.vllm:
-
-        def run_batch(source: Path, out: Path, _: str, job: Job) -> Sequence[str]:
-            served = ("--model", options.model, "--served-model-name", "instant", "--max-model-len", "2048")
-            seqs = ("--max-num-seqs", str(job.concurrency), "--enforce-eager")
-            return (options.vllm, "run-batch", "-i", str(source), "-o", str(out), *served, *seqs)
-
-        offline = {
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-            "DO_NOT_TRACK": "1",
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-        }
-        found.append(Tool("`vllm run-batch`", run_batch, offline | {"PYTHONPATH": ""}, run_batch_text, is_engine=True))
-    return found
-
-
-def answer_of(line: dict[str, Any]) -> str | None:
-    return line.get("completion") if line.get("error") is None else None
-
-
-def run_batch_text(line: dict[str, Any]) -> str | None:
-    # The engine's answers name no row.
-    body = (line.get("response") or {}).get("body") or {}
-    return f"row {line['custom_id']}" if body.get("choices") else None
 
 
 def write_input(path: Path, job: Job, *, is_batch: bool) -> None:
@@ -156,9 +71,9 @@ def look(out: Path, text_of: Callable[[dict[str, Any]], str | None]) -> dict[str
 class Run:
     """One run of a tool's command, in a process group of its own."""
 
-    def __init__(self, command: Sequence[str], environment: dict[str, str], log: Path) -> None:
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         self._command = command
-        self._environment = os.environ | environment
+        self._environment = dict(os.environ) | dict(environment)
         self._log = log
         self._process: asyncio.subprocess.Process
         self.was_killed = False
@@ -262,19 +177,29 @@ COLUMNS = ("lost", "twice", "torn", "sent_again", "tokens_twice", "resume_s")
 
 
 def medians(runs: Sequence[dict[str, Any]]) -> dict[str, float]:
-    flat = [run | {"twice": run["output_after"]["twice"]} for run in runs]
-    return {name: median([run[name] for run in flat]) for name in (*COLUMNS, "answered_before", "first_s")}
+    flat = [
+        run | {"twice": run["output_after"]["twice"], "written_before": run["output_before"]["answered"]}
+        for run in runs
+    ]
+    return {name: median([run[name] for run in flat]) for name in (*COLUMNS, "answered_before", "written_before")}
 
 
 def result_table(runs: dict[str, list[dict[str, Any]]]) -> str:
     header = (
-        "tool", "answered at the kill", "rows lost", "rows twice", "lines torn", "answered rows sent again",
-        "tokens paid twice", "s from the kill to the whole output",
-    )  # fmt: skip
+        "tool",
+        "answered at the kill",
+        "of these in the output",
+        "rows lost",
+        "rows twice",
+        "lines torn",
+        "answered rows sent again",
+        "tokens paid twice",
+        "s from the kill to the whole output",
+    )
     rows = []
     for name, each in runs.items():
         middle = medians(each)
-        cells = [f"{middle[column]:,.0f}" for column in ("answered_before", *COLUMNS[:-1])]
+        cells = [f"{middle[column]:,.0f}" for column in ("answered_before", "written_before", *COLUMNS[:-1])]
         rows.append([name, *cells, f"{middle['resume_s']:.1f}"])
     return table(header, rows)
 
@@ -301,7 +226,7 @@ def markdown(data: dict[str, Any]) -> str:
     ]  # fmt: skip
     header = ("tool", "share", "status", "output at the kill", "at the end", "in flight", "s before", "s after", "load")
     lines.append(table(header, rows))
-    lines += [f"Not run: {each}" for each in data["not_run"]]
+    lines += [f"Not run: {each}." for each in data["not_run"]]
     return "\n\n".join(lines)
 
 
@@ -328,10 +253,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=0.3, help="of a row's generation")
     parser.add_argument("--seeds", type=int, default=3, help="kills of each tool")
     parser.add_argument("--only", default="", help="tools whose names have this")
-    parser.add_argument("--curator", help="the Python of an environment with bespokelabs-curator")
-    parser.add_argument("--vllm", help="vLLM's command")
-    parser.add_argument("--model", help="the model that run-batch serves")
-    parser.add_argument("--not-run", action="append", default=[], help="a tool that cannot run here, and why")
     parser.add_argument("--most-sent-again", type=int, default=1024, help="the bar: answered rows that are sent again")
     parser.add_argument("--check", action="store_true", help="exit status 1 if batchclient misses a bar")
     parser.add_argument("--name", default="night", help="file name of the results")
@@ -342,10 +263,11 @@ def main() -> None:
     options = parsed()
     job = Job(options.rows, options.max_tokens, options.concurrency)
     facts = machine()
+    can_run, not_run = tools()
     runs: dict[str, list[dict[str, Any]]] = {}
     for seed in range(options.seeds):
         share = random.Random(seed).uniform(0.4, 0.6)
-        for tool in tools(options):
+        for tool in can_run:
             if options.only not in tool.name:
                 continue
             folder = Path(tempfile.mkdtemp(prefix="night-"))
@@ -360,7 +282,7 @@ def main() -> None:
         "seconds": options.seconds,
         "seeds": options.seeds,
         "most_sent_again": options.most_sent_again,
-        "not_run": options.not_run,
+        "not_run": not_run,
         "runs": runs,
     }
     text = markdown(data)
