@@ -19,6 +19,7 @@ import platform
 import re
 import sqlite3
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -28,10 +29,12 @@ from typing import TYPE_CHECKING, Any
 from batchclient import __version__
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._refusal import Refusal
+from batchclient.errors import ConfigError
 from batchclient.jobs import BadRow
 from batchclient.jobs.folder import JobFolder, JobState, file_error, folder_of, may_be_file
-from batchclient.jobs.marks import NAME, Mark
-from batchclient.jobs.output import Output
+from batchclient.jobs.marks import NAME, Mark, stamp_of
+from batchclient.jobs.output import Output, reason_of
+from batchclient.jobs.owner import Owner, is_locked, lock_of
 from batchclient.jobs.plan import Plan, anew, plan_of
 from batchclient.journal import Journal
 from batchclient.journal.of_file import Coverage, FileJournal
@@ -89,11 +92,15 @@ class Durable:
         self._kept = options.kept
         self._state: JobState | None = None
         self._is_new = True
+        self._replaces = False
+        self._is_spooled = False
+        self._spooled: Path | None = None
         self._output: Output
         self._journal: FileJournal
         self._tally: Tally | None = None
         self._is_marking = False
         self._inode = 0
+        self._replaced = ""
         self._missing: int | None = None
         self._last: Mark
         """The latest mark, which the journal may not have yet."""
@@ -123,9 +130,11 @@ class Durable:
             return
         if not state.rows:
             return
+        self._replaces = True
         name, out = self.folder.path, self._options.output
         rows = f"{state.answered:,} {'answer' if state.answered == 1 else 'answers'}"
         if not self.folder.is_finished:
+            self._refuse_running()
             if self._options.overwrite:
                 raise Refusal(
                     f"--overwrite: {name} has {rows} of an unfinished job; --resume goes on with it, "
@@ -141,6 +150,17 @@ class Durable:
                 "--overwrite begins anew"
             )
 
+    def _refuse_running(self) -> None:
+        """Refuse by name where another command is at work: its job is no unfinished one.
+
+        Raises:
+            ConfigError: it is.
+        """
+        if self._options.output != "-" and self._options.output:
+            place = Path(os.path.realpath(self._options.output))
+            if is_locked(lock_of(place)):
+                Owner(lock_of(place), self._options.output).release()
+
     def place(self, output: Output) -> None:
         """Find out where the output goes on. Nothing is changed.
 
@@ -154,7 +174,8 @@ class Durable:
         if state is None:
             plan = Plan(replaces=self._options.overwrite and output.path.exists())
         elif self._kept.publish:
-            plan = anew(output)
+            # Beside the place also where there is no output: a part of one is none.
+            plan = Plan(replaces=True)
         else:
             plan = plan_of(output, state.mark, form=self._form, job=str(self.folder.path))
             if self._runs_again(state):
@@ -200,22 +221,39 @@ class Durable:
         """
         try:
             if self._state is None and self.folder.journal.exists():
-                self._aside.remove()
-                self.folder.path.rename(self._aside.path)
+                if self._replaces:
+                    self._aside.remove()
+                    self.folder.path.rename(self._aside.path)
+                else:
+                    # Killed before its first row: what it was to replace may still be aside.
+                    self.folder.remove()
             self.folder.make()
         except OSError as error:
             raise file_error(self.folder.path, error) from None
 
-    def spool(self) -> MapOptions:
-        """Write standard input into the folder; return the options that read it from there.
+    def spool(self) -> None:
+        """Write an input that can be read once into the folder: standard input, or a pipe.
 
-        An empty standard input is none: the rows of the run before are read again.
+        Where it is empty, the rows of the run before are read again.
 
         Raises:
-            JournalFailed: the disk is full, or standard input cannot be read.
+            ConfigError: the input cannot be opened.
+            JournalFailed: the disk is full, or the input cannot be read.
         """
-        self.folder.spool(sys.stdin.buffer)
-        return self._options.reading(str(self.folder.input))
+        source = self._options.source
+        try:
+            with nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb") as stream:
+                self._spooled = self.folder.spool(stream)
+        except OSError as error:
+            raise ConfigError(f"{source}: {reason_of(error)}") from None
+        self._is_spooled = True
+
+    @property
+    def options(self) -> MapOptions:
+        """The job's options; a spooled input is read from its file."""
+        if not self._is_spooled:
+            return self._options
+        return self._options.reading(str(self._spooled or self.folder.input))
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments for ``stream_map``."""
@@ -246,8 +284,11 @@ class Durable:
         """
         if self._kept.publish:
             return
+        options = self._options.reading("-") if self._is_spooled else self._options
         try:
-            self.folder.write_settings(self._options.for_file(self.folder.path))
+            if self._spooled is not None:
+                self._spooled = self._spooled.rename(self.folder.input)
+            self.folder.write_settings(options.for_file(self.folder.path))
         except OSError as error:
             raise file_error(self.folder.path, error) from error
 
@@ -261,6 +302,7 @@ class Durable:
         if self._output.is_named:
             status = self._place.stat()
             self._inode = status.st_ino
+            self._replaced = stamp_of(self._output.path) if self._output.is_replaced else ""
             sha256 = self._output.sha256.hexdigest()
             self._last = self._mark_of(status.st_size, sha256, self.covered, self.failed_before)
             self._journal.note(NAME, self._last.write())
@@ -300,13 +342,20 @@ class Durable:
             rows=coverage.rows if knows else None,
             digest=coverage.digest.hex() if knows else "",
             failed=failed,
+            replaced=self._replaced,
         )
 
     # The end ---------------------------------------------------------------------------------------------------------
 
-    def discard(self) -> None:
-        """Remove the folder of a job that could not begin."""
-        if self._is_new and self.folder.path.is_dir():
+    def discard(self, *, is_refused: bool = False) -> None:
+        """Remove the folder of a job that could not begin. A job that has begun keeps its rows.
+
+        Args:
+            is_refused: whether the job has begun, and no row was written.
+        """
+        if self._spooled is not None and self._spooled != self.folder.input:
+            self._spooled.unlink(missing_ok=True)
+        if self._is_new and (self._tally is None or is_refused) and self.folder.path.is_dir():
             try:
                 self.folder.remove()
                 if self._aside.path.is_dir():
@@ -314,11 +363,10 @@ class Durable:
             except OSError:  # it is in nobody's way: it has no row
                 return
 
-    def finish(self, source: str, *, is_whole: bool, wrote_all: bool) -> None:
+    def finish(self, *, is_whole: bool, wrote_all: bool) -> None:
         """Write down how the job ended, and put the output in its place.
 
         Args:
-            source: the name of the input.
             is_whole: whether all rows of the input are in the output.
             wrote_all: whether the output has taken all rows given to it.
 
@@ -334,11 +382,11 @@ class Durable:
         self._aside.remove()
         if not output.is_named:
             if is_whole:
-                self.folder.write_manifest(self._manifest(self._tally, source, None))
+                self.folder.write_manifest(self._manifest(self._tally, None))
             return
         if not wrote_all or not self._place.exists():
             return
-        if not is_whole and not self._kept.publish:
+        if not is_whole:
             self.folder.note(NAME, self._last.write())
             return
         failed = self._tally.failed_in_output
@@ -352,19 +400,19 @@ class Durable:
             output.choose(replaces=False)
             self.folder.note(NAME, replace(mark, replaces=False).write())
         if not self._kept.publish:
-            self.folder.write_manifest(self._manifest(self._tally, source, (size, sha256)))
+            self.folder.write_manifest(self._manifest(self._tally, (size, sha256)))
         elif finished is not None:
             self.folder.write_manifest(finished | {"outputs": self._outputs(size, sha256)})
 
     def _outputs(self, size: int, sha256: str) -> list[dict[str, Any]]:
         return [{"path": os.path.realpath(self._output.path), "bytes": size, "sha256": sha256}]
 
-    def _manifest(self, tally: Tally, source: str, written: tuple[int, str] | None) -> dict[str, Any]:
+    def _manifest(self, tally: Tally, written: tuple[int, str] | None) -> dict[str, Any]:
         options = self._options
         outputs = [] if written is None else self._outputs(*written)
         return {
             "version": 1,
-            "input": source if source == "-" else os.path.realpath(source),
+            "input": "-" if self._is_spooled else os.path.realpath(options.source),
             "outputs": outputs,
             "read": tally.read,
             "answered": tally.answered,

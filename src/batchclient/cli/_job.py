@@ -236,9 +236,10 @@ class Job:
                 self.refused.kind or self.fault or self.journal_error is not None
             )
             await self._results.aclose()
-            if self._durable is not None and not is_complete and not self.refused.is_holding:
+            if self._durable is not None and not is_complete and not self.refused.kind:
                 # In input order a row may be missing before these: a resume cuts them off.
-                self._durable.mark(self._writer, is_last=True)
+                if not self.refused.is_holding:
+                    self._durable.mark(self._writer, is_last=True)
                 self._left = self._results.finished()
             for result in self._left:
                 self._write(result)

@@ -45,15 +45,20 @@ def report(job: Job, options: MapOptions, output: Output, left: int, durable: Du
     if job.signal is not None:
         summary = f"Interrupted: {summary}"
     if durable is not None and durable.folder.exists:
-        summary += f"\n{_of_journal(options, durable)}"
+        summary += f"\n{_of_journal(job, options, durable)}"
     if not options.quiet and not job.reader_is_gone:
         say(summary)
 
 
-def _of_journal(options: MapOptions, durable: Durable) -> str:
+def _of_journal(job: Job, options: MapOptions, durable: Durable) -> str:
     """Return where the answers are, and how they are removed or used."""
     folder = durable.folder
     size = f"{folder.path} has {_bytes(folder.size())}"
+    if folder.is_finished and job.tally.failed_in_output:
+        return (
+            f"{size}; `batchclient job failures {folder.path}` names the failed rows, "
+            f"`batchclient job rm {folder.path}` removes it"
+        )
     if folder.is_finished:
         return f"{size}; `batchclient job rm {folder.path}` removes it"
     instead = " instead of --overwrite" if options.overwrite else ""

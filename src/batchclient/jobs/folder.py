@@ -42,6 +42,7 @@ _SETTINGS = "job.json"
 _MANIFEST = "done.json"
 _INPUT = "input"
 _VARIABLE = "BATCHCLIENT_JOURNAL_DIR"
+_OWN = frozenset({_JOURNAL, f"{_JOURNAL}.lock", _SETTINGS, _MANIFEST, _INPUT})
 _CHUNK_BYTES = 1024 * 1024
 _OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
 _TAIL_ROWS = 10_000
@@ -171,7 +172,18 @@ class JobFolder:
             ) from None
         except OSError as error:
             raise ConfigError(f"{self.path}: {reason_of(error)}") from None
+        if not self.journal.exists() and not (self.path / _SETTINGS).exists():
+            foreign = next((each.name for each in self.path.iterdir() if not self._is_own(each.name)), None)
+            if foreign is not None:
+                raise ConfigError(
+                    f"{self.path}: the job's folder belongs here, and there is a folder with other files, such as "
+                    f"{foreign}; name another folder with --journal"
+                )
         sync_folder(self.path.parent)
+
+    @staticmethod
+    def _is_own(name: str) -> bool:
+        return name.removesuffix(".new") in _OWN or name.startswith((f"{_JOURNAL}-", f"{_INPUT}-"))
 
     def state(self, *, check_tail: bool = False) -> JobState | None:
         """Read the journal, in some milliseconds, however many rows there are.
@@ -271,26 +283,28 @@ class JobFolder:
         """
         return self._read(_MANIFEST)
 
-    def spool(self, stream: IO[bytes]) -> None:
-        """Write a standard input into the folder.
+    def spool(self, stream: IO[bytes]) -> Path | None:
+        """Write an input that can be read once into a new file of the folder; return the file.
 
-        An empty one is none: the input of the run before stays.
+        Returns:
+            ``None`` if there was nothing to read, and the folder has an input.
 
         Raises:
             JournalFailed: the disk is full, or the stream cannot be read.
         """
-        beside = self.path / f"{_INPUT}.new"
+        # A name of its own: nobody has locked the folder yet.
+        beside = self.path / f"{_INPUT}-{os.getpid()}"
         try:
             with open(beside, "wb", opener=partial(os.open, mode=0o600)) as file:
                 shutil.copyfileobj(stream, file, _CHUNK_BYTES)
                 file.flush()
                 os.fsync(file.fileno())
             if beside.stat().st_size or not self.input.exists():
-                beside.rename(self.input)
-            else:
-                beside.unlink()
+                return beside
+            beside.unlink()
         except OSError as error:
             raise file_error(beside, error) from None
+        return None
 
     def write_settings(self, fields: Mapping[str, Any]) -> None:
         """Write the command's settings down; the job is no longer finished.
@@ -324,16 +338,23 @@ class JobFolder:
         return fields
 
     def remove(self) -> None:
-        """Remove the folder with all that is in it, if it is there.
+        """Remove the job's files, and the folder, if nothing of others is in it.
 
         Raises:
             OSError: a file cannot be removed.
         """
+        if not self.path.is_dir():
+            return
         # The manifest goes last: half of a finished job is no unfinished one.
-        if self.journal.exists():
-            self.journal.unlink()
-        if self.path.is_dir():
-            shutil.rmtree(self.path)
+        names = sorted((each.name for each in self.path.iterdir()), key=lambda name: (name == _MANIFEST, name))
+        for name in names:
+            if self._is_own(name):
+                (self.path / name).unlink(missing_ok=True)
+        try:
+            self.path.rmdir()
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
 
     def _read(self, name: str) -> dict[str, Any]:
         path = self.path / name

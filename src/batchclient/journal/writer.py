@@ -210,8 +210,8 @@ class Writer:
             then = file.meta("model")
             changed = "the template or the parameters" if then == job.model else f"the model ({then}, now {job.model})"
             message = (
-                f"{changed} differ{'s' * (then != job.model)} from the journal's ({path}): its {file.count():,} rows"
-                " would run again; accept_changed=True runs them"
+                f"{changed} differ{'s' * (then != job.model)} from the journal's ({path}): up to {file.count():,} rows"
+                " would run again; accept_changed=True runs them, and another output leaves these as they are"
             )
             raise ConfigError(message, field="accept_changed")
         facts: dict[str, str | int] = {"config": job.config, "config_version": CONFIG_VERSION, "model": job.model}
