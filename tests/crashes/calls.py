@@ -13,9 +13,16 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-__all__ = ["ALL", "CUT", "MAKE", "NAME", "SYNC", "WRITE", "Plan", "arm", "build", "entries"]
+__all__ = ["FOR_EVER", "SYNC", "WRITE", "Plan", "arm", "build", "entries", "kind_of"]
 
 WRITE, SYNC, NAME, CUT, MAKE = 1, 2, 4, 8, 16
+KINDS = {
+    WRITE: ("write", "pwrite", "writev"),
+    SYNC: ("fsync", "fdatasync"),
+    NAME: ("rename", "renameat", "link", "unlink", "unlinkat", "mkdir", "rmdir"),
+    CUT: ("ftruncate",),
+    MAKE: ("open", "openat"),
+}
 ALL = WRITE | SYNC | NAME | CUT | MAKE
 HOWS = ("pass", "before", "after", "half", "error", "full")
 """Go through; kill before, after, or after half of the bytes; fail; fail as a full disk does."""
@@ -51,6 +58,11 @@ class Plan:
 
     def fields(self):
         return asdict(self)
+
+
+def kind_of(call):
+    """The kind that a call counts as."""
+    return next(kind for kind, names in KINDS.items() if call.removesuffix("64") in names)
 
 
 def build(folder):

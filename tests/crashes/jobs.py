@@ -266,11 +266,6 @@ class Kept:
         """Prompts that are refused end with the id of their row."""
         return self.failed[prompt.rpartition(" ")[2]]
 
-    def has(self, prompt):
-        """Whether the journal has a row of this prompt, whatever became of it."""
-        own_id = None if prompt.startswith("again") else prompt.rpartition(" ")[2]
-        return bool(self.answers_of(prompt) or self.failed[own_id] or self.may_be_tried[own_id])
-
 
 def answer_in(body):
     body = body if body[:1] == b"{" else zlib.decompress(body)

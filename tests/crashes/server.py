@@ -1,4 +1,4 @@
-"""A loopback server with an account: which prompts came in which run, and when they were answered.
+"""A loopback server with an account: which prompts came in which run, and which were answered.
 
 What a prompt says decides its answer:
 - ``bad`` in it: 400, whatever comes with it;
@@ -9,7 +9,6 @@ What a prompt says decides its answer:
 
 import asyncio
 import threading
-import time
 from collections import Counter
 from contextlib import contextmanager
 
@@ -30,18 +29,17 @@ class Run:
 
     Attributes:
         came: how often each prompt came.
-        answered: when each prompt was last answered, on the monotonic clock; errors count.
+        answered: the prompts that were answered; errors count.
     """
 
     def __init__(self):
         self.came = Counter()
-        self.answered = {}
-        self.requests = 0
+        self.answered = set()
 
     @property
     def in_flight(self):
         """Prompts that came and were not answered."""
-        return self.came.keys() - self.answered.keys()
+        return self.came.keys() - self.answered
 
 
 class AccountServer:
@@ -119,7 +117,6 @@ class AccountServer:
             return False
         run, prompts = self.run, heard.prompts
         run.came.update(prompts)
-        run.requests += 1
         self._tell()
         if self.pause_s:
             await asyncio.sleep(self.pause_s)
@@ -138,8 +135,7 @@ class AccountServer:
             reply = whole(heard)
         writer.write(reply)
         await writer.drain()
-        now = time.monotonic()
-        run.answered |= dict.fromkeys(prompts, now)
+        run.answered.update(prompts)
         self._tell()
         return False
 

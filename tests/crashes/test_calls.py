@@ -156,16 +156,16 @@ def test_at_each_call(scenario, how, error):
     met, problems = 0, []
     for point in points_among(scenario.undisturbed(), how, error, scenario.points):
         try:
-            met += meet(scenario, point, how, error)
+            met += meet(scenario, how, error, point)
         except AssertionError as problem:
             problems.append(f"{how} {scenario.calls()[-1]}: {problem}")
     assert met > 0
     assert not problems, "\n\n".join([f"at {len(problems)} of {met} calls", *problems])
 
 
-def meet(scenario, point, how, error):
+def meet(scenario, how, error, point):
     """Let one call meet its fate, and the job go on; return whether there was such a call."""
-    watch, command, made = scenario.run(first=point, last=point, how=how, error=error)
+    watch, command, made = scenario.run(how=how, error=error, **point)
     if not any(entry.met for entry in made):
         # This time the job made fewer calls.
         return False
@@ -189,13 +189,21 @@ def meet(scenario, point, how, error):
 
 
 def points_among(made, how, error, most):
-    """The numbers of calls to meet, of those made by a job that nothing befell."""
+    """Plans for the calls to meet, of those made by a job that nothing befell."""
     if IS_LONG:
-        return range(1, len(made) + 5)
+        return [{"first": number, "last": number} for number in range(1, len(made) + 5)]
     of_each_file = {}
     for entry in made:
         if entry.call.removesuffix("64") in SHORT[how, error]:
-            of_each_file.setdefault((entry.call, entry.file), []).append(entry.number)
+            of_each_file.setdefault((entry.call, entry.file), []).append(entry)
     # Those of the output first: tests/journal has the journal's.
     files = sorted(of_each_file, key=lambda key: not key[1].startswith("out.jsonl"))
-    return [of_each_file[key][len(of_each_file[key]) // 2] for key in files[:most]]
+    return [plan_for(of_each_file[key][len(of_each_file[key]) // 2], made) for key in files[:most]]
+
+
+def plan_for(entry, made):
+    """A plan for a call by its number among its kind on its file, which hardly ever differs."""
+    kind = calls.kind_of(entry.call)
+    alike = [each.number for each in made if each.file == entry.file and calls.kind_of(each.call) == kind]
+    number = alike.index(entry.number) + 1
+    return {"name": entry.file, "kinds": kind, "first": number, "last": number}

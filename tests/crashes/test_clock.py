@@ -11,7 +11,7 @@ OPTIONS = ("--max-batch-size", "4", "--concurrency", "16")
 
 
 def test_a_clock_that_goes_back(planned, make_job, server):
-    server.pause_s = 0.005
+    server.pause_s = 0.02
     lines = lines_of(120, seed=5)
     watch = Watch(make_job(lines, *OPTIONS))
     back = calls.Plan(str(watch.job.folder), step_s=3600)

@@ -69,6 +69,26 @@ def test_a_disk_that_stays_full_ends_the_job_with_4(watch, name, first):
     assert watch.finish() == 0
 
 
+@long_form
+def test_a_mark_that_finds_no_space_for_a_moment_stops_no_row(planned, make_job):
+    """The journal has more rows than are read ahead: no commit of a row tells of space again."""
+    job = make_job(plain_lines(6000))
+    assert job.run().status == 0
+    job.out.unlink()
+    writes = {"kinds": calls.WRITE, "name": "journal.sqlite-wal"}
+    job.run(plan=plan(job))
+    made = [(entry.call, entry.file) for entry in log_of(job)]
+    job.folder.with_suffix(".log").unlink()
+    before = made[: made.index(("open64", "out.jsonl"))].count(("pwrite64", "journal.sqlite-wal"))
+    job.out.unlink()
+    watch = Watch(job)
+    ended = watch.run(plan=plan(job, **writes, first=before + 1, last=before + 1, how="error"))
+    assert ended.status == 0, ended.said
+    assert "cannot be written" in ended.said and "can be written again" in ended.said
+    assert not job.server.run.came
+    assert watch.finish() == 0
+
+
 def test_a_new_job_on_a_disk_that_fills_up_keeps_what_it_has(planned, make_job, server):
     """The journal is made, and has a commit of rows, before there is no space any more."""
     server.pause_s = 0.05

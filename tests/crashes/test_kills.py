@@ -51,11 +51,11 @@ def changed(lines, random):
 def test_a_kill_costs_what_is_in_flight(make_job, server):
     """Most rows are answered, committed and in the output; three have no answer when the kill comes."""
     server.held = ("text 7",)
-    job = make_job(plain_lines(70), "--max-batch-size", "1", "--concurrency", "80")
+    job = make_job(plain_lines(72), "--max-batch-size", "1", "--concurrency", "80")
     in_flight = {line.prompt for line in job.lines if "text 7" in line.prompt}
     command = job.start()
-    server.wait_for(lambda run: len(run.came) == 70 and len(run.answered) == 70 - len(in_flight))
-    wait_until(lambda: job.seen().answers.total() == 70 - len(in_flight), command)
+    server.wait_for(lambda run: len(run.came) == 72 and len(run.answered) == 69)
+    wait_until(lambda: job.seen().answers.total() == 69, command)
     command.kill()
     assert server.run.in_flight == in_flight
     job.check_kept()

@@ -12,8 +12,6 @@ from pathlib import Path
 
 __all__ = ["Watch"]
 
-COMMITTED_WITHIN_S = 2.0
-"""An answer is committed after 0.2 s; the rest is for a machine that is busy."""
 MOST_RUNS = 10
 
 
@@ -49,7 +47,6 @@ class Watch:
     def check(self, command):
         """Hold a process that has just ended against the rules."""
         job, run = self.job, self.job.server.run
-        ended_at = time.monotonic()
         assert "Traceback" not in command.said, command.said
         before, self.kept = self.kept, job.check_kept()
         assert before.answers <= self.kept.answers and before.failed <= self.kept.failed, "rule 2"
@@ -57,9 +54,6 @@ class Watch:
         for prompt, count in run.came.items():
             committed = before.answers_of(prompt) + before.failed_of(prompt)
             assert committed < wanted[prompt], f"rule 3: {prompt} was committed, and sent {count} times more"
-        due = [prompt for prompt, at in run.answered.items() if at < ended_at - COMMITTED_WITHIN_S]
-        late = [prompt for prompt in due if not self.kept.has(prompt)]
-        assert not late, f"rule 3: answered long before the end, and not committed: {late[:5]}"
         self.check_manifest()
 
     def check_manifest(self):
