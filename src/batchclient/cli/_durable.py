@@ -12,15 +12,12 @@ Rules:
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
 import platform
 import re
-import shutil
 import sqlite3
-import stat
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -31,11 +28,10 @@ from typing import TYPE_CHECKING, Any
 from batchclient import __version__
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._refusal import Refusal
-from batchclient.errors import ConfigError, JournalFailed
 from batchclient.jobs import BadRow
-from batchclient.jobs.folder import JobFolder, JobState
+from batchclient.jobs.folder import JobFolder, JobState, file_error, folder_of, may_be_file
 from batchclient.jobs.marks import NAME, Mark
-from batchclient.jobs.output import Output, reason_of
+from batchclient.jobs.output import Output
 from batchclient.jobs.plan import Plan, anew, plan_of
 from batchclient.journal import Journal
 from batchclient.journal.of_file import Coverage, FileJournal
@@ -44,30 +40,9 @@ if TYPE_CHECKING:
     from batchclient.cli._tally import Tally
     from batchclient.jobs.writer import Writer
 
-__all__ = ["Durable", "durable_of", "folder_of"]
+__all__ = ["Durable", "durable_of"]
 
-_VARIABLE = "BATCHCLIENT_JOURNAL_DIR"
-_CHUNK_BYTES = 1024 * 1024
 _DOCUMENT = re.compile(r"^document \d+: ")
-_OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
-
-
-def folder_of(output: str, journal: str | None) -> JobFolder:
-    """Return the folder of a job.
-
-    Args:
-        output: the path of ``OUT``.
-        journal: as given with ``--journal``.
-    """
-    if journal is not None:
-        return JobFolder(Path(journal))
-    place = Path(os.path.realpath(output))
-    folder = os.environ.get(_VARIABLE)
-    if not folder:
-        return JobFolder(place.with_name(f"{place.name}.job"))
-    # Outputs of one name in several folders have a journal each.
-    named = hashlib.sha256(os.fsencode(place)).hexdigest()[:8]
-    return JobFolder(Path(folder) / f"{place.name}-{named}.job")
 
 
 def durable_of(options: MapOptions) -> Durable | None:
@@ -77,7 +52,7 @@ def durable_of(options: MapOptions) -> Durable | None:
         Refusal: the options do not go together, or there is a job that they would lose.
     """
     kept = options.kept
-    is_file = options.output != "-" and _may_be_file(options.output)
+    is_file = options.output != "-" and may_be_file(options.output)
     if kept.no_journal or not options.output or not (is_file or kept.journal is not None):
         for option, given in (("--resume", kept.resume), ("--journal", kept.journal is not None)):
             if given and kept.no_journal:
@@ -229,7 +204,7 @@ class Durable:
                 self.folder.path.rename(self._aside.path)
             self.folder.make()
         except OSError as error:
-            raise _failed(self.folder.path, error) from None
+            raise file_error(self.folder.path, error) from None
 
     def spool(self) -> MapOptions:
         """Write standard input into the folder; return the options that read it from there.
@@ -239,18 +214,7 @@ class Durable:
         Raises:
             JournalFailed: the disk is full, or standard input cannot be read.
         """
-        beside = self.folder.path / "input.new"
-        try:
-            with open(beside, "wb", opener=partial(os.open, mode=0o600)) as file:
-                shutil.copyfileobj(sys.stdin.buffer, file, _CHUNK_BYTES)
-                file.flush()
-                os.fsync(file.fileno())
-            if beside.stat().st_size or not self.folder.input.exists():
-                beside.rename(self.folder.input)
-            else:
-                beside.unlink()
-        except OSError as error:
-            raise _failed(beside, error) from None
+        self.folder.spool(sys.stdin.buffer)
         return self._options.reading(str(self.folder.input))
 
     def arguments(self) -> dict[str, Any]:
@@ -285,7 +249,7 @@ class Durable:
         try:
             self.folder.write_settings(self._options.for_file(self.folder.path))
         except OSError as error:
-            raise _failed(self.folder.path, error) from error
+            raise file_error(self.folder.path, error) from error
 
     def opened(self, tally: Tally) -> None:
         """Write down where the rows go, before the first one goes there.
@@ -381,15 +345,16 @@ class Durable:
         size, sha256 = self._place.stat().st_size, output.sha256.hexdigest()
         mark = self._mark_of(size, sha256, self._journal.coverage, failed)
         self.folder.note(NAME, mark.write())
+        # A job that is published may be finished: its manifest is of the output that goes.
+        finished = self.folder.take_manifest() if self._kept.publish else None
         if output.is_replaced:
             output.put_in_place()
             output.choose(replaces=False)
             self.folder.note(NAME, replace(mark, replaces=False).write())
         if not self._kept.publish:
             self.folder.write_manifest(self._manifest(self._tally, source, (size, sha256)))
-        elif self.folder.is_finished:
-            outputs = self._outputs(size, sha256)
-            self.folder.write_manifest(self.folder.manifest() | {"outputs": outputs})
+        elif finished is not None:
+            self.folder.write_manifest(finished | {"outputs": self._outputs(size, sha256)})
 
     def _outputs(self, size: int, sha256: str) -> list[dict[str, Any]]:
         return [{"path": os.path.realpath(self._output.path), "bytes": size, "sha256": sha256}]
@@ -415,21 +380,6 @@ class Durable:
                 "sqlite": sqlite3.sqlite_version,
             },
         }
-
-
-def _failed(path: Path, error: OSError) -> ConfigError | JournalFailed:
-    """Return the error of a file that cannot be written: the command's fault, or the disk's."""
-    if error.errno in _OF_THE_DISK:
-        return JournalFailed(f"{path} cannot be written: {reason_of(error)}")
-    return ConfigError(f"{path}: {reason_of(error)}")
-
-
-def _may_be_file(path: str) -> bool:
-    """Whether a path is a regular file's, or free."""
-    try:
-        return stat.S_ISREG(Path(path).stat().st_mode)
-    except (OSError, ValueError):
-        return True
 
 
 def _journal_in(job: str) -> Path:
