@@ -183,7 +183,8 @@ def night(data: Result) -> list[str]:
         parts.append(
             prose(
                 "`vllm run-batch` is an engine with a toy model, and no client. Its rows are counted from its progress"
-                " and its output alone, and its time holds the start of the engine."
+                " and its output alone, and its time holds the start of the engine. Its progress comes in large steps,"
+                " so its kill falls later."
             )
         )
     return parts + [prose(f"Not run: {each}.") for each in data["not_run"]]
