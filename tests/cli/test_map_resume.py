@@ -439,7 +439,7 @@ def test_an_input_that_can_be_read_once_is_kept_too(spawn, server, cli, tmp_path
     rows = "".join(json.dumps(row) + "\n" for row in rows_of(*range(3000)))
     process = spawn(fifo, "-o", out)
     fifo.write_text(rows)
-    process.wait()
+    assert process.wait(20) == 0
     check_rows(out, range(3000))
     assert (job / "input").read_text() == rows
     sent = server.requests
@@ -618,7 +618,7 @@ def test_a_job_that_is_not_finished_is_published_and_goes_on(killed, cli, cli_ma
     published = cli("job", "publish", job)
     assert published.exit_code == 0, published.stderr
     assert "not in the journal, and left out: " in published.stderr
-    assert "the same command with --resume goes on with its answers" in published.stderr
+    assert "the map with --resume goes on with its answers" in published.stderr
     rows = read_rows(out)
     assert 150 <= len(rows) < 600
     assert server.requests == sent
@@ -644,7 +644,16 @@ def test_a_job_is_removed_and_an_unfinished_one_only_by_force(killed, cli, cli_m
 def test_what_is_no_job_is_named(cli, tmp_path, command):
     refused = cli("job", command, tmp_path / "missing")
     assert refused.exit_code == 2
-    assert f"{tmp_path / 'missing'}: there is no job" in refused.stderr
+    assert f"{tmp_path / 'missing'}: there is no job's folder; it is beside its output" in refused.stderr
+
+
+def test_the_output_of_a_job_is_answered_with_its_folder(cli, cli_map, tmp_path, out, job):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(0))
+    assert cli_map(source, "-o", out).exit_code == 0
+    assert f"{out}: there is no job's folder; {job} is one" in cli("job", "status", out).stderr
+    refused = cli_map(source, "-o", tmp_path / "other.jsonl", "--reuse", out)
+    assert f"--reuse: {out} is no job's folder; {job} is one" in refused.stderr
+    assert cli_map(source, "-o", out, "--resume", "--dry-run").exit_code == 0
 
 
 def test_damaged_settings_are_named(cli, cli_map, tmp_path, out, job):

@@ -1,6 +1,7 @@
 """Marks: what a journal says about a file, and whether the file is so."""
 
 import hashlib
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,9 @@ COVERED = Coverage(2, b"0123456789abcdef")
 
 def mark_of(data=ROWS, *, replaces=False, inode=0, form="f", rows=2, failed=1, replaced=""):
     digest = COVERED.digest.hex()
-    return Mark(replaces, len(data), hashlib.sha256(data).hexdigest(), inode, form, rows, digest, failed, replaced)
+    return Mark(
+        replaces, len(data), hashlib.sha256(data).hexdigest(), inode, form, rows, digest, failed, replaced, "out.jsonl"
+    )
 
 
 def test_a_mark_is_read_as_it_was_written():
@@ -137,6 +140,15 @@ def test_an_output_of_other_bytes_is_refused_with_the_way_out(out):
         ConfigError, match=r"was changed .*; `batchclient job publish JOB` writes it anew from the jour"
     ):
         planned(out, mark_of())
+
+
+def test_an_output_of_another_name_is_refused_with_the_jobs_own(out):
+    out.write_bytes(b"X" + ROWS)
+    other = replace(mark_of(), name="other.jsonl")
+    with pytest.raises(ConfigError, match=r"out\.jsonl is not the output of JOB, which is other\.jsonl$"):
+        planned(out, other)
+    out.write_bytes(ROWS)
+    assert planned(out, other) == going_on(replaces=False)
 
 
 def test_an_output_that_the_job_has_not_written_is_refused(out):

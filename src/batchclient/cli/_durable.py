@@ -343,6 +343,7 @@ class Durable:
             digest=coverage.digest.hex() if knows else "",
             failed=failed,
             replaced=self._replaced,
+            name=self._output.path.name,
         )
 
     # The end ---------------------------------------------------------------------------------------------------------
@@ -432,7 +433,13 @@ class Durable:
 
 def _journal_in(job: str) -> Path:
     """Return the journal of another job, given as its folder or its file."""
-    return JobFolder(Path(job)).journal if Path(job).is_dir() else Path(job)
+    if Path(job).is_dir():
+        return JobFolder(Path(job)).journal
+    if Path(f"{job}.job").is_dir():
+        raise Refusal(f"--reuse: {job} is no job's folder; {job}.job is one")
+    if not Path(job).exists():
+        raise Refusal(f"--reuse: {job}: there is no job")
+    return Path(job)
 
 
 def _explain(document: Any, error: Exception) -> str:

@@ -57,12 +57,13 @@ def _of_journal(job: Job, options: MapOptions, durable: Durable) -> str:
     if folder.is_finished and job.tally.failed_in_output:
         return (
             f"{size}; `batchclient job failures {folder.path}` names the failed rows, "
-            f"`batchclient job rm {folder.path}` removes it"
+            f"--resume --retry-failed all runs them again, `batchclient job rm {folder.path}` removes it"
         )
     if folder.is_finished:
         return f"{size}; `batchclient job rm {folder.path}` removes it"
     instead = " instead of --overwrite" if options.overwrite else ""
-    return f"{size}: the same command with --resume{instead} goes on with its answers"
+    command = "the map" if options.kept.publish else "the same command"
+    return f"{size}: {command} with --resume{instead} goes on with its answers"
 
 
 def _bytes(size: int) -> str:

@@ -72,7 +72,7 @@ def run_map(options: MapOptions) -> int:
     except ConfigError as error:
         raise refusal_of(error, options.params, server.variables) from None
     except JournalFailed as error:
-        say(f"Error: {in_options(str(error))}")
+        say(f"Error: {in_options(str(error))}; once there is room, the same command goes on")
         return Status.DISK_FULL
     except BatchClientError as error:
         # The error of a row is in the row. Here the question for the model has failed.
@@ -305,7 +305,7 @@ def _repeats(options: MapOptions, source: Source, prompt_of: Callable[[Row], Any
 def _dry_run(options: MapOptions, source: Source) -> int:
     if options.output != "-":
         # The report may go anywhere, and rows go where the job's may.
-        with _output(options, source):
+        with _output(options, source, continues=options.kept.resume):
             pass
     options.client.update(detect=True, server_metrics=False)
     client, prompt_of = _begin(options, source)

@@ -44,6 +44,7 @@ class Mark:
         digest: of these rows, as hexadecimal digits (``Coverage``).
         failed: rows among them that failed.
         replaced: the stamp of the ``OUT`` that is to be replaced (``stamp_of``).
+        name: of ``OUT``, without its folder.
     """
 
     replaces: bool
@@ -55,6 +56,7 @@ class Mark:
     digest: str = ""
     failed: int = 0
     replaced: str = ""
+    name: str = ""
 
     @classmethod
     def read(cls, text: object) -> Mark | None:

@@ -81,6 +81,8 @@ def plan_of(output: Output, mark: Mark | None, *, form: str, job: str) -> Plan:
     except OutputChanged as error:
         if mark.replaces and is_old:
             return anew(output)
+        if mark.name != output.path.name:
+            raise ConfigError(f"{output.name} is not the output of {job}, which is {mark.name}") from None
         advice = f"`batchclient job publish {job}` writes it anew from the journal"
         raise ConfigError(f"{output.name} {error}; {advice}") from None
     if mark.covered is None or mark.form != form:
