@@ -84,8 +84,9 @@ bench-vllm: $(STAMP)  ## Prompts/s and latency on a real vLLM; into docs/benchma
 	$(BIN)/python benchmarks/vllm_cpu.py
 	$(BIN)/python benchmarks/report.py
 
-soak: $(STAMP)  ## Mixed traffic with faults: memory, descriptors and sockets stay flat; SECONDS=600
+soak: $(STAMP)  ## Mixed traffic with faults: memory, descriptors and sockets stay flat; SECONDS=600. Then jobs that are killed: 25 minutes
 	$(BIN)/python -m tests.soak --seconds $(or $(SECONDS),600) $(ARGS)
+	SLOW=1 $(BIN)/python -m pytest tests/crashes tests/journal/test_kills.py
 
 sim: $(STAMP)  ## Simulated runs under seeded faults, and what met what; SEEDS=10000, or SEED=123 to see one again
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000))

@@ -21,6 +21,7 @@ from _limits_report import BEST_FIXED, DEFAULT, NO_PAGE, best_fixed, named, rate
 from _provenance import sources
 from first_job import ratios as job_ratios
 from first_job import seconds
+from night import medians as night_medians
 from vllm_cpu import over, ratio_values
 
 Result = dict[str, Any]
@@ -142,6 +143,67 @@ def million(data: Result) -> list[str]:
             f" server: {data['documents_per_s']:,.0f} documents/s, {data['cpu_us_per_document']:.1f} µs of client CPU"
             f" each, {data['peak_mib']:.0f} MiB at the most. Every answer was checked."
         )
+    ]
+
+
+def night(data: Result) -> list[str]:
+    rows = []
+    for name, runs in data["runs"].items():
+        middle = night_medians(runs)
+        written, again = (
+            f"{middle[column]:,.0f} of {middle['answered_before']:,.0f}" for column in ("written_before", "sent_again")
+        )
+        whole = [f"{middle[column]:,.0f}" for column in ("lost", "twice", "torn")]
+        rows.append([name, written, *whole, again, f"{middle['tokens_twice']:,.0f}", f"{middle['resume_s']:.1f}"])
+    job = data["job"]
+    header = (
+        "tool",
+        "answers in the output at the kill",
+        "rows lost",
+        "rows twice",
+        "lines torn",
+        "answered rows sent again",
+        "tokens paid twice",
+        "s to the whole output",
+    )
+    parts = [
+        prose(
+            f"{job['rows']:,} rows of {job['max_tokens']} tokens on a simulated server, {job['concurrency']} in flight."
+            " SIGKILL falls when about half of the rows are answered. Then the same command is started again, as the"
+            " tool's documentation says. The time counts from the kill."
+        ),
+        table(header, rows),
+        prose(
+            "`batchclient` holds answers for up to 0.2 s, and writes them to the disk together: so many are sent again."
+            " A script that appends a line per answer sends fewer again, and syncs nothing: a power cut is not"
+            " measured here. Rows in flight at the kill are sent again by every tool."
+        ),
+    ]
+    if any("run-batch" in name for name in data["runs"]):
+        parts.append(
+            prose(
+                "`vllm run-batch` is an engine with a toy model, and no client. Its rows are counted from its progress"
+                " and its output alone, and its time holds the start of the engine. Its progress comes in large steps,"
+                " so its kill falls later."
+            )
+        )
+    return parts + [prose(f"Not run: {each}.") for each in data["not_run"]]
+
+
+def bulk(data: Result) -> list[str]:
+    rows = []
+    for name, arm in data["arms"].items():
+        figures = [f"{arm[column]:,.0f}" for column in ("rows_per_s", "last_rows_per_s", "growth_mib", "peak_mib")]
+        resume = f"{arm['resume_s']:.1f} s, {arm['resume_mib']:.0f} MiB" if "resume_s" in arm else ""
+        rows.append([name, f"{arm['rows']:,}", *figures, resume])
+    header = ("job", "rows", "rows/s", "in the last tenth", "memory's growth, MiB", "peak, MiB", "resume once finished")
+    return [
+        prose(
+            "Answers of some 1 KB, one token each, beside a server on the same machine that answers at once. Each row"
+            " is in the journal, and for the command in the output, before it counts. Memory grows from the end of the"
+            " first tenth. A resume of the finished job reads the whole input, and sends nothing."
+        ),
+        table(header, rows),
     ]
 
 
@@ -360,6 +422,8 @@ SECTIONS = {
         million,
         {"benchmark_million_memory.png": ("memory over a million documents", pictures.million_memory)},
     ),
+    "bulk": Section("Durable jobs of millions of rows", ("bulk",), bulk),
+    "night": Section("A job that is killed", ("night",), night),
     "sync": Section("Blocking calls from threads", ("sync",), sync),
     "vllm_cpu": Section("On a real vLLM", ("vllm_cpu",), vllm_cpu),
     "first_job": Section(

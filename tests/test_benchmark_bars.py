@@ -1,4 +1,4 @@
-"""The bars of ``benchmarks/first_job.py --check`` and ``benchmarks/limits_vllm.py --check``: what misses them, and what cannot be judged."""
+"""The bars of the benchmarks with ``--check``: what misses them, and what cannot be judged."""
 
 from __future__ import annotations
 
@@ -21,6 +21,18 @@ def first_job(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def limits_report(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(BENCHMARKS)
     return importlib.import_module("_limits_report")
+
+
+@pytest.fixture
+def night(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module("night")
+
+
+@pytest.fixture
+def bulk(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module("bulk")
 
 
 def job(ours: list[float], *rivals: list[float], failed: int = 0) -> dict:
@@ -84,3 +96,63 @@ def test_a_bar_without_a_quiet_window_is_missed(limits_report: ModuleType, noisy
 def test_a_bar_against_an_arm_that_was_left_out_is_missed(limits_report: ModuleType) -> None:
     (said,) = limits_report.shortfalls([case({"default": 90.0, "64": 100.0})], 0.3)
     assert "server_metrics=False is not known" in said
+
+
+def killed(**faults: object) -> dict:
+    """The account of one kill of batchclient's job, beside a script that lost everything."""
+    run = {"share": 0.5, "status": 0, "lost": 0, "torn": 0, "sent_again": 60, "output_after": {"twice": 0}} | faults
+    lost = run | {"lost": 2000, "torn": 1}
+    return {"runs": {"a script": [lost], "`batchclient map --resume`": [run]}, "most_sent_again": 1024}
+
+
+@pytest.mark.parametrize(
+    ("faults", "missed"),
+    [
+        ({}, []),
+        ({"lost": 1}, ["killed at 0.50: {'lost': 1}"]),
+        ({"torn": 1}, ["killed at 0.50: {'torn': 1}"]),
+        ({"status": 1}, ["killed at 0.50: {'status': 1}"]),
+        ({"output_after": {"twice": 2}}, ["killed at 0.50: {'twice': 2}"]),
+        ({"sent_again": 1025}, ["killed at 0.50: {'sent_again': 1025}"]),
+    ],
+)
+def test_a_killed_job_is_held_against_its_own_bars_alone(night: ModuleType, faults: dict, missed: list[str]) -> None:
+    assert night.shortfalls(killed(**faults)) == missed
+
+
+def test_an_output_is_counted_by_rows_lines_that_cannot_be_read_and_repeats(night: ModuleType, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    out.write_text('{"text": "row 000001 a"}\n{"text": "row 000001 a"}\n{"text": null}\n{"text": "row 0000')
+    assert night.look(out, lambda line: line["text"]) == {"answered": 1, "twice": 1, "torn": 1}
+    assert night.look(tmp_path / "none", lambda line: line["text"]) == {"answered": 0, "twice": 0, "torn": 0}
+
+
+def test_a_long_job_is_judged_by_its_last_tenth_and_by_the_memory_after_its_first(bulk: ModuleType) -> None:
+    samples = [(rows, rows / 10_000 if rows <= 900 else 0.09 + (rows - 900) / 1000, 50 + rows / 100) for rows in
+               range(0, 1001, 50)]  # fmt: skip
+    samples[3] = (150, 0.015, 99.0)
+    told = bulk.shares_of(samples, 1000)
+    assert told["last_rows_per_s"] == pytest.approx(1000) and told["rows_per_s"] == pytest.approx(1000 / 0.19)
+    assert told["growth_mib"] == pytest.approx(99 - 51) and told["peak_mib"] == 99
+
+
+def test_the_bars_of_a_long_job(bulk: ModuleType) -> None:
+    good = {
+        "rows": 1_000_000,
+        "last_rows_per_s": 20_000,
+        "growth_mib": 20,
+        "resume_s": 15,
+        "resume_mib": 150,
+        "requests": 0,
+    }
+    assert bulk.shortfalls({"command": good, "map": {"rows": 5, "last_rows_per_s": 30_000, "growth_mib": 1}}) == []
+    bad = {
+        "rows": 1_000_000,
+        "last_rows_per_s": 19_999,
+        "growth_mib": 21,
+        "resume_s": 16,
+        "resume_mib": 151,
+        "requests": 1,
+    }
+    assert len(bulk.shortfalls({"command": bad})) == 5
+    assert len(bulk.shortfalls({"command": bad | {"rows": 2_000_000}})) == 4, "the time is a million rows'"

@@ -171,6 +171,16 @@ def test_the_key_is_sent_and_never_shown(cli, tmp_path, out):
     assert json.loads((tmp_path / "out.jsonl.job" / "done.json").read_text())["read"] == 1
 
 
+@pytest.mark.parametrize("count", [20, 3000])
+def test_a_wrong_model_writes_nothing_also_beside_unusable_rows(cli_map, tmp_path, out, count):
+    rows = [{"text": f"text {number}" if number % 10 else None} for number in range(count)]
+    source = write_rows(tmp_path / "in.jsonl", rows)
+    result = cli_map(source, "-o", out, "--model", "nosuch")
+    assert result.exit_code == 1
+    assert "NotFound, such as line 2: 404: The model `nosuch` does not exist" in result.stderr
+    assert os.listdir(tmp_path) == ["in.jsonl"]
+
+
 # Rows that fail ------------------------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,7 @@
 """A map that goes on: with ``--resume``, after any end, and each row is in the output once."""
 
+import asyncio
+import gzip
 import hashlib
 import json
 import os
@@ -286,7 +288,7 @@ def test_a_changed_job_is_refused_until_the_change_is_accepted(cli_map, tmp_path
     refused = cli_map(source, "-o", out, "--resume", *changed)
     assert refused.exit_code == 2
     assert option in refused.stderr
-    assert "its 20 rows would run again; --accept-changed runs them" in refused.stderr
+    assert "up to 20 rows would run again; --accept-changed runs them" in refused.stderr
     assert (out.read_bytes(), manifest_of(job)) == before
 
 
@@ -431,6 +433,94 @@ def test_standard_input_is_kept_and_read_again(cli_map, server, tmp_path, out, j
     assert server.requests == sent
 
 
+def test_an_input_that_can_be_read_once_is_kept_too(spawn, server, cli, tmp_path, out, job):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    rows = "".join(json.dumps(row) + "\n" for row in rows_of(*range(3000)))
+    process = spawn(fifo, "-o", out)
+    fifo.write_text(rows)
+    assert process.wait(20) == 0
+    check_rows(out, range(3000))
+    assert (job / "input").read_text() == rows
+    sent = server.requests
+    assert cli("job", "publish", job).exit_code == 0
+    check_rows(out, range(3000))
+    assert server.requests == sent
+
+
+def test_a_refused_command_leaves_the_kept_input_as_it_is(cli_map, cli, tmp_path, out, job):
+    rows = "".join(json.dumps(row) + "\n" for row in rows_of(0, 1, 2))
+    assert cli_map("-", "-o", out, input=rows).exit_code == 0
+    before = {path.name for path in job.glob("[!j]*")}
+    refused = cli_map("-", "-o", out, "--resume", input='{"text": "another"}\n', prompt="Tell {text}")
+    assert refused.exit_code == 2
+    assert (job / "input").read_text() == rows
+    assert {path.name for path in job.glob("[!j]*")} == before == {"done.json", "input"}
+    assert cli("job", "publish", job).exit_code == 0
+    check_rows(out, range(3))
+
+
+def test_a_folder_of_others_is_no_jobs(cli, cli_map, server, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(0))
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis.txt").write_text("x")
+    refused = cli_map(source, "-o", out, "--journal", precious)
+    assert refused.exit_code == 2
+    assert "there is a folder with other files, such as thesis.txt" in refused.stderr
+    assert os.listdir(precious) == ["thesis.txt"]
+    assert server.requests == 0
+    # A file of others that comes later stays, too.
+    assert cli_map(source, "-o", out).exit_code == 0
+    (tmp_path / "out.jsonl.job" / "note.txt").write_text("x")
+    assert cli("job", "rm", f"{out}.job").exit_code == 0
+    assert os.listdir(tmp_path / "out.jsonl.job") == ["note.txt"]
+
+
+def test_a_replaced_job_stays_aside_until_the_new_one_has_a_row(spawn, cli_map, server, tmp_path, out, job):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(*range(5)))
+    assert cli_map(source, "-o", out).exit_code == 0
+    server.set_faults("stall")
+    for _ in range(2):
+        process = spawn(source, "-o", out, "--overwrite", prompt="Tell {text}")
+        while not (job / "job.json").exists():
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+        (job / "job.json").unlink(missing_ok=True)
+    check_rows(out, range(5))
+    assert json.loads((job.with_name("out.jsonl.job.old") / "done.json").read_text())["answered"] == 5
+
+
+def test_publishing_that_is_ended_leaves_the_output_as_it_is(cli, cli_map, tmp_path, out, job, monkeypatch):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(*range(2000)))
+    assert cli_map(source, "-o", out).exit_code == 0
+    before = out.read_bytes(), manifest_of(job)
+
+    class Stopped(Job):
+        async def run(self):
+            asyncio.get_running_loop().call_later(0.02, signal.raise_signal, signal.SIGTERM)
+            await super().run()
+
+    monkeypatch.setattr(run_module, "Job", Stopped)
+    assert cli("job", "publish", job).exit_code == 143
+    assert (out.read_bytes(), manifest_of(job)) == before
+    monkeypatch.undo()
+    assert cli_map(source, "-o", out, "--resume").exit_code == 0
+    check_rows(out, range(2000))
+
+
+def test_an_overwrite_beside_a_running_job_is_refused_by_name(spawn, cli_map, server, tmp_path, out, job):
+    server.set_faults("stall,after=1")
+    source = write_rows(tmp_path / "in.jsonl", rows_of(*range(8)))
+    process = spawn(source, "-o", out, "--max-batch-size", 4)
+    wait_for_rows(out, 4)
+    for options in (["--overwrite"], []):
+        refused = cli_map(source, "-o", out, *options)
+        assert refused.exit_code == 2
+        assert f"another command is writing this file: pid {process.pid} " in refused.stderr
+
+
 def test_answers_of_another_job_are_taken(cli_map, server, tmp_path, out, job):
     source = write_rows(tmp_path / "in.jsonl", rows_of(*range(20)))
     assert cli_map(source, "-o", out).exit_code == 0
@@ -487,6 +577,28 @@ def test_the_failures_name_lines_and_no_text_of_a_row(cli, cli_map, tmp_path, ou
     assert "secret" not in told
 
 
+def test_an_input_that_breaks_keeps_the_answers_before(cli_map, server, tmp_path, out, job):
+    whole = gzip.compress("".join(json.dumps(row) + "\n" for row in rows_of(*range(20000))).encode())
+    source = tmp_path / "in.jsonl.gz"
+    source.write_bytes(whole[:-2000])
+    options = ["--price", "0/1000000", "--max-cost", 300]
+    stopped = cli_map(source, "-o", out, *options, "--max-batch-size", 4)
+    assert stopped.exit_code in (1, 3), stopped.stderr
+    assert "Traceback" not in stopped.stderr
+    source.write_bytes(whole)
+    assert cli_map(source, "-o", out, "--resume").exit_code == 0
+    check_rows(out, range(20000))
+    assert counts_of(job)[4] >= 100
+
+
+def test_a_dedupe_counts_rows_of_the_journal_as_reused(cli_map, tmp_path, out, job):
+    source = write_rows(tmp_path / "in.jsonl", [{"text": f"text {number % 4}"} for number in range(12)])
+    assert cli_map(source, "-o", out, "--dedupe").exit_code == 0
+    assert counts_of(job) == (12, 12, 0, 0, 0)
+    assert cli_map(source, "-o", out, "--dedupe", "--resume").exit_code == 0
+    assert counts_of(job) == (12, 0, 0, 0, 12)
+
+
 def test_a_job_may_move_with_its_files(cli, cli_map, tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -506,7 +618,7 @@ def test_a_job_that_is_not_finished_is_published_and_goes_on(killed, cli, cli_ma
     published = cli("job", "publish", job)
     assert published.exit_code == 0, published.stderr
     assert "not in the journal, and left out: " in published.stderr
-    assert "the same command with --resume goes on with its answers" in published.stderr
+    assert "the map with --resume goes on with its answers" in published.stderr
     rows = read_rows(out)
     assert 150 <= len(rows) < 600
     assert server.requests == sent
@@ -532,7 +644,16 @@ def test_a_job_is_removed_and_an_unfinished_one_only_by_force(killed, cli, cli_m
 def test_what_is_no_job_is_named(cli, tmp_path, command):
     refused = cli("job", command, tmp_path / "missing")
     assert refused.exit_code == 2
-    assert f"{tmp_path / 'missing'}: there is no job" in refused.stderr
+    assert f"{tmp_path / 'missing'}: there is no job's folder; it is beside its output" in refused.stderr
+
+
+def test_the_output_of_a_job_is_answered_with_its_folder(cli, cli_map, tmp_path, out, job):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(0))
+    assert cli_map(source, "-o", out).exit_code == 0
+    assert f"{out}: there is no job's folder; {job} is one" in cli("job", "status", out).stderr
+    refused = cli_map(source, "-o", tmp_path / "other.jsonl", "--reuse", out)
+    assert f"--reuse: {out} is no job's folder; {job} is one" in refused.stderr
+    assert cli_map(source, "-o", out, "--resume", "--dry-run").exit_code == 0
 
 
 def test_damaged_settings_are_named(cli, cli_map, tmp_path, out, job):

@@ -16,6 +16,7 @@ from batchclient.jobs.statuses import Status
 FOLDER = Path(__file__).parents[2] / "examples" / "kubernetes"
 FILES = sorted(FOLDER.glob("*.yaml"))
 SERVERS = ["vllm", "tgi"]
+JOBS = ["job", "shards"]
 VERSIONS = ["1.30", kubernetes_validate.latest_version()]
 
 
@@ -34,7 +35,7 @@ def container(path: Path, kind: str) -> dict[str, Any]:
 
 
 def test_there_are_the_manifests_that_the_docs_speak_of() -> None:
-    assert [path.name for path in FILES] == ["job.yaml", "tgi.yaml", "vllm.yaml"]
+    assert [path.name for path in FILES] == ["job.yaml", "shards.yaml", "tgi.yaml", "vllm.yaml"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -101,21 +102,57 @@ def test_tgi_has_the_guides_settings() -> None:
     assert variables["WAITING_SERVED_RATIO"] == "1.2"
 
 
-def test_the_job_knows_the_exit_statuses() -> None:
-    spec = one(FOLDER / "job.yaml", "Job")["spec"]
-    actions = {
-        status: rule["action"]
-        for rule in spec["podFailurePolicy"]["rules"]
-        for status in rule.get("onExitCodes", {}).get("values", [])
-    }
-    assert actions == {Status.FAILED: "FailJob", Status.USAGE: "FailJob", Status.NO_SERVER: "Ignore"}
+@pytest.mark.parametrize(
+    ("name", "failed"), [("job", {Status.FAILED: "FailJob"}), ("shards", {Status.FAILED: "FailIndex"})], ids=JOBS
+)
+def test_a_job_knows_the_exit_statuses(name: str, failed: dict[int, str]) -> None:
+    spec = one(FOLDER / f"{name}.yaml", "Job")["spec"]
+    rules = spec["podFailurePolicy"]["rules"]
+    actions = {status: rule["action"] for rule in rules for status in rule.get("onExitCodes", {}).get("values", [])}
+    assert actions == failed | {Status.USAGE: "FailJob", Status.NO_SERVER: "Ignore"}
+    (disruption,) = [rule for rule in rules if "onPodConditions" in rule]
+    assert disruption["action"] == "Ignore"
+    assert disruption["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
     # A pod that is started again without being counted needs another end.
     assert spec["activeDeadlineSeconds"]
     assert spec["template"]["spec"]["restartPolicy"] == "Never"
+    assert spec["backoffLimitPerIndex" if name == "shards" else "backoffLimit"] > 0
 
 
-def test_the_job_calls_the_service_with_options_that_the_client_has() -> None:
-    arguments = container(FOLDER / "job.yaml", "Job")["args"]
+@pytest.mark.parametrize("name", JOBS)
+def test_another_pod_goes_on_from_the_files_of_the_one_before(name: str) -> None:
+    path = FOLDER / f"{name}.yaml"
+    arguments = container(path, "Job")["args"]
+    assert "--resume" in arguments
+    output = Path(arguments[arguments.index("--output") + 1])
+    mounts = {mount["mountPath"]: mount["name"] for mount in container(path, "Job")["volumeMounts"]}
+    volumes = {each["name"]: each for each in one(path, "Job")["spec"]["template"]["spec"]["volumes"]}
+    # The journal is beside the output: both outlive the pod, on a disk.
+    claim = one(FOLDER / "job.yaml", "PersistentVolumeClaim")
+    assert volumes[mounts[str(output.parent)]]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
+
+
+def test_the_parts_are_those_of_the_indices() -> None:
+    spec = one(FOLDER / "shards.yaml", "Job")["spec"]
+    assert spec["completionMode"] == "Indexed"
+    assert spec["completions"] == spec["parallelism"]
+    arguments = container(FOLDER / "shards.yaml", "Job")["args"]
+    assert arguments[arguments.index("--shard") + 1] == f"$(JOB_COMPLETION_INDEX)/{spec['completions']}"
+    served = container(FOLDER / "vllm.yaml", "Deployment")["args"]
+    together = int(arguments[arguments.index("--concurrency") + 1]) * spec["parallelism"]
+    assert together <= int(served[served.index("--max-num-seqs") + 1])
+    pod = spec["template"]
+    (rule,) = pod["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert rule["labelSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_job_calls_the_service_with_options_that_the_client_has(name: str) -> None:
+    # Kubernetes puts the index there.
+    arguments = [
+        each.replace("$(JOB_COMPLETION_INDEX)", "0") for each in container(FOLDER / f"{name}.yaml", "Job")["args"]
+    ]
     service = one(FOLDER / "vllm.yaml", "Service")
     url = arguments[arguments.index("--base-url") + 1]
     assert url == f"http://{service['metadata']['name']}:{service['spec']['ports'][0]['port']}/v1"

@@ -1,11 +1,12 @@
 """Marks: what a journal says about a file, and whether the file is so."""
 
 import hashlib
+from dataclasses import replace
 
 import pytest
 
 from batchclient.errors import ConfigError
-from batchclient.jobs.marks import Mark, OutputChanged, hash_of
+from batchclient.jobs.marks import Mark, OutputChanged, hash_of, stamp_of
 from batchclient.jobs.output import Output
 from batchclient.jobs.plan import Plan, anew, plan_of
 from batchclient.journal.of_file import Coverage
@@ -14,9 +15,11 @@ ROWS = b'{"id": 1}\n{"id": 2}\n'
 COVERED = Coverage(2, b"0123456789abcdef")
 
 
-def mark_of(data=ROWS, *, replaces=False, inode=0, form="f", rows=2, failed=1):
+def mark_of(data=ROWS, *, replaces=False, inode=0, form="f", rows=2, failed=1, replaced=""):
     digest = COVERED.digest.hex()
-    return Mark(replaces, len(data), hashlib.sha256(data).hexdigest(), inode, form, rows, digest, failed)
+    return Mark(
+        replaces, len(data), hashlib.sha256(data).hexdigest(), inode, form, rows, digest, failed, replaced, "out.jsonl"
+    )
 
 
 def test_a_mark_is_read_as_it_was_written():
@@ -93,7 +96,7 @@ def test_rows_go_on_where_the_mark_says(out, part):
     assert planned(out, mark_of()) == going_on(replaces=False)
     part.write_bytes(ROWS)
     out.write_bytes(b"old")
-    assert planned(out, mark_of(replaces=True)) == going_on(replaces=True)
+    assert planned(out, mark_of(replaces=True, replaced=stamp_of(out))) == going_on(replaces=True)
 
 
 def test_a_part_that_was_renamed_is_the_output(out):
@@ -116,7 +119,19 @@ def test_an_output_that_is_gone_is_written_anew(out):
 def test_a_part_of_other_bytes_is_written_anew(out, part):
     out.write_bytes(b"old")
     part.write_bytes(b"nonsense" * 20)
-    assert planned(out, mark_of(replaces=True)) == ANEW_BESIDE
+    assert planned(out, mark_of(replaces=True, replaced=stamp_of(out))) == ANEW_BESIDE
+    part.unlink()
+    assert planned(out, mark_of(replaces=True, replaced=stamp_of(out))) == ANEW_BESIDE
+
+
+@pytest.mark.parametrize("has_part", [True, False])
+def test_an_output_that_the_job_was_not_to_replace_is_refused(out, part, has_part):
+    out.write_bytes(b"precious")
+    if has_part:
+        part.write_bytes(ROWS)
+    with pytest.raises(ConfigError, match=r"out\.jsonl"):
+        planned(out, mark_of(replaces=True, replaced="3 1"))
+    assert out.read_bytes() == b"precious"
 
 
 def test_an_output_of_other_bytes_is_refused_with_the_way_out(out):
@@ -125,6 +140,15 @@ def test_an_output_of_other_bytes_is_refused_with_the_way_out(out):
         ConfigError, match=r"was changed .*; `batchclient job publish JOB` writes it anew from the jour"
     ):
         planned(out, mark_of())
+
+
+def test_an_output_of_another_name_is_refused_with_the_jobs_own(out):
+    out.write_bytes(b"X" + ROWS)
+    other = replace(mark_of(), name="other.jsonl")
+    with pytest.raises(ConfigError, match=r"out\.jsonl is not the output of JOB, which is other\.jsonl$"):
+        planned(out, other)
+    out.write_bytes(ROWS)
+    assert planned(out, other) == going_on(replaces=False)
 
 
 def test_an_output_that_the_job_has_not_written_is_refused(out):

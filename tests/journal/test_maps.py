@@ -138,7 +138,7 @@ async def test_a_moved_server_and_another_key_change_nothing(path):
 async def test_another_template_or_parameter_is_refused_with_the_number_of_rows(path, changed):
     await run_job(texts(30), path)
     server = ScriptedTransport()
-    with pytest.raises(ConfigError, match=r"its 30 rows would run again; accept_changed=True runs them") as refused:
+    with pytest.raises(ConfigError, match=r"up to 30 rows would run again; accept_changed=True runs them") as refused:
         await run_job(texts(30), path, resume=True, server=server, **changed)
     assert refused.value.field == "accept_changed" and server.sent == []
     rows, server = await run_job(texts(30), path, resume=True, accept_changed=True, **changed)

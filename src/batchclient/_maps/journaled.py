@@ -182,7 +182,7 @@ class Journaled:
 
     def _note(self, name: str, value: str) -> None:
         if self._writer is not None and not self._is_over:
-            self._writer.note(name, value, self._on_trouble)
+            self._writer.note(name, value, self._on_written, self._on_trouble)
 
     def _on_opened(self, refusal: BatchClientError | None) -> None:
         assert self._opened is not None
@@ -343,13 +343,19 @@ class Journaled:
 
     def _on_committed(self, rows: list[_Row]) -> None:
         self._commits -= 1
+        owner = self.owner()
+        if owner is not None:
+            for row in rows:
+                owner._hand_out(row)
+        self._on_written()
+
+    def _on_written(self) -> None:
+        """End the trouble, whichever task has ended it, and let documents be read again."""
         if self._trouble:
             _log.warning("the journal %s can be written again", self._journal.path)
             self._trouble = ""
         owner = self.owner()
         if owner is not None:
-            for row in rows:
-                owner._hand_out(row)
             owner._wake()
 
     def _on_trouble(self, reason: str) -> None:

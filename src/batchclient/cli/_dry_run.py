@@ -5,7 +5,7 @@ Rules:
   256 texts to tokenize. Nothing is generated, and no output is opened.
 - The longest prompts are counted one by one, since they are the ones that may not fit. The others
   are estimated from a random part, by their bytes.
-- Memory does not grow with the rows, but for 16 to 32 bytes a row that find the duplicates.
+- Memory does not grow with the rows, but for 7 to 13 bytes a row that find the duplicates.
 """
 
 from __future__ import annotations

@@ -12,16 +12,14 @@ Rules:
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
 import platform
 import re
-import shutil
 import sqlite3
-import stat
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -31,11 +29,12 @@ from typing import TYPE_CHECKING, Any
 from batchclient import __version__
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._refusal import Refusal
-from batchclient.errors import ConfigError, JournalFailed
+from batchclient.errors import ConfigError
 from batchclient.jobs import BadRow
-from batchclient.jobs.folder import JobFolder, JobState
-from batchclient.jobs.marks import NAME, Mark
+from batchclient.jobs.folder import JobFolder, JobState, file_error, folder_of, may_be_file
+from batchclient.jobs.marks import NAME, Mark, stamp_of
 from batchclient.jobs.output import Output, reason_of
+from batchclient.jobs.owner import Owner, is_locked, lock_of
 from batchclient.jobs.plan import Plan, anew, plan_of
 from batchclient.journal import Journal
 from batchclient.journal.of_file import Coverage, FileJournal
@@ -44,30 +43,9 @@ if TYPE_CHECKING:
     from batchclient.cli._tally import Tally
     from batchclient.jobs.writer import Writer
 
-__all__ = ["Durable", "durable_of", "folder_of"]
+__all__ = ["Durable", "durable_of"]
 
-_VARIABLE = "BATCHCLIENT_JOURNAL_DIR"
-_CHUNK_BYTES = 1024 * 1024
 _DOCUMENT = re.compile(r"^document \d+: ")
-_OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
-
-
-def folder_of(output: str, journal: str | None) -> JobFolder:
-    """Return the folder of a job.
-
-    Args:
-        output: the path of ``OUT``.
-        journal: as given with ``--journal``.
-    """
-    if journal is not None:
-        return JobFolder(Path(journal))
-    place = Path(os.path.realpath(output))
-    folder = os.environ.get(_VARIABLE)
-    if not folder:
-        return JobFolder(place.with_name(f"{place.name}.job"))
-    # Outputs of one name in several folders have a journal each.
-    named = hashlib.sha256(os.fsencode(place)).hexdigest()[:8]
-    return JobFolder(Path(folder) / f"{place.name}-{named}.job")
 
 
 def durable_of(options: MapOptions) -> Durable | None:
@@ -77,7 +55,7 @@ def durable_of(options: MapOptions) -> Durable | None:
         Refusal: the options do not go together, or there is a job that they would lose.
     """
     kept = options.kept
-    is_file = options.output != "-" and _may_be_file(options.output)
+    is_file = options.output != "-" and may_be_file(options.output)
     if kept.no_journal or not options.output or not (is_file or kept.journal is not None):
         for option, given in (("--resume", kept.resume), ("--journal", kept.journal is not None)):
             if given and kept.no_journal:
@@ -114,11 +92,15 @@ class Durable:
         self._kept = options.kept
         self._state: JobState | None = None
         self._is_new = True
+        self._replaces = False
+        self._is_spooled = False
+        self._spooled: Path | None = None
         self._output: Output
         self._journal: FileJournal
         self._tally: Tally | None = None
         self._is_marking = False
         self._inode = 0
+        self._replaced = ""
         self._missing: int | None = None
         self._last: Mark
         """The latest mark, which the journal may not have yet."""
@@ -148,9 +130,11 @@ class Durable:
             return
         if not state.rows:
             return
+        self._replaces = True
         name, out = self.folder.path, self._options.output
         rows = f"{state.answered:,} {'answer' if state.answered == 1 else 'answers'}"
         if not self.folder.is_finished:
+            self._refuse_running()
             if self._options.overwrite:
                 raise Refusal(
                     f"--overwrite: {name} has {rows} of an unfinished job; --resume goes on with it, "
@@ -166,6 +150,17 @@ class Durable:
                 "--overwrite begins anew"
             )
 
+    def _refuse_running(self) -> None:
+        """Refuse by name where another command is at work: its job is no unfinished one.
+
+        Raises:
+            ConfigError: it is.
+        """
+        if self._options.output != "-" and self._options.output:
+            place = Path(os.path.realpath(self._options.output))
+            if is_locked(lock_of(place)):
+                Owner(lock_of(place), self._options.output).release()
+
     def place(self, output: Output) -> None:
         """Find out where the output goes on. Nothing is changed.
 
@@ -179,7 +174,8 @@ class Durable:
         if state is None:
             plan = Plan(replaces=self._options.overwrite and output.path.exists())
         elif self._kept.publish:
-            plan = anew(output)
+            # Beside the place also where there is no output: a part of one is none.
+            plan = Plan(replaces=True)
         else:
             plan = plan_of(output, state.mark, form=self._form, job=str(self.folder.path))
             if self._runs_again(state):
@@ -225,33 +221,39 @@ class Durable:
         """
         try:
             if self._state is None and self.folder.journal.exists():
-                self._aside.remove()
-                self.folder.path.rename(self._aside.path)
+                if self._replaces:
+                    self._aside.remove()
+                    self.folder.path.rename(self._aside.path)
+                else:
+                    # Killed before its first row: what it was to replace may still be aside.
+                    self.folder.remove()
             self.folder.make()
         except OSError as error:
-            raise _failed(self.folder.path, error) from None
+            raise file_error(self.folder.path, error) from None
 
-    def spool(self) -> MapOptions:
-        """Write standard input into the folder; return the options that read it from there.
+    def spool(self) -> None:
+        """Write an input that can be read once into the folder: standard input, or a pipe.
 
-        An empty standard input is none: the rows of the run before are read again.
+        Where it is empty, the rows of the run before are read again.
 
         Raises:
-            JournalFailed: the disk is full, or standard input cannot be read.
+            ConfigError: the input cannot be opened.
+            JournalFailed: the disk is full, or the input cannot be read.
         """
-        beside = self.folder.path / "input.new"
+        source = self._options.source
         try:
-            with open(beside, "wb", opener=partial(os.open, mode=0o600)) as file:
-                shutil.copyfileobj(sys.stdin.buffer, file, _CHUNK_BYTES)
-                file.flush()
-                os.fsync(file.fileno())
-            if beside.stat().st_size or not self.folder.input.exists():
-                beside.rename(self.folder.input)
-            else:
-                beside.unlink()
+            with nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb") as stream:
+                self._spooled = self.folder.spool(stream)
         except OSError as error:
-            raise _failed(beside, error) from None
-        return self._options.reading(str(self.folder.input))
+            raise ConfigError(f"{source}: {reason_of(error)}") from None
+        self._is_spooled = True
+
+    @property
+    def options(self) -> MapOptions:
+        """The job's options; a spooled input is read from its file."""
+        if not self._is_spooled:
+            return self._options
+        return self._options.reading(str(self._spooled or self.folder.input))
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments for ``stream_map``."""
@@ -282,10 +284,13 @@ class Durable:
         """
         if self._kept.publish:
             return
+        options = self._options.reading("-") if self._is_spooled else self._options
         try:
-            self.folder.write_settings(self._options.for_file(self.folder.path))
+            if self._spooled is not None:
+                self._spooled = self._spooled.rename(self.folder.input)
+            self.folder.write_settings(options.for_file(self.folder.path))
         except OSError as error:
-            raise _failed(self.folder.path, error) from error
+            raise file_error(self.folder.path, error) from error
 
     def opened(self, tally: Tally) -> None:
         """Write down where the rows go, before the first one goes there.
@@ -297,6 +302,7 @@ class Durable:
         if self._output.is_named:
             status = self._place.stat()
             self._inode = status.st_ino
+            self._replaced = stamp_of(self._output.path) if self._output.is_replaced else ""
             sha256 = self._output.sha256.hexdigest()
             self._last = self._mark_of(status.st_size, sha256, self.covered, self.failed_before)
             self._journal.note(NAME, self._last.write())
@@ -336,13 +342,21 @@ class Durable:
             rows=coverage.rows if knows else None,
             digest=coverage.digest.hex() if knows else "",
             failed=failed,
+            replaced=self._replaced,
+            name=self._output.path.name,
         )
 
     # The end ---------------------------------------------------------------------------------------------------------
 
-    def discard(self) -> None:
-        """Remove the folder of a job that could not begin."""
-        if self._is_new and self.folder.path.is_dir():
+    def discard(self, *, is_refused: bool = False) -> None:
+        """Remove the folder of a job that could not begin. A job that has begun keeps its rows.
+
+        Args:
+            is_refused: whether the job has begun, and no row was written.
+        """
+        if self._spooled is not None and self._spooled != self.folder.input:
+            self._spooled.unlink(missing_ok=True)
+        if self._is_new and (self._tally is None or is_refused) and self.folder.path.is_dir():
             try:
                 self.folder.remove()
                 if self._aside.path.is_dir():
@@ -350,11 +364,10 @@ class Durable:
             except OSError:  # it is in nobody's way: it has no row
                 return
 
-    def finish(self, source: str, *, is_whole: bool, wrote_all: bool) -> None:
+    def finish(self, *, is_whole: bool, wrote_all: bool) -> None:
         """Write down how the job ended, and put the output in its place.
 
         Args:
-            source: the name of the input.
             is_whole: whether all rows of the input are in the output.
             wrote_all: whether the output has taken all rows given to it.
 
@@ -370,36 +383,37 @@ class Durable:
         self._aside.remove()
         if not output.is_named:
             if is_whole:
-                self.folder.write_manifest(self._manifest(self._tally, source, None))
+                self.folder.write_manifest(self._manifest(self._tally, None))
             return
         if not wrote_all or not self._place.exists():
             return
-        if not is_whole and not self._kept.publish:
+        if not is_whole:
             self.folder.note(NAME, self._last.write())
             return
         failed = self._tally.failed_in_output
         size, sha256 = self._place.stat().st_size, output.sha256.hexdigest()
         mark = self._mark_of(size, sha256, self._journal.coverage, failed)
         self.folder.note(NAME, mark.write())
+        # A job that is published may be finished: its manifest is of the output that goes.
+        finished = self.folder.take_manifest() if self._kept.publish else None
         if output.is_replaced:
             output.put_in_place()
             output.choose(replaces=False)
             self.folder.note(NAME, replace(mark, replaces=False).write())
         if not self._kept.publish:
-            self.folder.write_manifest(self._manifest(self._tally, source, (size, sha256)))
-        elif self.folder.is_finished:
-            outputs = self._outputs(size, sha256)
-            self.folder.write_manifest(self.folder.manifest() | {"outputs": outputs})
+            self.folder.write_manifest(self._manifest(self._tally, (size, sha256)))
+        elif finished is not None:
+            self.folder.write_manifest(finished | {"outputs": self._outputs(size, sha256)})
 
     def _outputs(self, size: int, sha256: str) -> list[dict[str, Any]]:
         return [{"path": os.path.realpath(self._output.path), "bytes": size, "sha256": sha256}]
 
-    def _manifest(self, tally: Tally, source: str, written: tuple[int, str] | None) -> dict[str, Any]:
+    def _manifest(self, tally: Tally, written: tuple[int, str] | None) -> dict[str, Any]:
         options = self._options
         outputs = [] if written is None else self._outputs(*written)
         return {
             "version": 1,
-            "input": source if source == "-" else os.path.realpath(source),
+            "input": "-" if self._is_spooled else os.path.realpath(options.source),
             "outputs": outputs,
             "read": tally.read,
             "answered": tally.answered,
@@ -417,24 +431,15 @@ class Durable:
         }
 
 
-def _failed(path: Path, error: OSError) -> ConfigError | JournalFailed:
-    """Return the error of a file that cannot be written: the command's fault, or the disk's."""
-    if error.errno in _OF_THE_DISK:
-        return JournalFailed(f"{path} cannot be written: {reason_of(error)}")
-    return ConfigError(f"{path}: {reason_of(error)}")
-
-
-def _may_be_file(path: str) -> bool:
-    """Whether a path is a regular file's, or free."""
-    try:
-        return stat.S_ISREG(Path(path).stat().st_mode)
-    except (OSError, ValueError):
-        return True
-
-
 def _journal_in(job: str) -> Path:
     """Return the journal of another job, given as its folder or its file."""
-    return JobFolder(Path(job)).journal if Path(job).is_dir() else Path(job)
+    if Path(job).is_dir():
+        return JobFolder(Path(job)).journal
+    if Path(f"{job}.job").is_dir():
+        raise Refusal(f"--reuse: {job} is no job's folder; {job}.job is one")
+    if not Path(job).exists():
+        raise Refusal(f"--reuse: {job}: there is no job")
+    return Path(job)
 
 
 def _explain(document: Any, error: Exception) -> str:

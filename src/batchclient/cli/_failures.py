@@ -59,7 +59,7 @@ class Failures:
         for alike, count in most:
             number, message = self._examples[alike]
             shown = message if len(message) <= _LONGEST else message[:_LONGEST] + "…"
-            lines.append(f"  {count:,} {alike[0]}, such as line {number:,}: {' '.join(shown.split())}")
+            lines.append(f"  {count:,} {alike[0]}, such as line {number}: {' '.join(shown.split())}")
         others = self.total - sum(count for _, count in most)
         if others:
             lines.append(f"  {others:,} of other kinds")

@@ -28,6 +28,7 @@ from typing import Any
 from batchclient import BatchClient, MapResult, Statistics
 from batchclient.cli._cost import Cost
 from batchclient.cli._durable import Durable
+from batchclient.cli._outages import Outages
 from batchclient.cli._progress import ProgressBar, ProgressLines, Snapshot, log_to
 from batchclient.cli._refused import MOST_REFUSALS, Refused
 from batchclient.cli._rows import to_line
@@ -132,10 +133,7 @@ class Job:
         self.out_of_use: list[str] = []
         self.is_cut_off = False
         self.no_server = ""
-        self._outage_patience_s = outage_patience_s
-        self._away_since: float | None = None
-        self._repeat_s = repeat_s if repeats else None
-        self._tell_again_at: dict[int, float] = {}
+        self._outages = Outages(progress.say, patience_s=outage_patience_s, repeat_s=repeat_s if repeats else None)
         self._on_unreachable = on_unreachable
         self._on_asking = on_asking
         self.seconds = 0.0
@@ -238,9 +236,10 @@ class Job:
                 self.refused.kind or self.fault or self.journal_error is not None
             )
             await self._results.aclose()
-            if self._durable is not None and not is_complete and not self.refused.is_holding:
+            if self._durable is not None and not is_complete and not self.refused.kind:
                 # In input order a row may be missing before these: a resume cuts them off.
-                self._durable.mark(self._writer, is_last=True)
+                if not self.refused.is_holding:
+                    self._durable.mark(self._writer, is_last=True)
                 self._left = self._results.finished()
             for result in self._left:
                 self._write(result)
@@ -363,24 +362,10 @@ class Job:
         )
 
     def _watch_outages(self, statistics: Statistics) -> None:
-        """Tell of outages that last (the log tells of their beginnings and ends), and give up."""
-        now = time.monotonic()
-        endpoints = [each for each in statistics.endpoints if each.state != "leaving"]
-        away = {each.id: each.outage for each in endpoints if each.outage}
-        if self._repeat_s is not None:
-            self._tell_again_at = {id_: self._tell_again_at.get(id_, now + self._repeat_s) for id_ in away}
-            for id_, at in self._tell_again_at.items():
-                if now >= at:
-                    self._tell_again_at[id_] = now + self._repeat_s
-                    self._progress.say(away[id_])
-        if len(away) < len(endpoints):
-            self._away_since = None
-            return
-        if self._away_since is None:
-            self._away_since = now
-        if self._outage_patience_s is not None and now - self._away_since >= self._outage_patience_s:
+        no_server = self._outages.look(statistics, time.monotonic())
+        if no_server:
             if not self._is_stopped:
-                self.no_server = "; ".join(away.values())
+                self.no_server = no_server
             self._stop()
 
     # Ending ----------------------------------------------------------------------------------------------------------

@@ -125,8 +125,6 @@ def refusal_of(error: ConfigError, params: Collection[str] = (), variables: Coll
     message = _MAP.sub(lambda method: f"{method[1] or 'complete'}()", message)
     if error.field == "journal" and _LOCAL.search(message):
         message += "; --journal DIR puts the journal there, --no-journal does without"
-    for argument, option_of_it in _FLAGS.items():
-        message = message.replace(argument, option_of_it)
     message = in_options(message.replace("api_key or headers", "--api-key or --header"))
     message = _EXTRA_BODY.sub("--param extra_body='{\"\\1\": …}'", message.replace(_OTHER_CALL, "--call chat"))
     if option is None and error.field is not None and error.field in params:
@@ -147,6 +145,8 @@ def variable_of(argument: str) -> str:
 
 def in_options(message: str) -> str:
     """Replace the library's names of arguments with the options' names."""
+    for argument, option in _FLAGS.items():
+        message = message.replace(argument, option)
     return _LIBRARY_NAMES.sub(lambda name: _OPTIONS[name[0]], message)
 
 

@@ -3,7 +3,8 @@
 Rules:
 - The fault is then in the command, such as a wrong key or a parameter unknown to the server, and
   nothing is written: the first rows are held back while each is refused.
-- One row that succeeds, or fails in another way, releases them.
+- One row that succeeds, or that a server or the network fails in another way, releases them. A row
+  that makes no request says nothing about the command.
 - A file of few rows may end first. Refusals of the key and of the model are the command's fault
   also then; other refusals may be the rows' own, and are written.
 """
@@ -12,13 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from batchclient.errors import AuthenticationFailed, BadRequest, ConnectFailed, NotFound
+from batchclient.errors import AuthenticationFailed, BadRequest, ConfigError, ConnectFailed, NotFound
+from batchclient.jobs import BadRow
 
 __all__ = ["MOST_REFUSALS", "Refused"]
 
 MOST_REFUSALS = 256
 """After so many rows refused alike, and none successful, no later row would do better."""
-_HELD = (AuthenticationFailed, NotFound, BadRequest)
+_MOST_HELD = 10_000
+_UNUSABLE = (BadRow, ConfigError)
+"""These rows make no request."""
+_HELD = (AuthenticationFailed, NotFound, BadRequest, *_UNUSABLE)
 _OF_THE_COMMAND = {AuthenticationFailed.__name__, NotFound.__name__}
 """These errors tell of the key and the model."""
 _OF_EVERY_ROW = (AuthenticationFailed, NotFound, ConnectFailed)
@@ -62,7 +67,8 @@ class Refused:
         if not self._may_hold:
             return [line]
         self._held.append(line)
-        return [] if isinstance(error, _HELD) else self._release()
+        is_held = isinstance(error, _HELD) and len(self._held) < _MOST_HELD
+        return [] if is_held else self._release()
 
     def is_one_too_many(self, error: Exception | None) -> bool:
         """Whether a row's error is one refusal too many; asked for each row that is written."""
@@ -94,7 +100,8 @@ class Refused:
         Args:
             kinds: the classes of all errors of the job.
         """
-        if self._held and (self.kind or set(kinds) <= _OF_THE_COMMAND):
+        refusals = set(kinds) - {each.__name__ for each in _UNUSABLE}
+        if self._held and (self.kind or (refusals and refusals <= _OF_THE_COMMAND)):
             self.is_command = True
             self._held = []
         return self._release()

@@ -141,4 +141,4 @@ class Repeats:
         if result.document.get("id") in (None, "") and first.document.get("id") in (None, ""):
             name = f"{first.id.rpartition('-')[0]}-{number}"
         # The place is the first row's, since an error may name it.
-        return replace(result, id=name, index=first.index, answer=first.answer, error=first.error)
+        return replace(result, id=name, index=first.index, answer=first.answer, error=first.error, reused=first.reused)

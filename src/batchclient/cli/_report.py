@@ -44,19 +44,26 @@ def report(job: Job, options: MapOptions, output: Output, left: int, durable: Du
         say("Error: nothing was written: every row was refused for a reason of the command's")
     if job.signal is not None:
         summary = f"Interrupted: {summary}"
-    if durable is not None and not job.refused.is_command:
-        summary += f"\n{_of_journal(durable)}"
+    if durable is not None and durable.folder.exists:
+        summary += f"\n{_of_journal(job, options, durable)}"
     if not options.quiet and not job.reader_is_gone:
         say(summary)
 
 
-def _of_journal(durable: Durable) -> str:
+def _of_journal(job: Job, options: MapOptions, durable: Durable) -> str:
     """Return where the answers are, and how they are removed or used."""
     folder = durable.folder
     size = f"{folder.path} has {_bytes(folder.size())}"
+    if folder.is_finished and job.tally.failed_in_output:
+        return (
+            f"{size}; `batchclient job failures {folder.path}` names the failed rows, "
+            f"--resume --retry-failed all runs them again, `batchclient job rm {folder.path}` removes it"
+        )
     if folder.is_finished:
         return f"{size}; `batchclient job rm {folder.path}` removes it"
-    return f"{size}: the same command with --resume goes on with its answers"
+    instead = " instead of --overwrite" if options.overwrite else ""
+    command = "the map" if options.kept.publish else "the same command"
+    return f"{size}: {command} with --resume{instead} goes on with its answers"
 
 
 def _bytes(size: int) -> str:

@@ -149,9 +149,14 @@ def _of_usage(usage: Usage | None, *, generates: bool) -> dict[str, Any] | None:
     """Return a row's usage; an estimate is marked as one."""
     if usage is None:
         return None
-    names = ("prompt_tokens", "completion_tokens") if generates else ("prompt_tokens",)
-    marks = [f"{name}_estimated" for name in names]
-    return {name: getattr(usage, name) for name in names} | {mark: True for mark in marks if getattr(usage, mark)}
+    told: dict[str, Any] = {"prompt_tokens": usage.prompt_tokens}
+    if generates:
+        told["completion_tokens"] = usage.completion_tokens
+    if usage.prompt_tokens_estimated:
+        told["prompt_tokens_estimated"] = True
+    if generates and usage.completion_tokens_estimated:
+        told["completion_tokens_estimated"] = True
+    return told
 
 
 def _pack(vector: array[float]) -> str:

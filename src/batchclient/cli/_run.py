@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -65,13 +67,13 @@ def run_map(options: MapOptions) -> int:
             with _open(options) as source, _output(options, source) as output:
                 job = _make_job(options, source, output)
                 asyncio.run(job.run())
-                left = source.count() - job.tally.read if job.leaves_rows else 0
+                left = _left(job, source)
         else:
             job, output, left = _run_durable(options, durable)
     except ConfigError as error:
         raise refusal_of(error, options.params, server.variables) from None
     except JournalFailed as error:
-        say(f"Error: {in_options(str(error))}")
+        say(f"Error: {in_options(str(error))}; once there is room, the same command goes on")
         return Status.DISK_FULL
     except BatchClientError as error:
         # The error of a row is in the row. Here the question for the model has failed.
@@ -91,20 +93,37 @@ def _run_durable(options: MapOptions, durable: Durable) -> tuple[Job, Output, in
     Raises:
         Refusal, ConfigError, BatchClientError: the job cannot begin.
     """
-    if options.source != "-":
+    if not _is_read_once(options.source):
         with _open(options) as source, _output(options, source, continues=durable.continues) as output:
             durable.place(output)
             _make_job(options, source, output, durable)
             durable.begin()
-            return _run_until_covered(options, durable, output)
+            return _run_until_covered(durable, output)
     with _output(options, None, continues=durable.continues) as output:
         durable.place(output)
         durable.begin()
-        return _run_until_covered(durable.spool(), durable, output)
+        try:
+            durable.spool()
+        except BaseException:
+            durable.discard()
+            raise
+        return _run_until_covered(durable, output)
 
 
-def _run_until_covered(options: MapOptions, durable: Durable, output: Output) -> tuple[Job, Output, int]:
+def _is_read_once(source: str) -> bool:
+    """Whether an input is a pipe or a device. A folder, or what is not there, is refused elsewhere."""
+    if source == "-":
+        return True
+    try:
+        mode = Path(source).stat().st_mode
+    except (OSError, ValueError):
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def _run_until_covered(durable: Durable, output: Output) -> tuple[Job, Output, int]:
     while True:
+        options = durable.options
         try:
             with _open(options) as source:
                 job = _make_job(options, source, output, durable)
@@ -113,18 +132,29 @@ def _run_until_covered(options: MapOptions, durable: Durable, output: Output) ->
                 except CoverChanged:
                     durable.rewrite()
                     continue
-                left = source.count() - job.tally.read if job.leaves_rows else 0
+                left = _left(job, source)
         except BaseException:
             durable.discard()
             raise
         if job.refused.is_command:
-            durable.discard()
+            durable.discard(is_refused=True)
         else:
             try:
-                durable.finish(options.source, is_whole=job.is_whole, wrote_all=job.wrote_all)
+                durable.finish(is_whole=job.is_whole, wrote_all=job.wrote_all)
             except OSError as error:
                 job.fail_to_end(error)
         return job, output, left
+
+
+def _left(job: Job, source: Source) -> int:
+    """Return the rows that a job has left out."""
+    if not job.leaves_rows:
+        return 0
+    try:
+        return source.count() - job.tally.read
+    except OSError as error:
+        job.fault = f"the input cannot be read to its end: {reason_of(error)}"
+        return 0
 
 
 def _output(options: MapOptions, source: Source | None, *, continues: bool = False) -> Output:
@@ -277,7 +307,7 @@ def _repeats(options: MapOptions, source: Source, prompt_of: Callable[[Row], Any
 def _dry_run(options: MapOptions, source: Source) -> int:
     if options.output != "-":
         # The report may go anywhere, and rows go where the job's may.
-        with _output(options, source):
+        with _output(options, source, continues=options.kept.resume):
             pass
     options.client.update(detect=True, server_metrics=False)
     client, prompt_of = _begin(options, source)

@@ -136,7 +136,9 @@ def rm(job: _Job, *, force: Annotated[bool, typer.Option("--force", help="Also a
 def _folder(path: str, *, must_be_whole: bool = True) -> JobFolder:
     folder = JobFolder(Path(path))
     if not folder.journal.exists() and not (folder.path / "job.json").exists():
-        raise Refusal(f"{path}: there is no job; the folder of a job is beside its output, such as OUT.job")
+        beside = f"{path}.job"
+        such = f"{beside} is one" if JobFolder(Path(beside)).exists else "it is beside its output, such as OUT.job"
+        raise Refusal(f"{path}: there is no job's folder; {such}")
     if must_be_whole and not folder.exists:
         raise Refusal(f"{path}: the job has no row yet")
     return folder

@@ -15,15 +15,18 @@ Rules:
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
 import sqlite3
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from batchclient.errors import ConfigError, JournalFailed
 from batchclient.jobs.marks import NAME, Mark
@@ -32,12 +35,16 @@ from batchclient.journal.file import JournalFile, Line
 from batchclient.journal.place import Lock
 from batchclient.journal.records import ANSWERED, FAILED, MAY_BE_TRIED, check, fields_in
 
-__all__ = ["JobFolder", "JobState"]
+__all__ = ["JobFolder", "JobState", "file_error", "folder_of", "may_be_file"]
 
 _JOURNAL = "journal.sqlite"
 _SETTINGS = "job.json"
 _MANIFEST = "done.json"
 _INPUT = "input"
+_VARIABLE = "BATCHCLIENT_JOURNAL_DIR"
+_OWN = frozenset({_JOURNAL, f"{_JOURNAL}.lock", _SETTINGS, _MANIFEST, _INPUT})
+_CHUNK_BYTES = 1024 * 1024
+_OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
 _TAIL_ROWS = 10_000
 """The rows whose checksums are compared when a job goes on: those that the last commits wrote."""
 
@@ -68,6 +75,39 @@ class JobState:
     def rows(self) -> int:
         """All rows of the journal."""
         return self.answered + self.failed + self.may_be_tried
+
+
+def folder_of(output: str, journal: str | None) -> JobFolder:
+    """Return the folder of a job.
+
+    Args:
+        output: the path of ``OUT``.
+        journal: as given with ``--journal``.
+    """
+    if journal is not None:
+        return JobFolder(Path(journal))
+    place = Path(os.path.realpath(output))
+    folder = os.environ.get(_VARIABLE)
+    if not folder:
+        return JobFolder(place.with_name(f"{place.name}.job"))
+    # Outputs of one name in several folders have a journal each.
+    named = hashlib.sha256(os.fsencode(place)).hexdigest()[:8]
+    return JobFolder(Path(folder) / f"{place.name}-{named}.job")
+
+
+def may_be_file(path: str) -> bool:
+    """Whether a path is a regular file's, or free."""
+    try:
+        return stat.S_ISREG(Path(path).stat().st_mode)
+    except (OSError, ValueError):
+        return True
+
+
+def file_error(path: Path, error: OSError) -> ConfigError | JournalFailed:
+    """Return the error of a file that cannot be written: the command's fault, or the disk's."""
+    if error.errno in _OF_THE_DISK:
+        return JournalFailed(f"{path} cannot be written: {reason_of(error)}")
+    return ConfigError(f"{path}: {reason_of(error)}")
 
 
 class JobFolder:
@@ -132,7 +172,18 @@ class JobFolder:
             ) from None
         except OSError as error:
             raise ConfigError(f"{self.path}: {reason_of(error)}") from None
+        if not self.journal.exists() and not (self.path / _SETTINGS).exists():
+            foreign = next((each.name for each in self.path.iterdir() if not self._is_own(each.name)), None)
+            if foreign is not None:
+                raise ConfigError(
+                    f"{self.path}: the job's folder belongs here, and there is a folder with other files, such as "
+                    f"{foreign}; name another folder with --journal"
+                )
         sync_folder(self.path.parent)
+
+    @staticmethod
+    def _is_own(name: str) -> bool:
+        return name.removesuffix(".new") in _OWN or name.startswith((f"{_JOURNAL}-", f"{_INPUT}-"))
 
     def state(self, *, check_tail: bool = False) -> JobState | None:
         """Read the journal, in some milliseconds, however many rows there are.
@@ -232,6 +283,29 @@ class JobFolder:
         """
         return self._read(_MANIFEST)
 
+    def spool(self, stream: IO[bytes]) -> Path | None:
+        """Write an input that can be read once into a new file of the folder; return the file.
+
+        Returns:
+            ``None`` if there was nothing to read, and the folder has an input.
+
+        Raises:
+            JournalFailed: the disk is full, or the stream cannot be read.
+        """
+        # A name of its own: nobody has locked the folder yet.
+        beside = self.path / f"{_INPUT}-{os.getpid()}"
+        try:
+            with open(beside, "wb", opener=partial(os.open, mode=0o600)) as file:
+                shutil.copyfileobj(stream, file, _CHUNK_BYTES)
+                file.flush()
+                os.fsync(file.fileno())
+            if beside.stat().st_size or not self.input.exists():
+                return beside
+            beside.unlink()
+        except OSError as error:
+            raise file_error(beside, error) from None
+        return None
+
     def write_settings(self, fields: Mapping[str, Any]) -> None:
         """Write the command's settings down; the job is no longer finished.
 
@@ -249,17 +323,38 @@ class JobFolder:
         """
         self._write(_MANIFEST, fields)
 
+    def take_manifest(self) -> dict[str, Any] | None:
+        """Remove the manifest, and return it: the job is not finished until it is written again.
+
+        Raises:
+            ConfigError: there is one that cannot be read.
+            OSError: the disk fails.
+        """
+        if not self.is_finished:
+            return None
+        fields = self.manifest()
+        (self.path / _MANIFEST).unlink()
+        sync_folder(self.path)
+        return fields
+
     def remove(self) -> None:
-        """Remove the folder with all that is in it, if it is there.
+        """Remove the job's files, and the folder, if nothing of others is in it.
 
         Raises:
             OSError: a file cannot be removed.
         """
+        if not self.path.is_dir():
+            return
         # The manifest goes last: half of a finished job is no unfinished one.
-        if self.journal.exists():
-            self.journal.unlink()
-        if self.path.is_dir():
-            shutil.rmtree(self.path)
+        names = sorted((each.name for each in self.path.iterdir()), key=lambda name: (name == _MANIFEST, name))
+        for name in names:
+            if self._is_own(name):
+                (self.path / name).unlink(missing_ok=True)
+        try:
+            self.path.rmdir()
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
 
     def _read(self, name: str) -> dict[str, Any]:
         path = self.path / name

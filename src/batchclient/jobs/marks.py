@@ -19,7 +19,7 @@ from typing import Any
 
 from batchclient.journal.of_file import Coverage
 
-__all__ = ["NAME", "Mark", "OutputChanged", "hash_of"]
+__all__ = ["NAME", "Mark", "OutputChanged", "hash_of", "stamp_of"]
 
 NAME = "output"
 """Of the journal's fact that is the mark."""
@@ -43,6 +43,8 @@ class Mark:
         rows: the rows of the input that are in the file, from the first; ``None``: not known.
         digest: of these rows, as hexadecimal digits (``Coverage``).
         failed: rows among them that failed.
+        replaced: the stamp of the ``OUT`` that is to be replaced (``stamp_of``).
+        name: of ``OUT``, without its folder.
     """
 
     replaces: bool
@@ -53,6 +55,8 @@ class Mark:
     rows: int | None = None
     digest: str = ""
     failed: int = 0
+    replaced: str = ""
+    name: str = ""
 
     @classmethod
     def read(cls, text: object) -> Mark | None:
@@ -87,6 +91,15 @@ class Mark:
         if found.hexdigest() != self.sha256:
             raise OutputChanged(f"was changed within the first {self.size:,} bytes, which the job had written")
         return found
+
+
+def stamp_of(path: Path) -> str:
+    """Return what tells a file that nobody has written since: size and time; ``""`` without one."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return ""
+    return f"{status.st_size} {status.st_mtime_ns}"
 
 
 def hash_of(path: Path, size: int) -> Any:

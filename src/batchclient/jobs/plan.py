@@ -3,7 +3,8 @@
 Rules:
 - The output goes on where the journal's mark says, if the file is as the mark says.
 - ``OUT`` that somebody has changed is refused. ``OUT.part`` is the job's own, and is written anew.
-- A file that the job has not written is never cut and never replaced.
+- A file that the job has not written is never cut. It is replaced only if it is the one that the
+  job was to replace from the beginning.
 - Where there is an ``OUT``, rows that are written anew go to ``OUT.part``.
 """
 
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from batchclient.errors import ConfigError
-from batchclient.jobs.marks import Mark, OutputChanged
+from batchclient.jobs.marks import Mark, OutputChanged, stamp_of
 from batchclient.jobs.output import Output
 from batchclient.journal.of_file import Coverage
 
@@ -67,17 +68,21 @@ def plan_of(output: Output, mark: Mark | None, *, form: str, job: str) -> Plan:
         if output.path.exists() and output.path.stat().st_size:
             raise ConfigError(f"{output.name}: the file exists, and {job} has not written it; move it away")
         return anew(output)
-    where = output.part if mark.replaces else output.path
-    if mark.replaces and not where.exists():
-        # Renamed, and killed before the journal said so.
-        where = output.path
+    is_renamed = mark.replaces and not output.part.exists()
+    # Renamed, and killed before the journal said so: the part is the output.
+    where = output.part if mark.replaces and not is_renamed else output.path
+    is_old = stamp_of(output.path) in ("", mark.replaced)
+    if mark.replaces and not is_renamed and not is_old:
+        raise ConfigError(f"{output.name}: the file is not the one that {job} was to replace; move it away")
     try:
         found = mark.check(where)
     except FileNotFoundError:
         return anew(output)
     except OutputChanged as error:
-        if mark.replaces:
+        if mark.replaces and is_old:
             return anew(output)
+        if mark.name != output.path.name:
+            raise ConfigError(f"{output.name} is not the output of {job}, which is {mark.name}") from None
         advice = f"`batchclient job publish {job}` writes it anew from the journal"
         raise ConfigError(f"{output.name} {error}; {advice}") from None
     if mark.covered is None or mark.form != form:

@@ -129,9 +129,9 @@ class Writer:
         """Commit a group: told is the commit, and before it each refusal of the disk that is waited out."""
         self._tasks.put(partial(self._write, lambda: self._file.commit(records), on_committed, on_trouble))
 
-    def note(self, name: str, value: str, on_trouble: Callable[[str], None]) -> None:
-        """Write a fact about the job, in turn with the commits."""
-        self._tasks.put(partial(self._write, lambda: self._file.set_meta([(name, value)]), None, on_trouble))
+    def note(self, name: str, value: str, on_written: Callable[[], None], on_trouble: Callable[[str], None]) -> None:
+        """Write a fact about the job, in turn with the commits, and tell as ``commit`` does."""
+        self._tasks.put(partial(self._write, lambda: self._file.set_meta([(name, value)]), on_written, on_trouble))
 
     def close(self, on_closed: Callable[[], None] | None = None) -> None:
         """Commit what was given, close the file, end the thread. From any thread, and from finalizers."""
@@ -210,8 +210,8 @@ class Writer:
             then = file.meta("model")
             changed = "the template or the parameters" if then == job.model else f"the model ({then}, now {job.model})"
             message = (
-                f"{changed} differ{'s' * (then != job.model)} from the journal's ({path}): its {file.count():,} rows"
-                " would run again; accept_changed=True runs them"
+                f"{changed} differ{'s' * (then != job.model)} from the journal's ({path}): up to {file.count():,} rows"
+                " would run again; accept_changed=True runs them, and another output leaves these as they are"
             )
             raise ConfigError(message, field="accept_changed")
         facts: dict[str, str | int] = {"config": job.config, "config_version": CONFIG_VERSION, "model": job.model}
@@ -234,7 +234,7 @@ class Writer:
         self._tell(partial(on_found, kept))
 
     def _write(
-        self, write: Callable[[], None], on_written: Callable[[], None] | None, on_trouble: Callable[[str], None]
+        self, write: Callable[[], None], on_written: Callable[[], None], on_trouble: Callable[[str], None]
     ) -> None:
         since: float | None = None
         while not self._has_failed:
@@ -250,8 +250,7 @@ class Writer:
                     continue
                 self._fail(self._failed(error, waited_s))
             else:
-                if on_written is not None:
-                    self._tell(on_written)
+                self._tell(on_written)
                 return
 
     def _fail(self, error: JournalFailed) -> None:

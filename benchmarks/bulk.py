@@ -1,0 +1,237 @@
+"""A durable job of millions of rows: its rate at the end, its memory, and the cost of a resume.
+
+    python benchmarks/bulk.py                                    # 2,000,000 rows, command and map
+    python benchmarks/bulk.py --rows 200000 --arms command --check
+
+The arm ``command`` is ``batchclient map IN -o OUT``, the arm ``map`` is ``stream_map(journal=…)``.
+Each is a process of its own beside an instant server with answers of some 1 KB. The job's rate is
+that of its last tenth. Its memory is flat if the resident memory grows little after the first
+tenth. Then the finished job runs again: the server must see no request.
+
+The output of the command is read at the end: each row is there once, with its own answer.
+
+The bars: 20,000 rows/s in the last tenth, 20 MiB of growth; a resume of a million rows in 15 s and
+150 MiB without a request. ``--resume`` tells how many rows the resumed job has, as another job of
+the command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from _common import instant_server, machine, machine_line, server_counts, table, write_results
+from journal import PAD, check, documents, memory_mib
+
+from batchclient import BatchClient
+
+BARS = {"last_rows_per_s": 20_000.0, "growth_mib": 20.0, "resume_s": 15.0, "resume_mib": 150.0}
+AT_LEAST = ("last_rows_per_s",)
+SHARES = 10
+"""Parts of a job: the rate is the last one's, and memory grows from the end of the first."""
+
+
+def shares_of(samples: Sequence[tuple[float, float, float]], rows: int) -> dict[str, Any]:
+    """Return the rate and the memory by parts of the job, from samples of rows, seconds and MiB."""
+    marks = []
+    for share in range(1, SHARES + 1):
+        at = next((sample for sample in samples if sample[0] >= rows * share / SHARES), samples[-1])
+        marks.append({"rows": at[0], "s": at[1], "mib": at[2]})
+    (near, last), first = marks[-2:], marks[0]
+    after = [mib for done, _, mib in samples if done >= first["rows"]]
+    return {
+        "marks": marks,
+        "rows_per_s": rows / last["s"],
+        "last_rows_per_s": (last["rows"] - near["rows"]) / (last["s"] - near["s"]),
+        "growth_mib": max(after) - first["mib"],
+        "peak_mib": max(mib for _, _, mib in samples),
+    }
+
+
+# The map, in a process of its own -----------------------------------------------------------------
+
+
+async def run_map(base_url: str, rows: int, journal: str) -> dict[str, Any]:
+    samples: list[tuple[float, float, float]] = []
+    settings: dict[str, Any] = {"model": "instant", "dialect": "vllm", "preset": "throughput", "limit": 64}
+    async with BatchClient(base_url, **settings) as client:
+        began, done = time.perf_counter(), 0
+        async for row in client.stream_map(documents(rows), "{}", max_tokens=1, journal=journal):
+            if row.error is not None or not row.completion.text.startswith("echo:" + row.document[:16]):
+                check(row)
+            done += 1
+            if done % 10_000 == 0 or done == rows:
+                samples.append((done, time.perf_counter() - began, memory_mib()))
+    return shares_of(samples, rows)
+
+
+def map_arm(base_url: str, rows: int, folder: Path) -> dict[str, Any]:
+    given = json.dumps({"base_url": base_url, "rows": rows, "journal": str(folder / "map.sqlite")})
+    done = subprocess.run([sys.executable, __file__, "--child", given], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result | {"journal_mb": (folder / "map.sqlite").stat().st_size / 1e6}
+
+
+# The command --------------------------------------------------------------------------------------
+
+
+def command(base_url: str, source: Path, out: Path) -> list[str]:
+    options = ["--base-url", base_url, "--model", "instant", "--prompt", "{text}", "--max-tokens", "1", "--resume"]
+    options += ["--preset", "throughput", "--concurrency", "64"]
+    return [sys.executable, "-m", "batchclient", "map", str(source), "-o", str(out), *options]
+
+
+def write_input(source: Path, rows: int) -> None:
+    with source.open("w") as file:
+        for text in documents(rows):
+            file.write(json.dumps({"id": text[:16], "text": text}) + "\n")
+
+
+def resident_mib(pid: int) -> float | None:
+    """Return the memory of a process; ``None``: it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:")]
+    return int(found[0]) / 1024 if found else None
+
+
+def run_command(given: list[str], out: Path) -> tuple[list[tuple[float, float, float]], float, float]:
+    """Run the command; return samples of the output's bytes, its seconds, and its peak of memory."""
+    samples: list[tuple[float, float, float]] = []
+    began = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as told:
+        process = subprocess.Popen(given, stdout=told, stderr=told, stdin=subprocess.DEVNULL)
+        while True:
+            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            if pid:
+                break
+            mib = resident_mib(process.pid)
+            if mib is not None:
+                size = out.stat().st_size if out.exists() else 0
+                samples.append((size, time.perf_counter() - began, mib))
+            time.sleep(0.1)
+        took = time.perf_counter() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            told.seek(0)
+            raise SystemExit(f"exit status {process.returncode}:\n{told.read()[-3000:]}")
+    samples.append((out.stat().st_size, took, samples[-1][2] if samples else 0.0))
+    return samples, took, usage.ru_maxrss / 1024
+
+
+def check_output(out: Path, rows: int) -> None:
+    """Hold the output against the input: each row once, with its own answer."""
+    answered = bytearray(rows)
+    with out.open("rb") as file:
+        for line in file:
+            row = json.loads(line)
+            number = int(row["id"], 16)
+            assert row["completion"].startswith("echo:" + row["id"]), f"a wrong answer to {row['id']}"
+            assert not answered[number], f"row {row['id']} came twice"
+            answered[number] = 1
+    assert sum(answered) == rows, f"{rows - sum(answered)} rows are missing"
+
+
+def command_arm(base_url: str, rows: int, folder: Path) -> dict[str, Any]:
+    source, out = folder / f"in-{rows}.jsonl", folder / f"out-{rows}.jsonl"
+    write_input(source, rows)
+    given = command(base_url, source, out)
+    samples, took, peak = run_command(given, out)
+    check_output(out, rows)
+    # Lines are of one length, but for the place of the row in them.
+    line = out.stat().st_size / rows
+    by_rows = [(size / line, seconds, mib) for size, seconds, mib in samples]
+    result = shares_of(by_rows, rows) | {"took_s": took, "peak_mib": peak}
+    result["journal_mb"] = sum(each.stat().st_size for each in Path(f"{out}.job").iterdir()) / 1e6
+    before, content = server_counts(base_url)["requests"], (out.stat().st_size, out.stat().st_mtime_ns)
+    _, again, again_mib = run_command(given, out)
+    assert (out.stat().st_size, out.stat().st_mtime_ns)[0] == content[0], "the resume changed the output"
+    requests = server_counts(base_url)["requests"] - before
+    return result | {"resume_s": again, "resume_mib": again_mib, "requests": requests}
+
+
+# The report ---------------------------------------------------------------------------------------
+
+
+def shortfalls(result: dict[str, Any]) -> list[str]:
+    """Name the bars that are missed; the resume's is for a million rows."""
+    found = []
+    for arm, each in result.items():
+        for name, bar in BARS.items():
+            value = each.get(name)
+            if value is None or (name == "resume_s" and each["rows"] > 1_000_000):
+                continue
+            if value < bar if name in AT_LEAST else value > bar:
+                found.append(f"{arm}: {name} is {value:,.1f}, the bar is {bar:,g}")
+        if each.get("requests"):
+            found.append(f"{arm}: the resume sent {each['requests']} requests")
+    return found
+
+
+def markdown(facts: dict[str, Any], result: dict[str, Any]) -> str:
+    rows = []
+    for arm, each in result.items():
+        resume = [f"{each[name]:,.1f}" if name in each else "" for name in ("resume_s", "resume_mib", "requests")]
+        figures = (each[name] for name in ("rows_per_s", "last_rows_per_s", "growth_mib", "peak_mib", "journal_mb"))
+        rows.append(
+            [arm, f"{each['rows']:,}", *(f"{figure:,.0f}" for figure in figures), *resume, f"{each['load']:.1f}"]
+        )
+    header = (
+        "arm", "rows", "rows/s", "in the last tenth", "growth MiB", "peak MiB", "journal MB",
+        "resume s", "resume MiB", "requests", "load",
+    )  # fmt: skip
+    return "\n\n".join(["# Durable jobs of millions of rows", machine_line(facts), table(header, rows)])
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--resume", type=int, default=1_000_000, help="rows of the job that is resumed; 0: none")
+    parser.add_argument("--arms", default="command,map")
+    parser.add_argument("--folder", help="where the files lie, on a local disk: some 3.5 KB a row")
+    parser.add_argument("--check", action="store_true", help="exit status 1 if a bar is missed")
+    parser.add_argument("--name", default="bulk", help="file name of the results")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parsed()
+    if options.child:
+        print(json.dumps(asyncio.run(run_map(**json.loads(options.child)))))
+        return
+    facts = machine()
+    arms = options.arms.split(",")
+    plans = [(arm, arm_of, options.rows) for arm, arm_of in (("map", map_arm), ("command", command_arm)) if arm in arms]
+    if options.resume:
+        plans.append(("command, resumed", command_arm, options.resume))
+    result: dict[str, Any] = {}
+    for arm, arm_of, rows in plans:
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder, instant_server(pad=PAD) as base_url:
+            load = os.getloadavg()[0]
+            result[arm] = arm_of(base_url, rows, Path(folder)) | {"rows": rows, "load": load}
+            print(arm, json.dumps({key: value for key, value in result[arm].items() if key != "marks"}), flush=True)
+    text = markdown(facts, result)
+    write_results(options.name, {"machine": facts, "arms": result}, text)
+    print(text)
+    missed = shortfalls(result)
+    print("\n".join(missed) or "every bar is met")
+    if options.check and missed:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""The commands of the page about a night's job run as they stand, also when they are killed."""
+
+import csv
+import json
+import os
+import random
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from batchclient.simulator import EmbeddedServer, prompt_digest
+
+from .conftest import read_rows
+
+PAGE = Path(__file__).parents[2] / "docs/how-to/night-job.md"
+BLOCKS = re.findall(r"^```text\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+ROWS = 5000
+PIECES = [
+    "",
+    " ",
+    ",",
+    '"',
+    '""',
+    "\n",
+    "\r\n",
+    "\t",
+    ";",
+    "'",
+    "\\",
+    "a word",
+    "é",
+    "漢字",
+    "🙂",
+    "#",
+    "\u2028",
+    "=1+1",
+]
+
+
+def block(start):
+    """The one block of the page that begins so."""
+    (found,) = [each for each in BLOCKS if each.startswith(start)]
+    return found
+
+
+COMMAND, LOOP, LOOK, PARTS = map(
+    block,
+    ("batchclient map in.csv", "until batchclient map", "batchclient job status", 'batchclient map in.jsonl -o "out-{'),
+)
+REMOVE = block("batchclient job rm")
+
+
+@pytest.fixture
+def server():
+    with EmbeddedServer("instant", model="m") as running:
+        yield running
+
+
+@pytest.fixture
+def marked(cli, tmp_path):
+    """Tell how many bytes of the output the job knows of."""
+
+    def look():
+        told = cli("job", "status", tmp_path / "night/out.jsonl.job", "--json")
+        return json.loads(told.stdout)["output_bytes"] or 0 if told.exit_code == 0 else 0
+
+    return look
+
+
+@pytest.fixture
+def shell(tmp_path, server):
+    """Start a command of the page in a folder of its own."""
+    (tmp_path / "bin").mkdir()
+    command = tmp_path / "bin/batchclient"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m batchclient "$@"\n')
+    command.chmod(0o755)
+    (tmp_path / "night").mkdir()
+    started = []
+
+    def start(text):
+        process = subprocess.Popen(
+            ["bash", "-c", text.replace("http://localhost:8000/v1", server.base_url)],
+            cwd=tmp_path / "night",
+            env={**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def write_odd_rows(path, count):
+    """Write a CSV file whose texts have all that a quoted value may have; return the texts."""
+    chosen = random.Random(7)
+    # A number ends each text: an empty one would fail, and equal ones share nothing here.
+    texts = ["".join(chosen.choices(PIECES, k=6)) + f" {number}" for number in range(count)]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", "text"])
+        writer.writerows(enumerate(texts))
+    return texts
+
+
+def wait_for_more(place, process):
+    """Wait until the command is some rows further; return its place then."""
+    until, before = time.monotonic() + 30, place()
+    while (now := place()) < before + 20_000:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until, "it takes too long"
+        time.sleep(0.02)
+    return now
+
+
+def check(out, texts):
+    rows = read_rows(out)
+    assert [(row["id"], row["text"]) for row in rows] == [(str(number), text) for number, text in enumerate(texts)]
+    for row in rows:
+        assert row["completion"].startswith(prompt_digest(f"Name the language: {row['text']}")), row
+
+
+def test_a_night_with_two_kills_has_each_row_once(shell, server, marked, tmp_path):
+    night = tmp_path / "night"
+    out = night / "out.jsonl"
+    texts = write_odd_rows(night / "in.csv", ROWS)
+    server.set_faults("slow=0.2")
+    for _ in range(2):
+        process = shell(COMMAND)
+        known = wait_for_more(marked, process)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        assert known <= out.stat().st_size
+        assert out.read_bytes().count(b"\n") < ROWS
+        assert not (night / "out.jsonl.job/done.json").exists()
+    server.set_faults()
+    process = shell(COMMAND)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    check(out, texts)
+    done = json.loads((night / "out.jsonl.job/done.json").read_text())
+    assert (done["read"], done["answered"] + done["reused"], done["failed"]) == (ROWS, ROWS, 0)
+    assert done["reused"] > 0
+
+
+def test_the_loop_of_the_page_starts_a_killed_command_again(shell, server, tmp_path):
+    night = tmp_path / "night"
+    out = night / "out.jsonl"
+    texts = write_odd_rows(night / "in.csv", 1000)
+    assert "sleep 60" in LOOP
+    server.set_faults("slow=0.2")
+    process = shell(LOOP.replace("sleep 60", "sleep 0.01"))
+    wait_for_more(lambda: out.stat().st_size if out.exists() else 0, process)
+    # Whoever writes the output is named in its lock.
+    owner = (night / "out.jsonl.lock").read_text()
+    os.kill(int(re.search(r"pid (\d+)", owner)[1]), signal.SIGKILL)
+    server.set_faults()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert "Killed" in said
+    check(out, texts)
+
+
+def test_the_other_commands_of_the_page_run(cli, server, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("in.csv").write_text("id,text\n" + "".join(f"{number},row {number}\n" for number in range(20)))
+    Path("in.jsonl").write_text("".join(json.dumps({"text": f"row {number}"}) + "\n" for number in range(20)))
+    told = ""
+    for line in f"{COMMAND}{LOOK}{PARTS}{REMOVE}".replace("\\\n", "").splitlines():
+        program, *args = shlex.split(line.replace("http://localhost:8000/v1", server.base_url))
+        if program == "batchclient":
+            done = cli(*args)
+            assert done.exit_code == 0, done.stderr
+            told += done.stdout
+    assert "state: finished\n" in told
+    assert "answered: 20\n" in told
+    assert sorted(os.listdir()) == ["in.csv", "in.jsonl", "out-3.jsonl", "out-3.jsonl.job", "out.jsonl"]

@@ -1,0 +1,94 @@
+"""Jobs in states that take a second to reach: each is made once, and every test has a copy."""
+
+import shutil
+
+from tests.crashes.forms import wait_until
+from tests.crashes.jobs import Job, plain_lines
+
+__all__ = ["HELD", "KEY", "ROWS", "SECRET", "State", "States", "stopped"]
+
+KEY, SECRET = "canary-key-6f1d", "canary-header-93ab"
+ROWS, HELD = 30, 15
+"""Of ``stopped``: the rows, and the one that had no answer."""
+
+
+def stopped(make_job, server):
+    """A job that was killed: half of its rows are in the output, and all but one in the journal."""
+    server.held = (f"text {HELD}",)
+    options = ["--max-batch-size", "1", "--concurrency", "40", "--api-key", KEY, "--header", f"x-team: {SECRET}"]
+    job = make_job(plain_lines(ROWS), *options)
+    command = job.start()
+    wait_until(lambda: job.seen().answers.total() == ROWS - 1 and is_recorded(job), command)
+    command.kill()
+    server.release()
+    assert job.check_kept().answers.total() == ROWS - 1 and len(job.whole_rows()) == HELD
+    return job
+
+
+def is_recorded(job):
+    return 0 < job.seen().written_bytes == job.out.stat().st_size
+
+
+class State:
+    """A job, its files, and what its server had refused by then.
+
+    Args:
+        job: which has ended, or was killed.
+        folder: for its files.
+
+    Attributes:
+        notes: what tests have found out about it.
+    """
+
+    def __init__(self, job, folder):
+        self._made = job
+        self._saved = folder
+        self._met = set(job.server.met)
+        self.notes = {}
+        shutil.copytree(job.folder, folder)
+
+    def original(self):
+        """The job itself, in its own place, with the files of the beginning."""
+        self._made.server.met |= self._met
+        self.restore(self._made)
+        return self._made
+
+    def job(self, folder):
+        """A copy of the job, in a new folder."""
+        made, server = self._made, self._made.server
+        server.met |= self._met
+        job = Job(folder, server, made.commands, made.lines, *made.options, data=made.source.read_bytes())
+        self.restore(job)
+        return job
+
+    def restore(self, job):
+        """Give a job the files of the beginning."""
+        shutil.rmtree(job.folder)
+        shutil.copytree(self._saved, job.folder)
+
+
+class States:
+    """The states made so far.
+
+    Args:
+        folder: for their files.
+        server, commands: of their jobs.
+    """
+
+    def __init__(self, folder, server, commands):
+        self._folder = folder
+        self._server = server
+        self._commands = commands
+        self._states = {}
+
+    def get(self, make):
+        """The state that a function makes of ``(make_job, server)``."""
+        if make not in self._states:
+            place = self._folder / f"{make.__module__}.{make.__name__}"
+            place.mkdir()
+            job = make(
+                lambda lines, *options: Job(place / "job", self._server, self._commands, lines, *options), self._server
+            )
+            self._states[make] = State(job, place / "saved")
+            self._server.reset()
+        return self._states[make]
