@@ -45,7 +45,6 @@ from batchclient._maps.reader import SLICE_S, read_documents, stop_reading
 from batchclient._maps.row import Finish, Row, leave, own_id_of
 from batchclient._shell.runner import Runner
 from batchclient.errors import AnswerInvalid, ClientClosed, ConfigError
-from batchclient.journal.of_file import CoverChanged
 from batchclient.types import AnswerT, MapResult
 
 if TYPE_CHECKING:
@@ -399,7 +398,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             document = self._next_document()
             if document is _END:
                 if self.source_error is None:
-                    raise CoverChanged
+                    self._journaled.on_short()
                 return
             row = Row(self._weakly, self._read, document)
             try:

@@ -506,8 +506,51 @@ def test_publishing_that_is_ended_leaves_the_output_as_it_is(cli, cli_map, tmp_p
     assert cli("job", "publish", job).exit_code == 143
     assert (out.read_bytes(), manifest_of(job)) == before
     monkeypatch.undo()
-    assert cli_map(source, "-o", out, "--resume").exit_code == 0
+    done = cli_map(source, "-o", out, "--resume")
+    assert done.exit_code == 0, done.stderr
     check_rows(out, range(2000))
+
+
+def test_two_jobs_of_one_folder_are_told_apart(spawn, cli_map, server, tmp_path, out):
+    server.set_faults("stall")
+    source = write_rows(tmp_path / "in.jsonl", rows_of(0))
+    process = spawn(source, "-o", out, "--journal", tmp_path / "kept")
+    while not (tmp_path / "kept" / "job.json").exists():
+        time.sleep(0.01)
+    refused = cli_map(source, "-o", tmp_path / "other.jsonl", "--journal", tmp_path / "kept")
+    assert refused.exit_code == 2
+    assert f"another command is writing this file: pid {process.pid} " in refused.stderr
+
+
+def test_a_replaced_job_is_not_reused_in_silence(cli_map, tmp_path, out, job):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(0))
+    assert cli_map(source, "-o", out).exit_code == 0
+    refused = cli_map(source, "-o", out, "--overwrite", "--reuse", job)
+    assert refused.exit_code == 2
+    assert f"--reuse: {job} is this job's own folder" in refused.stderr
+    assert counts_of(job)[1] == 1
+
+
+def test_an_output_that_others_replace_meanwhile_has_no_manifest(spawn, server, cli_map, tmp_path, out, job):
+    server.set_faults("stall,after=1")
+    source = write_rows(tmp_path / "in.jsonl", rows_of(*range(8)))
+    process = spawn(source, "-o", out, "--max-batch-size", 4, "--timeout", 3)
+    wait_for_rows(out, 4)
+    out.unlink()
+    out.write_text("other")
+    _, stderr = process.communicate()
+    assert process.returncode == 4
+    assert b"the file was moved or replaced while the job ran" in stderr
+    assert not (job / "done.json").exists()
+    assert out.read_text() == "other"
+
+
+def test_without_a_server_the_status_says_so_beside_unusable_rows(cli, tmp_path, out):
+    rows = [{"text": f"text {number}" if number % 10 else None} for number in range(1000)]
+    source = write_rows(tmp_path / "in.jsonl", rows)
+    for count in (20, 1000):
+        options = ["--base-url", "http://127.0.0.1:1/v1", "--model", "m", "--prompt", "{text}", "--first", count]
+        assert cli("map", source, "-o", out, *options, "--resume").exit_code == 5
 
 
 def test_an_overwrite_beside_a_running_job_is_refused_by_name(spawn, cli_map, server, tmp_path, out, job):
@@ -616,7 +659,7 @@ def test_a_job_that_is_not_finished_is_published_and_goes_on(killed, cli, cli_ma
     source, slowly = killed(count=150)
     sent = server.requests
     published = cli("job", "publish", job)
-    assert published.exit_code == 0, published.stderr
+    assert published.exit_code == 1
     assert "not in the journal, and left out: " in published.stderr
     assert "the map with --resume goes on with its answers" in published.stderr
     rows = read_rows(out)

@@ -59,7 +59,8 @@ class Scenario:
         """The calls of a run from that state that nothing befalls."""
         if self._begin not in self._state.notes:
             _, command, made = self.run()
-            assert command.status == 0, command.said
+            # Rows that the journal does not have are left out of what is published.
+            assert command.status in ((0, 1) if self.publishes else (0,)), command.said
             self._state.notes[self._begin] = made
         return self._state.notes[self._begin]
 
@@ -175,12 +176,13 @@ def meet(scenario, how, error, point):
     elif error == errno.EIO and (call.call, call.file) in NOT_TO_BE_TRUSTED:
         assert command.status == 4, command.said
     elif command.status:
-        assert command.status in (1, 2, 4) and "Error" in command.said, command.said
+        is_partial = scenario.publishes and "left out: " in command.said
+        assert command.status in (1, 2, 4) and ("Error" in command.said or is_partial), command.said
     elif not scenario.publishes:
         watch.job.check_whole()
     if scenario.publishes:
         ended = watch.publish()
-        assert ended.status == 0, f"{command.said}; then {ended.said}"
+        assert ended.status in (0, 1), f"{command.said}; then {ended.said}"
     ended = watch.run()
     assert ended.status == 0, f"{command.said}; then {ended.said}"
     watch.job.check_whole()

@@ -1,6 +1,7 @@
 """Marks: what a journal says about a file, and whether the file is so."""
 
 import hashlib
+import os
 from dataclasses import replace
 
 import pytest
@@ -116,6 +117,24 @@ def test_an_output_that_is_gone_is_written_anew(out):
     assert planned(out, None) == ANEW
 
 
+def test_rows_of_others_behind_a_finished_job_are_refused(out):
+    out.write_bytes(ROWS + b'{"mine": 1}\n')
+    with Output(str(out), continues=True) as output, pytest.raises(ConfigError, match="has 12 bytes more than the job"):
+        plan_of(output, mark_of(), form="f", job="JOB", is_finished=True)
+
+
+def test_a_part_of_others_is_refused(out, part):
+    out.write_bytes(b"X")
+    part.write_bytes(b"precious")
+    with Output(str(out), continues=True) as output:
+        anew(output, mark_of()).choose(output)
+        with pytest.raises(ConfigError, match="rows go there first, and the file exists; move it away"):
+            output.open()
+        assert part.read_bytes() == b"precious"
+        anew(output, mark_of(replaces=True)).choose(output)
+        os.close(output.open())
+
+
 def test_a_part_of_other_bytes_is_written_anew(out, part):
     out.write_bytes(b"old")
     part.write_bytes(b"nonsense" * 20)
@@ -168,4 +187,4 @@ def test_a_plan_tells_the_output(out):
         assert output.sha256.hexdigest() == mark_of().sha256
         output.close(is_complete=True)
     with Output(str(out), continues=True) as output:
-        assert anew(output) == Plan(replaces=True)
+        assert anew(output, mark_of()) == Plan(replaces=True, part_is_own=False)

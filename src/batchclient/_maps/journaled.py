@@ -25,7 +25,7 @@ import anyio
 from batchclient.errors import BatchClientError, ConfigError, JournalFailed
 from batchclient.journal import Journal
 from batchclient.journal.journal import journal_of
-from batchclient.journal.of_file import FileJournal, NotKept
+from batchclient.journal.of_file import CoverChanged, FileJournal, NotKept
 
 if TYPE_CHECKING:
     from batchclient._core.messages import Request, Shape
@@ -218,6 +218,14 @@ class Journaled:
         assert self.of_file is not None
         self.of_file.skip(key, document)
         self._runner.reused += 1
+
+    def on_short(self) -> None:
+        """Take in that there are fewer documents than the output has.
+
+        Raises:
+            CoverChanged: always.
+        """
+        raise CoverChanged
 
     def key_without_request(self, document: Any, error: Exception) -> bytes | None:
         """Return the identity of a document that makes no request, if such a row has a record."""

@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -19,12 +20,12 @@ import platform
 import re
 import sqlite3
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from batchclient import __version__
 from batchclient.cli._map_options import MapOptions
@@ -101,15 +102,33 @@ class Durable:
         self._is_marking = False
         self._inode = 0
         self._replaced = ""
+        self._goes_on = False
+        self._owner: Owner | None = None
         self._missing: int | None = None
         self._last: Mark
         """The latest mark, which the journal may not have yet."""
         self._look()
 
     @property
+    def publishes(self) -> bool:
+        """Whether rows are taken from the journal alone."""
+        return self._kept.publish
+
+    @property
     def continues(self) -> bool:
         """Whether there is a job that goes on."""
         return self._state is not None
+
+    def __enter__(self) -> Self:
+        if self._kept.journal is not None:
+            # Several outputs may name one folder. The lock of an output keeps its own folder.
+            self._owner = Owner(lock_of(self.folder.path), str(self.folder.path))
+            self._look()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._owner is not None:
+            self._owner.release()
 
     def __repr__(self) -> str:
         return f"<Durable {self.folder.path}>"
@@ -127,6 +146,7 @@ class Durable:
             return
         if self._kept.resume:
             self._state, self._is_new = state, False
+            self._replaces = self.folder.replaces_another
             return
         if not state.rows:
             return
@@ -177,13 +197,15 @@ class Durable:
             # Beside the place also where there is no output: a part of one is none.
             plan = Plan(replaces=True)
         else:
-            plan = plan_of(output, state.mark, form=self._form, job=str(self.folder.path))
+            is_finished = self.folder.is_finished
+            plan = plan_of(output, state.mark, form=self._form, job=str(self.folder.path), is_finished=is_finished)
             if self._runs_again(state):
-                plan = anew(output)
+                plan = anew(output, state.mark)
         self._follow(plan)
 
     def _follow(self, plan: Plan) -> None:
         self.covered, self.failed_before = plan.covered, plan.failed
+        self._goes_on = plan.at is not None
         plan.choose(self._output)
 
     def _runs_again(self, state: JobState) -> bool:
@@ -208,7 +230,8 @@ class Durable:
 
     def rewrite(self) -> None:
         """Write all rows anew: the input has changed."""
-        self._follow(anew(self._output))
+        mark = self._last if self._state is None else self._state.mark
+        self._follow(anew(self._output, mark))
 
     # The run ---------------------------------------------------------------------------------------------------------
 
@@ -222,8 +245,7 @@ class Durable:
         try:
             if self._state is None and self.folder.journal.exists():
                 if self._replaces:
-                    self._aside.remove()
-                    self.folder.path.rename(self._aside.path)
+                    self.folder.move_to(self._aside)
                 else:
                     # Killed before its first row: what it was to replace may still be aside.
                     self.folder.remove()
@@ -259,7 +281,9 @@ class Durable:
         """Return the arguments for ``stream_map``."""
         kept, options = self._kept, self._options
         journal = Journal(
-            self.folder.journal, disk_patience_s=kept.disk_patience_s, reuse=[_journal_in(each) for each in kept.reuse]
+            self.folder.journal,
+            disk_patience_s=kept.disk_patience_s,
+            reuse=[self._journal_in(each) for each in kept.reuse],
         )
         self._journal = FileJournal(
             journal,
@@ -276,19 +300,37 @@ class Durable:
             "accept_changed": kept.accept_changed,
         }
 
+    def _journal_in(self, job: str) -> Path:
+        """Return the journal of another job, given as its folder or its file."""
+        folder = JobFolder(Path(job))
+        if folder.path.is_dir():
+            if folder.path.resolve() == self.folder.path.resolve():
+                raise Refusal(f"--reuse: {job} is this job's own folder; give --resume to go on with it")
+            return folder.journal
+        if Path(f"{job}.job").is_dir():
+            raise Refusal(f"--reuse: {job} is no job's folder; {job}.job is one")
+        if not folder.path.exists():
+            raise Refusal(f"--reuse: {job}: there is no job")
+        return folder.path
+
     def settle(self) -> None:
         """Write the settings down. The journal is open, and the output is not.
 
         Raises:
             JournalFailed: the disk is full, or fails.
         """
+        if self._output.is_named and not self._goes_on:
+            # Before the file is made: a kill between the two leaves a mark of an empty file.
+            self._replaced = stamp_of(self._output.path) if self._output.is_replaced else ""
+            self._journal.note(NAME, self._mark_of(0, hashlib.sha256().hexdigest(), Coverage(), 0).write())
         if self._kept.publish:
             return
         options = self._options.reading("-") if self._is_spooled else self._options
         try:
             if self._spooled is not None:
                 self._spooled = self._spooled.rename(self.folder.input)
-            self.folder.write_settings(options.for_file(self.folder.path))
+            settings = options.for_file(self.folder.path) | {"replaces_job": self._replaces}
+            self.folder.write_settings(settings)
         except OSError as error:
             raise file_error(self.folder.path, error) from error
 
@@ -302,7 +344,6 @@ class Durable:
         if self._output.is_named:
             status = self._place.stat()
             self._inode = status.st_ino
-            self._replaced = stamp_of(self._output.path) if self._output.is_replaced else ""
             sha256 = self._output.sha256.hexdigest()
             self._last = self._mark_of(status.st_size, sha256, self.covered, self.failed_before)
             self._journal.note(NAME, self._last.write())
@@ -374,23 +415,33 @@ class Durable:
         Raises:
             OSError: the disk is full, or fails.
         """
-        output = self._output
         if self._tally is None:
             # Ended before the output was opened.
             self.discard()
             return
-        self._missing = self._tally.missing
-        self._aside.remove()
+        self._end(self._tally, is_whole=is_whole, wrote_all=wrote_all)
+        if is_whole and self._replaces:
+            with suppress(OSError):
+                self._aside.remove()
+
+    def _end(self, tally: Tally, *, is_whole: bool, wrote_all: bool) -> None:
+        output = self._output
+        self._missing = tally.missing
         if not output.is_named:
             if is_whole:
-                self.folder.write_manifest(self._manifest(self._tally, None))
+                self.folder.write_manifest(self._manifest(tally, None))
             return
-        if not wrote_all or not self._place.exists():
+        if not wrote_all:
+            return
+        if not self._place.exists() or self._place.stat().st_ino != self._inode:
+            # An output without a row is removed where it is closed.
+            if tally.read or is_whole:
+                raise OSError(errno.ESTALE, "the file was moved or replaced while the job ran")
             return
         if not is_whole:
             self.folder.note(NAME, self._last.write())
             return
-        failed = self._tally.failed_in_output
+        failed = tally.failed_in_output
         size, sha256 = self._place.stat().st_size, output.sha256.hexdigest()
         mark = self._mark_of(size, sha256, self._journal.coverage, failed)
         self.folder.note(NAME, mark.write())
@@ -401,7 +452,7 @@ class Durable:
             output.choose(replaces=False)
             self.folder.note(NAME, replace(mark, replaces=False).write())
         if not self._kept.publish:
-            self.folder.write_manifest(self._manifest(self._tally, (size, sha256)))
+            self.folder.write_manifest(self._manifest(tally, (size, sha256)))
         elif finished is not None:
             self.folder.write_manifest(finished | {"outputs": self._outputs(size, sha256)})
 
@@ -429,17 +480,6 @@ class Durable:
                 "sqlite": sqlite3.sqlite_version,
             },
         }
-
-
-def _journal_in(job: str) -> Path:
-    """Return the journal of another job, given as its folder or its file."""
-    if Path(job).is_dir():
-        return JobFolder(Path(job)).journal
-    if Path(f"{job}.job").is_dir():
-        raise Refusal(f"--reuse: {job} is no job's folder; {job}.job is one")
-    if not Path(job).exists():
-        raise Refusal(f"--reuse: {job}: there is no job")
-    return Path(job)
 
 
 def _explain(document: Any, error: Exception) -> str:

@@ -111,6 +111,7 @@ class Job:
         tick_s: float = _TICK_S,
         mark_s: float = _MARK_S,
     ) -> None:
+        keep_going = keep_going or (durable is not None and durable.publishes)
         may_hold = durable is None or not durable.answered_before
         self.refused = Refused(refusals, keep_going=keep_going, may_hold=may_hold)
         self.tally = Tally()

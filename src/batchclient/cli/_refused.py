@@ -16,13 +16,14 @@ from collections.abc import Collection
 from batchclient.errors import AuthenticationFailed, BadRequest, ConfigError, ConnectFailed, NotFound
 from batchclient.jobs import BadRow
 
-__all__ = ["MOST_REFUSALS", "Refused"]
+__all__ = ["MOST_REFUSALS", "UNUSABLE", "Refused"]
 
 MOST_REFUSALS = 256
 """After so many rows refused alike, and none successful, no later row would do better."""
 _MOST_HELD = 10_000
 _UNUSABLE = (BadRow, ConfigError)
-"""These rows make no request."""
+UNUSABLE = frozenset(each.__name__ for each in _UNUSABLE)
+"""The errors of rows that make no request."""
 _HELD = (AuthenticationFailed, NotFound, BadRequest, *_UNUSABLE)
 _OF_THE_COMMAND = {AuthenticationFailed.__name__, NotFound.__name__}
 """These errors tell of the key and the model."""
@@ -100,7 +101,7 @@ class Refused:
         Args:
             kinds: the classes of all errors of the job.
         """
-        refusals = set(kinds) - {each.__name__ for each in _UNUSABLE}
+        refusals = set(kinds) - UNUSABLE
         if self._held and (self.kind or (refusals and refusals <= _OF_THE_COMMAND)):
             self.is_command = True
             self._held = []

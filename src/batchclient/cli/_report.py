@@ -8,6 +8,7 @@ from batchclient.cli._job import Job
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._progress import say
 from batchclient.cli._refusal import in_options
+from batchclient.cli._refused import UNUSABLE
 from batchclient.cli._servers import KEY_HINT
 from batchclient.errors import AuthenticationFailed, ConnectFailed, DeadlineExceeded
 from batchclient.jobs.output import Output, reason_of
@@ -57,7 +58,8 @@ def _of_journal(job: Job, options: MapOptions, durable: Durable) -> str:
     if folder.is_finished and job.tally.failed_in_output:
         return (
             f"{size}; `batchclient job failures {folder.path}` names the failed rows, "
-            f"--resume --retry-failed all runs them again, `batchclient job rm {folder.path}` removes it"
+            "--resume runs those again that may succeed now, --resume --retry-failed all each of them, "
+            f"`batchclient job rm {folder.path}` removes it"
         )
     if folder.is_finished:
         return f"{size}; `batchclient job rm {folder.path}` removes it"
@@ -105,9 +107,12 @@ def status_of(job: Job) -> int:
         return of_signal(job.signal)
     if job.journal_error is not None or (job.output_error is not None and not job.reader_is_gone):
         return Status.DISK_FULL
-    kinds = job.tally.failures.by_type.keys()
-    if job.no_server or (kinds and kinds <= _WITHOUT_SERVER and job.is_cut_off and not job.tally.succeeded):
+    # Rows that make no request say nothing about the servers.
+    kinds = job.tally.failures.by_type.keys() - UNUSABLE
+    without_server = bool(kinds) and kinds <= _WITHOUT_SERVER and job.is_cut_off and not job.tally.answered
+    if job.no_server or without_server or job.refused.kind == ConnectFailed.__name__:
         return Status.NO_SERVER
     if job.is_too_dear:
         return Status.STOPPED
-    return Status.FAILED if job.tally.failed_in_output or job.fault or job.reader_is_gone else Status.OK
+    is_partial = job.tally.failed_in_output or job.tally.missing or job.fault or job.reader_is_gone
+    return Status.FAILED if is_partial else Status.OK

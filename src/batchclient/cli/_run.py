@@ -69,7 +69,8 @@ def run_map(options: MapOptions) -> int:
                 asyncio.run(job.run())
                 left = _left(job, source)
         else:
-            job, output, left = _run_durable(options, durable)
+            with durable:
+                job, output, left = _run_durable(options, durable)
     except ConfigError as error:
         raise refusal_of(error, options.params, server.variables) from None
     except JournalFailed as error:
@@ -130,8 +131,9 @@ def _run_until_covered(durable: Durable, output: Output) -> tuple[Job, Output, i
                 try:
                     asyncio.run(job.run())
                 except CoverChanged:
-                    durable.rewrite()
-                    continue
+                    if job.signal is None:
+                        durable.rewrite()
+                        continue
                 left = _left(job, source)
         except BaseException:
             durable.discard()

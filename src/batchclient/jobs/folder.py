@@ -337,6 +337,31 @@ class JobFolder:
         sync_folder(self.path)
         return fields
 
+    @property
+    def replaces_another(self) -> bool:
+        """Whether the job has put another one aside, which goes when this one is finished."""
+        try:
+            return self.settings().get("replaces_job") is True
+        except ConfigError:
+            return False
+
+    def move_to(self, aside: JobFolder) -> None:
+        """Put a finished job aside.
+
+        Raises:
+            ConfigError: the place is taken, or files of others are in the folder.
+            OSError: the folder cannot be moved.
+        """
+        if aside.path.exists():
+            raise ConfigError(
+                f"{aside.path}: the job that is replaced goes there, and the place is taken; move it away"
+            )
+        foreign = next((each.name for each in self.path.iterdir() if not self._is_own(each.name)), None)
+        if foreign is not None or self.path.is_symlink():
+            what = "it is a link" if foreign is None else f"it has other files, such as {foreign}"
+            raise ConfigError(f"{self.path}: the job cannot be replaced: {what}; remove it with `batchclient job rm`")
+        self.path.rename(aside.path)
+
     def remove(self) -> None:
         """Remove the job's files, and the folder, if nothing of others is in it.
 
@@ -350,6 +375,9 @@ class JobFolder:
         for name in names:
             if self._is_own(name):
                 (self.path / name).unlink(missing_ok=True)
+        if self.path.is_symlink():
+            self.path.unlink()
+            return
         try:
             self.path.rmdir()
         except OSError as error:

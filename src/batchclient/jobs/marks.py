@@ -75,8 +75,12 @@ class Mark:
         """The rows in the file, if they are known."""
         return None if self.rows is None else Coverage(self.rows, bytes.fromhex(self.digest))
 
-    def check(self, path: Path) -> Any:
+    def check(self, path: Path, *, is_all: bool = False) -> Any:
         """Compare a file with the mark; return the hash of what the job has written, to go on with.
+
+        Args:
+            path: of the file.
+            is_all: whether nothing may be behind the mark.
 
         Raises:
             OutputChanged: the file is another one.
@@ -85,6 +89,8 @@ class Mark:
         status = path.stat()
         if status.st_size < self.size:
             raise OutputChanged(f"has {status.st_size:,} bytes, and the job had written {self.size:,}")
+        if is_all and status.st_size > self.size:
+            raise OutputChanged(f"has {status.st_size - self.size:,} bytes more than the job had written")
         if not self.size and status.st_size and status.st_ino != self.inode:
             raise OutputChanged("is a file of somebody else's")
         found = hash_of(path, self.size)

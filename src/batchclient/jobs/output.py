@@ -68,6 +68,7 @@ class Output:
         self._continues = continues
         self._at: int | None = None
         self._has_job = False
+        self._part_is_own = True
         self.sha256: hashlib._Hash = hashlib.sha256()
         self._is_complete = False
         self._mode: int | None = None
@@ -122,14 +123,16 @@ class Output:
         """Whether rows go to ``part`` first."""
         return self._part is not None
 
-    def choose(self, *, replaces: bool, at: int | None = None) -> None:
+    def choose(self, *, replaces: bool, at: int | None = None, part_is_own: bool = True) -> None:
         """Say where the rows of a job with a journal go. ``put_in_place`` ends such a job.
 
         Args:
             replaces: into ``part``, to replace the file.
             at: the offset to go on from; ``None``: the file is new.
+            part_is_own: whether a ``part`` with rows is the job's own, and may go.
         """
         self._has_job = True
+        self._part_is_own = part_is_own
         self._part = self.part if replaces else None
         self._at = at
         self.sha256 = hashlib.sha256()
@@ -263,7 +266,9 @@ class Output:
             file = os.open(part, _NEW, 0o666)
         except FileExistsError:
             # The owner may remove the rest of a command that was killed.
-            if self._owner is None or not self._owner.holds or not stat.S_ISREG(part.lstat().st_mode):
+            status = part.lstat()
+            is_own = self._part_is_own or not status.st_size
+            if self._owner is None or not self._owner.holds or not stat.S_ISREG(status.st_mode) or not is_own:
                 raise ConfigError(f"{part}: rows go there first, and the file exists; move it away") from None
             part.unlink()
             file = os.open(part, _NEW, 0o666)

@@ -127,7 +127,12 @@ class Owner:
         if fcntl is None:
             return False
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                # Somebody may just be looking whether the lock is held.
+                time.sleep(_PAUSE_S)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigError(f"{self._output}: another command is writing this file{self._who(file)}") from None
         except OSError:

@@ -31,6 +31,7 @@ class Plan:
         sha256: the hash object of what is before the offset.
         covered: the rows that are before the offset.
         failed: rows among them that failed.
+        part_is_own: whether an ``OUT.part`` with rows is the job's own, and may go.
     """
 
     replaces: bool
@@ -38,20 +39,26 @@ class Plan:
     sha256: Any = None
     covered: Coverage = field(default_factory=Coverage)
     failed: int = 0
+    part_is_own: bool = True
 
     def choose(self, output: Output) -> None:
         """Tell the output."""
-        output.choose(replaces=self.replaces, at=self.at)
+        output.choose(replaces=self.replaces, at=self.at, part_is_own=self.part_is_own)
         if self.sha256 is not None:
             output.sha256 = self.sha256
 
 
-def anew(output: Output) -> Plan:
-    """Plan to write all rows anew."""
-    return Plan(replaces=output.path.exists())
+def anew(output: Output, mark: Mark | None) -> Plan:
+    """Plan to write all rows anew.
+
+    Args:
+        output: a named file.
+        mark: the latest of the journal, if there is one.
+    """
+    return Plan(replaces=output.path.exists(), part_is_own=mark is not None and mark.replaces)
 
 
-def plan_of(output: Output, mark: Mark | None, *, form: str, job: str) -> Plan:
+def plan_of(output: Output, mark: Mark | None, *, form: str, job: str, is_finished: bool = False) -> Plan:
     """Find out where a job goes on. Nothing is changed.
 
     Args:
@@ -59,6 +66,7 @@ def plan_of(output: Output, mark: Mark | None, *, form: str, job: str) -> Plan:
         mark: of the journal, if there is one.
         form: how rows are written now.
         job: how messages name the job.
+        is_finished: whether nothing may be behind the mark, not even the beginning of a row.
 
     Raises:
         ConfigError: the output is not the one that the job has written.
@@ -67,7 +75,7 @@ def plan_of(output: Output, mark: Mark | None, *, form: str, job: str) -> Plan:
         # Killed before the first mark: the output is not there, or has no row.
         if output.path.exists() and output.path.stat().st_size:
             raise ConfigError(f"{output.name}: the file exists, and {job} has not written it; move it away")
-        return anew(output)
+        return anew(output, mark)
     is_renamed = mark.replaces and not output.part.exists()
     # Renamed, and killed before the journal said so: the part is the output.
     where = output.part if mark.replaces and not is_renamed else output.path
@@ -75,16 +83,16 @@ def plan_of(output: Output, mark: Mark | None, *, form: str, job: str) -> Plan:
     if mark.replaces and not is_renamed and not is_old:
         raise ConfigError(f"{output.name}: the file is not the one that {job} was to replace; move it away")
     try:
-        found = mark.check(where)
+        found = mark.check(where, is_all=is_finished)
     except FileNotFoundError:
-        return anew(output)
+        return anew(output, mark)
     except OutputChanged as error:
         if mark.replaces and is_old:
-            return anew(output)
+            return anew(output, mark)
         if mark.name != output.path.name:
             raise ConfigError(f"{output.name} is not the output of {job}, which is {mark.name}") from None
         advice = f"`batchclient job publish {job}` writes it anew from the journal"
         raise ConfigError(f"{output.name} {error}; {advice}") from None
     if mark.covered is None or mark.form != form:
-        return anew(output)
+        return anew(output, mark)
     return Plan(where == output.part, mark.size, found, mark.covered, mark.failed)

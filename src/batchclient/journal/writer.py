@@ -109,6 +109,7 @@ class Writer:
         self._others: list[JournalFile] = []
         self._lock: Lock | None = None
         self._has_failed = False
+        self._facts: dict[str, str | int] = {}
         self._on_closed: Callable[[], None] | None = None
         _writers.add(self)
         threading.Thread(target=self._run, name="batchclient-journal", daemon=True).start()
@@ -127,7 +128,7 @@ class Writer:
         self, records: Sequence[Record], on_committed: Callable[[], None], on_trouble: Callable[[str], None]
     ) -> None:
         """Commit a group: told is the commit, and before it each refusal of the disk that is waited out."""
-        self._tasks.put(partial(self._write, lambda: self._file.commit(records), on_committed, on_trouble))
+        self._tasks.put(partial(self._write, lambda: self._commit(records), on_committed, on_trouble))
 
     def note(self, name: str, value: str, on_written: Callable[[], None], on_trouble: Callable[[str], None]) -> None:
         """Write a fact about the job, in turn with the commits, and tell as ``commit`` does."""
@@ -218,7 +219,11 @@ class Writer:
         if not has_rows:
             facts["begun"] = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         if any(file.meta(name) != value for name, value in facts.items()):
-            file.set_meta(facts.items())
+            if has_rows:
+                # Not before the first row: until then the journal is the one of before.
+                self._facts = facts
+            else:
+                file.set_meta(facts.items())
         return has_rows
 
     def _look_up(self, pairs: Sequence[Pair], on_found: Callable[[dict[Pair, Kept]], None]) -> None:
@@ -232,6 +237,12 @@ class Writer:
                 if not is_other or kept_row.state == ANSWERED:
                     kept[pair] = kept_row
         self._tell(partial(on_found, kept))
+
+    def _commit(self, records: Sequence[Record]) -> None:
+        if self._facts:
+            self._file.set_meta(self._facts.items())
+            self._facts = {}
+        self._file.commit(records)
 
     def _write(
         self, write: Callable[[], None], on_written: Callable[[], None], on_trouble: Callable[[str], None]
