@@ -83,7 +83,7 @@ NIGHT = (
     Protection(
         "an ended publish leaves the output as it is",
         "batchclient.cli._durable",
-        "Durable.finish",
+        "Durable._end",
         "if not is_whole:\n    self.folder.note(NAME, self._last.write())\n    return",
         "pass",
         f"{_RESUME}test_publishing_that_is_ended_leaves_the_output_as_it_is",
