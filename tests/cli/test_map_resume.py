@@ -493,14 +493,21 @@ def test_a_replaced_job_stays_aside_until_the_new_one_has_a_row(spawn, cli_map, 
 
 
 def test_publishing_that_is_ended_leaves_the_output_as_it_is(cli, cli_map, tmp_path, out, job, monkeypatch):
-    source = write_rows(tmp_path / "in.jsonl", rows_of(*range(2000)))
+    source = write_rows(tmp_path / "in.jsonl", rows_of(*range(6000)))
     assert cli_map(source, "-o", out).exit_code == 0
     before = out.read_bytes(), manifest_of(job)
+    part = out.with_name("out.jsonl.part")
+
+    async def stop():
+        while not part.exists() or not part.stat().st_size:
+            await asyncio.sleep(0.001)
+        signal.raise_signal(signal.SIGTERM)
 
     class Stopped(Job):
         async def run(self):
-            asyncio.get_running_loop().call_later(0.02, signal.raise_signal, signal.SIGTERM)
+            stopping = asyncio.ensure_future(stop())
             await super().run()
+            await stopping
 
     monkeypatch.setattr(run_module, "Job", Stopped)
     assert cli("job", "publish", job).exit_code == 143
@@ -508,7 +515,7 @@ def test_publishing_that_is_ended_leaves_the_output_as_it_is(cli, cli_map, tmp_p
     monkeypatch.undo()
     done = cli_map(source, "-o", out, "--resume")
     assert done.exit_code == 0, done.stderr
-    check_rows(out, range(2000))
+    check_rows(out, range(6000))
 
 
 def test_two_jobs_of_one_folder_are_told_apart(spawn, cli_map, server, tmp_path, out):
