@@ -492,6 +492,34 @@ def test_a_replaced_job_stays_aside_until_the_new_one_has_a_row(spawn, cli_map, 
     assert json.loads((job.with_name("out.jsonl.job.old") / "done.json").read_text())["answered"] == 5
 
 
+def test_a_part_may_be_left_again_and_again(cli_map, server, tmp_path, out, job, monkeypatch):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(*range(6000)))
+    assert cli_map(source, "-o", out).exit_code == 0
+    write_rows(source, rows_of(*reversed(range(6000))))
+    part = out.with_name("out.jsonl.part")
+
+    async def stop(size):
+        while not part.exists() or part.stat().st_size <= size:
+            await asyncio.sleep(0.001)
+        signal.raise_signal(signal.SIGTERM)
+
+    class Stopped(Job):
+        async def run(self):
+            stopping = asyncio.ensure_future(stop(part.stat().st_size if part.exists() else 0))
+            await super().run()
+            stopping.cancel()
+
+    sent = server.requests
+    with monkeypatch.context() as patched:
+        patched.setattr(run_module, "Job", partial(Stopped, tick_s=0.001, mark_s=0.0))
+        for _ in range(2):
+            stopped = cli_map(source, "-o", out, "--resume")
+            assert stopped.exit_code in (143, 0), stopped.stderr
+    assert cli_map(source, "-o", out, "--resume").exit_code == 0
+    check_rows(out, reversed(range(6000)))
+    assert server.requests == sent
+
+
 def test_publishing_that_is_ended_leaves_the_output_as_it_is(cli, cli_map, tmp_path, out, job, monkeypatch):
     source = write_rows(tmp_path / "in.jsonl", rows_of(*range(6000)))
     assert cli_map(source, "-o", out).exit_code == 0

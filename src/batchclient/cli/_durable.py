@@ -319,9 +319,10 @@ class Durable:
         Raises:
             JournalFailed: the disk is full, or fails.
         """
+        if self._output.is_named and self._output.is_replaced:
+            self._replaced = stamp_of(self._output.path)
         if self._output.is_named and not self._goes_on:
             # Before the file is made: a kill between the two leaves a mark of an empty file.
-            self._replaced = stamp_of(self._output.path) if self._output.is_replaced else ""
             self._journal.note(NAME, self._mark_of(0, hashlib.sha256().hexdigest(), Coverage(), 0).write())
         if self._kept.publish:
             return
