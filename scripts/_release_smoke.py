@@ -94,6 +94,9 @@ def check_command(*, is_there: bool, version: str) -> None:
         expect(done.stdout == f"batchclient {version}\n" and done.returncode == 0, done)
         expect("simulate" in run(command, "--help").stdout, "--help names no simulate")
     else:
+        # The version needs no extra; a command does.
+        expect(done.stdout == f"batchclient {version}\n", done)
+        done = run(command, "map", "--help")
         expect(done.returncode == 2 and "pip install 'batchclient[cli]'" in done.stderr, done)
 
 
