@@ -1,0 +1,176 @@
+"""One server under measurement: what it is, and its cells, one after the other.
+
+Rules:
+- A call before the first cell finds out the model, whether answers can have a fixed length, and how
+  many tokens a word has. If the call fails, nothing is measured.
+- No prompt comes twice in a session: prompts are numbered through all cells.
+- A cell waits until the server is idle. A server that stays busy works for somebody else: the cell
+  is marked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from batchclient.bench.arrivals import Closed, Load, Poisson
+from batchclient.bench.cell import Cell, Setting, cell_of
+from batchclient.bench.generator import Times, generate
+from batchclient.bench.pages import Page, cache_hit_share, fetch_page, told
+from batchclient.bench.slo import Slo
+from batchclient.bench.strategies import Target, callers_of, open_strategy
+from batchclient.bench.workload import Workload
+from batchclient.client import InnerClient
+from batchclient.errors import BadRequest, BatchClientError, ConfigError
+from batchclient.transport import Transport
+
+__all__ = ["Session", "begin"]
+
+_IDLE_WITHIN_S = 5.0
+_LOOK_AGAIN_S = 0.25
+_FIXED_LENGTH: dict[str, Any] = {"ignore_eos": True}
+
+
+@dataclass(slots=True)
+class Session:
+    """A server, a workload, and what is asked of the cells.
+
+    Args:
+        target: the server.
+        server: its name and version; ``None``: not known.
+        workload: the calls.
+        times: the parts of a cell.
+        slos: the objectives.
+        seed: of arrivals and orders.
+        burstiness: of the arrivals of open loads.
+        cpu_s: CPU seconds of this process so far.
+    """
+
+    target: Target
+    server: str | None
+    workload: Workload
+    times: Times
+    slos: Sequence[Slo] = ()
+    seed: int = 0
+    burstiness: float = 1.0
+    cpu_s: Callable[[], float] = time.process_time
+    _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    _cells: int = 0
+
+    async def cell(self, setting: Setting, repetition: int = 0) -> Cell:
+        """Measure one setting once.
+
+        Args:
+            setting: what to measure.
+            repetition: from 0; another repetition has other arrivals.
+        """
+        before, others = await self._idle_page()
+        async with open_strategy(setting, self.target, self.workload) as opened:
+            window = await generate(
+                opened.call,
+                self._load_of(setting),
+                map(self.workload.prompt, self._numbers),
+                self.times,
+                self.seed * 1_000_003 + repetition,
+                self.cpu_s,
+            )
+            list_sizes = opened.list_sizes()
+        after = await fetch_page(self.target)
+        self._cells += 1
+        return cell_of(
+            setting,
+            repetition,
+            window,
+            self.slos,
+            list_sizes=list_sizes,
+            cache_hit_share=cache_hit_share(before, after),
+            server=told(before, after),
+            others=others,
+            prefix_reuse=bool(self.workload.prefix_reuse),
+        )
+
+    def _load_of(self, setting: Setting) -> Load:
+        if setting.rate is not None:
+            return Poisson(setting.rate, self.burstiness)
+        return Closed(callers_of(setting))
+
+    async def _idle_page(self) -> tuple[Page, bool]:
+        """Return the server's page once the server is idle, and whether it never was."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _IDLE_WITHIN_S
+        while True:
+            page = await fetch_page(self.target)
+            busy = page is not None and bool((page.running or 0) + (page.waiting or 0))
+            if not busy or loop.time() >= until:
+                return page, busy
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
+
+async def begin(
+    base_url: str,
+    workload: Workload,
+    times: Times,
+    slos: Sequence[Slo] = (),
+    *,
+    model: str | None = None,
+    api_key: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    seed: int = 0,
+    burstiness: float = 1.0,
+    transport: Callable[[str, Mapping[str, str]], Transport] | None = None,
+    cpu_s: Callable[[], float] = time.process_time,
+) -> Session:
+    """Make a first call, and return what the server's measurement needs.
+
+    Args:
+        base_url, model, api_key, headers, transport: as for ``BatchClient``.
+        workload, times, slos, seed, burstiness, cpu_s: see ``Session``.
+
+    Raises:
+        BatchClientError: the first call failed.
+    """
+    target = Target(base_url, model or "", api_key, dict(headers or {}), {}, transport)
+    client = InnerClient(**{**target.arguments(), "model": model})
+    try:
+        answer, fields = await _first_answer(client, workload)
+        # The server's name is asked for beside the first call.
+        await client.drain()
+        server = client.statistics().endpoints[0].server
+    finally:
+        await client.aclose()
+    name = model or answer.extra.get("model")
+    if not name:
+        raise ConfigError("the server names no model; give one", field="model")
+    if answer.usage is not None and not answer.usage.prompt_tokens_estimated:
+        workload = workload.fitted(len(workload.prompt(0).split()), answer.usage.prompt_tokens)
+    target = replace(target, model=name, fields=fields)
+    return Session(target, server, workload, times, tuple(slos), seed, burstiness, cpu_s)
+
+
+async def _first_answer(client: InnerClient, workload: Workload) -> tuple[Any, dict[str, Any]]:
+    """Return the answer to a call, and the fields that give answers a fixed length."""
+    prompt = workload.prompt(0)
+    if workload.call == "embed":
+        return await client.embed(prompt), {}
+    item: Any = [{"role": "user", "content": prompt}] if workload.call == "chat" else prompt
+    make: Any = client.chat if workload.call == "chat" else client.complete
+    try:
+        return await make(item, max_tokens=workload.output_tokens, **_FIXED_LENGTH), _FIXED_LENGTH
+    except (BadRequest, ConfigError):
+        return await make(item, max_tokens=workload.output_tokens), {}
+
+
+def failure_of(cell: Cell) -> str | None:
+    """Return the errors of a cell in which no call was answered; ``None``: some were."""
+    if cell.answered or not cell.scheduled:
+        return None
+    errors = ", ".join(f"{count:,} × {name}" for name, count in sorted(cell.failed.items()))
+    return errors or "no call was answered in time"
+
+
+class BenchFailed(BatchClientError):
+    """Nothing could be measured; the message says why."""
