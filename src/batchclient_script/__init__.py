@@ -27,6 +27,7 @@ COMMANDS = {
     "job": "Look at a map's job (OUT.job), write its output anew from the journal, remove it.",
     "simulate": "Serve a simulated vLLM, or another server: real HTTP with a cost model, no GPU.",
     "demo": "Map real texts with batch_map and with AsyncOpenAI + gather, side by side.",
+    "bench": "Measure a server: which limit, batch size and client keep an objective.",
 }
 """Each command with its line in the help; ``batchclient.cli.app`` has the functions."""
 

@@ -6,7 +6,7 @@ Rules:
   not back has no latency, and misses every objective.
 - Throughput is that of the window: answers that came in it. Goodput counts the calls scheduled in
   the window that meet the objectives.
-- A cell whose generator was late, or whose process was busy, measured the client. It is marked, and
+- A cell whose generator or event loop was late, or whose process was busy, measured the client. It is marked, and
   recommends nothing.
 """
 
@@ -30,7 +30,7 @@ _LATE_S, _LATE_SHARE, _BUSY_SHARE = 0.005, 0.02, 0.85
 _HIT_SHARE = 0.01
 _RAMP_SHARE, _RAMP_S = 0.9, 2.0
 
-LATE = "the generator was late"
+LATE = "this process was late"
 BUSY = "this process was busy"
 CACHED = "the server's prefix cache answered"
 OTHERS = "the server had other work"
@@ -197,7 +197,7 @@ def cell_of(
         cache_hit_share,
         window.cpu_share,
         server or {},
-        _marks(times, window.cpu_share, None if prefix_reuse else cache_hit_share, others=others),
+        _marks(times, window, None if prefix_reuse else cache_hit_share, others=others),
     )
 
 
@@ -275,13 +275,13 @@ def _in_flight(window: Window) -> float:
     return total / (window.ends - window.begins)
 
 
-def _marks(times: dict[str, Figures], cpu_share: float, hit_share: float | None, *, others: bool) -> tuple[str, ...]:
+def _marks(times: dict[str, Figures], window: Window, hit_share: float | None, *, others: bool) -> tuple[str, ...]:
     marks = []
-    if "late" in times:
-        median_s = times["latency"].percentiles[0.5]
-        if times["late"].percentiles[0.99] > max(_LATE_S, _LATE_SHARE * median_s):
+    if "latency" in times:
+        latest_s = max(times["late"].percentiles[0.99], quantile(sorted(window.lags), 0.99) if window.lags else 0.0)
+        if latest_s > max(_LATE_S, _LATE_SHARE * times["latency"].percentiles[0.5]):
             marks.append(LATE)
-    if cpu_share > _BUSY_SHARE:
+    if window.cpu_share > _BUSY_SHARE:
         marks.append(BUSY)
     if hit_share is not None and hit_share > _HIT_SHARE:
         marks.append(CACHED)

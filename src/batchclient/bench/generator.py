@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from array import array
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from batchclient.bench.arrivals import Closed, Load
 from batchclient.bench.calls import Calls
@@ -23,6 +24,7 @@ __all__ = ["Call", "Times", "Window", "generate"]
 
 Call = Callable[[str, Calls, int], Awaitable[None]]
 """Makes one call with a prompt, and notes its times at its place."""
+_BEAT_S = 0.02
 _HORIZON_S = 1.0
 """How long after the end of grace the drawn arrivals reach, seconds."""
 
@@ -50,12 +52,14 @@ class Window:
         calls: all calls, those of warm-up and grace, too.
         begins, ends: of the window, on the calls' clock.
         cpu_share: CPU time of this process in the window, as a share of one core.
+        lags: how late the event loop was in the window, seconds, every 20 ms.
     """
 
     calls: Calls
     begins: float
     ends: float
     cpu_share: float
+    lags: array[float] = field(default_factory=lambda: array("d"))
 
 
 async def generate(
@@ -96,6 +100,7 @@ class _Cell:
         self._seed = seed
         self._cpu_s = cpu_s
         self._cpu_share = 0.0
+        self._lags = array("d")
         self._calls = Calls()
         self._loop = asyncio.get_running_loop()
         self._begins = self._loop.time() + times.warm_up_s
@@ -117,7 +122,7 @@ class _Cell:
                 arriving = self._loop.create_task(self._arrive(self._load))
                 self._tasks.add(arriving)
                 await closing
-            return Window(self._calls, self._begins, self._ends, self._cpu_share)
+            return Window(self._calls, self._begins, self._ends, self._cpu_share, self._lags)
         finally:
             closing.cancel()
             for task in self._tasks:
@@ -128,7 +133,8 @@ class _Cell:
         """Wait for the end of the window, then for the counted calls."""
         await asyncio.sleep(self._begins - self._loop.time())
         cpu_s, now = self._cpu_s(), self._loop.time()
-        await asyncio.sleep(self._ends - now)
+        while (left := self._ends - self._loop.time()) > 0:
+            await self._beat(min(_BEAT_S, left))
         self._cpu_share = (self._cpu_s() - cpu_s) / (self._loop.time() - now)
         if self._open:
             self._done.clear()
@@ -137,6 +143,12 @@ class _Cell:
                     await self._done.wait()
             except TimeoutError:
                 return
+
+    async def _beat(self, seconds: float) -> None:
+        """Wait, and note by how much too long: the event loop had other work, or no CPU."""
+        due = self._loop.time() + seconds
+        await asyncio.sleep(seconds)
+        self._lags.append(self._loop.time() - due)
 
     def _begin(self, coroutine: Awaitable[None]) -> None:
         task = asyncio.ensure_future(coroutine)

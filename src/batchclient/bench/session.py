@@ -19,7 +19,7 @@ from typing import Any
 
 from batchclient.bench.arrivals import Closed, Load, Poisson
 from batchclient.bench.cell import Cell, Setting, cell_of
-from batchclient.bench.generator import Times, generate
+from batchclient.bench.generator import Times, Window, generate
 from batchclient.bench.pages import Page, cache_hit_share, fetch_page, told
 from batchclient.bench.slo import Slo
 from batchclient.bench.strategies import Target, callers_of, open_strategy
@@ -48,6 +48,7 @@ class Session:
         seed: of arrivals and orders.
         burstiness: of the arrivals of open loads.
         cpu_s: CPU seconds of this process so far.
+        on_window: given the calls of each cell; ``None``: nobody is.
     """
 
     target: Target
@@ -58,8 +59,8 @@ class Session:
     seed: int = 0
     burstiness: float = 1.0
     cpu_s: Callable[[], float] = time.process_time
+    on_window: Callable[[Setting, int, Window], object] | None = None
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
-    _cells: int = 0
 
     async def cell(self, setting: Setting, repetition: int = 0) -> Cell:
         """Measure one setting once.
@@ -80,7 +81,8 @@ class Session:
             )
             list_sizes = opened.list_sizes()
         after = await fetch_page(self.target)
-        self._cells += 1
+        if self.on_window is not None:
+            self.on_window(setting, repetition, window)
         return cell_of(
             setting,
             repetition,

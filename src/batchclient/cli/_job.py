@@ -32,6 +32,7 @@ from batchclient.cli._outages import Outages
 from batchclient.cli._progress import ProgressBar, ProgressLines, Snapshot, log_to
 from batchclient.cli._refused import MOST_REFUSALS, Refused
 from batchclient.cli._rows import to_line
+from batchclient.cli._signals import ending_signals
 from batchclient.cli._tally import Tally
 from batchclient.errors import ConnectFailed, JournalFailed
 from batchclient.jobs.output import Output, reason_of
@@ -383,7 +384,7 @@ class Job:
             self.signal = number
             loop.call_soon_threadsafe(self._stop)
 
-        previous = [(number, signal.signal(number, handle)) for number in _ending_signals()]
+        previous = [(number, signal.signal(number, handle)) for number in ending_signals()]
         try:
             yield
         finally:
@@ -399,12 +400,3 @@ class Job:
             # Cancelling the map drops its rows, also finished rows behind an unfinished one.
             self._left = self._results.finished()
         self._task.cancel()
-
-
-def _ending_signals() -> list[signal.Signals]:
-    """Return the signals that end a job. ``nohup`` has a hangup ignored, and so it is."""
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    hangup = getattr(signal, "SIGHUP", None)
-    if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
-        numbers.append(hangup)
-    return numbers

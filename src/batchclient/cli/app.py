@@ -18,9 +18,10 @@ _FUNCTIONS = {
     "job": ("batchclient.cli.job", "make_job_app"),
     "simulate": ("batchclient.cli.simulate", "simulate"),
     "demo": ("batchclient.cli.demo", "demo"),
+    "bench": ("batchclient.cli.bench", "make_bench_app"),
 }
 """The module and the function of each command, or the function that makes a group of commands."""
-_GROUPS = frozenset({"job"})
+_GROUPS = frozenset({"job", "bench"})
 
 
 class _Command(TyperCommand):
