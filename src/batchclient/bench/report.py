@@ -161,6 +161,8 @@ def read_report(path: Path) -> Report:
         cells = tuple(map(_read, told["cells"]))
         about = {key: told[key] for key in ("started", "complete", "machine", "client", "server", "workload", "times")}
         return Report(about, slos, cells, told["recommendation"], tuple(told["answer"]))
+    except ConfigError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"{path}: the report is damaged ({type(error).__name__})") from None
 

@@ -1,8 +1,9 @@
 """The cells of a sweep, interleaved and repeated.
 
 Rules:
-- Every setting is measured once in a repetition, in an order drawn anew for each. So what changes
-  slowly, such as a machine's speed, falls on all settings alike.
+- Every setting is measured once in a repetition. The order is drawn for the first repetition and
+  turned round for the second, drawn anew for the third, and so on. So what changes slowly, such as
+  a machine's speed, favours none of two settings each time.
 - The budget is kept within one cell.
 """
 
@@ -17,7 +18,7 @@ from batchclient.bench.session import BenchFailed, Session, failure_of
 from batchclient.bench.strategies import LISTS, STRATEGIES
 from batchclient.errors import ConfigError
 
-__all__ = ["cells", "settings_of"]
+__all__ = ["cells", "order_of", "settings_of"]
 
 
 def settings_of(
@@ -59,6 +60,13 @@ def settings_of(
     ]
 
 
+def order_of(settings: Sequence[Setting], seed: int, repetition: int) -> list[Setting]:
+    """Return the order of a repetition."""
+    order = list(settings)
+    random.Random(f"{seed}/order/{repetition // 2}").shuffle(order)  # noqa: S311
+    return order[::-1] if repetition % 2 else order
+
+
 async def cells(
     session: Session, settings: Sequence[Setting], *, repeat: int = 3, budget_s: float | None = None
 ) -> AsyncGenerator[Cell]:
@@ -77,9 +85,7 @@ async def cells(
     began, longest = loop.time(), session.times.warm_up_s + session.times.window_s
     is_first = True
     for repetition in range(repeat):
-        order = list(settings)
-        random.Random(f"{session.seed}/order/{repetition}").shuffle(order)  # noqa: S311
-        for setting in order:
+        for setting in order_of(settings, session.seed, repetition):
             started = loop.time()
             if budget_s is not None and not is_first and started - began + longest > budget_s:
                 return

@@ -49,6 +49,7 @@ _LONGEST = 4.0
 """A drawn prompt is at most this many times as long as the mean."""
 _FACTOR, _MASK = 2_654_435_761, 0xFFFF_FFFF
 """Knuth's multiplicative hash: odd, so that numbers of 32 bits are only put into another order."""
+_GOLDEN = (math.sqrt(5) - 1) / 2
 _STRETCH = 8192
 """Words of the random text that prompts are cut from."""
 
@@ -130,8 +131,8 @@ class Workload:
     def _length(self, number: int) -> int:
         words = self.prompt_tokens * self._words_per_token
         if self.spread:
-            # Another order than that of the texts; never 0 or 1, whose quantiles are infinite.
-            rank = (self._shuffled(self._shuffled(number)) + 0.5) / (_MASK + 1)
+            # Multiples of the golden ratio fill the unit interval evenly; 0 has no quantile.
+            rank = (number + 1) * _GOLDEN % 1.0 or 0.5
             # The mean of a lognormal distribution is exp(mu + sigma ** 2 / 2).
             drawn = NormalDist(-(self.spread**2) / 2, self.spread).inv_cdf(rank)
             words *= min(_LONGEST, math.exp(drawn))
