@@ -1,9 +1,9 @@
 """The clients that are compared: this one in several settings, and ``AsyncOpenAI``.
 
-``adaptive``: this client as it is. ``fixed``: the same with a fixed limit. ``lists``: plain lists of
-a given size under a fixed limit. ``streamed``: the same lists, streamed. ``singles``: every call by
-itself under a fixed limit.
-``async-openai``: that client without retries, behind a semaphore where there is a limit.
+``adaptive``: this client as it is. ``fixed``: the same with a fixed limit. ``lists``: plain lists
+of a given size under a fixed limit. ``streamed``: the same lists, streamed. ``singles``: every call
+by itself under a fixed limit. ``async-openai``: that client without retries, behind a semaphore
+where there is a limit.
 
 Rules:
 - Each cell has a client of its own, closed at its end, so that no cell learns from another.
@@ -138,7 +138,10 @@ def _arguments(setting: Setting, target: Target) -> dict[str, Any]:
 
 
 def callers_of(setting: Setting) -> int:
-    """Return the callers of a closed load: lists form only where a list's calls wait behind those in flight."""
+    """Return the callers of a closed load.
+
+    A list forms where as many calls wait behind those in flight.
+    """
     assert setting.concurrency is not None
     return setting.concurrency + (setting.size or 0 if setting.strategy in LISTS else 0)
 
