@@ -35,9 +35,10 @@ from batchclient.transport import Transport
 if TYPE_CHECKING:
     from batchclient._core.statistics import Statistics
 
-__all__ = ["LISTS", "STRATEGIES", "Opened", "Target", "callers_of", "has_first_tokens", "open_strategy"]
+__all__ = ["LISTS", "RIVAL", "STRATEGIES", "Opened", "Target", "callers_of", "has_first_tokens", "open_strategy"]
 
 STRATEGIES = ("adaptive", "fixed", "lists", "streamed", "singles", "async-openai")
+RIVAL = "async-openai"
 LISTS = ("lists", "streamed")
 """The strategies that have a size."""
 _ANY_LENGTH = 1 << 30
@@ -106,7 +107,7 @@ async def open_strategy(setting: Setting, target: Target, workload: Workload) ->
         ConfigError: an argument is wrong.
         ImportError: the strategy needs a package that is missing.
     """
-    if setting.strategy == "async-openai":
+    if setting.strategy == RIVAL:
         async with _open_rival(setting, target, workload) as opened:
             yield opened
         return
