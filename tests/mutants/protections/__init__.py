@@ -7,6 +7,7 @@ from tests.mutants.protections.adapters import ADAPTERS
 from tests.mutants.protections.core import CORE
 from tests.mutants.protections.jobs import JOBS
 from tests.mutants.protections.limits import LIMITS
+from tests.mutants.protections.measuring import MEASURING
 from tests.mutants.protections.night import NIGHT
 from tests.mutants.protections.outputs import OUTPUTS
 from tests.mutants.protections.shell import SHELL
@@ -16,4 +17,4 @@ from tests.mutants.protections.wire import WIRE
 
 __all__ = ["PROTECTIONS"]
 
-PROTECTIONS = (*CORE, *LIMITS, *SHELL, *THREADS, *WIRE, *ADAPTERS, *JOBS, *OUTPUTS, *NIGHT, *WATCHING)
+PROTECTIONS = (*CORE, *LIMITS, *SHELL, *THREADS, *WIRE, *ADAPTERS, *JOBS, *OUTPUTS, *MEASURING, *NIGHT, *WATCHING)
