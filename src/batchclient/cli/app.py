@@ -18,6 +18,7 @@ _FUNCTIONS = {
     "job": ("batchclient.cli.job", "make_job_app"),
     "simulate": ("batchclient.cli.simulate", "simulate"),
     "demo": ("batchclient.cli.demo", "demo"),
+    "doctor": ("batchclient.cli.doctor", "doctor"),
 }
 """The module and the function of each command, or the function that makes a group of commands."""
 _GROUPS = frozenset({"job"})
