@@ -69,7 +69,8 @@ def test_status_1_and_what_to_change(cli, monkeypatch, server):
     result = cli(server.base_url, env={"BATCHCLIENT_API_KEY": "right"})
     assert (result.exit_code, result.stderr) == (1, "")
     assert (
-        "costly: This process gets 25% of a core: the client, and no server, is the bound.\n  change: " in result.stdout
+        "costly: This process gets 25% of a core: the client may be the bound before the server is.\n  change: "
+        in result.stdout
     )
     assert "\n  seen: the best of three spins" in result.stdout
     assert "nothing to mend" not in result.stdout

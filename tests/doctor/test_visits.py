@@ -66,7 +66,7 @@ def test_each_fault(look, fault):
 
 
 def test_there_are_three_small_requests_at_most(look):
-    """The first is refused once, the list looks serial, and there is no request left to see it again."""
+    """The first is refused once, the list looks serial, and no request is left to see that again."""
     diagnosis, transport = look(faults=["status=400,count=1", "serial"])
     assert len(transport.requests) == 3
     assert ids(diagnosis) == []
@@ -98,6 +98,14 @@ def test_a_list_on_a_busy_server_says_nothing_of_lists(look):
     assert ids(diagnosis) == []
     assert "whether the prompts of a list are served together" in diagnosis.unknown
     assert len(transport.requests) == 2
+
+
+def test_a_call_that_waits_behind_others_is_no_fault(look):
+    metrics = b"vllm:num_requests_running 16\nvllm:num_requests_waiting 284\n"
+    diagnosis, _ = look(faults=["stall"], pages={"/metrics": (200, metrics)})
+    assert ids(diagnosis) == ["crowded"]
+    assert diagnosis.works
+    assert "300 sequences of others" in diagnosis.findings[0].sentence
 
 
 @pytest.mark.parametrize("speed", [0.2, 1, 50])

@@ -19,17 +19,18 @@ __all__ = ["CHECKS", "Check"]
 _GENERATING = frozenset({"vllm", "sglang", "tgi", "llamacpp", "trtllm", "openai"})
 _WITH_CAP = frozenset({"tgi", "tei"})
 """Servers that tell how many prompts a request may hold."""
-_SERVED = 100
-"""Requests from which lengths may be judged."""
 _SHORT_CAP = 32
 _MANY_SLOTS = 256
 """Sequences at once beyond which a GPU's arithmetic is the bound, not its memory."""
 _FAR_ABOVE = 8
+_LONG = 8192
+"""A shorter model does no harm with its length."""
 _LOW_SHARE = 0.85
 _KV_LEFT = 0.5
 _EVENTS = 16
 _CORE_SHARE = 0.6
 _PREEMPTED = 10
+_CACHE_CONFIG = "vllm:cache_config_info, enable_prefix_caching"
 _BEHIND = "base_url: the address of the server itself"
 
 
@@ -65,30 +66,16 @@ class Check:
         return made if isinstance(made, str) else made(facts)
 
 
-def _held(facts: Facts) -> int:
-    """Return how many sequences of the lengths so far the KV cache holds; 0: not known.
-
-    Twice the mean length counts: lengths vary, and a full cache is worse than a free slot.
-    """
-    if facts.served is None or facts.served < _SERVED:
-        return 0
-    if facts.kind == "llamacpp" and facts.longest and facts.slots and facts.max_len:
-        return facts.slots * facts.max_len // facts.longest
-    if facts.mean_len and facts.kv_tokens:
-        return int(facts.kv_tokens / (2 * facts.mean_len))
-    return 0
-
-
 def _more_slots(facts: Facts) -> int:
-    return min(_MANY_SLOTS, _held(facts))
+    return min(_MANY_SLOTS, facts.held or 0)
 
 
 def _has_few_slots(facts: Facts) -> bool:
-    return bool(facts.slots) and facts.slots is not None and 2 * facts.slots <= _more_slots(facts)
+    return 0 < 2 * (facts.slots or 0) <= _more_slots(facts)
 
 
 def _round_up(tokens: int) -> int:
-    return 1 << max(8, (tokens - 1).bit_length())
+    return 1 << max(10, (tokens - 1).bit_length())
 
 
 def _length(option: str) -> Callable[[Facts], str]:
@@ -115,6 +102,17 @@ CHECKS: tuple[Check, ...] = (
         ),
         lambda _: "/v1/models",
         {None: "--model, model=… or BATCHCLIENT_MODEL; the doctor then tries that model"},
+    ),
+    Check(
+        "crowded",
+        Weight.COSTLY,
+        ("others",),
+        lambda facts: facts.is_crowded,
+        lambda facts: (
+            f"A small call had no answer in time: {facts.others} sequences of others ran or waited before it."
+        ),
+        lambda _: "a small call, and /metrics before it",
+        {None: "another time or server; --timeout, for a doctor that waits longer"},
     ),
     Check(
         "no-completions",
@@ -209,7 +207,7 @@ CHECKS: tuple[Check, ...] = (
         ("prefix_caching",),
         lambda facts: facts.prefix_caching is False,
         lambda _: "Prefix caching is off: a beginning that prompts share is computed anew for each call.",
-        lambda facts: "/server_info, disable_radix_cache" if facts.kind == "sglang" else "enable_prefix_caching",
+        lambda facts: "/server_info, disable_radix_cache" if facts.kind == "sglang" else _CACHE_CONFIG,
         {
             "vllm": "--enable-prefix-caching, without --no-enable-prefix-caching",
             "sglang": "start without --disable-radix-cache",
@@ -220,10 +218,10 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "few-sequences",
         Weight.COSTLY,
-        ("slots", "served"),
+        ("slots", "held"),
         _has_few_slots,
         lambda facts: (
-            f"{facts.slots} sequences run at once, and the KV cache holds {_held(facts):,} of the lengths so far."
+            f"{facts.slots} sequences run at once, and the KV cache holds {facts.held:,} of the lengths so far."
         ),
         lambda facts: (
             f"{facts.slots} slots of {facts.max_len:,} tokens; the longest sequence so far had {facts.longest:,}"
@@ -273,8 +271,8 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "model-length-high",
         Weight.MINOR,
-        ("max_len", "longest", "served"),
-        lambda facts: (facts.served or 0) >= _SERVED and _FAR_ABOVE * (facts.longest or 0) <= (facts.max_len or 0),
+        ("max_len", "longest_of_many"),
+        lambda facts: max(_LONG, _FAR_ABOVE * (facts.longest or 0)) <= (facts.max_len or 0),
         lambda facts: (
             f"The model's length is {facts.max_len:,} tokens, and no request so far had over {facts.longest:,}:"
             " a runaway answer may fill the KV cache."
@@ -326,7 +324,9 @@ CHECKS: tuple[Check, ...] = (
         Weight.COSTLY,
         ("core_share",),
         lambda facts: (facts.core_share or 1) < _CORE_SHARE,
-        lambda facts: f"This process gets {facts.core_share:.0%} of a core: the client, and no server, is the bound.",
+        lambda facts: (
+            f"This process gets {facts.core_share:.0%} of a core: the client may be the bound before the server is."
+        ),
         lambda _: "the best of three spins of 0.1 s on this machine",
         {None: "a free core for the client: a larger CPU quota, fewer processes beside it, another machine"},
     ),

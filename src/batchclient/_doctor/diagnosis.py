@@ -66,7 +66,7 @@ class Diagnosis:
             parts.append(f"model {facts.model[:100]}")
         numbers = {
             "a length of {} tokens": facts.max_len,
-            "{} sequences at once": facts.slots,
+            "{} sequences at once" if facts.slots != 1 else "{} sequence at once": facts.slots,
             "{} KV tokens": facts.kv_tokens,
         }
         parts += [text.format(f"{number:,}") for text, number in numbers.items() if number]

@@ -7,6 +7,9 @@ from enum import IntEnum
 
 __all__ = ["Facts", "Fault", "Lists", "Queue", "Weight"]
 
+_MANY = 100
+"""Requests from which lengths may be judged."""
+
 
 class Weight(IntEnum):
     """How much a finding matters; the heaviest come first."""
@@ -85,6 +88,7 @@ class Facts:
         preempted: sequences that lost their place in the KV cache so far.
         queue: a queue of equal numbers on two pages.
         others: sequences of others that ran or waited when the visit began.
+        is_crowded: whether a small call had no answer in time while others used the server.
         proxies: names of headers that proxies add, with their values where these say no more.
         tls_inside: whether the way to a private address is encrypted.
         streams: whether a streamed call was answered as a stream.
@@ -119,6 +123,7 @@ class Facts:
     preempted: int | None = None
     queue: Queue | None = None
     others: int | None = None
+    is_crowded: bool = False
     proxies: tuple[str, ...] = ()
     tls_inside: bool | None = None
     streams: bool | None = None
@@ -131,3 +136,21 @@ class Facts:
     held_back: bool | None = None
     without_completions: str | None = None
     core_share: float | None = None
+
+    @property
+    def longest_of_many(self) -> int | None:
+        """The longest request, where there were enough of them; ``None``: not known."""
+        return self.longest if (self.served or 0) >= _MANY else None
+
+    @property
+    def held(self) -> int | None:
+        """How many sequences of the lengths so far the KV cache holds; ``None``: not known.
+
+        Twice the mean length counts: lengths vary, and a full cache is worse than a free slot.
+        llama-server tells the longest sequence in place of the mean.
+        """
+        if (self.served or 0) < _MANY:
+            return None
+        if self.kind == "llamacpp" and self.longest and self.slots and self.max_len:
+            return self.slots * self.max_len // self.longest
+        return int(self.kv_tokens / (2 * self.mean_len)) if self.mean_len and self.kv_tokens else None

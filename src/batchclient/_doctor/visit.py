@@ -241,6 +241,9 @@ class _Visitor:
         trials = Trials(self._transport, self._facts.kind, model, self._patient.secrets, self._patient.timeout_s)
         call = Kind.EMBEDDING if self._facts.kind == "tei" else Kind.COMPLETION
         call, alone = await self._try_alone(trials, call)
+        if alone.failure is not None and alone.failure.error is ReadTimedOut and self._facts.others:
+            self._facts = replace(self._facts, is_crowded=True)
+            return
         if not alone.is_whole:
             secrets, has_key = self._patient.secrets, self._patient.has_key
             fault = fault_of_call(alone.failure, model, self._told, secrets, has_key=has_key)

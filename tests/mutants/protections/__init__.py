@@ -5,6 +5,7 @@ There is a table for each layer. In a table those of one module stand together.
 
 from tests.mutants.protections.adapters import ADAPTERS
 from tests.mutants.protections.core import CORE
+from tests.mutants.protections.doctor import DOCTOR
 from tests.mutants.protections.jobs import JOBS
 from tests.mutants.protections.limits import LIMITS
 from tests.mutants.protections.night import NIGHT
@@ -16,4 +17,4 @@ from tests.mutants.protections.wire import WIRE
 
 __all__ = ["PROTECTIONS"]
 
-PROTECTIONS = (*CORE, *LIMITS, *SHELL, *THREADS, *WIRE, *ADAPTERS, *JOBS, *OUTPUTS, *NIGHT, *WATCHING)
+PROTECTIONS = (*CORE, *LIMITS, *SHELL, *THREADS, *WIRE, *ADAPTERS, *JOBS, *OUTPUTS, *NIGHT, *WATCHING, *DOCTOR)
