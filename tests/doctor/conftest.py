@@ -19,13 +19,13 @@ WIRE = Path(__file__).parents[1] / "wire"
 class Watched:
     """A transport that notes each request, and lays pages over a server's own."""
 
-    def __init__(self, transport=None, pages=None, headers=None):
-        self.transport, self.pages, self.headers = transport, pages or {}, headers or {}
+    def __init__(self, transport=None, pages=None, headers=None, prefix="/v1"):
+        self.transport, self.pages, self.headers, self.prefix = transport, pages or {}, headers or {}, prefix
         self.asked = []
         self.bodies = []
 
     async def send(self, request, timeouts):
-        path = request.path if request.from_root else f"/v1{request.path}"
+        path = request.path if request.from_root else self.prefix + request.path
         self.asked.append((request.method, path))
         if request.method == "POST":
             self.bodies.append(json.loads(request.body))
@@ -76,10 +76,7 @@ def look():
 
     def run(profile="gpu", *, pages=None, headers=None, prefix="/v1", url=URL, patient=None, **options):
         server = SimulatedServer(profile, **options)
-        transport = Watched(SimulatorTransport(server, prefix=prefix), pages, headers)
-        if not prefix:
-            # Below the root the transport puts nothing before a path.
-            transport.pages = pages or {}
+        transport = Watched(SimulatorTransport(server, prefix=prefix), pages, headers, prefix)
         return see(transport, url, **(patient or {})), transport
 
     return run

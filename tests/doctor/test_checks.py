@@ -1,6 +1,8 @@
 """The table of checks: facts in, findings out."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -68,8 +70,13 @@ def test_a_good_server_has_no_finding_and_no_open_question():
     assert (diagnosis.findings, diagnosis.unknown, diagnosis.works) == ((), (), True)
 
 
-def test_each_check_has_a_case():
+def test_each_check_has_a_case_and_a_row_of_the_reference():
     assert [check.id for check in CHECKS] == list(CASES)
+    page = (Path(__file__).parents[2] / "docs/reference/doctor.md").read_text()
+    rows = re.findall(
+        r"^\| `([a-z0-9-]+)` \|", page.partition("## Findings")[2].partition("## `--json`")[0], re.MULTILINE
+    )
+    assert sorted(rows) == sorted(CASES)
 
 
 @pytest.mark.parametrize("name", CASES)

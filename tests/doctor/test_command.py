@@ -117,6 +117,12 @@ def test_no_key_is_in_the_output(cli, parrot, form):
     assert "canary" not in result.output
 
 
+def test_a_name_cannot_steer_a_terminal(cli):
+    with EmbeddedServer("instant", model="m\x1b]0;gone\x07\r") as running:
+        result = cli(running.base_url)
+    assert "model m?]0;gone?, " in result.stdout
+
+
 def test_json(cli, server):
     result = cli(server.base_url, "--api-key", "right", "--json")
     told = json.loads(result.stdout)

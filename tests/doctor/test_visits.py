@@ -66,11 +66,23 @@ def test_each_fault(look, fault):
 
 
 def test_there_are_three_small_requests_at_most(look):
-    """The first is refused once, the list looks serial, and no request is left to see that again."""
-    diagnosis, transport = look(faults=["status=400,count=1", "serial"])
-    assert len(transport.requests) == 3
-    assert ids(diagnosis) == []
+    """The first finds nothing, the list looks serial, and no request is left to see that again."""
+    diagnosis, transport = look(
+        prefix="",
+        url="http://llm:8000",
+        faults=["serial"],
+        pages={"/v1/models": (404, b"")},
+        patient={"model": "simulated"},
+    )
+    assert transport.requests == ["/completions", "/v1/completions", "/v1/completions"]
+    assert ids(diagnosis) == ["url-without-v1"]
     assert "whether the prompts of a list are served together" in diagnosis.unknown
+
+
+def test_a_call_that_is_refused_as_a_stream_goes_plain(look):
+    diagnosis, transport = look(faults=["status=400,count=1"])
+    assert ids(diagnosis) == []
+    assert [body.get("stream") for body in transport.bodies] == [True, None, None]
 
 
 @pytest.mark.parametrize("guise", sorted(set(GUISES) - {"tei"}))
@@ -84,7 +96,8 @@ def test_requests_are_small(look, guise):
 
 
 def test_what_has_an_effect_on_others_is_left_alone(look):
-    assert "/health" not in look(guise="sglang")[1].pages_asked
+    for guise in ("sglang", "openai"):
+        assert "/health" not in look(guise=guise)[1].pages_asked
     assert "/metrics" not in look(guise="trtllm")[1].pages_asked
 
 

@@ -3,7 +3,8 @@
 Rules:
 - A page is asked for once; the metrics page twice, before the trials and after them. A page that is
   missing is a fact. trtllm-serve's metrics page is left alone: reading empties it for others.
-- SGLang's ``/health`` generates a token, and is left alone, too.
+- ``/health`` is asked of servers where the page does no work. SGLang's generates a token, and a
+  gateway's may call every model behind the gateway (LiteLLM's does).
 - Nothing is tried without a model's name, nor after a page that refuses the key.
 - The third request repeats a list that looked bad, so that no finding rests on chance.
 """
@@ -47,7 +48,7 @@ _SLOTS = WireRequest("GET", "/slots", from_root=True)
 _CONFIGURATION = WireRequest("GET", "/server_info?config_format=json", from_root=True)
 _ARGUMENTS = ("/server_info", "/get_server_info")
 _NO_METRICS_OF = frozenset({"trtllm"})
-_NO_HEALTH_OF = frozenset({"sglang"})
+_HEALTH_OF = frozenset({"vllm", "tgi", "llamacpp", "trtllm", "tei"})
 _OF_LISTS = frozenset(
     {
         FailureKind.LIST_REFUSED,
@@ -197,7 +198,7 @@ class _Visitor:
         facts = self._facts
         if facts.fault is not None or facts.kind is None:
             return
-        if facts.kind not in _NO_HEALTH_OF:
+        if facts.kind in _HEALTH_OF:
             status, _, body = health = await self._page(_HEALTH)
             if status == 503 and error_in(body)[0] != HTML_PAGE:
                 fault = fault_of_health(health, self._patient.secrets)

@@ -113,7 +113,8 @@ def _text_of(diagnosis: Diagnosis) -> str:
         lines += ["", "nothing to mend"]
     if diagnosis.unknown:
         lines += ["", "not known:", *(f"  {question}" for question in diagnosis.unknown)]
-    return "\n".join(lines)
+    # Names and messages are the server's: none may steer a terminal.
+    return "\n".join("".join(each if each.isprintable() else "?" for each in line) for line in lines)
 
 
 def _status_of(diagnosis: Diagnosis) -> Status:
