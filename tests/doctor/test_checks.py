@@ -47,6 +47,7 @@ CASES = {
     "crowded": ({"is_crowded": True, "others": 300}, {"others": 300}),
     "no-completions": ({"without_completions": "chat"}, {"without_completions": "embedding"}),
     "lists-refused": ({"lists": Lists.REFUSED}, {"lists": Lists.PLAIN, "streams": False}),
+    "lists-over-bound": ({"lists": Lists.OVER_BOUND}, {"lists": Lists.TAKEN}),
     "lists-serial": ({"serial": 2}, {"serial": 1}),
     "lists-not-streamed": ({"lists": Lists.PLAIN}, {"lists": Lists.PLAIN, "streams": False}),
     "lists-short": ({"list_cap": 4}, {"list_cap": 32}),

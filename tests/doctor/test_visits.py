@@ -126,6 +126,16 @@ def test_a_server_with_fewer_slots_than_prompts_is_not_serial(look, speed):
     assert ids(look(guise="llamacpp", speed=speed)[0]) == []
 
 
+def test_a_queue_with_room_for_fewer_prompts_than_a_list_has(look):
+    diagnosis, transport = look(max_queued=4)
+    assert ids(diagnosis) == ["lists-over-bound"]
+    assert diagnosis.findings[0].setting == "a larger --max-num-queued-reqs"
+    assert len(transport.requests) == 3
+    once = look(faults=["status=503,after=1,count=1"])[0]
+    assert ids(once) == []
+    assert "whether lists of prompts are taken" in once.unknown
+
+
 def test_a_server_with_one_slot_is(look):
     diagnosis, _ = look(guise="llamacpp", max_num_seqs=1)
     assert ids(diagnosis) == ["lists-serial"]

@@ -141,6 +141,21 @@ CHECKS: tuple[Check, ...] = (
         unknown="whether lists of prompts are taken",
     ),
     Check(
+        "lists-over-bound",
+        Weight.COSTLY,
+        ("lists", "list_size"),
+        lambda facts: facts.lists is Lists.OVER_BOUND,
+        lambda facts: (
+            f"The queue takes fewer than {facts.list_size} prompts: such a list is refused by an idle server."
+        ),
+        lambda facts: f"the replies to two lists: {facts.refusal}",
+        {
+            "vllm": "a larger --max-num-queued-reqs",
+            "sglang": "a larger --max-queued-requests",
+            None: "a larger --max-concurrent-requests, or the like",
+        },
+    ),
+    Check(
         "lists-serial",
         Weight.COSTLY,
         ("serial", "list_size"),

@@ -26,9 +26,11 @@ class Lists(IntEnum):
     REFUSED = 0
     SOME_ANSWERED = 1
     """Some prompts of a list have no answer."""
-    PLAIN = 2
+    OVER_BOUND = 2
+    """The server's queue takes fewer prompts than the list has: 429 or 503, also when idle."""
+    PLAIN = 3
     """A list is answered, but not as a stream."""
-    TAKEN = 3
+    TAKEN = 4
 
 
 @dataclass(frozen=True, slots=True)

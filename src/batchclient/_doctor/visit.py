@@ -312,6 +312,12 @@ class _Visitor:
     async def _judge_refusal(self, trials: Trials, call: Kind, listed: Trial, *, streamed: bool) -> None:
         failure = listed.failure
         assert failure is not None
+        if failure.kind is FailureKind.REJECTED and self._facts.others == 0:
+            again = await trials.send(call, listed.size, streamed=streamed)
+            if again is not None and again.failure is not None and again.failure.kind is FailureKind.REJECTED:
+                refusal = again.failure.message
+                self._facts = replace(self._facts, lists=Lists.OVER_BOUND, list_size=listed.size, refusal=refusal)
+            return
         if failure.kind not in _OF_LISTS:
             # Busy, broken off or silent: nothing is known of lists.
             return
