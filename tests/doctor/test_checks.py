@@ -43,6 +43,7 @@ GOOD = Facts(
 )
 CASES = {
     "url-without-v1": ({"lacks_v1": True}, {"lacks_v1": False}),
+    "own-route-missing": ({"lacks_own_route": True, "kind": "sglang"}, {"kind": "sglang"}),
     "several-models": ({"model": None, "models": ("a", "b")}, {"model": "a", "models": ("a", "b")}),
     "crowded": ({"is_crowded": True, "others": 300}, {"others": 300}),
     "no-completions": ({"without_completions": "chat"}, {"without_completions": "embedding"}),
@@ -90,7 +91,7 @@ def test_a_check_finds_its_fault_and_nothing_beside(name):
 @pytest.mark.parametrize("kind", DIALECTS)
 def test_a_finding_has_a_sentence_a_setting_and_what_it_was_seen_from(kind):
     for wanting, _ in CASES.values():
-        for finding in diagnose(replace(GOOD, **wanting, kind=kind)).findings:
+        for finding in diagnose(replace(GOOD, **{**wanting, "kind": kind})).findings:
             assert finding.sentence.endswith(".")
             assert len(finding.sentence.split()) <= 26
             assert finding.setting

@@ -231,6 +231,16 @@ def test_a_url_without_v1(look):
     assert diagnosis.facts.lists is not None
 
 
+@pytest.mark.parametrize(("guise", "route"), [("sglang", "/generate"), ("llamacpp", "/completion")])
+def test_a_proxy_that_passes_v1_alone(look, guise, route):
+    diagnosis, transport = look(guise=guise, pages={route: (404, b"<html>404</html>")})
+    finding = one(diagnosis)
+    assert finding.id == "own-route-missing"
+    assert route in finding.sentence
+    assert 'dialect="openai"' in finding.setting
+    assert transport.requests == [route, "/v1/completions", "/v1/completions"]
+
+
 @pytest.mark.parametrize(("guise", "given"), [("tei", {}), ("transformers", {"model": "simulated"})])
 def test_a_url_without_v1_where_no_page_tells(look, guise, given):
     diagnosis, transport = look(prefix="", url="http://llm:8000", guise=guise, patient=given)

@@ -19,6 +19,8 @@ __all__ = ["CHECKS", "Check"]
 _GENERATING = frozenset({"vllm", "sglang", "tgi", "llamacpp", "trtllm", "openai"})
 _WITH_CAP = frozenset({"tgi", "tei"})
 """Servers that tell how many prompts a request may hold."""
+_OWN_ROUTES = {"sglang": "/generate", "llamacpp": "/completion"}
+"""Routes that lie beside ``/v1``, where a proxy may leave them out."""
 _SHORT_CAP = 32
 _MANY_SLOTS = 256
 """Sequences at once beyond which a GPU's arithmetic is the bound, not its memory."""
@@ -91,6 +93,15 @@ CHECKS: tuple[Check, ...] = (
         lambda _: "The URL does not end in /v1, where the server has its API: calls to this URL fail.",
         lambda _: "the API is missing at this URL, and answers below /v1",
         {None: lambda facts: f"base_url: {facts.url}/v1"},
+    ),
+    Check(
+        "own-route-missing",
+        Weight.BROKEN,
+        (),
+        lambda facts: facts.lacks_own_route,
+        lambda facts: f"The server's own {_OWN_ROUTES.get(facts.kind or '', 'route')} is missing: calls fail.",
+        lambda _: "a 404 to a small call, and an answer at /v1/completions",
+        {None: lambda facts: f'let the proxy pass {_OWN_ROUTES.get(facts.kind or "", "it")}, or give dialect="openai"'},
     ),
     Check(
         "several-models",

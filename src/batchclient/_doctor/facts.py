@@ -77,6 +77,8 @@ class Facts:
         model: the model of the trials.
         fault: why calls fail; ``None``: they do not.
         lacks_v1: whether the URL lacks the ``/v1`` at which the server was found.
+        lacks_own_route: whether the server's own route for completions is missing, and OpenAI's is
+            there.
         max_len: the model's length, prompt and answer together, tokens.
         slots: sequences run at once.
         kv_tokens: the size of the KV cache.
@@ -112,6 +114,7 @@ class Facts:
     model: str | None = None
     fault: Fault | None = None
     lacks_v1: bool = False
+    lacks_own_route: bool = False
     max_len: int | None = None
     slots: int | None = None
     kv_tokens: int | None = None

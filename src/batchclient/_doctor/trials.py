@@ -109,6 +109,7 @@ class Trials:
         self, transport: Transport, kind: str | None, model: str, secrets: tuple[str, ...], timeout_s: float
     ) -> None:
         self._transport: Transport = transport
+        self._secrets = secrets
         self.dialect: Dialect = make_dialect(kind, secrets)
         self._model = model
         self._timeout_s = timeout_s
@@ -118,6 +119,10 @@ class Trials:
         self._shapes = Shapes()
         self._numbers = iter(range(1, 1 + MOST_REQUESTS * LIST_SIZE))
         self.sent: int = 0
+
+    def speak(self, kind: str) -> None:
+        """Go on in another dialect."""
+        self.dialect = make_dialect(kind, self._secrets)
 
     async def send(self, kind: Kind, size: int = 1, *, streamed: bool, below: bool = False) -> Trial | None:
         """Send a request; ``None``: the visit has had all of its requests.

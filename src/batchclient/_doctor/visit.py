@@ -48,6 +48,8 @@ _SLOTS = WireRequest("GET", "/slots", from_root=True)
 _CONFIGURATION = WireRequest("GET", "/server_info?config_format=json", from_root=True)
 _ARGUMENTS = ("/server_info", "/get_server_info")
 _NO_METRICS_OF = frozenset({"trtllm"})
+_WITH_OWN_ROUTE = frozenset({"sglang", "llamacpp"})
+"""Servers asked for completions beside ``/v1``."""
 _HEALTH_OF = frozenset({"vllm", "tgi", "llamacpp", "trtllm", "tei"})
 _OF_LISTS = frozenset(
     {
@@ -251,12 +253,9 @@ class _Visitor:
             self._facts = replace(self._facts, fault=fault)
             return
         if call is Kind.COMPLETION:
-            self._facts = replace(
-                self._facts,
-                streams=alone.is_stream,
-                events=alone.events if alone.is_stream else None,
-                tokens=alone.tokens if alone.is_stream else None,
-            )
+            self._facts = replace(self._facts, streams=alone.is_stream)
+            if alone.is_stream and not self._facts.lacks_own_route:
+                self._facts = replace(self._facts, events=alone.events, tokens=alone.tokens)
         if call is not Kind.CHAT:
             await self._try_list(trials, call, alone)
 
@@ -279,6 +278,12 @@ class _Visitor:
             if again is not None and again.is_whole:
                 self._facts = replace(self._facts, lacks_v1=True)
             return call, again or alone
+        if self._facts.kind in _WITH_OWN_ROUTE:
+            trials.speak("openai")
+            again = await trials.send(call, streamed=streamed)
+            if again is not None and again.is_whole:
+                self._facts = replace(self._facts, lacks_own_route=True)
+                return call, again
         for other in (Kind.CHAT, Kind.EMBEDDING):
             tried = await trials.send(other, streamed=False)
             if tried is not None and tried.is_whole:
