@@ -19,6 +19,7 @@ _FUNCTIONS = {
     "simulate": ("batchclient.cli.simulate", "simulate"),
     "demo": ("batchclient.cli.demo", "demo"),
     "bench": ("batchclient.cli.bench", "make_bench_app"),
+    "doctor": ("batchclient.cli.doctor", "doctor"),
 }
 """The module and the function of each command, or the function that makes a group of commands."""
 _GROUPS = frozenset({"job", "bench"})

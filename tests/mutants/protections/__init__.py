@@ -5,6 +5,7 @@ There is a table for each layer. In a table those of one module stand together.
 
 from tests.mutants.protections.adapters import ADAPTERS
 from tests.mutants.protections.core import CORE
+from tests.mutants.protections.doctor import DOCTOR
 from tests.mutants.protections.jobs import JOBS
 from tests.mutants.protections.limits import LIMITS
 from tests.mutants.protections.measuring import MEASURING
@@ -17,4 +18,17 @@ from tests.mutants.protections.wire import WIRE
 
 __all__ = ["PROTECTIONS"]
 
-PROTECTIONS = (*CORE, *LIMITS, *SHELL, *THREADS, *WIRE, *ADAPTERS, *JOBS, *OUTPUTS, *MEASURING, *NIGHT, *WATCHING)
+PROTECTIONS = (
+    *CORE,
+    *LIMITS,
+    *SHELL,
+    *THREADS,
+    *WIRE,
+    *ADAPTERS,
+    *JOBS,
+    *OUTPUTS,
+    *MEASURING,
+    *NIGHT,
+    *WATCHING,
+    *DOCTOR,
+)
