@@ -80,6 +80,8 @@ class Session:
                 self.cpu_s,
             )
             list_sizes = opened.list_sizes()
+            began = window.begins - self.times.warm_up_s
+            changes = [(max(0.0, round(at - began, 4)), limit) for at, limit in opened.limit_changes]
         after = await fetch_page(self.target)
         if self.on_window is not None:
             self.on_window(setting, repetition, window)
@@ -91,6 +93,7 @@ class Session:
             list_sizes=list_sizes,
             cache_hit_share=cache_hit_share(before, after),
             server=told(before, after),
+            limit_changes=changes,
             others=others,
             prefix_reuse=bool(self.workload.prefix_reuse),
         )
