@@ -1,4 +1,4 @@
-"""Measurements of a server: which limit, which batch size, which client, for a load and an objective.
+"""Measurements of a server: the limit, the batch size and the client for a load and an objective.
 
 ``find`` searches for the limit or the rate that keeps an objective. ``sweep`` measures settings,
 interleaved and repeated, so that a slow drift of the machine favours none of them.
@@ -62,7 +62,7 @@ async def find(
         base_url, model, api_key, headers, transport: as for ``BatchClient``.
         workload: the calls; ``Workload()`` by default.
         slos: the objectives. Without one the search is for the knee: the limit above which the
-            throughput gains less than 5 % from twice as many calls in flight.
+            throughput gains less than 10 % from four times as many calls in flight.
         over: ``"limit"``: calls in flight; ``"rate"``: arrivals per second.
         times: of each measurement.
         most: the greatest value to try.

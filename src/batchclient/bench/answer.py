@@ -13,12 +13,12 @@ from batchclient.bench.cell import Cell
 from batchclient.bench.find import SearchResult
 from batchclient.bench.intervals import Interval
 from batchclient.bench.slo import Slo, shown_s
+from batchclient.bench.strategies import RIVAL
 from batchclient.bench.summary import Figure, Summary, best_of, compared, percentile, summaries_of
 
 __all__ = ["lines_of_search", "lines_of_sweep"]
 
 _SHARE = 0.95
-_RIVAL = "async-openai"
 _OURS = ("adaptive", "fixed", "lists", "streamed", "singles")
 
 
@@ -68,10 +68,10 @@ def lines_of_sweep(cells: Sequence[Cell], slos: Sequence[Slo]) -> list[str]:
     ]
     if alike:
         lines.append(f"no difference seen to: {'; '.join(alike)}.")
-    rival = best_of([each for each in summaries if each.setting.strategy == _RIVAL], slos)
+    rival = best_of([each for each in summaries if each.setting.strategy == RIVAL], slos)
     if rival is not None:
         lines.append(_against(best, rival))
-    elif any(each.setting.strategy == _RIVAL for each in summaries):
+    elif any(each.setting.strategy == RIVAL for each in summaries):
         lines.append(
             "AsyncOpenAI: its cells measured the client, or keep no objective; they are compared with nothing."
         )

@@ -6,8 +6,8 @@ Rules:
   not back has no latency, and misses every objective.
 - Throughput is that of the window: answers that came in it. Goodput counts the calls scheduled in
   the window that meet the objectives.
-- A cell whose generator or event loop was late, or whose process was busy, measured the client. It
-  is marked, and recommends nothing.
+- A cell whose generator or event loop was late, or whose process was busy, measured the client. The
+  cell is marked, and recommends nothing.
 """
 
 from __future__ import annotations
@@ -283,7 +283,7 @@ def _within(window: Window, at: float) -> bool:
 
 
 def _in_flight(window: Window) -> float:
-    """Return the mean number of calls that were waited for in the window (Little's law needs no samples)."""
+    """Return the mean number of calls that were waited for in the window."""
     calls, total = window.calls, 0.0
     for begun, ended in zip(calls.scheduled, calls.ended, strict=True):
         until = window.ends if math.isnan(ended) else min(ended, window.ends)

@@ -69,6 +69,7 @@ async def generate(
     times: Times,
     seed: int,
     cpu_s: Callable[[], float] = time.process_time,
+    starts_at: float | None = None,
 ) -> Window:
     """Make the calls of one cell.
 
@@ -79,8 +80,9 @@ async def generate(
         times: the cell's parts.
         seed: of the arrivals.
         cpu_s: CPU seconds of this process so far.
+        starts_at: when the warm-up begins, on the event loop's clock; by default now.
     """
-    return await _Cell(call, load, prompts, times, seed, cpu_s).run()
+    return await _Cell(call, load, prompts, times, seed, cpu_s, starts_at).run()
 
 
 class _Cell:
@@ -92,6 +94,7 @@ class _Cell:
         times: Times,
         seed: int,
         cpu_s: Callable[[], float],
+        starts_at: float | None,
     ) -> None:
         self._call = call
         self._load = load
@@ -103,14 +106,18 @@ class _Cell:
         self._lags = array("d")
         self._calls = Calls()
         self._loop = asyncio.get_running_loop()
-        self._begins = self._loop.time() + times.warm_up_s
+        self._starts = self._loop.time() if starts_at is None else starts_at
+        self._begins = self._starts + times.warm_up_s
         self._ends = self._begins + times.window_s
         self._open = 0
         """Counted calls under way."""
         self._done = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._fault: BaseException | None = None
+        """What a call raised that it does not note: a fault of the measurement."""
 
     async def run(self) -> Window:
+        await asyncio.sleep(self._starts - self._loop.time())
         closing = self._loop.create_task(self._close())
         try:
             if isinstance(self._load, Closed):
@@ -122,6 +129,8 @@ class _Cell:
                 arriving = self._loop.create_task(self._arrive(self._load))
                 self._tasks.add(arriving)
                 await closing
+            if self._fault is not None:
+                raise self._fault
             return Window(self._calls, self._begins, self._ends, self._cpu_share, self._lags)
         finally:
             closing.cancel()
@@ -153,7 +162,12 @@ class _Cell:
     def _begin(self, coroutine: Awaitable[None]) -> None:
         task = asyncio.ensure_future(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            self._fault = fault
 
     async def _caller(self) -> None:
         while True:
@@ -163,7 +177,7 @@ class _Cell:
 
     async def _arrive(self, load: Load) -> None:
         assert not isinstance(load, Closed)
-        started = self._begins - self._times.warm_up_s
+        started = self._starts
         length = self._ends - started + self._times.grace_s + _HORIZON_S
         for at in load.times(length, self._seed):
             prompt = next(self._prompts)

@@ -43,7 +43,7 @@ async def fetch_page(target: Target) -> Page:
 
 
 def cache_hit_share(before: Page, after: Page) -> float | None:
-    """Return the share of prompt tokens that the prefix cache had between two pages; ``None``: not told."""
+    """Return the prefix cache's share of the prompt tokens between two pages; ``None``: not told."""
     if before is None or after is None:
         return None
     hits = _grown(before.prefix_hit_tokens, after.prefix_hit_tokens)

@@ -2,8 +2,9 @@
 
 Rules:
 - One thing is searched: the limit under a closed load, or the rate of an open one.
-- The search doubles until the objective is broken or the throughput gains less than 5 %, and then
-  halves the gap. Values are 1, 2, 3, 4, 6, 8, 12, 16 …: two for each doubling.
+- The search doubles until the objective is broken or two doublings have gained less than 10 %, and
+  then halves the gap. One doubling alone may gain little on a server that gains later.
+- Limits are 1, 2, 3, 4, 6, 8, 12, 16 …: two for each doubling. Rates are found to an eighth.
 - The found value and its neighbour are measured once more.
 - A value that is not clearly on one side of the objective leaves the answer undecided, and the
   answer says so.
@@ -22,8 +23,8 @@ from batchclient.bench.intervals import wilson
 __all__ = ["ENOUGH_CALLS", "Found", "Outcome", "is_clear", "search"]
 
 ENOUGH_CALLS = 833
-"""Calls that tell a share of 0.97 within an objective from one of 0.95: one-sided 5 %, power 0.9."""
-_GAIN = 1.05
+"""Calls that tell a share of 0.97 from one of 0.95: one-sided 5 %, power 0.9."""
+_GAIN = 1.1
 _AS_GOOD = 0.97
 
 
@@ -103,7 +104,7 @@ def search(over: Literal["limit", "rate"], most: float, first: float = 1.0) -> G
     value, gains = first, True
     while True:
         outcome = yield from measure(value)
-        before = seen.get(value / 2)
+        before = seen.get(value / 4)
         gains = before is None or over == "rate" or outcome.mean_per_s >= _GAIN * before.mean_per_s
         if not (outcome.meets and gains) or value * 2 > most:
             break
@@ -130,9 +131,10 @@ def _gap(last: float, seen: dict[float, Outcome], over: str) -> list[float]:
         # Between the last one that holds and the first that does not.
         gap = [last * 0.75] if over == "limit" else [last * each / 8 for each in (5, 6, 7)]
         return [each for each in gap if over == "rate" or each == int(each)]
-    # The throughput has its knee below: perhaps less is as good.
-    below = last * 0.375
-    return [below] if over == "limit" and below == int(below) else []
+    # The throughput has its knee below, perhaps between two powers of two.
+    knee = _best(seen)
+    gap = [] if knee is None or over == "rate" else [knee * 0.75]
+    return [each for each in gap if each == int(each)]
 
 
 def _best(seen: dict[float, Outcome]) -> float | None:

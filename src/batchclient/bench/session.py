@@ -4,6 +4,8 @@ Rules:
 - A call before the first cell finds out the model, whether answers can have a fixed length, and how
   many tokens a word has. If the call fails, nothing is measured.
 - No prompt comes twice in a session: prompts are numbered through all cells.
+- Where one process of ``AsyncOpenAI`` is too slow, the cell is measured again with twice as many, up
+  to one for each core.
 - A cell waits until the server is idle. A server that stays busy works for somebody else: the cell
   is marked.
 """
@@ -12,6 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,8 +25,9 @@ from batchclient.bench.arrivals import Closed, Load, Poisson
 from batchclient.bench.cell import Cell, Setting, cell_of
 from batchclient.bench.generator import Times, Window, generate
 from batchclient.bench.pages import Page, cache_hit_share, fetch_page, told
+from batchclient.bench.processes import generate_in_processes
 from batchclient.bench.slo import Slo
-from batchclient.bench.strategies import Target, callers_of, open_strategy
+from batchclient.bench.strategies import RIVAL, Target, callers_of, open_strategy
 from batchclient.bench.workload import Workload
 from batchclient.client import InnerClient
 from batchclient.errors import BadRequest, BatchClientError, ConfigError
@@ -32,6 +37,8 @@ __all__ = ["Session", "begin"]
 
 _IDLE_WITHIN_S = 5.0
 _LOOK_AGAIN_S = 0.25
+_NUMBERS_OF_A_CELL = 10_000_000
+"""Numbers of prompts that lie between those of two cells with several processes."""
 _FIXED_LENGTH: dict[str, Any] = {"ignore_eos": True}
 
 
@@ -61,6 +68,8 @@ class Session:
     cpu_s: Callable[[], float] = time.process_time
     on_window: Callable[[Setting, int, Window], object] | None = None
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    _processes: int = 1
+    """Of the rival."""
 
     async def cell(self, setting: Setting, repetition: int = 0) -> Cell:
         """Measure one setting once.
@@ -70,22 +79,11 @@ class Session:
             repetition: from 0; another repetition has other arrivals.
         """
         before, others = await self._idle_page()
-        async with open_strategy(setting, self.target, self.workload) as opened:
-            window = await generate(
-                opened.call,
-                self._load_of(setting),
-                map(self.workload.prompt, self._numbers),
-                self.times,
-                self.seed * 1_000_003 + repetition,
-                self.cpu_s,
-            )
-            list_sizes = opened.list_sizes()
-            began = window.begins - self.times.warm_up_s
-            changes = [(max(0.0, round(at - began, 4)), limit) for at, limit in opened.limit_changes]
+        window, list_sizes, limit_changes = await self._window(setting, repetition)
         after = await fetch_page(self.target)
         if self.on_window is not None:
             self.on_window(setting, repetition, window)
-        return cell_of(
+        cell = cell_of(
             setting,
             repetition,
             window,
@@ -93,10 +91,41 @@ class Session:
             list_sizes=list_sizes,
             cache_hit_share=cache_hit_share(before, after),
             server=told(before, after),
-            limit_changes=changes,
+            limit_changes=limit_changes,
             others=others,
             prefix_reuse=bool(self.workload.prefix_reuse),
         )
+        if cell.measured_the_client and self._adds_processes(setting):
+            return await self.cell(setting, repetition)
+        return cell
+
+    async def _window(
+        self, setting: Setting, repetition: int
+    ) -> tuple[Window, dict[int, int], list[tuple[float, int]]]:
+        """Return the calls, the sizes of lists, and the limit's changes since the cell's begin."""
+        load, seed = self._load_of(setting), self.seed * 1_000_003 + repetition
+        if setting.strategy == RIVAL and self._processes > 1:
+            first_number = next(self._numbers) * _NUMBERS_OF_A_CELL
+            window = await generate_in_processes(
+                self._processes, setting, self.target, self.workload, load, self.times, seed, first_number
+            )
+            return window, {1: sum(not math.isnan(at) for at in window.calls.sent)}, []
+        async with open_strategy(setting, self.target, self.workload) as opened:
+            prompts = map(self.workload.prompt, self._numbers)
+            window = await generate(opened.call, load, prompts, self.times, seed, self.cpu_s)
+            began = window.begins - self.times.warm_up_s
+            changes = [(max(0.0, round(at - began, 4)), limit) for at, limit in opened.limit_changes]
+            return window, opened.list_sizes(), changes
+
+    def _adds_processes(self, setting: Setting) -> bool:
+        """Whether the rival has more processes from now on: one of them was too slow for a cell."""
+        callers = callers_of(setting) if setting.rate is None else self._processes * 2
+        if setting.strategy != RIVAL or self.target.transport is not None:
+            return False
+        if self._processes * 2 > min(callers, os.cpu_count() or 1):
+            return False
+        self._processes *= 2
+        return True
 
     def _load_of(self, setting: Setting) -> Load:
         if setting.rate is not None:

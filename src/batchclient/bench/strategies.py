@@ -1,9 +1,9 @@
 """The clients that are compared: this one in several settings, and ``AsyncOpenAI``.
 
-``adaptive``: this client as it is. ``fixed``: the same with a fixed limit. ``lists``: plain lists of
-a given size under a fixed limit. ``streamed``: the same lists, streamed. ``singles``: every call by
-itself under a fixed limit.
-``async-openai``: that client without retries, behind a semaphore where there is a limit.
+``adaptive``: this client as it is. ``fixed``: the same with a fixed limit. ``lists``: plain lists
+of a given size under a fixed limit. ``streamed``: the same lists, streamed. ``singles``: every call
+by itself under a fixed limit. ``async-openai``: that client without retries, behind a semaphore
+where there is a limit.
 
 Rules:
 - Each cell has a client of its own, closed at its end, so that no cell learns from another.
@@ -35,9 +35,10 @@ from batchclient.transport import Transport
 if TYPE_CHECKING:
     from batchclient._core.statistics import Statistics
 
-__all__ = ["LISTS", "STRATEGIES", "Opened", "Target", "callers_of", "has_first_tokens", "open_strategy"]
+__all__ = ["LISTS", "RIVAL", "STRATEGIES", "Opened", "Target", "callers_of", "has_first_tokens", "open_strategy"]
 
 STRATEGIES = ("adaptive", "fixed", "lists", "streamed", "singles", "async-openai")
+RIVAL = "async-openai"
 LISTS = ("lists", "streamed")
 """The strategies that have a size."""
 _ANY_LENGTH = 1 << 30
@@ -107,7 +108,7 @@ async def open_strategy(setting: Setting, target: Target, workload: Workload) ->
         ConfigError: an argument is wrong.
         ImportError: the strategy needs a package that is missing.
     """
-    if setting.strategy == "async-openai":
+    if setting.strategy == RIVAL:
         async with _open_rival(setting, target, workload) as opened:
             yield opened
         return
@@ -139,7 +140,10 @@ def _arguments(setting: Setting, target: Target) -> dict[str, Any]:
 
 
 def callers_of(setting: Setting) -> int:
-    """Return the callers of a closed load: lists form only where a list's calls wait behind those in flight."""
+    """Return the callers of a closed load.
+
+    A list forms where as many calls wait behind those in flight.
+    """
     assert setting.concurrency is not None
     return setting.concurrency + (setting.size or 0 if setting.strategy in LISTS else 0)
 

@@ -1,4 +1,4 @@
-"""The end of a command by a signal: the first asks its work to stop, the second ends the process."""
+"""A command that a signal ends: the first stops its work, the second ends the process."""
 
 from __future__ import annotations
 

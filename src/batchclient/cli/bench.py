@@ -1,9 +1,9 @@
-"""``batchclient bench``: which limit, which batch size, which client, for this server and this load.
+"""``batchclient bench``: the limit, the batch size and the client for this server and this load.
 
 Rules:
 - The answer goes to stdout, and each cell's line to stderr when the cell is done.
 - A wrong command is refused before a call is sent, and before a file is touched.
-- Ctrl-C ends the measurement: finished cells are written, and the report says that it is incomplete.
+- Ctrl-C ends the measurement: finished cells are written in a report that is marked incomplete.
 - No output has a prompt, an answer or a key.
 """
 
