@@ -4,8 +4,8 @@ Rules:
 - A call before the first cell finds out the model, whether answers can have a fixed length, and how
   many tokens a word has. If the call fails, nothing is measured.
 - No prompt comes twice in a session: prompts are numbered through all cells.
-- Where one process of ``AsyncOpenAI`` is too slow, the cell is measured again with twice as many, up
-  to one for each core.
+- Where one process of ``AsyncOpenAI`` is too slow, the cell is measured again with twice as many,
+  up to one for each core.
 - A cell waits until the server is idle. A server that stays busy works for somebody else: the cell
   is marked.
 """
