@@ -128,6 +128,24 @@ def test_a_call_that_waits_in_the_generator_is_late_by_its_schedule(virtually):
     assert measured.times["latency"].percentiles[0.5] > measured.times["late"].percentiles[0.5]
 
 
+def test_an_arrival_that_is_never_made_is_unanswered(virtually):
+    """The generator needs 0.1 s for each of 100 calls a second, and has 2 s of grace."""
+
+    async def run():
+        loop = asyncio.get_running_loop()
+
+        async def call(prompt, calls, place):
+            loop.clock += 0.1
+            calls.answered(place, loop.time(), 1, 1)
+
+        return await cell(call, Poisson(100.0), Times(0, 2, 2))
+
+    measured = virtually(run())
+    assert measured.scheduled == pytest.approx(200, abs=30)
+    assert measured.answered + measured.unanswered == measured.scheduled
+    assert measured.unanswered > 100
+
+
 def test_an_event_loop_that_stands_still_marks_a_closed_load_too(virtually):
     async def run():
         loop = asyncio.get_running_loop()

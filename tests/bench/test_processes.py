@@ -23,10 +23,11 @@ def test_two_processes_make_the_load_together():
         window = asyncio.run(run(server))
         prompts = server.prompts
     measured = cell_of(Setting("async-openai", rate=60.0), 0, window)
-    assert measured.answered == measured.scheduled > 20
+    # Two draws of 30 a second; the number is the same on a busy machine.
+    drawn = [at for seed in (1000, 1001) for at in Poisson(30.0).times(1.0, seed) if at >= 0.2]
+    assert measured.answered == measured.scheduled == len(drawn)
     assert measured.failed == {}
     assert len(window.calls) <= prompts
-    assert measured.calls_per_s == pytest.approx(60, rel=0.5)
     assert window.ends - window.begins == pytest.approx(0.8)
 
 

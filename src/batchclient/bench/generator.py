@@ -12,12 +12,13 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from array import array
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
-from batchclient.bench.arrivals import Closed, Load
+from batchclient.bench.arrivals import Closed, Load, Poisson
 from batchclient.bench.calls import Calls
 
 __all__ = ["Call", "Times", "Window", "generate"]
@@ -110,7 +111,7 @@ class _Cell:
         self._begins = self._starts + times.warm_up_s
         self._ends = self._begins + times.window_s
         self._open = 0
-        """Counted calls under way."""
+        """Counted calls under way, and the arrivals themselves."""
         self._done = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._fault: BaseException | None = None
@@ -175,24 +176,38 @@ class _Cell:
             now = self._loop.time()
             await self._one(now, next(self._prompts))
 
-    async def _arrive(self, load: Load) -> None:
-        assert not isinstance(load, Closed)
-        started = self._starts
-        length = self._ends - started + self._times.grace_s + _HORIZON_S
-        for at in load.times(length, self._seed):
-            prompt = next(self._prompts)
-            delay = started + at - self._loop.time()
-            # Also where the generator is behind its schedule, the others have their turn.
-            await asyncio.sleep(max(0.0, delay))
-            self._begin(self._one(started + at, prompt))
+    async def _arrive(self, load: Poisson) -> None:
+        length = self._ends - self._starts + self._times.grace_s + _HORIZON_S
+        arrivals = (self._starts + at for at in load.times(length, self._seed))
+        # The window is not over before its last arrival is made, however late.
+        self._count(+1)
+        in_window = True
+        try:
+            for due in arrivals:
+                if in_window and due >= self._ends:
+                    in_window = False
+                    self._count(-1)
+                prompt = next(self._prompts)
+                # Also where the generator is behind its schedule, the others have their turn.
+                await asyncio.sleep(max(0.0, due - self._loop.time()))
+                self._begin(self._one(due, prompt))
+        finally:
+            for due in arrivals if in_window else ():
+                if due >= self._ends:
+                    break
+                # The grace is over, and the generator has not come so far: nobody answered.
+                self._calls.begin(due, math.nan)
+
+    def _count(self, number: int) -> None:
+        self._open += number
+        if not self._open:
+            self._done.set()
 
     async def _one(self, scheduled: float, prompt: str) -> None:
         counts = self._begins <= scheduled < self._ends
         place = self._calls.begin(scheduled, self._loop.time())
-        self._open += counts
+        self._count(+counts)
         try:
             await self._call(prompt, self._calls, place)
         finally:
-            self._open -= counts
-            if not self._open:
-                self._done.set()
+            self._count(-counts)

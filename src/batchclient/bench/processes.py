@@ -1,7 +1,5 @@
 """``AsyncOpenAI`` in several processes: one makes some 500 calls a second and then measures itself.
 
-    python -m batchclient.bench.processes    # reads its share from standard input
-
 Rules:
 - A process makes a share of the callers or of the rate, with prompts of its own.
 - All begin at one moment of the machine's monotonic clock, which their event loops share.
@@ -29,9 +27,9 @@ from batchclient.bench.generator import Times, Window, generate
 from batchclient.bench.strategies import Target, open_strategy
 from batchclient.bench.workload import Workload
 
-__all__ = ["generate_in_processes"]
+__all__ = ["generate_in_processes", "main"]
 
-_COMMAND = (sys.executable, "-m", "batchclient.bench.processes")
+_COMMAND = (sys.executable, "-c", "from batchclient.bench.processes import main; main()")
 _SOON_S = 0.2
 _TIMES = ("scheduled", "begun", "sent", "first", "ended")
 _COUNTS = ("prompt_tokens", "output_tokens")
@@ -164,13 +162,10 @@ async def _share(told: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _main() -> None:
+def main() -> None:
+    """Make a share of a load, as told by standard input."""
     told = json.loads(sys.stdin.readline())
     sys.stdout.write(json.dumps(asyncio.run(_share(told))) + "\n")
     sys.stdout.flush()
     # The parent kills it in any case: the ends of idle connections are not worth waiting for.
     os._exit(0)
-
-
-if __name__ == "__main__":
-    _main()

@@ -4,8 +4,8 @@ Rules:
 - A call before the first cell finds out the model, whether answers can have a fixed length, and how
   many tokens a word has. If the call fails, nothing is measured.
 - No prompt comes twice in a session: prompts are numbered through all cells.
-- Where one process of ``AsyncOpenAI`` is too slow, the cell is measured again with twice as many,
-  up to one for each core.
+- Where a process of ``AsyncOpenAI`` is busy, the cell is measured again with twice as many, up to
+  one for each core.
 - A cell waits until the server is idle. A server that stays busy works for somebody else: the cell
   is marked.
 """
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from batchclient.bench.arrivals import Closed, Load, Poisson
-from batchclient.bench.cell import Cell, Setting, cell_of
+from batchclient.bench.cell import BUSY, Cell, Setting, cell_of
 from batchclient.bench.generator import Times, Window, generate
 from batchclient.bench.pages import Page, cache_hit_share, fetch_page, told
 from batchclient.bench.processes import generate_in_processes
@@ -95,7 +95,7 @@ class Session:
             others=others,
             prefix_reuse=bool(self.workload.prefix_reuse),
         )
-        if cell.measured_the_client and self._adds_processes(setting):
+        if BUSY in cell.marks and self._adds_processes(setting):
             return await self.cell(setting, repetition)
         return cell
 

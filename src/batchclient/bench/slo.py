@@ -9,6 +9,7 @@ Rules:
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Literal
@@ -70,5 +71,7 @@ class Slo:
 
 
 def shown_s(seconds: float) -> str:
-    """Return a duration as people say it: ``388 ms``, ``1.2 s``."""
+    """Return a duration as people say it: ``388 ms``, ``1.2 s``; ``?`` where a bound is not known."""
+    if not math.isfinite(seconds):
+        return "?"
     return f"{seconds * 1000:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"

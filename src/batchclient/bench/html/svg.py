@@ -135,7 +135,7 @@ class Bound:
 
 def number(value: float) -> str:
     """Return a number as people write it: three digits, at most three decimals, thousands apart."""
-    value = float(f"{value:.3g}") if abs(value) < 100 else value
+    value = round(float(f"{value:.3g}"), 3) if abs(value) < 100 else value
     if not value or abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.{min(3, max(0, 2 - math.floor(math.log10(abs(value)))))}f}"
