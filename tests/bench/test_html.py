@@ -1,5 +1,6 @@
 """The report as a page: sections, pictures, what is marked; the page loads nothing and hides nothing."""
 
+import asyncio
 import io
 import re
 from dataclasses import replace
@@ -9,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
+from tests.bench.conftest import SHORT, URL
 
 from batchclient.bench import Interval, Setting, Slo, Times
 from batchclient.bench.cell import BUSY, LATE, OTHERS
@@ -17,9 +19,13 @@ from batchclient.bench.html.curves import knee_of
 from batchclient.bench.html.svg import Bound, Line, Point, amount_axis, chart, doubling_axis, number
 from batchclient.bench.html.words import DEFINITIONS, MARKS, STRATEGY_WORDS
 from batchclient.bench.report import read_report, report_of, write_report
+from batchclient.bench.session import begin
 from batchclient.bench.summary import summaries_of
 from batchclient.bench.sweep import cells, settings_of
 from batchclient.cli._bench_table import table_of
+from batchclient.simulator.server import SimulatedServer
+from batchclient.simulator.transport import SimulatorTransport
+from batchclient.testing import VirtualLoop
 
 KEY = "sk-swordfish"
 SLOS = [Slo("p95<120ms"), Slo("ttft p90<50ms")]
@@ -29,25 +35,25 @@ VOID = {"meta", "br"}
 @pytest.fixture(scope="module")
 def measured():
     """The report of a real sweep in virtual time, and the prompts that were sent."""
-    import asyncio
-
-    from tests.bench.conftest import SHORT, URL
-
-    from batchclient.bench.session import begin
-    from batchclient.simulator.server import SimulatedServer
-    from batchclient.simulator.transport import SimulatorTransport
-    from batchclient.testing import VirtualLoop
 
     async def run():
         transport = SimulatorTransport(SimulatedServer("gpu"))
         session = await begin(
-            URL, SHORT, Times(0.1, 0.4, 5.0), SLOS, api_key=KEY, transport=lambda url, headers: transport, cpu_s=lambda: 0.0
+            URL,
+            SHORT,
+            Times(0.1, 0.4, 5.0),
+            SLOS,
+            api_key=KEY,
+            transport=lambda url, headers: transport,
+            cpu_s=lambda: 0.0,
         )
         settings = settings_of(["adaptive", "streamed", "singles"], concurrency=[2, 16], sizes=[2, 8])
         # So many that the adaptive limit moves.
         settings.append(Setting("adaptive", concurrency=80))
         done = [cell async for cell in cells(session, settings, repeat=2)]
-        report = report_of(session, done, datetime(2026, 11, 26, tzinfo=UTC), lines=["p95 < 120 ms: so many", "suggested: this"])
+        report = report_of(
+            session, done, datetime(2026, 11, 26, tzinfo=UTC), lines=["p95 < 120 ms: so many", "suggested: this"]
+        )
         return report, [session.workload.prompt(at) for at in (0, 1, 2, 7)]
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
@@ -138,7 +144,11 @@ def test_a_report_that_was_written_and_read_gives_the_same_page(report, tmp_path
     write_report(report, tmp_path / "r.json")
     again = read_report(tmp_path / "r.json")
     assert again.cells == report.cells
-    assert any(cell.limit_changes for cell in again.cells), "the adaptive limit has moved"
+    moved = [cell.limit_changes for cell in again.cells if cell.limit_changes]
+    assert moved, "the adaptive limit has moved"
+    assert all(
+        times == sorted(times) and times[0] == 0.0 < times[1] for times in ([at for at, _ in each] for each in moved)
+    )
     assert html_of(again) == page.text
 
 
@@ -170,7 +180,9 @@ def test_every_setting_has_its_figures_in_a_table(page, report):
     for summary in summaries_of(report.cells, report.slos):
         row = page.row(str(summary.setting))
         interval = summary.calls_per_s.interval
-        assert row[1] == f"{number(summary.calls_per_s.value)} [{number(max(0, interval.low))}, {number(interval.high)}]"
+        assert (
+            row[1] == f"{number(summary.calls_per_s.value)} [{number(max(0, interval.low))}, {number(interval.high)}]"
+        )
 
 
 def test_the_table_of_batch_sizes_has_singles_lists_and_the_servers_part(page, report):
@@ -178,6 +190,8 @@ def test_the_table_of_batch_sizes_has_singles_lists_and_the_servers_part(page, r
     assert [row[1] for row in lists] == ["1", "2", "8"]
     assert lists[0][0] == "16 callers singles"
     assert len({len(row) for row in lists}) == 1
+    loads = [row[0].split(" callers")[0] for row in page.rows if row and re.match(r"\d+ callers", row[0])]
+    assert loads == ["2", "2", "16", "16", "16"]
     summaries = {str(each.setting): each for each in summaries_of(report.cells, report.slos)}
     assert lists[2][3].startswith(number(summaries["streamed of 8, 16 callers"].tokens_per_s.value))
 
@@ -191,7 +205,11 @@ def test_prompts_and_keys_are_in_no_page(page, measured):
 def test_text_from_outside_is_escaped(report):
     evil = "<script>alert(1)</script>&\"'"
     cell = replace(
-        report.cells[0], setting=Setting(evil, concurrency=2), failed={evil: 2}, marks=(evil,), times=report.cells[0].times
+        report.cells[0],
+        setting=Setting(evil, concurrency=2),
+        failed={evil: 2},
+        marks=(evil,),
+        times=report.cells[0].times,
     )
     about = {**report.about, "server": {"url": evil, "name": evil, "model": evil}, "started": evil}
     told = Page(html_of(replace(report, cells=(cell, *report.cells), about=about, lines=(evil,))))
@@ -245,7 +263,14 @@ def test_an_incomplete_report_says_so_and_an_empty_one_is_a_page(report):
 
 
 def test_cells_without_an_answer_have_no_latency_and_still_a_page(report):
-    nothing = {"answered": 0, "times": {}, "calls_per_s": 0.0, "tokens_per_s": 0.0, "goodput": 0.0, "slo_shares": (0.0, 0.0)}
+    nothing = {
+        "answered": 0,
+        "times": {},
+        "calls_per_s": 0.0,
+        "tokens_per_s": 0.0,
+        "goodput": 0.0,
+        "slo_shares": (0.0, 0.0),
+    }
     told = Page(html_of(marked(report, lambda cell: nothing)))
     assert "singles, 2 callers" in " ".join(told.words)
 
@@ -255,6 +280,13 @@ def test_a_search_without_a_decision_says_so(report):
     words = "".join(Page(html_of(replace(report, recommendation=told))).words)
     assert "Why: 64 breaks the objective. Not decided" in words
     assert "Not decided" not in "".join(Page(html_of(replace(report, recommendation={**told, "decided": True}))).words)
+
+
+def test_an_objective_whose_percentile_is_not_measured_is_drawn_with_the_nearest_one(report, page):
+    nearest = "It is the report's nearest percentile to that of p97 < 120 ms."
+    told = Page(html_of(replace(report, slos=(Slo("p97<120ms"), *SLOS[1:]))))
+    assert f"p95 latency by concurrency, with intervals of 95 %. {nearest}" in "".join(told.words)
+    assert "nearest percentile" not in "".join(page.words)
 
 
 def test_rates_have_sections_of_their_own(report):
@@ -275,7 +307,11 @@ def test_a_page_of_sixty_cells_with_restless_limits_has_less_than_a_megabyte(rep
         for cell in report.cells
     ]
     assert len(many) >= 60
-    assert len(html_of(replace(report, cells=tuple(many))).encode()) < 1_000_000
+    page = Page(html_of(replace(report, cells=tuple(many))))
+    assert len(page.text.encode()) < 1_000_000
+    # Each line has no more steps than can be seen.
+    steps = [path.get("d").count("H") for path in page.pictures["limits"].iter("path")]
+    assert steps and 50 < max(steps) <= 301
 
 
 def test_all_words_of_the_page_have_a_meaning():
@@ -305,7 +341,14 @@ def test_the_knee_is_the_load_above_which_twice_the_load_gains_too_little(points
 
 
 def test_the_knee_is_ringed_where_it_lies(report):
-    told = marked(report, lambda cell: {"calls_per_s": 50.0} if cell.setting.strategy == "singles" else {"calls_per_s": cell.setting.concurrency * 1.0})
+    told = marked(
+        report,
+        lambda cell: (
+            {"calls_per_s": 50.0}
+            if cell.setting.strategy == "singles"
+            else {"calls_per_s": cell.setting.concurrency * 1.0}
+        ),
+    )
     page = Page(html_of(told))
     picture = page.pictures["throughput-closed-0"]
     rings = [each for each in picture.iter("circle") if each.get("r") == "8.5"]
@@ -363,11 +406,15 @@ def test_points_stand_where_their_figures_say():
     assert float(low.get("cx")) < float(high.get("cx"))
 
 
-@pytest.mark.parametrize(("interval", "caps"), [(Interval(40, 60), 2), (Interval(float("-inf"), 60), 1), (Interval(40, 1e6), 1)])
+@pytest.mark.parametrize(
+    ("interval", "caps"), [(Interval(40, 60), 2), (Interval(float("-inf"), 60), 1), (Interval(40, 1e6), 1)]
+)
 def test_the_end_of_a_bar_that_is_not_known_has_no_cap(interval, caps):
     colour = "#0072b2"
     lines = [
-        each for each in drawn([Point(1, 50, *interval)]).iter("line") if each.get("stroke") == colour and not each.get("stroke-width")
+        each
+        for each in drawn([Point(1, 50, *interval)]).iter("line")
+        if each.get("stroke") == colour and not each.get("stroke-width")
     ]
     assert len([each for each in lines if each.get("y1") == each.get("y2")]) == caps
     assert len([each for each in lines if each.get("x1") == each.get("x2")]) == 1
@@ -392,7 +439,15 @@ def test_lines_differ_in_more_than_colour():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0"), (0.0004, "0"), (0.0099999999, "0.010"), (2.5, "2.50"), (9.999, "10.0"), (99.96, "100"), (1234.5, "1,234")],
+    [
+        (0, "0"),
+        (0.0004, "0"),
+        (0.0099999999, "0.010"),
+        (2.5, "2.50"),
+        (9.999, "10.0"),
+        (99.96, "100"),
+        (1234.5, "1,234"),
+    ],
 )
 def test_numbers_have_three_digits(value, text):
     assert number(value) == text

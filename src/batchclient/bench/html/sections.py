@@ -12,6 +12,7 @@ from batchclient.bench.html.markup import Text, figure, section, table
 from batchclient.bench.html.svg import number
 from batchclient.bench.html.view import UNKNOWN, View, list_size, rate, share_with_bounds
 from batchclient.bench.html.words import MEASURES
+from batchclient.bench.slo import Slo
 from batchclient.bench.strategies import LISTS
 from batchclient.bench.summary import Summary
 
@@ -77,6 +78,8 @@ def latency(view: View, *, is_open: bool) -> str:
         if able:
             picture = pictures.percentiles(able, measure, of, view.slos, units[measure], is_open=is_open)
             caption = f"p{of * 100:g} {MEASURES[measure]} by {load}, with intervals of 95 %."
+            if others := [str(slo) for slo in view.slos if slo.measure == measure and _is_another(slo, of)]:
+                caption += f" It is the report's nearest percentile to that of {', '.join(others)}."
             drawn.append(figure(caption + _sizes_drawn(curves, able), picture))
 
     def cells(summary: Summary) -> Sequence[Text]:
@@ -169,6 +172,11 @@ def limits(view: View) -> str:
             rows,
         ),
     )
+
+
+def _is_another(slo: Slo, of: float) -> bool:
+    """Whether an objective is drawn with a percentile that is not its own."""
+    return pictures.nearest(slo.share) == of != slo.share
 
 
 def _limit_at(cell: Cell, at: float) -> str:

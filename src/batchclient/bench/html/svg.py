@@ -262,7 +262,7 @@ class _Plot:
             parts.append(_text(self.left - 6, at + 4, text, anchor="end"))
         free_from = -math.inf
         for value, text in self.x_axis.ticks:
-            at, half = self.x(value), _LETTER * (len(text) + 1) / 2
+            at, half = self.x(value), (_LETTER * len(text) + 4) / 2
             parts.append(_straight(at, foot, at, foot + 4, "#333"))
             # A text that has no room is left out; its tick stays.
             if at - half >= free_from:
