@@ -246,6 +246,23 @@ def test_the_times_of_a_streamed_answer(virtually):
     assert measured.slo_shares == (1.0, 0.0)
 
 
+def test_the_servers_part_of_a_latency_runs_from_the_first_sending(virtually):
+    async def run():
+        loop = asyncio.get_running_loop()
+
+        async def call(prompt, calls, place):
+            await asyncio.sleep(0.1)
+            calls.sent[place] = loop.time()
+            await asyncio.sleep(0.2)
+            calls.answered(place, loop.time(), 10, 5)
+
+        return await cell(call, Closed(1))
+
+    times = virtually(run()).times
+    parts = [times[name].percentiles[0.5] for name in ("late", "queued", "server", "latency")]
+    assert parts == pytest.approx([0.0, 0.1, 0.2, 0.3])
+
+
 def test_nothing_is_left_in_flight(virtually):
     async def run():
         await cell(answering(lambda place: math.inf if place % 3 == 0 else 0.1), Closed(9), Times(0.5, 1, 0.5))
@@ -346,4 +363,4 @@ def test_an_embedding_has_no_first_token(virtually, session):
         workload = replace((await session()).workload, call="embed")
         return await (await session(workload=workload)).cell(Setting("adaptive", concurrency=4))
 
-    assert set(virtually(run()).times) == {"latency", "late", "queued"}
+    assert set(virtually(run()).times) == {"latency", "late", "queued", "server"}

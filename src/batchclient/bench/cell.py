@@ -52,10 +52,16 @@ class Setting:
     concurrency: int | None = None
     rate: float | None = None
 
+    @property
+    def load(self) -> str:
+        """The load in words."""
+        if self.rate is not None:
+            return f"{self.rate:g} calls/s"
+        return f"{self.concurrency} caller{'' if self.concurrency == 1 else 's'}"
+
     def __str__(self) -> str:
         size = "" if self.size is None else f" of {self.size}"
-        load = f"{self.concurrency} callers" if self.rate is None else f"{self.rate:g} calls/s"
-        return f"{self.strategy}{size}, {load}"
+        return f"{self.strategy}{size}, {self.load}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +90,8 @@ class Cell:
         scheduled: calls that were to be made in the window.
         answered, unanswered: of those.
         failed: of those, by the class of the error.
-        times: ``latency``, ``late``, ``queued``, ``ttft``, ``tpot``; a time that nothing told is
-            absent.
+        times: ``latency``, its parts ``late``, ``queued`` and ``server``, ``ttft``, ``tpot``; a
+            time that nothing told is absent.
         calls_per_s: answers that came in the window, per second.
         tokens_per_s: their tokens, prompt and output.
         output_tokens_per_s: their output tokens.
@@ -102,6 +108,8 @@ class Cell:
             ``None``: it did not tell.
         client_cpu_share: CPU time of this process, as a share of a core.
         server: what its metrics page told before and after.
+        limit_changes: of the client's own limit: seconds since the cell's begin, and the limit from
+            then on, the first one at 0; empty: the limit never changed.
         marks: why the cell is not to be trusted; empty: nothing seen.
     """
 
@@ -127,6 +135,7 @@ class Cell:
     cache_hit_share: float | None = None
     client_cpu_share: float = 0.0
     server: dict[str, Any] = field(default_factory=dict)
+    limit_changes: tuple[tuple[float, int], ...] = ()
     marks: tuple[str, ...] = ()
 
     @property
@@ -144,6 +153,7 @@ def cell_of(
     list_sizes: dict[int, int] | None = None,
     cache_hit_share: float | None = None,
     server: dict[str, Any] | None = None,
+    limit_changes: Sequence[tuple[float, int]] = (),
     others: bool = False,
     prefix_reuse: bool = False,
 ) -> Cell:
@@ -153,7 +163,7 @@ def cell_of(
         setting, repetition: what was measured.
         window: its calls.
         slos: the objectives.
-        list_sizes, cache_hit_share, server: see ``Cell``.
+        list_sizes, cache_hit_share, server, limit_changes: see ``Cell``.
         others: whether the server worked for somebody else.
         prefix_reuse: whether hits in the prefix cache were asked for.
     """
@@ -197,6 +207,7 @@ def cell_of(
         cache_hit_share,
         window.cpu_share,
         server or {},
+        tuple(limit_changes),
         _marks(times, window, None if prefix_reuse else cache_hit_share, others=others),
     )
 
@@ -218,6 +229,10 @@ def _queued(calls: Calls, place: int) -> float:
     return calls.sent[place] - calls.begun[place]
 
 
+def _server(calls: Calls, place: int) -> float:
+    return calls.ended[place] - calls.sent[place]
+
+
 def _ttft(calls: Calls, place: int) -> float:
     return calls.first[place] - calls.scheduled[place]
 
@@ -231,6 +246,7 @@ _TIMES: dict[Measure | str, Callable[[Calls, int], float]] = {
     "latency": _latency,
     "late": _late,
     "queued": _queued,
+    "server": _server,
     "ttft": _ttft,
     "tpot": _tpot,
 }

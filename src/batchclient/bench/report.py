@@ -172,6 +172,7 @@ def _read(told: Mapping[str, Any]) -> Cell:
     setting = Setting(**{each.name: plain.pop(each.name) for each in fields(Setting)})
     plain["times"] = {name: _figures(figures) for name, figures in told["times"].items()}
     plain["list_sizes"] = {int(size): count for size, count in told["list_sizes"].items()}
+    plain["limit_changes"] = tuple((seconds, limit) for seconds, limit in told["limit_changes"])
     for name in ("slo_shares", "slo_hits", "marks"):
         plain[name] = tuple(told[name])
     return Cell(setting, **plain)

@@ -79,7 +79,7 @@ class Session:
             repetition: from 0; another repetition has other arrivals.
         """
         before, others = await self._idle_page()
-        window, list_sizes = await self._window(setting, repetition)
+        window, list_sizes, limit_changes = await self._window(setting, repetition)
         after = await fetch_page(self.target)
         if self.on_window is not None:
             self.on_window(setting, repetition, window)
@@ -91,6 +91,7 @@ class Session:
             list_sizes=list_sizes,
             cache_hit_share=cache_hit_share(before, after),
             server=told(before, after),
+            limit_changes=limit_changes,
             others=others,
             prefix_reuse=bool(self.workload.prefix_reuse),
         )
@@ -98,18 +99,23 @@ class Session:
             return await self.cell(setting, repetition)
         return cell
 
-    async def _window(self, setting: Setting, repetition: int) -> tuple[Window, dict[int, int]]:
+    async def _window(
+        self, setting: Setting, repetition: int
+    ) -> tuple[Window, dict[int, int], list[tuple[float, int]]]:
+        """Return the calls, the sizes of lists, and the limit's changes since the cell's begin."""
         load, seed = self._load_of(setting), self.seed * 1_000_003 + repetition
         if setting.strategy == RIVAL and self._processes > 1:
             first_number = next(self._numbers) * _NUMBERS_OF_A_CELL
             window = await generate_in_processes(
                 self._processes, setting, self.target, self.workload, load, self.times, seed, first_number
             )
-            return window, {1: sum(not math.isnan(at) for at in window.calls.sent)}
+            return window, {1: sum(not math.isnan(at) for at in window.calls.sent)}, []
         async with open_strategy(setting, self.target, self.workload) as opened:
             prompts = map(self.workload.prompt, self._numbers)
             window = await generate(opened.call, load, prompts, self.times, seed, self.cpu_s)
-            return window, opened.list_sizes()
+            began = window.begins - self.times.warm_up_s
+            changes = [(max(0.0, round(at - began, 4)), limit) for at, limit in opened.limit_changes]
+            return window, opened.list_sizes(), changes
 
     def _adds_processes(self, setting: Setting) -> bool:
         """Whether the rival has more processes from now on: one of them was too slow for a cell."""

@@ -81,7 +81,8 @@ class Opened:
     Args:
         call: makes a call.
         list_sizes: how many requests have carried how many prompts so far.
-        limit_changes: the changes of the limit: seconds on the loop's clock, and the limit.
+        limit_changes: the changes of the limit: seconds on the loop's clock, and the limit from
+            then on. Before the first change stands the limit at the opening.
     """
 
     call: Call
@@ -151,8 +152,12 @@ class _MeasuredClient(InnerClient):
     """A client that notes when each call was sent."""
 
     def __init__(self, strategy: str, arguments: Mapping[str, Any], changes: list[tuple[float, int]]) -> None:
+        opened_at = asyncio.get_running_loop().time()
+
         def note(adjustment: Adjustment) -> None:
             if adjustment.setting == "limit":
+                if not changes:
+                    changes.append((opened_at, adjustment.old))
                 changes.append((asyncio.get_running_loop().time(), adjustment.new))
 
         super().__init__(**arguments, http=_HTTP, on_adjustment=note)

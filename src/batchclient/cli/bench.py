@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Annotated, Any
 
 import typer
+from rich.console import Console
 
 from batchclient.bench.answer import lines_of_search, lines_of_sweep
 from batchclient.bench.arrivals import Poisson
@@ -31,6 +32,7 @@ from batchclient.bench.generator import Times, Window, generate
 from batchclient.bench.report import Report, read_report, report_of, write_report
 from batchclient.bench.session import BenchFailed, Session, begin
 from batchclient.bench.slo import shown_s
+from batchclient.bench.summary import summaries_of
 from batchclient.bench.sweep import cells
 from batchclient.bench.workload import Workload
 from batchclient.cli._bench_options import (
@@ -41,6 +43,7 @@ from batchclient.cli._bench_options import (
     times_from,
     workload_from,
 )
+from batchclient.cli._bench_table import table_of
 from batchclient.cli._refusal import Refusal, headers_from, in_options, refusal_of
 from batchclient.cli._servers import KEY_HINT, ServerOptions, server_options
 from batchclient.cli._signals import stopped_by_signals
@@ -335,6 +338,8 @@ def _measure(
     if not done.complete and not done.lines:
         done.lines = [f"incomplete: ended after {len(done.cells)} measurements"]
         done.lines += lines_of_sweep(done.cells, question.slos) if question.find is None else []
+    if question.find is None:
+        Console(stderr=True).print(table_of(summaries_of(done.cells, question.slos), question.slos))
     for line in done.lines:
         typer.echo(line)
     outputs.write(
