@@ -22,10 +22,17 @@ def bench(cli, server):
     return run
 
 
-def test_a_sweep_answers_and_writes_its_reports(bench, tmp_path):
+def test_a_sweep_answers_and_writes_its_reports(bench, tmp_path, cli):
     told = bench("--concurrency", "2,8", "--strategies", "adaptive,singles", "--repeat", "2", "--slo", "p95<2s",
-                 "--json", tmp_path / "r.json", "--calls", tmp_path / "c.jsonl", "--gpu-price", "2")  # fmt: skip
+                 "--json", tmp_path / "r.json", "--calls", tmp_path / "c.jsonl", "--gpu-price", "2",
+                 "--report", tmp_path / "r.html")  # fmt: skip
     assert told.exit_code == 0, told.stderr
+    assert all(f"\n{name}, {callers} callers" in told.stderr for name in ("adaptive", "singles") for callers in (2, 8))
+    again = cli("bench", "report", tmp_path / "r.json", "-o", tmp_path / "again.html")
+    assert again.exit_code == 0, again.stderr
+    page = (tmp_path / "r.html").read_text()
+    assert page == (tmp_path / "again.html").read_text()
+    assert "Throughput by concurrency" in page
     answer = told.stdout.splitlines()
     assert answer[0].startswith("p95 < 2 s: ")
     # On a busy machine every cell may have measured the client.
