@@ -18,6 +18,7 @@ from tests.prometheus.programs import needs_promtool, promtool
 
 ALERTS = list(alerts_of([*SERVERS], gpu=True))
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "alerts.md"
+WATCH = PAGE.with_name("watch.md")
 QUEUE = {'queued{priority="0"}': "100x90", 'limit{endpoint="e"}': "16x90"}
 WORK = {"tokens_total": "0+1000x90"}
 
@@ -112,6 +113,15 @@ def test_the_docs_tell_of_each_alert():
 def test_a_rule_says_what_to_do():
     for alert in ALERTS:
         assert alert.summary.endswith(".") and alert.description.endswith(".")
+
+
+@needs_promtool
+def test_promtool_takes_the_configuration_of_the_docs(tmp_path):
+    text = WATCH.read_text()
+    told = [re.search(r"```yaml\n(.*?)```", text, re.DOTALL)[1], re.search(r"`(rule_files: .*?)`", text)[1]]
+    (tmp_path / "prometheus.yml").write_text("\n".join(told) + "\n")
+    (tmp_path / "batchclient.rules.yml").write_text(rules_of(ALERTS))
+    assert f"{len(ALERTS)} rules found" in promtool("check", "config", tmp_path / "prometheus.yml")
 
 
 @needs_promtool

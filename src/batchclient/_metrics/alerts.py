@@ -111,7 +111,8 @@ _ALERTS: tuple[Alert, ...] = (
         f"{WASTED} > 0.1",
         "30m", "warning",
         "{{ $value | humanizePercentage }} of the tokens are generated for nobody.",
-        "Callers give up before their answer: raise timeout_s, ask for fewer tokens, or lower the load.",
+        "Callers give up before their answer: raise timeout_s, ask for fewer tokens, or lower the load. Or a map's"
+        " answers do not fit their response_model.",
     ),
     Alert(
         "BatchclientEventLoopBlocked",
@@ -146,7 +147,7 @@ _ALERTS_OF_GPUS = (
         "avg($sm_active) < 0.5 and sum(batchclient_in_flight) > 0",
         "15m", "warning",
         "The GPU's multiprocessors work {{ $value | humanizePercentage }} of the time while calls are in flight.",
-        "Are prompts per request few, keep more calls under way at once, or raise linger_s. Is the limit low though"
+        "Are prompts per request few, keep more calls under way at once. Is the limit low though"
         " it finds itself, the server is slow elsewhere: its CPU, its tokeniser, short answers.",
     ),
 )  # fmt: skip

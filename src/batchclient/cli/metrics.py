@@ -48,7 +48,9 @@ def make_metrics_app() -> typer.Typer:
 
 def list_names(server: _Servers = None, *, dcgm: _Dcgm = False) -> None:
     """Write the names: a line each, with the type, the labels and what is counted."""
-    lines = [(metric.full_name, metric.kind, ",".join(metric.labels) or "-", metric.help) for metric in METRICS]
+    lines: list[tuple[str, str, str, str]] = [
+        (metric.full_name, metric.kind, ",".join(metric.labels) or "-", metric.help) for metric in METRICS
+    ]
     for name in _known(server):
         lines += map(_line, SERVERS[name].values())
     if dcgm:
