@@ -72,7 +72,7 @@ SILENT = {
 for server, roles in SERVERS.items():
     running, waiting = roles["running"].name, roles["waiting"].name
     FIRES[f"Batchclient{server.capitalize()}QueueDeep"] = {running: "8x90", waiting: "100x90"}
-    SILENT[f"Batchclient{server.capitalize()}QueueDeep"] = {running: "8x90", waiting: "10x90"}
+    SILENT[f"Batchclient{server.capitalize()}QueueDeep"] = {running: "8x90", waiting: "24x90"}
     if "kv_usage" in roles:
         usage, preemptions = roles["kv_usage"].name, roles["preemptions"].name
         FIRES[f"Batchclient{server.capitalize()}KvCacheFull"] = {usage: "0.99x90", preemptions: "0+3x90"}

@@ -127,10 +127,11 @@ _ALERTS: tuple[Alert, ...] = (
 _ALERTS_OF_A_SERVER = (
     Alert(
         "QueueDeep",
-        "sum($waiting) > 2 * clamp_min(sum($running), 1)",
+        "sum($waiting) > 4 * clamp_min(sum($running), 1)",
         "10m", "warning",
-        "Twice as many sequences wait within the servers as run.",
-        "A limit given as a number is too high, or other clients fill the servers. More replicas help.",
+        "Four times as many sequences wait within the servers as run.",
+        "There they know no priority. Lower limit to what the servers run at once (vLLM: --max-num-seqs). Or other"
+        " clients fill the servers: more replicas help.",
     ),
     Alert(
         "KvCacheFull",
