@@ -37,7 +37,7 @@ class ForeignMetric:
 _VLLM = "vllm/v1/metrics/loggers.py, vLLM 0.32.0; its page was recorded"
 _SGLANG = "sglang/srt/observability/metrics_collector.py, SGLang 0.5.23"
 _TGI = "docs/source/reference/metrics.md, TGI 3.3.6"
-_LLAMACPP = "tools/server/server-context.cpp, llama.cpp of llama_cpp_python 0.3.36; its page was recorded"
+_LLAMACPP = "tools/server/server-task.cpp, llama.cpp of llama_cpp_python 0.3.36; its page was recorded"
 _DCGM = "etc/default-counters.csv, dcgm-exporter"
 
 _RUNNING = "Sequences that the server generates now."
