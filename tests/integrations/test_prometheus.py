@@ -102,7 +102,8 @@ def agree(numbers, now):
     )
     assert total(numbers, "tokens_total", direction="completion") == now.completion_tokens
     assert total(numbers, "completion_tokens_sum") == now.completion_tokens
-    assert total(numbers, "tokens_wasted_total") == now.wasted_tokens
+    assert of(numbers, "tokens_wasted_total", reason="abandoned") == now.wasted_tokens
+    assert of(numbers, "tokens_wasted_total", reason="retry") == now.lost_tokens
     assert total(numbers, "adjustments_total") == sum(now.changes.values())
     for name in ("in_flight", "abandoned"):
         assert total(numbers, name) == getattr(now, name)
