@@ -1,8 +1,14 @@
-"""Pages of metrics, two scrapes each: a client's, recorded servers', and those of the simulator's guises."""
+"""Pages of metrics, two scrapes each: a client's, a job's, recorded servers', and those of the simulator's guises."""
 
 import asyncio
+import json
+import re
+import subprocess
+import sys
+import time
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families as parse
@@ -62,6 +68,40 @@ def of_a_client():
                 return tuple(pages)
 
     return asyncio.run(asyncio.wait_for(main(), LONGEST_S))
+
+
+@cache
+def of_a_job():
+    """The page of a job of the command line, twice while it runs."""
+    with TemporaryDirectory() as folder, EmbeddedServer("instant", faults=["slow=0.02"]) as server:
+        rows = Path(folder, "in.jsonl")
+        rows.write_text("".join(json.dumps({"text": f"row {number}"}) + "\n" for number in range(5000)))
+        command = [sys.executable, "-m", "batchclient", "map", rows, "-o", Path(folder, "out.jsonl"), "--base-url"]
+        command += [server.base_url, "--model", server.model, "--prompt", "{text}", "--max-tokens", "1"]
+        command += ["--metrics-port", "0", "--concurrency", "2", "--max-batch-size", "1"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                url = re.search(r"http://\S+", process.stderr.readline())[0]
+                first = _with_rows_beyond(0, url)
+                return first, _with_rows_beyond(_rows_on(first), url)
+            finally:
+                process.kill()
+
+
+def _with_rows_beyond(rows, url):
+    until = time.monotonic() + LONGEST_S
+    while True:
+        page = fetched(url)
+        # The input is counted beside the first rows.
+        if _rows_on(page) > rows and "batchclient_job_rows_total_expected " in page:
+            return page
+        assert time.monotonic() < until, page
+        time.sleep(0.05)
+
+
+def _rows_on(page):
+    found = re.search(r'batchclient_job_rows{state="answered"} (\S+)', page)
+    return float(found[1]) if found else 0
 
 
 @cache

@@ -16,7 +16,7 @@ from batchclient._metrics.server_names import SERVERS
 from tests.prometheus.pages import of_a_client, of_a_server, samples_of
 from tests.prometheus.programs import needs_promtool, promtool
 
-ALERTS = list(alerts_of([*SERVERS], gpu=True))
+ALERTS = list(alerts_of([*SERVERS], gpu=True, jobs=True))
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "alerts.md"
 WATCH = PAGE.with_name("watch.md")
 QUEUE = {'queued{priority="0"}': "100x90", 'limit{endpoint="e"}': "16x90"}
@@ -50,6 +50,7 @@ FIRES = {
     "BatchclientCallsFail": {'calls_total{outcome="failed"}': "0+10x90", 'calls_total{outcome="succeeded"}': "0+90x90"},
     "BatchclientTokensWasted": WORK | {'tokens_wasted_total{reason="abandoned"}': "0+200x90"},
     "BatchclientEventLoopBlocked": {"snapshot_age_seconds": "30x90"},
+    "BatchclientJobStands": {'job_rows{state="answered"}': "70x90", "job_rows_total_expected": "100x90"},
     "BatchclientGpuUnderused": {"DCGM_FI_PROF_SM_ACTIVE": "0.2x90", "in_flight": "3x90"},
 }  # fmt: skip
 """By alert: numbers by series, for an hour and a half. The prefix of ours is left out."""
@@ -66,6 +67,7 @@ SILENT = {
     "BatchclientCallsFail": {'calls_total{outcome="failed"}': "0+1x90", 'calls_total{outcome="succeeded"}': "0+99x90"},
     "BatchclientTokensWasted": WORK | {'tokens_wasted_total{reason="abandoned"}': "0+20x90"},
     "BatchclientEventLoopBlocked": {"snapshot_age_seconds": "1x90"},
+    "BatchclientJobStands": {'job_rows{state="answered"}': "100x90", "job_rows_total_expected": "100x90"},
     "BatchclientGpuUnderused": {"DCGM_FI_PROF_SM_ACTIVE": "0.2x90", "in_flight": "0x90"},
 }  # fmt: skip
 """By alert: numbers that come near."""

@@ -89,6 +89,13 @@ def test_a_dashboard_has_a_servers_metrics_where_they_are_asked_for(board):
     assert gpu and all("DCGM_" in query for query in gpu)
 
 
+def test_jobs_have_panels_and_a_rule_where_they_are_asked_for(board, metrics):
+    more = [query for query in queries_of(board("--jobs")) if query not in queries_of(board())]
+    assert more and all("batchclient_job_" in query for query in more)
+    assert "BatchclientJobStands" in metrics("rules", "--jobs").stdout
+    assert "batchclient_job_" not in metrics("rules").stdout
+
+
 def test_a_server_that_lacks_a_metric_lacks_its_panel(board):
     titles = {server: {panel["title"] for panel in panels_of(board("--server", server))} for server in SERVERS}
     assert "KV cache in use" in titles["vllm"]

@@ -14,15 +14,15 @@ from batchclient._metrics.alerts import alerts_of
 from batchclient._metrics.queries import panels_of
 from batchclient._metrics.registry import METRICS, STATES
 from batchclient._metrics.server_names import GPU_METRICS, SERVERS
-from tests.prometheus.pages import GUISES, RECORDED, of_a_client, of_a_server, samples_of
+from tests.prometheus.pages import GUISES, RECORDED, of_a_client, of_a_job, of_a_server, samples_of
 from tests.prometheus.programs import needs_promtool, promtool
 from tests.prometheus.promql import labels_in, metrics_in
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 PAGES = ("watch.md", "alerts.md")
 BLOCK = re.compile(r"```promql\n(.*?)```", re.DOTALL)
-OF_PANELS = [query.expression for panel in panels_of([*SERVERS], gpu=True) for query in panel.queries]
-OF_ALERTS = [alert.expression for alert in alerts_of([*SERVERS], gpu=True)]
+OF_PANELS = [query.expression for panel in panels_of([*SERVERS], gpu=True, jobs=True) for query in panel.queries]
+OF_ALERTS = [alert.expression for alert in alerts_of([*SERVERS], gpu=True, jobs=True)]
 ADDED_BY_PROMETHEUS = {"job", "instance"}
 
 
@@ -36,7 +36,7 @@ def of_the_docs():
 def series():
     """All numbers of all pages, two scrapes of each."""
     both = {}
-    for pages in (of_a_client(), *map(of_a_server, (*RECORDED, *GUISES))):
+    for pages in (of_a_job(), of_a_client(), *map(of_a_server, (*RECORDED, *GUISES))):
         first, second = map(samples_of, pages)
         both |= {key: (first.get(key), number) for key, number in second.items()}
     return both

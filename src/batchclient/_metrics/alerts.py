@@ -110,9 +110,9 @@ _ALERTS: tuple[Alert, ...] = (
         "BatchclientTokensWasted",
         f"{WASTED} > 0.1",
         "30m", "warning",
-        "{{ $value | humanizePercentage }} of the tokens are generated for nobody.",
-        "Callers give up before their answer: raise timeout_s, ask for fewer tokens, or lower the load. Or a map's"
-        " answers do not fit their response_model.",
+        "{{ $value | humanizePercentage }} of the tokens are paid for nothing.",
+        "Attempts fail half-way and are made again: look at the servers. Or callers give up before their"
+        " answer: raise timeout_s, ask for fewer tokens, or lower the load. Or a map's answers do not fit their response_model.",
     ),
     Alert(
         "BatchclientEventLoopBlocked",
@@ -124,6 +124,17 @@ _ALERTS: tuple[Alert, ...] = (
 )  # fmt: skip
 """What the client tells."""
 
+_ALERTS_OF_JOBS = (
+    Alert(
+        "BatchclientJobStands",
+        "sum by (job, instance) (delta(batchclient_job_rows[15m])) == 0"
+        " and sum by (job, instance) (batchclient_job_rows)"
+        " < sum by (job, instance) (batchclient_job_rows_total_expected)",
+        "5m", "warning",
+        "The job at {{ $labels.instance }} has written no row for a quarter of an hour.",
+        "Its standard error says what it waits for: a server, or room on the disk.",
+    ),
+)  # fmt: skip
 _ALERTS_OF_A_SERVER = (
     Alert(
         "QueueDeep",
@@ -155,14 +166,17 @@ _ALERTS_OF_GPUS = (
 _NAMES = {"vllm": "Vllm", "sglang": "Sglang", "tgi": "Tgi", "llamacpp": "Llamacpp"}
 
 
-def alerts_of(servers: Sequence[str] = (), *, gpu: bool = False) -> Iterator[Alert]:
+def alerts_of(servers: Sequence[str] = (), *, gpu: bool = False, jobs: bool = False) -> Iterator[Alert]:
     """Yield the alert rules.
 
     Args:
         servers: the servers whose own metrics are scraped, too, by their names in ``SERVERS``.
         gpu: whether NVIDIA's dcgm-exporter is scraped.
+        jobs: whether jobs of the command line are scraped.
     """
     yield from _ALERTS
+    if jobs:
+        yield from _ALERTS_OF_JOBS
     for server in servers:
         for alert in _ALERTS_OF_A_SERVER:
             expression = named(alert.expression, SERVERS[server])

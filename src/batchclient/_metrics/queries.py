@@ -116,6 +116,10 @@ _PANELS: tuple[Panel, ...] = (
         (Query(QUEUE_PER_PERMIT, "queued per permit"),),
     ),
     Panel(
+        _QUEUE, "Age of the oldest queued call", "s", "By priority. A low one may wait for long.",
+        (Query("max by (priority) (batchclient_oldest_queued_seconds)", "priority {{priority}}"),),
+    ),
+    Panel(
         _QUEUE, "Time in the queue, 95th percentile", "s", "From a call's making to its first request.",
         (Query(_quantile("0.95", "queue_duration_seconds"), "95 %"),),
     ),
@@ -144,7 +148,8 @@ _PANELS: tuple[Panel, ...] = (
         (Query("sum by (direction) (rate(batchclient_tokens_total[5m]))", "{{direction}}"),),
     ),
     Panel(
-        _TOKENS, "Share of tokens paid for nothing", "percentunit", "Of answers that nobody got.",
+        _TOKENS, "Share of tokens paid for nothing", "percentunit",
+        "Of answers that nobody got, and of attempts that were made again.",
         (Query(WASTED, "wasted"),),
     ),
     Panel(
@@ -190,6 +195,25 @@ _PANELS: tuple[Panel, ...] = (
 )  # fmt: skip
 """What the client tells."""
 
+_PANELS_OF_JOBS = (
+    Panel(
+        "Jobs", "Rows of jobs", "short", "Of this run, and those that were done before it. Expected: of the input.",
+        (
+            Query("sum by (state) (batchclient_job_rows)", "{{state}}"),
+            Query("sum(batchclient_job_rows_total_expected)", "expected"),
+        ),
+    ),
+    Panel(
+        "Jobs", "Share of the rows that are done", "percentunit", "Of jobs whose input has been counted.",
+        (Query(
+            "sum(batchclient_job_rows) / sum(batchclient_job_rows_total_expected)", "done",
+        ),),
+    ),
+    Panel(
+        "Jobs", "Time of a commit, 95th percentile", "s", "Rows into the journal. A slow or full disk shows here.",
+        (Query(_quantile("0.95", "job_commit_duration_seconds"), "95 %"),),
+    ),
+)  # fmt: skip
 _PANELS_OF_A_SERVER = (
     Panel(
         "", "Sequences on a server", "short", "Running on the mean of the servers, and waiting on the worst of them.",
@@ -235,14 +259,17 @@ _PANELS_OF_GPUS = (
 _SHOWN_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "tgi": "TGI", "llamacpp": "llama.cpp"}
 
 
-def panels_of(servers: Sequence[str] = (), *, gpu: bool = False) -> Iterator[Panel]:
+def panels_of(servers: Sequence[str] = (), *, gpu: bool = False, jobs: bool = False) -> Iterator[Panel]:
     """Yield the panels.
 
     Args:
         servers: the servers whose own metrics are scraped, too, by their names in ``SERVERS``.
         gpu: whether NVIDIA's dcgm-exporter is scraped.
+        jobs: whether jobs of the command line are scraped.
     """
     yield from _PANELS
+    if jobs:
+        yield from _PANELS_OF_JOBS
     for server in servers:
         for panel in _PANELS_OF_A_SERVER:
             texts = [named(query.expression, SERVERS[server]) for query in panel.queries]

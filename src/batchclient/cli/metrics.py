@@ -3,6 +3,7 @@
 Rules:
 - The commands write to stdout, and ask no server.
 - With ``--server`` and ``--dcgm`` the results name those programs' own metrics, too.
+- A job's page is a client's with more metrics, so that panels of jobs are asked for as well.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _Servers = Annotated[
     ),
 ]
 _Dcgm = Annotated[bool, typer.Option("--dcgm", help="With the metrics of NVIDIA's dcgm-exporter.")]
+_Jobs = Annotated[bool, typer.Option("--jobs", help="With the rows of jobs: map --metrics-port.")]
 
 
 def make_metrics_app() -> typer.Typer:
@@ -60,14 +62,14 @@ def list_names(server: _Servers = None, *, dcgm: _Dcgm = False) -> None:
         typer.echo("  ".join([*(text.ljust(width) for text, width in zip(line, widths, strict=False)), line[3]]))
 
 
-def dashboard(server: _Servers = None, *, dcgm: _Dcgm = False) -> None:
+def dashboard(server: _Servers = None, *, dcgm: _Dcgm = False, jobs: _Jobs = False) -> None:
     """Write a dashboard as JSON: in Grafana, Dashboards, New, Import."""
-    typer.echo(dashboard_of(panels_of(_known(server), gpu=dcgm)), nl=False)
+    typer.echo(dashboard_of(panels_of(_known(server), gpu=dcgm, jobs=jobs)), nl=False)
 
 
-def rules(server: _Servers = None, *, dcgm: _Dcgm = False) -> None:
+def rules(server: _Servers = None, *, dcgm: _Dcgm = False, jobs: _Jobs = False) -> None:
     """Write alert rules as YAML: a file for rule_files in prometheus.yml."""
-    typer.echo(rules_of(alerts_of(_known(server), gpu=dcgm)), nl=False)
+    typer.echo(rules_of(alerts_of(_known(server), gpu=dcgm, jobs=jobs)), nl=False)
 
 
 def _known(servers: list[str] | None) -> list[str]:
