@@ -112,7 +112,8 @@ _ALERTS: tuple[Alert, ...] = (
         "30m", "warning",
         "{{ $value | humanizePercentage }} of the tokens are paid for nothing.",
         "Attempts fail half-way and are made again: look at the servers. Or callers give up before their"
-        " answer: raise timeout_s, ask for fewer tokens, or lower the load. Or a map's answers do not fit their response_model.",
+        " answer: raise timeout_s, ask for fewer tokens, or lower the load. Or a map's answers do not fit their"
+        " response_model.",
     ),
     Alert(
         "BatchclientEventLoopBlocked",
