@@ -25,10 +25,11 @@ CLOSED: set[int] = set()
 COMMANDS = {
     "map": "Complete one prompt per row of a file and write each row with its completion.",
     "job": "Look at a map's job (OUT.job), write its output anew from the journal, remove it.",
+    "bench": "Measure a server: which limit, batch size and client keep an objective.",
     "doctor": "Say what a server is, and what is wrong with it for bulk work.",
+    "metrics": "Write the metrics' names, a Grafana dashboard, or alert rules for Prometheus.",
     "simulate": "Serve a simulated vLLM, or another server: real HTTP with a cost model, no GPU.",
     "demo": "Map real texts with batch_map and with AsyncOpenAI + gather, side by side.",
-    "bench": "Measure a server: which limit, batch size and client keep an objective.",
 }
 """Each command with its line in the help; ``batchclient.cli.app`` has the functions."""
 

@@ -16,13 +16,14 @@ __all__ = ["make_app"]
 _FUNCTIONS = {
     "map": ("batchclient.cli.map", "map_rows"),
     "job": ("batchclient.cli.job", "make_job_app"),
-    "simulate": ("batchclient.cli.simulate", "simulate"),
-    "demo": ("batchclient.cli.demo", "demo"),
     "bench": ("batchclient.cli.bench", "make_bench_app"),
     "doctor": ("batchclient.cli.doctor", "doctor"),
+    "metrics": ("batchclient.cli.metrics", "make_metrics_app"),
+    "simulate": ("batchclient.cli.simulate", "simulate"),
+    "demo": ("batchclient.cli.demo", "demo"),
 }
 """The module and the function of each command, or the function that makes a group of commands."""
-_GROUPS = frozenset({"job", "bench"})
+_GROUPS = frozenset({"bench", "job", "metrics"})
 
 
 class _Command(TyperCommand):
