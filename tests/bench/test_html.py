@@ -186,14 +186,14 @@ def test_every_setting_has_its_figures_in_a_table(page, report):
 
 
 def test_the_table_of_batch_sizes_has_singles_lists_and_the_servers_part(page, report):
-    lists = [row for row in page.rows if row and row[0].startswith("16 callers")]
+    lists = [row for row in page.rows if row and row[0].startswith("16 in flight")]
     assert [row[1] for row in lists] == ["1", "2", "8"]
-    assert lists[0][0] == "16 callers singles"
+    assert lists[0][0] == "16 in flight singles"
     assert len({len(row) for row in lists}) == 1
-    loads = [row[0].split(" callers")[0] for row in page.rows if row and re.match(r"\d+ callers", row[0])]
+    loads = [row[0].split(" in flight")[0] for row in page.rows if row and re.match(r"\d+ in flight", row[0])]
     assert loads == ["2", "2", "16", "16", "16"]
     summaries = {str(each.setting): each for each in summaries_of(report.cells, report.slos)}
-    assert lists[2][3].startswith(number(summaries["streamed of 8, 16 callers"].tokens_per_s.value))
+    assert lists[2][3].startswith(number(summaries["streamed of 8, 16 in flight"].tokens_per_s.value))
 
 
 def test_prompts_and_keys_are_in_no_page(page, measured):
@@ -272,7 +272,7 @@ def test_cells_without_an_answer_have_no_latency_and_still_a_page(report):
         "slo_shares": (0.0, 0.0),
     }
     told = Page(html_of(marked(report, lambda cell: nothing)))
-    assert "singles, 2 callers" in " ".join(told.words)
+    assert "singles, 2 in flight" in " ".join(told.words)
 
 
 def test_a_search_without_a_decision_says_so(report):
@@ -354,7 +354,7 @@ def test_the_knee_is_ringed_where_it_lies(report):
     rings = [each for each in picture.iter("circle") if each.get("r") == "8.5"]
     assert len(rings) == 2, "one at the point, one in the legend"
     assert "singles (knee: 2)" in page.words
-    assert page.row("singles, 2 callers")[0].endswith("knee")
+    assert page.row("singles, 2 in flight")[0].endswith("knee")
 
 
 def test_each_doubling_has_the_same_length():
@@ -474,7 +474,7 @@ def test_the_terminals_table_fits_and_cuts_no_figure(report, width):
         assert sum(str(summary.setting) in line for line in lines) == 1
         assert number(summary.calls_per_s.value) in text
     assert f"(1) {LATE}" in lines
-    assert "singles, 2 callers (1)" in text
+    assert "singles, 2 in flight (1)" in text
 
 
 def test_a_narrow_terminal_loses_the_median_before_the_objectives(report):

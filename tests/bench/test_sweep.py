@@ -155,7 +155,7 @@ def test_the_answer_names_the_setting_and_its_equals(dice):
     lines = lines_of_sweep(found, [Slo("p95<1s")])
     assert lines[0].startswith("p95 < 1 s: ")
     assert any(line.startswith("no difference seen to: ") for line in lines)
-    assert any("against AsyncOpenAI at its best (32): " in line for line in lines)
+    assert any("against AsyncOpenAI (32 in flight): " in line for line in lines)
     assert lines[-1].startswith("suggested: BatchClient(…")
 
 

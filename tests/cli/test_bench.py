@@ -27,7 +27,9 @@ def test_a_sweep_answers_and_writes_its_reports(bench, tmp_path, cli):
                  "--json", tmp_path / "r.json", "--calls", tmp_path / "c.jsonl", "--gpu-price", "2",
                  "--report", tmp_path / "r.html")  # fmt: skip
     assert told.exit_code == 0, told.stderr
-    assert all(f"\n{name}, {callers} callers" in told.stderr for name in ("adaptive", "singles") for callers in (2, 8))
+    assert all(
+        f"\n{name}, {callers} in flight" in told.stderr for name in ("adaptive", "singles") for callers in (2, 8)
+    )
     again = cli("bench", "report", tmp_path / "r.json", "-o", tmp_path / "again.html")
     assert again.exit_code == 0, again.stderr
     page = (tmp_path / "r.html").read_text()

@@ -68,24 +68,28 @@ def lines_of_sweep(cells: Sequence[Cell], slos: Sequence[Slo]) -> list[str]:
     ]
     if alike:
         lines.append(f"no difference seen to: {'; '.join(alike)}.")
-    rival = best_of([each for each in summaries if each.setting.strategy == RIVAL], slos)
-    if rival is not None:
-        lines.append(_against(best, rival))
-    elif any(each.setting.strategy == RIVAL for each in summaries):
-        lines.append(
-            "AsyncOpenAI: its cells measured the client, or keep no objective; they are compared with nothing."
-        )
+    lines += _against(best, [each for each in summaries if each.setting.strategy == RIVAL], slos)
     lines += _adaptive(summaries, slos)
     lines.append(f"suggested: {_suggested(best)}")
     return lines
 
 
-def _against(best: Summary, rival: Summary) -> str:
-    name = f"AsyncOpenAI at its best ({_value(rival):g})"
-    rate = compared(best, rival, lambda cell: cell.calls_per_s)
-    latency = compared(best, rival, _latency)
-    told = [f"{rate} as many calls/s" if rate else "", f"p95 {latency}" if latency else ""]
-    return f"{best.setting.strategy} against {name}: {', '.join(each for each in told if each)}."
+def _against(best: Summary, rivals: Sequence[Summary], slos: Sequence[Slo]) -> list[str]:
+    """Compare with the rival at its best; where that is not known, under the same load."""
+    if not rivals:
+        return []
+    rival = best_of(rivals, slos)
+    if any(each.measured_the_client for each in rivals):
+        same = [each for each in rivals if _value(each) == _value(best) and not each.measured_the_client]
+        rival = same[0] if same else None
+    if rival is None:
+        return ["AsyncOpenAI: cells measured the client, or none keeps the objective; nothing is compared."]
+    told = []
+    for figure, read in (("calls/s", lambda cell: cell.calls_per_s), ("p95", _latency)):
+        comparison = compared(best, rival, read)
+        if comparison is not None:
+            told.append(comparison.said_of(figure))
+    return [f"{best.setting.strategy} against AsyncOpenAI ({rival.setting.load}): {', '.join(told)}."]
 
 
 def _latency(cell: Cell) -> float | None:
@@ -101,7 +105,9 @@ def _adaptive(summaries: Sequence[Summary], slos: Sequence[Slo]) -> list[str]:
     share = compared(own, best, lambda cell: cell.goodput)
     ramps = [cell.ramp_s for cell in own.cells if cell.ramp_s is not None]
     soon = f", up to speed after {sorted(ramps)[len(ramps) // 2]:.0f} s" if ramps else ""
-    return [] if share is None else [f"adaptive: {share} of the best fixed setting ({best.setting}){soon}."]
+    if share is None:
+        return []
+    return [f"adaptive against the best fixed setting ({best.setting}): {share.said_of('goodput')}{soon}."]
 
 
 def _suggested(best: Summary) -> str:

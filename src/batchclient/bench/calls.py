@@ -9,7 +9,7 @@ import math
 from array import array
 from dataclasses import dataclass, field
 
-__all__ = ["Calls"]
+__all__ = ["NOT_YET", "Calls"]
 
 NOT_YET = math.nan
 """A time that has not come."""

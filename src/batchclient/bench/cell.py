@@ -57,7 +57,7 @@ class Setting:
         """The load in words."""
         if self.rate is not None:
             return f"{self.rate:g} calls/s"
-        return f"{self.concurrency} caller{'' if self.concurrency == 1 else 's'}"
+        return f"{self.concurrency} in flight"
 
     def __str__(self) -> str:
         size = "" if self.size is None else f" of {self.size}"

@@ -14,7 +14,6 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from batchclient._core.messages import Adjustment
 from batchclient._core.requests import Batch, Request
 from batchclient._core.scheduler import Scheduler
-from batchclient.bench.calls import Calls
+from batchclient.bench.calls import NOT_YET, Calls
 from batchclient.bench.cell import Setting
 from batchclient.bench.generator import Call
 from batchclient.bench.workload import Workload
@@ -161,7 +160,7 @@ class _MeasuredClient(InnerClient):
                 changes.append((asyncio.get_running_loop().time(), adjustment.new))
 
         super().__init__(**arguments, http=_HTTP, on_adjustment=note)
-        self._streams_lists = strategy != "lists"
+        self._strategy = strategy
         self._present: tuple[Calls, int] | None = None
         """The call that is being made, until it is a request."""
         self._under_way: dict[Request, tuple[Calls, int]] = {}
@@ -176,6 +175,7 @@ class _MeasuredClient(InnerClient):
         params = {**fields} if workload.call == "embed" else {"max_tokens": workload.output_tokens, **fields}
         make: Any = {"complete": self.complete, "chat": self.chat, "embed": self.embed}[workload.call]
         is_chat = workload.call == "chat"
+        tells_first = has_first_tokens(self._strategy, workload.call)
 
         async def call(prompt: str, calls: Calls, place: int) -> None:
             item: Any = [{"role": "user", "content": prompt}] if is_chat else prompt
@@ -186,10 +186,10 @@ class _MeasuredClient(InnerClient):
                 calls.failed(place, loop.time(), error)
                 return
             first_s = answer.time_to_first_token_s
-            if first_s is not None and not math.isnan(calls.sent[place]):
+            if tells_first and first_s is not None:
                 calls.first[place] += first_s
             else:
-                calls.first[place] = math.nan
+                calls.first[place] = NOT_YET
             usage = answer.usage
             prompt_tokens, output_tokens = (0, 0) if usage is None else (usage.prompt_tokens, usage.completion_tokens)
             calls.answered(place, loop.time(), prompt_tokens, output_tokens)
@@ -205,7 +205,7 @@ class _MeasuredClient(InnerClient):
 
     def _make_core(self) -> Scheduler:
         settings = self._settings.scheduler(self._dialects.at_first, self._callbacks)
-        settings = replace(settings, streams_lists=self._streams_lists)
+        settings = replace(settings, streams_lists=self._strategy != "lists")
         names = [url for url, _ in self._endpoints]
         pages = self._connections.pages
         return _NotingScheduler(self._sent, settings, [self._make_limit() for _ in names], names, pages)

@@ -80,8 +80,13 @@ class Comparison:
     def __str__(self) -> str:
         if self.interval is None:
             return f"{self.ratio:.2f} × (one repetition)"
-        seen = "" if self.is_difference else ", no difference seen"
-        return f"{self.ratio:.2f} × [{self.interval.low:.2f}, {self.interval.high:.2f}]{seen}"
+        return f"{self.ratio:.2f} × [{self.interval.low:.2f}, {self.interval.high:.2f}]"
+
+    def said_of(self, figure: str) -> str:
+        """Return what was seen of a figure, in words."""
+        if self.interval is None or self.is_difference:
+            return f"{figure} {self}"
+        return f"no difference seen in {figure} ({self})"
 
 
 def summaries_of(cells: Iterable[Cell], slos: Sequence[Slo] = ()) -> list[Summary]:

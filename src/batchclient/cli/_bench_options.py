@@ -46,12 +46,18 @@ class Question:
         slos: the objectives.
         find: what is searched; ``None``: a sweep.
         repeat: repetitions of a sweep.
+        times: the parts of a cell.
+        budget_s: no cell is begun that would end later, seconds; ``None``: no bound.
+        burstiness: of the arrivals of open loads.
     """
 
     settings: Sequence[Setting]
     slos: tuple[Slo, ...]
     find: Literal["limit", "rate"] | None
     repeat: int
+    times: Times = Times()  # noqa: RUF009  # frozen
+    budget_s: float | None = None
+    burstiness: float = 1.0
 
 
 def seconds_from(option: str, text: str) -> float:

@@ -9,32 +9,18 @@ Rules:
 
 from __future__ import annotations
 
-import asyncio
-import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from batchclient.bench.answer import lines_of_search, lines_of_sweep
-from batchclient.bench.arrivals import Poisson
-from batchclient.bench.calls import Calls
-from batchclient.bench.cell import Cell, Setting
 from batchclient.bench.compare import Bound, differences, workload_differences
-from batchclient.bench.find import Recommendation, find_in
-from batchclient.bench.generator import Times, Window, generate
-from batchclient.bench.report import Report, read_report, report_of, write_report
-from batchclient.bench.session import BenchFailed, Session, begin
-from batchclient.bench.slo import shown_s
-from batchclient.bench.summary import summaries_of
-from batchclient.bench.sweep import cells
-from batchclient.bench.workload import Workload
+from batchclient.bench.generator import Times
+from batchclient.bench.report import Report, read_report
 from batchclient.cli._bench_options import (
     Question,
     is_hosted,
@@ -43,21 +29,18 @@ from batchclient.cli._bench_options import (
     times_from,
     workload_from,
 )
-from batchclient.cli._bench_table import table_of
-from batchclient.cli._refusal import Refusal, headers_from, in_options, refusal_of
-from batchclient.cli._servers import KEY_HINT, ServerOptions, server_options
-from batchclient.cli._signals import stopped_by_signals
+from batchclient.cli._bench_outputs import Outputs, writing
+from batchclient.cli._bench_run import measure
+from batchclient.cli._refusal import Refusal, headers_from, refusal_of
+from batchclient.cli._servers import ServerOptions, server_options
 from batchclient.client import InnerClient
-from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError, ConnectFailed
+from batchclient.errors import ConfigError
 from batchclient.jobs.output import reason_of
-from batchclient.jobs.statuses import Status, of_signal
+from batchclient.jobs.statuses import Status
 
 __all__ = ["make_bench_app"]
 
 _QUICK_BUDGET = "60"
-_SELF_TEST_ABOVE = 400.0
-_SELF_TEST = Times(0.5, 1.5, 1.0)
-_LATE_S = 0.005
 
 
 def make_bench_app() -> typer.Typer:
@@ -193,9 +176,10 @@ def bench(
         limit_s = budget or (_QUICK_BUDGET if quick else None)
         budget_s = None if limit_s is None else seconds_from("--budget", limit_s)
         _check_hosted(server, question, times, yes=yes)
-        outputs = _Outputs(report_file, json_file, calls, gpu_price, gpus)
+        question = replace(question, times=times, budget_s=budget_s, burstiness=burstiness)
+        outputs = Outputs(report_file, json_file, calls, gpu_price, gpus)
         outputs.check()
-        status = _measure(server, workload, question, times, budget_s, burstiness, outputs)
+        status = measure(server, workload, question, outputs)
     raise typer.Exit(status)
 
 
@@ -208,7 +192,7 @@ def report(
 
     with _told():
         page = html_of(_read(file))
-        with _writing(output):
+        with writing(output):
             Path(output).write_text(page, encoding="utf-8")
 
 
@@ -242,211 +226,8 @@ def compare(
         broken = [bound.text for bound in bounds if bound.is_broken(each)]
         is_broken = is_broken or bool(broken)
         told = f"  beyond {', '.join(broken)}" if broken else ""
-        typer.echo(f"{each.setting}: {each.figure} {each.comparison}{told}")
+        typer.echo(f"{each.setting}: {each.comparison.said_of(each.figure)}{told}")
     raise typer.Exit(Status.FAILED if is_broken else Status.OK)
-
-
-# The measurement -------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Outputs:
-    """Where the report goes, and what it tells beside the figures."""
-
-    html: str | None
-    json: str | None
-    calls: str | None
-    gpu_price: float | None
-    gpus: int
-    _file: IO[str] | None = None
-
-    def check(self) -> None:
-        """Refuse a place that cannot be written, before hours are spent."""
-        for path in (self.html, self.json, self.calls):
-            if path is not None:
-                with _writing(path):
-                    Path(path).open("a", encoding="utf-8").close()
-
-    def note(self, setting: Setting, repetition: int, window: Window) -> None:
-        """Write the calls of a cell."""
-        if self.calls is None:
-            return
-        if self._file is None:
-            self._file = Path(self.calls).open("w", encoding="utf-8")  # noqa: SIM115  # closed at the end
-        for row in _rows(setting, repetition, window):
-            self._file.write(json.dumps(row, allow_nan=False) + "\n")
-
-    def write(self, told: Report) -> None:
-        """Write the reports."""
-        if self._file is not None:
-            self._file.close()
-        if self.json is not None:
-            with _writing(self.json):
-                write_report(told, Path(self.json))
-        if self.html is not None:
-            from batchclient.bench.html import html_of
-
-            with _writing(self.html):
-                Path(self.html).write_text(html_of(told), encoding="utf-8")
-
-    def price_of(self, cell: Cell) -> str | None:
-        """Return the price of a million tokens at a cell's speed, in words."""
-        if self.gpu_price is None or not cell.tokens_per_s:
-            return None
-        per_million = self.gpu_price * self.gpus / (cell.tokens_per_s * 3600) * 1e6
-        return f"a million tokens, in and out, costs {per_million:.3g} there"
-
-
-@dataclass(slots=True)
-class _Measured:
-    """What a run has so far."""
-
-    cells: list[Cell] = field(default_factory=list)
-    lines: list[str] = field(default_factory=list)
-    recommendation: Recommendation | None = None
-    session: Session | None = None
-    complete: bool = False
-
-
-def _measure(
-    server: ServerOptions,
-    workload: Workload,
-    question: Question,
-    times: Times,
-    budget_s: float | None,
-    burstiness: float,
-    outputs: _Outputs,
-) -> int:
-    started, done = datetime.now(UTC), _Measured()
-    work = _work(server, workload, question, times, budget_s, burstiness, outputs, done)
-    try:
-        with stopped_by_signals() as stopped:
-            asyncio.run(stopped.run(work))
-    except BenchFailed as error:
-        typer.echo(f"Error: {in_options(error.message)}", err=True)
-        return Status.FAILED
-    except ConfigError as error:
-        raise refusal_of(error, variables=server.variables) from None
-    except ImportError as error:
-        raise Refusal(f"--strategies: {error}") from None
-    except BatchClientError as error:
-        hint = KEY_HINT if isinstance(error, AuthenticationFailed) and not server.has_key else ""
-        typer.echo(f"Error: the first call failed: {type(error).__name__}: {in_options(str(error))}{hint}", err=True)
-        return Status.NO_SERVER if isinstance(error, ConnectFailed) else Status.FAILED
-    if done.session is None or not done.cells:
-        return of_signal(stopped.signal) if stopped.signal else Status.FAILED
-    if not done.complete and not done.lines:
-        done.lines = [f"incomplete: ended after {len(done.cells)} measurements"]
-        done.lines += lines_of_sweep(done.cells, question.slos) if question.find is None else []
-    if question.find is None:
-        Console(stderr=True).print(table_of(summaries_of(done.cells, question.slos), question.slos))
-    for line in done.lines:
-        typer.echo(line)
-    outputs.write(
-        report_of(
-            done.session,
-            done.cells,
-            started,
-            recommendation=done.recommendation,
-            lines=done.lines,
-            complete=done.complete,
-        )
-    )
-    return of_signal(stopped.signal) if stopped.signal else Status.OK
-
-
-async def _work(
-    server: ServerOptions,
-    workload: Workload,
-    question: Question,
-    times: Times,
-    budget_s: float | None,
-    burstiness: float,
-    outputs: _Outputs,
-    done: _Measured,
-) -> None:
-    arguments = dict(server.arguments)
-    await _test_self(question.settings)
-    done.session = session = await begin(
-        arguments.pop("base_url")[0], workload, times, question.slos, burstiness=burstiness, **arguments
-    )
-    session.on_window = outputs.note
-    planned = len(question.settings) * question.repeat
-    name = session.server or "an unknown server"
-    typer.echo(f"{name}, model {session.target.model}", err=True)
-    if not session.target.fields and workload.call != "embed":
-        typer.echo("the server takes no ignore_eos: answers may end before --output-tokens", err=True)
-    if planned:
-        seconds = planned * (times.warm_up_s + times.window_s)
-        within = "" if budget_s is None or budget_s > seconds else f", within {budget_s:,.0f} s"
-        typer.echo(f"{planned} measurements, {seconds:,.0f} s at least{within}", err=True)
-
-    def note(cell: Cell) -> None:
-        done.cells.append(cell)
-        of = f"/{planned}" if planned else ""
-        typer.echo(f"[{len(done.cells)}{of}] {_line(cell)}", err=True)
-
-    if question.find is not None:
-        result = await find_in(session, question.find, budget_s=budget_s, on_cell=note)
-        done.recommendation, done.complete = result.recommended, result.complete
-        done.lines = lines_of_search(result, question.slos, question.find)
-        best = [cell for cell in result.cells if result.found and _value(cell) == result.found.value]
-    else:
-        async for cell in cells(session, question.settings, repeat=question.repeat, budget_s=budget_s):
-            note(cell)
-        done.complete = len(done.cells) == planned
-        done.lines = lines_of_sweep(done.cells, question.slos)
-        best = sorted(done.cells, key=lambda cell: cell.goodput)[-1:]
-    if best and (price := outputs.price_of(best[-1])) is not None:
-        done.lines.append(price)
-
-
-def _value(cell: Cell) -> float:
-    return cell.setting.rate if cell.setting.rate is not None else float(cell.setting.concurrency or 0)
-
-
-def _line(cell: Cell) -> str:
-    failed = sum(cell.failed.values())
-    told = [f"{cell.calls_per_s:,.3g} calls/s"]
-    if "latency" in cell.times:
-        told.append(f"p95 {shown_s(cell.times['latency'].percentiles[0.95])}")
-    if failed:
-        told.append(f"{failed:,} failed ({', '.join(sorted(cell.failed))})")
-    if cell.unanswered:
-        told.append(f"{cell.unanswered:,} not answered in time")
-    told += cell.marks
-    return f"{cell.setting}: {', '.join(told)}"
-
-
-async def _test_self(settings: Sequence[Setting]) -> None:
-    """Say which rates this machine cannot make, before they are measured."""
-    fastest = max((setting.rate or 0.0 for setting in settings), default=0.0)
-    if fastest <= _SELF_TEST_ABOVE:
-        return
-    loop = asyncio.get_running_loop()
-
-    async def nothing(_prompt: str, calls: Calls, place: int) -> None:
-        calls.answered(place, loop.time(), 0, 0)
-
-    window = await generate(nothing, Poisson(fastest), iter(lambda: "", None), _SELF_TEST, 0)
-    late = sorted(begun - due for begun, due in zip(window.calls.begun, window.calls.scheduled, strict=True))
-    if late and (slow := late[int(len(late) * 0.99)]) > _LATE_S:
-        typer.echo(f"this machine makes {fastest:g} calls/s {shown_s(slow)} late (p99), without a client", err=True)
-
-
-def _rows(setting: Setting, repetition: int, window: Window) -> Iterator[dict[str, Any]]:
-    calls, zero = window.calls, window.begins
-    for place in range(len(calls)):
-        times = {name: getattr(calls, name)[place] for name in ("scheduled", "begun", "sent", "first", "ended")}
-        yield {
-            "setting": str(setting),
-            "repetition": repetition,
-            **{name: None if math.isnan(at) else round(at - zero, 6) for name, at in times.items()},
-            "counted": window.begins <= calls.scheduled[place] < window.ends,
-            "prompt_tokens": calls.prompt_tokens[place],
-            "output_tokens": calls.output_tokens[place],
-            "error": calls.errors.get(place),
-        }
 
 
 # Refusals --------------------------------------------------------------------------------------------------------
@@ -459,14 +240,6 @@ def _told() -> Iterator[None]:
     except Refusal as refusal:
         typer.echo(f"Error: {refusal}", err=True)
         raise typer.Exit(Status.USAGE) from None
-
-
-@contextmanager
-def _writing(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise Refusal(f"{path}: {reason_of(error)}") from None
 
 
 def _read(path: str) -> Report:

@@ -65,7 +65,7 @@ def _loads(summaries: Iterable[Summary], workload: dict[str, Any]) -> list[tuple
     rates = sorted({each.rate for each in settings if each.rate is not None})
     told = []
     if callers:
-        told.append(f"closed: {_listed(callers)} callers")
+        told.append(f"closed: {_listed(callers)} in flight")
     if rates:
         burstiness = workload.get("burstiness", 1.0)
         bursts = "Poisson" if burstiness == 1 else f"burstiness {burstiness:g}"
