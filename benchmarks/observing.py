@@ -9,13 +9,19 @@
 - A scrape: wall time and CPU time of a page for 8 servers, two kinds of calls and all sizes of
   requests. A scrape each second costs the share of a core that its CPU time is of a second.
 - The loop: how long the event loop is held by a scrape.
+- Spans: CPU time of the whole process per call, in plain lists of 64, against a client without
+  telemetry, in one run. The four clients take turns; the median of the differences counts.
+
+``--only spans`` measures the spans alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import io
+import json
 import os
 import subprocess
 import sys
@@ -27,8 +33,11 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from _common import machine, machine_line, median, table
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, TraceIdRatioBased
 
-from batchclient import BatchClient
+from batchclient import BatchClient, Batching, Telemetry
 from batchclient.integrations.prometheus import serve
 from batchclient.testing import MockLLM
 
@@ -40,6 +49,9 @@ MOST_HOLD_MS = 10.0
 SERVERS = 8
 SIZES = (1, 3, 7, 15, 31, 63)
 SCRAPES = 50
+MOST_SPANS_US = {"no SDK": 0.6, "ratio 0.01": 4.0, "all": 22.0}
+LIST = 64
+LISTS = 60
 _ONE_RUN = (
     "import sys; sys.path.insert(0, sys.argv[1]); import core_cost;"
     " print(core_cost.window_us(100, *core_cost.KINDS['all in the queue']))"
@@ -109,24 +121,115 @@ async def scrapes() -> tuple[list[float], float, list[float]]:
     return took, cpu_ms, held
 
 
+class Answered:
+    """A reply in memory: one choice for each prompt of a list."""
+
+    status = 200
+    headers: dict[str, str] = {"content-type": "application/json"}  # noqa: RUF012
+
+    def __init__(self, prompts: int) -> None:
+        choices = [{"index": index, "text": "a b c", "finish_reason": "stop"} for index in range(prompts)]
+        usage = {"prompt_tokens": 4 * prompts, "completion_tokens": 3 * prompts, "total_tokens": 7 * prompts}
+        self._body = json.dumps({"id": "cmpl-1", "model": "m", "choices": choices, "usage": usage}).encode()
+
+    async def chunks(self):
+        yield self._body
+
+    async def aclose(self) -> None:
+        pass
+
+
+class AnswersAtOnce:
+    """A transport that sends nothing."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    async def send(self, request, timeouts) -> Answered:
+        prompts = json.loads(request.body)["prompt"]
+        return Answered(len(prompts) if isinstance(prompts, list) else 1)
+
+    async def aclose(self) -> None:
+        pass
+
+
+class Dropped(SpanExporter):
+    """Takes every span and keeps none."""
+
+    def export(self, spans) -> SpanExportResult:
+        return SpanExportResult.SUCCESS
+
+
+def traced(sampler) -> Telemetry:
+    """Spans into a batch processor of the SDK."""
+    provider = TracerProvider(sampler=sampler)
+    provider.add_span_processor(BatchSpanProcessor(Dropped()))
+    return Telemetry(tracer_provider=provider)
+
+
+async def calls_us(client: BatchClient) -> float:
+    """CPU microseconds of the process per call."""
+    gc.collect()
+    started = time.process_time()
+    for _ in range(LISTS):
+        await asyncio.gather(*[client.complete("a prompt", max_tokens=8, temperature=0.5) for _ in range(LIST)])
+    return (time.process_time() - started) / (LISTS * LIST) * 1e6
+
+
+async def spans_us(repetitions: int) -> tuple[float, dict[str, float]]:
+    """The median without telemetry, and the medians of the differences to it."""
+    kinds: dict[str, Telemetry | None] = {
+        "off": None,
+        "no SDK": Telemetry(),
+        "ratio 0.01": traced(ParentBased(TraceIdRatioBased(0.01))),
+        "all": traced(ParentBased(ALWAYS_ON)),
+    }
+    clients = {
+        kind: BatchClient(
+            "http://server/v1", model="m", transport=AnswersAtOnce, limit=LIST, batching=Batching(max_size=LIST),
+            telemetry=telemetry,
+        )
+        for kind, telemetry in kinds.items()
+    }  # fmt: skip
+    runs: list[dict[str, float]] = []
+    for repetition in range(repetitions + 1):
+        order = list(clients) if repetition % 2 else list(reversed(clients))
+        runs.append({kind: await calls_us(clients[kind]) for kind in order})
+    # The first run of each learns.
+    runs = runs[1:]
+    for client in clients.values():
+        await client.aclose()
+    differences = {kind: median([run[kind] - run["off"] for run in runs]) for kind in MOST_SPANS_US}
+    return median([run["off"] for run in runs]), differences
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", help="the earlier revision (default: the last one without histograms)")
     parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--only", choices=["spans"], help="measure a part")
     options = parser.parse_args()
-    before, now = counting_us(options.before or last_without_histograms(), options.repetitions)
-    took, cpu_ms, held = asyncio.run(scrapes())
-    bars = [
-        ("counting, CPU µs a call", f"{now - before:+.2f} ({before:.2f} to {now:.2f})", MOST_COUNTING_US, now - before),
-        ("a scrape each second, share of a core", f"{cpu_ms / 1e3:.2%}", MOST_SHARE, cpu_ms / 1e3),
-        ("a scrape, ms, median", f"{median(took):.1f}", MOST_SCRAPE_MS, median(took)),
-        ("the loop held by a scrape, ms, median", f"{median(held):.2f}", MOST_HOLD_MS, median(held)),
-    ]
+    bars = [] if options.only else bars_of_metrics(options.before, options.repetitions)
+    off, differences = asyncio.run(spans_us(3 * options.repetitions))
+    for kind, more in differences.items():
+        bars.append((f"spans, {kind}, CPU µs a call", f"{more:+.2f} (from {off:.1f})", MOST_SPANS_US[kind], more))
     print(machine_line(machine()))
     print(table(("", "measured", "at most"), [[name, said, f"{most:g}"] for name, said, most, _ in bars]))
     missed = [name for name, _, most, measured in bars if measured > most]
     if missed:
         sys.exit(f"past the bar: {', '.join(missed)}")
+
+
+def bars_of_metrics(revision: str | None, repetitions: int) -> list[tuple[str, str, float, float]]:
+    """What counting and scrapes cost: the name, the words, the bar, the measure."""
+    before, now = counting_us(revision or last_without_histograms(), repetitions)
+    took, cpu_ms, held = asyncio.run(scrapes())
+    return [
+        ("counting, CPU µs a call", f"{now - before:+.2f} ({before:.2f} to {now:.2f})", MOST_COUNTING_US, now - before),
+        ("a scrape each second, share of a core", f"{cpu_ms / 1e3:.2%}", MOST_SHARE, cpu_ms / 1e3),
+        ("a scrape, ms, median", f"{median(took):.1f}", MOST_SCRAPE_MS, median(took)),
+        ("the loop held by a scrape, ms, median", f"{median(held):.2f}", MOST_HOLD_MS, median(held)),
+    ]
 
 
 if __name__ == "__main__":

@@ -51,7 +51,9 @@ def of_address(url: str) -> Attributes:
 
 def of_batch(batch: Batch) -> Attributes:
     """Return what a request's span and the spans of its calls have of the request."""
-    attributes: Attributes = {name.SIZE: len(batch.requests), name.STREAMED: batch.streamed}
+    attributes: Attributes = {name.SIZE: len(batch.requests)}
+    if batch.streamed:
+        attributes[name.STREAMED] = True
     if batch.alone:
         attributes[name.ALONE] = batch.alone
     return attributes
@@ -59,7 +61,8 @@ def of_batch(batch: Batch) -> Attributes:
 
 def of_answer(answer: Any, attributes: Attributes) -> None:
     """Add what a server says about an answer: model, id, ends, numbers."""
-    attributes[name.ATTEMPTS] = answer.attempts
+    if answer.attempts > 1:
+        attributes[name.ATTEMPTS] = answer.attempts
     extra = answer.extra
     model, reply_id = extra.get("model"), extra.get("id")
     if type(model) is str:

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import Context as Variables
 from functools import partial
+from time import time_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
@@ -48,10 +49,12 @@ from batchclient._core.statistics import Statistics
 from batchclient._telemetry import conventions as name
 from batchclient._telemetry.attributes import Attributes, of_address, of_answer, of_batch, of_shape
 from batchclient._telemetry.sending import enter
-from batchclient._telemetry.spans import Spans, Started, holding
+from batchclient._telemetry.spans import Spans, holding
 from batchclient.errors import CallAborted
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
     from batchclient._shell.fronts import Core
     from batchclient._telemetry.ending import End
     from batchclient.errors import BatchClientError
@@ -78,25 +81,23 @@ class _Row(Protocol):
     def caller(self) -> Variables | None: ...
 
 
-class _Call(Started):
-    """The span of a call under way.
+class _Call:
+    """A call under way whose span is seen.
 
     Attributes:
-        provider: the name of the server that the span began with.
-        batch: the call's last batch.
-        request: the span of the call's last request.
-        queue_s: the time before the first request; ``None``: none was sent.
+        at: when the span began, nanoseconds.
+        facts: attributes of the call's last request; ``None``: none was sent.
+        queue_s: the time before the first request.
         failed: of a failed attempt: the calls that went on, the server, the class of the error.
     """
 
-    __slots__ = ("batch", "failed", "provider", "queue_s", "request")
+    __slots__ = ("at", "facts", "failed", "queue_s", "span")
 
-    def __init__(self, started: Started, provider: str) -> None:
-        super().__init__(started.span, started.context, started.at, recording=started.recording)
-        self.provider: str = provider
-        self.batch: Batch | None = None
-        self.request: Started | None = None
-        self.queue_s: float | None = None
+    def __init__(self, span: Span, at: int) -> None:
+        self.span: Span = span
+        self.at: int = at
+        self.facts: Attributes | None = None
+        self.queue_s: float = 0.0
         self.failed: tuple[int, int, str] | None = None
 
 
@@ -104,19 +105,23 @@ class _Sent:
     """A request under way, some of whose calls have spans.
 
     Attributes:
-        started: the request's span; ``None``: no call's span is seen.
         current: the span for the time of the sending.
         outgoing: what the server is told.
-        since: when the request was sent, on the scheduler's clock.
+        span: the request's; ``None``: no call's span is seen.
+        at: when the span began, nanoseconds.
+        facts: attributes of the request for its calls.
     """
 
-    __slots__ = ("current", "outgoing", "since", "started")
+    __slots__ = ("at", "current", "facts", "outgoing", "span")
 
-    def __init__(self, started: Started | None, current: Started, outgoing: Context, since: float) -> None:
-        self.started: Started | None = started
-        self.current: Started = current
+    def __init__(
+        self, current: Span, outgoing: Context, span: Span | None = None, at: int = 0, facts: Attributes | None = None
+    ) -> None:
+        self.current: Span = current
         self.outgoing: Context = outgoing
-        self.since: float = since
+        self.span: Span | None = span
+        self.at: int = at
+        self.facts: Attributes | None = facts
 
 
 class TracedCore:
@@ -129,7 +134,7 @@ class TracedCore:
         dialect: the name of the given dialect; ``None``: to be found out.
         trace_rows: the share of a map's rows that have spans, 0 to 1.
         client_name: a name for the client, in every span.
-        wake_up: makes a function that may be called from any thread of one for the event loop.
+        wake_up: calls a function soon in the event loop, from any thread.
     """
 
     def __init__(
@@ -144,16 +149,21 @@ class TracedCore:
     ) -> None:
         self._core = core
         self._handle = core.handle
+        self._take = core.commands
         self._spans = spans
+        self._start = spans.start
         self._provider = name.PROVIDERS.get(dialect or "", name.OPENAI)
+        self._providers: dict[int, str] = {}
+        """Of the servers that have been found out."""
         self._addresses = dict(enumerate(map(of_address, names)))
-        self._providers = dict.fromkeys(self._addresses, self._provider)
         self._of_client: Attributes = {} if client_name is None else {name.CLIENT: client_name}
         self._trace_below = int(trace_rows * _WHOLE)
         self._wake_up = wake_up
         self._shapes: dict[Shape, tuple[str, Attributes]] = {}
-        self._calls: dict[Request, _Call] = {}
-        self._requests: dict[int, _Sent] = {}
+        self._calls: dict[Request, _Call | Span] = {}
+        """A bare span is one that nobody sees; the server is told of it."""
+        self._sent: dict[int, _Sent] = {}
+        """By the batch's id."""
         self._now = 0.0
         self._answered: Batch | None = None
         """The batch of the present event, if answers came."""
@@ -178,7 +188,10 @@ class TracedCore:
         self._now = now
         if kind is Submitted:
             if now >= self._spans.rests_until:
-                self._guarded(self._begin, event)
+                try:
+                    self._begin(event)  # type: ignore[arg-type]
+                except Exception as error:  # spans are no reason for a call to fail
+                    self._say(error)
             self._handle(event, now)
             return
         self._answered = event.batch if kind is Answered else None  # type: ignore[union-attr]
@@ -189,7 +202,7 @@ class TracedCore:
 
     def commands(self) -> list[Command]:
         """Return the pending commands, in order, and forget them."""
-        commands = self._core.commands()
+        commands = self._take()
         if commands and self._calls:
             self._guarded(self._watch, commands)
         if self._over is not None:
@@ -213,16 +226,16 @@ class TracedCore:
         """Return the sending of a batch, in a task of its own, under the request's span."""
 
         async def send_traced(batch: Batch) -> None:
-            sent = self._requests.get(batch.id)
+            sent = self._sent.get(batch.id)
             if sent is not None:
-                self._guarded(enter, sent.current.span, sent.outgoing)
+                self._guarded(enter, sent.current, sent.outgoing)
             await send(batch)
 
         return send_traced
 
     async def aclose(self) -> None:
         """End what is left, and wait for the ends, a second at most."""
-        self._end_all()
+        self._guarded(self._end_all)
         ended = anyio.Event()
         if self._spans.finish(partial(self._wake_up, ended.set)):
             with anyio.move_on_after(_CLOSING_S, shield=True):
@@ -235,14 +248,17 @@ class TracedCore:
         try:
             function(*arguments)
         except Exception as error:  # spans are no reason for a call to fail
-            self._spans.say("a fault of batchclient, which costs spans", type(error).__name__)
+            self._say(error)
+
+    def _say(self, error: Exception) -> None:
+        self._spans.say("spans were lost", type(error).__name__)
 
     # Calls -----------------------------------------------------------------------------------------------------
 
     def _begin(self, event: Submitted) -> None:
         request = event.request
         context: Context | None = None
-        more: Attributes | None = None
+        title, attributes = self._shapes.get(request.shape) or self._describe(request.shape)
         if event.may_wait:
             row: _Row = request.waiter
             caller = row.caller
@@ -251,13 +267,11 @@ class TracedCore:
             context, recording = self._spans.parent_of(caller)
             if not recording and row.index * _GOLDEN % _WHOLE >= self._trace_below:
                 return
-            more = {name.ROW_ID: row.id}
-        title, attributes = self._shapes.get(request.shape) or self._describe(request.shape)
-        started = self._spans.start(
-            title, attributes if more is None else {**attributes, **more}, context, self._now
-        )
-        if started is not None:
-            self._calls[request] = _Call(started, self._provider)
+            attributes = {**attributes, name.ROW_ID: row.id}
+        at = time_ns()
+        span = self._start(title, attributes, context, at, self._now)
+        if span is not None:
+            self._calls[request] = _Call(span, at) if span.is_recording() else span
 
     def _describe(self, shape: Shape) -> tuple[str, Attributes]:
         title, attributes = of_shape(shape)
@@ -277,108 +291,97 @@ class TracedCore:
             elif kind is Reject:
                 self._reject(command.errors, ends)  # type: ignore[union-attr]
         if ends:
-            self._spans.end(ends)
+            self._spans.ending.end(ends)
 
     def _resolve(self, answers: Iterable[tuple[Request, Any]], ends: list[End]) -> None:
-        batch = self._answered
-        facts = None if batch is None else self._facts(batch)
+        batch, now, pop = self._answered, self._now, self._calls.pop
+        assert batch is not None, "answers come with a batch"
+        sent = self._sent.get(batch.id)
+        facts = None if sent is None else sent.facts
         for request, answer in answers:
-            call = self._calls.pop(request, None)
-            if call is None or not call.recording:
+            call = pop(request, None)
+            if type(call) is not _Call:
                 continue
-            attributes = self._last(call, request, batch, facts)
+            if call.facts is None:
+                # The call has joined a request that was under way.
+                facts = facts or self._facts(batch)
+                call.queue_s = max(0.0, batch.sent_at - request.queued_at)
+            attributes = {**(call.facts or facts or {}), name.QUEUE_S: call.queue_s}
             of_answer(answer, attributes)
-            ends.append((call.span, attributes, False, self._end_of(call, request)))
+            ends.append((call.span, attributes, False, call.at + int((now - request.queued_at) * 1e9)))
 
     def _reject(self, errors: Iterable[tuple[Request, BatchClientError]], ends: list[End]) -> None:
         for request, error in errors:
             call = self._calls.pop(request, None)
-            if call is not None and call.recording:
-                attributes = self._last(call, request, call.batch)
-                attributes[name.ERROR] = type(error).__name__
-                attributes[name.ATTEMPTS] = error.attempt
+            if type(call) is _Call:
+                attributes = _without_answer(call, type(error).__name__, error.attempt)
                 ends.append((call.span, attributes, True, self._end_of(call, request)))
 
     def _leave(self, event: Cancelled) -> None:
         """End the span of a call whose caller has gone."""
         request = event.request
         call = self._calls.pop(request, None)
-        if call is not None and call.recording:
-            attributes = self._last(call, request, call.batch)
-            attributes[name.ERROR] = _CANCELLED
-            self._spans.end([(call.span, attributes, False, self._end_of(call, request))])
+        if type(call) is _Call:
+            attributes = _without_answer(call, _CANCELLED, request.attempts)
+            self._spans.ending.end([(call.span, attributes, False, self._end_of(call, request))])
 
     def _end_of(self, call: _Call, request: Request) -> int:
-        return call.at + max(0, round((self._now - request.queued_at) * 1e9))
-
-    def _last(
-        self, call: _Call, request: Request, batch: Batch | None, facts: Attributes | None = None
-    ) -> Attributes:
-        """Return the attributes of a call's end, without those of its answer or error."""
-        if batch is None:
-            return {}
-        attributes = dict(facts or self._facts(batch))
-        request_span = call.request
-        if batch is not call.batch:
-            # The call has joined a request that was under way.
-            sent = self._requests.get(batch.id)
-            request_span = None if sent is None else sent.started
-        if request_span is not None and request_span.recording:
-            ids = request_span.context
-            attributes[name.SPAN_ID] = f"{ids.span_id:016x}"
-            if ids.trace_id != call.context.trace_id:
-                attributes[name.TRACE_ID] = f"{ids.trace_id:032x}"
-        queue_s = call.queue_s
-        attributes[name.QUEUE_S] = max(0.0, batch.sent_at - request.queued_at) if queue_s is None else queue_s
-        provider = self._providers[batch.endpoint]
-        if provider != call.provider:
-            attributes[name.PROVIDER] = provider
-        return attributes
-
-    def _facts(self, batch: Batch) -> Attributes:
-        return {**of_batch(batch), **self._addresses[batch.endpoint]}
+        return call.at + max(0, int((self._now - request.queued_at) * 1e9))
 
     # Requests --------------------------------------------------------------------------------------------------
 
-    def _members(self, batch: Batch) -> list[tuple[Request, _Call]]:
-        calls, members = self._calls, []
-        for request in batch.requests:
-            for caller in callers_of(request) if request.carries else (request,):
-                call = calls.get(caller)
-                if call is not None:
-                    members.append((caller, call))
-        return members
+    def _facts(self, batch: Batch) -> Attributes:
+        """Return the attributes of a request for its calls."""
+        facts = {**of_batch(batch), **self._addresses[batch.endpoint]}
+        if self._providers:
+            facts[name.PROVIDER] = self._providers.get(batch.endpoint, self._provider)
+        return facts
 
     def _send(self, batch: Batch) -> None:
-        members = self._members(batch)
-        if not members:
-            return
+        calls = self._calls
+        members: list[tuple[Request, _Call]] = []
+        silent: Span | None = None
+        several = len(batch.requests) > 1
+        for request in batch.requests:
+            callers = callers_of(request) if request.carries else (request,)
+            several = several or len(callers) > 1
+            for caller in callers:
+                call = calls.get(caller)
+                if type(call) is _Call:
+                    members.append((caller, call))
+                elif call is not None:
+                    silent = call  # type: ignore[assignment]
+        if members:
+            self._send_seen(batch, members, alone=not several)
+        elif silent is not None and not several:
+            # Nobody sees the call; the server is told so.
+            self._sent[batch.id] = _Sent(silent, holding(silent))
+
+    def _send_seen(self, batch: Batch, members: list[tuple[Request, _Call]], *, alone: bool) -> None:
+        first = members[0][1].span
+        parent = holding(first) if alone else Context()
+        facts = self._facts(batch)
+        links = self._spans.link(call.span for _, call in members)
+        at = time_ns()
+        of_request = {key: value for key, value in facts.items() if key != name.PROVIDER}
+        span = self._start(name.REQUEST_SPAN, {**of_request, **self._of_client}, parent, at, self._now, links)
+        if span is not None:
+            self._sent[batch.id] = _Sent(span, parent if alone else holding(span), span, at, facts)
+            if span.is_recording():
+                ids = span.get_span_context()
+                facts[name.SPAN_ID] = f"{ids.span_id:016x}"
+                if not alone:
+                    facts[name.TRACE_ID] = f"{ids.trace_id:032x}"
         for request, call in members:
-            call.batch, call.request = batch, None
-            if call.queue_s is None:
+            if call.facts is None:
                 call.queue_s = batch.sent_at - request.queued_at
-            if call.failed is not None:
+            elif call.failed is not None:
                 self._note_next(request, call, call.failed, batch)
                 call.failed = None
-        calls = [call for _, call in members]
-        of_one = holding(calls[0].span) if len(batch.requests) == len(calls) == 1 else None
-        links = self._spans.link(calls)
-        if links:
-            attributes = {**self._facts(batch), **self._of_client}
-            started = self._spans.start(name.REQUEST_SPAN, attributes, of_one or Context(), self._now, links)
-            if started is not None:
-                for call in calls:
-                    call.request = started
-                outgoing = of_one or holding(started.span)
-                self._requests[batch.id] = _Sent(started, started, outgoing, batch.sent_at)
-        elif of_one is not None:
-            # Nobody sees the call; the server is told so.
-            self._requests[batch.id] = _Sent(None, calls[0], of_one, batch.sent_at)
+            call.facts = facts
 
     def _note_next(self, request: Request, call: _Call, failed: tuple[int, int, str], batch: Batch) -> None:
         """Add what became of a call after a failed attempt."""
-        if not call.recording:
-            return
         together, endpoint, error = failed
         at, size = self._end_of(call, request), len(batch.requests)
         event = name.SPLIT if size < together else name.RETRY
@@ -391,58 +394,61 @@ class TracedCore:
             self._over = event.batch
 
     def _on_failed(self, event: Failed) -> None:
-        batch, error = event.batch, event.failure.error.__name__
-        was_left = batch.verdict is None and (batch.aborting or batch.moving)
-        # The client's own doing, as when it is closed while it waits for the end of a body.
-        was_left = was_left or issubclass(event.failure.error, CallAborted)
-        self._end_request(batch, _CANCELLED if was_left else error)
+        batch, kind = event.batch, event.failure.error
+        # An end of the client's own doing is no error.
+        was_left = batch.verdict is None and (batch.aborting or batch.moving or issubclass(kind, CallAborted))
+        error = _CANCELLED if was_left else kind.__name__
+        self._end_request(batch, error)
         if self._calls:
             going_on = [request for request in batch.requests if request.state in _GOES_ON]
             for request in going_on:
                 for caller in callers_of(request):
                     call = self._calls.get(caller)
-                    if call is not None:
+                    if type(call) is _Call:
                         call.failed = (len(going_on), batch.endpoint, error)
 
     def _end_request(self, batch: Batch, error: str | None) -> None:
-        sent = self._requests.pop(batch.id, None)
-        if sent is None:
-            return
-        if sent.started is not None and sent.started.recording:
+        sent = self._sent.pop(batch.id, None)
+        if sent is not None and sent.span is not None:
+            at = sent.at + max(0, int((self._now - batch.sent_at) * 1e9))
             attributes = {} if error is None else {name.ERROR: error}
-            at = sent.started.at + max(0, round((self._now - sent.since) * 1e9))
-            failed = error is not None and error != _CANCELLED
-            self._spans.end([(sent.started.span, attributes, failed, at)])
+            self._spans.ending.end([(sent.span, attributes, error not in (None, _CANCELLED), at)])
 
     def _end_all(self) -> None:
         """End the spans of what will never end."""
-        ends: list[End] = []
         calls, self._calls = self._calls, {}
-        requests, self._requests = self._requests, {}
-        for request, call in calls.items():
-            if call.recording:
-                ends.append((call.span, {name.ERROR: _CANCELLED}, False, self._end_of(call, request)))
-        for sent in requests.values():
-            started = sent.started
-            if started is not None and started.recording:
-                at = started.at + max(0, round((self._now - sent.since) * 1e9))
-                ends.append((started.span, {name.ERROR: _CANCELLED}, False, at))
+        sent, self._sent = self._sent, {}
+        ends: list[End] = [
+            (call.span, _without_answer(call, _CANCELLED, request.attempts), False, self._end_of(call, request))
+            for request, call in calls.items()
+            if type(call) is _Call
+        ]
+        ends += [(one.span, {name.ERROR: _CANCELLED}, False, time_ns()) for one in sent.values() if one.span]
         if ends:
-            self._spans.end(ends)
+            self._spans.ending.end(ends)
 
     # Servers ---------------------------------------------------------------------------------------------------
 
     def _on_endpoint_added(self, event: EndpointAdded) -> None:
         self._addresses[event.endpoint] = of_address(event.name)
-        self._providers[event.endpoint] = self._provider
 
     def _on_server_known(self, event: ServerKnown) -> None:
         known = (event.server or "").partition(" ")[0]
         self._providers[event.endpoint] = provider = name.PROVIDERS.get(known, name.OPENAI)
-        if provider != self._provider and len(set(self._providers.values())) == 1:
-            # All servers are alike: spans begin with the name from now on.
+        if provider != self._provider and set(self._providers.values()) == {provider}:
+            # All servers that are known are alike: spans begin with the name from now on.
             self._provider = provider
             self._shapes.clear()
+
+
+def _without_answer(call: _Call, error: str, attempts: int) -> Attributes:
+    attributes = dict(call.facts or {})
+    attributes[name.ERROR] = error
+    if attempts > 1:
+        attributes[name.ATTEMPTS] = attempts
+    if call.facts is not None:
+        attributes[name.QUEUE_S] = call.queue_s
+    return attributes
 
 
 _WATCHED: dict[type, Callable[[TracedCore, Any], None]] = {
