@@ -18,6 +18,7 @@ Rules:
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import Context as Variables
 from functools import partial
@@ -190,7 +191,7 @@ class TracedCore:
             if now >= self._spans.rests_until:
                 try:
                     self._begin(event)  # type: ignore[arg-type]
-                except Exception as error:  # spans are no reason for a call to fail
+                except (Exception, CancelledError) as error:  # spans are no reason for a call to fail
                     self._say(error)
             self._handle(event, now)
             return
@@ -247,10 +248,10 @@ class TracedCore:
     def _guarded(self, function: Callable[..., None], *arguments: Any) -> None:
         try:
             function(*arguments)
-        except Exception as error:  # spans are no reason for a call to fail
+        except (Exception, CancelledError) as error:  # spans are no reason for a call to fail
             self._say(error)
 
-    def _say(self, error: Exception) -> None:
+    def _say(self, error: BaseException) -> None:
         self._spans.say("spans were lost", type(error).__name__)
 
     # Calls -----------------------------------------------------------------------------------------------------
@@ -361,10 +362,12 @@ class TracedCore:
         first = members[0][1].span
         parent = holding(first) if alone else Context()
         facts = self._facts(batch)
-        links = self._spans.link(call.span for _, call in members)
-        at = time_ns()
-        of_request = {key: value for key, value in facts.items() if key != name.PROVIDER}
-        span = self._start(name.REQUEST_SPAN, {**of_request, **self._of_client}, parent, at, self._now, links)
+        span: Span | None = None
+        if self._now >= self._spans.rests_until:
+            links = self._spans.link(call.span for _, call in members)
+            of_request = {key: value for key, value in facts.items() if key != name.PROVIDER}
+            at = time_ns()
+            span = self._start(name.REQUEST_SPAN, {**of_request, **self._of_client}, parent, at, self._now, links)
         if span is not None:
             self._sent[batch.id] = _Sent(span, parent if alone else holding(span), span, at, facts)
             if span.is_recording():
