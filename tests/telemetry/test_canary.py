@@ -50,9 +50,7 @@ async def test_no_canary_in_any_span(step, seen):
 async def test_no_query_and_no_path_of_a_url(seen):
     server = ScriptedTransport()
     url = f"https://host:8443/{USER}/v1?key={KEY}"
-    async with BatchClient(
-        Server(url), model="m", transport=lambda *_: server, telemetry=seen.telemetry()
-    ) as client:
+    async with BatchClient(Server(url), model="m", transport=lambda *_: server, telemetry=seen.telemetry()) as client:
         await client.complete("p", max_tokens=5)
     assert seen.call.attributes["server.address"] == "host"
     assert seen.call.attributes["server.port"] == 8443

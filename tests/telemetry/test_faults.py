@@ -77,9 +77,7 @@ async def test_what_raises_costs_no_answer_and_is_told_once_by_its_class(place, 
     told = [record.getMessage() for record in caplog.records if record.name == "batchclient"]
     assert [message for message in told if "telemetry" in message]
     assert len(told) == len(set(told))
-    assert {message.rpartition(": ")[2] for message in told} == {
-        "Broken" if fault is broken else "CancelledError"
-    }
+    assert {message.rpartition(": ")[2] for message in told} == {"Broken" if fault is broken else "CancelledError"}
     assert WORDS not in caplog.text
 
 

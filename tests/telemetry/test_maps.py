@@ -24,7 +24,9 @@ def rows_with_spans(seen):
     return [call.attributes[name.ROW_ID] for call in seen.calls]
 
 
-@pytest.mark.parametrize(("share", "at_least", "at_most"), [(0.01, 9, 11), (0.3, 298, 302), (0.0, 0, 0), (1.0, MANY, MANY)])
+@pytest.mark.parametrize(
+    ("share", "at_least", "at_most"), [(0.01, 9, 11), (0.3, 298, 302), (0.0, 0, 0), (1.0, MANY, MANY)]
+)
 async def test_a_share_of_the_rows_has_spans_the_same_in_every_run(share, at_least, at_most, seen):
     for _ in range(2):
         async with make_client(ScriptedTransport(), telemetry=seen.telemetry(trace_rows=share)) as client:

@@ -61,9 +61,7 @@ async def test_a_header_of_the_users_own_wins(where, seen):
 
     url = Server("http://scripted/v1", headers=own) if where == "server" else "http://scripted/v1"
     headers = None if where == "server" else own
-    async with BatchClient(
-        url, model="m", transport=transport, telemetry=seen.telemetry(), headers=headers
-    ) as client:
+    async with BatchClient(url, model="m", transport=transport, telemetry=seen.telemetry(), headers=headers) as client:
         await client.complete("p", max_tokens=5)
     assert given == [{"traceparent": "mine"}]
     assert headers_of(server.sent[0]) == {}

@@ -174,9 +174,9 @@ async def test_an_expired_call_and_a_call_refused_by_the_queue(seen):
         make_client(server, telemetry=seen.telemetry(), limit=1, max_queued=1, when_full="raise") as client,
         anyio.create_task_group() as group,
     ):
-        calls = start(group, client, ["in flight"], max_tokens=5, timeout_s=0.1)
+        calls = start(group, client, ["in flight"], max_tokens=5, timeout_s=0.5)
         await server.arrived(1)
-        calls += start(group, client, ["queued", "refused"], max_tokens=5, timeout_s=0.1)
+        calls += start(group, client, ["queued", "refused"], max_tokens=5, timeout_s=0.02)
         for call in calls:
             await call.over.wait()
     assert {type(call.outcome) for call in calls} == {DeadlineExceeded, QueueFull}
@@ -299,7 +299,9 @@ async def test_calls_that_share_a_generation_have_a_span_each(seen):
 async def test_other_kinds_of_calls(seen):
     def answer(sent):
         if "input" in sent.body:
-            return Reply(chunks=[b'{"data":[{"index":0,"embedding":[1.0]}],"usage":{"prompt_tokens":3,"total_tokens":3}}'])
+            return Reply(
+                chunks=[b'{"data":[{"index":0,"embedding":[1.0]}],"usage":{"prompt_tokens":3,"total_tokens":3}}']
+            )
         return echo(sent)
 
     server = ScriptedTransport(answer)

@@ -172,7 +172,6 @@ class Starting(Calling):
         return SingleFlight(core) if self._settings.single_flight else core
 
     def _make_tracing(self, core: Core, backend: Backend) -> TracedCore:
-        from batchclient import __version__
         from batchclient._telemetry.spans import Spans
         from batchclient._telemetry.traced import TracedCore
 
@@ -180,7 +179,7 @@ class Starting(Calling):
         assert telemetry is not None, "a client without telemetry has no spans"
         return TracedCore(
             core,
-            Spans(telemetry.tracer_provider, __version__),
+            Spans(telemetry.tracer_provider),
             [shown(url) for url, _ in self._endpoints],
             self._dialects.given,
             telemetry.trace_rows,

@@ -13,6 +13,7 @@ import logging
 from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context as Variables
+from importlib import import_module
 from itertools import islice
 from time import time_ns
 from typing import TYPE_CHECKING, Any
@@ -53,15 +54,14 @@ class Spans:
 
     Args:
         provider: the user's; ``None``: the global one.
-        version: of the package.
     """
 
-    def __init__(self, provider: TracerProvider | None, version: str) -> None:
+    def __init__(self, provider: TracerProvider | None) -> None:
         self._said: set[tuple[str, str]] = set()
         self._start: Any = None
         try:
             # The global provider may be set later: the API's tracer then becomes the real one.
-            self._start = trace.get_tracer("batchclient", version, provider).start_span
+            self._start = trace.get_tracer("batchclient", _version(), provider).start_span
         except (Exception, CancelledError) as error:  # a provider is the user's code
             self.say("a tracer could not be had", type(error).__name__)
         self.ending: Ending = Ending(self.say)
@@ -130,6 +130,12 @@ class Spans:
             return False
         self.ending.then(wake)
         return True
+
+
+def _version() -> str:
+    # The package imports this module, if late.
+    version: str = import_module("batchclient").__version__
+    return version
 
 
 def holding(span: Span) -> Context:
