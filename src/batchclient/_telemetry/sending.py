@@ -3,8 +3,8 @@
 Rules:
 - The span is current in the context of the request's task. So whoever has instrumented the HTTP
   library has it for a parent.
-- The server is told by the propagator that is set for the process, by default W3C's: the call's span
-  of a request with one call, else the request's.
+- The server is told by the propagator of the process, by default W3C's: the call's span of a
+  request with one call, else the request's.
 - A header of the user's own wins: then none is added.
 - No caller's baggage goes to a server.
 """
