@@ -113,14 +113,15 @@ async def test_a_propagator_that_raises_costs_its_headers_alone(use, seen, caplo
 
 
 async def test_no_baggage_of_a_caller_goes_to_the_server(seen):
+    """Neither of the calls', nor of whoever made the client."""
     server = ScriptedTransport()
-    async with make_client(server, telemetry=seen.telemetry()) as client:
-        token = context.attach(baggage.set_baggage("user", "canary"))
-        try:
+    token = context.attach(baggage.set_baggage("user", "canary"))
+    try:
+        async with make_client(server, telemetry=seen.telemetry()) as client:
             await client.complete("p", max_tokens=5)
             await gathered(client, "a", "b", max_tokens=5)
-        finally:
-            context.detach(token)
+    finally:
+        context.detach(token)
     assert {name for sent in server.sent for name in headers_of(sent)} == {"traceparent"}
 
 

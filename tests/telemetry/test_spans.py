@@ -6,6 +6,8 @@ import time
 
 import anyio
 import pytest
+from opentelemetry.sdk.trace import SpanLimits, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from tests.shell.scripted import Reply, ScriptedTransport, echo, error, make_client, settle, stream
 from tests.shell.test_cancellation import start
 from tests.telemetry.seen import hex_id
@@ -22,6 +24,7 @@ from batchclient import (
     ConnectionLost,
     DeadlineExceeded,
     QueueFull,
+    Telemetry,
 )
 from batchclient._telemetry import conventions as name
 
@@ -147,7 +150,10 @@ async def test_a_cancelled_call(seen):
         [stays, leaves] = start(group, client, ["stays", "leaves"], max_tokens=5)
         await server.arrived(1)
         leaves.scope.cancel()
-        await settle()
+        # Now, and not with the end of its request or of the client.
+        with anyio.fail_after(10):
+            while not seen.calls:
+                await anyio.sleep(0.001)
         server.release()
         await stays.over.wait()
     assert sorted(seen.errors, key=str) == [("cancelled", False), (None, False)]
@@ -315,7 +321,11 @@ async def test_other_kinds_of_calls(seen):
 async def test_no_more_than_128_links(seen):
     server = ScriptedTransport()
     options = {"limit": 200, "batching": Batching(max_size=200)}
-    async with make_client(server, telemetry=seen.telemetry(), dialect="openai", **options) as client:
+    # The limit of the SDK is the same by default.
+    provider = TracerProvider(span_limits=SpanLimits(max_links=1000))
+    provider.add_span_processor(SimpleSpanProcessor(seen.exporter))
+    telemetry = Telemetry(tracer_provider=provider)
+    async with make_client(server, telemetry=telemetry, dialect="openai", **options) as client:
         await gathered(client, *map(str, range(140)), max_tokens=5)
     [largest] = [request for request in seen.requests if request.attributes[name.SIZE] > 128]
     assert len(largest.links) == 128

@@ -11,9 +11,10 @@ from tests.mutants.protections.night import NIGHT
 from tests.mutants.protections.outputs import OUTPUTS
 from tests.mutants.protections.shell import SHELL
 from tests.mutants.protections.threads import THREADS
+from tests.mutants.protections.tracing import TRACING
 from tests.mutants.protections.watching import WATCHING
 from tests.mutants.protections.wire import WIRE
 
 __all__ = ["PROTECTIONS"]
 
-PROTECTIONS = (*CORE, *LIMITS, *SHELL, *THREADS, *WIRE, *ADAPTERS, *JOBS, *OUTPUTS, *NIGHT, *WATCHING)
+PROTECTIONS = (*CORE, *LIMITS, *SHELL, *THREADS, *WIRE, *ADAPTERS, *JOBS, *OUTPUTS, *NIGHT, *WATCHING, *TRACING)
