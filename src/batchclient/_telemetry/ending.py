@@ -15,19 +15,15 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from opentelemetry.trace import StatusCode
-
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
-
-    from batchclient._telemetry.attributes import Attributes
 
 __all__ = ["End", "Ending"]
 
 _MOST_WAITING = 20_000
 
-End = tuple["Span", "Attributes", bool, int]
-"""A span, its last attributes, whether it failed, and the time of its end, nanoseconds."""
+End = tuple["Span", int]
+"""A span and the time of its end, nanoseconds."""
 
 
 class Ending:
@@ -113,12 +109,8 @@ class _Work:
                 # The event loop that waited is over.
                 continue
 
-    def _end(self, span: Span, attributes: Attributes, failed: bool, at: int) -> None:  # noqa: FBT001
+    def _end(self, span: Span, at: int) -> None:
         try:
-            span.set_attributes(attributes)
-            if failed:
-                # Without a description: an error's message may hold a prompt.
-                span.set_status(StatusCode.ERROR)
             span.end(at)
         except (Exception, CancelledError) as error:  # tracers and processors are the user's code
             self.say("a span could not be ended", type(error).__name__)

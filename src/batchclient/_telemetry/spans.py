@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, SpanKind
+from opentelemetry.trace import Link, SpanKind, StatusCode
 
 from batchclient._telemetry.ending import Ending
 
@@ -114,6 +114,16 @@ class Spans:
             span.add_event(name, attributes, at)
         except (Exception, CancelledError) as error:  # a span is the user's code
             self.say("an event could not be added", type(error).__name__)
+
+    def describe(self, span: Span, attributes: Attributes, *, failed: bool = False) -> None:
+        """Add a span's last attributes, and whether it failed."""
+        try:
+            span.set_attributes(attributes)
+            if failed:
+                # Without a description: an error's message may hold a prompt.
+                span.set_status(StatusCode.ERROR)
+        except (Exception, CancelledError) as error:  # a span is the user's code
+            self.say("a span could not be described", type(error).__name__)
 
     def parent_of(self, variables: Variables) -> tuple[Context, bool]:
         """Return the context that holds a map's parent, and whether the parent records."""

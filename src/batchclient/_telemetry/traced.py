@@ -20,10 +20,9 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextvars import Context as Variables
 from functools import partial
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from opentelemetry.context import Context
@@ -49,6 +48,7 @@ from batchclient._core.single_flight import callers_of
 from batchclient._core.statistics import Statistics
 from batchclient._telemetry import conventions as name
 from batchclient._telemetry.attributes import Attributes, of_address, of_answer, of_batch, of_shape
+from batchclient._telemetry.records import Call, Row, Sent
 from batchclient._telemetry.sending import enter
 from batchclient._telemetry.spans import Spans, holding
 from batchclient.errors import CallAborted
@@ -69,60 +69,6 @@ _CLOSING_S = 1.0
 _GOES_ON = frozenset({RequestState.QUEUED, RequestState.BACKING_OFF, RequestState.IN_FLIGHT})
 _GOLDEN, _WHOLE = 0x9E3779B97F4A7C15, 2**64
 """Multiples of the golden ratio, without their whole parts, lie evenly, whatever the first is."""
-
-
-class _Row(Protocol):
-    """A map's row, the waiter of its call."""
-
-    @property
-    def index(self) -> int: ...
-    @property
-    def id(self) -> str: ...
-    @property
-    def caller(self) -> Variables | None: ...
-
-
-class _Call:
-    """A call under way whose span is seen.
-
-    Attributes:
-        at: when the span began, nanoseconds.
-        facts: attributes of the call's last request; ``None``: none was sent.
-        queue_s: the time before the first request.
-        failed: of a failed attempt: the calls that went on, the server, the class of the error.
-    """
-
-    __slots__ = ("at", "facts", "failed", "queue_s", "span")
-
-    def __init__(self, span: Span, at: int) -> None:
-        self.span: Span = span
-        self.at: int = at
-        self.facts: Attributes | None = None
-        self.queue_s: float = 0.0
-        self.failed: tuple[int, int, str] | None = None
-
-
-class _Sent:
-    """A request under way, some of whose calls have spans.
-
-    Attributes:
-        current: the span for the time of the sending.
-        outgoing: what the server is told.
-        span: the request's; ``None``: no call's span is seen.
-        at: when the span began, nanoseconds.
-        facts: attributes of the request for its calls.
-    """
-
-    __slots__ = ("at", "current", "facts", "outgoing", "span")
-
-    def __init__(
-        self, current: Span, outgoing: Context, span: Span | None = None, at: int = 0, facts: Attributes | None = None
-    ) -> None:
-        self.current: Span = current
-        self.outgoing: Context = outgoing
-        self.span: Span | None = span
-        self.at: int = at
-        self.facts: Attributes | None = facts
 
 
 class TracedCore:
@@ -161,9 +107,9 @@ class TracedCore:
         self._trace_below = int(trace_rows * _WHOLE)
         self._wake_up = wake_up
         self._shapes: dict[Shape, tuple[str, Attributes]] = {}
-        self._calls: dict[Request, _Call | Span] = {}
+        self._calls: dict[Request, Call | Span] = {}
         """A bare span is one that nobody sees; the server is told of it."""
-        self._sent: dict[int, _Sent] = {}
+        self._sent: dict[int, Sent] = {}
         """By the batch's id."""
         self._now = 0.0
         self._answered: Batch | None = None
@@ -261,7 +207,7 @@ class TracedCore:
         context: Context | None = None
         title, attributes = self._shapes.get(request.shape) or self._describe(request.shape)
         if event.may_wait:
-            row: _Row = request.waiter
+            row: Row = request.waiter
             caller = row.caller
             if caller is None:
                 return
@@ -272,7 +218,7 @@ class TracedCore:
         at = time_ns()
         span = self._start(title, attributes, context, at, self._now)
         if span is not None:
-            self._calls[request] = _Call(span, at) if span.is_recording() else span
+            self._calls[request] = Call(span, at) if span.is_recording() else span
 
     def _describe(self, shape: Shape) -> tuple[str, Attributes]:
         title, attributes = of_shape(shape)
@@ -295,13 +241,13 @@ class TracedCore:
             self._spans.ending.end(ends)
 
     def _resolve(self, answers: Iterable[tuple[Request, Any]], ends: list[End]) -> None:
-        batch, now, pop = self._answered, self._now, self._calls.pop
+        batch, now, pop, describe = self._answered, self._now, self._calls.pop, self._spans.describe
         assert batch is not None, "answers come with a batch"
         sent = self._sent.get(batch.id)
         facts = None if sent is None else sent.facts
         for request, answer in answers:
             call = pop(request, None)
-            if type(call) is not _Call:
+            if type(call) is not Call:
                 continue
             if call.facts is None:
                 # The call has joined a request that was under way.
@@ -309,24 +255,26 @@ class TracedCore:
                 call.queue_s = max(0.0, batch.sent_at - request.queued_at)
             attributes = {**(call.facts or facts or {}), name.QUEUE_S: call.queue_s}
             of_answer(answer, attributes)
-            ends.append((call.span, attributes, False, call.at + int((now - request.queued_at) * 1e9)))
+            describe(call.span, attributes)
+            ends.append((call.span, call.at + int((now - request.queued_at) * 1e9)))
 
     def _reject(self, errors: Iterable[tuple[Request, BatchClientError]], ends: list[End]) -> None:
         for request, error in errors:
             call = self._calls.pop(request, None)
-            if type(call) is _Call:
-                attributes = _without_answer(call, type(error).__name__, error.attempt)
-                ends.append((call.span, attributes, True, self._end_of(call, request)))
+            if type(call) is Call:
+                attributes = call.without_answer(type(error).__name__, error.attempt)
+                self._spans.describe(call.span, attributes, failed=True)
+                ends.append((call.span, self._end_of(call, request)))
 
     def _leave(self, event: Cancelled) -> None:
         """End the span of a call whose caller has gone."""
         request = event.request
         call = self._calls.pop(request, None)
-        if type(call) is _Call:
-            attributes = _without_answer(call, _CANCELLED, request.attempts)
-            self._spans.ending.end([(call.span, attributes, False, self._end_of(call, request))])
+        if type(call) is Call:
+            self._spans.describe(call.span, call.without_answer(_CANCELLED, request.attempts))
+            self._spans.ending.end([(call.span, self._end_of(call, request))])
 
-    def _end_of(self, call: _Call, request: Request) -> int:
+    def _end_of(self, call: Call, request: Request) -> int:
         return call.at + max(0, int((self._now - request.queued_at) * 1e9))
 
     # Requests --------------------------------------------------------------------------------------------------
@@ -340,7 +288,7 @@ class TracedCore:
 
     def _send(self, batch: Batch) -> None:
         calls = self._calls
-        members: list[tuple[Request, _Call]] = []
+        members: list[tuple[Request, Call]] = []
         silent: Span | None = None
         several = len(batch.requests) > 1
         for request in batch.requests:
@@ -348,7 +296,7 @@ class TracedCore:
             several = several or len(callers) > 1
             for caller in callers:
                 call = calls.get(caller)
-                if type(call) is _Call:
+                if type(call) is Call:
                     members.append((caller, call))
                 elif call is not None:
                     silent = call  # type: ignore[assignment]
@@ -356,9 +304,9 @@ class TracedCore:
             self._send_seen(batch, members, alone=not several)
         elif silent is not None and not several:
             # Nobody sees the call; the server is told so.
-            self._sent[batch.id] = _Sent(silent, holding(silent))
+            self._sent[batch.id] = Sent(silent, holding(silent))
 
-    def _send_seen(self, batch: Batch, members: list[tuple[Request, _Call]], *, alone: bool) -> None:
+    def _send_seen(self, batch: Batch, members: list[tuple[Request, Call]], *, alone: bool) -> None:
         first = members[0][1].span
         parent = holding(first) if alone else Context()
         facts = self._facts(batch)
@@ -369,7 +317,7 @@ class TracedCore:
             at = time_ns()
             span = self._start(name.REQUEST_SPAN, {**of_request, **self._of_client}, parent, at, self._now, links)
         if span is not None:
-            self._sent[batch.id] = _Sent(span, parent if alone else holding(span), span, at, facts)
+            self._sent[batch.id] = Sent(span, parent if alone else holding(span), span, at, facts)
             if span.is_recording():
                 ids = span.get_span_context()
                 facts[name.SPAN_ID] = f"{ids.span_id:016x}"
@@ -383,7 +331,7 @@ class TracedCore:
                 call.failed = None
             call.facts = facts
 
-    def _note_next(self, request: Request, call: _Call, failed: tuple[int, int, str], batch: Batch) -> None:
+    def _note_next(self, request: Request, call: Call, failed: tuple[int, int, str], batch: Batch) -> None:
         """Add what became of a call after a failed attempt."""
         together, endpoint, error = failed
         at, size = self._end_of(call, request), len(batch.requests)
@@ -407,26 +355,30 @@ class TracedCore:
             for request in going_on:
                 for caller in callers_of(request):
                     call = self._calls.get(caller)
-                    if type(call) is _Call:
+                    if type(call) is Call:
                         call.failed = (len(going_on), batch.endpoint, error)
 
     def _end_request(self, batch: Batch, error: str | None) -> None:
         sent = self._sent.pop(batch.id, None)
         if sent is not None and sent.span is not None:
             at = sent.at + max(0, int((self._now - batch.sent_at) * 1e9))
-            attributes = {} if error is None else {name.ERROR: error}
-            self._spans.ending.end([(sent.span, attributes, error not in (None, _CANCELLED), at)])
+            if error is not None:
+                self._spans.describe(sent.span, {name.ERROR: error}, failed=error != _CANCELLED)
+            self._spans.ending.end([(sent.span, at)])
 
     def _end_all(self) -> None:
         """End the spans of what will never end."""
         calls, self._calls = self._calls, {}
         sent, self._sent = self._sent, {}
-        ends: list[End] = [
-            (call.span, _without_answer(call, _CANCELLED, request.attempts), False, self._end_of(call, request))
-            for request, call in calls.items()
-            if type(call) is _Call
-        ]
-        ends += [(one.span, {name.ERROR: _CANCELLED}, False, time_ns()) for one in sent.values() if one.span]
+        ends: list[End] = []
+        for request, call in calls.items():
+            if type(call) is Call:
+                self._spans.describe(call.span, call.without_answer(_CANCELLED, request.attempts))
+                ends.append((call.span, self._end_of(call, request)))
+        for one in sent.values():
+            if one.span is not None:
+                self._spans.describe(one.span, {name.ERROR: _CANCELLED})
+                ends.append((one.span, time_ns()))
         if ends:
             self._spans.ending.end(ends)
 
@@ -442,16 +394,6 @@ class TracedCore:
             # All servers that are known are alike: spans begin with the name from now on.
             self._provider = provider
             self._shapes.clear()
-
-
-def _without_answer(call: _Call, error: str, attempts: int) -> Attributes:
-    attributes = dict(call.facts or {})
-    attributes[name.ERROR] = error
-    if attempts > 1:
-        attributes[name.ATTEMPTS] = attempts
-    if call.facts is not None:
-        attributes[name.QUEUE_S] = call.queue_s
-    return attributes
 
 
 _WATCHED: dict[type, Callable[[TracedCore, Any], None]] = {

@@ -182,8 +182,8 @@ TRACING = (
     ),
     Protection(
         "the status of a failed span has no description",
-        "batchclient._telemetry.ending",
-        "_Work._end",
+        "batchclient._telemetry.spans",
+        "Spans.describe",
         "span.set_status(StatusCode.ERROR)",
         "span.set_status(StatusCode.ERROR, 'failed')",
         f"{_SPANS}test_a_failed_list_and_its_calls",
