@@ -12,6 +12,7 @@ from tests.shell.scripted import ScriptedTransport, answer_to, echo, error, make
 from tests.telemetry.test_spans import QUICK, gathered
 
 from batchclient import Telemetry
+from batchclient._telemetry.ending import Ending
 
 WORDS = "the words of the tracer"
 
@@ -185,3 +186,26 @@ async def test_no_thread_is_left():
     while any(thread.name == "batchclient spans" for thread in threading.enumerate()) and time.monotonic() < until:
         await asyncio.sleep(0.005)
     assert not any(thread.name == "batchclient spans" for thread in threading.enumerate())
+
+
+def test_ends_that_wait_are_bounded():
+    """A processor that blocks for ever lets no memory grow."""
+    said, ended, go = [], [], threading.Event()
+
+    class Blocking(Span):
+        def end(self, end_time=None):
+            go.wait(30)
+            ended.append(end_time)
+
+    ending = Ending(lambda *told: said.append(told), most_waiting=3)
+    for number in range(10):
+        ending.end([(Blocking(), number)])
+    assert ending.is_full
+    over = threading.Event()
+    ending.then(over.set)
+    go.set()
+    assert over.wait(30)
+    ending.stop()
+    assert ended == [0, 1, 2]
+    assert len(said) == 7
+    assert not ending.is_full

@@ -1,6 +1,7 @@
 """The server is told of the span, by the propagator that is set; the request's span is current while it is sent."""
 
 import anyio
+import httpx
 import pytest
 from opentelemetry import baggage, context, propagate, trace
 from opentelemetry.propagators.textmap import TextMapPropagator
@@ -66,6 +67,22 @@ async def test_a_header_of_the_users_own_wins(where, seen):
     assert given == [{"traceparent": "mine"}]
     assert headers_of(server.sent[0]) == {}
     assert len(seen.calls) == 1
+
+
+async def test_a_header_of_the_users_own_http_client_wins(seen):
+    told = []
+
+    def answer(request):
+        told.append(request.headers.get_list("traceparent"))
+        choice = {"index": 0, "text": "x", "finish_reason": "stop"}
+        return httpx.Response(200, json={"id": "1", "model": "m", "choices": [choice]})
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer), headers={"Traceparent": "mine"}) as http_client:
+        async with BatchClient(
+            "http://h/v1", model="m", http_client=http_client, telemetry=seen.telemetry(), dialect="openai"
+        ) as client:
+            await client.complete("p", max_tokens=1)
+    assert told == [["mine"]]
 
 
 class OneHeader(TextMapPropagator):

@@ -441,3 +441,20 @@ def test_the_version_of_the_package_is_in_the_scope(seen):
     asyncio.run(main())
     scope = seen.call.instrumentation_scope
     assert (scope.name, scope.version) == ("batchclient", batchclient.__version__)
+
+
+def test_a_server_that_is_found_out_is_named(seen):
+    from batchclient.simulator import EmbeddedServer
+
+    async def main(url):
+        async with BatchClient(url, model="m", telemetry=seen.telemetry()) as client:
+            await client.complete("before", max_tokens=5)
+            with anyio.fail_after(20):
+                while client.statistics().endpoints[0].server is None:
+                    await client.complete("meanwhile", max_tokens=5)
+            await client.complete("after", max_tokens=5)
+
+    with EmbeddedServer("instant", model="m") as server:
+        asyncio.run(main(server.base_url))
+    assert seen.calls[-1].attributes[name.PROVIDER] == "vllm"
+    assert {call.attributes[name.PROVIDER] for call in seen.calls} <= {"openai", "vllm"}

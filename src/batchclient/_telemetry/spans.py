@@ -93,13 +93,14 @@ class Spans:
         try:
             # Without exceptions of the span's own accord.
             span: Span = self._start(name, context, SpanKind.CLIENT, attributes, links, at, False, False)
-            if not span.is_recording() and not span.get_span_context().is_valid:
+            recording = span.is_recording()
+            if not recording and not span.get_span_context().is_valid:
                 self.rests_until = now + _LOOK_S
                 return None
         except (Exception, CancelledError) as error:  # tracers, samplers and processors are the user's code
             self.say("a span could not be begun", type(error).__name__)
             return None
-        if time_ns() - at > _SLOW_NS or self.ending.is_full:
+        if time_ns() - at > _SLOW_NS or (recording and self.ending.is_full):
             self.rests_until = now + _REST_S
             self.say("a tracer or span processor is too slow, and makes no spans for a minute", "")
         return span
