@@ -1,5 +1,7 @@
 """Of a map's rows a share has spans, chosen by their numbers; all rows, where a parent records."""
 
+import anyio
+import anyio.lowlevel
 import pytest
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.sdk.trace import TracerProvider
@@ -63,6 +65,29 @@ async def test_under_a_parent_that_records_every_row_is_its_child(source, journa
             await client.batch_map(source(40), "{id}", max_tokens=1, **options)
     assert sorted(rows_with_spans(seen)) == sorted(document["id"] for document in documents(40)[5 if journal else 0 :])
     assert {call.parent.span_id for call in seen.calls} == {job.get_span_context().span_id}
+
+
+async def test_maps_at_the_same_time_have_a_parent_each(seen):
+    tracer = seen.provider.get_tracer("mine")
+    parents = {}
+
+    async def job(number):
+        async def slowly():
+            for row in range(10):
+                yield {"id": f"{number} {row}"}
+                await anyio.lowlevel.checkpoint()
+
+        with tracer.start_as_current_span("job") as span:
+            parents[number] = span.get_span_context().span_id
+            await client.batch_map(slowly(), "{id}", max_tokens=1)
+
+    async with make_client(ScriptedTransport(), telemetry=seen.telemetry()) as client:
+        async with anyio.create_task_group() as group:
+            group.start_soon(job, 0)
+            group.start_soon(job, 1)
+    assert len(seen.calls) == 20
+    for call in seen.calls:
+        assert call.parent.span_id == parents[int(call.attributes[name.ROW_ID][0])]
 
 
 async def test_under_a_parent_that_does_not_record_the_share_has_none(seen):

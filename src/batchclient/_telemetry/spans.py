@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from batchclient._telemetry.attributes import Attributes
 
-__all__ = ["Spans", "check_provider", "holding"]
+__all__ = ["Spans", "check_provider", "holding", "parent_of"]
 
 _SLOW_NS, _REST_S = 1_000_000_000, 60.0
 _LOOK_S = 1.0
@@ -126,21 +126,18 @@ class Spans:
         except (Exception, CancelledError) as error:  # a span is the user's code
             self.say("a span could not be described", type(error).__name__)
 
-    def parent_of(self, variables: Variables) -> tuple[Context, bool]:
-        """Return the context that holds a map's parent, and whether the parent records."""
-        context = variables.run(contexts.get_current)
-        try:
-            return context, trace.get_current_span(context).is_recording()
-        except (Exception, CancelledError) as error:  # a span is the user's code
-            self.say("a parent could not be asked", type(error).__name__)
-            return context, False
-
     def finish(self, wake: Callable[[], object]) -> bool:
         """Call a function from the thread once all spans have ended; false: all have."""
         if not self.ending.waiting:
             return False
         self.ending.then(wake)
         return True
+
+
+def parent_of(variables: Variables) -> tuple[Context, Span]:
+    """Return the context that holds the parent of a map's rows, and the parent."""
+    context = variables.run(contexts.get_current)
+    return context, trace.get_current_span(context)
 
 
 def _version() -> str:

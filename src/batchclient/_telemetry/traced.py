@@ -20,12 +20,15 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextvars import Context as Variables
 from functools import partial
 from time import time_ns
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import anyio
 from opentelemetry.context import Context
+from opentelemetry.trace import INVALID_SPAN
 
 from batchclient._core.messages import (
     Answered,
@@ -50,7 +53,7 @@ from batchclient._telemetry import conventions as name
 from batchclient._telemetry.attributes import Attributes, of_address, of_answer, of_batch, of_shape
 from batchclient._telemetry.records import Call, Row, Sent
 from batchclient._telemetry.sending import enter
-from batchclient._telemetry.spans import Spans, holding
+from batchclient._telemetry.spans import Spans, holding, parent_of
 from batchclient.errors import CallAborted
 
 if TYPE_CHECKING:
@@ -111,6 +114,10 @@ class TracedCore:
         """A bare span is one that nobody sees; the server is told of it."""
         self._sent: dict[int, Sent] = {}
         """By the batch's id."""
+        self._caller: Callable[[], Variables | None] = lambda: None
+        """Who has begun the map of the last row."""
+        self._context = Context()
+        self._parent: Span = INVALID_SPAN
         self._now = 0.0
         self._answered: Batch | None = None
         """The batch of the present event, if answers came."""
@@ -205,15 +212,19 @@ class TracedCore:
     def _begin(self, event: Submitted) -> None:
         request = event.request
         context: Context | None = None
-        title, attributes = self._shapes.get(request.shape) or self._describe(request.shape)
+        row: Row | None = None
         if event.may_wait:
-            row: Row = request.waiter
+            row = request.waiter
             caller = row.caller
             if caller is None:
                 return
-            context, recording = self._spans.parent_of(caller)
-            if not recording and row.index * _GOLDEN % _WHOLE >= self._trace_below:
+            if caller is not self._caller():
+                self._caller, (self._context, self._parent) = ref(caller), parent_of(caller)
+            if row.index * _GOLDEN % _WHOLE >= self._trace_below and not self._parent.is_recording():
                 return
+            context = self._context
+        title, attributes = self._shapes.get(request.shape) or self._describe(request.shape)
+        if row is not None:
             attributes = {**attributes, name.ROW_ID: row.id}
         at = time_ns()
         span = self._start(title, attributes, context, at, self._now)
