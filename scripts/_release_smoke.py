@@ -154,7 +154,7 @@ async def check_metrics(base_url: str, *, is_there: bool) -> None:
 
 
 async def check_telemetry(base_url: str, *, is_there: bool) -> None:
-    """Make a call with spans, which are none without an SDK; without its extra the argument names the extra."""
+    """Make a call with spans, which go nowhere without an SDK; the argument names a missing extra."""
     from batchclient import BatchClient, ConfigError, Telemetry
 
     try:

@@ -14,6 +14,8 @@ __all__ = ["Attributes", "of_address", "of_answer", "of_batch", "of_shape"]
 Attributes = dict[str, Any]
 
 _NUMBERS = {"temperature": name.TEMPERATURE, "top_p": name.TOP_P}
+_LONGEST_NAME = 256
+"""A longer id, model or reason is none, but perhaps a text."""
 _GREATEST = 2**63
 """Exporters refuse a span with a greater number."""
 
@@ -65,14 +67,14 @@ def of_answer(answer: Any, attributes: Attributes) -> None:
         attributes[name.ATTEMPTS] = answer.attempts
     extra = answer.extra
     model, reply_id = extra.get("model"), extra.get("id")
-    if type(model) is str:
+    if type(model) is str and len(model) <= _LONGEST_NAME:
         attributes[name.RESPONSE_MODEL] = model
-    if type(reply_id) is str:
+    if type(reply_id) is str and len(reply_id) <= _LONGEST_NAME:
         attributes[name.RESPONSE_ID] = reply_id
     choices = getattr(answer, "choices", None)
     if choices is not None:
         reasons = [choice.finish_reason for choice in choices]
-        if None not in reasons:
+        if all(type(reason) is str and len(reason) <= _LONGEST_NAME for reason in reasons):
             attributes[name.FINISH_REASONS] = reasons
         if answer.time_to_first_token_s is not None:
             attributes[name.FIRST_CHUNK_S] = answer.time_to_first_token_s
