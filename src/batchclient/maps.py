@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 
+from batchclient._core.histograms import Histogram
 from batchclient._core.messages import Request
 from batchclient._maps.invalid import Invalid, tokens_of
 from batchclient._maps.occurrences import Occurrences
@@ -196,6 +197,11 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
     def counts(self) -> tuple[int, int]:
         """Documents read, and damaged rows of the journal."""
         return self._read, 0 if self._journaled is None else self._journaled.damaged
+
+    @property
+    def commits(self) -> Histogram | None:
+        """Times of the journal's commits, seconds; ``None``: there is no journal."""
+        return None if self._journaled is None else self._journaled.commits.snapshot()
 
     @property
     def invalid(self) -> int:

@@ -68,6 +68,8 @@ class Starting(Calling):
         self._leaving = []
         self._attached: list[Callable[[], None]] = []
         """Ends what lives as long as the client, such as a page of its metrics."""
+        self._job_numbers: Callable[[], Any] | None = None
+        """The way to what a job adds to the pages about the client; see ``_metrics.job``."""
         _clients.add(self)
 
     async def aclose(self) -> None:

@@ -26,6 +26,7 @@ from types import FrameType
 from typing import Any
 
 from batchclient import BatchClient, MapResult, Statistics
+from batchclient._metrics.job import JobNumbers
 from batchclient.cli._cost import Cost
 from batchclient.cli._durable import Durable
 from batchclient.cli._outages import Outages
@@ -70,6 +71,7 @@ class Job:
         resolve: gives a row the answer of an equal row; ``None`` where that is not there.
         cost: the price of the work, and the bound; ``None``: the price is not known.
         refusals: the job gives up after so many rows refused alike, without a success.
+        total: tells the rows expected, once they are known.
         repeat_s: the minute of ``repeats``.
         tick_s: seconds from one look at the job to the next.
         mark_s: seconds from one mark of the output's place to the next, at least.
@@ -107,6 +109,7 @@ class Job:
         resolve: Callable[[MapResult], MapResult | None] | None = None,
         cost: Cost | None = None,
         refusals: int = MOST_REFUSALS,
+        total: Callable[[], int | None] = lambda: None,
         repeat_s: float = _REPEAT_S,
         tick_s: float = _TICK_S,
         mark_s: float = _MARK_S,
@@ -130,6 +133,7 @@ class Job:
         self.spent: float | None = None
         self.is_too_dear = False
         self._cost = cost
+        self._total = total
         self._started_at = 0.0
         self.out_of_use: list[str] = []
         self.is_cut_off = False
@@ -179,6 +183,11 @@ class Job:
     def output_error(self) -> OSError | None:
         """Why the output took no more rows, if so."""
         return self._writer.error
+
+    def numbers(self) -> JobNumbers:
+        """Return the job's part of the pages about its client."""
+        tally = self.tally
+        return JobNumbers(tally.answered, tally.failed, tally.reused, self._total(), self._results.commits)
 
     def fail_to_end(self, error: OSError) -> None:
         """Take the reason why the end could not be written down."""

@@ -16,11 +16,12 @@ __all__ = ["make_app"]
 _FUNCTIONS = {
     "map": ("batchclient.cli.map", "map_rows"),
     "job": ("batchclient.cli.job", "make_job_app"),
+    "metrics": ("batchclient.cli.metrics", "make_metrics_app"),
     "simulate": ("batchclient.cli.simulate", "simulate"),
     "demo": ("batchclient.cli.demo", "demo"),
 }
 """The module and the function of each command, or the function that makes a group of commands."""
-_GROUPS = frozenset({"job"})
+_GROUPS = frozenset({"job", "metrics"})
 
 
 class _Command(TyperCommand):
