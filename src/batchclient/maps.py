@@ -32,6 +32,7 @@ from collections.abc import (
     Iterator,
 )
 from contextlib import suppress
+from contextvars import Context, copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +89,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         self._iterator: Iterator[Any] | None = None
         self._stop_reader: Callable[[], object] | None = None
         self._runner: Runner | None = None
+        self.caller: Context | None = None
+        """The variables of whoever has begun the map: a row may be sent from another task."""
         self._read = 0
         self._yielded = 0
         self._turn_ends = math.inf
@@ -162,7 +165,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             # The last commit is still to come, and its rows can be asked for.
             self._rows = {index: row for index, row in self._rows.items() if row.ended}
         self._ready.clear()
-        self._source = self._iterator = None
+        self._source = self._iterator = self.caller = None
         if self._something is not None:
             # Somebody may still wait for a row.
             self._something.set()
@@ -286,6 +289,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         if self._runner is not None or self._closed:
             return
         runner = self._start()
+        self.caller = copy_context()
         source, self._source = self._source, None
         if isinstance(source, AsyncIterable):
             self._stop_reader = runner.start_reader(

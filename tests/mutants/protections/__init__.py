@@ -13,6 +13,7 @@ from tests.mutants.protections.night import NIGHT
 from tests.mutants.protections.outputs import OUTPUTS
 from tests.mutants.protections.shell import SHELL
 from tests.mutants.protections.threads import THREADS
+from tests.mutants.protections.tracing import TRACING
 from tests.mutants.protections.watching import WATCHING
 from tests.mutants.protections.wire import WIRE
 
@@ -31,4 +32,5 @@ PROTECTIONS = (
     *NIGHT,
     *WATCHING,
     *DOCTOR,
+    *TRACING,
 )
