@@ -6,7 +6,7 @@ STAMP := $(VENV)/.complete
 # It finds packages by the python that stands first in PATH, and needs no word about newer versions.
 PYRIGHT = PATH="$(CURDIR)/$(BIN):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 
-.PHONY: help setup demo test how-long lint types layers unit test-vllm test-servers test-gpu test-openai2 test-openai-own test-integrations test-proxies bench bench-vllm million sim storm mutations mutants snapshots soak release-check format clean
+.PHONY: help setup demo test how-long lint types layers unit test-vllm test-servers test-gpu test-openai2 test-openai-own test-integrations test-proxies test-ray bench bench-vllm million sim storm mutations mutants snapshots soak release-check format clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -69,6 +69,10 @@ test-proxies:  ## A real LiteLLM proxy and nginx before the embedded server, in 
 	PYTHON=$(PYTHON) scripts/proxies_env.sh
 	scripts/nginx.sh || test $$? = 3  # 3: it said what is missing here, and its tests say so too
 	"$${BATCHCLIENT_PROXIES_VENV:-.proxies}/bin/python" -m pytest tests/proxies $(PYTEST_ARGS)
+
+test-ray:  ## MapBatches in real Ray Data, in an environment of its own (650 MB)
+	PYTHON=$(PYTHON) scripts/ray_env.sh
+	"$${BATCHCLIENT_RAY_VENV:-.ray}/bin/python" -m pytest tests/ray $(PYTEST_ARGS)
 
 bench: $(STAMP)  ## Client CPU per call, latency of a lone call, a million documents, threads; into docs/benchmarks.md
 	$(BIN)/python benchmarks/overhead.py
