@@ -1,4 +1,4 @@
-"""Many servers, several workers: maps over 50 endpoints, and servers that are shared or partitioned.
+"""Many servers, several workers: maps over 50 endpoints, servers shared or partitioned.
 
     python benchmarks/scale_out.py --check             # all parts, against their bars
     python benchmarks/scale_out.py partition --seconds 30
@@ -126,7 +126,7 @@ def texts(count: int) -> Iterator[str]:
 
 
 async def in_flight(answer_s: float, count: int = 4 * ENDPOINTS * LIMIT) -> dict[str, Any]:
-    """Map documents with the default look-ahead; return how many were in flight at most."""
+    """Map documents with the default look-ahead; return how many were in flight."""
     wire = Wire(answer_s)
     started, cpu = time.perf_counter(), time.process_time()
     async with client_of(wire, limit=LIMIT) as client:
@@ -145,7 +145,7 @@ async def in_flight(answer_s: float, count: int = 4 * ENDPOINTS * LIMIT) -> dict
 
 
 async def first_answers(_: float, count: int = 2 * LOOK_AHEAD) -> dict[str, Any]:
-    """Take the rows of a long look-ahead; return how long those of its filling waited for being taken."""
+    """Fill a long look-ahead; return how late the rows of that time came."""
     wire = Wire(0.1)
     late: list[tuple[float, float]] = []
     async with client_of(wire, 1, limit=LIMIT) as client:
@@ -219,6 +219,7 @@ async def work(urls: list[str], seconds: float) -> dict[str, Any]:
         return {
             "rate": answers / (seconds / 2),
             "cores": (time.process_time() - cpu) / seconds,
+            "in_flight": sum(each.in_flight for each in client.statistics().endpoints),
             "limits": {url: each.limit for url, each in zip(urls, client.statistics().endpoints, strict=True)},
         }
 
@@ -331,6 +332,11 @@ def markdown(facts: dict[str, Any], results: dict[str, dict[str, Any]]) -> str:
         ]
         sums = (f"{result[f'sum_{arm}']:.1f}" for arm in ("alone", "partitioned", "shared"))
         rows.append(("all", "", *sums))
+        waits = (
+            sum(one["in_flight"] for one in result[arm]) / result[f"sum_{arm}"]
+            for arm in ("alone", "partitioned", "shared")
+        )
+        rows.append(("in flight / rate, s", "", *(f"{wait:.2f}" for wait in waits)))
         rows.append(("share of the sum alone", "", "1", f"{result['share']:.2f}", f"{result['shared_share']:.2f}"))
         header = ("answers/s", "its servers' speeds", "alone", "together, own servers", "together, all servers")
         lines += [table(header, rows), "", f"CPU of other processes: {result['other']:.1f} cores.", ""]
