@@ -61,7 +61,7 @@ test-openai2:  ## The drop-in and BatchTransport with openai 2, in an environmen
 test-openai-own:  ## openai-python's own tests on the drop-in's classes, in an environment of their own
 	PYTHON=$(PYTHON) scripts/test_openai_own.sh $(PYTEST_ARGS)
 
-test-integrations:  ## LangChain, instructor, LiteLLM, pydantic-ai, DSPy, FastAPI and three tracers, in an environment of their own (450 MB)
+test-integrations:  ## LangChain, instructor, LiteLLM, pydantic-ai, DSPy, FastAPI, Celery, taskiq and three tracers, in an environment of their own (450 MB)
 	PYTHON=$(PYTHON) scripts/integrations_env.sh
 	"$${BATCHCLIENT_INTEGRATIONS_VENV:-.integrations}/bin/python" -m pytest tests/integrations $(PYTEST_ARGS)
 
