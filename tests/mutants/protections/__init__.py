@@ -13,7 +13,8 @@ from tests.mutants.protections.shell import SHELL
 from tests.mutants.protections.threads import THREADS
 from tests.mutants.protections.watching import WATCHING
 from tests.mutants.protections.wire import WIRE
+from tests.mutants.protections.workers import WORKERS
 
 __all__ = ["PROTECTIONS"]
 
-PROTECTIONS = (*CORE, *LIMITS, *SHELL, *THREADS, *WIRE, *ADAPTERS, *JOBS, *OUTPUTS, *NIGHT, *WATCHING)
+PROTECTIONS = (*CORE, *LIMITS, *SHELL, *THREADS, *WIRE, *ADAPTERS, *JOBS, *OUTPUTS, *NIGHT, *WATCHING, *WORKERS)
