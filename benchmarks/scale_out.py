@@ -317,9 +317,7 @@ def markdown(facts: dict[str, Any], results: dict[str, dict[str, Any]]) -> str:
     for name, result in results.items():
         lines += [f"## {name}", ""]
         if name != "partition":
-            rows = [
-                (key, f"{value:,.3g}" if isinstance(value, float) else f"{value:,}") for key, value in result.items()
-            ]
+            rows = [(key, f"{value:,.0f}" if value >= 100 else f"{value:,.3g}") for key, value in result.items()]
             lines += [table(("figure", "value"), rows), ""]
             continue
         rows = [
