@@ -6,7 +6,7 @@ STAMP := $(VENV)/.complete
 # It finds packages by the python that stands first in PATH, and needs no word about newer versions.
 PYRIGHT = PATH="$(CURDIR)/$(BIN):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 
-.PHONY: help setup demo test how-long lint types layers unit test-vllm test-servers test-gpu test-openai2 test-openai-own test-integrations test-proxies prometheus bench bench-vllm million sim storm mutations mutants snapshots soak release-check format clean
+.PHONY: help setup demo test how-long lint types layers unit test-vllm test-servers test-gpu test-openai2 test-openai-own test-integrations test-proxies test-ray prometheus bench bench-vllm million sim storm mutations mutants snapshots soak release-check format clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -61,7 +61,7 @@ test-openai2:  ## The drop-in and BatchTransport with openai 2, in an environmen
 test-openai-own:  ## openai-python's own tests on the drop-in's classes, in an environment of their own
 	PYTHON=$(PYTHON) scripts/test_openai_own.sh $(PYTEST_ARGS)
 
-test-integrations:  ## LangChain, instructor, LiteLLM, pydantic-ai, DSPy, FastAPI and three tracers, in an environment of their own (450 MB)
+test-integrations:  ## LangChain, instructor, LiteLLM, pydantic-ai, DSPy, FastAPI, Celery, taskiq and three tracers, in an environment of their own (450 MB)
 	PYTHON=$(PYTHON) scripts/integrations_env.sh
 	"$${BATCHCLIENT_INTEGRATIONS_VENV:-.integrations}/bin/python" -m pytest tests/integrations $(PYTEST_ARGS)
 
@@ -72,6 +72,10 @@ test-proxies:  ## A real LiteLLM proxy and nginx before the embedded server, in 
 
 prometheus:  ## Debian's Prometheus into .cache (90 MB): the tests of queries and alert rules then run in make test
 	scripts/prometheus.sh || test $$? = 3  # 3: it said what is missing here, and the tests say so too
+
+test-ray:  ## MapBatches in real Ray Data, in an environment of its own (650 MB)
+	PYTHON=$(PYTHON) scripts/ray_env.sh
+	"$${BATCHCLIENT_RAY_VENV:-.ray}/bin/python" -m pytest tests/ray $(PYTEST_ARGS)
 
 bench: $(STAMP)  ## Client CPU per call, latency of a lone call, a million documents, threads; into docs/benchmarks.md
 	$(BIN)/python benchmarks/overhead.py

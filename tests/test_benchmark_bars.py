@@ -35,6 +35,24 @@ def bulk(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("bulk")
 
 
+@pytest.fixture
+def scale_out(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module("scale_out")
+
+
+def test_the_bars_of_many_servers_and_workers(scale_out: ModuleType) -> None:
+    met = {
+        "in-flight": {"share": 0.9},
+        "first-answers": {"worst_cpu_s": 0.2, "worst_s": 3.0},
+        "collector": {"share": 1.0},
+        "partition": {"share": 0.9},
+    }
+    assert scale_out.shortfalls(met) == []
+    missed = {name: dict.fromkeys(figures, 0.89) for name, figures in met.items()}
+    assert [line.partition(":")[0] for line in scale_out.shortfalls(missed)] == list(met)
+
+
 def job(ours: list[float], *rivals: list[float], failed: int = 0) -> dict:
     """A case: the seconds of the default client and of ``AsyncOpenAI``'s arms, round by round."""
     arms = {"batchclient": ours} | {f"AsyncOpenAI, {index}": took for index, took in enumerate(rivals)}

@@ -15,6 +15,7 @@ PROMISES = {
     "classify_one_token": r"300 messages in [1-9]\d? requests",
     "embed_corpus": r"1000 vectors of \d+ numbers in [1-9]\d* requests\n0\.\d\d ticket \d+: a reading lamp that flickers at night",
     "complete": r"1000 answers in [1-9]\d requests",
+    "follow_dns": r"300 answers from 2 servers that are here now\neach was asked: True",
     "extraction": r"invoice 0: \w+, \d+\ninvoice 1: \w+, \d+\n12 invoices read, 12 with a supplier\ncut off: .*no Invoice.*finish_reason: length",
     "map_documents": r"r1: \w+.*\nr2: \w+.*\nr3: failed: .*'text' is null\nr4: \w+",
     "openai_drop_in": r"500 different summaries in [1-9]\d? requests\na ticket: Ticket\n100 vectors, \d+ tokens\nrefused: 404",
@@ -50,6 +51,14 @@ def test_it_runs_on_a_given_server(name):
         done = run(name, server.base_url, "theirs")
         assert done.returncode == 0, done.stderr
         assert server.prompts > 0
+
+
+def test_the_servers_are_those_of_a_name():
+    with EmbeddedServer("instant", model="theirs") as server:
+        done = run("follow_dns", "localhost", str(server.port), "theirs")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "300 answers from 1 servers that are here now\n"
+        assert server.prompts == 300
 
 
 def test_the_application_with_tests_passes_them_and_runs():

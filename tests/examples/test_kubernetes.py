@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,14 @@ from typer.testing import CliRunner
 
 from batchclient.cli.app import make_app
 from batchclient.jobs.statuses import Status
+from batchclient.simulator import EmbeddedServer
 
 FOLDER = Path(__file__).parents[2] / "examples" / "kubernetes"
 FILES = sorted(FOLDER.glob("*.yaml"))
 SERVERS = ["vllm", "tgi"]
-JOBS = ["job", "shards"]
+JOBS = ["job", "indexed-job"]
+WORKERS = {"worker": "StatefulSet", "worker-keda": "Deployment"}
+KEDA = "keda.sh/v1alpha1"
 VERSIONS = ["1.30", kubernetes_validate.latest_version()]
 
 
@@ -34,15 +39,27 @@ def container(path: Path, kind: str) -> dict[str, Any]:
     return found
 
 
+def values_of(arguments: list[str], option: str) -> list[str]:
+    return [value for name, value in zip(arguments, arguments[1:], strict=False) if name == option]
+
+
+def value_of(arguments: list[str], option: str) -> str:
+    (value,) = values_of(arguments, option)
+    return value
+
+
 def test_there_are_the_manifests_that_the_docs_speak_of() -> None:
-    assert [path.name for path in FILES] == ["job.yaml", "shards.yaml", "tgi.yaml", "vllm.yaml"]
+    names = "indexed-job job replicas tgi vllm worker worker-keda".split()
+    assert sorted(path.stem for path in FILES) == names
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_every_object_is_valid_by_the_schema(path: Path, version: str) -> None:
     for each in objects(path):
-        kubernetes_validate.validate(each, version, strict=True)
+        # KEDA's objects have a test of their own.
+        if each["apiVersion"] != KEDA:
+            kubernetes_validate.validate(each, version, strict=True)
 
 
 def test_the_schema_would_notice_a_misspelt_field() -> None:
@@ -103,7 +120,7 @@ def test_tgi_has_the_guides_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "failed"), [("job", {Status.FAILED: "FailJob"}), ("shards", {Status.FAILED: "FailIndex"})], ids=JOBS
+    ("name", "failed"), [("job", {Status.FAILED: "FailJob"}), ("indexed-job", {Status.FAILED: "FailIndex"})], ids=JOBS
 )
 def test_a_job_knows_the_exit_statuses(name: str, failed: dict[int, str]) -> None:
     spec = one(FOLDER / f"{name}.yaml", "Job")["spec"]
@@ -116,7 +133,7 @@ def test_a_job_knows_the_exit_statuses(name: str, failed: dict[int, str]) -> Non
     # A pod that is started again without being counted needs another end.
     assert spec["activeDeadlineSeconds"]
     assert spec["template"]["spec"]["restartPolicy"] == "Never"
-    assert spec["backoffLimitPerIndex" if name == "shards" else "backoffLimit"] > 0
+    assert spec["backoffLimitPerIndex" if name == "indexed-job" else "backoffLimit"] > 0
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -134,32 +151,170 @@ def test_another_pod_goes_on_from_the_files_of_the_one_before(name: str) -> None
 
 
 def test_the_parts_are_those_of_the_indices() -> None:
-    spec = one(FOLDER / "shards.yaml", "Job")["spec"]
+    spec = one(FOLDER / "indexed-job.yaml", "Job")["spec"]
     assert spec["completionMode"] == "Indexed"
     assert spec["completions"] == spec["parallelism"]
-    arguments = container(FOLDER / "shards.yaml", "Job")["args"]
-    assert arguments[arguments.index("--shard") + 1] == f"$(JOB_COMPLETION_INDEX)/{spec['completions']}"
-    served = container(FOLDER / "vllm.yaml", "Deployment")["args"]
-    together = int(arguments[arguments.index("--concurrency") + 1]) * spec["parallelism"]
-    assert together <= int(served[served.index("--max-num-seqs") + 1])
+    arguments = container(FOLDER / "indexed-job.yaml", "Job")["args"]
+    part = f"$(JOB_COMPLETION_INDEX)/{spec['completions']}"
+    assert value_of(arguments, "--shard") == value_of(arguments, "--endpoints-shard") == part
+    assert spec["completions"] <= len(values_of(arguments, "--base-url"))
     pod = spec["template"]
     (rule,) = pod["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert rule["labelSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
 
 
-@pytest.mark.parametrize("name", JOBS)
-def test_a_job_calls_the_service_with_options_that_the_client_has(name: str) -> None:
-    # Kubernetes puts the index there.
-    arguments = [
-        each.replace("$(JOB_COMPLETION_INDEX)", "0") for each in container(FOLDER / f"{name}.yaml", "Job")["args"]
-    ]
+def test_the_replicas_have_the_settings_of_one_server_and_names_of_their_own() -> None:
+    path = FOLDER / "replicas.yaml"
+    spec, service = one(path, "StatefulSet")["spec"], one(path, "Service")
+    assert container(path, "StatefulSet") == container(FOLDER / "vllm.yaml", "Deployment")
+    assert service["spec"]["clusterIP"] == "None"
+    assert spec["serviceName"] == service["metadata"]["name"]
+    labels = spec["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    assert spec["selector"]["matchLabels"].items() <= labels.items()
+    volumes = {each["name"] for each in spec["template"]["spec"]["volumes"]}
+    claims = {each["metadata"]["name"] for each in spec["volumeClaimTemplates"]}
+    mounts = {each["name"] for each in container(path, "StatefulSet")["volumeMounts"]}
+    assert mounts == volumes | claims
+
+
+@pytest.mark.parametrize(("name", "kind"), [("indexed-job", "Job"), *WORKERS.items()])
+def test_each_replica_is_named(name: str, kind: str) -> None:
+    path = FOLDER / "replicas.yaml"
+    service, spec = one(path, "Service"), one(path, "StatefulSet")
+    host, port = service["metadata"]["name"], service["spec"]["ports"][0]["port"]
+    pods = [f"{spec['metadata']['name']}-{number}" for number in range(spec["spec"]["replicas"])]
+    arguments = container(FOLDER / f"{name}.yaml", kind)["args"]
+    assert values_of(arguments, "--base-url") == [f"http://{pod}.{host}:{port}/v1" for pod in pods]
+    assert value_of(arguments, "--model") == value_of(container(path, "StatefulSet")["args"], "--model")
+
+
+def test_a_job_calls_the_service() -> None:
+    arguments = container(FOLDER / "job.yaml", "Job")["args"]
     service = one(FOLDER / "vllm.yaml", "Service")
-    url = arguments[arguments.index("--base-url") + 1]
-    assert url == f"http://{service['metadata']['name']}:{service['spec']['ports'][0]['port']}/v1"
-    served = container(FOLDER / "vllm.yaml", "Deployment")["args"]
-    assert arguments[arguments.index("--model") + 1] == served[served.index("--model") + 1]
-    # Wrong options end with 2, and so does a file that is not there: the message tells which it was.
-    result = CliRunner().invoke(make_app(), arguments)
-    assert result.exit_code == 2
-    assert "No such option" not in result.output
-    assert "documents.jsonl" in result.output
+    url = f"http://{service['metadata']['name']}:{service['spec']['ports'][0]['port']}/v1"
+    assert values_of(arguments, "--base-url") == [url]
+    assert value_of(arguments, "--model") == value_of(container(FOLDER / "vllm.yaml", "Deployment")["args"], "--model")
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_command_of_a_job_does_the_job(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As written there, for each index, with local servers and files in place of the cluster's."""
+    for variable in ("BASE_URL", "MODEL", "API_KEY"):
+        monkeypatch.delenv(f"BATCHCLIENT_{variable}", raising=False)
+    spec = one(FOLDER / f"{name}.yaml", "Job")["spec"]
+    arguments = container(FOLDER / f"{name}.yaml", "Job")["args"]
+    rows = [json.dumps({"id": str(number), "text": f"text {number}"}) for number in range(40)]
+    (tmp_path / "documents.jsonl").write_text("\n".join(rows))
+    urls = values_of(arguments, "--base-url")
+    with ExitStack() as stack:
+        model = value_of(arguments, "--model")
+        servers = [stack.enter_context(EmbeddedServer("instant", model=model)) for _ in urls]
+        local = dict(zip(urls, (server.base_url for server in servers), strict=True))
+        for index in range(spec.get("completions", 1)):
+            command = [
+                local.get(each, each).replace("$(JOB_COMPLETION_INDEX)", str(index)).replace("/data", str(tmp_path))
+                for each in arguments
+            ]
+            result = CliRunner().invoke(make_app(), command)
+            assert result.exit_code == Status.OK, result.output
+        assert all(server.prompts for server in servers)
+    lines = [line for path in tmp_path.glob("answers*.jsonl") for line in path.read_text().splitlines()]
+    assert sorted(int(json.loads(line)["id"]) for line in lines) == list(range(40))
+    assert all(json.loads(line)["completion"] for line in lines)
+
+
+# Workers of a Redis stream -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "kind"), WORKERS.items())
+def test_a_worker_has_time_to_finish_and_a_port_for_its_metrics(name: str, kind: str) -> None:
+    path = FOLDER / f"{name}.yaml"
+    template = one(path, kind)["spec"]["template"]
+    arguments = container(path, kind)["args"]
+    assert arguments[0] == "work"
+    assert template["spec"]["terminationGracePeriodSeconds"] > float(value_of(arguments, "--grace"))
+    (port,) = container(path, kind)["ports"]
+    assert value_of(arguments, "--metrics-port") == f"0.0.0.0:{port['containerPort']}"
+    assert template["metadata"]["annotations"]["prometheus.io/port"] == str(port["containerPort"])
+    assert one(path, kind)["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+
+
+def test_each_worker_has_its_part_of_the_servers() -> None:
+    path = FOLDER / "worker.yaml"
+    spec = one(path, "StatefulSet")["spec"]
+    (variable,) = container(path, "StatefulSet")["env"]
+    assert variable["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.labels['apps.kubernetes.io/pod-index']"
+    arguments = container(path, "StatefulSet")["args"]
+    assert value_of(arguments, "--endpoints-shard") == f"$({variable['name']})/{spec['replicas']}"
+    assert spec["replicas"] <= len(values_of(arguments, "--base-url"))
+    assert spec["serviceName"] == one(path, "Service")["metadata"]["name"]
+
+
+def test_workers_whose_number_changes_share_each_server() -> None:
+    path = FOLDER / "worker-keda.yaml"
+    arguments = container(path, "Deployment")["args"]
+    assert "--endpoints-shard" not in arguments
+    together = int(value_of(arguments, "--concurrency")) * one(path, "ScaledObject")["spec"]["maxReplicaCount"]
+    served = container(FOLDER / "replicas.yaml", "StatefulSet")["args"]
+    assert together <= int(value_of(served, "--max-num-seqs"))
+    # Their number is one field's alone.
+    assert "replicas" not in one(path, "Deployment")["spec"]
+
+
+def keda_faults(scaled: dict[str, Any]) -> list[str]:
+    """What KEDA's API would not know, or not read (keda.sh/docs: ScaledObject, Redis Streams)."""
+    spec = scaled["spec"]
+    faults = sorted(set(spec) - SCALED_OBJECT) + sorted(set(spec["scaleTargetRef"]) - SCALE_TARGET)
+    for trigger in spec["triggers"]:
+        faults += sorted(set(trigger) - TRIGGER)
+        if trigger["type"] == "redis-streams":
+            faults += sorted(set(trigger["metadata"]) - REDIS_STREAMS)
+            faults += [f"no {name}" for name in ("address", "stream") if name not in trigger["metadata"]]
+            if "lagCount" in trigger["metadata"] and "activationLagCount" not in trigger["metadata"]:
+                faults.append("no activationLagCount")
+        # A map of strings: a number would be refused by the server.
+        faults += [f"{name}: no string" for name, value in trigger["metadata"].items() if not isinstance(value, str)]
+    numbers = ("pollingInterval", "cooldownPeriod", "minReplicaCount", "maxReplicaCount")
+    return faults + [f"{name}: no number" for name in numbers if not isinstance(spec.get(name, 0), int)]
+
+
+SCALED_OBJECT = frozenset(
+    "scaleTargetRef pollingInterval cooldownPeriod initialCooldownPeriod idleReplicaCount minReplicaCount"
+    " maxReplicaCount fallback advanced triggers".split()
+)
+SCALE_TARGET = frozenset("apiVersion kind name envSourceContainerName".split())
+TRIGGER = frozenset("type metadata name useCachedMetrics authenticationRef metricType".split())
+REDIS_STREAMS = frozenset(
+    "address host port usernameFromEnv passwordFromEnv stream consumerGroup pendingEntriesCount streamLength lagCount"
+    " activationLagCount enableTLS unsafeSsl databaseIndex addressFromEnv hostFromEnv portFromEnv".split()
+)
+
+
+def test_keda_knows_every_field() -> None:
+    scaled = one(FOLDER / "worker-keda.yaml", "ScaledObject")
+    assert scaled["apiVersion"] == KEDA
+    assert keda_faults(scaled) == []
+    scaled["spec"]["coolDownPeriod"] = 300
+    scaled["spec"]["triggers"][0]["metadata"]["lagcount"] = 5
+    del scaled["spec"]["triggers"][0]["metadata"]["activationLagCount"]
+    assert keda_faults(scaled) == ["coolDownPeriod", "lagcount", "no activationLagCount", "lagcount: no string"]
+
+
+def test_keda_counts_the_messages_that_wait_and_those_in_work() -> None:
+    path = FOLDER / "worker-keda.yaml"
+    spec = one(path, "ScaledObject")["spec"]
+    assert spec["scaleTargetRef"]["name"] == one(path, "Deployment")["metadata"]["name"]
+    assert (spec["minReplicaCount"], spec["cooldownPeriod"]) == (0, 300)
+    waiting, in_work = (trigger["metadata"] for trigger in spec["triggers"])
+    arguments = container(path, "Deployment")["args"]
+    address = value_of(arguments, "--redis").removeprefix("redis://").partition("/")[0]
+    for metadata in (waiting, in_work):
+        assert (metadata["address"], metadata["stream"]) == (address, value_of(arguments, "--stream"))
+        assert metadata["consumerGroup"] == "batchclient"
+    assert (waiting["lagCount"], waiting["activationLagCount"]) == ("512", "0")
+    # With lagCount KEDA would look at the lag alone.
+    assert "lagCount" not in in_work
+    # A worker holds twice the limits of all servers: the messages in work begin no worker.
+    held = 2 * int(value_of(arguments, "--concurrency")) * len(values_of(arguments, "--base-url"))
+    assert int(in_work["pendingEntriesCount"]) >= held

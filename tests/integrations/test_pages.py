@@ -24,6 +24,8 @@ EXAMPLES = {
     "langchain_abatch": ("langchain_openai", r"200 definitions in [1-9]\d? requests\n200 vectors in [1-9]\d? requests"),
     "instructor_extraction": ("instructor", r"100 people in [1-9]\d? requests: .*name="),
     "fastapi_service": ("fastapi", r"200 users answered in [1-9]\d? requests\nan empty question: 422"),
+    "taskiq_worker": ("taskiq", r"300 tasks done in [1-9]\d? requests"),
+    "celery_threads": ("celery", r"300 tasks done in [1-9]\d? requests"),
     "litellm_calls": ("litellm", r"200 answers in [1-9]\d? requests, \d+ tokens"),
 }
 ENVIRONMENT = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
@@ -55,7 +57,8 @@ def test_the_blocks_of_a_page_run(name, tmp_path):
 
 
 def test_every_example_is_tested():
-    assert {path.stem for path in (ROOT / "examples/integrations").glob("[!_]*.py")} == set(EXAMPLES)
+    # Ray has an environment of its own, with tests/ray.
+    assert {path.stem for path in (ROOT / "examples/integrations").glob("[!_]*.py")} == {*EXAMPLES, "ray_data"}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -37,6 +37,7 @@ __all__ = [
     "CHANGEABLE",
     "changed",
     "check_server",
+    "check_servers",
     "filled_in",
     "from_environment",
     "make_settings",
@@ -71,7 +72,7 @@ def make_settings(preset: str, arguments: Mapping[str, Any]) -> Settings:
     values = {
         **given,
         "preset": preset,
-        "base_url": _servers(given.get("base_url")),
+        "base_url": check_servers(given.get("base_url")),
         "limit": _limit(given.get("limit", "auto")),
         "batching": _group(Batching, CheckedBatching, given.get("batching"), preset),
         "schedule": _group(Schedule, CheckedSchedule, given.get("schedule"), preset),
@@ -120,7 +121,27 @@ def check_server(server: object) -> CheckedServer:
     Raises:
         ConfigError: the argument is neither.
     """
-    return _servers(server if isinstance(server, (str, Server)) else [server])[0]
+    return check_servers(server if isinstance(server, (str, Server)) else [server])[0]
+
+
+def check_servers(value: object) -> tuple[CheckedServer, ...]:
+    """Return a ``base_url`` in the form of the settings.
+
+    Raises:
+        ConfigError: the argument is neither a server nor a list of different servers.
+    """
+    given = [value] if isinstance(value, (str, Server)) else list(value) if isinstance(value, (list, tuple)) else []
+    if not given:
+        message = f"a URL such as http://localhost:8000/v1, or a list of them; or set {_VARIABLES['base_url']}"
+        raise ConfigError(f"base_url: {message}", field="base_url")
+    which = ["the URL"] if len(given) == 1 else [f"URL number {number}" for number in range(1, len(given) + 1)]
+    servers = tuple(_server(one, name) for one, name in zip(given, which, strict=True))
+    urls = [server.url for server in servers]
+    for number, url in enumerate(urls):
+        if urls.index(url) != number:
+            message = f"URL number {urls.index(url) + 1} is there twice, as number {number + 1}"
+            raise ConfigError(f"base_url: {message}; each server has its own limit", field="base_url")
+    return servers
 
 
 def refuse_moved(arguments: Iterable[str]) -> None:
@@ -194,21 +215,6 @@ def filled_in(http: Http | None, **defaults: Any) -> Http:
     if http is not None and not isinstance(http, Http):
         raise ConfigError(f"http: an Http(…), not a {type(http).__name__}", field="http")
     return Http(**(defaults | ({} if http is None else _values(http))))
-
-
-def _servers(value: object) -> tuple[CheckedServer, ...]:
-    given = [value] if isinstance(value, (str, Server)) else list(value) if isinstance(value, (list, tuple)) else []
-    if not given:
-        message = f"a URL such as http://localhost:8000/v1, or a list of them; or set {_VARIABLES['base_url']}"
-        raise ConfigError(f"base_url: {message}", field="base_url")
-    which = ["the URL"] if len(given) == 1 else [f"URL number {number}" for number in range(1, len(given) + 1)]
-    servers = tuple(_server(one, name) for one, name in zip(given, which, strict=True))
-    urls = [server.url for server in servers]
-    for number, url in enumerate(urls):
-        if urls.index(url) != number:
-            message = f"URL number {urls.index(url) + 1} is there twice, as number {number + 1}"
-            raise ConfigError(f"base_url: {message}; each server has its own limit", field="base_url")
-    return servers
 
 
 def _server(given: object, which: str) -> CheckedServer:

@@ -45,6 +45,7 @@ RENAMED = {
 
 _OPTIONS = {
     "base_url": "--base-url",
+    "endpoints_shard": "--endpoints-shard",
     "api_key": "--api-key",
     "headers": "--header",
     "http.backend": "--http-backend",
@@ -60,7 +61,11 @@ _OPTIONS = {
     "retry_invalid": "--retry-invalid",
 }
 """The arguments of the library, and their names on the command line."""
-_FLAGS = {"accept_changed=True": "--accept-changed", "resume=True": "--resume"}
+_FLAGS = {
+    "accept_changed=True": "--accept-changed",
+    "resume=True": "--resume",
+    "BatchClient(limit=…)": "--concurrency",
+}
 """What the library's messages advise, and the same on the command line."""
 _LOCAL = re.compile(r"(?:a path on|use) a local disk$")
 """Ends the refusal of a file system that holds no journal."""

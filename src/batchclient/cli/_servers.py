@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from batchclient.cli._refusal import Refusal
+from batchclient.cli._refusal import Refusal, refusal_of
+from batchclient.errors import ConfigError
+from batchclient.partition import endpoints_shard
 
 __all__ = ["KEY_HINT", "ServerOptions", "server_options"]
 
@@ -42,7 +44,11 @@ class ServerOptions:
 
 
 def server_options(
-    base_url: Sequence[str] | None, model: str | None, api_key: str | None, headers: Mapping[str, str]
+    base_url: Sequence[str] | None,
+    model: str | None,
+    api_key: str | None,
+    headers: Mapping[str, str],
+    shard: str | None = None,
 ) -> ServerOptions:
     """Complete the options from the environment.
 
@@ -50,16 +56,28 @@ def server_options(
 
     Args:
         base_url, model, api_key, headers: as given. An empty key counts as none.
+        shard: the part of the servers that is this worker's, if it has not all of them.
 
     Raises:
-        Refusal: no server is named.
+        Refusal: no server is named, or there is no such part of them.
     """
     # The variables have one reader. It comes with pydantic, which takes long to import.
     from batchclient._client.settings import from_environment
 
-    given = {"base_url": base_url or None, "model": model, "api_key": api_key or None, "headers": headers}
+    given: dict[str, Any] = {
+        "base_url": base_url or None,
+        "model": model,
+        "api_key": api_key or None,
+        "headers": headers,
+    }
     arguments = dict(given)
     from_environment(arguments)
     if arguments["base_url"] is None:
         raise Refusal("no server: give --base-url, such as http://localhost:8000/v1, or set BATCHCLIENT_BASE_URL")
-    return ServerOptions(arguments, frozenset(name for name in given if given[name] != arguments[name]))
+    variables = frozenset(name for name in given if given[name] != arguments[name])
+    if shard is not None:
+        try:
+            arguments["base_url"] = endpoints_shard(arguments["base_url"], shard)
+        except ConfigError as error:
+            raise refusal_of(error, variables=variables) from None
+    return ServerOptions(arguments, variables)

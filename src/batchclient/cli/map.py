@@ -78,6 +78,12 @@ def map_rows(
             help="The server's root with its /v1; repeatable. Default: BATCHCLIENT_BASE_URL, URLs separated by spaces."
         ),
     ] = None,
+    endpoints_shard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N", help="Send to one of N parts of the servers, 0/N to N-1/N: N workers have disjoint parts."
+        ),
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(help="The model's name, needed where the server has several models. Default: BATCHCLIENT_MODEL."),
@@ -262,7 +268,7 @@ def map_rows(
             output=output_from(output, rows.shard),
             prompt=template_from(prompt, prompt_file),
             rows=rows,
-            server=server_options(base_url, model, api_key, headers_from(header or [])),
+            server=server_options(base_url, model, api_key, headers_from(header or []), endpoints_shard),
             client=client_options,
             params=params_from(param or [], max_tokens=max_tokens, temperature=temperature, call=asked),
             timeout_s=timeout,

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction
 from typing import BinaryIO
 
+from batchclient._client.parts import Shard, shard_from
 from batchclient.errors import ConfigError
 from batchclient.jobs.rows import Keep
 
@@ -27,29 +28,6 @@ _CHUNK_BYTES = 64 * 1024
 _KEYS = 1 << 64
 _GOLDEN = 0x9E3779B97F4A7C15
 """2 to the 64th, divided by the golden ratio (Knuth, The Art of Computer Programming, 6.4)."""
-
-Shard = tuple[int, int]
-"""(i, n): the part i of n, from 0."""
-
-
-def shard_from(shard: str | Sequence[int]) -> Shard:
-    """Read a shard: ``"3/8"`` or ``(3, 8)``.
-
-    Raises:
-        ConfigError: the shard is no such pair, or there is no such part.
-    """
-    if isinstance(shard, str):
-        found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", shard, re.ASCII)
-        pair = [] if found is None else [int(found[1]), int(found[2])]
-    else:
-        pair = list(shard) if isinstance(shard, (tuple, list)) and all(type(one) is int for one in shard) else []
-    if len(pair) != 2:
-        raise ConfigError(f"shard: i/n, such as 0/8 for the first of eight, not {shard!r:.40}", field="shard")
-    part, parts = pair
-    if parts < 1 or not 0 <= part < parts:
-        known = f"parts count from 0: 0/{parts} to {parts - 1}/{parts}" if parts else "there is at least one part"
-        raise ConfigError(f"shard: {known}, not {part}/{parts}", field="shard")
-    return part, parts
 
 
 def sample_from(text: str) -> Fraction:

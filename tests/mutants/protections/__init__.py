@@ -16,6 +16,7 @@ from tests.mutants.protections.threads import THREADS
 from tests.mutants.protections.tracing import TRACING
 from tests.mutants.protections.watching import WATCHING
 from tests.mutants.protections.wire import WIRE
+from tests.mutants.protections.workers import WORKERS
 
 __all__ = ["PROTECTIONS"]
 
@@ -33,4 +34,5 @@ PROTECTIONS = (
     *WATCHING,
     *DOCTOR,
     *TRACING,
+    *WORKERS,
 )

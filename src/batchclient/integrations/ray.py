@@ -1,0 +1,151 @@
+"""Ray Data: a data set's rows through a client, as a class for ``map_batches``.
+
+Ray is the user's: the module imports it in the actor, and no extra brings it.
+
+Rules:
+- A wrong argument is refused when the class is made, before a row is read.
+- A row that fails is a row with an error; the other rows of the batch have their answers.
+- A batch comes in any of Ray's formats, and leaves as an Arrow table with columns of fixed types.
+- An actor keeps nothing that its successor needs: Ray repeats the blocks of an actor that died.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from batchclient.client import BATCH_CLIENT_ARGUMENTS, BatchClient
+from batchclient.errors import ConfigError
+from batchclient.integrations._row_columns import ADDED, Documents, added_columns, named
+from batchclient.partition import endpoints_shard as servers_of
+from batchclient.templates import make_prompt
+
+if TYPE_CHECKING:
+    from batchclient.options import Server
+
+__all__ = ["MapBatches"]
+
+_NOT_HERE = {
+    **dict.fromkeys(
+        ("journal", "resume", "retry_failed", "accept_changed"),
+        "Ray repeats the blocks that an actor has not finished; a journal is for a map in one process",
+    ),
+    "docs": "the documents are the rows of a batch",
+    "ordered": "rows keep their places in a batch",
+    "progress": "Ray shows the progress",
+    "return_exceptions": "errors are in the column error",
+}
+"""Arguments of a map that have no meaning here, and why."""
+
+
+class MapBatches:
+    """Make one call per row of a data set: a class for ``Dataset.map_batches``.
+
+        dataset.map_batches(
+            MapBatches,
+            fn_constructor_kwargs={"base_url": urls, "prompt": "Classify: {text}", "max_tokens": 1},
+            compute=ray.data.ActorPoolStrategy(size=1),
+            batch_size=512,
+            max_concurrency=4,
+        )
+
+    The rows in flight of an actor are at most ``batch_size`` × ``max_concurrency`` for each of its
+    tasks. ``MapBatches`` made with the same arguments in the driver checks the arguments there.
+
+    The added columns are ``completion``, ``finish_reason``, ``prompt_tokens``,
+    ``completion_tokens`` and ``error``; a chat has ``message``, too, the server's own as JSON where
+    that says more than its text. An ``embed`` adds ``embedding``, ``prompt_tokens`` and ``error``.
+    A ``classify`` adds ``label``, ``probabilities``, ``prompt_tokens`` and ``error``. The error is
+    null where a row has succeeded; all other added columns are null where the row has failed.
+
+    Args:
+        base_url: the servers, as for ``BatchClient``.
+        prompt: a template with the columns' names (``"Classify: {text}"``), or a callable of a row,
+            which is a mapping, as for ``BatchClient.batch_map``.
+        call: ``"complete"``, ``"chat"``, ``"embed"`` or ``"classify"``.
+        output: other names for added columns, as in ``{"completion": "topic"}``; ``None`` as a name
+            leaves a column out.
+        endpoints_shard: the part of the servers that this data set's actor has, ``"i/n"``, where
+            several data sets or workers share the servers.
+        arguments: of ``BatchClient`` (``model``, ``api_key``, ``limit``, ``timeout_s``, …) and of
+            the call (``max_tokens``, ``response_model``, …). A key is better given as
+            ``BATCHCLIENT_API_KEY`` in the actor's environment.
+
+    Raises:
+        ConfigError: an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        base_url: str | Server | Sequence[str | Server] | None = None,
+        *,
+        prompt: str | Callable[[Any], Any],
+        call: str = "complete",
+        output: Mapping[str, str | None] | None = None,
+        endpoints_shard: str | Sequence[int] | None = None,
+        **arguments: Any,
+    ) -> None:
+        if not isinstance(call, str) or call not in ADDED:
+            raise ConfigError(f"call is one of {', '.join(ADDED)}, not {call!r:.40}", field="call")
+        for name in arguments:
+            if name in _NOT_HERE:
+                raise ConfigError(f"{name}: {_NOT_HERE[name]}", field=name)
+        if arguments.get("n", 1) != 1:
+            raise ConfigError("n: a row holds one completion; repeat the row n times", field="n")
+        self._call = call
+        self._names = named(call, output)
+        self._prompt = prompt
+        make_prompt(prompt)
+        if isinstance(prompt, str) and "{}" in prompt.replace("{{", "").replace("}}", ""):
+            raise ConfigError("prompt: a row has columns: write {name} instead of {}", field="prompt")
+        own: dict[str, Any] = {name: arguments[name] for name in arguments if name in BATCH_CLIENT_ARGUMENTS}
+        self._params: dict[str, Any] = {name: arguments[name] for name in arguments if name not in own}
+        own["base_url"] = base_url
+        if endpoints_shard is not None:
+            from batchclient._client.settings import from_environment
+
+            from_environment(own, own.get("http_client"))
+            own["base_url"] = servers_of(own["base_url"], endpoints_shard)
+        self._client = BatchClient(**own)
+        # What is wrong with a parameter is said here, not once per row.
+        self._client.stream_map((), prompt, call=call, **self._params)  # type: ignore[call-overload]
+
+    async def __call__(self, batch: Any) -> Any:
+        """Return a batch as an Arrow table with the added columns.
+
+        Raises:
+            ConfigError: the batch has a column of an added name, or the servers have several
+                models.
+            BatchClientError: the servers were to be asked for their model, and that failed.
+        """
+        from ray.data.block import BlockAccessor
+
+        table: Any = BlockAccessor.for_block(BlockAccessor.batch_to_block(batch)).to_arrow()
+        return self._with_columns(table, await self._answers(table))
+
+    async def _answers(self, table: Any) -> list[Any]:
+        taken = [name for name in self._names.values() if name in table.column_names]
+        if taken:
+            raise ConfigError(
+                f"output: the data set has a column {taken[0]!r} already; give another name: output={{…}}",
+                field="output",
+            )
+        answers: list[Any] = await self._client.batch_map(  # type: ignore[call-overload]
+            Documents(table), self._prompt, call=self._call, return_exceptions=True, **self._params
+        )
+        return answers
+
+    def _with_columns(self, table: Any, answers: list[Any]) -> Any:
+        import pyarrow as pa
+
+        types = {
+            "string": pa.string(),
+            "int64": pa.int64(),
+            "list<float>": pa.list_(pa.float32()),
+            "list<double>": pa.list_(pa.float64()),
+        }
+        for column, values in added_columns(self._call, answers).items():
+            if column in self._names:
+                kind = types[ADDED[self._call][column]]
+                table = table.append_column(self._names[column], pa.array(values, kind))
+        return table

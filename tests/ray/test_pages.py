@@ -1,0 +1,42 @@
+"""The example and the page of Ray run as their readers would run them."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from batchclient.simulator import EmbeddedServer
+
+pytest.importorskip("ray", reason="Ray is not installed here: make test-ray")
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```py\n(.*?)^```", re.MULTILINE | re.DOTALL)
+ENVIRONMENT = {
+    **os.environ,
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT))),
+}
+
+
+def run(*command):
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=180, env=ENVIRONMENT)
+
+
+def test_the_example_says_what_it_promises():
+    done = run(str(ROOT / "examples/integrations/ray_data.py"))
+    assert done.returncode == 0, done.stderr
+    assert "495 tickets labelled, 5 failed: ConfigError: the document's field 'text' is null\n" in done.stdout
+
+
+def test_the_blocks_of_the_page_run(tmp_path):
+    blocks = BLOCK.findall((ROOT / "docs/how-to/ray.md").read_text())
+    assert blocks
+    with EmbeddedServer("instant", model="m") as server:
+        for number, block in enumerate(blocks):
+            file = tmp_path / f"block{number}.py"
+            file.write_text(block.replace("http://localhost:8000/v1", server.base_url))
+            done = run(str(file))
+            assert done.returncode == 0, done.stderr
+        assert server.prompts >= 1000

@@ -1,0 +1,160 @@
+"""The parts of ``MapBatches`` that need no Ray: its arguments, rows as documents, answers as columns."""
+
+from array import array
+
+import pytest
+
+from batchclient import BadRequest, Choice, Classification, Completion, ConfigError, Embedding, Usage
+from batchclient.integrations._row_columns import ADDED, Documents, added_columns, named
+from batchclient.integrations.ray import MapBatches
+from batchclient.partition import endpoints_shard
+
+URL = "http://localhost:8000/v1"
+
+
+class Column:
+    def __init__(self, values):
+        self._values = values
+        self.reads = 0
+
+    def to_pylist(self):
+        self.reads += 1
+        return list(self._values)
+
+
+class Table:
+    """As much of an Arrow table as is used."""
+
+    def __init__(self, **columns):
+        self.columns = {name: Column(values) for name, values in columns.items()}
+        self.column_names = list(columns)
+        self.num_rows = len(next(iter(columns.values())))
+
+    def column(self, name):
+        return self.columns[name]
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch):
+    for name in ("BASE_URL", "MODEL", "API_KEY"):
+        monkeypatch.delenv(f"BATCHCLIENT_{name}", raising=False)
+
+
+def test_rows_are_mappings_and_a_column_is_turned_once():
+    table = Table(text=["a", "b"], image=[b"1", b"2"])
+    documents = Documents(table)
+    assert [row["text"] for row in documents] == ["a", "b"]
+    assert documents[-1]["text"] == "b"
+    assert table.columns["text"].reads == 1
+    assert table.columns["image"].reads == 0
+    assert dict(documents[0]) == {"text": "a", "image": b"1"}
+
+
+def test_a_column_that_is_not_there_is_a_missing_key():
+    (row,) = Documents(Table(text=["a"]))
+    assert "body" not in row
+    assert row.get("id") is None
+    with pytest.raises(IndexError):
+        Documents(Table(text=["a"]))[1]
+
+
+def completion(text, **message):
+    return Completion((Choice(0, text, "stop", message=message or None),), Usage(3, 2))
+
+
+def test_answers_and_errors_become_columns():
+    refused = BadRequest("the prompt is too long")
+    assert added_columns("complete", [completion("a"), refused]) == {
+        "completion": ["a", None],
+        "finish_reason": ["stop", None],
+        "prompt_tokens": [3, None],
+        "completion_tokens": [2, None],
+        "error": [None, "BadRequest: the prompt is too long"],
+    }
+
+
+def test_a_chats_message_is_kept_where_it_says_more_than_its_text():
+    tool = completion("", role="assistant", tool_calls=[{"id": "é"}])
+    plain = completion("a", role="assistant", content="a")
+    assert added_columns("chat", [tool, plain])["message"] == [
+        '{"role": "assistant", "tool_calls": [{"id": "é"}]}',
+        None,
+    ]
+
+
+def test_vectors_and_classes_become_columns():
+    embedding = Embedding(array("f", [0.5, 1.0]), Usage(4, 0))
+    assert added_columns("embed", [embedding])["embedding"] == [array("f", [0.5, 1.0])]
+    classified = Classification("good", (0.25, 0.75))
+    assert added_columns("classify", [classified]) == {
+        "label": ["good"],
+        "probabilities": [[0.25, 0.75]],
+        "prompt_tokens": [None],
+        "error": [None],
+    }
+
+
+@pytest.mark.parametrize("call", ADDED)
+def test_every_column_is_there_for_rows_that_all_failed_and_for_no_rows(call):
+    assert added_columns(call, []).keys() == added_columns(call, [BadRequest("no")]).keys() == ADDED[call].keys()
+
+
+def test_an_error_tells_no_prompt_and_no_place_within_its_batch():
+    errors = [KeyError("a secret"), ConfigError("document 3: the document's field 'text' is null", field="text")]
+    assert added_columns("complete", errors)["error"] == [
+        "KeyError",
+        "ConfigError: the document's field 'text' is null",
+    ]
+
+
+def test_columns_are_named_and_left_out():
+    assert named("embed", {"embedding": "v", "prompt_tokens": None}) == {"embedding": "v", "error": "error"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field", "said"),
+    [
+        ({"call": "rerank"}, "call", "call is one of complete, chat, embed, classify"),
+        ({"output": ["a"]}, "output", "a mapping of added columns to names"),
+        ({"output": {"text": "a"}}, "output", "there is no 'text'"),
+        ({"output": {"completion": 3}}, "output", "the name of completion is a text, or None"),
+        ({"output": {"completion": "error"}}, "output", "two columns would have one name"),
+        ({"prompt": "{}"}, "prompt", "write {name} instead of {}"),
+        ({"prompt": "Say {text!r}"}, "prompt", "no plain name"),
+        ({"prompt": None}, "prompt", "a template or a callable"),
+        ({"journal": "x.journal"}, "journal", "Ray repeats the blocks"),
+        ({"resume": True}, "resume", "Ray repeats the blocks"),
+        ({"return_exceptions": False}, "return_exceptions", "errors are in the column error"),
+        ({"n": 2}, "n", "a row holds one completion"),
+        ({"max_token": 1}, "max_token", "max_token"),
+        ({"limit": 0}, "limit", "a whole number of at least 1"),
+        ({"base_url": "nowhere"}, "base_url", "does not begin with http"),
+        ({"endpoints_shard": "0/2"}, "endpoints_shard", "2 workers share 1 server"),
+        ({"endpoints_shard": "2/2"}, "endpoints_shard", "parts count from 0"),
+    ],
+)
+def test_a_wrong_argument_is_refused_when_the_class_is_made(arguments, field, said):
+    with pytest.raises(ConfigError) as refused:
+        MapBatches(**{"base_url": URL, "prompt": "Say {text}", **arguments})
+    assert refused.value.field == field
+    assert said in str(refused.value)
+
+
+def test_braces_that_are_text_are_no_field():
+    MapBatches(URL, prompt="{{}} {text}")
+
+
+def test_the_part_may_be_of_the_environments_servers(monkeypatch):
+    urls = [f"http://vllm-{number}/v1" for number in range(4)]
+    monkeypatch.setenv("BATCHCLIENT_BASE_URL", " ".join(urls))
+    MapBatches(prompt="{text}", endpoints_shard="3/4")
+    with pytest.raises(ConfigError, match="5 workers share 4 servers"):
+        MapBatches(prompt="{text}", endpoints_shard="0/5")
+    assert len(endpoints_shard(urls, "3/4")) == 1
+
+
+def test_ray_is_not_imported_where_the_class_is_made():
+    import sys
+
+    MapBatches(URL, prompt="{text}", model="m", max_tokens=1)
+    assert "ray" not in sys.modules
