@@ -283,6 +283,12 @@ def test_the_table_of_metrics_is_the_one_in_the_code() -> None:
     assert checked.returncode == 0, checked.stderr
 
 
+def test_the_table_of_the_logs_events_is_the_one_in_the_code() -> None:
+    script = Path(__file__).resolve().parents[1] / "scripts" / "log_table.py"
+    checked = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+
+
 def test_the_readme_shows_what_was_measured() -> None:
     found = re.search(r"<!-- measured -->(.*?)<!-- /measured -->", (ROOT / "README.md").read_text(), re.DOTALL)
     assert found, "README.md has no measured section"
