@@ -25,6 +25,7 @@ CLOSED: set[int] = set()
 COMMANDS = {
     "map": "Complete one prompt per row of a file and write each row with its completion.",
     "job": "Look at a map's job (OUT.job), write its output anew from the journal, remove it.",
+    "top": "Show a running job or service in the terminal, from its page of statistics.",
     "simulate": "Serve a simulated vLLM, or another server: real HTTP with a cost model, no GPU.",
     "demo": "Map real texts with batch_map and with AsyncOpenAI + gather, side by side.",
 }

@@ -16,6 +16,7 @@ __all__ = ["make_app"]
 _FUNCTIONS = {
     "map": ("batchclient.cli.map", "map_rows"),
     "job": ("batchclient.cli.job", "make_job_app"),
+    "top": ("batchclient.cli.top", "top"),
     "simulate": ("batchclient.cli.simulate", "simulate"),
     "demo": ("batchclient.cli.demo", "demo"),
 }
