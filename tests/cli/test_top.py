@@ -6,6 +6,7 @@ import os
 import pty
 import select
 import signal
+import socket
 import sys
 import time
 from contextlib import suppress
@@ -175,9 +176,9 @@ def test_a_page_of_another_kind_is_named(cli, other, reply, words):
     assert other.asked == ("/statistics?key=secret", "Basic dXNlcjpzZWNyZXQ=")
 
 
-def test_where_nothing_answers_the_status_is_5(cli, other):
-    port = other.server_port
-    other.server_close()
+def test_where_nothing_answers_the_status_is_5(cli):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
     done = cli("top", f"127.0.0.1:{port}")
     assert (done.exit_code, done.stdout) == (5, "")
     assert done.stderr == f"Error: 127.0.0.1:{port}: nothing answers (Connection refused)\n"
