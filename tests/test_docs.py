@@ -290,6 +290,12 @@ def test_the_table_of_attributes_is_the_one_in_the_code() -> None:
     assert checked.returncode == 0, checked.stderr
 
 
+def test_the_table_of_the_logs_events_is_the_one_in_the_code() -> None:
+    script = Path(__file__).resolve().parents[1] / "scripts" / "log_table.py"
+    checked = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+
+
 def test_the_page_of_spans_has_each_event() -> None:
     from batchclient._telemetry import conventions
 

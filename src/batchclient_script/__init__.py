@@ -28,6 +28,7 @@ COMMANDS = {
     "bench": "Measure a server: which limit, batch size and client keep an objective.",
     "doctor": "Say what a server is, and what is wrong with it for bulk work.",
     "metrics": "Write the metrics' names, a Grafana dashboard, or alert rules for Prometheus.",
+    "top": "Show a running job or service in the terminal, from its page of statistics.",
     "simulate": "Serve a simulated vLLM, or another server: real HTTP with a cost model, no GPU.",
     "demo": "Map real texts with batch_map and with AsyncOpenAI + gather, side by side.",
 }

@@ -74,6 +74,15 @@ def test_a_job_that_ends_gives_the_port_back(cli_map, tmp_path):
         assert tried.connect_ex(("127.0.0.1", port)) != 0
 
 
+def test_a_job_takes_the_port_once(cli_map, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    source = write_rows(tmp_path / "in.jsonl", rows_of(3))
+    result = cli_map(source, "-o", tmp_path / "out.jsonl", "--metrics-port", port)
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.count("metrics: ") == 1
+
+
 def test_a_port_in_use_is_refused_before_a_row_is_sent(cli_map, tmp_path, server):
     source, out = write_rows(tmp_path / "in.jsonl", rows_of(3)), tmp_path / "out.jsonl"
     with socket.create_server(("127.0.0.1", 0)) as taken:

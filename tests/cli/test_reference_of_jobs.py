@@ -13,7 +13,7 @@ from .conftest import write_rows
 PAGE = (Path(__file__).parents[2] / "docs/reference/job.md").read_text()
 OTHERS_OF_MAP = """
 --api-key --base-url --call --columns --concurrency --dedupe --dry-run --endpoints-shard --first --format --gpu-price --gpus --header
---help --http-backend --keep-going --max-batch-size --max-cost --max-tokens --metrics-port --model --outage-patience --output
+--help --http-backend --keep-going --log-format --log-level --max-batch-size --max-cost --max-tokens --metrics-port --model --outage-patience --output
 --overwrite --param --preset --price --prompt --prompt-file --quiet --retry-invalid --sample --schema --shard --system
 --temperature --timeout --unordered --vectors
 """.split()

@@ -61,12 +61,25 @@ def echoes(words):
     }
 
 
+class Logged:
+    """All records as text, and the fields of our own."""
+
+    def __init__(self, caplog):
+        self._caplog = caplog
+
+    @property
+    def text(self):
+        ours = [vars(record) for record in self._caplog.records if record.name == "batchclient"]
+        assert all("event" in each for each in ours), "each record is an event"
+        return self._caplog.text + repr(ours)
+
+
 @pytest.fixture
 def everything_logged(caplog):
     caplog.set_level(logging.DEBUG)
     for name in ("batchclient", "httpx", "httpcore", "asyncio"):
         caplog.set_level(logging.DEBUG, name)
-    return caplog
+    return Logged(caplog)
 
 
 ECHOED = {"prompt": PROMPT, "key": KEY, "header": HEADER_KEY, "bearer": f"Bearer {KEY}"}

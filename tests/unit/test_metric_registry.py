@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -12,9 +13,10 @@ from batchclient._core.limits import FixedLimit
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import LaneStatistics
-from batchclient._metrics.job import JobNumbers
+from batchclient._metrics.job import JobNumbers, attach, numbers_of
 from batchclient._metrics.registry import METRICS, View
 from batchclient._metrics.snapshots import Snapshot
+from batchclient.testing import MockLLM
 
 NAMES = """
     calls_total failures_total requests_total retries_total retries_delayed_total splits_total shared_total reused_total alone_total
@@ -103,6 +105,19 @@ def test_the_oldest_call_is_as_old_as_the_snapshots_clock_says():
     assert read("oldest_queued_seconds", queued, 100.0) == {("2",): 2.5, ("0",): 0.0}
     # Without the client's clock the age is not known, and is not said to be 0.
     assert read("oldest_queued_seconds", queued) == {("0",): 0.0}
+
+
+def test_the_pages_keep_no_job_alive():
+    class Job:
+        def numbers(self):
+            return JobNumbers(1, 0, 0, None, None)
+
+    client, job = MockLLM().client(), Job()
+    attach(client, job.numbers)
+    assert numbers_of(client) == job.numbers()
+    gone = weakref.ref(job)
+    del job
+    assert (gone(), numbers_of(client)) == (None, None)
 
 
 def test_a_client_without_a_job_has_no_rows():

@@ -243,6 +243,16 @@ def test_the_oldest_call_of_each_lane_is_known_in_every_order(order, steps):
         assert queue.requests() == live
 
 
+def test_the_oldest_call_is_known_where_an_older_one_of_another_group_was_cancelled():
+    queue = Queue()
+    for seq, shape in enumerate((ONE, OTHER, ONE)):
+        one = request(seq, shape)
+        one.queued_at = 10.0 + seq
+        fill(queue, one)
+    end(queue, queue.requests()[0])
+    assert list(queue.arrivals().values()) == [11.0]
+
+
 @given(STEPS)
 def test_the_queue_does_as_a_plain_list_does(steps):
     queue, live = Queue(), []

@@ -14,7 +14,6 @@ Rules:
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import anyio
 
 from batchclient._core.histograms import DURATIONS, Recorder
+from batchclient._shell.log import log
 from batchclient.errors import BatchClientError, ConfigError, JournalFailed
 from batchclient.journal import Journal
 from batchclient.journal.journal import journal_of
@@ -46,8 +46,6 @@ _LEAST_TELLING = 16
 """So many rows, none of which is in the journal, say that the prompts have changed."""
 _CLOSING_S = 30.0
 """How long the end of a map waits for its last commit, seconds."""
-
-_log = logging.getLogger("batchclient")
 
 
 class _Row(Protocol):
@@ -364,7 +362,8 @@ class Journaled:
     def _on_written(self, _seconds: float) -> None:
         """End the trouble, whichever task has ended it, and let documents be read again."""
         if self._trouble:
-            _log.warning("the journal %s can be written again", self._journal.path)
+            path = self._journal.path
+            log("journal_writable", "the journal %s can be written again", path, path=str(path))
             self._trouble = ""
         owner = self.owner()
         if owner is not None:
@@ -372,12 +371,10 @@ class Journaled:
 
     def _on_trouble(self, reason: str) -> None:
         if not self._trouble:
-            _log.warning(
-                "the journal %s cannot be written (%s): no further rows are read; it is tried again for %.0f s",
-                self._journal.path,
-                reason,
-                self._journal.disk_patience_s,
-            )
+            path, patience_s = self._journal.path, self._journal.disk_patience_s
+            message = "the journal %s cannot be written (%s): no further rows are read; it is tried again for %.0f s"
+            facts: dict[str, Any] = {"path": str(path), "reason": reason, "patience_s": patience_s}
+            log("journal_full", message, path, reason, patience_s, **facts)
         self._trouble = reason
 
     def _give_up(self, error: BatchClientError) -> None:
@@ -401,7 +398,8 @@ class Journaled:
         if rows:
             writer.commit(records, partial(self._on_committed, rows), self._on_trouble)
         if not self._is_over and self.damaged:
-            _log.warning("%d rows of the journal %s were damaged, and ran again", self.damaged, self._journal.path)
+            path, message = self._journal.path, "%d rows of the journal %s were damaged, and ran again"
+            log("journal_damaged", message, self.damaged, path, path=str(path), rows=self.damaged)
         self._is_over = True
         writer.close(self._on_closed)
 

@@ -8,10 +8,10 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from batchclient._shell.log import log
 from batchclient.types import MapProgress
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["Ticker"]
 
 _EVERY_S = 0.25
-
-_log = logging.getLogger("batchclient")
 
 
 class _Owner(Protocol):
@@ -131,4 +129,4 @@ class Ticker:
         except Exception:  # the user's code
             if not self._has_failed:
                 self._has_failed = True
-                _log.exception("progress failed; this is said once")
+                log("progress_failed", "progress failed; this is said once", exc_info=True)

@@ -9,10 +9,10 @@ Rules:
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import socket
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -20,11 +20,11 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
+from batchclient._shell.log import Recent, log
 from batchclient.errors import ConfigError
 
 __all__ = ["Page", "PageServer"]
 
-_log = logging.getLogger("batchclient")
 _LONGEST_REQUEST_S = 10.0
 _LOOK_EVERY_S = 0.1
 _GREATEST_PORT = 65_535
@@ -119,10 +119,12 @@ class _Server(ThreadingHTTPServer):
         self.server_address = self.socket.getsockname()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        _log.debug("a reader of a page about the client went away")
+        log("page_reader_left", "a reader of a page about the client went away")
 
 
 def _handler_of(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
+    recent = Recent()
+
     class Handler(BaseHTTPRequestHandler):
         timeout = _LONGEST_REQUEST_S
         server_version = "batchclient"
@@ -143,7 +145,7 @@ def _handler_of(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
                 try:
                     body, kind = page()
                 except Exception as error:  # a page that fails must not end its server
-                    _log.warning("the page %s failed: %s", self.path.partition("?")[0], type(error).__name__)
+                    _tell_failed(recent, self.path.partition("?")[0], error)
                     status, body = HTTPStatus.INTERNAL_SERVER_ERROR, b"the page failed\n"
             self.send_response(status)
             self.send_header("Content-Type", kind)
@@ -156,6 +158,13 @@ def _handler_of(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
             """Say nothing: a scrape each second would fill the program's log."""
 
     return Handler
+
+
+def _tell_failed(recent: Recent, page: str, error: Exception) -> None:
+    left_out = recent.left_out("page_failed", page, time.monotonic())
+    if left_out is not None:
+        kind = type(error).__name__
+        log("page_failed", "the page %s failed: %s", page, kind, page=page, error=kind, left_out=left_out)
 
 
 def _after_fork() -> None:

@@ -10,7 +10,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 import weakref
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from batchclient._core.statistics import Statistics
 from batchclient._metrics.job import JobNumbers, numbers_of
+from batchclient._shell.log import Recent, log
 from batchclient.client import BatchClient
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Snapshot", "Snapshots", "core_of"]
 
-_log = logging.getLogger("batchclient")
 _PATIENCE_S = 0.5
 
 
@@ -84,6 +83,7 @@ class Snapshots:
         self._taken_at = 0.0
         self._lag_s = 0.0
         self._question: _Question | None = None
+        self._recent = Recent()
 
     @property
     def client(self) -> BatchClient | None:
@@ -139,7 +139,10 @@ class Snapshots:
             clock_s = runner.backend.now() if runner is not None and runner.backend.is_current() else None
             job = numbers_of(client)
         except Exception as error:  # a fault here must not reach the event loop, or a registry of others
-            _log.warning("the statistics could not be read for their page: %s", type(error).__name__)
+            left_out = self._recent.left_out("statistics_unreadable", None, time.monotonic())
+            if left_out is not None:
+                kind, message = type(error).__name__, "the statistics could not be read for their page: %s"
+                log("statistics_unreadable", message, kind, error=kind, left_out=left_out)
             return
         self._last = statistics, clock_s, job
         self._taken_at = time.monotonic()

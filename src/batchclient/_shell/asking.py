@@ -11,7 +11,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -19,6 +18,7 @@ from functools import partial
 from batchclient._core.limits import ServerLoad
 from batchclient._core.messages import Ask, Asked, AskOutcome, Event, LoadReported, Page
 from batchclient._shell.backend import Backend
+from batchclient._shell.log import EndpointLog
 from batchclient._shell.pages import LARGEST_PAGE_BYTES, FetchedPage, StartTask, read_page
 from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
 from batchclient.dialects._metrics import parse_metrics
@@ -28,7 +28,6 @@ from batchclient.transport._deadline import deadline
 
 __all__ = ["Questions"]
 
-_log = logging.getLogger("batchclient")
 
 _METRICS = WireRequest("GET", "/metrics")
 _NO_SERVER: FetchedPage = (0, {}, b"")
@@ -46,6 +45,7 @@ class Questions:
         report_server: told of each endpoint's facts.
         model: the model of interest on a metrics page with several.
         timeout_s: the most time for one page, seconds.
+        endpoint_log: logs events of endpoints.
     """
 
     def __init__(
@@ -57,7 +57,9 @@ class Questions:
         report_server: Callable[[int, ServerFacts], None],
         model: str | None,
         timeout_s: float,
+        endpoint_log: EndpointLog,
     ) -> None:
+        self._log = endpoint_log
         self._backend = backend
         self._transports = {
             (number, page): transport for page, each in transports.items() for number, transport in enumerate(each)
@@ -147,7 +149,7 @@ class Questions:
     async def _ask_for_load(self, question: Ask) -> None:
         endpoint, outcome, load = question.endpoint, AskOutcome.SILENCE, None
         try:
-            load, trouble = await self._fetch_load(self._transports[endpoint, Page.LOAD])
+            load, trouble = await self._fetch_load(endpoint)
             if load is not None:
                 outcome = AskOutcome.ANSWERED
             elif trouble is not None:
@@ -156,8 +158,9 @@ class Questions:
         finally:
             self._end(question, outcome, None if load is None else lambda: self._tell(LoadReported(endpoint, load)))
 
-    async def _fetch_load(self, transport: Transport) -> tuple[ServerLoad | None, str | None]:
+    async def _fetch_load(self, endpoint: int) -> tuple[ServerLoad | None, str | None]:
         """Return the load, or why none comes for a while, or neither: one may come next time."""
+        transport = self._transports[endpoint, Page.LOAD]
         try:
             async with deadline(self._timeout_s):
                 status, _, page = await read_page(transport, _METRICS, self._timeouts, only_success=True)
@@ -166,7 +169,9 @@ class Questions:
         except (BatchClientError, TimeoutError):
             return None, None
         except Exception as error:  # whatever a mocked transport raises: no call may suffer for it
-            _log.debug("asking for the metrics page failed: %s", type(error).__name__)
+            kind = type(error).__name__
+            message = "asking for the metrics page failed: %s"
+            self._log("question_failed", endpoint, message, kind, page=_METRICS.path, error=kind)
             return None, None
         if status >= 500:
             return None, None
@@ -178,17 +183,17 @@ class Questions:
     def _say_once(self, endpoint: int, trouble: str) -> None:
         if (endpoint, trouble) not in self._said:
             self._said.add((endpoint, trouble))
-            _log.info("no metrics page at endpoint %d (%s): its load is not watched", endpoint, trouble)
+            message = "no metrics page at endpoint %d (%s): its load is not watched"
+            self._log("metrics_page_absent", endpoint, message, endpoint, trouble, reason=trouble)
 
     # Which server it is ----------------------------------------------------------------------------------------------
 
     async def _ask_for_server(self, question: Ask) -> None:
         endpoint, outcome = question.endpoint, AskOutcome.SILENCE
-        transport = self._transports[endpoint, Page.SERVER]
         fingerprint = self._fingerprints.setdefault(endpoint, Fingerprint())
         try:
             while (request := fingerprint.next()) is not None:
-                page = await self._fetch_page(transport, request)
+                page = await self._fetch_page(endpoint, request)
                 if page is _NO_SERVER:
                     fingerprint.give_up()
                 elif page is None or not fingerprint.take(*page):
@@ -204,10 +209,12 @@ class Questions:
             # Facts of a page still missing can be added later.
             self._report_server(endpoint, facts)
         elif not fingerprint.open:
-            _log.debug("endpoint %d does not say which server it is; it is spoken to as before", endpoint)
+            message = "endpoint %d does not say which server it is; it is spoken to as before"
+            self._log("server_unknown", endpoint, message, endpoint)
 
-    async def _fetch_page(self, transport: Transport, request: WireRequest) -> FetchedPage | None:
+    async def _fetch_page(self, endpoint: int, request: WireRequest) -> FetchedPage | None:
         """Return a page; ``None``: nothing came, but may come another time."""
+        transport = self._transports[endpoint, Page.SERVER]
         try:
             async with deadline(self._timeout_s):
                 return await read_page(transport, request, self._timeouts)
@@ -216,7 +223,8 @@ class Questions:
         except (BatchClientError, TimeoutError):
             return None
         except Exception as error:  # whatever a mocked transport raises: no call may suffer for it
-            _log.debug("asking for %s failed: %s", request.path, type(error).__name__)
+            kind, path = type(error).__name__, request.path
+            self._log("question_failed", endpoint, "asking for %s failed: %s", path, kind, page=path, error=kind)
             return _NO_SERVER
 
 

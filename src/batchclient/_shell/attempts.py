@@ -11,7 +11,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +19,7 @@ from random import Random
 from batchclient._core.messages import Batch, Event, Failed, Failure, FailureKind
 from batchclient._shell.callbacks import ends_task
 from batchclient._shell.exchange import Exchanges
+from batchclient._shell.log import EndpointLog, log
 from batchclient._shell.servers import Servers
 from batchclient._shell.tasks import Tasks
 from batchclient.errors import BatchClientError, CallAborted
@@ -27,7 +27,6 @@ from batchclient.retry import RetryPolicy
 
 __all__ = ["CANCELLED", "Attempts"]
 
-_log = logging.getLogger("batchclient")
 CANCELLED = Failure(FailureKind.REFUSED, CallAborted, "the request was cancelled")
 _SPLIT = frozenset({FailureKind.BAD_CALL, FailureKind.LIST_REFUSED, FailureKind.LIST_TOO_LONG, FailureKind.MIX_REFUSED})
 
@@ -40,6 +39,7 @@ class Attempts:
         policy: when to try again.
         on_failure: told of each failed batch and its error, for the client to learn from.
         tell: tells the core.
+        endpoint_log: logs events of endpoints.
     """
 
     def __init__(
@@ -51,7 +51,9 @@ class Attempts:
         now: Callable[[], float],
         on_failure: Callable[[Batch, BatchClientError], None],
         tell: Callable[[Event], None],
+        endpoint_log: EndpointLog,
     ) -> None:
+        self._log = endpoint_log
         self._tasks = tasks
         self._exchanges = exchanges
         self._servers = servers
@@ -85,7 +87,7 @@ class Attempts:
                     self.end(batch, batch.verdict or CANCELLED)
                 raise
             # A fault of batchclient or of a user's transport must not leave callers hanging.
-            _log.exception("batch %d failed inside batchclient", batch.id)
+            log("internal_error", "batch %d failed inside batchclient", batch.id, exc_info=True, batch=batch.id)
             message = f"internal error: {type(error).__name__}"
             failure = Failure(FailureKind.REFUSED, BatchClientError, message, cause=error)
         finally:
@@ -112,7 +114,10 @@ class Attempts:
             # Without the message: a server's words may hold a prompt.
             kind, error, status = failure.kind.value, failure.error.__name__, failure.status
             told = error if status is None else f"{error}, status {status}"
-            _log.debug("%r failed: %s (%s); next attempt in %s s", batch, kind, told, delay_s)
+            message = "%r failed: %s (%s); next attempt in %s s"
+            facts = {"batch": batch.id, "size": len(batch.requests), "error": error, "status": status}
+            facts |= {"reason": kind, "retry_in_s": delay_s}
+            self._log("attempt_failed", batch.endpoint, message, batch, kind, told, delay_s, **facts)
             self._tell(Failed(batch, failure if begun else replace(failure, begun=False), delay_s))
 
     def _learn(self, batch: Batch, failure: Failure) -> float | None:
@@ -134,7 +139,8 @@ class Attempts:
                 raise ValueError(f"{delay_s} is no delay in seconds")
             return max(0.0, delay_s)
         except Exception:  # a policy is the user's code
-            _log.exception("the retry policy failed; batch %d is not tried again", batch.id)
+            message = "the retry policy failed; batch %d is not tried again"
+            log("retry_policy_failed", message, batch.id, exc_info=True, batch=batch.id)
             return None
 
 

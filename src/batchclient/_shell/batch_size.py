@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
-__all__ = ["BatchSize"]
+from batchclient._shell.log import log
 
-_log = logging.getLogger("batchclient")
+__all__ = ["BatchSize"]
 
 
 class BatchSize:
@@ -35,4 +34,4 @@ class BatchSize:
     def _say(self, message: str, *, with_trace: bool = False) -> None:
         if not self._said:
             self._said = True
-            _log.warning(message, exc_info=with_trace)
+            log("size_for_failed", message, exc_info=with_trace)

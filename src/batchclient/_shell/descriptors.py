@@ -13,9 +13,10 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from batchclient._shell.log import log
+
 __all__ = ["within_descriptors"]
 
-_log = logging.getLogger("batchclient")
 _MOST_SPARE = 64
 _said: set[int] = set()
 
@@ -41,14 +42,18 @@ def within_descriptors(wanted: int, endpoints: int, *, warn_below: int) -> int:
         return wanted
     if wanted not in _said:
         _said.add(wanted)
-        _log.log(
-            logging.WARNING if most < warn_below else logging.INFO,
+        log(
+            "open_files_bound",
             "the bound on open files (`ulimit -n`: %d, of which %d were free) holds the limit at %d per endpoint,"
             " not %d; raise it for more",
             files,
             free,
             most,
             wanted,
+            level=logging.WARNING if most < warn_below else logging.INFO,
+            limit=most,
+            wanted=wanted,
+            open_files=files,
         )
     return most
 

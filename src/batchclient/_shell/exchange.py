@@ -13,7 +13,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
@@ -24,6 +23,7 @@ import anyio
 
 from batchclient._core.messages import Answered, Batch, Begun, Event, Failure, FailureKind, RatesReported
 from batchclient._shell.backend import Backend
+from batchclient._shell.log import EndpointLog
 from batchclient.errors import (
     BatchClientError,
     CertificateRefused,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BodyTimeouts", "Exchanges"]
 
-_log = logging.getLogger("batchclient")
 _LONGEST_ERROR_BODY = 65_536
 _SAYS_NOTHING = (204, 205)
 
@@ -86,6 +85,7 @@ class Exchanges:
         timeouts: of each request.
         tell: tells the core of an event.
         body_timeouts: for the rest of a known reply.
+        endpoint_log: logs events of endpoints.
     """
 
     def __init__(
@@ -96,7 +96,9 @@ class Exchanges:
         timeouts: Timeouts,
         tell: Callable[[Event], None],
         body_timeouts: BodyTimeouts,
+        endpoint_log: EndpointLog,
     ) -> None:
+        self._log = endpoint_log
         self._backend = backend
         self._body_timeouts = body_timeouts
         self._transports = transports
@@ -147,7 +149,7 @@ class Exchanges:
         decoder: Decoder | None = None
         try:
             if not 200 <= response.status < 300 or response.status in _SAYS_NOTHING:
-                body = await _read_some(response, self._body_timeouts.error_s)
+                body = await self._read_some(response, batch.endpoint)
                 failed = dialect.failure(batch, response.status, response.headers, body, time.time())
                 failed = replace(failed, silent_s=batch.wire.read_at - sent_at)
                 if not verbatim:
@@ -178,7 +180,9 @@ class Exchanges:
             try:
                 await response.aclose()
             except Exception as error:  # a socket that fails to close is closed; the answers are none the worse
-                _log.debug("a connection failed to close: %s", type(error).__name__)
+                kind = type(error).__name__
+                message = "a connection failed to close: %s"
+                self._log("connection_close_failed", batch.endpoint, message, kind, error=kind)
         if failure is None:
             self._tell(Answered(batch, answers, ended=True))
             return None
@@ -239,7 +243,8 @@ class Exchanges:
                             return
         except (TransportError, TimeoutError) as error:
             # The reply is whole: nothing is lost but a connection.
-            _log.debug("a reply that was whole did not end: %s", type(error).__name__)
+            kind = type(error).__name__
+            self._log("reply_end_failed", pending.endpoint, "a reply that was whole did not end: %s", kind, error=kind)
         finally:
             use.ending -= 1
             use.under_way += 1
@@ -253,9 +258,25 @@ class Exchanges:
         spoken = self._dialects.get(batch.endpoint, dialect)
         if decoder.events > (1 + spoken.events_per_choice(batch.shape)) * choices:
             self._say_once(
+                batch.endpoint,
                 "the server sends an event per token: it ignores stream_interval (vLLM before 0.27 does), which costs"
-                " this client about five times the CPU per streamed call"
+                " this client about five times the CPU per streamed call",
             )
+
+    async def _read_some(self, response: WireResponse, endpoint: int) -> bytes:
+        """Read an error's body up to a size worth showing, or the part that came in time."""
+        body = b""
+        try:
+            with anyio.move_on_after(self._body_timeouts.error_s):
+                async with aclosing(response.chunks()) as chunks:
+                    async for chunk in chunks:
+                        body += chunk
+                        if len(body) > _LONGEST_ERROR_BODY:
+                            break
+        except TransportError as error:
+            kind = type(error).__name__
+            self._log("error_body_broken", endpoint, "the body of an error broke off: %s", kind, error=kind)
+        return body
 
     async def _hand_out(self, decoder: Decoder, sink: Pieces, *, ended: bool) -> float:
         """Pass pieces on to a caller; read no more while none are taken. Return the time."""
@@ -268,10 +289,10 @@ class Exchanges:
                 await sink.wait_for_room()
         return self._backend.now()
 
-    def _say_once(self, message: str) -> None:
+    def _say_once(self, endpoint: int, message: str) -> None:
         if message not in self._said:
             self._said.add(message)
-            _log.warning(message)
+            self._log("event_per_token", endpoint, message)
 
 
 class _Pending:
@@ -298,6 +319,11 @@ class _Pending:
         self.added += len(answers)
 
     @property
+    def endpoint(self) -> int:
+        """The endpoint of the batch."""
+        return self._batch.endpoint
+
+    @property
     def holds(self) -> bool:
         """Whether any answer is untold."""
         return bool(self._answers)
@@ -317,21 +343,6 @@ def _add_head(answers: list[tuple[int, Completion]], response: WireResponse) -> 
     for _, answer in answers:
         if answer.reply is not None:
             answer.reply.headers, answer.reply.status = response.headers, response.status
-
-
-async def _read_some(response: WireResponse, timeout_s: float) -> bytes:
-    """Read an error's body up to a size worth showing, or the part that came in time."""
-    body = b""
-    try:
-        with anyio.move_on_after(timeout_s):
-            async with aclosing(response.chunks()) as chunks:
-                async for chunk in chunks:
-                    body += chunk
-                    if len(body) > _LONGEST_ERROR_BODY:
-                        break
-    except TransportError as error:
-        _log.debug("the body of an error broke off: %s", error)
-    return body
 
 
 def _from_transport(error: BatchClientError, *, listed: bool) -> Failure:

@@ -55,6 +55,7 @@ from batchclient._shell.backend import Backend, Cancellable
 from batchclient._shell.dialect_choice import DialectChoice
 from batchclient._shell.exchange import BodyTimeouts, Exchanges
 from batchclient._shell.fronts import Core, Tracing
+from batchclient._shell.log import EndpointLog
 from batchclient._shell.servers import Servers
 from batchclient._shell.tasks import Tasks
 from batchclient.dialects import ENGINES
@@ -127,11 +128,14 @@ class Runner:
         self._gone: dict[int, anyio.Event] = {}
         """Set when nothing is left at a removed endpoint."""
         self._tasks = Tasks(backend.spawn)
-        exchanges = Exchanges(backend, self._transports, self._dialects, timeouts, self.tell, body_timeouts)
-        self._attempts = Attempts(self._tasks, exchanges, self._servers, policy, backend.now, on_failure, self.tell)
+        logs = EndpointLog(backend.now, self._url_of)
+        exchanges = Exchanges(backend, self._transports, self._dialects, timeouts, self.tell, body_timeouts, logs)
+        self._attempts = Attempts(
+            self._tasks, exchanges, self._servers, policy, backend.now, on_failure, self.tell, logs
+        )
         self._tracing = tracing
         self._send = self._attempts.send if tracing is None else tracing.around(self._attempts.send)
-        self._announcer = Announcer(on_adjustment)
+        self._announcer = Announcer(on_adjustment, logs)
         self._due_now = False
         self._timer: Cancellable | None = None
         self._timer_at = 0.0
@@ -154,7 +158,7 @@ class Runner:
         self._on_server = on_server
         self._on_model = on_model
         self._questions: Questions = Questions(
-            backend, pages, self.start_reader, self._hear, self._report_server, model, page_timeout_s
+            backend, pages, self.start_reader, self._hear, self._report_server, model, page_timeout_s, logs
         )
         self.model_question: ModelQuestion = ModelQuestion(
             backend,

@@ -10,7 +10,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -18,14 +17,13 @@ from typing import TYPE_CHECKING
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Failure
 from batchclient._shell.dialect_choice import DialectChoice
+from batchclient._shell.log import log
 
 if TYPE_CHECKING:
     from batchclient.dialects import OwnFields
     from batchclient.dialects._fingerprints import ServerFacts
 
 __all__ = ["Servers"]
-
-_log = logging.getLogger("batchclient")
 
 
 class Servers:
@@ -73,7 +71,14 @@ class Servers:
             self._tell_own_fields()
         if before != facts:
             self._facts[endpoint] = facts
-            _log.info("endpoint %d is %s", endpoint, facts)
+            log(
+                "server_known",
+                "endpoint %d is %s",
+                endpoint,
+                facts,
+                endpoint=self._url_of(endpoint),
+                server=facts.server,
+            )
         return caps
 
     def hide(self, secrets: tuple[str, ...]) -> None:

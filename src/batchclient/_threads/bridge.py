@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import logging
 import os
 import threading
 import weakref
@@ -31,6 +30,7 @@ from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
 from batchclient._shell.clock import make_loop
+from batchclient._shell.log import log
 from batchclient._threads.crossing import Crossing
 from batchclient.errors import ClientClosed, ConfigError
 
@@ -44,7 +44,6 @@ _GATHER_S = 0.001
 _CLOSED = "the client is closed; make a new one"
 _EXIT_S = 1.0
 
-_log = logging.getLogger("batchclient")
 _bridges: weakref.WeakSet[Bridge] = weakref.WeakSet()
 _of_the_parent: list[object] = []
 
@@ -303,7 +302,7 @@ class _LoopThread:
         try:
             await self._on_end()
         except Exception:  # whatever it is, the callers must not be left sleeping
-            _log.exception("closing failed")
+            log("close_failed", "closing failed", exc_info=True)
         finally:
             rest = asyncio.all_tasks() - {asyncio.current_task()}
             for task in rest:

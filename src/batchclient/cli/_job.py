@@ -29,8 +29,9 @@ from batchclient import BatchClient, MapResult, Statistics
 from batchclient._metrics.job import JobNumbers
 from batchclient.cli._cost import Cost
 from batchclient.cli._durable import Durable
+from batchclient.cli._log import PLAIN, LogOptions, log_to
 from batchclient.cli._outages import Outages
-from batchclient.cli._progress import ProgressBar, ProgressLines, Snapshot, log_to
+from batchclient.cli._progress import ProgressBar, ProgressLines, Snapshot
 from batchclient.cli._refused import MOST_REFUSALS, Refused
 from batchclient.cli._rows import to_line
 from batchclient.cli._signals import ending_signals
@@ -73,6 +74,7 @@ class Job:
         cost: the price of the work, and the bound; ``None``: the price is not known.
         refusals: the job gives up after so many rows refused alike, without a success.
         total: tells the rows expected, once they are known.
+        log: how the library's records are written.
         repeat_s: the minute of ``repeats``.
         tick_s: seconds from one look at the job to the next.
         mark_s: seconds from one mark of the output's place to the next, at least.
@@ -111,6 +113,7 @@ class Job:
         cost: Cost | None = None,
         refusals: int = MOST_REFUSALS,
         total: Callable[[], int | None] = lambda: None,
+        log: LogOptions = PLAIN,
         repeat_s: float = _REPEAT_S,
         tick_s: float = _TICK_S,
         mark_s: float = _MARK_S,
@@ -135,6 +138,7 @@ class Job:
         self.is_too_dear = False
         self._cost = cost
         self._total = total
+        self._log = log
         self._started_at = 0.0
         self.out_of_use: list[str] = []
         self.is_cut_off = False
@@ -208,7 +212,7 @@ class Job:
             BatchClientError: no model was given, and the server cannot be asked for its model.
                 Nothing was opened.
         """
-        with self._on_signals(), log_to(self._progress.say):
+        with self._on_signals(), log_to(self._progress.say, self._log):
             try:
                 async with self._client:
                     self._task = asyncio.current_task()

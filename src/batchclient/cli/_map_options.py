@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchclient._client.connections import shown
 from batchclient.cli._cost import Cost
+from batchclient.cli._log import PLAIN, LogOptions
 from batchclient.cli._metrics import Address
 from batchclient.cli._refusal import Call, Refusal, one_of
 from batchclient.cli._schema import model_of
@@ -98,6 +99,7 @@ class MapOptions:
         schema: a model whose instances are the answers that fit ``--schema``.
         retry_invalid: how often a row is asked again whose answer does not fit.
         metrics: where the job's metrics are served, if anywhere.
+        log: what is written to stderr of the library's records, and how.
     """
 
     source: str
@@ -123,6 +125,7 @@ class MapOptions:
     schema: type[BaseModel] | None = None
     retry_invalid: int = 0
     metrics: Address | None = None
+    log: LogOptions = PLAIN
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -10,12 +10,11 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +25,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from batchclient.cli._cost import written_cost
 
-__all__ = ["Meter", "ProgressBar", "ProgressLines", "Snapshot", "log_to", "say"]
+__all__ = ["Line", "Meter", "ProgressBar", "ProgressLines", "Snapshot", "said_with", "say", "write"]
 
 _EVERY_S = 60.0
 _BAR_WINDOW_S = 30.0
@@ -63,13 +62,39 @@ class Snapshot:
     cost: float | None = None
 
 
-def say(text: str) -> None:
+Line = Callable[[str, str, Mapping[str, Any]], str]
+"""Makes a line of a text, the name of its event, and the event's fields."""
+_line_of: Line | None = None
+
+
+def say(text: str, event: str = "notice", **fields: Any) -> None:
+    """Write a text to stderr, if stderr takes one.
+
+    Args:
+        text: perhaps of several lines.
+        event, fields: the same for a program, where lines are written for one.
+    """
+    write(text if _line_of is None else _line_of(text, event, fields))
+
+
+def write(line: str) -> None:
     """Write a line to stderr, if stderr takes one."""
     try:
-        typer.echo(text, err=True)
+        typer.echo(line, err=True)
     except OSError:
         # A stream that has failed once fails again at the end of the process, with a traceback.
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+
+
+@contextmanager
+def said_with(line_of: Line | None) -> Iterator[None]:
+    """Write all that is said as lines made so; ``None``: as it is."""
+    global _line_of  # what a process says goes to one stream
+    before, _line_of = _line_of, line_of
+    try:
+        yield
+    finally:
+        _line_of = before
 
 
 class Meter:
@@ -161,7 +186,10 @@ class ProgressLines:
         """Write the line, if a minute has passed."""
         if self._shown and time.monotonic() >= self._due:
             self._due += self._every_s
-            say(self._meter.describe(snapshot, self._total()))
+            total = self._total()
+            facts = {"done": snapshot.done, "total": total, "failed": snapshot.failed, "reused": snapshot.reused}
+            facts |= {"in_flight": snapshot.in_flight, "limit": snapshot.limit}
+            say(self._meter.describe(snapshot, total), "progress", **facts)
 
     def say(self, text: str) -> None:
         """Write a line of its own."""
@@ -224,20 +252,3 @@ class ProgressBar:
                 progress.stop()
             except OSError:  # the terminal has gone
                 return
-
-
-@contextmanager
-def log_to(tell: Callable[[str], None]) -> Iterator[None]:
-    """Pass the library's warnings on, instead of to stderr past a bar."""
-
-    class Told(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            tell(self.format(record))
-
-    handler: Any = Told(logging.WARNING)
-    logger = logging.getLogger("batchclient")
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)

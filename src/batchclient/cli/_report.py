@@ -48,7 +48,8 @@ def report(job: Job, options: MapOptions, output: Output, left: int, durable: Du
     if durable is not None and durable.folder.exists:
         summary += f"\n{_of_journal(job, options, durable)}"
     if not options.quiet and not job.reader_is_gone:
-        say(summary)
+        facts = {"rows": job.written, "failed": job.tally.failed_in_output, "reused": job.tally.reused}
+        say(summary, "summary", **facts, seconds=round(job.seconds, 3), status=int(status_of(job)))
 
 
 def _of_journal(job: Job, options: MapOptions, durable: Durable) -> str:

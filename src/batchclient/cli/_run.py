@@ -255,7 +255,8 @@ def _make_job(
     if not options.quiet or options.metrics is not None:
         total = _InThread(source.expected)
     progress: ProgressBar | ProgressLines
-    if sys.stderr.isatty() and not options.quiet and not writes_to_terminal:
+    may_draw = sys.stderr.isatty() and not options.log.is_json
+    if may_draw and not options.quiet and not writes_to_terminal:
         progress = ProgressBar(total=total)
     else:
         progress = ProgressLines(shown=not options.quiet and not writes_to_terminal, total=total)
@@ -276,6 +277,7 @@ def _make_job(
         durable=durable,
         patience_s=0.0 if durable is None else options.kept.disk_patience_s,
         total=total,
+        log=options.log,
     )
     attach(client, job.numbers)
     return job

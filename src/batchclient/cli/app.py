@@ -19,6 +19,7 @@ _FUNCTIONS = {
     "bench": ("batchclient.cli.bench", "make_bench_app"),
     "doctor": ("batchclient.cli.doctor", "doctor"),
     "metrics": ("batchclient.cli.metrics", "make_metrics_app"),
+    "top": ("batchclient.cli.top", "top"),
     "simulate": ("batchclient.cli.simulate", "simulate"),
     "demo": ("batchclient.cli.demo", "demo"),
 }

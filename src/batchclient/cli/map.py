@@ -11,11 +11,13 @@ Rules:
 from __future__ import annotations
 
 import math
+from contextlib import ExitStack
 from typing import Annotated, NoReturn
 
 import typer
 
 from batchclient.cli._cost import cost_from
+from batchclient.cli._log import LogFormat, LogLevel, log_options, said_by
 from batchclient.cli._map_options import MapOptions, RowOptions, kept_from
 from batchclient.cli._metrics import address_from
 from batchclient.cli._progress import say
@@ -227,6 +229,8 @@ def map_rows(
         str | None,
         typer.Option(metavar="P", help="Serve /metrics for Prometheus and /statistics at 127.0.0.1:P, or at HOST:P."),
     ] = None,
+    log_format: LogFormat = None,
+    log_level: LogLevel = "warning",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary.")] = False,
     limit: Annotated[  # noqa: ARG001  # refused while it is read
         str | None, typer.Option("--limit", hidden=True, is_eager=True, callback=_refuse)
@@ -243,65 +247,69 @@ def map_rows(
     rows succeeded, 1 some failed, 2 wrong usage, 3 --max-cost reached, 4 disk full, 5 no server,
     129 hangup, 130 Ctrl-C, 143 SIGTERM.
     """
-    try:
-        asked = call_from(call)
-        preset = one_of("--preset", preset, PRESETS)
-        backend = None if http_backend is None else one_of("--http-backend", http_backend, BACKENDS)
-        client_options = {
-            "preset": preset,
-            "limit": concurrency_from(concurrency),
-            "batching": Batching(max_size=max_batch_size),
-            "http": Http(backend=backend),
-        }
+    with ExitStack() as stderr:
         try:
-            rows = RowOptions(
-                form=None if format is None else form_from(format, source),
-                columns=None if columns is None else columns_from([name.strip() for name in columns.split(",")]),
-                shard=None if shard is None else shard_from(shard),
-                sample=None if sample is None else sample_from(sample),
-                first=first,
-            )
-        except ConfigError as error:
-            raise refusal_of_file(error) from None
-        options = MapOptions(
-            source=source,
-            output=output_from(output, rows.shard),
-            prompt=template_from(prompt, prompt_file),
-            rows=rows,
-            server=server_options(base_url, model, api_key, headers_from(header or []), endpoints_shard),
-            client=client_options,
-            params=params_from(param or [], max_tokens=max_tokens, temperature=temperature, call=asked),
-            timeout_s=timeout,
-            outage_patience_s=_seconds("--outage-patience", outage_patience),
-            ordered=not unordered,
-            quiet=quiet,
-            overwrite=overwrite,
-            keep_going=keep_going,
-            call=asked,
-            packed=packed_from(vectors, asked),
-            system=system,
-            dry_run=dry_run,
-            dedupe=dedupe,
-            schema=schema_from(schema),
-            retry_invalid=retry_invalid,
-            kept=kept_from(
-                resume=resume,
-                retry_failed=retry_failed,
-                accept_changed=accept_changed,
-                journal=journal,
-                no_journal=no_journal,
-                reuse=reuse or [],
-                disk_patience_s=disk_patience,
+            log = log_options(log_format, log_level)
+            stderr.enter_context(said_by(log))
+            asked = call_from(call)
+            preset = one_of("--preset", preset, PRESETS)
+            backend = None if http_backend is None else one_of("--http-backend", http_backend, BACKENDS)
+            client_options = {
+                "preset": preset,
+                "limit": concurrency_from(concurrency),
+                "batching": Batching(max_size=max_batch_size),
+                "http": Http(backend=backend),
+            }
+            try:
+                rows = RowOptions(
+                    form=None if format is None else form_from(format, source),
+                    columns=None if columns is None else columns_from([name.strip() for name in columns.split(",")]),
+                    shard=None if shard is None else shard_from(shard),
+                    sample=None if sample is None else sample_from(sample),
+                    first=first,
+                )
+            except ConfigError as error:
+                raise refusal_of_file(error) from None
+            options = MapOptions(
+                source=source,
+                output=output_from(output, rows.shard),
+                prompt=template_from(prompt, prompt_file),
+                rows=rows,
+                server=server_options(base_url, model, api_key, headers_from(header or []), endpoints_shard),
+                client=client_options,
+                params=params_from(param or [], max_tokens=max_tokens, temperature=temperature, call=asked),
+                timeout_s=timeout,
+                outage_patience_s=_seconds("--outage-patience", outage_patience),
+                ordered=not unordered,
+                quiet=quiet,
                 overwrite=overwrite,
-            ),
-            cost=cost_from(price, gpu_price, gpus, max_cost),
-            metrics=address_from(metrics_port),
-        )
-        status = run_map(options)
-    except ConfigError as error:
-        _complain(refusal_of(error))
-    except Refusal as refusal:
-        _complain(refusal)
+                keep_going=keep_going,
+                call=asked,
+                packed=packed_from(vectors, asked),
+                system=system,
+                dry_run=dry_run,
+                dedupe=dedupe,
+                schema=schema_from(schema),
+                retry_invalid=retry_invalid,
+                kept=kept_from(
+                    resume=resume,
+                    retry_failed=retry_failed,
+                    accept_changed=accept_changed,
+                    journal=journal,
+                    no_journal=no_journal,
+                    reuse=reuse or [],
+                    disk_patience_s=disk_patience,
+                    overwrite=overwrite,
+                ),
+                cost=cost_from(price, gpu_price, gpus, max_cost),
+                metrics=address_from(metrics_port),
+                log=log,
+            )
+            status = run_map(options)
+        except ConfigError as error:
+            _complain(refusal_of(error))
+        except Refusal as refusal:
+            _complain(refusal)
     raise typer.Exit(status)
 
 

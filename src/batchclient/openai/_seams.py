@@ -22,13 +22,13 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 import operator
 from types import FunctionType
 from typing import Any
 
 from openai._base_client import AsyncAPIClient
 
+from batchclient._shell.log import log
 from batchclient.integrations.form import PATHS
 
 __all__ = ["is_openais", "is_ours", "is_replaced", "is_watched", "key_of", "mark", "seams", "take_options"]
@@ -65,7 +65,6 @@ _NOT_SEEN = (None,)
 
 _HOME = "openai."
 _OUR_HOME = "batchclient.openai"
-_log = logging.getLogger("batchclient")
 
 _MARK = "batchclient.options"
 """Of the options among a request's extensions; no HTTP library reads the name."""
@@ -81,9 +80,8 @@ def seams(kind: type, ours: Any) -> tuple[bool, bool]:
     """
     own = [name for name in _HOOKS if _member(kind, name) is not _member(ours, name)]
     if own:
-        _log.warning(
-            "%s overrides %s: its calls are sent by openai's own code, and share no requests", kind.__name__, own[0]
-        )
+        message = "%s overrides %s: its calls are sent by openai's own code, and share no requests"
+        log("shares_nothing", message, kind.__name__, own[0], reason=f"an override of {own[0]}")
     member: Any = kind
     return not own, not own and member.share is ours.share
 

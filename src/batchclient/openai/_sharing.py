@@ -10,19 +10,18 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from batchclient._shell.log import log
 from batchclient.types import Reply
 
 __all__ = ["PAGE", "WAYS_OUT", "Past", "Sharing", "SharingStatistics"]
 
 _ENOUGH_TO_TELL = 100
-_log = logging.getLogger("batchclient")
 
 
 class Past(StrEnum):
@@ -106,9 +105,11 @@ class Sharing:
             is_told = before < _ENOUGH_TO_TELL <= self._calls and not self._shared
         if is_told:
             reason, count = self._alone.most_common(1)[0]
-            _log.warning(
+            log(
+                "nothing_shared",
                 "none of the first %d calls shared a request; %d of them: %s%s; see docs/%s",
                 self._calls, count, reason, WAYS_OUT.get(reason, ""), PAGE,
+                calls=self._calls, reason=reason,
             )  # fmt: skip
 
     def statistics(self) -> SharingStatistics:

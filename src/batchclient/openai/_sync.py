@@ -11,7 +11,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import openai
 from openai._models import FinalRequestOptions
 
+from batchclient._shell.log import log
 from batchclient.errors import BatchClientError, ConfigError
 from batchclient.integrations.form import PATHS, make_calls
 from batchclient.openai._arguments import SyncArguments
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenAI"]
 
-_log = logging.getLogger("batchclient")
 
 _OPENAIS = openai.OpenAI
 """Taken at import: later, programs put the drop-in in the place of openai's class."""
@@ -69,9 +68,10 @@ class OpenAI(openai.OpenAI):
         theirs, self._batching = split_arguments(arguments)
         self._shares = self._batching.http_client is None
         if not self._shares and self._batching.is_first:
-            _log.warning(
+            message = (
                 "an http_client of your own is a blocking one: calls go through it one by one and share no requests"
             )
+            log("shares_nothing", message, reason="a blocking http_client")
         super().__init__(**theirs)
         if self._shares:
             self._batching.check(self)
