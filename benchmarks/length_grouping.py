@@ -51,7 +51,9 @@ from benchmarks.strategies import Job, Strategy, run
 
 from batchclient import BatchClient, Batching, Schedule
 from batchclient._core.learnt.lengths import PromptLengths
-from batchclient._core.limits import FixedLimit, Limit, LimitControl, Search
+from batchclient._core.limits import FixedLimit, Limit
+from batchclient._core.limits.control import LimitControl
+from batchclient._core.limits.search import Search
 from batchclient._core.messages import Request
 
 ARMS: Mapping[str, tuple[bool, Mapping[str, Any]]] = {

@@ -39,7 +39,9 @@ from benchmarks.lab.workloads import PROMPT, Call, Calls, Lengths, Running
 
 from batchclient import Batching
 from batchclient._client.settings import make_settings
-from batchclient._core.limits import FixedLimit, Limit, LimitControl, Search
+from batchclient._core.limits import FixedLimit, Limit
+from batchclient._core.limits.control import LimitControl
+from batchclient._core.limits.search import Search
 from batchclient._core.messages import Request, Retuned
 from batchclient.dialects.vllm import VllmDialect
 from batchclient.simulator.profiles import PROFILES

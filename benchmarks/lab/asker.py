@@ -28,7 +28,8 @@ from benchmarks.lab.workloads import Call, Running
 from batchclient._client.connections import Connections
 from batchclient._client.make_limit import make_limit
 from batchclient._client.settings import make_settings
-from batchclient._core.limits import Limit, Turn
+from batchclient._core.limits import Limit
+from batchclient._core.limits.trial import Turn
 from batchclient._core.messages import (
     AbortBatch,
     Adjusted,

@@ -32,7 +32,8 @@ from benchmarks.lab.draws import Draw, draw
 from benchmarks.lab.driver import Run
 from benchmarks.lab.trace import Trace
 
-from batchclient._core.limits import FixedLimit, LimitControl
+from batchclient._core.limits import FixedLimit
+from batchclient._core.limits.control import LimitControl
 
 __all__ = ["ARMS", "VERSION", "ArmJob", "ArmRun", "FixedRun", "GridJob", "best", "grid", "run_all", "run_arm"]
 

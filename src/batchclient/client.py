@@ -29,7 +29,6 @@ from batchclient._client.map_methods import MapMethods
 from batchclient._client.scoring import ScoringMethods
 from batchclient._client.starting import Starting
 from batchclient._core.kinds import Kind
-from batchclient._core.limits import Turn
 from batchclient._core.messages import Adjustment, Resumed
 from batchclient._core.statistics import Statistics
 from batchclient._shell.callbacks import Callbacks
@@ -171,6 +170,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         arguments = {name: value for name, value in locals().items() if name not in _NOT_SETTINGS}
         # Pydantic comes with it, which takes as long to import as all the rest of batchclient.
         from batchclient._client import settings
+        from batchclient._core.limits.trial import Turn
 
         if unknown:
             settings.refuse_unknown(unknown, BATCH_CLIENT_ARGUMENTS)

@@ -19,7 +19,8 @@ from benchmarks.lab.prefix_cache import CachingEngine
 from benchmarks.lab.profiles import RateLimit, Scenario
 from benchmarks.lab.workloads import Callers, Calls, Closed, Conversations, Lengths, Once
 
-from batchclient._core.limits import FixedLimit, LimitControl
+from batchclient._core.limits import FixedLimit
+from batchclient._core.limits.control import LimitControl
 from batchclient.simulator.engine import Sequence
 from batchclient.simulator.profiles import Profile
 

@@ -15,7 +15,10 @@ from benchmarks.lab.profiles import SCENARIOS, Cache, Change, Scenario
 from benchmarks.lab.workloads import Call, Calls, Closed, Lengths, Sessions
 from benchmarks.length_grouping import STATIC_ANSWERS, STATIC_LIMITS, static_rates
 
-from batchclient._core.limits import FixedLimit, Limit, LimitChange, LimitControl, Objective, Search
+from batchclient._core.limits import FixedLimit, Limit, LimitChange
+from batchclient._core.limits.control import LimitControl
+from batchclient._core.limits.objective import Objective
+from batchclient._core.limits.search import Search
 from batchclient.simulator.profiles import Profile
 
 SHORT_S = 20.0

@@ -2,7 +2,8 @@
 
 import pytest
 
-from batchclient._core.limits import FixedLimit, Limit, LimitControl, Outcome
+from batchclient._core.limits import FixedLimit, Limit, Outcome
+from batchclient._core.limits.control import LimitControl
 from batchclient._core.messages import FailureKind, Woke
 from batchclient.errors import ReadTimedOut, ServerFault
 from tests.playbook.playbook import Playbook, answered, calls, failed

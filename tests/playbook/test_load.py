@@ -1,6 +1,7 @@
 """What a server says of its load reaches its limit, and nobody else's."""
 
-from batchclient._core.limits import Limit, LimitControl, ServerLoad
+from batchclient._core.limits import Limit, ServerLoad
+from batchclient._core.limits.control import LimitControl
 from batchclient._core.messages import LoadReported, Woke
 from tests.playbook.playbook import Playbook, answered, calls
 

@@ -1,7 +1,7 @@
 """First tokens open a limit before any answer has ended."""
 
 from batchclient._core.failures import FailureKind
-from batchclient._core.limits import Search
+from batchclient._core.limits.search import Search
 from batchclient._core.messages import Begun, Cancelled, Woke
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 

@@ -1,6 +1,8 @@
 """A fresh limit in the place of another: it is told what is known of the server, and is bound by nothing of before."""
 
-from batchclient._core.limits import FixedLimit, LimitControl, Search
+from batchclient._core.limits import FixedLimit
+from batchclient._core.limits.control import LimitControl
+from batchclient._core.limits.search import Search
 from batchclient._core.messages import FailureKind, Retuned, ServerKnown, Woke
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 

@@ -23,7 +23,9 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from batchclient._core.limits import FixedLimit, Limit, LimitControl, Outcome, Search, ServerLoad
+from batchclient._core.limits import FixedLimit, Limit, Outcome, ServerLoad
+from batchclient._core.limits.control import LimitControl
+from batchclient._core.limits.search import Search
 from batchclient._core.messages import (
     AbortBatch,
     AbortRequested,

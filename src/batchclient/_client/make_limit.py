@@ -10,8 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from batchclient._core.limits import FixedLimit, Limit, LimitControl, Objective, Search, Turn
-from batchclient._core.limits.search import OPENS_TO, START
+from batchclient._core.limits import FixedLimit, Limit
+from batchclient._core.limits.control import LimitControl
+from batchclient._core.limits.objective import Objective
+from batchclient._core.limits.search import OPENS_TO, START, Search
+from batchclient._core.limits.trial import Turn
 from batchclient._shell.descriptors import within_descriptors
 
 if TYPE_CHECKING:

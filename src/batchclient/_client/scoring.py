@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from batchclient._calls.fan_out import call_together
-from batchclient._calls.likelihood import ASKED, make_split, read_likelihood
 from batchclient._calls.tables import kind_of, refuse_frame
 from batchclient._calls.unsendable import lone_surrogate
 from batchclient._client.calling import Calling
@@ -210,6 +209,9 @@ class ScoringMethods(Calling):
             DialectError: the server does not echo prompts with log-probabilities.
             BadRequest, BatchClientError: as for ``complete``.
         """
+        # Few programs ask for likelihoods, and every one imports this module.
+        from batchclient._calls.likelihood import make_split, read_likelihood
+
         split = make_split(continuation, given, params)
         least = self._least_output_tokens
         try:
@@ -231,6 +233,8 @@ class ScoringMethods(Calling):
         priority: int,
         tenant: str | None,
     ) -> Any:
+        from batchclient._calls.likelihood import ASKED
+
         fields = {**params, **ASKED, "max_tokens": max_tokens}
         return await self._call(Kind.COMPLETION, prompt, model, timeout_s, fields, priority, tenant)
 

@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from batchclient._client.calling import Calling
 from batchclient._client.connections import Connections, shown
-from batchclient._client.make_limit import make_limit
-from batchclient._core.limits import LimitControl, Turn
 from batchclient._core.messages import Paused
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.single_flight import SingleFlight
@@ -34,6 +32,8 @@ from batchclient.retry import RetryPolicy
 from batchclient.transport import Timeouts
 
 if TYPE_CHECKING:
+    from batchclient._core.limits.control import LimitControl
+    from batchclient._core.limits.trial import Turn
     from batchclient._telemetry.traced import TracedCore
 
 __all__ = ["Starting"]
@@ -225,6 +225,9 @@ class Starting(Calling):
         return None
 
     def _make_limit(self) -> LimitControl:
+        # Imported with the first client, as the rest of the limit is.
+        from batchclient._client.make_limit import make_limit
+
         limit = make_limit(self._settings, turn=self._turn, engine=self._dialects.engine)
         # Also where a server joins later, or a runner starts anew.
         limit.pin(self._pinned, 0.0)

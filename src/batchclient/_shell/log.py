@@ -73,6 +73,7 @@ _ALL = (
     Event("shares_nothing", _WARNING, ("reason",), "no call of this drop-in will share a request"),
     Event("statistics_unreadable", _WARNING, ("error",), "the page of metrics has its last numbers", repeats=True),
     Event("page_failed", _WARNING, ("page", "error"), "a page of metrics could not be made", repeats=True),
+    Event("telemetry_failed", _WARNING, ("error",), "a tracer, a span processor or a propagator failed, or is slow"),
     Event("endpoint_state", _INFO, ("endpoint", "state", "reason"), "where a server stands, once per change"),
     Event("server_known", _INFO, ("endpoint", "server"), "which server an endpoint is"),
     Event("metrics_page_absent", _INFO, ("endpoint", "reason"), "a server's load is not watched; said once"),

@@ -11,7 +11,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 from asyncio import CancelledError
 from collections.abc import Collection
 from dataclasses import replace
@@ -21,12 +20,12 @@ from opentelemetry import propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Span
 
+from batchclient._shell.log import log
 from batchclient.transport import Timeouts, Transport, WireRequest, WireResponse
 
 __all__ = ["TracedTransport", "enter"]
 
 _OUTGOING = contexts.create_key("batchclient-outgoing")
-_log = logging.getLogger("batchclient")
 
 
 def enter(span: Span, outgoing: Context) -> None:
@@ -72,7 +71,8 @@ class TracedTransport:
         except (Exception, CancelledError) as error:  # a propagator is the user's code
             if not self._failed:
                 self._failed = True
-                _log.warning("telemetry: a propagator failed: %s", type(error).__name__)
+                name = type(error).__name__
+                log("telemetry_failed", "telemetry: a propagator failed: %s", name, error=name)
             return request
         own = self._own.union(name.lower() for name, _ in request.headers)
         if any(name.lower() in own for name in headers):

@@ -9,7 +9,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context as Variables
@@ -23,6 +22,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanKind, StatusCode
 
+from batchclient._shell.log import log
 from batchclient._telemetry.ending import Ending
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ _SLOW_NS, _REST_S = 1_000_000_000, 60.0
 _LOOK_S = 1.0
 _MOST_LINKS = 128
 """The SDK's own limit."""
-_log = logging.getLogger("batchclient")
 
 
 def check_provider(provider: object) -> None:
@@ -72,7 +71,7 @@ class Spans:
         """Log a failure once."""
         if (message, error) not in self._said:
             self._said.add((message, error))
-            _log.warning("telemetry: %s%s%s", message, ": " if error else "", error)
+            log("telemetry_failed", "telemetry: %s%s%s", message, ": " if error else "", error, error=error)
 
     def start(
         self,

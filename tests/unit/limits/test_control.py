@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from batchclient._core.limits import FixedLimit, Limit, LimitControl, Outcome, ServerLoad
+from batchclient._core.limits import FixedLimit, Limit, Outcome, ServerLoad
+from batchclient._core.limits.control import LimitControl
 from tests.unit.limits.samples import Server, sample
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from batchclient._core.limits import FixedLimit, LimitControl, Outcome, ServerLoad
+from batchclient._core.limits import FixedLimit, Outcome, ServerLoad
+from batchclient._core.limits.control import LimitControl
 from tests.unit.limits.samples import Server, sample
 
 

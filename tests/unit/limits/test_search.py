@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from batchclient._core.limits import Outcome, Sample, Search, ServerLoad, Turn
+from batchclient._core.limits import Outcome, Sample, ServerLoad
+from batchclient._core.limits.search import Search
+from batchclient._core.limits.trial import Turn
 
 ENGINE = {"slots": None, "engine": True}
 

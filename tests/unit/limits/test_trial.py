@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from batchclient._core.limits import Turn
+from batchclient._core.limits.trial import Turn
 from batchclient._core.limits.evidence import Window
 from batchclient._core.limits.trial import Trial, Verdict
 from tests.unit.limits.samples import sample

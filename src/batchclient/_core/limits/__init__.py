@@ -2,23 +2,9 @@
 
 A ``Limit`` holds no permits (the endpoint does). ``LimitControl`` is one endpoint's limit in force:
 a number, found by ``Search`` or given, under ``Bounds`` (refusals, late answers) and objectives.
+The first client imports these from their modules; here are the names that all of the core needs.
 """
 
 from batchclient._core.limits.base import FixedLimit, Limit, LimitChange, Outcome, Sample, ServerLoad
-from batchclient._core.limits.control import LimitControl
-from batchclient._core.limits.objective import Objective
-from batchclient._core.limits.search import Search
-from batchclient._core.limits.trial import Turn
 
-__all__ = [
-    "FixedLimit",
-    "Limit",
-    "LimitChange",
-    "LimitControl",
-    "Objective",
-    "Outcome",
-    "Sample",
-    "Search",
-    "ServerLoad",
-    "Turn",
-]
+__all__ = ["FixedLimit", "Limit", "LimitChange", "Outcome", "Sample", "ServerLoad"]
