@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -157,17 +157,20 @@ class Worker:
         Cancellation: hands everything back at once.
         """
         self._runner = self._client._start()
-        if not await self._begin():
-            return
-        tasks = [asyncio.create_task(work) for work in (self._take_in(), self._finisher.run(), self._keep())]
+        # Nothing but tasks of our own is awaited here: redis-py drops a cancellation that comes
+        # while it connects.
+        tasks = [asyncio.create_task(self._begin())]
         grace_s = 0.0
-        stopping = asyncio.create_task(self._stopping.wait())
         try:
-            await asyncio.wait((stopping, *tasks), return_when=asyncio.FIRST_COMPLETED)
-            if self._error is None and not any(task.done() for task in tasks[1:]):
-                grace_s = self._settings.grace_s
+            await asyncio.wait(tasks)
+            if tasks[0].exception() is None and not self._stopping.is_set():
+                tasks += map(asyncio.create_task, (self._take_in(), self._finisher.run(), self._keep()))
+                stopping = asyncio.create_task(self._stopping.wait())
+                await asyncio.wait((stopping, *tasks[1:]), return_when=asyncio.FIRST_COMPLETED)
+                await _end([stopping])
+                if self._error is None and not any(task.done() for task in tasks[2:]):
+                    grace_s = self._settings.grace_s
         finally:
-            stopping.cancel()
             self.stop()
             await _to_its_end(self._drain(tasks, grace_s))
         for task in tasks:
@@ -176,11 +179,10 @@ class Worker:
         if self._error is not None:
             raise self._error
 
-    async def _begin(self) -> bool:
-        """Check Redis, and find out the model; return whether the worker is still to work."""
+    async def _begin(self) -> None:
+        """Check Redis and the keys, and make the group."""
         for warning in await self._patience.bear(self._broker.begin, self._stopping) or ():
             _log.warning(warning)
-        return not self._stopping.is_set()
 
     # Reading ---------------------------------------------------------------------------------------------------------
 
@@ -383,7 +385,10 @@ class Worker:
     # The end ---------------------------------------------------------------------------------------------------------
 
     async def _drain(self, tasks: list[asyncio.Task[None]], grace_s: float) -> None:
-        reading, finishing, keeping = tasks
+        await _end(tasks[:1])
+        if not tasks[1:]:
+            return
+        _, reading, finishing, keeping = tasks
         loop = asyncio.get_running_loop()
         until = loop.time() + grace_s
         await asyncio.wait((reading,))
@@ -410,9 +415,7 @@ class Worker:
         last = loop.time() + _LAST_TRIES_S
         stored = asyncio.create_task(self._finisher.empty())
         await asyncio.wait((finishing, stored), timeout=_LAST_TRIES_S, return_when=asyncio.FIRST_COMPLETED)
-        for task in (finishing, keeping, stored):
-            task.cancel()
-        await asyncio.wait((finishing, keeping, stored))
+        await _end([finishing, keeping, stored])
         while loop.time() < last:
             if await self._patience.try_once(self._leave, self._broker):
                 return
@@ -425,6 +428,15 @@ class Worker:
     async def _leave(self) -> None:
         self._counts["released"] += await self._broker.hand_back()
         await self._broker.leave()
+
+
+async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Cancel tasks until they have ended."""
+    left = {task for task in tasks if not task.done()}
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=_LOOK_S)
 
 
 async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
