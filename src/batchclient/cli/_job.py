@@ -17,12 +17,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
-import signal
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from typing import Any
 
 from batchclient import BatchClient, MapResult, Statistics
@@ -32,10 +29,10 @@ from batchclient.cli._outages import Outages
 from batchclient.cli._progress import ProgressBar, ProgressLines, Snapshot, log_to
 from batchclient.cli._refused import MOST_REFUSALS, Refused
 from batchclient.cli._rows import to_line
+from batchclient.cli._signals import on_signals
 from batchclient.cli._tally import Tally
 from batchclient.errors import ConnectFailed, JournalFailed
 from batchclient.jobs.output import Output, reason_of
-from batchclient.jobs.statuses import of_signal
 from batchclient.jobs.writer import Writer
 from batchclient.maps import Map
 
@@ -371,24 +368,15 @@ class Job:
 
     # Ending ----------------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _on_signals(self) -> Iterator[None]:
+    def _on_signals(self) -> AbstractContextManager[None]:
         """The first Ctrl-C, SIGTERM or SIGHUP stops the job, the second one the process."""
         loop = asyncio.get_running_loop()
 
-        def handle(number: int, _frame: FrameType | None) -> None:
-            if self.signal is not None:
-                self._progress.close()
-                os._exit(of_signal(number))
+        def stop(number: int) -> None:
             self.signal = number
             loop.call_soon_threadsafe(self._stop)
 
-        previous = [(number, signal.signal(number, handle)) for number in _ending_signals()]
-        try:
-            yield
-        finally:
-            for number, handler in previous:
-                signal.signal(number, handler)
+        return on_signals(stop, self._progress.close)
 
     def _stop(self) -> None:
         """End the part of the job that takes rows; finished rows are still written."""
@@ -399,12 +387,3 @@ class Job:
             # Cancelling the map drops its rows, also finished rows behind an unfinished one.
             self._left = self._results.finished()
         self._task.cancel()
-
-
-def _ending_signals() -> list[signal.Signals]:
-    """Return the signals that end a job. ``nohup`` has a hangup ignored, and so it is."""
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    hangup = getattr(signal, "SIGHUP", None)
-    if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
-        numbers.append(hangup)
-    return numbers

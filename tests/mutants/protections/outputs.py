@@ -95,7 +95,7 @@ OUTPUTS = (
     ),
     Protection(
         "below nohup a hangup is ignored",
-        "batchclient.cli._job",
+        "batchclient.cli._signals",
         "_ending_signals",
         "signal.getsignal(hangup) is not signal.SIG_IGN",
         "True",
