@@ -25,6 +25,9 @@ CLOSED: set[int] = set()
 COMMANDS = {
     "map": "Complete one prompt per row of a file and write each row with its completion.",
     "job": "Look at a map's job (OUT.job), write its output anew from the journal, remove it.",
+    "work": "Answer the messages of a Redis stream, beside other workers.",
+    "enqueue": "Put rows of a file into a Redis stream, each as a message, or in parts.",
+    "dead": "Look at the messages that workers gave up, put them back, drop them.",
     "simulate": "Serve a simulated vLLM, or another server: real HTTP with a cost model, no GPU.",
     "demo": "Map real texts with batch_map and with AsyncOpenAI + gather, side by side.",
 }

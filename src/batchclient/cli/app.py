@@ -18,9 +18,12 @@ _FUNCTIONS = {
     "job": ("batchclient.cli.job", "make_job_app"),
     "simulate": ("batchclient.cli.simulate", "simulate"),
     "demo": ("batchclient.cli.demo", "demo"),
+    "work": ("batchclient.cli.work", "work"),
+    "enqueue": ("batchclient.cli.enqueue", "enqueue"),
+    "dead": ("batchclient.cli.dead", "make_dead_app"),
 }
 """The module and the function of each command, or the function that makes a group of commands."""
-_GROUPS = frozenset({"job"})
+_GROUPS = frozenset({"dead", "job"})
 
 
 class _Command(TyperCommand):
