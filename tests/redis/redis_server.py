@@ -44,7 +44,9 @@ class RedisServer:
         command = [program(), "--port", "0", "--unixsocket", str(self.socket), "--dir", str(self.folder)]
         command += ["--appendonly", "yes", "--save", "", *self._options]
         self.socket.unlink(missing_ok=True)
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         until = time.monotonic() + START_LIMIT_S
         while not self._answers():
             assert self._process.poll() is None, "redis-server ended"

@@ -117,8 +117,9 @@ def told(url: str | None = None) -> Iterator[None]:
         if type(error).__module__.partition(".")[0] != "redis":
             raise
         where = "" if url is None else f"{shown_redis(url)}: "
-        is_away = type(error).__name__ in ("ConnectionError", "TimeoutError", "BusyLoadingError")
-        _complain(f"--redis: {where}{error}", Status.FAILED if is_away else Status.USAGE)
+        from batchclient.integrations.redis.library import is_gone
+
+        _complain(f"--redis: {where}{error}", Status.FAILED if is_gone(error) else Status.USAGE)
 
 
 def _in_options(error: ConfigError) -> str:

@@ -44,7 +44,8 @@ _REFUSED = (AuthenticationError, AuthorizationError)
 
 def is_gone(error: BaseException) -> bool:
     """Whether a Redis that failed so may be back later."""
-    return isinstance(error, GONE) and not isinstance(error, _REFUSED)
+    # A wrong password is a ConnectionError by now, with the refusal as its cause.
+    return isinstance(error, GONE) and not isinstance(error, _REFUSED) and not isinstance(error.__cause__, _REFUSED)
 
 
 def lacks_group(error: BaseException) -> bool:
