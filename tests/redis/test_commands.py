@@ -43,7 +43,8 @@ def work(shared_server, llm, tmp_path):
     yield start
     for process in begun:
         process.kill()
-        process.communicate()
+        process.wait()
+        process.stdout.close()
 
 
 def wait_for(condition):
