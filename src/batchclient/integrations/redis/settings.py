@@ -51,7 +51,8 @@ class WorkerSettings:
         consumer: the worker's name.
         form: ``key``, ``stream`` or ``none``: the form of results.
         results: the stream of results, if there is one.
-        result_ttl_s, lease_s, renew_s, max_deliveries, grace_s, look_ahead: as given, or by default.
+        result_ttl_s, lease_s, renew_s, max_deliveries, grace_s, look_ahead: as given, or else the
+            default.
     """
 
     names: Names
