@@ -102,7 +102,8 @@ mutations: $(STAMP)  ## Replies of every server, one thing in each gone wrong on
 	$(BIN)/python -m tests.mutations $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000))
 
 mutants: $(STAMP)  ## Take out one protection after the other: each time the named test must fail
-	$(BIN)/python -m tests.mutants $(ARGS)
+	scripts/redis.sh || test $$? = 3
+	BATCHCLIENT_REDIS_DIR="$${BATCHCLIENT_REDIS_DIR:-$(CURDIR)/.cache/redis}" $(BIN)/python -m tests.mutants $(ARGS)
 
 snapshots: $(STAMP)  ## Say where commands, bytes on the wire or the public surface differ from the committed hashes; ARGS=--write
 	$(BIN)/python -m tests.snapshots $(ARGS)

@@ -2,7 +2,7 @@
 
     python -I scripts/_release_smoke.py EXTRA VERSION
 
-EXTRA is none, cli, httpx2, aiohttp or prometheus.
+EXTRA is none, cli, httpx2, aiohttp, prometheus or redis.
 
 The package is imported within a time, and a call is answered through each backend that is there.
 Each extra that is missing is named by the argument or command that needs it, with the line to
@@ -153,6 +153,16 @@ async def check_metrics(base_url: str, *, is_there: bool) -> None:
     expect('batchclient_calls_total{outcome="succeeded"} 1.0' in page, page)
 
 
+def check_redis(*, is_there: bool) -> None:
+    """Import the worker of a Redis stream; without its extra the module names the extra."""
+    try:
+        from batchclient.integrations.redis import Worker
+    except ImportError as error:
+        expect(not is_there and "pip install 'batchclient[redis]'" in str(error), error)
+        return
+    expect(is_there and callable(Worker), "there is a worker without redis-py")
+
+
 def main(extra: str, version: str) -> None:
     """Check the environment of an extra."""
     seconds = check_import()
@@ -168,6 +178,7 @@ def main(extra: str, version: str) -> None:
             check_backend(base_url, backend, must_be_there=extra == backend)
         asyncio.run(check_metrics(base_url, is_there=extra == "prometheus"))
         server.shutdown()
+    check_redis(is_there=extra == "redis")
     check_command(is_there=extra == "cli", version=version)
     check_embedded_server(is_there=extra == "cli")
     [script] = [point for point in entry_points(group="console_scripts") if point.name == "batchclient"]

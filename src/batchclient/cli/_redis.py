@@ -117,7 +117,7 @@ def told(url: str | None = None) -> Iterator[None]:
         if type(error).__module__.partition(".")[0] != "redis":
             raise
         where = "" if url is None else f"{shown_redis(url)}: "
-        from batchclient.integrations.redis.library import is_gone
+        from batchclient.integrations.redis._library import is_gone
 
         _complain(f"--redis: {where}{error}", Status.FAILED if is_gone(error) else Status.USAGE)
 

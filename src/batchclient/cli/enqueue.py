@@ -123,7 +123,7 @@ class _Rows:
         self, source: Source, prompts: Prompts | None, call: str, params: Mapping[str, Any]
     ) -> Iterator[Mapping[str, Any]]:
         """Yield the message of each usable row."""
-        from batchclient.integrations.redis.messages import BadMessage, write_message
+        from batchclient.integrations.redis._messages import BadMessage, write_message
 
         make = self._plain if prompts is None else self._templated(prompts.function(), call, params)
         with source:
@@ -186,7 +186,7 @@ async def _run(
 ) -> int:
     async with connected(url) as redis:
         from batchclient.integrations.redis import move_list
-        from batchclient.integrations.redis.queueing import enqueue_groups
+        from batchclient.integrations.redis._queueing import enqueue_groups
 
         count = 0
         try:

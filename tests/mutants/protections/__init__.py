@@ -9,6 +9,7 @@ from tests.mutants.protections.jobs import JOBS
 from tests.mutants.protections.limits import LIMITS
 from tests.mutants.protections.night import NIGHT
 from tests.mutants.protections.outputs import OUTPUTS
+from tests.mutants.protections.redis import REDIS
 from tests.mutants.protections.shell import SHELL
 from tests.mutants.protections.threads import THREADS
 from tests.mutants.protections.watching import WATCHING
@@ -16,4 +17,4 @@ from tests.mutants.protections.wire import WIRE
 
 __all__ = ["PROTECTIONS"]
 
-PROTECTIONS = (*CORE, *LIMITS, *SHELL, *THREADS, *WIRE, *ADAPTERS, *JOBS, *OUTPUTS, *NIGHT, *WATCHING)
+PROTECTIONS = (*CORE, *LIMITS, *SHELL, *THREADS, *WIRE, *ADAPTERS, *JOBS, *OUTPUTS, *NIGHT, *WATCHING, *REDIS)

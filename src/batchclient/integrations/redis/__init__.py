@@ -7,13 +7,13 @@ be an old queue's: ``docs/how-to/redis.md``.
 
 from __future__ import annotations
 
-from batchclient.integrations.redis.dead import dead_letters, drop_dead, retry_dead
-from batchclient.integrations.redis.messages import BadMessage
-from batchclient.integrations.redis.outcomes import TooManyDeliveries
-from batchclient.integrations.redis.queueing import enqueue, move_list
-from batchclient.integrations.redis.result_reading import Result, results
-from batchclient.integrations.redis.settings import WorkerStatistics
-from batchclient.integrations.redis.worker import Worker
+from batchclient.integrations.redis._dead import dead_letters, drop_dead, retry_dead
+from batchclient.integrations.redis._messages import BadMessage
+from batchclient.integrations.redis._outcomes import TooManyDeliveries
+from batchclient.integrations.redis._queueing import enqueue, move_list
+from batchclient.integrations.redis._result_reading import Result, results
+from batchclient.integrations.redis._settings import WorkerStatistics
+from batchclient.integrations.redis._worker import Worker
 
 __all__ = [
     "BadMessage",

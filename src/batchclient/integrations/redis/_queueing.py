@@ -15,10 +15,10 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from typing import Any
 
 from batchclient.errors import ConfigError
-from batchclient.integrations.redis import scripts
-from batchclient.integrations.redis.library import Connection, as_text, check_connection
-from batchclient.integrations.redis.messages import BadMessage, write_message
-from batchclient.integrations.redis.names import STREAM, Names
+from batchclient.integrations.redis import _scripts as scripts
+from batchclient.integrations.redis._library import Connection, as_text, check_connection
+from batchclient.integrations.redis._messages import BadMessage, write_message
+from batchclient.integrations.redis._names import STREAM, Names
 
 __all__ = ["enqueue", "enqueue_groups", "move_list"]
 

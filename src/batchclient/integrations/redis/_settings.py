@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from batchclient.errors import ConfigError
-from batchclient.integrations.redis.names import Names, own_consumer
+from batchclient.integrations.redis._names import Names, own_consumer
 
 __all__ = ["RENEWALS", "WorkerSettings", "WorkerStatistics", "make_names", "make_settings"]
 

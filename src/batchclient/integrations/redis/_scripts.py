@@ -10,6 +10,11 @@ from __future__ import annotations
 
 __all__ = ["FINISH", "HAND_BACK", "LEAVE", "MOVE_LIST", "RENEW", "RETRY_DEAD"]
 
+# Conditions with a name of their own: each is a promise that a test breaks.
+_IS_FIRST = "own == 1"
+_IS_NO_STREAM = "kind ~= 'stream' and kind ~= 'none'"
+_IS_OWN = "#redis.call('XPENDING', KEYS[1], ARGV[1], entry, entry, 1, ARGV[2]) == 1"
+_AS_BEFORE = "each[4] - 1"
 _EFFECTS = "if redis.replicate_commands then redis.replicate_commands() end\n"
 
 FINISH = (
@@ -21,7 +26,9 @@ local kept, to = 4, 3
 for key = 2, 3 do
   if KEYS[key] ~= KEYS[1] then
     local kind = redis.call('TYPE', KEYS[key]).ok
-    if kind ~= 'stream' and kind ~= 'none' then
+    if """
+    + _IS_NO_STREAM
+    + """ then
       return redis.error_reply('NOSTREAM ' .. KEYS[key] .. ' is a ' .. kind)
     end
   end
@@ -34,7 +41,9 @@ while at <= #ARGV do
   local letter
   if form == 'dead' then letter = redis.call('XRANGE', KEYS[1], entry, entry)[1] end
   local own = redis.call('XACK', KEYS[1], ARGV[1], entry)
-  if own == 1 then
+  if """
+    + _IS_FIRST
+    + """ then
     if form == 'key' then
       if ARGV[2] == '0' then
         redis.call('SET', KEYS[kept], ARGV[first])
@@ -70,7 +79,9 @@ RENEW = (
 local own, lost = {}, {}
 for place = 3, #ARGV do
   local entry = ARGV[place]
-  if #redis.call('XPENDING', KEYS[1], ARGV[1], entry, entry, 1, ARGV[2]) == 1 then
+  if """
+    + _IS_OWN
+    + """ then
     own[#own + 1] = entry
   else
     lost[#lost + 1] = entry
@@ -100,7 +111,9 @@ else
   pending = redis.call('XPENDING', stream, group, '-', '+', ARGV[5], consumer)
 end
 for _, each in ipairs(pending) do
-  redis.call('XCLAIM', stream, group, ARGV[3], 0, each[1], 'IDLE', ARGV[4], 'RETRYCOUNT', each[4] - 1, 'JUSTID')
+  redis.call('XCLAIM', stream, group, ARGV[3], 0, each[1], 'IDLE', ARGV[4], 'RETRYCOUNT', """
+    + _AS_BEFORE
+    + """, 'JUSTID')
 end
 return #pending
 """

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -25,32 +25,27 @@ from batchclient._core.kinds import Kind
 from batchclient._shell.runner import Runner
 from batchclient.client import BatchClient
 from batchclient.errors import BatchClientError, ConfigError, DeadlineExceeded
-from batchclient.integrations.redis.broker import Broker, Delivery, GroupFigures, Outcome
-from batchclient.integrations.redis.finishing import Finisher
-from batchclient.integrations.redis.library import Connection, check_connection
-from batchclient.integrations.redis.messages import PART, BadMessage, read_message
-from batchclient.integrations.redis.names import STREAM
-from batchclient.integrations.redis.outcomes import Judge, ResultForm, TooManyDeliveries, Verdict, body_of
-from batchclient.integrations.redis.patience import Patience
-from batchclient.integrations.redis.reading import Reader, Room
-from batchclient.integrations.redis.settings import WorkerStatistics, make_settings
-from batchclient.integrations.redis.work import Work
+from batchclient.integrations.redis._broker import Broker, Delivery, Outcome
+from batchclient.integrations.redis._finishing import Finisher
+from batchclient.integrations.redis._keeping import Keeper
+from batchclient.integrations.redis._library import Connection, check_connection
+from batchclient.integrations.redis._messages import PART, BadMessage, read_message
+from batchclient.integrations.redis._names import STREAM
+from batchclient.integrations.redis._outcomes import Judge, ResultForm, TooManyDeliveries, Verdict, body_of
+from batchclient.integrations.redis._patience import Patience
+from batchclient.integrations.redis._reading import Reader, Room
+from batchclient.integrations.redis._settings import WorkerStatistics, make_settings
+from batchclient.integrations.redis._tasks import LOOK_S, end, to_its_end
+from batchclient.integrations.redis._work import PartFunction, Work
 
-__all__ = ["PartFunction", "Worker"]
+__all__ = ["Worker"]
 
 _log = logging.getLogger("batchclient")
-
-PartFunction = Callable[[BatchClient, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
-"""Does a part: of a client and the message's body it makes the body of the result."""
 
 _HELD_BYTES = 64 * 1024 * 1024
 """Bytes of bodies beyond which no further message is read."""
 _PARTS_TOGETHER = 2
 """While the last rows of a part are under way, the next part fills the servers."""
-_LOOK_S = 0.25
-_FIGURES_S = 5.0
-_FORGOTTEN_LEASES = 10
-"""A consumer without messages that was silent for so many leases is a dead worker's."""
 _LAST_TRIES_S = 5.0
 """How long a stopping worker waits for a Redis that is away, seconds."""
 _OUT_OF_USE = ("ejected", "probing")
@@ -120,13 +115,13 @@ class Worker:
         self._reader = Reader(self._broker, settings.lease_s, self._room, self._take, self._changed, self._stopping)
         self._held: dict[str, Work] = {}
         self._held_bytes = 0
+        self._keeper = Keeper(self._broker, self._patience, settings, self._held, self._on_lost)
         self._parts = 0
         self._error: BaseException | None = None
         self._looked_at = 0.0
         self._is_cut_off = False
         self._runner: Runner
-        self._counts = dict.fromkeys(("results", "dead", "left", "released", "lost", "renewals"), 0)
-        self._figures = GroupFigures(0, None)
+        self._counts = dict.fromkeys(("results", "dead", "left", "released", "lost"), 0)
 
     def __repr__(self) -> str:
         return f"<Worker of {self._settings.names.stream!r}: {len(self._held)} held>"
@@ -134,7 +129,11 @@ class Worker:
     def statistics(self) -> WorkerStatistics:
         """Return a snapshot."""
         return WorkerStatistics(
-            held=len(self._held), **self._counts, pending=self._figures.pending, lag=self._figures.lag
+            held=len(self._held),
+            **self._counts,
+            renewals=self._keeper.renewals,
+            pending=self._keeper.figures.pending,
+            lag=self._keeper.figures.lag,
         )
 
     def stop(self) -> None:
@@ -164,15 +163,15 @@ class Worker:
         try:
             await asyncio.wait(tasks)
             if tasks[0].exception() is None and not self._stopping.is_set():
-                tasks += map(asyncio.create_task, (self._take_in(), self._finisher.run(), self._keep()))
+                tasks += map(asyncio.create_task, (self._take_in(), self._finisher.run(), self._keeper.run()))
                 stopping = asyncio.create_task(self._stopping.wait())
                 await asyncio.wait((stopping, *tasks[1:]), return_when=asyncio.FIRST_COMPLETED)
-                await _end([stopping])
+                await end([stopping])
                 if self._error is None and not any(task.done() for task in tasks[2:]):
                     grace_s = self._settings.grace_s
         finally:
             self.stop()
-            await _to_its_end(self._drain(tasks, grace_s))
+            await to_its_end(self._drain(tasks, grace_s))
         for task in tasks:
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
@@ -217,7 +216,7 @@ class Worker:
         if self._parts >= _PARTS_TOGETHER or self._held_bytes >= _HELD_BYTES:
             return 0, ahead
         now = asyncio.get_running_loop().time()
-        if now >= self._looked_at + _LOOK_S:
+        if now >= self._looked_at + LOOK_S:
             self._looked_at = now
             self._is_cut_off = all(each.state in _OUT_OF_USE for each in self._client.statistics().endpoints)
         if self._is_cut_off:
@@ -348,44 +347,18 @@ class Worker:
         self._error = self._error or error
         self.stop()
 
-    # Leases ----------------------------------------------------------------------------------------------------------
-
-    async def _keep(self) -> None:
-        loop = asyncio.get_running_loop()
-        renew_at, figures_at, tidy_at = loop.time() + self._settings.renew_s, 0.0, loop.time() + self._settings.lease_s
-        while True:
-            now = loop.time()
-            if now >= renew_at:
-                renew_at = now + self._settings.renew_s
-                await self._patience.try_once(self._renew, self._broker)
-            if now >= figures_at:
-                figures_at = now + _FIGURES_S
-                await self._patience.try_once(self._look, self._broker)
-            if now >= tidy_at:
-                tidy_at = now + self._settings.lease_s
-                idle_ms = int(_FORGOTTEN_LEASES * self._settings.lease_s * 1000)
-                await self._patience.try_once(partial(self._broker.delete_idle, idle_ms), self._broker)
-            await asyncio.sleep(max(0.0, min(renew_at, figures_at, tidy_at) - loop.time()))
-
-    async def _renew(self) -> None:
-        entries = list(self._held)
-        lost = await self._broker.renew(entries) if entries else []
-        self._counts["renewals"] += len(entries) - len(lost)
-        for entry in lost:
-            work = self._held.get(entry)
-            # An outcome may be on its way: finishing tells whether it was the first.
-            if work is not None and not work.done():
-                self._counts["lost"] += 1
-                self._give_up(work)
-
-    async def _look(self) -> None:
-        await self._broker.look_at_clock()
-        self._figures = await self._broker.figures()
+    def _on_lost(self, entry: str) -> None:
+        """Take in that a message is another worker's, or has ended."""
+        work = self._held.get(entry)
+        # An outcome may be on its way: finishing tells whether it was the first.
+        if work is not None and not work.done():
+            self._counts["lost"] += 1
+            self._give_up(work)
 
     # The end ---------------------------------------------------------------------------------------------------------
 
     async def _drain(self, tasks: list[asyncio.Task[None]], grace_s: float) -> None:
-        await _end(tasks[:1])
+        await end(tasks[:1])
         if not tasks[1:]:
             return
         _, reading, finishing, keeping = tasks
@@ -401,7 +374,7 @@ class Worker:
         while any(not work.done() for work in self._held.values()) and loop.time() < until and not finishing.done():
             self._changed.clear()
             try:
-                async with asyncio.timeout_at(min(until, loop.time() + _LOOK_S)):
+                async with asyncio.timeout_at(min(until, loop.time() + LOOK_S)):
                     await self._changed.wait()
             except TimeoutError:
                 continue
@@ -415,11 +388,11 @@ class Worker:
         last = loop.time() + _LAST_TRIES_S
         stored = asyncio.create_task(self._finisher.empty())
         await asyncio.wait((finishing, stored), timeout=_LAST_TRIES_S, return_when=asyncio.FIRST_COMPLETED)
-        await _end([finishing, keeping, stored])
+        await end([finishing, keeping, stored])
         while loop.time() < last:
             if await self._patience.try_once(self._leave, self._broker):
                 return
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(LOOK_S)
         _log.warning("Redis is away: the messages that this worker holds come back once their leases have run out")
 
     async def _hand_back(self, entries: list[str]) -> None:
@@ -428,26 +401,3 @@ class Worker:
     async def _leave(self) -> None:
         self._counts["released"] += await self._broker.hand_back()
         await self._broker.leave()
-
-
-async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Cancel tasks until they have ended."""
-    left = {task for task in tasks if not task.done()}
-    while left:
-        for task in left:
-            task.cancel()
-        _, left = await asyncio.wait(left, timeout=_LOOK_S)
-
-
-async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Await something also through cancellations, which are raised afterwards."""
-    task = asyncio.create_task(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError as error:
-            cancelled = error
-    task.result()
-    if cancelled is not None:
-        raise cancelled

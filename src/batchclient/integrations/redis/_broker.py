@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchclient.errors import ConfigError
-from batchclient.integrations.redis import scripts
-from batchclient.integrations.redis.library import Connection, ResponseError, as_text, entries_in
-from batchclient.integrations.redis.names import RELEASED
-from batchclient.integrations.redis.settings import WorkerSettings
+from batchclient.integrations.redis import _scripts as scripts
+from batchclient.integrations.redis._library import Connection, ResponseError, as_text, entries_in
+from batchclient.integrations.redis._names import RELEASED
+from batchclient.integrations.redis._settings import WorkerSettings
 
 __all__ = ["Broker", "Delivery", "GroupFigures", "Outcome"]
 

@@ -8,10 +8,10 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from batchclient.integrations.redis.library import is_gone, lacks_group
+from batchclient.integrations.redis._library import is_gone, lacks_group
 
 if TYPE_CHECKING:
-    from batchclient.integrations.redis.broker import Broker
+    from batchclient.integrations.redis._broker import Broker
 
 __all__ = ["Patience"]
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from batchclient._core.requests import Request, RequestState
-from batchclient.integrations.redis.messages import Message
+from batchclient.client import BatchClient
+from batchclient.integrations.redis._messages import Message
 from batchclient.types import Completion
 
-__all__ = ["Work"]
+__all__ = ["PartFunction", "Work"]
+
+PartFunction = Callable[[BatchClient, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+"""Does a part: of a client and the message's body it makes the body of the result."""
 
 _NOT_SENT = frozenset({RequestState.NEW, RequestState.WAITING, RequestState.QUEUED, RequestState.BACKING_OFF})
 

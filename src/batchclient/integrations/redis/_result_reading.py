@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from batchclient.errors import ConfigError, DeadlineExceeded
-from batchclient.integrations.redis.dead import letter_of
-from batchclient.integrations.redis.library import Connection, as_text, check_connection, entries_in
-from batchclient.integrations.redis.names import STREAM
-from batchclient.integrations.redis.settings import make_names
+from batchclient.integrations.redis._dead import letter_of
+from batchclient.integrations.redis._library import Connection, as_text, check_connection, entries_in
+from batchclient.integrations.redis._names import STREAM
+from batchclient.integrations.redis._settings import make_names
 
 __all__ = ["Result", "results"]
 

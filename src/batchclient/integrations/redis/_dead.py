@@ -6,10 +6,10 @@ import json
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from batchclient.integrations.redis import scripts
-from batchclient.integrations.redis.library import Connection, as_text, check_connection, entries_in
-from batchclient.integrations.redis.messages import identity_in
-from batchclient.integrations.redis.names import STREAM, Names
+from batchclient.integrations.redis import _scripts as scripts
+from batchclient.integrations.redis._library import Connection, as_text, check_connection, entries_in
+from batchclient.integrations.redis._messages import identity_in
+from batchclient.integrations.redis._names import STREAM, Names
 
 __all__ = ["DeadLetter", "dead_letters", "drop_dead", "letter_of", "retry_dead"]
 

@@ -26,8 +26,8 @@ from batchclient.errors import (
     DeadlineExceeded,
     NotFound,
 )
-from batchclient.integrations.redis.broker import Outcome
-from batchclient.integrations.redis.messages import Message
+from batchclient.integrations.redis._broker import Outcome
+from batchclient.integrations.redis._messages import Message
 from batchclient.types import Completion
 
 __all__ = ["Judge", "ResultForm", "TooManyDeliveries", "Verdict", "body_of"]

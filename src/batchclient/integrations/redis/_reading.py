@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from batchclient.integrations.redis.broker import Broker, Delivery
+from batchclient.integrations.redis._broker import Broker, Delivery
 
 __all__ = ["Reader", "Room"]
 

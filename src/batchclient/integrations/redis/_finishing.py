@@ -12,8 +12,8 @@ from collections import deque
 from functools import partial
 from typing import Protocol
 
-from batchclient.integrations.redis.broker import Broker, Outcome
-from batchclient.integrations.redis.patience import Patience
+from batchclient.integrations.redis._broker import Broker, Outcome
+from batchclient.integrations.redis._patience import Patience
 
 __all__ = ["Finisher"]
 
