@@ -9,7 +9,7 @@ pytestmark = pytest.mark.redis
 LONGEST_S = 90.0
 
 
-async def test_outcomes_wait_for_redis_and_reading_goes_on(redis_server):
+async def test_outcomes_wait_for_redis_and_reading_goes_on(redis_server, caplog):
     async with bench_on(redis_server) as bench:
         prompts = [f"p{number}" for number in range(100)]
         bench.upstream.held = set(prompts)
@@ -19,6 +19,8 @@ async def test_outcomes_wait_for_redis_and_reading_goes_on(redis_server):
         await wait_for(lambda: worker.statistics().held == 32)
         redis_server.kill()
         bench.upstream.release()
+        # Past the tries of redis-py's own.
+        await wait_for(lambda: "Redis is away" in caplog.text or task.done())
         # What was read is answered without Redis, and kept; nothing further is read.
         await wait_for(lambda: sum(bench.upstream.came.values()) == 32 and not bench.upstream.under_way)
         assert worker.statistics().held == 32 and worker.statistics().results == 0 and not task.done()
@@ -27,6 +29,7 @@ async def test_outcomes_wait_for_redis_and_reading_goes_on(redis_server):
         assert worker.statistics().dead == 1
         assert await bench.redis.xlen(STREAM) == 0 and await bench.pending() == []
         assert set(bench.upstream.came.values()) == {1}
+        assert "Redis is back" in caplog.text
 
 
 async def test_a_worker_may_be_there_before_redis(redis_server):

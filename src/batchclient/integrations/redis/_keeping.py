@@ -1,4 +1,4 @@
-"""What a worker does beside its messages: leases renewed, numbers looked at, dead workers tidied up."""
+"""Beside the messages: leases renewed, numbers looked at, dead workers' consumers deleted."""
 
 from __future__ import annotations
 
