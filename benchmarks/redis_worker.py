@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from _common import instant_server, machine, machine_line, median, spread, table, write_results
-from million import memory_mib
+from million import documents, memory_mib
 from redis.asyncio import Redis
 
 from batchclient import BatchClient, Batching
@@ -39,8 +39,6 @@ from batchclient.integrations.redis import Worker, enqueue
 ROOT = Path(__file__).parent.parent
 BARS = {"messages_per_s": 8_000.0, "cpu_us": 75.0, "more_mib": 10.0}
 STREAM = "inference_queue"
-PAD = " lorem ipsum" * 80
-"""A message has about 1 KB."""
 
 
 @contextmanager
@@ -64,9 +62,7 @@ def redis_server(folder: Path) -> Iterator[str]:
 async def work(base_url: str, socket: str, messages: int, results: str) -> dict[str, Any]:
     redis = Redis(unix_socket_path=socket)
     batching = Batching(max_size=32, linger_s=0.1)
-    async with BatchClient(
-        base_url, model="instant", dialect="vllm", preset="throughput", batching=batching
-    ) as client:
+    async with BatchClient(base_url, model="instant", dialect="vllm", preset="throughput", batching=batching) as client:
         worker = Worker(client, redis, STREAM, results=results)
         running = asyncio.create_task(worker.run())
         cpu, wall = time.process_time(), time.perf_counter()
@@ -92,7 +88,7 @@ async def fill(socket: str, count: int) -> float:
     began = time.perf_counter()
     await enqueue(
         redis,
-        ({"id": f"doc-{number}", "prompt": f"{number}{PAD}", "max_tokens": 4} for number in range(count)),
+        ({"id": f"doc-{number}", "prompt": text, "max_tokens": 4} for number, text in enumerate(documents(count))),
         stream=STREAM,
         max_queued=10 * count,
     )

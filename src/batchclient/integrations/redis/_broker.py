@@ -231,9 +231,11 @@ class Broker:
         keys = [self._names.stream, self._names.dead, self._results]
         args: list[bytes | str] = [self._names.group, self._ttl]
         for outcome in outcomes:
-            args += (outcome.entry, outcome.form, str(len(outcome.texts)), *outcome.texts)
             if outcome.form == "key":
                 keys.append(outcome.key)
+                args += (outcome.entry, "key", outcome.texts[0])
+            else:
+                args += (outcome.entry, outcome.form, str(len(outcome.texts)), *outcome.texts)
         try:
             done = await self._finish(keys=keys, args=args)
         except ResponseError as error:

@@ -21,7 +21,8 @@ FINISH = (
     _EFFECTS
     + """
 -- KEYS: stream, dead letters, results stream (else the stream again), then the key of each result
--- ARGV: group, seconds of a result, then for each message: entry, form, count, that many texts
+-- ARGV: group, seconds of a result, then for each message: entry, 'key', text,
+--       or entry, form, count, that many texts
 local kept, to = 4, 3
 for key = 2, 3 do
   if KEYS[key] ~= KEYS[1] then
@@ -36,8 +37,9 @@ end
 local done = {}
 local at = 3
 while at <= #ARGV do
-  local entry, form, count = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2])
-  local first, last = at + 3, at + 2 + count
+  local entry, form = ARGV[at], ARGV[at + 1]
+  local first, last = at + 2, at + 2
+  if form ~= 'key' then first, last = at + 3, at + 2 + tonumber(ARGV[at + 2]) end
   local letter
   if form == 'dead' then letter = redis.call('XRANGE', KEYS[1], entry, entry)[1] end
   local own = redis.call('XACK', KEYS[1], ARGV[1], entry)
