@@ -6,7 +6,7 @@ STAMP := $(VENV)/.complete
 # It finds packages by the python that stands first in PATH, and needs no word about newer versions.
 PYRIGHT = PATH="$(CURDIR)/$(BIN):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 
-.PHONY: help setup demo test how-long lint types layers unit test-vllm test-servers test-gpu test-openai2 test-openai-own test-integrations test-proxies test-redis bench bench-vllm million sim storm mutations mutants snapshots soak release-check format clean
+.PHONY: help setup demo test how-long lint types layers unit test-vllm test-servers test-gpu test-openai2 test-openai-own test-integrations test-proxies test-redis prometheus bench bench-vllm million sim storm mutations mutants snapshots soak release-check format clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -73,6 +73,9 @@ test-proxies:  ## A real LiteLLM proxy and nginx before the embedded server, in 
 test-redis: $(STAMP)  ## The worker on a real redis-server (fetches Debian's: 5 MB), killed and restarted too
 	scripts/redis.sh || test $$? = 3  # 3: it said what is missing here, and its tests say so too
 	$(BIN)/python -m pytest tests/redis -m redis $(PYTEST_ARGS)
+
+prometheus:  ## Debian's Prometheus into .cache (90 MB): the tests of queries and alert rules then run in make test
+	scripts/prometheus.sh || test $$? = 3  # 3: it said what is missing here, and the tests say so too
 
 bench: $(STAMP)  ## Client CPU per call, latency of a lone call, a million documents, threads; into docs/benchmarks.md
 	$(BIN)/python benchmarks/overhead.py

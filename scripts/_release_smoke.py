@@ -2,7 +2,7 @@
 
     python -I scripts/_release_smoke.py EXTRA VERSION
 
-EXTRA is none, cli, httpx2, aiohttp, prometheus or redis.
+EXTRA is none, cli, httpx2, aiohttp, otel, prometheus or redis.
 
 The package is imported within a time, and a call is answered through each backend that is there.
 Each extra that is missing is named by the argument or command that needs it, with the line to
@@ -163,6 +163,21 @@ def check_redis(*, is_there: bool) -> None:
     expect(is_there and callable(Worker), "there is a worker without redis-py")
 
 
+async def check_telemetry(base_url: str, *, is_there: bool) -> None:
+    """Make a call with spans, which go nowhere without an SDK; the argument names a missing extra."""
+    from batchclient import BatchClient, ConfigError, Telemetry
+
+    try:
+        telemetry = Telemetry()
+    except ConfigError as error:
+        expect(not is_there and "pip install 'batchclient[otel]'" in str(error), error)
+        return
+    expect(is_there, "spans are made without OpenTelemetry")
+    async with BatchClient(base_url, model="m", telemetry=telemetry) as client:
+        answer = await client.complete("1?", max_tokens=1, timeout_s=30)
+    expect(answer.text == "yes", answer.text)
+
+
 def main(extra: str, version: str) -> None:
     """Check the environment of an extra."""
     seconds = check_import()
@@ -177,6 +192,7 @@ def main(extra: str, version: str) -> None:
         for backend in _MODULES:
             check_backend(base_url, backend, must_be_there=extra == backend)
         asyncio.run(check_metrics(base_url, is_there=extra == "prometheus"))
+        asyncio.run(check_telemetry(base_url, is_there=extra == "otel"))
         server.shutdown()
     check_redis(is_there=extra == "redis")
     check_command(is_there=extra == "cli", version=version)

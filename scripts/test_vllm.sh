@@ -8,6 +8,8 @@ started_s=$SECONDS
 scripts/vllm_env.sh
 echo "vLLM environment: $((SECONDS - started_s)) s"
 
+scripts/prometheus.sh || test $? = 3  # 3: it said what is missing here, and its tests say so too
+
 started_s=$SECONDS
 HF_HUB_OFFLINE=1 "${BATCHCLIENT_VLLM_VENV:-.vllm}/bin/python" scripts/make_tiny_model.py .cache/tiny-model
 HF_HUB_OFFLINE=1 "${BATCHCLIENT_VLLM_VENV:-.vllm}/bin/python" scripts/make_tiny_classifier.py .cache/tiny-model .cache/tiny-classifier

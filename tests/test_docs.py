@@ -32,6 +32,7 @@ from batchclient import (
     Schedule,
     Server,
     Statistics,
+    Telemetry,
 )
 from batchclient.client import BATCH_CLIENT_ARGUMENTS
 from batchclient.config import (
@@ -225,7 +226,7 @@ def rows(group: type | None) -> list[tuple[str, str]]:
     return re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", section, re.MULTILINE)
 
 
-@pytest.mark.parametrize("group", [None, AdaptiveLimit, Batching, Schedule, Http], ids=str)
+@pytest.mark.parametrize("group", [None, AdaptiveLimit, Batching, Schedule, Http, Telemetry], ids=str)
 def test_the_reference_has_each_argument_once(group: type | None) -> None:
     names = BATCH_CLIENT_ARGUMENTS if group is None else {field.name for field in fields(group)}
     assert sorted(name for name, _ in rows(group)) == sorted(names)
@@ -281,6 +282,20 @@ def test_the_table_of_metrics_is_the_one_in_the_code() -> None:
     script = Path(__file__).resolve().parents[1] / "scripts" / "metrics_table.py"
     checked = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stderr
+
+
+def test_the_table_of_attributes_is_the_one_in_the_code() -> None:
+    script = Path(__file__).resolve().parents[1] / "scripts" / "spans_table.py"
+    checked = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_the_page_of_spans_has_each_event() -> None:
+    from batchclient._telemetry import conventions
+
+    page = (ROOT / "docs/reference/spans.md").read_text()
+    events = re.findall(r"^\| `(batchclient\.\w+)` \|.*\|.*\|$", page.partition("## Events")[2], re.MULTILINE)
+    assert events == [conventions.RETRY, conventions.SPLIT, conventions.FAILOVER]
 
 
 def test_the_readme_shows_what_was_measured() -> None:

@@ -66,14 +66,14 @@ from batchclient.types import (
 
 if TYPE_CHECKING:
     from batchclient.journal import Journal
-    from batchclient.options import AdaptiveLimit, Batching, Http, Schedule, Server
+    from batchclient.options import AdaptiveLimit, Batching, Http, Schedule, Server, Telemetry
     from batchclient.price import Price
     from batchclient.sync import SyncBatchClient, SyncStream
 
 __version__ = "0.1.0"
 
 _LATER = {
-    **dict.fromkeys(("AdaptiveLimit", "Batching", "Http", "Schedule", "Server"), "batchclient.options"),
+    **dict.fromkeys(("AdaptiveLimit", "Batching", "Http", "Schedule", "Server", "Telemetry"), "batchclient.options"),
     "Journal": "batchclient.journal",
     "Price": "batchclient.price",
     **dict.fromkeys(("SyncBatchClient", "SyncStream"), "batchclient.sync"),
@@ -145,6 +145,7 @@ __all__ = [
     "Stream",
     "SyncBatchClient",
     "SyncStream",
+    "Telemetry",
     "TenacityRetry",
     "TokenLikelihood",
     "TransportError",

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     import httpx2
     from pydantic import BaseModel
 
-    from batchclient.options import AdaptiveLimit, Batching, Http, Schedule, Server
+    from batchclient.options import AdaptiveLimit, Batching, Http, Schedule, Server, Telemetry
     from batchclient.params import ChatParams, ChatStreamParams, CompletionParams, CompletionStreamParams
 
 __all__ = ["BATCH_CLIENT_ARGUMENTS", "BatchClient", "InnerClient"]
@@ -126,6 +126,8 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
             none.
         on_adjustment: called with every ``Adjustment`` of a limit or of a batch's size, in the
             event loop; the function must not block.
+        telemetry: a ``Telemetry``: spans for OpenTelemetry. None by default, unless
+            ``BATCHCLIENT_OTEL`` is 1.
 
     Raises:
         ConfigError: an argument is wrong; the error names the argument.
@@ -163,6 +165,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         max_model_len: int | None = None,
         count_tokens: Callable[[str], int] | None = None,
         on_adjustment: Callable[[Adjustment], object] | None = None,
+        telemetry: Telemetry | None = None,
         **unknown: Never,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in _NOT_SETTINGS}

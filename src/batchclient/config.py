@@ -33,6 +33,7 @@ __all__ = [
     "CheckedLimit",
     "CheckedSchedule",
     "CheckedServer",
+    "CheckedTelemetry",
     "Preset",
     "Settings",
     "check_group",
@@ -164,12 +165,32 @@ class CheckedServer(Checked):
         yield "url", self.shown
 
 
+class CheckedTelemetry(Checked):
+    """A ``Telemetry`` with all its values."""
+
+    tracer_provider: Any = None
+    trace_rows: Annotated[float, Field(ge=0, le=1, strict=True)] = 0.01
+    client_name: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+
+    @model_validator(mode="after")
+    def _check_provider(self) -> CheckedTelemetry:
+        try:
+            # Here, not above: only clients with telemetry load OpenTelemetry.
+            from batchclient._telemetry.spans import check_provider
+        except ModuleNotFoundError as error:
+            raise ValueError("spans need the extra: pip install 'batchclient[otel]'") from error
+        if self.tracer_provider is not None:
+            check_provider(self.tracer_provider)
+        return self
+
+
 GROUPS: dict[str, type[Checked]] = {
     "limit": CheckedLimit,
     "batching": CheckedBatching,
     "schedule": CheckedSchedule,
     "http": CheckedHttp,
     "server": CheckedServer,
+    "telemetry": CheckedTelemetry,
 }
 """The groups of arguments by name."""
 
@@ -202,6 +223,7 @@ class Settings(Checked):
     on_adjustment: Callable[[Adjustment], object] | None = None
     server_metrics: Flag | None = None
     detect: Flag | None = None
+    telemetry: CheckedTelemetry | None = None
 
     @field_validator("api_key", mode="before")
     @classmethod

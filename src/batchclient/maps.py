@@ -32,12 +32,14 @@ from collections.abc import (
     Iterator,
 )
 from contextlib import suppress
+from contextvars import Context, copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
 
+from batchclient._core.histograms import Histogram
 from batchclient._core.messages import Request
 from batchclient._maps.invalid import Invalid, tokens_of
 from batchclient._maps.occurrences import Occurrences
@@ -87,6 +89,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         self._iterator: Iterator[Any] | None = None
         self._stop_reader: Callable[[], object] | None = None
         self._runner: Runner | None = None
+        self.caller: Context | None = None
+        """The variables of whoever has begun the map: a row may be sent from another task."""
         self._read = 0
         self._yielded = 0
         self._turn_ends = math.inf
@@ -161,7 +165,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             # The last commit is still to come, and its rows can be asked for.
             self._rows = {index: row for index, row in self._rows.items() if row.ended}
         self._ready.clear()
-        self._source = self._iterator = None
+        self._source = self._iterator = self.caller = None
         if self._something is not None:
             # Somebody may still wait for a row.
             self._something.set()
@@ -193,6 +197,11 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
     def counts(self) -> tuple[int, int]:
         """Documents read, and damaged rows of the journal."""
         return self._read, 0 if self._journaled is None else self._journaled.damaged
+
+    @property
+    def commits(self) -> Histogram | None:
+        """Times of the journal's commits, seconds; ``None``: there is no journal."""
+        return None if self._journaled is None else self._journaled.commits.snapshot()
 
     @property
     def invalid(self) -> int:
@@ -280,6 +289,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         if self._runner is not None or self._closed:
             return
         runner = self._start()
+        self.caller = copy_context()
         source, self._source = self._source, None
         if isinstance(source, AsyncIterable):
             self._stop_reader = runner.start_reader(

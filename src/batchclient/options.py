@@ -1,4 +1,4 @@
-"""The grouped arguments of a client: forming batches, queueing, sending.
+"""The grouped arguments of a client: forming batches, queueing, sending, tracing.
 
 Rules:
 - Each object is frozen. A field that is ``None`` has the value of the client's preset.
@@ -13,10 +13,12 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
     from batchclient._core.messages import Adjustment
     from batchclient.retry import RetryPolicy
 
-__all__ = ["AdaptiveLimit", "Batching", "Http", "Schedule", "Server", "SharingArguments"]
+__all__ = ["AdaptiveLimit", "Batching", "Http", "Schedule", "Server", "SharingArguments", "Telemetry"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +176,29 @@ class Server(_Group):
     headers: Mapping[str, str] | None = field(default=None, kw_only=True, repr=False)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telemetry(_Group):
+    """Spans for OpenTelemetry, of calls and of requests; needs the extra ``otel``.
+
+    No span holds a prompt, an answer, a key or a header, and no switch changes this.
+
+    Args:
+        tracer_provider: makes the tracer; the global provider by default.
+        trace_rows: the share of a map's rows that have spans, 0 to 1. Where a span that records is
+            current when the map begins, all rows have. Other calls have spans as the sampler says.
+        client_name: a name for the client, in every span.
+
+    Raises:
+        ConfigError: a value is wrong, or OpenTelemetry is not installed.
+    """
+
+    _name = "telemetry"
+
+    tracer_provider: TracerProvider | None = None
+    trace_rows: float = 0.01
+    client_name: str | None = None
+
+
 class SharingArguments(TypedDict, total=False):
     """``BatchClient``'s arguments that the drop-in for openai and the HTTP transports take, too.
 
@@ -198,3 +223,4 @@ class SharingArguments(TypedDict, total=False):
     single_flight: bool
     max_model_len: int
     on_adjustment: Callable[[Adjustment], object]
+    telemetry: Telemetry

@@ -28,6 +28,9 @@ COMMANDS = {
     "work": "Answer the messages of a Redis stream, beside other workers.",
     "enqueue": "Put rows of a file into a Redis stream, each as a message, or in parts.",
     "dead": "Look at the messages that workers gave up, put them back, drop them.",
+    "bench": "Measure a server: which limit, batch size and client keep an objective.",
+    "doctor": "Say what a server is, and what is wrong with it for bulk work.",
+    "metrics": "Write the metrics' names, a Grafana dashboard, or alert rules for Prometheus.",
     "simulate": "Serve a simulated vLLM, or another server: real HTTP with a cost model, no GPU.",
     "demo": "Map real texts with batch_map and with AsyncOpenAI + gather, side by side.",
 }

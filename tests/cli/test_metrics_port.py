@@ -5,6 +5,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from urllib.request import urlopen
 
 import pytest
@@ -34,6 +35,34 @@ def test_a_running_job_has_its_numbers(spawn):
     assert json.loads(page(url, "/statistics"))["statistics"]["succeeded"] == 1
     process.communicate()
     assert process.returncode == 0
+
+
+def numbers_of(process):
+    """The pages of a job that has come to a stop, as numbers by name and labels, and as JSON."""
+    url = re.fullmatch(r"metrics: (\S+)/metrics\n", process.stderr.readline().decode())[1]
+    until, told = time.monotonic() + 60, {"job": None}
+    while told["job"] is None or told["job"]["answered"] + told["job"]["failed"] < 41:
+        assert time.monotonic() < until, told
+        told = json.loads(page(url, "/statistics"))
+    lines = [line for line in page(url, "/metrics").splitlines() if line.startswith("batchclient_job_")]
+    return {name: float(number) for name, number in (line.rsplit(" ", 1) for line in lines)}, told["job"]
+
+
+def test_a_job_has_the_numbers_of_its_rows_and_commits(spawn, cli_map, server, tmp_path):
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    assert cli_map(write_rows(source, rows_of(20)), "-o", out, "--concurrency", 4).exit_code == 0
+    source = write_rows(source, [*rows_of(60), {"id": 60, "other": "unusable"}, {"id": 61, "text": "the last"}])
+    server.set_faults("stall,after=40")
+    process = spawn(source, "-o", out, "--resume", "--metrics-port", 0, "--concurrency", 1, "--max-batch-size", 1)
+    numbers, job = numbers_of(process)
+    process.kill()
+    assert numbers['batchclient_job_rows{state="answered"}'] == job["answered"] == 40
+    assert numbers['batchclient_job_rows{state="reused"}'] == job["reused"] == 20
+    assert numbers['batchclient_job_rows{state="failed"}'] == job["failed"] == 1
+    assert numbers["batchclient_job_rows_total_expected"] == job["expected"] == 62
+    commits = sum(job["commits"]["counts"])
+    assert numbers["batchclient_job_commit_duration_seconds_count"] == commits > 0
+    assert numbers["batchclient_job_commit_duration_seconds_sum"] == job["commits"]["sum"] > 0
 
 
 def test_a_job_that_ends_gives_the_port_back(cli_map, tmp_path):

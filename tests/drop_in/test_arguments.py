@@ -39,7 +39,8 @@ def test_the_shared_ones_have_the_clients_types():
     from batchclient.retry import RetryPolicy
     from batchclient.transport import Transport
 
-    groups = {name: getattr(options, name) for name in ("AdaptiveLimit", "Batching", "Http", "Schedule", "Server")}
+    named = ("AdaptiveLimit", "Batching", "Http", "Schedule", "Server", "Telemetry")
+    groups = {name: getattr(options, name) for name in named}
     names = {"Adjustment": Adjustment, "RetryPolicy": RetryPolicy, "Transport": Transport} | groups
     import httpx
 

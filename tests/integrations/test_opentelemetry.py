@@ -1,4 +1,4 @@
-"""OpenTelemetry's instrumentation of httpx and of httpx2 sees every request that we send by it: the real packages (``make test-integrations``)."""
+"""OpenTelemetry's instrumentation of httpx and of httpx2 sees every request that we send by it, under our own span: the real packages (``make test-integrations``)."""
 
 import asyncio
 
@@ -13,31 +13,32 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from batchclient import BatchClient
+from batchclient import BatchClient, Telemetry
 from batchclient.integrations.httpx2 import BatchTransport
 from batchclient.openai import AsyncOpenAI
 
 CALLS = 50
 
 
-async def by_client(url):
-    async with BatchClient(url, model="m", detect=False, server_metrics=False) as client:
+async def by_client(url, **options):
+    async with BatchClient(url, model="m", detect=False, server_metrics=False, **options) as client:
         await client.batch_map([f"p{number}" for number in range(CALLS)], "{}", max_tokens=4)
 
 
-async def by_drop_in(url):
-    async with AsyncOpenAI(base_url=url, api_key="k", detect=False, server_metrics=False) as client:
+async def by_drop_in(url, **options):
+    async with AsyncOpenAI(base_url=url, api_key="k", detect=False, server_metrics=False, **options) as client:
         made = [client.completions.create(model="m", prompt=f"p{number}", max_tokens=4) for number in range(CALLS)]
         await asyncio.gather(*made)
 
 
-async def by_transport(url):
-    async with httpx2.AsyncClient(transport=BatchTransport(detect=False, server_metrics=False), timeout=60) as http:
+async def by_transport(url, **options):
+    transport = BatchTransport(detect=False, server_metrics=False, **options)
+    async with httpx2.AsyncClient(transport=transport, timeout=60) as http:
         bodies = [{"model": "m", "prompt": f"p{number}", "max_tokens": 4} for number in range(CALLS)]
         await asyncio.gather(*[http.post(f"{url}/completions", json=body) for body in bodies])
 
 
-@pytest.mark.parametrize(
+WAYS = pytest.mark.parametrize(
     ("way", "name"),
     [
         (by_client, "HTTPXClientInstrumentor"),
@@ -46,6 +47,9 @@ async def by_transport(url):
     ],
     ids=["client", "drop-in", "transport"],
 )
+
+
+@WAYS
 def test_each_request_has_a_span(way, name, counted, run):
     spans = InMemorySpanExporter()
     provider = TracerProvider()
@@ -59,3 +63,22 @@ def test_each_request_has_a_span(way, name, counted, run):
     seen = [(span.attributes["http.url"], span.attributes["http.status_code"]) for span in spans.get_finished_spans()]
     assert seen == [(f"{counted.base_url}/completions", 200)] * counted.requests
     assert 1 <= counted.requests < CALLS
+
+
+@WAYS
+def test_it_is_the_child_of_the_span_of_our_request(way, name, counted, run):
+    spans = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    instrumentor = getattr(instrumentation, name)()
+    instrumentor.instrument(tracer_provider=provider)
+    try:
+        run(lambda: way(counted.base_url, telemetry=Telemetry(tracer_provider=provider, trace_rows=1.0)))
+    finally:
+        instrumentor.uninstrument()
+    seen = spans.get_finished_spans()
+    requests = {span.context.span_id for span in seen if span.name == "batchclient.request"}
+    sent = [span for span in seen if span.attributes.get("http.status_code") == 200]
+    assert len(requests) == len(sent) == counted.requests
+    assert {span.parent.span_id for span in sent} == requests
+    assert sum(span.name == "text_completion m" for span in seen) == CALLS

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -28,10 +27,10 @@ from batchclient._metrics.registry import METRICS
 from batchclient.errors import BatchClientError, ConfigError
 from batchclient.integrations.prometheus import Collector, serve
 from batchclient.testing import Answer, MockLLM
+from tests.prometheus.programs import needs_promtool, promtool
 
 LONGEST_S = 60.0
 CANARY = "canary-7f3a"
-PROMTOOL = shutil.which(os.environ.get("BATCHCLIENT_PROMTOOL", "promtool"))
 
 
 def page(url, path="/metrics"):
@@ -103,7 +102,8 @@ def agree(numbers, now):
     )
     assert total(numbers, "tokens_total", direction="completion") == now.completion_tokens
     assert total(numbers, "completion_tokens_sum") == now.completion_tokens
-    assert total(numbers, "tokens_wasted_total") == now.wasted_tokens
+    assert of(numbers, "tokens_wasted_total", reason="abandoned") == now.wasted_tokens
+    assert of(numbers, "tokens_wasted_total", reason="retry") == now.lost_tokens
     assert total(numbers, "adjustments_total") == sum(now.changes.values())
     for name in ("in_flight", "abandoned"):
         assert total(numbers, name) == getattr(now, name)
@@ -452,14 +452,9 @@ def test_every_metric_is_on_the_page_with_its_type_and_help(mock):
     assert text.count("# TYPE ") == len(METRICS)
 
 
-@pytest.mark.skipif(
-    PROMTOOL is None, reason="promtool is not here: it comes with Prometheus; or BATCHCLIENT_PROMTOOL=…"
-)
+@needs_promtool
 def test_promtool_has_no_complaint(mock):
-    done = subprocess.run(
-        [PROMTOOL, "check", "metrics"], input=a_page(mock), capture_output=True, text=True, timeout=LONGEST_S
-    )
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    assert promtool("check", "metrics", input=a_page(mock)) == ""
 
 
 # Its life ----------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Priority classes: a head start, a reserve, no linger and no hold, and a place in the queue of their own. Rule 9."""
 
-from batchclient._core.messages import Paused, Resumed, Submitted, Woke
-from tests.playbook.playbook import Playbook, answered, calls, shape
+from batchclient._core.messages import Cancelled, FailureKind, Paused, Resumed, Submitted, Woke
+from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
 HIGH = shape(priority=1)
 
@@ -30,6 +30,22 @@ def test_a_class_is_a_head_start_in_time_so_that_nothing_starves():
     play.at(11.0) >> answered(held) << ["resolve c0", "send early"]
     play.at(12.0) >> answered(early) << ["resolve early", "send low"]
     play.at(13.0) >> answered(low) << ["resolve low", "send late"]
+
+
+def test_the_oldest_call_of_each_class_is_told():
+    play, (held,) = busy(1)
+    (first,), (second,), (high,) = calls("first"), calls("second"), calls("high", HIGH)
+    assert {each.oldest_since for each in play.priorities.values()} == {None}
+    play.at(2.0).submit(first)
+    play.at(3.0).submit(second)
+    play.at(4.0).submit(high)
+    assert {priority: each.oldest_since for priority, each in play.priorities.items()} == {1: 4.0, 0: 2.0}
+    play.at(5.0) >> Cancelled(first) << []
+    play.at(6.0) >> answered(held) << ["resolve c0", "send high"]
+    assert {priority: each.oldest_since for priority, each in play.priorities.items()} == {1: None, 0: 3.0}
+    # A call that goes again is as old as before.
+    play.at(7.0) >> failed(high, FailureKind.MAYBE_PROCESSED, delay=0.0) << ["send high"]
+    assert play.priorities[0].oldest_since == 3.0
 
 
 def test_calls_of_two_classes_never_share_a_request():

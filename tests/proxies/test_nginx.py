@@ -71,6 +71,17 @@ async def test_what_passes_is_as_without_it(nginx, upstream):
     assert "".join(deltas) == pieces.completion.text == says("word 7", 12)
 
 
+@pytest.mark.parametrize("guise", ["llamacpp", "sglang"])
+async def test_a_server_with_routes_below_the_root_is_called_at_v1(tmp_path, guise):
+    """This nginx lets ``/v1`` alone through, and the server's ``owned_by`` names it all the same."""
+    with EmbeddedServer("instant", model="m", guise=guise) as server, NginxProxy(tmp_path, server.root_url) as proxy:
+        async with BatchClient(proxy.base_url, model="m") as client:
+            for number in range(3):  # also once the server is found out
+                answers = await together(client.complete(f"word {i}", max_tokens=9, temperature=0) for i in range(20))
+                assert [each.text for each in answers] == [says(f"word {i}", 9) for i in range(20)], number
+            assert client.statistics().failed == 0
+
+
 async def test_a_list_over_its_body_limit_goes_in_shorter_ones(nginx, upstream):
     """413 comes before the body was read: 2.4 MB twice too long, then what nginx takes."""
     before = upstream.requests

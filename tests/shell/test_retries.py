@@ -1,12 +1,13 @@
 """What is sent again, when, and who decides; in virtual time."""
 
+import json
 import logging
 
 import anyio
 import pytest
 import tenacity
 from tests.shell.clocks import count_alive
-from tests.shell.scripted import Reply, ScriptedTransport, answer_to, echo, error, make_client, settle, stream
+from tests.shell.scripted import Reply, ScriptedTransport, answer_to, echo, error, make_client, plain, settle, stream
 from tests.shell.test_complete import call_all
 
 from batchclient import (
@@ -162,6 +163,49 @@ async def test_a_stream_that_breaks_keeps_what_was_finished_and_only_the_rest_is
     assert {prompt: done.attempts for prompt, done in outcomes.items()} == {
         sent[0]: 1, sent[2]: 1, sent[1]: 2, sent[3]: 2,
     }  # fmt: skip
+
+
+async def test_the_tokens_of_a_broken_stream_are_lost_if_its_calls_go_again():
+    def break_off(sent):
+        return Reply(
+            chunks=[*stream(sent, positions=[0]), *stream(sent, positions=[1], last=False), ConnectionLost("")]
+        )
+
+    server = ScriptedTransport(break_off)
+    async with make_client(server) as client:
+        await call_all(client, ["aa", "bb", "cc"])
+        now = client.statistics()
+        assert now.succeeded == 3
+    # An event had come of the second answer, and none of the third. The first is whole.
+    assert (now.lost_tokens, now.wasted_tokens) == (1, 0)
+
+    server = ScriptedTransport(break_off)
+    async with make_client(server, retry=NEVER) as client:
+        outcomes = await call_all(client, ["aa", "bb", "cc"])
+        assert sum(isinstance(each, ConnectionLost) for each in outcomes.values()) == 2
+        assert client.statistics().lost_tokens == 0
+
+
+async def test_the_usage_of_a_lone_broken_stream_tells_what_is_lost():
+    server = ScriptedTransport(lambda sent: Reply(chunks=[*stream(sent, last=False), ConnectionLost("")]))
+    async with make_client(server) as client:
+        assert (await client.complete("p")).attempts == 2
+        assert client.statistics().lost_tokens == 2
+
+
+async def test_the_tokens_of_a_whole_reply_that_cannot_be_used_are_lost():
+    def doubled(sent):
+        reply = json.loads(plain(sent))
+        reply["choices"][1]["index"] = reply["choices"][0]["index"]
+        return Reply(chunks=[json.dumps(reply).encode()])
+
+    server = ScriptedTransport(doubled)
+    async with make_client(server) as client:
+        outcomes = await call_all(client, ["aa", "bb"], max_tokens=1)
+        now = client.statistics()
+    assert {prompt: done.text for prompt, done in outcomes.items()} == {p: answer_to(p) for p in ("aa", "bb")}
+    # Two prompts of two tokens, and two answers of two.
+    assert (now.lost_tokens, now.prompt_tokens + now.completion_tokens) == (8, 8)
 
 
 async def test_a_stream_without_its_end_is_no_answer():

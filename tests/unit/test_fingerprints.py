@@ -191,6 +191,16 @@ def test_a_gateway_between_is_no_known_server_and_nothing_is_taken_for_granted_o
     assert asked == ["/v1/models", "/info"]
 
 
+@pytest.mark.parametrize("owner", ["sglang", "llamacpp"])
+@pytest.mark.parametrize("status", [403, 404, 500])
+def test_a_server_whose_own_pages_are_out_of_reach_is_not_called_at_its_own_routes(owner, status):
+    """A proxy lets ``/v1`` alone through."""
+    refusal = (status, {"server": "llama.cpp"} if owner == "llamacpp" else {}, b"")
+    pages = dict.fromkeys(("/server_info", "/get_server_info", "/props"), refusal)
+    facts, _ = find(pages | {"/v1/models": cards({"id": "m"}, owned_by=owner)})
+    assert (facts.known, facts.base_models()) == (None, ["m"])
+
+
 @pytest.mark.parametrize("field", ["version", "build_info"])
 @pytest.mark.parametrize("version", ["<script>", "1\n2", "x" * 41, "", 5, None, ["1"]])
 def test_a_version_that_is_none_is_not_shown(field, version):

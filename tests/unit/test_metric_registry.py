@@ -11,15 +11,17 @@ from batchclient._core.histograms import LABELS_OF_HISTOGRAMS, SIZE_CLASSES
 from batchclient._core.limits import FixedLimit
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.settings import SchedulerSettings
+from batchclient._core.statistics import LaneStatistics
+from batchclient._metrics.job import JobNumbers
 from batchclient._metrics.registry import METRICS, View
 from batchclient._metrics.snapshots import Snapshot
 
 NAMES = """
     calls_total failures_total requests_total retries_total retries_delayed_total splits_total shared_total reused_total alone_total
-    tokens_total tokens_wasted_total adjustments_total queued waiting backing_off in_flight abandoned limit batch_size_cap
+    tokens_total tokens_wasted_total adjustments_total queued oldest_queued_seconds waiting backing_off in_flight abandoned limit batch_size_cap
     retry_budget_tokens blocked_seconds endpoint_state batch_size request_duration_seconds call_duration_seconds
     queue_duration_seconds time_to_first_token_seconds time_per_output_token_seconds prompt_tokens completion_tokens
-    tenant_queued tenant_in_flight tenant_tokens_total event_loop_lag_seconds snapshot_age_seconds info
+    tenant_queued tenant_in_flight tenant_tokens_total job_rows job_rows_total_expected job_commit_duration_seconds event_loop_lag_seconds snapshot_age_seconds info
 """.split()
 """Names are API: a renamed metric keeps the old name beside the new for a minor version."""
 ENDPOINTS = [f"http://server-{number}:8000/v1" for number in range(8)]
@@ -75,7 +77,8 @@ def fullest():
 
 def test_eight_endpoints_have_at_most_4000_series():
     statistics = fullest()
-    view = View(Snapshot(statistics, 0.0, "balanced", 0.0, 0.0), statistics, frozenset())
+    job = JobNumbers(1, 1, 1, 3, Histogram((1.0,) * 18, (1,) * 19, 1.0))
+    view = View(Snapshot(statistics, 0.0, "balanced", 0.0, 0.0, job), statistics, frozenset())
     series = 0
     for metric in METRICS:
         for values, number in metric.read(view):
@@ -83,6 +86,38 @@ def test_eight_endpoints_have_at_most_4000_series():
             # Buckets, the sum and the count.
             series += len(number.counts) + 2 if isinstance(number, Histogram) else 1
     assert 3_000 < series <= 4_000
+
+
+def read(name, statistics, clock_s=None, job=None):
+    """The samples of a metric."""
+    [metric] = [metric for metric in METRICS if metric.name == name]
+    view = View(Snapshot(statistics, clock_s, "balanced", 0.0, 0.0, job), statistics, frozenset())
+    return dict(metric.read(view))
+
+
+def test_the_oldest_call_is_as_old_as_the_snapshots_clock_says():
+    made = Scheduler(SchedulerSettings(), [FixedLimit(4)]).statistics()
+    assert read("oldest_queued_seconds", made, 100.0) == {("0",): 0.0}
+    classes = {2: LaneStatistics(queued=1, oldest_since=97.5), 0: LaneStatistics(in_flight=3)}
+    queued = replace(made, priorities=classes)
+    assert read("oldest_queued_seconds", queued, 100.0) == {("2",): 2.5, ("0",): 0.0}
+    # Without the client's clock the age is not known, and is not said to be 0.
+    assert read("oldest_queued_seconds", queued) == {("0",): 0.0}
+
+
+def test_a_client_without_a_job_has_no_rows():
+    made = Scheduler(SchedulerSettings(), [FixedLimit(4)]).statistics()
+    names = ("job_rows", "job_rows_total_expected", "job_commit_duration_seconds")
+    assert [read(name, made) for name in names] == [{}, {}, {}]
+    commits = Histogram((1.0,), (2, 1), 5.0)
+    whole = JobNumbers(answered=5, failed=2, reused=3, expected=12, commits=commits)
+    assert [read(name, made, job=whole) for name in names] == [
+        {("answered",): 5, ("failed",): 2, ("reused",): 3},
+        {(): 12},
+        {(): commits},
+    ]
+    unknown = JobNumbers(answered=5, failed=2, reused=3, expected=None, commits=None)
+    assert [read(name, made, job=unknown) for name in names[1:]] == [{}, {}]
 
 
 @pytest.mark.parametrize("word", ["prometheus_client", "opentelemetry"])

@@ -212,7 +212,38 @@ def test_the_repr_of_a_group_says_what_it_is():
     assert repr(Group(ONE, sealed=True, failures=3)) == "<sealed Group of 0, failures 3>"
 
 
-@given(st.lists(st.tuples(st.sampled_from(["add", "end", "take"]), st.integers(0, 3), st.integers(0, 2**16))))
+STEPS = st.lists(st.tuples(st.sampled_from(["add", "end", "take"]), st.integers(0, 3), st.integers(0, 2**16)))
+
+
+@given(st.sampled_from(["fcfs", "shortest_first", "deadline"]), STEPS)
+def test_the_oldest_call_of_each_lane_is_known_in_every_order(order, steps):
+    queue, live = Queue(Order(order)), []
+    shapes = [Shape(bytes([i]), b"{}", priority=i % 2) for i in range(4)]
+    for seq, (step, which, number) in enumerate(steps):
+        if step == "add":
+            one = request(seq, shapes[which], bucket=number % 3)
+            one.queued_at, one.prompt_tokens, one.deadline = 10.0 + seq, number, float(number)
+            queue.add(one)
+            live.append(one)
+        elif step == "end" and live:
+            end(queue, live.pop(number % len(live)))
+        elif step == "take" and (found := queue.pop()) is not None:
+            taken = queue.take(found[0], which + 1, None, 0.0)
+            for one in taken:
+                one.state = RequestState.IN_FLIGHT
+                live.remove(one)
+            if number % 2 and taken:
+                # They failed, and go again.
+                again = Group(taken[0].shape, sealed=True)
+                queue.add_sealed(taken, again)
+                live = sorted([*live, *taken], key=lambda one: one.seq)
+            queue.restore(found[0])
+        waiting = {one.shape.priority: one.queued_at for one in reversed(live)}
+        assert {lane.priority: at for lane, at in queue.arrivals().items()} == waiting
+        assert queue.requests() == live
+
+
+@given(STEPS)
 def test_the_queue_does_as_a_plain_list_does(steps):
     queue, live = Queue(), []
     shapes = [Shape(bytes([i]), b"{}") for i in range(4)]

@@ -109,6 +109,15 @@ class Connections:
 
     def for_calls(self, base_url: str) -> Transport:
         """Return the transport of a server's calls."""
+        transport = self._for_calls(base_url)
+        if self._settings.telemetry is None:
+            return transport
+        from batchclient._telemetry.sending import TracedTransport
+
+        of_client = () if self._http_client is None else self._http_client.headers
+        return TracedTransport(transport, (*self._headers[base_url], *of_client))
+
+    def _for_calls(self, base_url: str) -> Transport:
         if self._own_transport is not None:
             from batchclient.transport._given import GivenTransport
 

@@ -25,12 +25,13 @@ from batchclient.config import (
     CheckedLimit,
     CheckedSchedule,
     CheckedServer,
+    CheckedTelemetry,
     Settings,
     checked,
     only_given,
 )
 from batchclient.errors import ConfigError
-from batchclient.options import AdaptiveLimit, Batching, Http, Schedule, Server
+from batchclient.options import AdaptiveLimit, Batching, Http, Schedule, Server, Telemetry
 
 __all__ = [
     "CHANGEABLE",
@@ -51,6 +52,7 @@ _VARIABLES = {
     "model": "BATCHCLIENT_MODEL",
     "api_key": "BATCHCLIENT_API_KEY",
 }
+_TELEMETRY = "BATCHCLIENT_OTEL"
 
 
 def make_settings(preset: str, arguments: Mapping[str, Any]) -> Settings:
@@ -75,6 +77,8 @@ def make_settings(preset: str, arguments: Mapping[str, Any]) -> Settings:
         "schedule": _group(Schedule, CheckedSchedule, given.get("schedule"), preset),
         "http": _group(Http, CheckedHttp, given.get("http"), preset),
     }
+    if "telemetry" in given:
+        values["telemetry"] = _group(Telemetry, CheckedTelemetry, given["telemetry"], preset)
     settings = checked(Settings, values)
     schedule = given.get("schedule")
     if schedule is not None and schedule.group_prefixes:
@@ -152,14 +156,18 @@ def refuse_unknown(arguments: Iterable[str], known: Iterable[str]) -> None:
 
 
 def from_environment(arguments: dict[str, Any], http_client: Any = None) -> None:
-    """Fill in the URL, the model and the key that are absent, from the environment.
+    """Fill in the URL, the model, the key and the telemetry that are absent, from the environment.
 
     ``BATCHCLIENT_BASE_URL`` may name several servers, with spaces between them. A key from the
-    environment does not replace an ``Authorization`` header.
+    environment does not replace an ``Authorization`` header. ``BATCHCLIENT_OTEL=1`` stands for
+    ``Telemetry()``.
 
     Args:
         arguments: the client's, to be filled in.
         http_client: the user's own, whose headers go with every request.
+
+    Raises:
+        ConfigError: a variable has a wrong value, or needs an extra.
     """
     sources = (arguments.get("headers"), getattr(http_client, "headers", None))
     headers = {str(name).lower() for source in sources if isinstance(source, Mapping) for name in source}
@@ -170,6 +178,11 @@ def from_environment(arguments: dict[str, Any], http_client: Any = None) -> None
         if name == "api_key" and "authorization" in headers:
             continue
         arguments[name] = value.split() if name == "base_url" else value
+    switch = os.environ.get(_TELEMETRY, "").strip()
+    if switch not in ("", "0", "1"):
+        raise ConfigError(f"{_TELEMETRY} is 1 for spans, or 0, not {switch!r:.40}", field="telemetry")
+    if switch == "1" and arguments.get("telemetry") is None:
+        arguments["telemetry"] = Telemetry()
 
 
 def filled_in(http: Http | None, **defaults: Any) -> Http:

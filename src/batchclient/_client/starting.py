@@ -15,7 +15,7 @@ import weakref
 from collections.abc import AsyncGenerator, Callable
 from contextvars import Context
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from batchclient._client.calling import Calling
 from batchclient._client.connections import Connections, shown
@@ -27,10 +27,14 @@ from batchclient._core.single_flight import SingleFlight
 from batchclient._shell.backend import AsyncioBackend, Backend, TrioBackend
 from batchclient._shell.callbacks import ends_unwrapped
 from batchclient._shell.dialect_choice import DialectChoice
+from batchclient._shell.fronts import Core
 from batchclient._shell.runner import Runner
 from batchclient.errors import ClientClosed, ConfigError
 from batchclient.retry import RetryPolicy
 from batchclient.transport import Timeouts
+
+if TYPE_CHECKING:
+    from batchclient._telemetry.traced import TracedCore
 
 __all__ = ["Starting"]
 
@@ -64,6 +68,8 @@ class Starting(Calling):
         self._leaving = []
         self._attached: list[Callable[[], None]] = []
         """Ends what lives as long as the client, such as a page of its metrics."""
+        self._job_numbers: Callable[[], Any] | None = None
+        """The way to what a job adds to the pages about the client; see ``_metrics.job``."""
         _clients.add(self)
 
     async def aclose(self) -> None:
@@ -137,9 +143,11 @@ class Starting(Calling):
         # Ids begin anew with each runner.
         self._endpoints = [(url, place) for place, (url, _) in enumerate(self._endpoints)]
         self._leaving = []
+        core: Core = self._make_core()
+        tracing = None if self._settings.telemetry is None else self._make_tracing(core, backend)
         self._runner = runner = Runner(
             backend,
-            self._make_core(),
+            tracing or core,
             self._dialects,
             [self._connections.for_calls(url) for url, _ in self._endpoints],
             self._retry,
@@ -151,6 +159,7 @@ class Starting(Calling):
             on_server=self._calls.lengths.know,
             on_model=self._calls.found_model,
             on_own_fields=self._calls.mix,
+            tracing=tracing,
         )
         self._calls.lengths.restart(len(self._endpoints))
         self._keeper = backend.at_end(runner.aclose)
@@ -163,6 +172,22 @@ class Starting(Calling):
         names = [shown(url) for url, _ in self._endpoints]
         core = Scheduler(settings, [self._make_limit() for _ in names], names, self._connections.pages)
         return SingleFlight(core) if self._settings.single_flight else core
+
+    def _make_tracing(self, core: Core, backend: Backend) -> TracedCore:
+        from batchclient._telemetry.spans import Spans
+        from batchclient._telemetry.traced import TracedCore
+
+        telemetry = self._settings.telemetry
+        assert telemetry is not None, "a client without telemetry has no spans"
+        return TracedCore(
+            core,
+            Spans(telemetry.tracer_provider),
+            [shown(url) for url, _ in self._endpoints],
+            self._dialects.given,
+            telemetry.trace_rows,
+            telemetry.client_name,
+            backend.call_soon_threadsafe,
+        )
 
     async def _let_go(self, runner: Runner) -> None:
         # Where closing was cancelled, the end of the event loop goes on with it.

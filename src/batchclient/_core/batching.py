@@ -124,7 +124,7 @@ class BatchingRule:
         """
         if size == 1 and shape.verbatim:
             return False
-        if shape.lists_plain and size > 1:
+        if size > 1 and (shape.lists_plain or not self._settings.streams_lists):
             return False
         most = shape.max_output_tokens
         together = most is not None and most <= _ENDS_AT_ONCE_TOKENS

@@ -21,9 +21,9 @@ from batchclient._core.requests import Batch, Request
 from batchclient.errors import BatchClientError, ReadTimedOut
 from batchclient.types import Completion
 
-__all__ = ["LABELS_OF_HISTOGRAMS", "SIZE_CLASSES", "Histogram", "Observations", "Recorder"]
+__all__ = ["DURATIONS", "LABELS_OF_HISTOGRAMS", "SIZE_CLASSES", "Histogram", "Observations", "Recorder"]
 
-_DURATIONS = (
+DURATIONS = (
     0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84, 327.68,
     655.36,
 )  # fmt: skip
@@ -32,11 +32,11 @@ _SIZES = tuple(2**power for power in range(10))
 _TOKENS = tuple(4**power for power in range(9))
 _BOUNDS_OF: Mapping[str, tuple[float, ...]] = {
     "batch_size": _SIZES,
-    "request_duration_seconds": _DURATIONS,
-    "call_duration_seconds": _DURATIONS,
-    "queue_duration_seconds": _DURATIONS,
-    "time_to_first_token_seconds": _DURATIONS,
-    "time_per_output_token_seconds": _DURATIONS,
+    "request_duration_seconds": DURATIONS,
+    "call_duration_seconds": DURATIONS,
+    "queue_duration_seconds": DURATIONS,
+    "time_to_first_token_seconds": DURATIONS,
+    "time_per_output_token_seconds": DURATIONS,
     "prompt_tokens": _TOKENS,
     "completion_tokens": _TOKENS,
 }
@@ -120,6 +120,10 @@ class Recorder:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
+    def snapshot(self) -> Histogram:
+        """Freeze the histogram."""
+        return Histogram(self.bounds, tuple(self.counts), self.sum)
+
 
 class _Family(dict[tuple[str, ...], Recorder]):
     """The histograms of one name, by key; a missing key gets an empty histogram."""
@@ -178,10 +182,7 @@ class Observations:
     def snapshot(self) -> dict[str, dict[tuple[str, ...], Histogram]]:
         """Freeze the histograms."""
         return {
-            name: {
-                key: Histogram(recorder.bounds, tuple(recorder.counts), recorder.sum)
-                for key, recorder in family.items()
-            }
+            name: {key: recorder.snapshot() for key, recorder in family.items()}
             for name, family in self._families.items()
         }
 

@@ -206,6 +206,8 @@ class Replies:
         alive = self._ends.fail_begun(alive, event, now)
         list_cap = endpoint.list_cap(now, batch.shape.kind)
         self._resending.failed(event, alive, endpoint, now, disproved=disproved, paused=paused)
+        if batch.wire.lost_tokens and any(request.state is not RequestState.DONE for request in alive):
+            self._counters.lost_tokens += batch.wire.lost_tokens
         self._feeding.note_list_cap(endpoint, batch.shape.kind, list_cap, failure.kind.value, now)
         if endpoint.leaving:
             self._fleet.see_off(endpoint)

@@ -288,6 +288,7 @@ class WireNotes:
         heard: whether any of the reply's body has come.
         read_at: when bytes of the reply last came; before any: when the request was sent.
         events: events of the streamed reply, once all has been read.
+        lost_tokens: tokens that came of answers which a failed attempt did not hand out.
         without: fields which the server refuses and we would have added.
         learnt: the dialect's knowledge of the server.
         to_list_route: whether the batch is a list on a route which not all servers have.
@@ -297,6 +298,7 @@ class WireNotes:
     heard: bool = False
     read_at: float = 0.0
     events: int = 0
+    lost_tokens: int = 0
     without: frozenset[str] = frozenset()
     learnt: Learnt = field(default_factory=Learnt)
     to_list_route: bool = False

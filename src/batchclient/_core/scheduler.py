@@ -247,6 +247,7 @@ class Scheduler:
             backing_off=self._recovery.backing_off,
             endpoints=tuple(endpoint.statistics(self._now) for endpoint in self._endpoints),
             lanes=self._lanes.all(),
+            arrivals=self._queue.arrivals(),
             adjustments=self._feeding.adjustments,
             changes=self._feeding.changes,
         )

@@ -41,6 +41,7 @@ class SchedulerSettings:
         is_known_server: whether the servers' sort is known from the start: lists are served at
             once.
         outage_patience_s: how long a call waits for a server that has vanished.
+        streams_lists: whether lists may be streamed; a measurement compares.
     """
 
     linger_s: float = 0.0
@@ -64,3 +65,4 @@ class SchedulerSettings:
     known_caps: Mapping[Kind, int] = field(default_factory=dict)
     is_known_server: bool = False
     outage_patience_s: float = 30.0
+    streams_lists: bool = True

@@ -40,7 +40,7 @@ from batchclient._core.waiting.deadlines import Deadlines
 from batchclient.errors import BatchClientError
 from batchclient.types import Completion
 
-__all__ = ["SingleFlight"]
+__all__ = ["SingleFlight", "callers_of"]
 
 _Key = tuple[bytes, bytes]
 
@@ -63,6 +63,14 @@ class _Flight:
             waiter=self,
         )
         self.carrier.carries = True
+
+
+def callers_of(request: Request) -> tuple[Request, ...]:
+    """Return the callers of a request: itself, or those who share its generation."""
+    flight = request.waiter
+    if type(flight) is _Flight:
+        return tuple(flight.callers)
+    return () if request.carries else (request,)
 
 
 class SingleFlight:

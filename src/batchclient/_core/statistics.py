@@ -79,6 +79,8 @@ class LaneStatistics:
         waiting: calls waiting for a place in the queue (``max_queued``).
         in_flight: sequences on which the servers still work.
         prompt_tokens, completion_tokens: served, as the servers counted them.
+        oldest_since: the scheduler's time at which the oldest queued call was made; ``None``: none
+            is queued.
     """
 
     queued: int = 0
@@ -86,32 +88,34 @@ class LaneStatistics:
     in_flight: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    oldest_since: float | None = None
 
 
-def by_priority(lanes: Iterable[Lane]) -> dict[int, LaneStatistics]:
+def by_priority(lanes: Iterable[Lane], arrivals: Mapping[Lane, float]) -> dict[int, LaneStatistics]:
     """Sum lanes by class, the highest first."""
     groups: dict[int, list[Lane]] = {}
     for lane in lanes:
         groups.setdefault(lane.priority, []).append(lane)
-    return {priority: _sum(groups[priority]) for priority in sorted(groups, reverse=True)}
+    return {priority: _sum(groups[priority], arrivals) for priority in sorted(groups, reverse=True)}
 
 
-def by_tenant(lanes: Iterable[Lane]) -> dict[str, LaneStatistics]:
+def by_tenant(lanes: Iterable[Lane], arrivals: Mapping[Lane, float]) -> dict[str, LaneStatistics]:
     """Sum lanes by tenant; calls without a tenant are left out."""
     groups: dict[str, list[Lane]] = {}
     for lane in lanes:
         if lane.account.tenant is not None:
             groups.setdefault(lane.account.tenant, []).append(lane)
-    return {tenant: _sum(group) for tenant, group in groups.items()}
+    return {tenant: _sum(group, arrivals) for tenant, group in groups.items()}
 
 
-def _sum(lanes: list[Lane]) -> LaneStatistics:
+def _sum(lanes: list[Lane], arrivals: Mapping[Lane, float]) -> LaneStatistics:
     return LaneStatistics(
         queued=sum(lane.size for lane in lanes),
         waiting=sum(lane.waiting for lane in lanes),
         in_flight=sum(lane.in_flight for lane in lanes),
         prompt_tokens=sum(lane.prompt_tokens for lane in lanes),
         completion_tokens=sum(lane.completion_tokens for lane in lanes),
+        oldest_since=min((arrivals[lane] for lane in lanes if lane in arrivals), default=None),
     )
 
 
@@ -144,6 +148,9 @@ class Statistics:
         wasted_tokens: of answers which nobody got, prompt and output tokens together: their callers
             had gone, or, in a map, the answers did not fit ``response_model``. The tokens are in
             ``prompt_tokens`` and ``completion_tokens``, too.
+        lost_tokens: of answers which had come in part, or whole in a reply that could not be used,
+            when their attempt failed and was made again. Of a stream they are the output tokens
+            that had come, of a whole reply all that its usage tells. They are in no other count.
         histograms: by name and key, of all that has ended; see ``docs/reference/statistics.md``.
         outcomes: requests that ended, by endpoint (base URL), kind of call and outcome.
         ended_alone: requests that ended and held one call, by the reason why it went alone.
@@ -178,6 +185,7 @@ class Statistics:
     shared: int = 0
     reused: int = 0
     wasted_tokens: int = 0
+    lost_tokens: int = 0
     histograms: Mapping[str, Mapping[tuple[str, ...], Histogram]] = field(default_factory=dict, repr=False)
     outcomes: Mapping[tuple[str, ...], int] = field(default_factory=dict)
     ended_alone: Mapping[str, int] = field(default_factory=dict)
@@ -201,6 +209,7 @@ class Counters:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     wasted_tokens: int = 0
+    lost_tokens: int = 0
     list_sizes: Counter[int] = field(default_factory=Counter)
     alone: Counter[str] = field(default_factory=Counter)
     observed: Observations = field(default_factory=Observations)
@@ -225,6 +234,7 @@ class Counters:
         backing_off: int,
         endpoints: tuple[EndpointStatistics, ...],
         lanes: Iterable[Lane],
+        arrivals: Mapping[Lane, float],
         adjustments: Iterable[Adjustment],
         changes: Mapping[tuple[str, ...], int],
     ) -> Statistics:
@@ -249,10 +259,11 @@ class Counters:
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
             wasted_tokens=self.wasted_tokens,
+            lost_tokens=self.lost_tokens,
             endpoints=endpoints,
             adjustments=tuple(adjustments),
-            priorities=by_priority(lanes),
-            tenants=by_tenant(lanes),
+            priorities=by_priority(lanes, arrivals),
+            tenants=by_tenant(lanes, arrivals),
             histograms=self.observed.snapshot(),
             outcomes=dict(self.observed.outcomes),
             ended_alone=dict(self.observed.alone),

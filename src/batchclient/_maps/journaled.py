@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
+from batchclient._core.histograms import DURATIONS, Recorder
 from batchclient.errors import BatchClientError, ConfigError, JournalFailed
 from batchclient.journal import Journal
 from batchclient.journal.journal import journal_of
@@ -89,6 +90,7 @@ class Journaled:
     Attributes:
         owner: a weak reference to the map.
         damaged: rows of the journal that were damaged.
+        commits: times of the commits of rows, seconds.
     """
 
     owner: Callable[[], _Owner | None]
@@ -113,6 +115,7 @@ class Journaled:
         self._describe = describe
         self._again = again
         self.damaged: int = 0
+        self.commits: Recorder = Recorder(DURATIONS)
         self._may_be_changed = not (by_template or accept_changed)
         """Whether the first lookup is to find anything."""
         self._writer: Writer | None = None
@@ -349,15 +352,16 @@ class Journaled:
         self._commits += 1
         self._writer.commit(records, partial(self._on_committed, rows), self._on_trouble)
 
-    def _on_committed(self, rows: list[_Row]) -> None:
+    def _on_committed(self, rows: list[_Row], seconds: float) -> None:
         self._commits -= 1
+        self.commits.observe(seconds)
         owner = self.owner()
         if owner is not None:
             for row in rows:
                 owner._hand_out(row)
-        self._on_written()
+        self._on_written(seconds)
 
-    def _on_written(self) -> None:
+    def _on_written(self, _seconds: float) -> None:
         """End the trouble, whichever task has ended it, and let documents be read again."""
         if self._trouble:
             _log.warning("the journal %s can be written again", self._journal.path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
+from contextvars import Context
 from typing import Any
 
 from batchclient._core.messages import Request
@@ -62,6 +63,12 @@ class Row:
         """Whether the row has its answer or its error."""
         self.finished: bool = False
         """Whether the row may be handed out."""
+
+    @property
+    def caller(self) -> Context | None:
+        """The variables of whoever has begun the map; ``None``: the map is over."""
+        owner = self._map()
+        return None if owner is None else owner.caller
 
     def done(self) -> bool:
         return self.ended

@@ -2,6 +2,7 @@
 
 Rules:
 - The page has what ``statistics()`` says, and how old it is. Keys of several parts are objects.
+- Times of the client's clock are as they are; ``clock_seconds`` is that clock at the snapshot.
 - Of the tenants it has those that were named for it.
 """
 
@@ -31,6 +32,8 @@ def page_of(snapshot: Snapshot, client_name: str | None = None, tenants: Iterabl
         "client": client_name,
         "snapshot_age_seconds": snapshot.age_s,
         "event_loop_lag_seconds": snapshot.lag_s,
+        "clock_seconds": snapshot.clock_s,
+        "job": None if snapshot.job is None else asdict(snapshot.job),
         "statistics": _plain(snapshot.statistics, frozenset(tenants)),
     }
     return json.dumps(told, allow_nan=False).encode()

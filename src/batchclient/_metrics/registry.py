@@ -116,6 +116,17 @@ def _queued(view: View) -> Iterable[Sample]:
     return [((str(priority),), queued) for priority, queued in classes.items()]
 
 
+def _oldest_queued(view: View) -> Iterable[Sample]:
+    now, classes = view.snapshot.clock_s, view.statistics.priorities
+    if not classes:
+        yield ("0",), 0.0
+    for priority, lane in classes.items():
+        if lane.oldest_since is None:
+            yield (str(priority),), 0.0
+        elif now is not None:
+            yield (str(priority),), max(0.0, now - lane.oldest_since)
+
+
 def _calls(view: View) -> Iterable[Sample]:
     now = view.statistics
     return [(("succeeded",), now.succeeded), (("failed",), now.failed), (("cancelled",), now.cancelled)]
@@ -136,6 +147,22 @@ def _tenant_tokens(view: View) -> Iterable[Sample]:
     for tenant, (_, _, prompt, completion) in _tenants(view).items():
         yield (tenant, "prompt"), prompt
         yield (tenant, "completion"), completion
+
+
+def _job_rows(view: View) -> Iterable[Sample]:
+    job = view.snapshot.job
+    if job is not None:
+        yield from [(("answered",), job.answered), (("failed",), job.failed), (("reused",), job.reused)]
+
+
+def _job_rows_expected(view: View) -> Iterable[Sample]:
+    job = view.snapshot.job
+    return [] if job is None or job.expected is None else [((), job.expected)]
+
+
+def _job_commits(view: View) -> Iterable[Sample]:
+    job = view.snapshot.job
+    return [] if job is None or job.commits is None else [((), job.commits)]
 
 
 def _info(view: View) -> Iterable[Sample]:
@@ -189,14 +216,18 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "tokens_wasted_total", "counter", "tokens", ("reason",),
-        "Prompt and output tokens of answers that nobody got.",
-        lambda view: [(("abandoned",), view.statistics.wasted_tokens)],
+        "Tokens of answers that nobody got (abandoned), and those that had come of attempts made again (retry).",
+        lambda view: [(("abandoned",), view.statistics.wasted_tokens), (("retry",), view.statistics.lost_tokens)],
     ),
     Metric(
         "adjustments_total", "counter", "changes", ("endpoint", "setting", "direction"),
         "Changes of limits and of list caps.", _by_key(lambda now: now.changes),
     ),
     Metric("queued", "gauge", "calls", ("priority",), "Calls that wait for a permit.", _queued),
+    Metric(
+        "oldest_queued_seconds", "gauge", "seconds", ("priority",),
+        "Age of the oldest call that waits for a permit, since the call was made; 0 where none waits.", _oldest_queued,
+    ),
     Metric(
         "waiting", "gauge", "calls", (),
         "Calls that wait for a place in the queue.", _number(lambda now: now.waiting),
@@ -252,6 +283,18 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "tenant_tokens_total", "counter", "tokens", ("tenant", "direction"), "Tokens of the named tenants.",
         _tenant_tokens,
+    ),
+    Metric(
+        "job_rows", "gauge", "rows", ("state",),
+        "Rows that a job has handed to its output: answered and failed ones of this run, and reused ones.", _job_rows,
+    ),
+    Metric(
+        "job_rows_total_expected", "gauge", "rows", (),
+        "Rows of a job's input, once they are counted.", _job_rows_expected,
+    ),
+    Metric(
+        "job_commit_duration_seconds", "histogram", "seconds", (),
+        "Time of a commit of rows to a job's journal, with the wait for a full disk.", _job_commits,
     ),
     Metric(
         "event_loop_lag_seconds", "gauge", "seconds", (), "How long the event loop left the last scrape waiting.",

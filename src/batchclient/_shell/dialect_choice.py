@@ -30,10 +30,10 @@ class DialectChoice:
         ConfigError: no dialect has the name.
     """
 
-    __slots__ = ("_name", "at_first", "key_hint", "secrets")
+    __slots__ = ("at_first", "given", "key_hint", "secrets")
 
     def __init__(self, name: str | None, secrets: tuple[str, ...], key_hint: str = "") -> None:
-        self._name = name
+        self.given: str | None = name
         self.key_hint: str = key_hint
         self.secrets: tuple[str, ...] = secrets
         self.at_first: Dialect = self.make()
@@ -42,11 +42,11 @@ class DialectChoice:
     @property
     def engine(self) -> bool:
         """Whether every server is known to be an engine that batches hundreds of sequences."""
-        return self._name in ENGINES
+        return self.given in ENGINES
 
     def make(self) -> Dialect:
         """Return a fresh dialect for an unknown endpoint."""
-        return make_dialect(self._name, self.secrets)
+        return make_dialect(self.given, self.secrets)
 
     def of(self, facts: ServerFacts) -> tuple[Dialect, Mapping[Kind, int]]:
         """Return a fresh dialect for a server, and its caps; stated caps come before usual ones."""

@@ -144,6 +144,7 @@ class Exchanges:
             self._tell(RatesReported(batch.endpoint, windows))
         pending = _Pending(self._backend, self._tell, batch)
         verbatim = batch.shape.verbatim
+        decoder: Decoder | None = None
         try:
             if not 200 <= response.status < 300 or response.status in _SAYS_NOTHING:
                 body = await _read_some(response, self._body_timeouts.error_s)
@@ -172,6 +173,8 @@ class Exchanges:
         finally:
             # Also after a break of the stream: finished answers are told before the rest fails.
             pending.flush()
+            if decoder is not None:
+                batch.wire.lost_tokens = decoder.lost_tokens()
             try:
                 await response.aclose()
             except Exception as error:  # a socket that fails to close is closed; the answers are none the worse

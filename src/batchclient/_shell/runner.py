@@ -49,13 +49,12 @@ from batchclient._core.messages import (
     Submitted,
     Woke,
 )
-from batchclient._core.scheduler import Scheduler
-from batchclient._core.single_flight import SingleFlight
 from batchclient._shell.announcer import Announcer
 from batchclient._shell.attempts import CANCELLED, Attempts
 from batchclient._shell.backend import Backend, Cancellable
 from batchclient._shell.dialect_choice import DialectChoice
 from batchclient._shell.exchange import BodyTimeouts, Exchanges
+from batchclient._shell.fronts import Core, Tracing
 from batchclient._shell.servers import Servers
 from batchclient._shell.tasks import Tasks
 from batchclient.dialects import ENGINES
@@ -80,7 +79,7 @@ class Runner:
 
     Args:
         backend: the loop's clock, tasks and timer.
-        core: the scheduler.
+        core: the scheduler, or a front of it.
         dialects: makes an endpoint's dialect.
         transports: one per endpoint, in the order of their ids.
         policy: when to try again.
@@ -94,12 +93,13 @@ class Runner:
         on_own_fields: told which fields may differ between a list's prompts on every known server.
         body_timeouts: for the rest of a known reply.
         page_timeout_s: the most time for a page asked for beside the calls, seconds.
+        tracing: makes spans, if any are made.
     """
 
     def __init__(
         self,
         backend: Backend,
-        core: Scheduler | SingleFlight,
+        core: Core,
         dialects: DialectChoice,
         transports: Sequence[Transport],
         policy: RetryPolicy,
@@ -114,9 +114,10 @@ class Runner:
         on_own_fields: Callable[[OwnFields | None], None] | None = None,
         body_timeouts: BodyTimeouts = _BODY_TIMEOUTS,
         page_timeout_s: float = _PAGE_TIMEOUT_S,
+        tracing: Tracing | None = None,
     ) -> None:
         self.backend = backend
-        self.core = core
+        self.core: Core = core
         self.ended: bool = False
         self._now = backend.now
         self._servers = Servers(dialects, len(transports), on_own_fields, self._url_of)
@@ -128,6 +129,8 @@ class Runner:
         self._tasks = Tasks(backend.spawn)
         exchanges = Exchanges(backend, self._transports, self._dialects, timeouts, self.tell, body_timeouts)
         self._attempts = Attempts(self._tasks, exchanges, self._servers, policy, backend.now, on_failure, self.tell)
+        self._tracing = tracing
+        self._send = self._attempts.send if tracing is None else tracing.around(self._attempts.send)
         self._announcer = Announcer(on_adjustment)
         self._due_now = False
         self._timer: Cancellable | None = None
@@ -283,6 +286,8 @@ class Runner:
     async def _close_connections(self) -> None:
         # An error of one must not keep the rest open.
         async with AsyncExitStack() as closing:
+            if self._tracing is not None:
+                closing.push_async_callback(self._tracing.aclose)
             # A task cancelled before its first step is over in the next turn.
             closing.push_async_callback(anyio.lowlevel.checkpoint)
             holders: list[Transport | Questions] = [*self._transports.values(), self._questions]
@@ -334,7 +339,7 @@ class Runner:
                         if not waiter.done():
                             waiter.set_result(completion)
                 case SendBatch(batch):
-                    self._tasks.start(batch.id, self._attempts.send, batch)
+                    self._tasks.start(batch.id, self._send, batch)
                 case Reject(errors):
                     for request, error in errors:
                         waiter = request.waiter

@@ -1,4 +1,4 @@
-"""The command line: ``batchclient map · job · work · enqueue · dead · simulate · demo``.
+"""The command line ``batchclient``: a module for each command, and those they share.
 
 Rules:
 - A command parses, calls the façade and prints. The work is done by modules without typer.

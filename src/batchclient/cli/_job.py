@@ -17,22 +17,27 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
+import signal
 import time
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from batchclient import BatchClient, MapResult, Statistics
+from batchclient._metrics.job import JobNumbers
 from batchclient.cli._cost import Cost
 from batchclient.cli._durable import Durable
 from batchclient.cli._outages import Outages
 from batchclient.cli._progress import ProgressBar, ProgressLines, Snapshot, log_to
 from batchclient.cli._refused import MOST_REFUSALS, Refused
 from batchclient.cli._rows import to_line
-from batchclient.cli._signals import on_signals
+from batchclient.cli._signals import ending_signals
 from batchclient.cli._tally import Tally
 from batchclient.errors import ConnectFailed, JournalFailed
 from batchclient.jobs.output import Output, reason_of
+from batchclient.jobs.statuses import of_signal
 from batchclient.jobs.writer import Writer
 from batchclient.maps import Map
 
@@ -67,6 +72,7 @@ class Job:
         resolve: gives a row the answer of an equal row; ``None`` where that is not there.
         cost: the price of the work, and the bound; ``None``: the price is not known.
         refusals: the job gives up after so many rows refused alike, without a success.
+        total: tells the rows expected, once they are known.
         repeat_s: the minute of ``repeats``.
         tick_s: seconds from one look at the job to the next.
         mark_s: seconds from one mark of the output's place to the next, at least.
@@ -104,6 +110,7 @@ class Job:
         resolve: Callable[[MapResult], MapResult | None] | None = None,
         cost: Cost | None = None,
         refusals: int = MOST_REFUSALS,
+        total: Callable[[], int | None] = lambda: None,
         repeat_s: float = _REPEAT_S,
         tick_s: float = _TICK_S,
         mark_s: float = _MARK_S,
@@ -127,6 +134,7 @@ class Job:
         self.spent: float | None = None
         self.is_too_dear = False
         self._cost = cost
+        self._total = total
         self._started_at = 0.0
         self.out_of_use: list[str] = []
         self.is_cut_off = False
@@ -176,6 +184,11 @@ class Job:
     def output_error(self) -> OSError | None:
         """Why the output took no more rows, if so."""
         return self._writer.error
+
+    def numbers(self) -> JobNumbers:
+        """Return the job's part of the pages about its client."""
+        tally = self.tally
+        return JobNumbers(tally.answered, tally.failed, tally.reused, self._total(), self._results.commits)
 
     def fail_to_end(self, error: OSError) -> None:
         """Take the reason why the end could not be written down."""
@@ -368,15 +381,24 @@ class Job:
 
     # Ending ----------------------------------------------------------------------------------------------------------
 
-    def _on_signals(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def _on_signals(self) -> Iterator[None]:
         """The first Ctrl-C, SIGTERM or SIGHUP stops the job, the second one the process."""
         loop = asyncio.get_running_loop()
 
-        def stop(number: int) -> None:
+        def handle(number: int, _frame: FrameType | None) -> None:
+            if self.signal is not None:
+                self._progress.close()
+                os._exit(of_signal(number))
             self.signal = number
             loop.call_soon_threadsafe(self._stop)
 
-        return on_signals(stop, self._progress.close)
+        previous = [(number, signal.signal(number, handle)) for number in ending_signals()]
+        try:
+            yield
+        finally:
+            for number, handler in previous:
+                signal.signal(number, handler)
 
     def _stop(self) -> None:
         """End the part of the job that takes rows; finished rows are still written."""

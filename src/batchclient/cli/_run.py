@@ -20,6 +20,7 @@ from typing import Any
 import typer
 
 from batchclient._client.connections import shown
+from batchclient._metrics.job import attach
 from batchclient.cli._dry_run import DryRun
 from batchclient.cli._durable import Durable, durable_of
 from batchclient.cli._job import Job
@@ -97,7 +98,8 @@ def _run_durable(options: MapOptions, durable: Durable) -> tuple[Job, Output, in
     if not _is_read_once(options.source):
         with _open(options) as source, _output(options, source, continues=durable.continues) as output:
             durable.place(output)
-            _make_job(options, source, output, durable)
+            # A job that cannot begin is refused while nothing is begun.
+            _make_job(options, source, output, durable, is_told=False)
             durable.begin()
             return _run_until_covered(durable, output)
     with _output(options, None, continues=durable.continues) as output:
@@ -233,10 +235,13 @@ def _check_dedupe(options: MapOptions, source: Source) -> None:
         raise Refusal(f"--dedupe: IN is read twice, and {source.name} can be read once; give a file")
 
 
-def _make_job(options: MapOptions, source: Source, output: Output, durable: Durable | None = None) -> Job:
+def _make_job(
+    options: MapOptions, source: Source, output: Output, durable: Durable | None = None, *, is_told: bool = True
+) -> Job:
+    """Make a job; ``is_told``: whether the URL of its metrics is told."""
     client, prompt_of = _begin(options, source)
     repeats = _repeats(options, source, prompt_of) if options.dedupe else None
-    serve_metrics(client, options.metrics, None if options.quiet else say)
+    serve_metrics(client, options.metrics, say if is_told and not options.quiet else None)
     results = client.stream_map(
         source.rows(),
         prompt_of if repeats is None else repeats.prompt_of,
@@ -247,14 +252,14 @@ def _make_job(options: MapOptions, source: Source, output: Output, durable: Dura
     # A bar and rows on one terminal would write over each other.
     writes_to_terminal = options.output == "-" and sys.stdout.isatty()
     total: Callable[[], int | None] = lambda: None  # noqa: E731
-    if not options.quiet:
+    if not options.quiet or options.metrics is not None:
         total = _InThread(source.expected)
     progress: ProgressBar | ProgressLines
     if sys.stderr.isatty() and not options.quiet and not writes_to_terminal:
         progress = ProgressBar(total=total)
     else:
         progress = ProgressLines(shown=not options.quiet and not writes_to_terminal, total=total)
-    return Job(
+    job = Job(
         client,
         results,
         output,
@@ -270,7 +275,10 @@ def _make_job(options: MapOptions, source: Source, output: Output, durable: Dura
         repeats=not options.quiet,
         durable=durable,
         patience_s=0.0 if durable is None else options.kept.disk_patience_s,
+        total=total,
     )
+    attach(client, job.numbers)
+    return job
 
 
 class _InThread:

@@ -16,6 +16,9 @@ __all__ = ["make_app"]
 _FUNCTIONS = {
     "map": ("batchclient.cli.map", "map_rows"),
     "job": ("batchclient.cli.job", "make_job_app"),
+    "bench": ("batchclient.cli.bench", "make_bench_app"),
+    "doctor": ("batchclient.cli.doctor", "doctor"),
+    "metrics": ("batchclient.cli.metrics", "make_metrics_app"),
     "simulate": ("batchclient.cli.simulate", "simulate"),
     "demo": ("batchclient.cli.demo", "demo"),
     "work": ("batchclient.cli.work", "work"),
@@ -23,7 +26,7 @@ _FUNCTIONS = {
     "dead": ("batchclient.cli.dead", "make_dead_app"),
 }
 """The module and the function of each command, or the function that makes a group of commands."""
-_GROUPS = frozenset({"dead", "job"})
+_GROUPS = frozenset({"bench", "dead", "job", "metrics"})
 
 
 class _Command(TyperCommand):

@@ -86,6 +86,10 @@ class ReplyDecoder:
         """End the reply; return the last answers, and why the unanswered requests have none."""
         raise NotImplementedError
 
+    def lost_tokens(self) -> int:
+        """Return how many tokens came of answers that were not handed out, after a failure."""
+        raise NotImplementedError
+
     def _choice(self, pieces: list[dict[str, Any]], index: int) -> Choice:
         """Join one choice's events."""
         last = pieces[-1]

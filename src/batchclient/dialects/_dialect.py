@@ -46,6 +46,10 @@ class Decoder(Protocol):
         """End the reply; return the last answers, and why the unanswered requests have none."""
         ...
 
+    def lost_tokens(self) -> int:
+        """Return how many tokens came of answers that were not handed out, after a failure."""
+        ...
+
 
 class Dialect(Protocol):
     """One sort of server."""

@@ -10,6 +10,8 @@ Rules:
 - A refused page (401, 403) ends the questions: the other pages would be refused, too. A 503 and its
   like tell nothing at all.
 - Three GETs are the budget of a finding, GETs without an answer included.
+- SGLang and llama.cpp are called at routes of their own, below the root. Where a proxy lets ``/v1``
+  alone through, their pages there are absent, too: the server counts as unknown.
 
 Sources (``servers.md`` sections 0, 1 and 4 of the project's notes; pages in ``tests/wire``):
 - vLLM 0.32: ``owned_by: "vllm"`` (``entrypoints/serve/engine/protocol.py``), ``max_model_len``,
@@ -58,6 +60,7 @@ _NEXT = {
     None: ("/info",),
 }
 """By the server named in ``/models``: the pages to ask for until one answers."""
+_CALLED_BELOW_ROOT = frozenset({"sglang", "llamacpp"})
 _LATER = frozenset({408, 425, 429, 502, 503, 504})
 """The server is busy, is loading its model (llama.cpp) or is missing behind its proxy. 500 is no
 member: transformers serve answers 500 for good.
@@ -243,12 +246,19 @@ class Fingerprint:
             self._owner = next((owner for owner in owners if owner is not None), None)
         self._owns_itself = any(card.get("owned_by") == card["id"] for card in cards)
 
+    @property
+    def _is_behind_v1(self) -> bool:
+        """Whether the server's own routes seem out of reach, as its own pages are."""
+        if self._owner not in _CALLED_BELOW_ROOT or self._info or self.open:
+            return False
+        return not self._answered.isdisjoint(_NEXT[self._owner])
+
     def facts(self) -> ServerFacts:
         """Return the facts that are known now."""
         info, models, owner = self._info, self._models, self._owner
         if owner is None and info:
             owner = _owner_of(info)
-        if owner is None:
+        if owner is None or self._is_behind_v1:
             return ServerFacts("openai" if models is not None else None, models=models or ())
         read = {"sglang": _sglang, "llamacpp": _llamacpp, "tgi": _tgi, "tei": _tei}.get(owner)
         said = read(info) if read is not None else {}

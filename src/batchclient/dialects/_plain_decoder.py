@@ -58,6 +58,7 @@ class PlainDecoder(ReplyDecoder):
     ) -> None:
         super().__init__(batch, secrets, content_type, reader)
         self._chunks: list[bytes] = []
+        self._lost_tokens = 0
 
     def feed(self, chunk: bytes, now: float) -> list[tuple[int, Completion]]:
         """Collect the bytes; nothing is known before the end."""
@@ -76,7 +77,16 @@ class PlainDecoder(ReplyDecoder):
                 reply = mend(read_odd(body))
             except ValueError:
                 return [], self._no_json(body, error)
-        return self._read(reply)
+        told = usage_in(reply.get("usage")) if isinstance(reply, dict) else None
+        answers, failure = self._read(reply)
+        if failure is not None and told is not None:
+            handed_out = sum(answer.usage.total_tokens for _, answer in answers if answer.usage is not None)
+            self._lost_tokens = max(0, told.total_tokens - handed_out)
+        return answers, failure
+
+    def lost_tokens(self) -> int:
+        """Return what the usage of a failed reply has beyond the answers handed out."""
+        return self._lost_tokens
 
     def _no_json(self, body: bytes, error: ValueError) -> Failure:
         shown = self._clean(self._content_type)
@@ -94,6 +104,7 @@ class PlainDecoder(ReplyDecoder):
         answers = decoder.feed(body, now)
         more, failure = decoder.end(now)
         answers += more
+        self._lost_tokens = decoder.lost_tokens()
         for _, answer in answers:
             answer.time_to_first_token_s = None
         return answers, failure

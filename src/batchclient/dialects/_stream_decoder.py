@@ -395,6 +395,29 @@ class StreamDecoder(ReplyDecoder):
             return answers, malformed("the stream ended before every choice had finished")
         return answers, next(iter(self._lost.values()), None)
 
+    def lost_tokens(self) -> int:
+        """Return the output tokens that came of unfinished answers, and of those held back.
+
+        A choice's tokens are told by its last usage, or else estimated from its events and text.
+        """
+        if self._whole is not None:
+            return self._whole.lost_tokens()
+        held = [self._held, None if self._first is None else self._first[1]]
+        lost = sum(answer.output_tokens or 0 for answer in held if answer is not None)
+        for index, choice in self._finished.items():
+            usage = self._usage.get(index)
+            lost += estimated_tokens(size_of(choice.text), 0, None, None) if usage is None else usage.completion_tokens
+        return lost + sum(self._tokens.get(index) or self._tokens_of(pieces) for index, pieces in self._pieces.items())
+
+    def _tokens_of(self, pieces: list[dict[str, Any]]) -> int:
+        """Estimate the tokens of an unfinished choice."""
+        try:
+            events = sum(bool(self._brings(piece)) for piece in pieces)
+            size = sum(size_of(self._text_in(piece)) for piece in pieces)
+        except BAD_FORM:
+            return 0
+        return estimated_tokens(size, events, None, self._batch.shape.max_output_tokens)
+
 
 def decoder_of(
     batch: Batch,

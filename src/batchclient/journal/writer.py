@@ -125,12 +125,14 @@ class Writer:
         self._tasks.put(partial(self._look_up, pairs, on_found))
 
     def commit(
-        self, records: Sequence[Record], on_committed: Callable[[], None], on_trouble: Callable[[str], None]
+        self, records: Sequence[Record], on_committed: Callable[[float], None], on_trouble: Callable[[str], None]
     ) -> None:
-        """Commit a group: told is the commit, and before it each refusal of the disk that is waited out."""
+        """Commit a group: told are the commit's seconds, and before each refusal that is waited out."""
         self._tasks.put(partial(self._write, lambda: self._commit(records), on_committed, on_trouble))
 
-    def note(self, name: str, value: str, on_written: Callable[[], None], on_trouble: Callable[[str], None]) -> None:
+    def note(
+        self, name: str, value: str, on_written: Callable[[float], None], on_trouble: Callable[[str], None]
+    ) -> None:
         """Write a fact about the job, in turn with the commits, and tell as ``commit`` does."""
         self._tasks.put(partial(self._write, lambda: self._file.set_meta([(name, value)]), on_written, on_trouble))
 
@@ -245,8 +247,9 @@ class Writer:
         self._file.commit(records)
 
     def _write(
-        self, write: Callable[[], None], on_written: Callable[[], None], on_trouble: Callable[[str], None]
+        self, write: Callable[[], None], on_written: Callable[[float], None], on_trouble: Callable[[str], None]
     ) -> None:
+        began = time.monotonic()
         since: float | None = None
         while not self._has_failed:
             try:
@@ -261,7 +264,7 @@ class Writer:
                     continue
                 self._fail(self._failed(error, waited_s))
             else:
-                self._tell(on_written)
+                self._tell(partial(on_written, time.monotonic() - began))
                 return
 
     def _fail(self, error: JournalFailed) -> None:

@@ -96,7 +96,7 @@ OUTPUTS = (
     Protection(
         "below nohup a hangup is ignored",
         "batchclient.cli._signals",
-        "_ending_signals",
+        "ending_signals",
         "signal.getsignal(hangup) is not signal.SIG_IGN",
         "True",
         "tests/cli/test_map_output.py::test_a_hangup_keeps_what_is_finished_and_below_nohup_is_nothing",

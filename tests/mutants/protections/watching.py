@@ -7,6 +7,8 @@ __all__ = ["WATCHING"]
 _SIMULATION = "tests/simulation/test_seeds.py::test_nothing_is_lost_and_nothing_doubled"
 _HISTOGRAMS = "tests/unit/test_histograms.py::"
 _PAGES = "tests/integrations/test_prometheus.py::"
+_QUERIES = "tests/prometheus/test_queries.py::"
+_COMMANDS = "tests/prometheus/test_commands.py::"
 
 WATCHING = (
     Protection(
@@ -96,5 +98,45 @@ WATCHING = (
         "self._server.socket.close()",
         "pass",
         f"{_PAGES}test_a_fork_starts_the_counts_anew_and_leaves_the_port_alone",
+    ),
+    Protection(
+        "a query names what a server's page has",
+        "batchclient._metrics.server_names",
+        "SERVERS",
+        '"vllm:kv_cache_usage_perc"',
+        '"vllm:gpu_cache_usage_perc"',
+        f"{_QUERIES}test_every_query_names_what_a_page_has",
+    ),
+    Protection(
+        "a query sums by labels that its metric has",
+        "batchclient._metrics.queries",
+        "_PANELS",
+        '"sum by (direction) (rate(batchclient_tokens_total[5m]))"',
+        '"sum by (kind) (rate(batchclient_tokens_total[5m]))"',
+        f"{_QUERIES}test_every_query_asks_for_labels_that_its_metrics_have",
+    ),
+    Protection(
+        "a server that lacks a metric lacks its panel",
+        "batchclient._metrics.queries",
+        "named",
+        "set(template.get_identifiers()) <= roles.keys()",
+        "template",
+        f"{_COMMANDS}test_a_server_that_lacks_a_metric_lacks_its_panel",
+    ),
+    Protection(
+        "a dashboard has no data source of its own",
+        "batchclient._metrics.dashboard",
+        "_SOURCE",
+        '"${datasource}"',
+        '"prometheus"',
+        f"{_COMMANDS}test_a_dashboard_asks_the_data_source_that_its_reader_chooses",
+    ),
+    Protection(
+        "a metric keeps its name",
+        "batchclient._metrics.registry",
+        "METRICS",
+        '"adjustments_total"',
+        '"changes_total"',
+        "tests/prometheus/test_names.py::test_no_metric_loses_its_name_its_type_or_a_label",
     ),
 )

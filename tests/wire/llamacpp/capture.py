@@ -35,6 +35,7 @@ def chat(**fields: Any) -> Case:
 
 
 CASES = {
+    "metrics_idle": get("/metrics"),
     "plain_single": completion("def f("),
     "plain_list": completion(WORDS),
     "plain_list_of_one": completion(["def f("]),
@@ -134,7 +135,7 @@ def main() -> None:
     names = sys.argv[1:]
     folder = Path(__file__).parent
     with LlamaServer() as server:
-        capture(folder, server.base_url, CASES, names, pages=("metrics",))
+        capture(folder, server.base_url, CASES, names, pages=("metrics", "metrics_idle"))
     with LlamaServer(("--api-key", "k1")) as server:
         capture(folder, server.base_url, KEY, names)
     with LlamaServer(("--embeddings", "--pooling", "mean")) as server:

@@ -113,6 +113,11 @@ class Group:
                 first = bucket[0]
         return first
 
+    def first(self) -> Request | None:
+        """The same request; nothing is changed, so dead requests before it are passed each time."""
+        firsts = [next((one for one in bucket if one.state is _QUEUED), None) for bucket in self._buckets.values()]
+        return min((one for one in firsts if one is not None), key=lambda one: one.seq, default=None)
+
     def rank(self) -> tuple[float, int] | None:
         """The group's place: rank and number of its first request; ``None`` if it is empty."""
         first = self.oldest()
@@ -202,6 +207,10 @@ class _AgedGroup(Group):
         while arrivals and arrivals[0].group is not self:
             arrivals.popleft()
         return arrivals[0] if arrivals else None
+
+    def first(self) -> Request | None:
+        """The same request; nothing is changed."""
+        return next(iter(self), None)
 
     def take_newest(self, count: int) -> list[Request]:
         """Remove and return up to ``count`` requests, the last come first."""

@@ -184,6 +184,25 @@ class Queue:
         groups = {id(group): group for _, _, _, group in entries}
         return sorted((request for group in groups.values() for request in group), key=lambda request: request.seq)
 
+    def arrivals(self) -> dict[Lane, float]:
+        """When the oldest queued call of each lane was made, for lanes that have one.
+
+        Nothing is changed. Under ``fcfs`` the first entry usually tells; else each group is asked.
+        """
+        oldest: dict[Lane, float] = {}
+        for lane, heap in self._heaps.items():
+            if not heap.entries:
+                continue
+            _, seq, ticket, group = heap.entries[0]
+            first = group.first() if group.ticket == ticket and not self._ranked else None
+            if first is None or first.seq != seq:
+                groups = {id(entry[3]): entry[3] for entry in heap.entries}
+                firsts = [one for group in groups.values() if (one := group.first()) is not None]
+                first = min(firsts, key=lambda one: one.seq, default=None)
+            if first is not None:
+                oldest[lane] = first.queued_at
+        return oldest
+
     def _open(self, request: Request) -> Group:
         """Begin the group of a shape."""
         shape, order = request.shape.mixed or request.shape, self._order

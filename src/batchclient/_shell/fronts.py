@@ -1,0 +1,55 @@
+"""The core as the runner sees it: the scheduler, or a front with the same methods."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from batchclient._core.messages import Batch, Command, Event
+from batchclient._core.statistics import Statistics
+
+__all__ = ["Core", "Tracing"]
+
+
+class Core(Protocol):
+    """Decides; see ``batchclient._core.scheduler``."""
+
+    @property
+    def statistics(self) -> Callable[[], Statistics]:
+        """Return a snapshot."""
+        ...
+
+    @property
+    def next_deadline(self) -> Callable[[], float | None]:
+        """When to call ``handle(Woke(), …)`` next; ``None``: not before another event."""
+        ...
+
+    @property
+    def idle(self) -> bool:
+        """Whether no call and no batch is left."""
+        ...
+
+    @property
+    def total_limit(self) -> int:
+        """Sequences that may be in flight at all endpoints together."""
+        ...
+
+    def handle(self, event: Event, now: float) -> None:
+        """Take in an event."""
+        ...
+
+    def commands(self) -> list[Command]:
+        """Return the pending commands, in order, and forget them."""
+        ...
+
+
+class Tracing(Protocol):
+    """A front that makes spans; beside the core's methods it has these."""
+
+    def around(self, send: Callable[[Batch], Awaitable[None]]) -> Callable[[Batch], Awaitable[None]]:
+        """Return the sending of a batch, in a task of its own, under the request's span."""
+        ...
+
+    async def aclose(self) -> None:
+        """End the spans that are left."""
+        ...

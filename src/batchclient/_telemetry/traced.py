@@ -1,0 +1,416 @@
+"""The core with spans: a front that says when the span of a call or of a request begins and ends.
+
+A front for the scheduler with the same methods, present only where asked for: a client without
+telemetry has none, and pays nothing.
+
+Rules:
+- A call has one span, from ``Submitted`` to its ``Resolve``, ``Reject`` or ``Cancelled``. The calls
+  that share a generation have a span each.
+- A request has one span, from ``SendBatch`` to its end, if any of its calls has a span that is
+  seen. A request with one call is a child of the call's span. A request with several has a trace of
+  its own. Either has a link to each of its calls; each call names the request's span.
+- Of a map's rows a share has spans, chosen by the row's number; all rows, under a parent that
+  records.
+- Times are the scheduler's, as in its histograms. A span's begin is read from the wall clock; its
+  end is the begin and the scheduler's time between.
+- A fault here, or of a tracer, costs spans and nothing else.
+"""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextvars import Context as Variables
+from functools import partial
+from time import time_ns
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+import anyio
+from opentelemetry.context import Context
+from opentelemetry.trace import INVALID_SPAN
+
+from batchclient._core.messages import (
+    Answered,
+    Batch,
+    Cancelled,
+    Command,
+    EndpointAdded,
+    Event,
+    Failed,
+    Reject,
+    Request,
+    RequestState,
+    Resolve,
+    SendBatch,
+    ServerKnown,
+    Shape,
+    Submitted,
+)
+from batchclient._core.single_flight import callers_of
+from batchclient._core.statistics import Statistics
+from batchclient._telemetry import conventions as name
+from batchclient._telemetry.attributes import Attributes, of_address, of_answer, of_batch, of_shape
+from batchclient._telemetry.records import Call, Row, Sent
+from batchclient._telemetry.sending import enter
+from batchclient._telemetry.spans import Spans, holding, parent_of
+from batchclient.errors import CallAborted
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+    from batchclient._shell.fronts import Core
+    from batchclient._telemetry.ending import End
+    from batchclient.errors import BatchClientError
+
+__all__ = ["TracedCore"]
+
+_CANCELLED = "cancelled"
+_SHAPES_REMEMBERED = 1024
+_CLOSING_S = 1.0
+"""How long the end of a client waits for its spans to end, seconds."""
+_GOES_ON = frozenset({RequestState.QUEUED, RequestState.BACKING_OFF, RequestState.IN_FLIGHT})
+_GOLDEN, _WHOLE = 0x9E3779B97F4A7C15, 2**64
+"""Multiples of the golden ratio, without their whole parts, lie evenly, whatever the first is."""
+
+
+class TracedCore:
+    """A scheduler, perhaps behind a front of its own, whose calls and requests have spans.
+
+    Args:
+        core: has the same methods.
+        spans: makes spans.
+        names: the endpoints' base URLs as they may be shown.
+        dialect: the name of the given dialect; ``None``: to be found out.
+        trace_rows: the share of a map's rows that have spans, 0 to 1.
+        client_name: a name for the client, in every span.
+        wake_up: calls a function soon in the event loop, from any thread.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        spans: Spans,
+        names: Sequence[str],
+        dialect: str | None,
+        trace_rows: float,
+        client_name: str | None,
+        wake_up: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self._core = core
+        self._handle = core.handle
+        self._take = core.commands
+        self._spans = spans
+        self._start = spans.start
+        self._provider = name.PROVIDERS.get(dialect or "", name.OPENAI)
+        self._providers: dict[int, str] = {}
+        """Of the servers that have been found out."""
+        self._addresses = dict(enumerate(map(of_address, names)))
+        self._of_client: Attributes = {} if client_name is None else {name.CLIENT: client_name}
+        self._trace_below = int(trace_rows * _WHOLE)
+        self._wake_up = wake_up
+        self._shapes: dict[Shape, tuple[str, Attributes]] = {}
+        self._calls: dict[Request, Call | Span] = {}
+        """A bare span is one that nobody sees; the server is told of it."""
+        self._sent: dict[int, Sent] = {}
+        """By the batch's id."""
+        self._caller: Callable[[], Variables | None] = lambda: None
+        """Who has begun the map of the last row."""
+        self._context = Context()
+        self._parent: Span = INVALID_SPAN
+        self._now = 0.0
+        self._answered: Batch | None = None
+        """The batch of the present event, if answers came."""
+        self._over: Batch | None = None
+        """The batch that the present event has ended; its last calls are to be looked at."""
+        self.next_deadline: Callable[[], float | None] = core.next_deadline
+        self.statistics: Callable[[], Statistics] = core.statistics
+
+    def __repr__(self) -> str:
+        return repr(self._core)
+
+    def __del__(self) -> None:
+        # The event loop has ended over its calls, or the client was dropped.
+        self._guarded(self._end_all)
+        self._spans.ending.stop()
+
+    # The scheduler's contract ----------------------------------------------------------------------------------
+
+    def handle(self, event: Event, now: float) -> None:
+        """Take in an event."""
+        kind = type(event)
+        self._now = now
+        if kind is Submitted:
+            if now >= self._spans.rests_until:
+                try:
+                    self._begin(event)  # type: ignore[arg-type]
+                except (Exception, CancelledError) as error:  # spans are no reason for a call to fail
+                    self._say(error)
+            self._handle(event, now)
+            return
+        self._answered = event.batch if kind is Answered else None  # type: ignore[union-attr]
+        self._handle(event, now)
+        watch = _WATCHED.get(kind)
+        if watch is not None:
+            self._guarded(watch, self, event)
+
+    def commands(self) -> list[Command]:
+        """Return the pending commands, in order, and forget them."""
+        commands = self._take()
+        if commands and self._calls:
+            self._guarded(self._watch, commands)
+        if self._over is not None:
+            batch, self._over = self._over, None
+            self._guarded(self._end_request, batch, None)
+        return commands
+
+    @property
+    def idle(self) -> bool:
+        """Whether no call and no batch is left."""
+        return self._core.idle
+
+    @property
+    def total_limit(self) -> int:
+        """The scheduler's total limit."""
+        return self._core.total_limit
+
+    # The shell's side ------------------------------------------------------------------------------------------
+
+    def around(self, send: Callable[[Batch], Awaitable[None]]) -> Callable[[Batch], Awaitable[None]]:
+        """Return the sending of a batch, in a task of its own, under the request's span."""
+
+        async def send_traced(batch: Batch) -> None:
+            sent = self._sent.get(batch.id)
+            if sent is not None:
+                self._guarded(enter, sent.current, sent.outgoing)
+            await send(batch)
+
+        return send_traced
+
+    async def aclose(self) -> None:
+        """End what is left, and wait for the ends, a second at most."""
+        self._guarded(self._end_all)
+        ended = anyio.Event()
+        if self._spans.finish(partial(self._wake_up, ended.set)):
+            with anyio.move_on_after(_CLOSING_S, shield=True):
+                await ended.wait()
+            if not ended.is_set():
+                self._spans.say("a span processor is too slow, and is left with spans to end", "")
+        self._spans.ending.stop()
+
+    def _guarded(self, function: Callable[..., None], *arguments: Any) -> None:
+        try:
+            function(*arguments)
+        except (Exception, CancelledError) as error:  # spans are no reason for a call to fail
+            self._say(error)
+
+    def _say(self, error: BaseException) -> None:
+        self._spans.say("spans were lost", type(error).__name__)
+
+    # Calls -----------------------------------------------------------------------------------------------------
+
+    def _begin(self, event: Submitted) -> None:
+        request = event.request
+        context: Context | None = None
+        row: Row | None = None
+        if event.may_wait:
+            row = request.waiter
+            caller = row.caller
+            if caller is None:
+                return
+            if caller is not self._caller():
+                self._caller, (self._context, self._parent) = ref(caller), parent_of(caller)
+            if row.index * _GOLDEN % _WHOLE >= self._trace_below and not self._parent.is_recording():
+                return
+            context = self._context
+        title, attributes = self._shapes.get(request.shape) or self._describe(request.shape)
+        if row is not None:
+            attributes = {**attributes, name.ROW_ID: row.id}
+        at = time_ns()
+        span = self._start(title, attributes, context, at, self._now)
+        if span is not None:
+            self._calls[request] = Call(span, at) if span.is_recording() else span
+
+    def _describe(self, shape: Shape) -> tuple[str, Attributes]:
+        title, attributes = of_shape(shape)
+        if len(self._shapes) >= _SHAPES_REMEMBERED:
+            self._shapes.clear()
+        self._shapes[shape] = described = title, {**attributes, name.PROVIDER: self._provider, **self._of_client}
+        return described
+
+    def _watch(self, commands: list[Command]) -> None:
+        ends: list[End] = []
+        for command in commands:
+            kind = type(command)
+            if kind is Resolve:
+                self._resolve(command.answers, ends)  # type: ignore[union-attr]
+            elif kind is SendBatch:
+                self._send(command.batch)  # type: ignore[union-attr]
+            elif kind is Reject:
+                self._reject(command.errors, ends)  # type: ignore[union-attr]
+        if ends:
+            self._spans.ending.end(ends)
+
+    def _resolve(self, answers: Iterable[tuple[Request, Any]], ends: list[End]) -> None:
+        batch, now, pop, describe = self._answered, self._now, self._calls.pop, self._spans.describe
+        assert batch is not None, "answers come with a batch"
+        sent = self._sent.get(batch.id)
+        facts = None if sent is None else sent.facts
+        for request, answer in answers:
+            call = pop(request, None)
+            if type(call) is not Call:
+                continue
+            if call.facts is None:
+                # The call has joined a request that was under way.
+                facts = facts or self._facts(batch)
+                call.queue_s = max(0.0, batch.sent_at - request.queued_at)
+            attributes = {**(call.facts or facts or {}), name.QUEUE_S: call.queue_s}
+            of_answer(answer, attributes)
+            describe(call.span, attributes)
+            ends.append((call.span, call.at + int((now - request.queued_at) * 1e9)))
+
+    def _reject(self, errors: Iterable[tuple[Request, BatchClientError]], ends: list[End]) -> None:
+        for request, error in errors:
+            call = self._calls.pop(request, None)
+            if type(call) is Call:
+                attributes = call.without_answer(type(error).__name__, error.attempt)
+                self._spans.describe(call.span, attributes, failed=True)
+                ends.append((call.span, self._end_of(call, request)))
+
+    def _leave(self, event: Cancelled) -> None:
+        """End the span of a call whose caller has gone."""
+        request = event.request
+        call = self._calls.pop(request, None)
+        if type(call) is Call:
+            self._spans.describe(call.span, call.without_answer(_CANCELLED, request.attempts))
+            self._spans.ending.end([(call.span, self._end_of(call, request))])
+
+    def _end_of(self, call: Call, request: Request) -> int:
+        return call.at + max(0, int((self._now - request.queued_at) * 1e9))
+
+    # Requests --------------------------------------------------------------------------------------------------
+
+    def _facts(self, batch: Batch) -> Attributes:
+        """Return the attributes of a request for its calls."""
+        facts = {**of_batch(batch), **self._addresses[batch.endpoint]}
+        if self._providers:
+            facts[name.PROVIDER] = self._providers.get(batch.endpoint, self._provider)
+        return facts
+
+    def _send(self, batch: Batch) -> None:
+        calls = self._calls
+        members: list[tuple[Request, Call]] = []
+        silent: Span | None = None
+        several = len(batch.requests) > 1
+        for request in batch.requests:
+            callers = callers_of(request) if request.carries else (request,)
+            several = several or len(callers) > 1
+            for caller in callers:
+                call = calls.get(caller)
+                if type(call) is Call:
+                    members.append((caller, call))
+                elif call is not None:
+                    silent = call  # type: ignore[assignment]
+        if members:
+            self._send_seen(batch, members, alone=not several)
+        elif silent is not None and not several:
+            # Nobody sees the call; the server is told so.
+            self._sent[batch.id] = Sent(silent, holding(silent))
+
+    def _send_seen(self, batch: Batch, members: list[tuple[Request, Call]], *, alone: bool) -> None:
+        first = members[0][1].span
+        parent = holding(first) if alone else Context()
+        facts = self._facts(batch)
+        span: Span | None = None
+        if self._now >= self._spans.rests_until:
+            links = self._spans.link(call.span for _, call in members)
+            of_request = {key: value for key, value in facts.items() if key != name.PROVIDER}
+            at = time_ns()
+            span = self._start(name.REQUEST_SPAN, {**of_request, **self._of_client}, parent, at, self._now, links)
+        if span is not None:
+            self._sent[batch.id] = Sent(span, parent if alone else holding(span), span, at, facts)
+            if span.is_recording():
+                ids = span.get_span_context()
+                facts[name.SPAN_ID] = f"{ids.span_id:016x}"
+                if not alone:
+                    facts[name.TRACE_ID] = f"{ids.trace_id:032x}"
+        for request, call in members:
+            if call.facts is None:
+                call.queue_s = batch.sent_at - request.queued_at
+            elif call.failed is not None:
+                self._note_next(request, call, call.failed, batch)
+                call.failed = None
+            call.facts = facts
+
+    def _note_next(self, request: Request, call: Call, failed: tuple[int, int, str], batch: Batch) -> None:
+        """Add what became of a call after a failed attempt."""
+        together, endpoint, error = failed
+        at, size = self._end_of(call, request), len(batch.requests)
+        event = name.SPLIT if size < together else name.RETRY
+        self._spans.event(call.span, event, {name.ERROR: error, name.SIZE: size}, at)
+        if batch.endpoint != endpoint:
+            self._spans.event(call.span, name.FAILOVER, self._addresses[batch.endpoint], at)
+
+    def _on_answered(self, event: Answered) -> None:
+        if event.ended:
+            self._over = event.batch
+
+    def _on_failed(self, event: Failed) -> None:
+        batch, kind = event.batch, event.failure.error
+        # An end of the client's own doing is no error.
+        was_left = batch.verdict is None and (batch.aborting or batch.moving or issubclass(kind, CallAborted))
+        error = _CANCELLED if was_left else kind.__name__
+        self._end_request(batch, error)
+        if self._calls:
+            going_on = [request for request in batch.requests if request.state in _GOES_ON]
+            for request in going_on:
+                for caller in callers_of(request):
+                    call = self._calls.get(caller)
+                    if type(call) is Call:
+                        call.failed = (len(going_on), batch.endpoint, error)
+
+    def _end_request(self, batch: Batch, error: str | None) -> None:
+        sent = self._sent.pop(batch.id, None)
+        if sent is not None and sent.span is not None:
+            at = sent.at + max(0, int((self._now - batch.sent_at) * 1e9))
+            if error is not None:
+                self._spans.describe(sent.span, {name.ERROR: error}, failed=error != _CANCELLED)
+            self._spans.ending.end([(sent.span, at)])
+
+    def _end_all(self) -> None:
+        """End the spans of what will never end."""
+        calls, self._calls = self._calls, {}
+        sent, self._sent = self._sent, {}
+        ends: list[End] = []
+        for request, call in calls.items():
+            if type(call) is Call:
+                self._spans.describe(call.span, call.without_answer(_CANCELLED, request.attempts))
+                ends.append((call.span, self._end_of(call, request)))
+        for one in sent.values():
+            if one.span is not None:
+                self._spans.describe(one.span, {name.ERROR: _CANCELLED})
+                ends.append((one.span, time_ns()))
+        if ends:
+            self._spans.ending.end(ends)
+
+    # Servers ---------------------------------------------------------------------------------------------------
+
+    def _on_endpoint_added(self, event: EndpointAdded) -> None:
+        self._addresses[event.endpoint] = of_address(event.name)
+
+    def _on_server_known(self, event: ServerKnown) -> None:
+        known = (event.server or "").partition(" ")[0]
+        self._providers[event.endpoint] = provider = name.PROVIDERS.get(known, name.OPENAI)
+        if provider != self._provider and set(self._providers.values()) == {provider}:
+            # All servers that are known are alike: spans begin with the name from now on.
+            self._provider = provider
+            self._shapes.clear()
+
+
+_WATCHED: dict[type, Callable[[TracedCore, Any], None]] = {
+    Answered: TracedCore._on_answered,
+    Failed: TracedCore._on_failed,
+    Cancelled: TracedCore._leave,
+    EndpointAdded: TracedCore._on_endpoint_added,
+    ServerKnown: TracedCore._on_server_known,
+}

@@ -1,0 +1,98 @@
+"""Two reports side by side: the ratio of each figure of each setting that both have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from batchclient.bench.cell import Cell, Setting
+from batchclient.bench.report import Report
+from batchclient.bench.summary import Comparison, compared, summaries_of
+from batchclient.errors import ConfigError
+
+__all__ = ["FIGURES", "Bound", "Difference", "differences", "workload_differences"]
+
+
+def _latency(share: float) -> Callable[[Cell], float | None]:
+    return lambda cell: cell.times["latency"].percentiles[share] if "latency" in cell.times else None
+
+
+FIGURES: dict[str, Callable[[Cell], float | None]] = {
+    "goodput": lambda cell: cell.goodput,
+    "calls_per_s": lambda cell: cell.calls_per_s,
+    "tokens_per_s": lambda cell: cell.tokens_per_s,
+    "p50": _latency(0.5),
+    "p95": _latency(0.95),
+    "p99": _latency(0.99),
+}
+_BOUND = re.compile(rf"(?P<figure>{'|'.join(FIGURES)})\s*(?P<side>[<>])\s*(?P<ratio>\d+(?:\.\d+)?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A figure of a setting, in the second report as a ratio to the first.
+
+    Args:
+        setting: in both reports.
+        figure: a name of ``FIGURES``.
+        comparison: second to first.
+    """
+
+    setting: Setting
+    figure: str
+    comparison: Comparison
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A ratio that must not be crossed: ``goodput<0.95``, ``p95>1.1``.
+
+        Bound("goodput<0.95").is_broken(difference)
+
+    Args:
+        text: figure, ``<`` or ``>``, ratio.
+
+    Raises:
+        ConfigError: the text has another form.
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        if _BOUND.fullmatch(self.text.strip()) is None:
+            figures = ", ".join(FIGURES)
+            raise ConfigError(f"{self.text!r} is no bound; its form is 'goodput<0.95' or 'p95>1.1', with {figures}")
+
+    def is_broken(self, difference: Difference) -> bool:
+        """Whether the ratio is beyond the bound, and is no noise as far as the repetitions tell."""
+        form = _BOUND.fullmatch(self.text.strip())
+        assert form is not None, "checked when made"
+        comparison, ratio = difference.comparison, float(form["ratio"])
+        beyond = comparison.ratio < ratio if form["side"] == "<" else comparison.ratio > ratio
+        return form["figure"] == difference.figure and beyond and (comparison.is_difference or not comparison.interval)
+
+
+def workload_differences(first: Report, second: Report) -> list[str]:
+    """Return how the workloads differ, one sentence each."""
+    lines = []
+    for part in ("workload", "times"):
+        for name, value in first.about[part].items():
+            other = second.about[part].get(name)
+            if name != "seed" and other != value:
+                lines.append(f"{name.replace('_', ' ')}: {value} and {other}")
+    if [slo.text for slo in first.slos] != [slo.text for slo in second.slos]:
+        lines.append("the objectives differ")
+    return lines
+
+
+def differences(first: Report, second: Report) -> list[Difference]:
+    """Return the ratios, second to first, of every setting that both reports have."""
+    before = {summary.setting: summary for summary in summaries_of(first.cells, first.slos)}
+    found = []
+    for summary in summaries_of(second.cells, second.slos):
+        if (other := before.get(summary.setting)) is not None:
+            for name, read in FIGURES.items():
+                if (comparison := compared(summary, other, read, paired=False)) is not None:
+                    found.append(Difference(summary.setting, name, comparison))
+    return found

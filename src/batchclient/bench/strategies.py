@@ -1,0 +1,273 @@
+"""The clients that are compared: this one in several settings, and ``AsyncOpenAI``.
+
+``adaptive``: this client as it is. ``fixed``: the same with a fixed limit. ``lists``: plain lists
+of a given size under a fixed limit. ``streamed``: the same lists, streamed. ``singles``: every call
+by itself under a fixed limit. ``async-openai``: that client without retries, behind a semaphore
+where there is a limit.
+
+Rules:
+- Each cell has a client of its own, closed at its end, so that no cell learns from another.
+- The calls go the way of a user's: ``complete``, ``chat``, ``embed``. When a call was sent is read
+  from the scheduler's commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from batchclient._core.messages import Adjustment
+from batchclient._core.requests import Batch, Request
+from batchclient._core.scheduler import Scheduler
+from batchclient.bench.calls import NOT_YET, Calls
+from batchclient.bench.cell import Setting
+from batchclient.bench.generator import Call
+from batchclient.bench.workload import Workload
+from batchclient.client import InnerClient
+from batchclient.errors import BatchClientError
+from batchclient.options import Batching, Http
+from batchclient.transport import Transport
+
+if TYPE_CHECKING:
+    from batchclient._core.statistics import Statistics
+
+__all__ = ["LISTS", "RIVAL", "STRATEGIES", "Opened", "Target", "callers_of", "has_first_tokens", "open_strategy"]
+
+STRATEGIES = ("adaptive", "fixed", "lists", "streamed", "singles", "async-openai")
+RIVAL = "async-openai"
+LISTS = ("lists", "streamed")
+"""The strategies that have a size."""
+_ANY_LENGTH = 1 << 30
+_HELD_S = 0.5
+_HTTP = Http(read_timeout_s=3600.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The server that is measured.
+
+    Args:
+        base_url, model, api_key, headers: as for ``BatchClient``; the model is named.
+        fields: sent with every call, such as ``ignore_eos``.
+        transport: in place of HTTP, as for ``BatchClient``.
+    """
+
+    base_url: str
+    model: str
+    api_key: str | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    transport: Callable[[str, Mapping[str, str]], Transport] | None = field(default=None, repr=False)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments for a client."""
+        return {
+            "base_url": self.base_url,
+            "model": self.model,
+            "api_key": self.api_key,
+            "headers": dict(self.headers),
+            "transport": self.transport,
+        }
+
+
+@dataclass(slots=True)
+class Opened:
+    """A strategy's client, ready for calls.
+
+    Args:
+        call: makes a call.
+        list_sizes: how many requests have carried how many prompts so far.
+        limit_changes: the changes of the limit: seconds on the loop's clock, and the limit from
+            then on. Before the first change stands the limit at the opening.
+    """
+
+    call: Call
+    list_sizes: Callable[[], dict[int, int]]
+    limit_changes: list[tuple[float, int]] = field(default_factory=list)
+
+
+def has_first_tokens(strategy: str, call: str) -> bool:
+    """Whether a strategy's answers tell when their first token came."""
+    return call != "embed" and strategy in ("adaptive", "fixed", "streamed", "singles")
+
+
+@asynccontextmanager
+async def open_strategy(setting: Setting, target: Target, workload: Workload) -> AsyncGenerator[Opened]:
+    """Make the client of a cell, and close it at the end.
+
+    Args:
+        setting: of the cell.
+        target: the server.
+        workload: the calls.
+
+    Raises:
+        ConfigError: an argument is wrong.
+        ImportError: the strategy needs a package that is missing.
+    """
+    if setting.strategy == RIVAL:
+        async with _open_rival(setting, target, workload) as opened:
+            yield opened
+        return
+    changes: list[tuple[float, int]] = []
+    client = _MeasuredClient(setting.strategy, _arguments(setting, target), changes)
+    try:
+        yield Opened(client.caller(workload, target.fields), client.list_sizes, changes)
+    finally:
+        client.abort()
+        await client.aclose()
+
+
+def _arguments(setting: Setting, target: Target) -> dict[str, Any]:
+    arguments = target.arguments()
+    if setting.strategy == "adaptive":
+        return arguments
+    if setting.concurrency is not None:
+        arguments["limit"] = setting.concurrency
+    if setting.strategy == "singles":
+        arguments["batching"] = Batching(max_size=1)
+    elif setting.strategy in LISTS:
+        # Lists of this size are what is to be measured, also of long answers. Permits come free one
+        # by one where replies are streamed: they are held until a list can go.
+        ratio = 1.0 if setting.concurrency is None or setting.size is None else setting.size / setting.concurrency
+        arguments["batching"] = Batching(
+            max_size=setting.size, alone_above_tokens=_ANY_LENGTH, refill_ratio=min(1.0, ratio), refill_s=_HELD_S
+        )
+    return arguments
+
+
+def callers_of(setting: Setting) -> int:
+    """Return the callers of a closed load.
+
+    A list forms where as many calls wait behind those in flight.
+    """
+    assert setting.concurrency is not None
+    return setting.concurrency + (setting.size or 0 if setting.strategy in LISTS else 0)
+
+
+class _MeasuredClient(InnerClient):
+    """A client that notes when each call was sent."""
+
+    def __init__(self, strategy: str, arguments: Mapping[str, Any], changes: list[tuple[float, int]]) -> None:
+        opened_at = asyncio.get_running_loop().time()
+
+        def note(adjustment: Adjustment) -> None:
+            if adjustment.setting == "limit":
+                if not changes:
+                    changes.append((opened_at, adjustment.old))
+                changes.append((asyncio.get_running_loop().time(), adjustment.new))
+
+        super().__init__(**arguments, http=_HTTP, on_adjustment=note)
+        self._strategy = strategy
+        self._present: tuple[Calls, int] | None = None
+        """The call that is being made, until it is a request."""
+        self._under_way: dict[Request, tuple[Calls, int]] = {}
+
+    def list_sizes(self) -> dict[int, int]:
+        statistics: Statistics = self.statistics()
+        return dict(statistics.list_sizes)
+
+    def caller(self, workload: Workload, fields: Mapping[str, Any]) -> Call:
+        """Return what makes a call of the workload."""
+        loop = asyncio.get_running_loop()
+        params = {**fields} if workload.call == "embed" else {"max_tokens": workload.output_tokens, **fields}
+        make: Any = {"complete": self.complete, "chat": self.chat, "embed": self.embed}[workload.call]
+        is_chat = workload.call == "chat"
+        tells_first = has_first_tokens(self._strategy, workload.call)
+
+        async def call(prompt: str, calls: Calls, place: int) -> None:
+            item: Any = [{"role": "user", "content": prompt}] if is_chat else prompt
+            self._present = calls, place
+            try:
+                answer = await make(item, **params)
+            except BatchClientError as error:
+                calls.failed(place, loop.time(), error)
+                return
+            first_s = answer.time_to_first_token_s
+            if tells_first and first_s is not None:
+                calls.first[place] += first_s
+            else:
+                calls.first[place] = NOT_YET
+            usage = answer.usage
+            prompt_tokens, output_tokens = (0, 0) if usage is None else (usage.prompt_tokens, usage.completion_tokens)
+            calls.answered(place, loop.time(), prompt_tokens, output_tokens)
+
+        return call
+
+    def _begin(self, *arguments: Any) -> Request | None:
+        request = super()._begin(*arguments)
+        present, self._present = self._present, None
+        if request is not None and present is not None:
+            self._under_way[request] = present
+        return request
+
+    def _make_core(self) -> Scheduler:
+        settings = self._settings.scheduler(self._dialects.at_first, self._callbacks)
+        settings = replace(settings, streams_lists=self._strategy != "lists")
+        names = [url for url, _ in self._endpoints]
+        pages = self._connections.pages
+        return _NotingScheduler(self._sent, settings, [self._make_limit() for _ in names], names, pages)
+
+    def _sent(self, batch: Batch) -> None:
+        for request in batch.requests:
+            # A call that was sent before is not queued any more.
+            known = self._under_way.pop(request, None)
+            if known is not None:
+                calls, place = known
+                calls.sent[place] = calls.first[place] = batch.sent_at
+
+
+class _NotingScheduler(Scheduler):
+    """A scheduler that tells of the batches that it sends."""
+
+    def __init__(self, note: Callable[[Batch], None], *arguments: Any) -> None:
+        self._note = note
+        super().__init__(*arguments)
+
+    def _send(self, batch: Batch) -> None:
+        self._note(batch)
+        super()._send(batch)
+
+
+@asynccontextmanager
+async def _open_rival(setting: Setting, target: Target, workload: Workload) -> AsyncGenerator[Opened]:
+    import openai
+
+    loop = asyncio.get_running_loop()
+    free = asyncio.Semaphore(setting.concurrency or _ANY_LENGTH)
+    sent = 0
+    client = openai.AsyncOpenAI(
+        base_url=target.base_url,
+        api_key=target.api_key or "none",
+        default_headers=dict(target.headers),
+        max_retries=0,
+        timeout=3600,
+    )
+    length: dict[str, Any] = {} if workload.call == "embed" else {"max_tokens": workload.output_tokens}
+    shared: dict[str, Any] = {"model": target.model, **length, "extra_body": dict(target.fields)}
+
+    async def ask(prompt: str) -> Any:
+        if workload.call == "chat":
+            return await client.chat.completions.create(messages=[{"role": "user", "content": prompt}], **shared)
+        if workload.call == "embed":
+            return await client.embeddings.create(input=prompt, **shared)
+        return await client.completions.create(prompt=prompt, **shared)
+
+    async def call(prompt: str, calls: Calls, place: int) -> None:
+        nonlocal sent
+        async with free:
+            calls.sent[place] = loop.time()
+            sent += 1
+            try:
+                answer = await ask(prompt)
+            except openai.OpenAIError as error:
+                calls.failed(place, loop.time(), error)
+                return
+        usage = answer.usage
+        output_tokens = 0 if usage is None else getattr(usage, "completion_tokens", 0)
+        calls.answered(place, loop.time(), 0 if usage is None else usage.prompt_tokens, output_tokens)
+
+    async with client:
+        yield Opened(call, lambda: {1: sent} if sent else {})

@@ -1,0 +1,97 @@
+"""The cells of a sweep, interleaved and repeated.
+
+Rules:
+- Every setting is measured once in a repetition. The order is drawn for the first repetition and
+  turned round for the second, drawn anew for the third, and so on. So what changes slowly, such as
+  a machine's speed, favours none of two settings each time.
+- The budget is kept within one cell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Sequence
+
+from batchclient.bench.cell import Cell, Setting
+from batchclient.bench.session import BenchFailed, Session, failure_of
+from batchclient.bench.strategies import LISTS, STRATEGIES
+from batchclient.errors import ConfigError
+
+__all__ = ["cells", "order_of", "settings_of"]
+
+
+def settings_of(
+    strategies: Sequence[str],
+    *,
+    concurrency: Sequence[int] = (),
+    sizes: Sequence[int] = (32,),
+    rates: Sequence[float] = (),
+) -> list[Setting]:
+    """Return the settings of a sweep: all strategies under all loads, lists in all sizes.
+
+    Args:
+        strategies: names of ``STRATEGIES``.
+        concurrency: callers of closed loads; with ``rates`` one number at most, the limit.
+        sizes: of lists.
+        rates: of open loads, calls per second.
+
+    Raises:
+        ConfigError: a strategy is unknown, or there is no load.
+    """
+    for strategy in strategies:
+        if strategy not in STRATEGIES:
+            raise ConfigError(f"strategies: no {strategy!r}; there are: {', '.join(STRATEGIES)}", field="strategies")
+    if not (concurrency or rates):
+        raise ConfigError("concurrency or rates: a load is needed", field="concurrency")
+    if rates and len(concurrency) > 1:
+        raise ConfigError("concurrency: one limit at most beside rates", field="concurrency")
+    limit = concurrency[0] if rates and concurrency else None
+    loads: list[tuple[int | None, float | None]] = (
+        [(limit, rate) for rate in rates] if rates else [(each, None) for each in concurrency]
+    )
+    return [
+        Setting(strategy, size, each, rate)
+        for strategy in strategies
+        for each, rate in loads
+        for size in (sizes if strategy in LISTS else (None,))
+        # A list longer than the limit cannot be sent at once.
+        if size is None or each is None or size <= each
+    ]
+
+
+def order_of(settings: Sequence[Setting], seed: int, repetition: int) -> list[Setting]:
+    """Return the order of a repetition."""
+    order = list(settings)
+    random.Random(f"{seed}/order/{repetition // 2}").shuffle(order)  # noqa: S311
+    return order[::-1] if repetition % 2 else order
+
+
+async def cells(
+    session: Session, settings: Sequence[Setting], *, repeat: int = 3, budget_s: float | None = None
+) -> AsyncGenerator[Cell]:
+    """Measure settings, and yield each cell when it is done.
+
+    Args:
+        session: the server.
+        settings: to be measured.
+        repeat: repetitions.
+        budget_s: no cell is begun that would end later, seconds; ``None``: all are measured.
+
+    Raises:
+        BenchFailed: no call of the first cell was answered.
+    """
+    loop = asyncio.get_running_loop()
+    began, longest = loop.time(), session.times.warm_up_s + session.times.window_s
+    is_first = True
+    for repetition in range(repeat):
+        for setting in order_of(settings, session.seed, repetition):
+            started = loop.time()
+            if budget_s is not None and not is_first and started - began + longest > budget_s:
+                return
+            cell = await session.cell(setting, repetition)
+            if is_first and (failure := failure_of(cell)) is not None:
+                raise BenchFailed(f"no call was answered: {failure}")
+            is_first = False
+            longest = max(longest, loop.time() - started)
+            yield cell

@@ -1,0 +1,177 @@
+"""A measurement of the command line: its run, its lines, its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import typer
+from rich.console import Console
+
+from batchclient.bench.answer import lines_of_search, lines_of_sweep
+from batchclient.bench.arrivals import Poisson
+from batchclient.bench.calls import Calls
+from batchclient.bench.cell import Cell, Setting
+from batchclient.bench.find import Recommendation, find_in
+from batchclient.bench.generator import Times, generate
+from batchclient.bench.report import report_of
+from batchclient.bench.session import BenchFailed, Session, begin
+from batchclient.bench.slo import shown_s
+from batchclient.bench.summary import summaries_of
+from batchclient.bench.sweep import cells
+from batchclient.bench.workload import Workload
+from batchclient.cli._bench_options import Question
+from batchclient.cli._bench_outputs import Outputs
+from batchclient.cli._bench_table import table_of
+from batchclient.cli._refusal import Refusal, in_options, refusal_of
+from batchclient.cli._servers import KEY_HINT, ServerOptions
+from batchclient.cli._signals import stopped_by_signals
+from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError, ConnectFailed
+from batchclient.jobs.statuses import Status, of_signal
+
+__all__ = ["measure"]
+
+_SELF_TEST_ABOVE = 400.0
+_SELF_TEST = Times(0.5, 1.5, 1.0)
+_LATE_S = 0.005
+
+
+@dataclass(slots=True)
+class _Measured:
+    """What a run has so far."""
+
+    cells: list[Cell] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    recommendation: Recommendation | None = None
+    session: Session | None = None
+    complete: bool = False
+
+
+def measure(server: ServerOptions, workload: Workload, question: Question, outputs: Outputs) -> int:
+    """Measure, say what was found, write the reports; return the exit status.
+
+    Args:
+        server: its URL, model and key.
+        workload: the calls.
+        question: what is measured.
+        outputs: where the reports go.
+
+    Raises:
+        Refusal: an argument is wrong, or a package is missing.
+    """
+    started, done = datetime.now(UTC), _Measured()
+    work = _work(server, workload, question, outputs, done)
+    try:
+        with stopped_by_signals() as stopped:
+            asyncio.run(stopped.run(work))
+    except BenchFailed as error:
+        typer.echo(f"Error: {in_options(error.message)}", err=True)
+        return Status.FAILED
+    except ConfigError as error:
+        raise refusal_of(error, variables=server.variables) from None
+    except ImportError as error:
+        raise Refusal(f"--strategies: {error}") from None
+    except BatchClientError as error:
+        hint = KEY_HINT if isinstance(error, AuthenticationFailed) and not server.has_key else ""
+        typer.echo(f"Error: the first call failed: {type(error).__name__}: {in_options(str(error))}{hint}", err=True)
+        return Status.NO_SERVER if isinstance(error, ConnectFailed) else Status.FAILED
+    if done.session is None or not done.cells:
+        return of_signal(stopped.signal) if stopped.signal else Status.FAILED
+    if not done.complete and not done.lines:
+        done.lines = [f"incomplete: ended after {len(done.cells)} measurements"]
+        done.lines += lines_of_sweep(done.cells, question.slos) if question.find is None else []
+    if question.find is None:
+        Console(stderr=True).print(table_of(summaries_of(done.cells, question.slos), question.slos))
+    for line in done.lines:
+        typer.echo(line)
+    outputs.write(
+        report_of(
+            done.session,
+            done.cells,
+            started,
+            recommendation=done.recommendation,
+            lines=done.lines,
+            complete=done.complete,
+        )
+    )
+    return of_signal(stopped.signal) if stopped.signal else Status.OK
+
+
+async def _work(
+    server: ServerOptions, workload: Workload, question: Question, outputs: Outputs, done: _Measured
+) -> None:
+    arguments, times, budget_s = dict(server.arguments), question.times, question.budget_s
+    await _test_self(question.settings)
+    done.session = session = await begin(
+        arguments.pop("base_url")[0],
+        workload,
+        times,
+        question.slos,
+        seed=workload.seed,
+        burstiness=question.burstiness,
+        **arguments,
+    )
+    session.on_window = outputs.note
+    planned = len(question.settings) * question.repeat
+    name = session.server or "an unknown server"
+    typer.echo(f"{name}, model {session.target.model}", err=True)
+    if not session.target.fields and workload.call != "embed":
+        typer.echo("the server takes no ignore_eos: answers may end before --output-tokens", err=True)
+    if planned:
+        seconds = planned * (times.warm_up_s + times.window_s)
+        within = "" if budget_s is None or budget_s > seconds else f", within {budget_s:,.0f} s"
+        typer.echo(f"{planned} measurements, {seconds:,.0f} s at least{within}", err=True)
+
+    def note(cell: Cell) -> None:
+        done.cells.append(cell)
+        of = f"/{planned}" if planned else ""
+        typer.echo(f"[{len(done.cells)}{of}] {_line(cell)}", err=True)
+
+    if question.find is not None:
+        result = await find_in(session, question.find, budget_s=budget_s, on_cell=note)
+        done.recommendation, done.complete = result.recommended, result.complete
+        done.lines = lines_of_search(result, question.slos, question.find)
+        best = [cell for cell in result.cells if result.found and _value(cell) == result.found.value]
+    else:
+        async for cell in cells(session, question.settings, repeat=question.repeat, budget_s=budget_s):
+            note(cell)
+        done.complete = len(done.cells) == planned
+        done.lines = lines_of_sweep(done.cells, question.slos)
+        best = sorted(done.cells, key=lambda cell: cell.goodput)[-1:]
+    if best and (price := outputs.price_of(best[-1])) is not None:
+        done.lines.append(price)
+
+
+def _value(cell: Cell) -> float:
+    return cell.setting.rate if cell.setting.rate is not None else float(cell.setting.concurrency or 0)
+
+
+def _line(cell: Cell) -> str:
+    failed = sum(cell.failed.values())
+    told = [f"{cell.calls_per_s:,.3g} calls/s"]
+    if "latency" in cell.times:
+        told.append(f"p95 {shown_s(cell.times['latency'].percentiles[0.95])}")
+    if failed:
+        told.append(f"{failed:,} failed ({', '.join(sorted(cell.failed))})")
+    if cell.unanswered:
+        told.append(f"{cell.unanswered:,} not answered in time")
+    told += cell.marks
+    return f"{cell.setting}: {', '.join(told)}"
+
+
+async def _test_self(settings: Sequence[Setting]) -> None:
+    """Say which rates this machine cannot make, before they are measured."""
+    fastest = max((setting.rate or 0.0 for setting in settings), default=0.0)
+    if fastest <= _SELF_TEST_ABOVE:
+        return
+    loop = asyncio.get_running_loop()
+
+    async def nothing(_prompt: str, calls: Calls, place: int) -> None:
+        calls.answered(place, loop.time(), 0, 0)
+
+    window = await generate(nothing, Poisson(fastest), iter(lambda: "", None), _SELF_TEST, 0)
+    late = sorted(begun - due for begun, due in zip(window.calls.begun, window.calls.scheduled, strict=True))
+    if late and (slow := late[int(len(late) * 0.99)]) > _LATE_S:
+        typer.echo(f"this machine makes {fastest:g} calls/s {shown_s(slow)} late (p99), without a client", err=True)

@@ -1,0 +1,123 @@
+"""``batchclient doctor``: what a server is, and the faults that make it slow for bulk work.
+
+Rules:
+- The diagnosis goes to stdout, faults too; only a wrong command is told on stderr.
+- The status is 0 where nothing is to mend, 1 where something could be better, 5 where calls fail.
+- Neither the key nor the query of the URL is shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from batchclient._client.connections import shown
+from batchclient._doctor.diagnosis import Diagnosis, diagnose
+from batchclient._doctor.facts import Weight
+from batchclient._doctor.faults import unheeded_proxy
+from batchclient._doctor.machine import core_share
+from batchclient._doctor.visit import Patient, visit
+from batchclient._shell.addresses import check_url
+from batchclient.cli._progress import say
+from batchclient.cli._refusal import Refusal, headers_from, refusal_of
+from batchclient.cli._servers import server_options
+from batchclient.client import InnerClient
+from batchclient.errors import ConfigError
+from batchclient.jobs.statuses import Status
+
+__all__ = ["doctor"]
+
+_WORDS = {Weight.BROKEN: "broken", Weight.COSTLY: "costly", Weight.MINOR: "minor"}
+
+
+def doctor(
+    *,
+    url: Annotated[str, typer.Argument(metavar="URL", help="The server's root with its /v1.")],
+    model: Annotated[
+        str | None, typer.Option(help="The model to try. Default: BATCHCLIENT_MODEL, or the server's only model.")
+    ] = None,
+    api_key: Annotated[str | None, typer.Option(help="Sent as a bearer token. Default: BATCHCLIENT_API_KEY.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(help="A header of every request, as 'Name: value'; repeatable.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=1, max=3600, help="Seconds for each of the small requests.")] = 60.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Write the diagnosis as JSON.")] = False,
+) -> None:
+    """Say what a server is and what is wrong with it for bulk work.
+
+    The server gets GETs for its pages, and three small requests at most.
+    """
+    try:
+        options = server_options([url], model, api_key, headers_from(header or []))
+        diagnosis = asyncio.run(_examine(options.arguments, has_key=options.has_key, timeout_s=timeout))
+    except ConfigError as error:
+        message = str(refusal_of(error, variables=options.variables)).replace("--base-url", "URL")
+        _refuse(message)
+    except Refusal as refusal:
+        _refuse(str(refusal))
+    typer.echo(json.dumps(diagnosis.as_json(), indent=2, ensure_ascii=False) if as_json else _text_of(diagnosis))
+    raise typer.Exit(_status_of(diagnosis))
+
+
+def _refuse(message: str) -> NoReturn:
+    say(f"Error: {message}")
+    raise typer.Exit(Status.USAGE)
+
+
+async def _examine(arguments: Mapping[str, Any], *, has_key: bool, timeout_s: float) -> Diagnosis:
+    """Visit the server.
+
+    Raises:
+        ConfigError: an argument is wrong.
+    """
+    # Checks the arguments; a wrong URL may be a key, and must not be shown.
+    client = InnerClient(**arguments)
+    url = check_url(arguments["base_url"][0])
+    connections = client._connections
+    # Before the visit: the spin is no work of the visit's.
+    share = core_share()
+    transport = connections.for_detection(url)
+    try:
+        patient = Patient(
+            url,
+            shown(url),
+            transport,
+            arguments["model"],
+            connections.secrets,
+            has_key=has_key,
+            timeout_s=timeout_s,
+            proxy=unheeded_proxy(url),
+        )
+        facts = await visit(patient)
+    finally:
+        await transport.aclose()
+        await client.aclose()
+    return diagnose(replace(facts, core_share=share))
+
+
+def _text_of(diagnosis: Diagnosis) -> str:
+    lines = [f"{diagnosis.facts.url}: {diagnosis.about()}"]
+    for finding in diagnosis.findings:
+        lines += [
+            "",
+            f"{_WORDS[finding.weight]}: {finding.sentence}",
+            f"  change: {finding.setting}",
+            f"  seen: {finding.seen}",
+        ]
+    if not diagnosis.findings:
+        lines += ["", "nothing to mend"]
+    if diagnosis.unknown:
+        lines += ["", "not known:", *(f"  {question}" for question in diagnosis.unknown)]
+    # Names and messages are the server's: none may steer a terminal.
+    return "\n".join("".join(each if each.isprintable() else "?" for each in line) for line in lines)
+
+
+def _status_of(diagnosis: Diagnosis) -> Status:
+    if not diagnosis.works:
+        return Status.NO_SERVER
+    return Status.FAILED if diagnosis.findings else Status.OK

@@ -1,0 +1,366 @@
+"""One cell: what is counted, from where times run, what is marked."""
+
+import asyncio
+import math
+from dataclasses import replace
+
+import pytest
+
+from batchclient.bench import Closed, Poisson, Setting, Slo, Times
+from batchclient.bench.cell import BUSY, CACHED, LATE, OTHERS, cell_of
+from batchclient.bench.generator import generate
+from batchclient.simulator.server import SimulatedServer
+
+TIMES = Times(warm_up_s=1.0, window_s=4.0, grace_s=3.0)
+
+
+def answering(seconds, loop=asyncio.get_running_loop):
+    """A client of its own: each call takes so long; a function of its number is possible."""
+
+    async def call(prompt, calls, place):
+        calls.sent[place] = loop().time()
+        await asyncio.sleep(seconds(place) if callable(seconds) else seconds)
+        calls.answered(place, loop().time(), 10, 5)
+
+    return call
+
+
+async def cell(call, load, times=TIMES, setting=None, slos=(), **options):
+    window = await generate(call, load, map(str, iter(int, 1)), times, 3, lambda: 0.0)
+    return cell_of(setting or Setting("fixed", concurrency=1), 0, window, slos, **options)
+
+
+STRATEGIES = [
+    Setting("adaptive", concurrency=16),
+    Setting("fixed", concurrency=16),
+    Setting("lists", 8, 16),
+    Setting("streamed", 8, 16),
+    Setting("singles", concurrency=16),
+    Setting("adaptive", rate=40.0),
+]
+
+
+@pytest.mark.parametrize("setting", STRATEGIES, ids=str)
+def test_every_scheduled_call_is_accounted_for(virtually, session, setting):
+    async def run():
+        server = SimulatedServer("gpu", faults=["status=500,rate=0.1"])
+        return await (await session(server=server)).cell(setting)
+
+    measured = virtually(run())
+    assert measured.scheduled == measured.answered + sum(measured.failed.values()) + measured.unanswered
+    assert measured.answered > 30
+
+
+@pytest.mark.parametrize("setting", STRATEGIES, ids=str)
+def test_a_latency_has_its_parts(virtually, session, setting):
+    windows = []
+
+    async def run():
+        begun = await session()
+        begun.on_window = lambda setting, repetition, window: windows.append(window)
+        return await begun.cell(setting)
+
+    measured = virtually(run())
+    calls = windows[0].calls
+    for place, outcome in enumerate(calls.outcomes):
+        if outcome == 1:
+            assert calls.scheduled[place] <= calls.begun[place] <= calls.sent[place] < calls.ended[place]
+    assert measured.times["late"].max == 0
+    assert ("ttft" in measured.times) or setting.strategy == "lists"
+
+
+def test_lists_are_of_the_size_that_was_asked_for(virtually, session):
+    async def run():
+        begun = await session(times=Times(0.3, 0.7, 10))
+        plain = await begun.cell(Setting("lists", 16, 64))
+        streamed = await begun.cell(Setting("streamed", 16, 64))
+        single = await begun.cell(Setting("singles", concurrency=64))
+        return plain, streamed, single
+
+    plain, streamed, single = virtually(run())
+    for measured in (plain, streamed):
+        prompts = sum(size * count for size, count in measured.list_sizes.items())
+        assert prompts / sum(measured.list_sizes.values()) > 10
+        assert max(measured.list_sizes) <= 16
+    assert set(single.list_sizes) == {1}
+    assert "tpot" in streamed.times
+
+
+def test_a_stall_of_the_server_is_in_the_percentiles_whatever_the_generator_does(virtually):
+    """The server answers nothing between 2 s and 4 s of the window; arrivals go on."""
+
+    async def run():
+        loop = asyncio.get_running_loop()
+        stalls = loop.time() + 1 + 2, loop.time() + 1 + 4
+
+        async def call(prompt, calls, place):
+            calls.sent[place] = loop.time()
+            await asyncio.sleep(0.05)
+            if stalls[0] <= loop.time() < stalls[1]:
+                await asyncio.sleep(stalls[1] - loop.time())
+            calls.answered(place, loop.time(), 10, 5)
+
+        return await cell(call, Poisson(100.0), Times(1, 6, 5))
+
+    measured = virtually(run())
+    assert measured.times["latency"].percentiles[0.99] == pytest.approx(2.0, abs=0.1)
+    assert measured.times["latency"].percentiles[0.5] < 0.2
+
+
+def test_a_call_that_waits_in_the_generator_is_late_by_its_schedule(virtually):
+    """A generator that sleeps in its loop: arrivals keep their scheduled times, and the cell is marked."""
+
+    async def run():
+        loop = asyncio.get_running_loop()
+
+        async def call(prompt, calls, place):
+            loop.clock += 0.02  # as if the loop had stood still
+            calls.sent[place] = loop.time()
+            await asyncio.sleep(0.01)
+            calls.answered(place, loop.time(), 1, 1)
+
+        return await cell(call, Poisson(100.0), replace(TIMES, grace_s=20.0))
+
+    measured = virtually(run())
+    assert measured.unanswered == 0
+    assert measured.marks == (LATE,)
+    assert measured.measured_the_client
+    assert measured.times["late"].percentiles[0.5] > 1.0
+    assert measured.times["latency"].percentiles[0.5] > measured.times["late"].percentiles[0.5]
+
+
+def test_an_arrival_that_is_never_made_is_unanswered(virtually):
+    """The generator needs 0.1 s for each of 100 calls a second, and has 2 s of grace."""
+
+    async def run():
+        loop = asyncio.get_running_loop()
+
+        async def call(prompt, calls, place):
+            loop.clock += 0.1
+            calls.answered(place, loop.time(), 1, 1)
+
+        return await cell(call, Poisson(100.0), Times(0, 2, 2))
+
+    measured = virtually(run())
+    assert measured.scheduled == pytest.approx(200, abs=30)
+    assert measured.answered + measured.unanswered == measured.scheduled
+    assert measured.unanswered > 100
+
+
+def test_an_event_loop_that_stands_still_marks_a_closed_load_too(virtually):
+    async def run():
+        loop = asyncio.get_running_loop()
+
+        async def call(prompt, calls, place):
+            await asyncio.sleep(0.05)
+            loop.clock += 0.02
+            calls.answered(place, loop.time(), 1, 1)
+
+        return await cell(call, Closed(4))
+
+    assert virtually(run()).marks == (LATE,)
+
+
+def test_a_busy_process_marks_its_cells(virtually):
+    async def run():
+        loop = asyncio.get_running_loop()
+        window = await generate(answering(0.05), Closed(2), iter(lambda: "", None), TIMES, 0, lambda: 0.9 * loop.time())
+        return cell_of(Setting("fixed", concurrency=2), 0, window)
+
+    measured = virtually(run())
+    assert measured.marks == (BUSY,)
+    assert measured.client_cpu_share == pytest.approx(0.9)
+
+
+def test_warm_up_is_in_no_figure_and_has_the_cells_concurrency(virtually):
+    """The first calls are slow, as on a cold server."""
+    under_way, most = 0, []
+
+    async def run():
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+
+        async def call(prompt, calls, place):
+            nonlocal under_way
+            under_way += 1
+            most.append((loop.time() - began, under_way))
+            cold = loop.time() - began < 0.5
+            await asyncio.sleep(0.4 if cold else 0.1)
+            under_way -= 1
+            calls.answered(place, loop.time(), 10, 5)
+
+        return await cell(call, Closed(8))
+
+    measured = virtually(run())
+    assert measured.times["latency"].max == pytest.approx(0.1)
+    assert measured.calls_per_s == pytest.approx(80.0, abs=2)
+    assert max(number for at, number in most if at < 1) == max(number for _, number in most) == 8
+
+
+def test_a_call_that_does_not_come_back_is_unanswered_and_not_left_out(virtually):
+    async def run():
+        call = answering(lambda place: 1000.0 if place % 10 == 0 else 0.1)
+        return await cell(call, Poisson(50.0), slos=[Slo("p85<1s"), Slo("p95<1s")])
+
+    measured = virtually(run())
+    assert measured.unanswered == pytest.approx(measured.scheduled / 10, abs=2)
+    assert measured.slo_shares[0] == pytest.approx(0.9, abs=0.02)
+    assert measured.goodput == pytest.approx(0.9 * measured.scheduled / 4, rel=0.03)
+
+
+def test_a_failed_call_misses_every_objective(virtually):
+    async def run():
+        loop = asyncio.get_running_loop()
+
+        async def call(prompt, calls, place):
+            await asyncio.sleep(0.01)
+            if place % 4:
+                calls.answered(place, loop.time(), 1, 1)
+            else:
+                calls.failed(place, loop.time(), ValueError("the text of somebody"))
+
+        return await cell(call, Poisson(100.0), slos=[Slo("p90<1s")])
+
+    measured = virtually(run())
+    assert measured.failed == {"ValueError": pytest.approx(measured.scheduled / 4, abs=1)}
+    assert measured.slo_shares[0] == pytest.approx(0.75, abs=0.01)
+
+
+def test_the_times_of_a_streamed_answer(virtually):
+    async def run():
+        loop = asyncio.get_running_loop()
+
+        async def call(prompt, calls, place):
+            calls.sent[place] = loop.time()
+            await asyncio.sleep(0.2)
+            calls.first[place] = loop.time()
+            await asyncio.sleep(0.4)
+            calls.answered(place, loop.time(), 10, 5)
+
+        return await cell(call, Closed(1), slos=[Slo("ttft p95<250ms"), Slo("tpot p95<50ms")])
+
+    measured = virtually(run())
+    assert measured.times["ttft"].percentiles[0.5] == pytest.approx(0.2)
+    # TPOT = (end - first token) / (tokens - 1)
+    assert measured.times["tpot"].percentiles[0.5] == pytest.approx(0.1)
+    assert measured.slo_shares == (1.0, 0.0)
+
+
+def test_the_servers_part_of_a_latency_runs_from_the_first_sending(virtually):
+    async def run():
+        loop = asyncio.get_running_loop()
+
+        async def call(prompt, calls, place):
+            await asyncio.sleep(0.1)
+            calls.sent[place] = loop.time()
+            await asyncio.sleep(0.2)
+            calls.answered(place, loop.time(), 10, 5)
+
+        return await cell(call, Closed(1))
+
+    times = virtually(run()).times
+    parts = [times[name].percentiles[0.5] for name in ("late", "queued", "server", "latency")]
+    assert parts == pytest.approx([0.0, 0.1, 0.2, 0.3])
+
+
+def test_nothing_is_left_in_flight(virtually):
+    async def run():
+        await cell(answering(lambda place: math.inf if place % 3 == 0 else 0.1), Closed(9), Times(0.5, 1, 0.5))
+        return asyncio.all_tasks() - {asyncio.current_task()}
+
+    assert virtually(run()) == set()
+
+
+def test_throughput_is_that_of_the_window_under_an_overload(virtually):
+    """The server makes 10 calls a second, 20 arrive: the backlog is no throughput."""
+
+    async def run():
+        free = asyncio.Semaphore(1)
+        loop = asyncio.get_running_loop()
+
+        async def call(prompt, calls, place):
+            async with free:
+                await asyncio.sleep(0.1)
+            calls.answered(place, loop.time(), 10, 10)
+
+        return await cell(call, Poisson(20.0), Times(2, 10, 60))
+
+    measured = virtually(run())
+    assert measured.calls_per_s == pytest.approx(10.0, abs=0.2)
+    assert measured.tokens_per_s == pytest.approx(200.0, abs=4)
+    assert measured.unanswered == 0
+    assert measured.times["latency"].percentiles[0.95] > 5
+
+
+def test_hits_of_the_prefix_cache_and_other_work_are_told(virtually):
+    async def run():
+        return await cell(answering(0.05), Closed(2), cache_hit_share=0.3, others=True)
+
+    measured = virtually(run())
+    assert measured.marks == (CACHED, OTHERS)
+    assert not measured.measured_the_client
+
+
+def test_reuse_on_purpose_is_no_mark(virtually):
+    async def run():
+        return await cell(answering(0.05), Closed(2), cache_hit_share=0.3, prefix_reuse=True)
+
+    assert virtually(run()).marks == ()
+
+
+def test_the_ramp_is_the_time_to_the_cells_own_speed(virtually):
+    async def run():
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+
+        async def call(prompt, calls, place):
+            await asyncio.sleep(1.0 if loop.time() - began < 4 else 0.1)
+            calls.answered(place, loop.time(), 1, 1)
+
+        return await cell(call, Closed(4), Times(6, 10, 5))
+
+    # From 4 s on 40 calls a second; two seconds of them are needed.
+    assert virtually(run()).ramp_s == pytest.approx(6.0, abs=0.5)
+
+
+def test_prompts_never_come_twice_in_a_session(virtually, session):
+    server = SimulatedServer("gpu")
+    seen = []
+
+    async def run():
+        begun = await session(server=server)
+        make = begun.workload.prompt
+
+        class Noting:
+            def __init__(self, workload):
+                self.workload = workload
+
+            def __getattr__(self, name):
+                return getattr(self.workload, name)
+
+            def prompt(self, number):
+                seen.append(make(number))
+                return seen[-1]
+
+        begun.workload = Noting(begun.workload)
+        await begun.cell(Setting("fixed", concurrency=4))
+        await begun.cell(Setting("fixed", concurrency=4), 1)
+
+    virtually(run())
+    assert len(seen) == len(set(seen)) > 50
+
+
+def test_a_server_that_refuses_ignore_eos_is_measured_without(virtually, session):
+    async def run():
+        return await session(server=SimulatedServer("gpu", faults=["status=400,count=1"]))
+
+    assert virtually(run()).target.fields == {}
+    assert virtually(session()).target.fields == {"ignore_eos": True}
+
+
+def test_an_embedding_has_no_first_token(virtually, session):
+    async def run():
+        workload = replace((await session()).workload, call="embed")
+        return await (await session(workload=workload)).cell(Setting("adaptive", concurrency=4))
+
+    assert set(virtually(run()).times) == {"latency", "late", "queued", "server"}

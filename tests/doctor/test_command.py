@@ -1,0 +1,147 @@
+"""``batchclient doctor`` on real sockets: statuses, output, and the key that is in none of it."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from typer.testing import CliRunner
+
+from batchclient._doctor.machine import core_share
+from batchclient.cli.app import make_app
+from batchclient.simulator import EmbeddedServer
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    """A machine that has a core for the client, and no variables."""
+    monkeypatch.setattr("batchclient.cli.doctor.core_share", lambda: 1.0)
+    for name in ("BATCHCLIENT_BASE_URL", "BATCHCLIENT_MODEL", "BATCHCLIENT_API_KEY", "HTTP_PROXY", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def cli():
+    return lambda *args, **options: CliRunner().invoke(make_app(["doctor"]), ["doctor", *args], **options)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with EmbeddedServer("instant", model="m", api_key="right") as running:
+        yield running
+
+
+class Parrot(BaseHTTPRequestHandler):
+    """A server that repeats the key and the query of each request in its refusal."""
+
+    def do_GET(self):
+        key = self.headers.get("Authorization", "")
+        body = json.dumps({"error": {"message": f"who is {key} at {self.path}"}}).encode()
+        self.send_response(401)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def parrot():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Parrot) as running:
+        thread = threading.Thread(target=running.serve_forever, args=(0.02,))
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_port}/v1"
+        running.shutdown()
+        thread.join()
+
+
+def test_status_0_and_nothing_to_mend(cli, server):
+    result = cli(server.base_url, "--api-key", "right")
+    assert (result.exit_code, result.stderr) == (0, "")
+    head, _, rest = result.stdout.partition("\n\n")
+    assert head.startswith(f"{server.base_url}: vllm 0.32.0, model m, ")
+    assert rest.startswith("nothing to mend\n\nnot known:\n  ")
+
+
+def test_status_1_and_what_to_change(cli, monkeypatch, server):
+    monkeypatch.setattr("batchclient.cli.doctor.core_share", lambda: 0.25)
+    result = cli(server.base_url, env={"BATCHCLIENT_API_KEY": "right"})
+    assert (result.exit_code, result.stderr) == (1, "")
+    assert (
+        "costly: This process gets 25% of a core: the client may be the bound before the server is.\n  change: "
+        in result.stdout
+    )
+    assert "\n  seen: the best of three spins" in result.stdout
+    assert "nothing to mend" not in result.stdout
+
+
+def test_status_5_where_calls_fail(cli, server):
+    result = cli(server.base_url)
+    assert (result.exit_code, result.stderr) == (5, "")
+    assert "broken: The server wants a key, and none was given: 401, Unauthorized.\n" in result.stdout
+    assert cli(server.base_url, "--api-key", "wrong").exit_code == 5
+    assert cli(server.base_url, "--api-key", "right", "--model", "other").exit_code == 5
+
+
+def test_status_5_where_nobody_is(cli):
+    result = cli("http://127.0.0.1:1/v1", env={"HTTP_PROXY": "http://user:canary@proxy:3128"})
+    assert result.exit_code == 5
+    assert "broken: The server cannot be reached: no connection to http://127.0.0.1:1/v1: a refused" in result.stdout
+    assert "HTTP_PROXY is set" in result.stdout
+    assert "canary" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["sk-canary"], "Error: URL: the URL does not begin with http:// or https://"),
+        (["http://user:canary@host/v1"], "Error: URL: the URL has a user or password in it"),
+        (["http://host/v1", "--api-key", "canary canary"], "Error: --api-key: "),
+        (["http://host/v1", "--header", "canary"], "Error: --header number 1: write 'Name: value'"),
+    ],
+)
+def test_status_2_for_a_wrong_command(cli, arguments, said):
+    result = cli(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(said)
+    assert "canary" not in result.output
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_no_key_is_in_the_output(cli, parrot, form):
+    result = cli(f"{parrot}?code=canary-code", "--api-key", "canary-key", *form)
+    assert result.exit_code == 5
+    assert "The server refuses the key: 401, who is " in result.output
+    assert "[key]" in result.output
+    assert "canary" not in result.output
+
+
+def test_a_name_cannot_steer_a_terminal(cli):
+    with EmbeddedServer("instant", model="m\x1b]0;gone\x07\r") as running:
+        result = cli(running.base_url)
+    assert "model m?]0;gone?, " in result.stdout
+
+
+def test_json(cli, server):
+    result = cli(server.base_url, "--api-key", "right", "--json")
+    told = json.loads(result.stdout)
+    assert result.exit_code == 0
+    assert set(told) == {"schema", "url", "works", "server", "findings", "not_known"}
+    assert told["works"] is True
+    assert told["findings"] == []
+    assert told["server"] | {"name": "vllm 0.32.0", "model": "m"} == told["server"]
+    told = json.loads(cli(server.base_url, "--json").stdout)
+    assert told["works"] is False
+    assert [set(each) for each in told["findings"]] == [{"id", "weight", "sentence", "setting", "seen"}]
+    assert told["findings"][0]["id"] == "key-missing"
+
+
+def test_the_server_counts_three_small_requests_at_most(cli):
+    with EmbeddedServer("instant", model="m", faults=["no_lists"]) as running:
+        assert cli(running.base_url).exit_code == 1
+        assert 1 <= running.statistics()["requests"] <= 3
+
+
+def test_the_share_of_a_core_is_a_share():
+    assert 0 < core_share() <= 1

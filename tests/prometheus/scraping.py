@@ -1,0 +1,69 @@
+"""A Prometheus beside a client with traffic, and what its panels then lack."""
+
+import asyncio
+import threading
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from batchclient._metrics.alerts import alerts_of
+from batchclient._metrics.queries import panels_of
+from batchclient._metrics.rules import rules_of
+from batchclient.integrations.prometheus import serve
+from tests.prometheus.pages import of_a_server, traffic
+from tests.prometheus.programs import LONGEST_S, SCRAPED_EVERY_S, PrometheusServer
+
+SCRAPES_OF_THE_FIRST_PAGE = 2
+
+
+@contextmanager
+def recorded(*names):
+    """A server of recorded pages; each has its second scrape after some of the first."""
+    scrapes = 0
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            nonlocal scrapes
+            scrapes += 1
+            number = scrapes > SCRAPES_OF_THE_FIRST_PAGE
+            body = "".join(of_a_server(name)[number] for name in names).encode()
+            self.send_response(200)
+            self.send_header("content-type", "text/plain; version=0.0.4")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format, *args):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def empty_panels(prometheus, panels):
+    """The queries that have no number now."""
+    return [
+        f"{panel.title}: {query.expression}"
+        for panel in panels
+        for query in panel.queries
+        if not any(number == number for number in prometheus.numbers(query.expression))
+    ]
+
+
+async def watched(client, servers, folder, *, names, gpu=False):
+    """Scrape a client with traffic until no panel is empty; return what is still wrong at the end."""
+    panels, rules = list(panels_of(names, gpu=gpu)), rules_of(alerts_of(names, gpu=gpu))
+    with serve(client, 0, client_name="one") as pages:
+        targets = {"client": pages.url.removeprefix("http://"), **servers}
+        with PrometheusServer(folder, targets, rules) as prometheus:
+            deadline = time.monotonic() + LONGEST_S
+            while True:
+                await traffic(client, bad=[10**9])
+                wrong = await asyncio.to_thread(empty_panels, prometheus, panels)
+                wrong += await asyncio.to_thread(prometheus.complaints)
+                if not wrong or time.monotonic() > deadline:
+                    return wrong
+                # Prometheus looks for its targets 5 s after it began.
+                await asyncio.sleep(SCRAPED_EVERY_S)
