@@ -150,6 +150,17 @@ def test_metrics_are_served(work, plain):
     wait_for(lambda: plain.get("result:a"))
     page = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read().decode()
     assert 'batchclient_calls_total{outcome="succeeded"} 1.0' in page
+    numbers = dict(line.rsplit(" ", 1) for line in page.splitlines() if line.startswith("batchclient_worker_"))
+    assert numbers.keys() == {
+        *(
+            f'batchclient_worker_messages_total{{outcome="{word}"}}'
+            for word in ("results", "dead", "left", "released", "lost")
+        ),
+        "batchclient_worker_pending",
+        "batchclient_worker_lag",
+        "batchclient_worker_lease_renewals_total",
+    }
+    assert numbers['batchclient_worker_messages_total{outcome="results"}'] == "1.0"
 
 
 def test_a_second_signal_ends_a_worker_at_once(work, plain, shared_server):

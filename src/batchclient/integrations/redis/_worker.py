@@ -22,14 +22,16 @@ from typing import Any
 
 from batchclient._calls.rendering import as_chat
 from batchclient._core.kinds import Kind
+from batchclient._metrics.worker import WorkerNumbers, attach_worker
 from batchclient._shell.runner import Runner
 from batchclient.client import BatchClient
-from batchclient.errors import BatchClientError, ConfigError, DeadlineExceeded
+from batchclient.errors import ConfigError, DeadlineExceeded
 from batchclient.integrations.redis._broker import Broker, Delivery, Outcome
 from batchclient.integrations.redis._finishing import Finisher
 from batchclient.integrations.redis._keeping import Keeper
 from batchclient.integrations.redis._library import Connection, check_connection
 from batchclient.integrations.redis._messages import PART, BadMessage, read_message
+from batchclient.integrations.redis._model import know_model
 from batchclient.integrations.redis._names import STREAM
 from batchclient.integrations.redis._outcomes import Judge, ResultForm, TooManyDeliveries, Verdict, body_of
 from batchclient.integrations.redis._patience import Patience
@@ -136,6 +138,11 @@ class Worker:
             lag=self._keeper.figures.lag,
         )
 
+    def _numbers(self) -> WorkerNumbers:
+        return WorkerNumbers(
+            dict(self._counts), self._keeper.figures.pending, self._keeper.figures.lag, self._keeper.renewals
+        )
+
     def stop(self) -> None:
         """Read no further message; ``run`` then returns, within ``grace_s`` and a second.
 
@@ -156,6 +163,7 @@ class Worker:
         Cancellation: hands everything back at once.
         """
         self._runner = self._client._start()
+        attach_worker(self._client, self._numbers)
         # Nothing but tasks of our own is awaited here: redis-py drops a cancellation that comes
         # while it connects.
         tasks = [asyncio.create_task(self._begin())]
@@ -187,29 +195,12 @@ class Worker:
 
     async def _take_in(self) -> None:
         while not self._stopping.is_set():
-            await self._know_model()
+            refusal = await know_model(self._client, self._runner, self._patience, self._stopping)
+            if refusal is not None:
+                self._fail(refusal)
             room = await self._reader.wait_for_room()
             if room:
                 await self._patience.bear(partial(self._reader.read, room), self._stopping, self._broker)
-
-    async def _know_model(self) -> None:
-        """Ask the servers for their model, where the client was given none, until one tells."""
-        while self._client._calls.asks_model and not self._stopping.is_set():
-            asking = asyncio.create_task(self._client._find_model(self._runner))
-            stopping = asyncio.create_task(self._stopping.wait())
-            await asyncio.wait((asking, stopping), return_when=asyncio.FIRST_COMPLETED)
-            stopping.cancel()
-            asking.cancel()
-            try:
-                await asking
-            except asyncio.CancelledError:
-                return
-            except BatchClientError as error:
-                if not error.retryable:
-                    self._fail(error)
-                    return
-                _log.warning("the servers cannot be asked for their model (%s); nothing is read", type(error).__name__)
-                await self._patience.wait_a_little(self._stopping)
 
     def _room(self) -> Room:
         ahead = self._settings.look_ahead or max(2, 2 * self._runner.core.total_limit)
