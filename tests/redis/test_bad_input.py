@@ -182,7 +182,9 @@ async def test_all_keys_of_a_stream_with_a_tag_are_in_one_slot():
     # A unix socket alone will not do: a node of a cluster has a port.
     from tests.live.server_process import free_port
 
-    with RedisServer("--cluster-enabled", "yes", "--port", str(free_port()), "--bind", "127.0.0.1") as server:
+    # The bus has by default a port 10,000 above, which may be none.
+    ports = ("--port", str(free_port()), "--cluster-port", str(free_port()))
+    with RedisServer("--cluster-enabled", "yes", *ports, "--bind", "127.0.0.1") as server:
         async with bench_on(server) as bench, bench.upstream.client() as client:
             await bench.redis.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
             await wait_for(lambda: _is_ok(bench.redis))

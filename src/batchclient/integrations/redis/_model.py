@@ -19,7 +19,7 @@ _log = logging.getLogger("batchclient")
 async def know_model(
     client: BatchClient, runner: Runner, patience: Patience, stopping: asyncio.Event
 ) -> BatchClientError | None:
-    """Wait until the model is known, or the worker stops; return the servers' refusal, if they refuse."""
+    """Wait until the model is known, or the worker stops; return a refusal of the servers."""
     while client._calls.asks_model and not stopping.is_set():
         asking = asyncio.create_task(client._find_model(runner))
         stopped = asyncio.create_task(stopping.wait())
