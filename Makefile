@@ -6,7 +6,7 @@ STAMP := $(VENV)/.complete
 # It finds packages by the python that stands first in PATH, and needs no word about newer versions.
 PYRIGHT = PATH="$(CURDIR)/$(BIN):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 
-.PHONY: help setup demo test how-long lint types layers unit test-vllm test-servers test-gpu test-openai2 test-openai-own test-integrations test-proxies test-ray prometheus bench bench-vllm million sim storm mutations mutants snapshots soak release-check format clean
+.PHONY: help setup demo test how-long lint types layers unit test-vllm test-servers test-gpu test-openai2 test-openai-own test-integrations test-proxies test-redis test-ray prometheus bench bench-vllm million sim storm mutations mutants snapshots soak release-check format clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -43,7 +43,7 @@ layers: $(STAMP)
 	$(BIN)/lint-imports --no-logo
 
 unit: $(STAMP)
-	$(BIN)/python -m pytest -m "not vllm and not llamacpp and not transformers and not gpu" --durations=10 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not vllm and not llamacpp and not transformers and not gpu and not redis" --durations=10 $(PYTEST_ARGS)
 
 test-vllm: $(STAMP)  ## The live suites against a real vLLM on this machine's CPU (installs it: 3.4 GB)
 	scripts/test_vllm.sh $(PYTEST_ARGS)
@@ -70,6 +70,10 @@ test-proxies:  ## A real LiteLLM proxy and nginx before the embedded server, in 
 	scripts/nginx.sh || test $$? = 3  # 3: it said what is missing here, and its tests say so too
 	"$${BATCHCLIENT_PROXIES_VENV:-.proxies}/bin/python" -m pytest tests/proxies $(PYTEST_ARGS)
 
+test-redis: $(STAMP)  ## The worker on a real redis-server (fetches Debian's: 5 MB), killed and restarted too
+	scripts/redis.sh || test $$? = 3  # 3: it said what is missing here, and its tests say so too
+	$(BIN)/python -m pytest tests/redis -m redis $(PYTEST_ARGS)
+
 prometheus:  ## Debian's Prometheus into .cache (90 MB): the tests of queries and alert rules then run in make test
 	scripts/prometheus.sh || test $$? = 3  # 3: it said what is missing here, and the tests say so too
 
@@ -93,7 +97,7 @@ bench-vllm: $(STAMP)  ## Prompts/s and latency on a real vLLM; into docs/benchma
 
 soak: $(STAMP)  ## Mixed traffic with faults: memory, descriptors and sockets stay flat; SECONDS=600. Then jobs that are killed: 25 minutes
 	$(BIN)/python -m tests.soak --seconds $(or $(SECONDS),600) $(ARGS)
-	SLOW=1 $(BIN)/python -m pytest tests/crashes tests/journal/test_kills.py
+	SLOW=1 $(BIN)/python -m pytest tests/crashes tests/journal/test_kills.py tests/redis/test_kills.py
 
 sim: $(STAMP)  ## Simulated runs under seeded faults, and what met what; SEEDS=10000, or SEED=123 to see one again
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000))
@@ -105,7 +109,8 @@ mutations: $(STAMP)  ## Replies of every server, one thing in each gone wrong on
 	$(BIN)/python -m tests.mutations $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000))
 
 mutants: $(STAMP)  ## Take out one protection after the other: each time the named test must fail
-	$(BIN)/python -m tests.mutants $(ARGS)
+	scripts/redis.sh || test $$? = 3
+	BATCHCLIENT_REDIS_DIR="$${BATCHCLIENT_REDIS_DIR:-$(CURDIR)/.cache/redis}" $(BIN)/python -m tests.mutants $(ARGS)
 
 snapshots: $(STAMP)  ## Say where commands, bytes on the wire or the public surface differ from the committed hashes; ARGS=--write
 	$(BIN)/python -m tests.snapshots $(ARGS)

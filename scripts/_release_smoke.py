@@ -2,7 +2,7 @@
 
     python -I scripts/_release_smoke.py EXTRA VERSION
 
-EXTRA is none, cli, httpx2, aiohttp, otel or prometheus.
+EXTRA is none, cli, httpx2, aiohttp, otel, prometheus or redis.
 
 The package is imported within a time, and a call is answered through each backend that is there.
 Each extra that is missing is named by the argument or command that needs it, with the line to
@@ -153,6 +153,16 @@ async def check_metrics(base_url: str, *, is_there: bool) -> None:
     expect('batchclient_calls_total{outcome="succeeded"} 1.0' in page, page)
 
 
+def check_redis(*, is_there: bool) -> None:
+    """Import the worker of a Redis stream; without its extra the module names the extra."""
+    try:
+        from batchclient.integrations.redis import Worker
+    except ImportError as error:
+        expect(not is_there and "pip install 'batchclient[redis]'" in str(error), error)
+        return
+    expect(is_there and callable(Worker), "there is a worker without redis-py")
+
+
 async def check_telemetry(base_url: str, *, is_there: bool) -> None:
     """Make a call with spans, which go nowhere without an SDK; the argument names a missing extra."""
     from batchclient import BatchClient, ConfigError, Telemetry
@@ -184,6 +194,7 @@ def main(extra: str, version: str) -> None:
         asyncio.run(check_metrics(base_url, is_there=extra == "prometheus"))
         asyncio.run(check_telemetry(base_url, is_there=extra == "otel"))
         server.shutdown()
+    check_redis(is_there=extra == "redis")
     check_command(is_there=extra == "cli", version=version)
     check_embedded_server(is_there=extra == "cli")
     [script] = [point for point in entry_points(group="console_scripts") if point.name == "batchclient"]

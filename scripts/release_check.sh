@@ -79,7 +79,7 @@ wc -c "${sdist[0]}" "${wheel[0]}" | sed '$d' | awk '{n = split($2, part, "/"); p
 done_with "metadata and contents"
 
 version=$("$work/tools/bin/python" -c 'import sys; sys.path.insert(0, sys.argv[1]); import _release; print(_release.project()["version"])' "$work/tree/scripts")
-for extra in none cli httpx2 aiohttp otel prometheus; do
+for extra in none cli httpx2 aiohttp otel prometheus redis; do
     venv=$work/$extra
     "$python" -m venv --without-pip "$venv"
     named="${wheel[0]}"

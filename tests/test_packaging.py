@@ -80,7 +80,8 @@ def test_names_are_the_owners() -> None:
 
 
 def test_the_extras_are_those_that_are_documented() -> None:
-    assert PROJECT["optional-dependencies"].keys() == {"aiohttp", "cli", "httpx2", "otel", "prometheus"}
+    extras = {"aiohttp", "cli", "httpx2", "otel", "prometheus", "redis"}
+    assert PROJECT["optional-dependencies"].keys() == extras
     checked = re.search(r"for extra in none (.*); do", (ROOT / "scripts/release_check.sh").read_text("utf-8"))
     assert checked
     assert set(checked.group(1).split()) == PROJECT["optional-dependencies"].keys()

@@ -25,6 +25,9 @@ CLOSED: set[int] = set()
 COMMANDS = {
     "map": "Complete one prompt per row of a file and write each row with its completion.",
     "job": "Look at a map's job (OUT.job), write its output anew from the journal, remove it.",
+    "work": "Answer the messages of a Redis stream, beside other workers.",
+    "enqueue": "Put rows of a file into a Redis stream, each as a message, or in parts.",
+    "dead": "Look at the messages that workers gave up, put them back, drop them.",
     "bench": "Measure a server: which limit, batch size and client keep an objective.",
     "doctor": "Say what a server is, and what is wrong with it for bulk work.",
     "metrics": "Write the metrics' names, a Grafana dashboard, or alert rules for Prometheus.",

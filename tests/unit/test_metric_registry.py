@@ -23,7 +23,8 @@ NAMES = """
     tokens_total tokens_wasted_total adjustments_total queued oldest_queued_seconds waiting backing_off in_flight abandoned limit batch_size_cap
     retry_budget_tokens blocked_seconds endpoint_state batch_size request_duration_seconds call_duration_seconds
     queue_duration_seconds time_to_first_token_seconds time_per_output_token_seconds prompt_tokens completion_tokens
-    tenant_queued tenant_in_flight tenant_tokens_total job_rows job_rows_total_expected job_commit_duration_seconds event_loop_lag_seconds snapshot_age_seconds info
+    tenant_queued tenant_in_flight tenant_tokens_total job_rows job_rows_total_expected job_commit_duration_seconds
+    worker_messages_total worker_pending worker_lag worker_lease_renewals_total event_loop_lag_seconds snapshot_age_seconds info
 """.split()
 """Names are API: a renamed metric keeps the old name beside the new for a minor version."""
 ENDPOINTS = [f"http://server-{number}:8000/v1" for number in range(8)]

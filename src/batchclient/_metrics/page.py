@@ -34,6 +34,7 @@ def page_of(snapshot: Snapshot, client_name: str | None = None, tenants: Iterabl
         "event_loop_lag_seconds": snapshot.lag_s,
         "clock_seconds": snapshot.clock_s,
         "job": None if snapshot.job is None else asdict(snapshot.job),
+        "worker": None if snapshot.worker is None else asdict(snapshot.worker),
         "statistics": _plain(snapshot.statistics, frozenset(tenants)),
     }
     return json.dumps(told, allow_nan=False).encode()

@@ -165,6 +165,26 @@ def _job_commits(view: View) -> Iterable[Sample]:
     return [] if job is None or job.commits is None else [((), job.commits)]
 
 
+def _worker_messages(view: View) -> Iterable[Sample]:
+    worker = view.snapshot.worker
+    return [] if worker is None else [((outcome,), count) for outcome, count in worker.messages.items()]
+
+
+def _worker_pending(view: View) -> Iterable[Sample]:
+    worker = view.snapshot.worker
+    return [] if worker is None else [((), worker.pending)]
+
+
+def _worker_lag(view: View) -> Iterable[Sample]:
+    worker = view.snapshot.worker
+    return [] if worker is None or worker.lag is None else [((), worker.lag)]
+
+
+def _worker_renewals(view: View) -> Iterable[Sample]:
+    worker = view.snapshot.worker
+    return [] if worker is None else [((), worker.renewals)]
+
+
 def _info(view: View) -> Iterable[Sample]:
     from batchclient import __version__
 
@@ -295,6 +315,20 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "job_commit_duration_seconds", "histogram", "seconds", (),
         "Time of a commit of rows to a job's journal, with the wait for a full disk.", _job_commits,
+    ),
+    Metric(
+        "worker_messages_total", "counter", "messages", ("outcome",),
+        "Messages of a worker: results, dead letters, and those left to their lease, handed back or lost.",
+        _worker_messages,
+    ),
+    Metric(
+        "worker_pending", "gauge", "messages", (), "Messages that workers of the group have.", _worker_pending,
+    ),
+    Metric(
+        "worker_lag", "gauge", "messages", (), "Messages that no worker of the group has had.", _worker_lag,
+    ),
+    Metric(
+        "worker_lease_renewals_total", "counter", "leases", (), "Leases that a worker has renewed.", _worker_renewals,
     ),
     Metric(
         "event_loop_lag_seconds", "gauge", "seconds", (), "How long the event loop left the last scrape waiting.",

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from batchclient._core.statistics import Statistics
 from batchclient._metrics.job import JobNumbers, numbers_of
+from batchclient._metrics.worker import WorkerNumbers, worker_numbers_of
 from batchclient._shell.log import Recent, log
 from batchclient.client import BatchClient
 
@@ -47,6 +48,7 @@ class Snapshot:
         age_s: how old the statistics are, seconds.
         lag_s: how long the event loop left the question waiting, seconds.
         job: the numbers of the client's job, if the client has one.
+        worker: the same of the client's worker.
     """
 
     statistics: Statistics
@@ -55,6 +57,7 @@ class Snapshot:
     age_s: float
     lag_s: float
     job: JobNumbers | None = None
+    worker: WorkerNumbers | None = None
 
 
 class _Question:
@@ -79,7 +82,7 @@ class Snapshots:
     def __init__(self, client: BatchClient | SyncBatchClient, patience_s: float = _PATIENCE_S) -> None:
         self._client: Callable[[], BatchClient | SyncBatchClient | None] = weakref.ref(client)
         self._patience_s = patience_s
-        self._last: tuple[Statistics, float | None, JobNumbers | None] | None = None
+        self._last: tuple[Statistics, float | None, JobNumbers | None, WorkerNumbers | None] | None = None
         self._taken_at = 0.0
         self._lag_s = 0.0
         self._question: _Question | None = None
@@ -106,8 +109,8 @@ class Snapshots:
         now = time.monotonic()
         if self._last is None:
             return None
-        statistics, clock_s, job = self._last
-        return Snapshot(statistics, clock_s, client._settings.preset, now - self._taken_at, self._lag_s, job)
+        statistics, clock_s, job, worker = self._last
+        return Snapshot(statistics, clock_s, client._settings.preset, now - self._taken_at, self._lag_s, job, worker)
 
     def _ask(self, client: BatchClient, runner: Runner) -> None:
         """Have a snapshot made in the client's event loop, and wait for it for some time."""
@@ -137,12 +140,12 @@ class Snapshots:
         try:
             statistics = client.statistics()
             clock_s = runner.backend.now() if runner is not None and runner.backend.is_current() else None
-            job = numbers_of(client)
+            job, worker = numbers_of(client), worker_numbers_of(client)
         except Exception as error:  # a fault here must not reach the event loop, or a registry of others
             left_out = self._recent.left_out("statistics_unreadable", None, time.monotonic())
             if left_out is not None:
                 kind, message = type(error).__name__, "the statistics could not be read for their page: %s"
                 log("statistics_unreadable", message, kind, error=kind, left_out=left_out)
             return
-        self._last = statistics, clock_s, job
+        self._last = statistics, clock_s, job, worker
         self._taken_at = time.monotonic()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
 from batchclient.jobs.statuses import of_signal
 
-__all__ = ["Stopped", "ending_signals", "stopped_by_signals"]
+__all__ = ["Stopped", "ending_signals", "on_signals", "stopped_by_signals"]
 
 
 class Stopped:
@@ -49,6 +49,30 @@ def stopped_by_signals() -> Iterator[Stopped]:
     previous = [(number, signal.signal(number, stopped._on_signal)) for number in ending_signals()]
     try:
         yield stopped
+    finally:
+        for number, handler in previous:
+            signal.signal(number, handler)
+
+
+@contextmanager
+def on_signals(stop: Callable[[int], None]) -> Iterator[None]:
+    """Let the first signal ask a command to stop in its own time, and the second end the process.
+
+    Args:
+        stop: called with the first signal's number, within the signal handler.
+    """
+    is_stopping = False
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        nonlocal is_stopping
+        if is_stopping:
+            os._exit(of_signal(number))
+        is_stopping = True
+        stop(number)
+
+    previous = [(number, signal.signal(number, handle)) for number in ending_signals()]
+    try:
+        yield
     finally:
         for number, handler in previous:
             signal.signal(number, handler)

@@ -22,9 +22,12 @@ _FUNCTIONS = {
     "top": ("batchclient.cli.top", "top"),
     "simulate": ("batchclient.cli.simulate", "simulate"),
     "demo": ("batchclient.cli.demo", "demo"),
+    "work": ("batchclient.cli.work", "work"),
+    "enqueue": ("batchclient.cli.enqueue", "enqueue"),
+    "dead": ("batchclient.cli.dead", "make_dead_app"),
 }
 """The module and the function of each command, or the function that makes a group of commands."""
-_GROUPS = frozenset({"bench", "job", "metrics"})
+_GROUPS = frozenset({"bench", "dead", "job", "metrics"})
 
 
 class _Command(TyperCommand):

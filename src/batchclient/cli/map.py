@@ -16,6 +16,18 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from batchclient.cli._client_options import (
+    ApiKey,
+    BaseUrl,
+    Concurrency,
+    Headers,
+    HttpBackend,
+    MaxBatchSize,
+    MetricsPort,
+    Model,
+    Preset,
+    client_options,
+)
 from batchclient.cli._cost import cost_from
 from batchclient.cli._log import LogFormat, LogLevel, log_options, said_by
 from batchclient.cli._map_options import MapOptions, RowOptions, kept_from
@@ -23,14 +35,10 @@ from batchclient.cli._metrics import address_from
 from batchclient.cli._progress import say
 from batchclient.cli._prompts import template_from
 from batchclient.cli._refusal import (
-    BACKENDS,
-    PRESETS,
     RENAMED,
     Refusal,
     call_from,
-    concurrency_from,
     headers_from,
-    one_of,
     output_from,
     packed_from,
     params_from,
@@ -44,7 +52,6 @@ from batchclient.errors import ConfigError
 from batchclient.jobs.readers import columns_from, form_from
 from batchclient.jobs.shards import sample_from, shard_from
 from batchclient.jobs.statuses import Status
-from batchclient.options import Batching, Http
 
 __all__ = ["map_rows"]
 
@@ -74,22 +81,14 @@ def map_rows(
     system: Annotated[
         str | None, typer.Option(metavar="TEXT", help="With --call chat: a system message before each conversation.")
     ] = None,
-    base_url: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="The server's root with its /v1; repeatable. Default: BATCHCLIENT_BASE_URL, URLs separated by spaces."
-        ),
-    ] = None,
+    base_url: BaseUrl = None,
     endpoints_shard: Annotated[
         str | None,
         typer.Option(
             metavar="I/N", help="Send to one of N parts of the servers, 0/N to N-1/N: N workers have disjoint parts."
         ),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="The model's name, needed where the server has several models. Default: BATCHCLIENT_MODEL."),
-    ] = None,
+    model: Model = None,
     call: Annotated[
         str, typer.Option(metavar="CALL", help="The call made for each row: complete, chat, embed or classify.")
     ] = "complete",
@@ -148,19 +147,9 @@ def map_rows(
     retry_invalid: Annotated[
         int, typer.Option(min=0, metavar="N", help="Ask a row up to N times more for an answer that fits --schema.")
     ] = 0,
-    preset: Annotated[
-        str, typer.Option(help="latency, balanced or throughput: how long rows may wait for a larger batch.")
-    ] = "throughput",
-    concurrency: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|auto",
-            help="Sequences in flight per server, at most (default: auto, which finds the number).",
-        ),
-    ] = None,
-    max_batch_size: Annotated[
-        int | None, typer.Option(metavar="N", help="Prompts in a request, at most (default: the preset's).")
-    ] = None,
+    preset: Preset = "throughput",
+    concurrency: Concurrency = None,
+    max_batch_size: MaxBatchSize = None,
     timeout: Annotated[
         float | None, typer.Option(help="Seconds for a row, from its reading; rows are read 1,024 ahead.")
     ] = None,
@@ -168,15 +157,8 @@ def map_rows(
         float | None,
         typer.Option(metavar="S", help="Give up when every server has been away for S seconds (default: never)."),
     ] = None,
-    api_key: Annotated[
-        str | None,
-        typer.Option(
-            help="Sent as a bearer token. Default: BATCHCLIENT_API_KEY, which no list of processes shows.",
-        ),
-    ] = None,
-    header: Annotated[
-        list[str] | None, typer.Option(metavar="'NAME: VALUE'", help="Sent with every request; repeatable.")
-    ] = None,
+    api_key: ApiKey = None,
+    header: Headers = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace OUT where it exists, once all rows are written.")
     ] = False,
@@ -221,14 +203,8 @@ def map_rows(
         bool, typer.Option("--keep-going", help="Go on although rows are refused alike and none succeeds.")
     ] = False,
     unordered: Annotated[bool, typer.Option("--unordered", help="Write rows as they finish.")] = False,
-    http_backend: Annotated[
-        str | None,
-        typer.Option(help="httpx, or httpx2 or aiohttp with the extra of the same name."),
-    ] = None,
-    metrics_port: Annotated[
-        str | None,
-        typer.Option(metavar="P", help="Serve /metrics for Prometheus and /statistics at 127.0.0.1:P, or at HOST:P."),
-    ] = None,
+    http_backend: HttpBackend = None,
+    metrics_port: MetricsPort = None,
     log_format: LogFormat = None,
     log_level: LogLevel = "warning",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary.")] = False,
@@ -252,14 +228,7 @@ def map_rows(
             log = log_options(log_format, log_level)
             stderr.enter_context(said_by(log))
             asked = call_from(call)
-            preset = one_of("--preset", preset, PRESETS)
-            backend = None if http_backend is None else one_of("--http-backend", http_backend, BACKENDS)
-            client_options = {
-                "preset": preset,
-                "limit": concurrency_from(concurrency),
-                "batching": Batching(max_size=max_batch_size),
-                "http": Http(backend=backend),
-            }
+            options_of_client = client_options(preset, concurrency, max_batch_size, http_backend)
             try:
                 rows = RowOptions(
                     form=None if format is None else form_from(format, source),
@@ -276,7 +245,7 @@ def map_rows(
                 prompt=template_from(prompt, prompt_file),
                 rows=rows,
                 server=server_options(base_url, model, api_key, headers_from(header or []), endpoints_shard),
-                client=client_options,
+                client=options_of_client,
                 params=params_from(param or [], max_tokens=max_tokens, temperature=temperature, call=asked),
                 timeout_s=timeout,
                 outage_patience_s=_seconds("--outage-patience", outage_patience),

@@ -11,6 +11,7 @@ from tests.mutants.protections.limits import LIMITS
 from tests.mutants.protections.measuring import MEASURING
 from tests.mutants.protections.night import NIGHT
 from tests.mutants.protections.outputs import OUTPUTS
+from tests.mutants.protections.redis import REDIS
 from tests.mutants.protections.shell import SHELL
 from tests.mutants.protections.threads import THREADS
 from tests.mutants.protections.tracing import TRACING
@@ -35,4 +36,5 @@ PROTECTIONS = (
     *DOCTOR,
     *TRACING,
     *WORKERS,
+    *REDIS,
 )

@@ -1,0 +1,265 @@
+"""``batchclient work``: a worker of a Redis stream, until a signal.
+
+Rules:
+- A wrong command is refused before a message is read.
+- Options win over ``VLLM_URL``, which this command alone reads, and that over
+  ``BATCHCLIENT_BASE_URL``. A complaint about a value from the environment names the variable.
+- No line holds a prompt, the key, or a password of Redis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from batchclient._client.connections import shown
+from batchclient.cli._client_options import (
+    ApiKey,
+    BaseUrl,
+    Concurrency,
+    Headers,
+    HttpBackend,
+    MaxBatchSize,
+    MetricsPort,
+    Model,
+    Preset,
+    client_options,
+)
+from batchclient.cli._log import LogFormat, LogLevel, LogOptions, log_options, log_to, said_by
+from batchclient.cli._metrics import Address, address_from, serve_metrics
+from batchclient.cli._progress import say
+from batchclient.cli._redis import (
+    DeadStream,
+    RedisUrl,
+    StreamName,
+    connected,
+    redis_url,
+    shown_redis,
+    stream_name,
+    told,
+)
+from batchclient.cli._refusal import Refusal, headers_from, refusal_of
+from batchclient.cli._servers import KEY_HINT, ServerOptions, server_options
+from batchclient.cli._signals import on_signals
+from batchclient.client import InnerClient
+from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError
+from batchclient.jobs.statuses import Status, of_signal
+
+__all__ = ["work"]
+
+_LEAST_LEASE_S = 10.0
+_BATCH_SIZE = 32
+_BATCH_TIMEOUT_MS = 100.0
+_TOLD_EVERY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    redis: str
+    server: ServerOptions
+    client: dict[str, Any]
+    worker: dict[str, Any]
+    parts_under: str
+    metrics: Address | None
+    quiet: bool
+    log: LogOptions
+    urls_are_vllms: bool
+
+
+def work(
+    *,
+    redis: RedisUrl = None,
+    stream: StreamName = None,
+    group: Annotated[
+        str | None, typer.Option(help="The consumer group. Default: BATCHCLIENT_GROUP, else batchclient.")
+    ] = None,
+    consumer: Annotated[str | None, typer.Option(help="This worker's name (default: HOSTNAME-PID).")] = None,
+    results: Annotated[
+        str, typer.Option(metavar="keys|stream:NAME|none", help="Where results go; keys are result:<id>.")
+    ] = "keys",
+    result_ttl: Annotated[
+        int, typer.Option(min=0, metavar="S", help="Seconds that the key of a result lives; 0: for ever.")
+    ] = 86_400,
+    dead: DeadStream = None,
+    lease: Annotated[
+        float, typer.Option(metavar="S", help="Seconds after which another worker may take a message unrenewed.")
+    ] = 60.0,
+    max_deliveries: Annotated[
+        int, typer.Option(min=1, metavar="N", help="A message delivered more often is a dead letter.")
+    ] = 5,
+    grace: Annotated[
+        float, typer.Option(min=0, metavar="S", help="Seconds for calls under way to end after a signal.")
+    ] = 25.0,
+    look_ahead: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Messages held, at most (default: twice the limit).")
+    ] = None,
+    parts_under: Annotated[
+        str, typer.Option(metavar="DIR", help="The folder whose files parts may read and write (default: this one).")
+    ] = ".",
+    base_url: BaseUrl = None,
+    model: Model = None,
+    preset: Preset = "throughput",
+    concurrency: Concurrency = None,
+    max_batch_size: MaxBatchSize = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds for a message, from its delivery.")] = None,
+    api_key: ApiKey = None,
+    header: Headers = None,
+    http_backend: HttpBackend = None,
+    metrics_port: MetricsPort = None,
+    log_format: LogFormat = None,
+    log_level: LogLevel = "warning",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but complaints.")] = False,
+) -> None:
+    """Answer the messages of a Redis stream until Ctrl-C or SIGTERM.
+
+    A signal lets calls under way end for --grace seconds and hands the other messages back. The
+    environment may give REDIS_URL, VLLM_URL (URLs separated by commas), BATCH_SIZE (32) and
+    BATCH_TIMEOUT_MS (100). Exit status: 2 wrong usage or a refused key, 1 Redis refuses a command,
+    129 hangup, 130 Ctrl-C, 143 SIGTERM.
+    """
+    with ExitStack() as stderr:
+        url: str | None = None
+        with told():
+            log = log_options(log_format, log_level)
+            stderr.enter_context(said_by(log))
+            url = redis_url(redis)
+            if not _LEAST_LEASE_S <= lease < math.inf:
+                raise Refusal(f"--lease: at least {_LEAST_LEASE_S:g} seconds, not {lease:g}")
+            size, linger_s = _batching_from_environment()
+            options = _Options(
+                redis=url,
+                server=server_options(base_url or _urls_from_environment(), model, api_key, headers_from(header or [])),
+                client=client_options(preset, concurrency, max_batch_size or size, http_backend, linger_s)
+                | {"timeout_s": timeout},
+                worker={
+                    "stream": stream_name(stream),
+                    "group": group or os.environ.get("BATCHCLIENT_GROUP", "").strip() or "batchclient",
+                    "consumer": consumer,
+                    "results": results,
+                    "result_ttl_s": result_ttl,
+                    "dead": dead,
+                    "lease_s": lease,
+                    "max_deliveries": max_deliveries,
+                    "grace_s": grace,
+                    "look_ahead": look_ahead,
+                },
+                parts_under=parts_under,
+                metrics=address_from(metrics_port),
+                quiet=quiet,
+                log=log,
+                urls_are_vllms=not base_url and _urls_from_environment() is not None,
+            )
+        with told(url):
+            status = asyncio.run(_run(options))
+    raise typer.Exit(status)
+
+
+def _urls_from_environment() -> list[str] | None:
+    """Return the servers of ``VLLM_URL``; ``/v1`` is added where a URL has no path."""
+    urls = [url.strip() for url in os.environ.get("VLLM_URL", "").split(",") if url.strip()]
+    return [url if url.rstrip("/").endswith("/v1") else f"{url.rstrip('/')}/v1" for url in urls] or None
+
+
+def _batching_from_environment() -> tuple[int, float]:
+    """Return the prompts of a request, at most, and how long they wait for more, seconds.
+
+    Raises:
+        Refusal: a variable is no such number.
+    """
+    size = os.environ.get("BATCH_SIZE", "").strip() or str(_BATCH_SIZE)
+    if not (size.isascii() and size.isdigit() and int(size[:10]) >= 1):
+        raise Refusal(f"BATCH_SIZE: a whole number of at least 1, not {size!r:.40}")
+    wait = os.environ.get("BATCH_TIMEOUT_MS", "").strip() or str(_BATCH_TIMEOUT_MS)
+    try:
+        wait_ms = float(wait)
+    except ValueError:
+        wait_ms = math.nan
+    if not 0 <= wait_ms < math.inf:
+        raise Refusal(f"BATCH_TIMEOUT_MS: a number of milliseconds of at least 0, not {wait!r:.40}")
+    return int(size[:10]), wait_ms / 1000
+
+
+async def _run(options: _Options) -> int:
+    """Work until a signal; return the exit status.
+
+    Raises:
+        Refusal, ConfigError: the worker cannot begin.
+        redis.exceptions.RedisError: Redis refuses.
+    """
+    from batchclient.cli._parts import PartRunner
+
+    tell = (lambda _text: None) if options.quiet else say
+    async with connected(options.redis) as redis:
+        from batchclient.integrations.redis import Worker
+
+        client = _client(options)
+        async with client:
+            serve_metrics(client, options.metrics, tell)
+            worker = Worker(client, redis, parts=PartRunner(Path(options.parts_under)), **options.worker)
+            servers = ", ".join(shown(address) for address in options.server.urls)
+            tell(f"working on {options.worker['stream']} at {shown_redis(options.redis)}, with {servers}")
+            ended_by = await _until_signal(worker, tell, options.log)
+            done = worker.statistics()
+            tell(f"{_counts(done.results, done.dead)}; {done.released:,} handed back")
+            if isinstance(ended_by, int):
+                return of_signal(ended_by)
+            key = KEY_HINT if isinstance(ended_by, AuthenticationFailed) and not options.server.has_key else ""
+            say(f"Error: {ended_by}{key}")
+            return Status.USAGE
+
+
+def _client(options: _Options) -> InnerClient:
+    """Make the client.
+
+    Raises:
+        Refusal: an argument is wrong; the message names the option, or the variable.
+    """
+    try:
+        return InnerClient(**options.server.arguments, **options.client)
+    except ConfigError as error:
+        if error.field == "base_url" and options.urls_are_vllms:
+            raise Refusal(f"VLLM_URL: {error.message.removeprefix('base_url: ')}") from None
+        raise refusal_of(error, (), options.server.variables) from None
+
+
+async def _until_signal(worker: Any, tell: Any, log: LogOptions) -> int | BatchClientError:
+    """Run a worker; return the signal that ended it, or the error of the servers."""
+    loop = asyncio.get_running_loop()
+    signals: list[int] = []
+
+    def stop(number: int) -> None:
+        signals.append(number)
+        loop.call_soon_threadsafe(worker.stop)
+
+    async def report() -> None:
+        before = (0, 0)
+        while True:
+            await asyncio.sleep(_TOLD_EVERY_S)
+            done = worker.statistics()
+            if (done.results, done.dead) != before:
+                before = (done.results, done.dead)
+                lag = "" if done.lag is None else f", {done.lag:,} wait"
+                tell(f"{_counts(*before)}, {done.held:,} held{lag}")
+
+    reporting = asyncio.create_task(report())
+    try:
+        with log_to(say, log), on_signals(stop):
+            await worker.run()
+    except ConfigError:
+        raise
+    except BatchClientError as error:
+        return error
+    finally:
+        reporting.cancel()
+    return signals[0]
+
+
+def _counts(results: int, dead: int) -> str:
+    return f"{results:,} results, {dead:,} dead letter{'' if dead == 1 else 's'}"

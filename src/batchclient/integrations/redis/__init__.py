@@ -1,0 +1,30 @@
+"""Work from Redis Streams: messages in, results and dead letters out (extra ``redis``).
+
+``Worker`` reads messages as there are permits and sends their calls through a ``BatchClient``;
+``enqueue`` puts messages into a stream, and ``results`` reads what became of them. The stream may
+be an old queue's: ``docs/how-to/redis.md``.
+"""
+
+from __future__ import annotations
+
+from batchclient.integrations.redis._dead import dead_letters, drop_dead, retry_dead
+from batchclient.integrations.redis._messages import BadMessage
+from batchclient.integrations.redis._outcomes import TooManyDeliveries
+from batchclient.integrations.redis._queueing import enqueue, move_list
+from batchclient.integrations.redis._result_reading import Result, results
+from batchclient.integrations.redis._settings import WorkerStatistics
+from batchclient.integrations.redis._worker import Worker
+
+__all__ = [
+    "BadMessage",
+    "Result",
+    "TooManyDeliveries",
+    "Worker",
+    "WorkerStatistics",
+    "dead_letters",
+    "drop_dead",
+    "enqueue",
+    "move_list",
+    "results",
+    "retry_dead",
+]

@@ -1,0 +1,236 @@
+"""Messages of a stream: from an entry's fields to a call, with every check. No Redis and no client.
+
+Rules:
+- A message that no worker could ever use is refused here with a ``BadMessage``, which names the
+  field. The message then becomes a dead letter.
+- The parameters of a call are checked by the client, as those of every call.
+- No error shows a prompt.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from batchclient._core.kinds import Kind
+
+__all__ = [
+    "CALLS",
+    "LARGEST_BODY_BYTES",
+    "PART",
+    "BadMessage",
+    "Message",
+    "identity_in",
+    "read_message",
+    "write_message",
+]
+
+LARGEST_BODY_BYTES = 16 * 1024 * 1024
+"""Bytes of a ``body``, at most; a row of a file has the same bound."""
+_LONGEST_ID = 1024
+PART = "part"
+
+CALLS: Mapping[str, tuple[Kind, str]] = {
+    "complete": (Kind.COMPLETION, "prompt"),
+    "chat": (Kind.CHAT, "messages"),
+    "embed": (Kind.EMBEDDING, "input"),
+    "classify": (Kind.CLASSIFICATION, "input"),
+}
+"""The calls of messages, each with its kind and with the field of the body that is its input."""
+_CALLS_SAID = f"{', '.join(CALLS)} or {PART}"
+_OF_PATHS = {
+    "/v1/completions": "complete",
+    "/v1/chat/completions": "chat",
+    "/v1/embeddings": "embed",
+    "/v1/classify": "classify",
+}
+"""The calls of a line of an OpenAI Batch file, by its ``url``."""
+
+
+class BadMessage(ValueError):
+    """A message that no worker can use."""
+
+
+_BESIDE = ("id", "call", "deadline", "priority", "tenant", "traceparent")
+"""The fields of a message beside its body."""
+_write = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message of a stream.
+
+    Args:
+        entry: the entry's id in the stream.
+        id: whose result it is: the message's own id, else the entry's.
+        call: ``complete``, ``chat``, ``embed``, ``classify`` or ``part``.
+        kind: the call's kind; ``None`` for a part.
+        item: the call's input; of a part the whole body.
+        model: the model's name, if the message gives one.
+        params: the call's other fields.
+        deadline: Unix seconds by the clock of Redis, if there is a deadline.
+        priority, tenant: of the call.
+    """
+
+    entry: str
+    id: str
+    call: str
+    kind: Kind | None
+    item: Any
+    model: str | None
+    params: Mapping[str, Any]
+    deadline: float | None = None
+    priority: int = 0
+    tenant: str | None = None
+
+
+def read_message(entry: str, fields: Mapping[bytes, bytes]) -> Message:
+    """Read an entry's fields.
+
+    Args:
+        entry: the entry's id.
+        fields: as Redis has them.
+
+    Raises:
+        BadMessage: the message cannot be used.
+    """
+    body = _body(fields.get(b"body"))
+    own_id = body.pop("id", None)
+    call = _text(fields, b"call")
+    if "url" in body and isinstance(body.get("body"), dict):
+        own_id = body.get("custom_id", own_id)
+        call, body = _batch_line(body, call)
+    identity = _identity(_text(fields, b"id"), own_id, entry)
+    deadline = _deadline(fields)
+    if call == PART:
+        return Message(entry, identity, PART, None, body, None, {}, deadline)
+    if not call:
+        call = "chat" if "messages" in body else "complete" if "prompt" in body else ""
+        if not call:
+            raise BadMessage(f"call is missing: {_CALLS_SAID}")
+    known = CALLS.get(call)
+    if known is None:
+        raise BadMessage(f"call is {_CALLS_SAID}, not {call!r:.40}")
+    kind, field = known
+    if field not in body:
+        raise BadMessage(f"body has no field {field!r}, which call={call!r} needs")
+    item = body.pop(field)
+    model = body.pop("model", None)
+    if body.get("n", 1) not in (1, None):
+        raise BadMessage("n: a result holds one answer; send the message n times")
+    return Message(
+        entry, identity, call, kind, item, model, body, deadline, _priority(fields), _text(fields, b"tenant") or None
+    )
+
+
+def write_message(message: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return the fields of a message.
+
+    Args:
+        message: a call's fields, such as ``prompt`` and ``max_tokens``, and beside them ``id``,
+            ``call``, ``deadline``, ``priority``, ``tenant`` or ``traceparent``; or a line of an
+            OpenAI Batch file.
+
+    Raises:
+        BadMessage: no worker could use the message.
+    """
+    if not isinstance(message, Mapping):
+        raise BadMessage(f"a message is a mapping, not a {type(message).__name__}")
+    fields = {
+        name: str(value).encode(errors="surrogatepass")
+        for name in _BESIDE
+        if (value := message.get(name)) is not None and value != ""
+    }
+    body = {name: value for name, value in message.items() if name not in _BESIDE}
+    try:
+        fields["body"] = _write(body).encode()
+    except (TypeError, ValueError, RecursionError):
+        raise BadMessage("the message cannot be written as JSON") from None
+    read_message("0-0", {name.encode(): value for name, value in fields.items()})
+    return fields
+
+
+def identity_in(fields: Mapping[bytes, bytes], entry: str) -> str:
+    """Return whose result a message would have been, also of an unusable message."""
+    named = fields.get(b"id", b"").decode(errors="replace")
+    if named:
+        return named
+    try:
+        body = _body(fields.get(b"body"))
+        return _identity("", body.get("custom_id") if "url" in body else body.get("id"), entry)
+    except BadMessage:
+        return entry
+
+
+def _body(raw: bytes | None) -> dict[str, Any]:
+    if raw is None:
+        raise BadMessage("the message has no field 'body'")
+    if len(raw) > LARGEST_BODY_BYTES:
+        raise BadMessage(f"body has {len(raw):,} bytes; {LARGEST_BODY_BYTES >> 20} MiB is the most")
+    try:
+        body = json.loads(raw)
+    except UnicodeDecodeError as error:
+        raise BadMessage(f"body is not UTF-8 (byte {error.start + 1} of it)") from None
+    except json.JSONDecodeError as error:
+        raise BadMessage(f"body is not JSON: {error.msg} (character {error.pos + 1} of it)") from None
+    except (ValueError, RecursionError) as error:
+        raise BadMessage(f"body is not JSON: {error}") from None
+    if type(body) is not dict:
+        raise BadMessage("body is no JSON object")
+    return body
+
+
+def _batch_line(line: dict[str, Any], call: str) -> tuple[str, dict[str, Any]]:
+    """Return the call and the body of a line of an OpenAI Batch file."""
+    url = line["url"]
+    named = _OF_PATHS.get(url) if isinstance(url, str) else None
+    if named is None:
+        raise BadMessage(f"url is one of {', '.join(_OF_PATHS)}, not {url!r:.40}")
+    if line.get("method", "POST") != "POST":
+        raise BadMessage(f"method is POST, not {line['method']!r:.40}")
+    if call not in ("", named):
+        raise BadMessage(f"call is {call!r:.40}, and url asks for {named!r}")
+    return named, line["body"]
+
+
+def _identity(field: str, own: object, entry: str) -> str:
+    identity = field or (str(own) if type(own) in (str, int) else "") or entry
+    if len(identity) > _LONGEST_ID:
+        raise BadMessage(f"id has {len(identity)} characters; {_LONGEST_ID} is the most")
+    return identity
+
+
+def _text(fields: Mapping[bytes, bytes], name: bytes) -> str:
+    value = fields.get(name)
+    if not value:
+        return ""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise BadMessage(f"{name.decode()} is not UTF-8") from None
+
+
+def _deadline(fields: Mapping[bytes, bytes]) -> float | None:
+    text = _text(fields, b"deadline")
+    if not text:
+        return None
+    try:
+        deadline = float(text)
+    except ValueError:
+        deadline = math.nan
+    if not math.isfinite(deadline):
+        raise BadMessage(f"deadline is a time in Unix seconds, not {text!r:.40}")
+    return deadline
+
+
+def _priority(fields: Mapping[bytes, bytes]) -> int:
+    text = _text(fields, b"priority")
+    if not text:
+        return 0
+    number = text.removeprefix("-")
+    if not (number.isascii() and number.isdigit() and len(number) <= 3):
+        raise BadMessage(f"priority is a whole number from -100 to 100, not {text!r:.40}")
+    return int(text)

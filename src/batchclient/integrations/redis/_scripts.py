@@ -1,0 +1,176 @@
+"""The Lua scripts: what must happen as one.
+
+Rules:
+- A script writes its effects into the log, and not its text: times and generated ids are the same
+  after a restart, also on Redis 6.2.
+- Keys are declared, so scripts run in a cluster.
+"""
+
+from __future__ import annotations
+
+__all__ = ["FINISH", "HAND_BACK", "LEAVE", "MOVE_LIST", "RENEW", "RETRY_DEAD"]
+
+# Conditions with a name of their own: each is a promise that a test breaks.
+_IS_FIRST = "own == 1"
+_IS_NO_STREAM = "kind ~= 'stream' and kind ~= 'none'"
+_IS_OWN = "#redis.call('XPENDING', KEYS[1], ARGV[1], entry, entry, 1, ARGV[2]) == 1"
+_AS_BEFORE = "each[4] - 1"
+_EFFECTS = "if redis.replicate_commands then redis.replicate_commands() end\n"
+
+FINISH = (
+    _EFFECTS
+    + """
+-- KEYS: stream, dead letters, results stream (else the stream again), then the key of each result
+-- ARGV: group, seconds of a result, then for each message: entry, 'key', text,
+--       or entry, form, count, that many texts
+local kept, to = 4, 3
+for key = 2, 3 do
+  if KEYS[key] ~= KEYS[1] then
+    local kind = redis.call('TYPE', KEYS[key]).ok
+    if """
+    + _IS_NO_STREAM
+    + """ then
+      return redis.error_reply('NOSTREAM ' .. KEYS[key] .. ' is a ' .. kind)
+    end
+  end
+end
+local done = {}
+local at = 3
+while at <= #ARGV do
+  local entry, form = ARGV[at], ARGV[at + 1]
+  local first, last = at + 2, at + 2
+  if form ~= 'key' then first, last = at + 3, at + 2 + tonumber(ARGV[at + 2]) end
+  local letter
+  if form == 'dead' then letter = redis.call('XRANGE', KEYS[1], entry, entry)[1] end
+  local own = redis.call('XACK', KEYS[1], ARGV[1], entry)
+  if """
+    + _IS_FIRST
+    + """ then
+    if form == 'key' then
+      if ARGV[2] == '0' then
+        redis.call('SET', KEYS[kept], ARGV[first])
+      else
+        redis.call('SET', KEYS[kept], ARGV[first], 'EX', ARGV[2])
+      end
+    elseif form == 'stream' then
+      redis.call('XADD', KEYS[to], '*', unpack(ARGV, first, last))
+    elseif form == 'dead' then
+      local fields = letter and letter[2] or {}
+      for place = first, last do fields[#fields + 1] = ARGV[place] end
+      redis.call('XADD', KEYS[2], '*', unpack(fields))
+    end
+    redis.call('XDEL', KEYS[1], entry)
+  end
+  if form == 'key' then kept = kept + 1 end
+  done[#done + 1] = own
+  at = last + 1
+end
+return done
+"""
+)
+"""Ends messages: each, if nobody has ended it before, gets its result or dead letter, and goes.
+
+A key of the wrong type is refused before the first message: nothing is acknowledged without its
+result.
+"""
+
+RENEW = (
+    _EFFECTS
+    + """
+-- KEYS: stream   ARGV: group, consumer, entries
+local own, lost = {}, {}
+for place = 3, #ARGV do
+  local entry = ARGV[place]
+  if """
+    + _IS_OWN
+    + """ then
+    own[#own + 1] = entry
+  else
+    lost[#lost + 1] = entry
+  end
+end
+if #own > 0 then
+  own[#own + 1] = 'JUSTID'
+  redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, unpack(own))
+end
+return lost
+"""
+)
+"""Renews the leases of a consumer's messages; returns the entries that are not its own any more."""
+
+HAND_BACK = (
+    _EFFECTS
+    + """
+-- KEYS: stream   ARGV: group, consumer, heir, idle ms, most, entries (none: all)
+local stream, group, consumer = KEYS[1], ARGV[1], ARGV[2]
+local pending = {}
+if #ARGV > 5 then
+  for place = 6, #ARGV do
+    local found = redis.call('XPENDING', stream, group, ARGV[place], ARGV[place], 1, consumer)
+    if #found == 1 then pending[#pending + 1] = found[1] end
+  end
+else
+  pending = redis.call('XPENDING', stream, group, '-', '+', ARGV[5], consumer)
+end
+for _, each in ipairs(pending) do
+  redis.call('XCLAIM', stream, group, ARGV[3], 0, each[1], 'IDLE', ARGV[4], 'RETRYCOUNT', """
+    + _AS_BEFORE
+    + """, 'JUSTID')
+end
+return #pending
+"""
+)
+"""Gives messages of a consumer to an heir, with their leases run out, as if not delivered."""
+
+LEAVE = (
+    _EFFECTS
+    + """
+-- KEYS: stream   ARGV: group, consumer
+if #redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2]) > 0 then return 0 end
+redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2])
+return 1
+"""
+)
+"""Deletes a consumer without messages. (DELCONSUMER alone would drop the messages, too.)"""
+
+RETRY_DEAD = (
+    _EFFECTS
+    + """
+-- KEYS: dead letters, stream   ARGV: count of own fields, own fields, entries
+local added = tonumber(ARGV[1])
+local own = {}
+for place = 2, 1 + added do own[ARGV[place]] = true end
+local moved = 0
+for place = 2 + added, #ARGV do
+  local letter = redis.call('XRANGE', KEYS[1], ARGV[place], ARGV[place])[1]
+  if letter then
+    local fields = {}
+    for at = 1, #letter[2], 2 do
+      if not own[letter[2][at]] then
+        fields[#fields + 1] = letter[2][at]
+        fields[#fields + 1] = letter[2][at + 1]
+      end
+    end
+    if #fields > 0 then
+      redis.call('XADD', KEYS[2], '*', unpack(fields))
+      redis.call('XDEL', KEYS[1], ARGV[place])
+      moved = moved + 1
+    end
+  end
+end
+return moved
+"""
+)
+"""Puts dead letters back into the stream, as they were enqueued."""
+
+MOVE_LIST = (
+    _EFFECTS
+    + """
+-- KEYS: list, stream   ARGV: most
+local items = redis.call('LRANGE', KEYS[1], 0, ARGV[1] - 1)
+for _, item in ipairs(items) do redis.call('XADD', KEYS[2], '*', 'body', item) end
+if #items > 0 then redis.call('LTRIM', KEYS[1], #items, -1) end
+return #items
+"""
+)
+"""Moves items of a list into a stream."""

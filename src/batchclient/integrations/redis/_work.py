@@ -1,0 +1,81 @@
+"""A held message, from its delivery to its outcome."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from batchclient._core.requests import Request, RequestState
+from batchclient.client import BatchClient
+from batchclient.integrations.redis._messages import Message
+from batchclient.types import Completion
+
+__all__ = ["PartFunction", "Work"]
+
+PartFunction = Callable[[BatchClient, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+"""Does a part: of a client and the message's body it makes the body of the result."""
+
+_NOT_SENT = frozenset({RequestState.NEW, RequestState.WAITING, RequestState.QUEUED, RequestState.BACKING_OFF})
+
+
+class _Owner(Protocol):
+    def _on_answer(self, work: Work, answer: Any) -> None: ...
+
+    def _on_error(self, work: Work, error: BaseException) -> None: ...
+
+
+class Work:
+    """A held message; it is the waiter of its own request.
+
+    Args:
+        owner: told of the answer or the error.
+        entry: the message's entry in the stream.
+        deliveries: how often the message was delivered, this time included.
+        size: bytes of its body.
+        since: when it was delivered, by the event loop's clock.
+    """
+
+    __slots__ = ("_ended", "_owner", "deliveries", "entry", "finish", "message", "request", "since", "size", "task")
+    message: Message
+
+    def __init__(self, owner: _Owner, entry: str, deliveries: int, size: int, since: float) -> None:
+        self._owner = owner
+        self._ended = False
+        self.entry: str = entry
+        self.deliveries: int = deliveries
+        self.size: int = size
+        self.since: float = since
+        self.request: Request | None = None
+        self.task: asyncio.Task[None] | None = None
+        """Of a part."""
+        self.finish: Callable[[Completion], Completion] | None = None
+        """Makes the caller's answer of the server's."""
+
+    def __repr__(self) -> str:
+        return f"<Work on {self.entry}>"
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a server may be working on the message."""
+        return self.request is None or self.request.state not in _NOT_SENT
+
+    def done(self) -> bool:
+        """Whether the work has ended: by an outcome, or without."""
+        return self._ended
+
+    def end(self) -> None:
+        """Take neither an answer nor an error any more."""
+        self._ended = True
+
+    def set_result(self, answer: Any) -> None:
+        """Take the answer."""
+        if not self._ended:
+            self._ended = True
+            self._owner._on_answer(self, answer)
+
+    def set_exception(self, error: BaseException) -> None:
+        """Take the error."""
+        if not self._ended:
+            self._ended = True
+            self._owner._on_error(self, error)

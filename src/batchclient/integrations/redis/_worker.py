@@ -1,0 +1,396 @@
+"""``Worker``: takes messages of a stream as there are permits, and ends each by one outcome.
+
+Rules:
+- A message is *held* from its delivery until its outcome is stored. At most ``look_ahead`` are
+  held: memory does not grow with the queue.
+- Reading, renewing and finishing are three tasks. None waits for another's turn, and each bears a
+  Redis that is away: work under way goes on, and its outcomes are kept until Redis is back.
+- A lease is renewed every third of its time. A message whose lease has run out may be another
+  worker's: its call is cancelled once that is seen.
+- The calls have no task each: a held message is the waiter of its own request.
+- While every server is out of use nothing is read, except one message where none is held: the call
+  that finds out whether a server is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from batchclient._calls.rendering import as_chat
+from batchclient._core.kinds import Kind
+from batchclient._metrics.worker import WorkerNumbers, attach_worker
+from batchclient._shell.log import log
+from batchclient._shell.runner import Runner
+from batchclient.client import BatchClient
+from batchclient.errors import ConfigError, DeadlineExceeded
+from batchclient.integrations.redis._broker import Broker, Delivery, Outcome
+from batchclient.integrations.redis._finishing import Finisher
+from batchclient.integrations.redis._keeping import Keeper
+from batchclient.integrations.redis._library import Connection, check_connection
+from batchclient.integrations.redis._messages import PART, BadMessage, read_message
+from batchclient.integrations.redis._model import know_model
+from batchclient.integrations.redis._names import STREAM
+from batchclient.integrations.redis._outcomes import Judge, ResultForm, TooManyDeliveries, Verdict, body_of
+from batchclient.integrations.redis._patience import Patience
+from batchclient.integrations.redis._reading import Reader, Room
+from batchclient.integrations.redis._settings import WorkerStatistics, make_settings
+from batchclient.integrations.redis._tasks import LOOK_S, end, to_its_end
+from batchclient.integrations.redis._work import PartFunction, Work
+
+__all__ = ["Worker"]
+
+
+_HELD_BYTES = 64 * 1024 * 1024
+"""Bytes of bodies beyond which no further message is read."""
+_PARTS_TOGETHER = 2
+"""While the last rows of a part are under way, the next part fills the servers."""
+_LAST_TRIES_S = 5.0
+"""How long a stopping worker waits for a Redis that is away, seconds."""
+_OUT_OF_USE = ("ejected", "probing")
+
+
+class Worker:
+    """Works on the messages of a Redis stream with a client.
+
+        worker = Worker(client, redis, "inference_queue")
+        await worker.run()
+
+    Args:
+        client: made and closed by the caller, for this event loop.
+        redis: a ``redis.asyncio.Redis`` or ``RedisCluster`` without ``decode_responses``; the
+            caller closes it.
+        stream: the stream of messages.
+        group: the consumer group; it is made where there is none.
+        consumer: this worker's own name; by default of the host and the process.
+        results: ``"keys"`` for a key ``result:<id>`` each, ``"stream:NAME"``, or ``"none"``.
+        result_ttl_s: how long the key of a result lives, seconds; 0: for ever.
+        dead: the stream of dead letters, by default the stream's name with ``:dead``.
+        lease_s: how long a message is this worker's without a renewal, seconds.
+        renew_s: seconds from one renewal to the next; by default a third of the lease.
+        max_deliveries: a message delivered more often without an outcome is a dead letter.
+        grace_s: how long work under way may take to end after ``stop``, seconds.
+        look_ahead: messages held, at most; by default twice the limits of all servers.
+        parts: does the messages of ``call="part"``; without it they are dead letters.
+
+    Raises:
+        ConfigError: an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        client: BatchClient,
+        redis: Connection,
+        stream: str = STREAM,
+        *,
+        group: str = "batchclient",
+        consumer: str | None = None,
+        results: str = "keys",
+        result_ttl_s: int = 86_400,
+        dead: str | None = None,
+        lease_s: float = 60.0,
+        renew_s: float | None = None,
+        max_deliveries: int = 5,
+        grace_s: float = 25.0,
+        look_ahead: int | None = None,
+        parts: PartFunction | None = None,
+    ) -> None:
+        if not isinstance(client, BatchClient):
+            raise ConfigError(f"client is a BatchClient, not a {type(client).__name__}", field="client")
+        check_connection(redis)
+        settings = make_settings(
+            stream, group, consumer, results, result_ttl_s, dead, lease_s, renew_s, max_deliveries, grace_s, look_ahead
+        )
+        self._settings = settings
+        self._client = client
+        self._part = parts
+        self._broker = Broker(redis, settings)
+        self._form = ResultForm(settings.form, settings.names.result_prefix, settings.consumer)
+        self._judge = Judge()
+        self._patience = Patience()
+        self._changed = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._finisher = Finisher(self._broker, self._patience, self._on_finished)
+        self._reader = Reader(self._broker, settings.lease_s, self._room, self._take, self._changed, self._stopping)
+        self._held: dict[str, Work] = {}
+        self._held_bytes = 0
+        self._keeper = Keeper(self._broker, self._patience, settings, self._held, self._on_lost)
+        self._parts = 0
+        self._error: BaseException | None = None
+        self._looked_at = 0.0
+        self._is_cut_off = False
+        self._runner: Runner
+        self._counts = dict.fromkeys(("results", "dead", "left", "released", "lost"), 0)
+
+    def __repr__(self) -> str:
+        return f"<Worker of {self._settings.names.stream!r}: {len(self._held)} held>"
+
+    def statistics(self) -> WorkerStatistics:
+        """Return a snapshot."""
+        return WorkerStatistics(
+            held=len(self._held),
+            **self._counts,
+            renewals=self._keeper.renewals,
+            pending=self._keeper.figures.pending,
+            lag=self._keeper.figures.lag,
+        )
+
+    def _numbers(self) -> WorkerNumbers:
+        return WorkerNumbers(
+            dict(self._counts), self._keeper.figures.pending, self._keeper.figures.lag, self._keeper.renewals
+        )
+
+    def stop(self) -> None:
+        """Read no further message; ``run`` then returns, within ``grace_s`` and a second.
+
+        Calls under way may end. What is left is handed back, for another worker to take at once.
+        """
+        self._stopping.set()
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Work until ``stop``.
+
+        Raises:
+            ConfigError: the server is too old, or a key holds no stream.
+            BatchClientError: the servers refuse the client, such as for its key. Messages are
+                handed back.
+            redis.exceptions.RedisError: Redis refuses the user or a command.
+
+        Cancellation: hands everything back at once.
+        """
+        self._runner = self._client._start()
+        attach_worker(self._client, self._numbers)
+        # Nothing but tasks of our own is awaited here: redis-py drops a cancellation that comes
+        # while it connects.
+        tasks = [asyncio.create_task(self._begin())]
+        grace_s = 0.0
+        try:
+            await asyncio.wait(tasks)
+            if tasks[0].exception() is None and not self._stopping.is_set():
+                tasks += map(asyncio.create_task, (self._take_in(), self._finisher.run(), self._keeper.run()))
+                stopping = asyncio.create_task(self._stopping.wait())
+                await asyncio.wait((stopping, *tasks[1:]), return_when=asyncio.FIRST_COMPLETED)
+                await end([stopping])
+                if self._error is None and not any(task.done() for task in tasks[2:]):
+                    grace_s = self._settings.grace_s
+        finally:
+            self.stop()
+            await to_its_end(self._drain(tasks, grace_s))
+        for task in tasks:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+        if self._error is not None:
+            raise self._error
+
+    async def _begin(self) -> None:
+        """Check Redis and the keys, and make the group."""
+        for warning in await self._patience.bear(self._broker.begin, self._stopping) or ():
+            log("redis_advice", "%s", warning, reason=warning)
+
+    # Reading ---------------------------------------------------------------------------------------------------------
+
+    async def _take_in(self) -> None:
+        while not self._stopping.is_set():
+            refusal = await know_model(self._client, self._runner, self._patience, self._stopping)
+            if refusal is not None:
+                self._fail(refusal)
+            room = await self._reader.wait_for_room()
+            if room:
+                await self._patience.bear(partial(self._reader.read, room), self._stopping, self._broker)
+
+    def _room(self) -> Room:
+        ahead = self._settings.look_ahead or max(2, 2 * self._runner.core.total_limit)
+        if self._parts >= _PARTS_TOGETHER or self._held_bytes >= _HELD_BYTES:
+            return 0, ahead
+        now = asyncio.get_running_loop().time()
+        if now >= self._looked_at + LOOK_S:
+            self._looked_at = now
+            self._is_cut_off = all(each.state in _OUT_OF_USE for each in self._client.statistics().endpoints)
+        if self._is_cut_off:
+            return (0 if self._held else 1), 1
+        return ahead - len(self._held), ahead
+
+    def _take(self, delivery: Delivery) -> bool:
+        """Begin the work on a message; return whether it is a part."""
+        known = self._held.get(delivery.entry)
+        if known is not None:
+            # The lease had run out, and nobody else took the message.
+            known.deliveries = delivery.count
+            return False
+        fields = delivery.fields or {}
+        size = len(fields.get(b"body") or b"")
+        work = Work(self, delivery.entry, delivery.count, size, asyncio.get_running_loop().time())
+        self._held[delivery.entry] = work
+        self._held_bytes += size
+        try:
+            if delivery.count > self._settings.max_deliveries:
+                raise TooManyDeliveries(f"delivered {delivery.count} times without an outcome")
+            work.message = read_message(delivery.entry, fields)
+            self._open(work)
+        except (BadMessage, ConfigError, TooManyDeliveries, DeadlineExceeded) as error:
+            self._end_dead(work, error)
+        return work.task is not None
+
+    def _open(self, work: Work) -> None:
+        """Submit the call of a message.
+
+        Raises:
+            BadMessage, ConfigError: the message cannot be used.
+            DeadlineExceeded: its deadline has passed.
+        """
+        message, timeout_s = work.message, None
+        if message.deadline is not None:
+            timeout_s = message.deadline - self._broker.now()
+            if timeout_s <= 0:
+                raise DeadlineExceeded("the message's deadline had passed when it was delivered")
+            timeout_s = min(timeout_s, self._client._settings.timeout_s or timeout_s)
+        if message.kind is None:
+            if self._part is None:
+                raise BadMessage(f"call={PART!r}: this worker takes no parts")
+            self._parts += 1
+            work.task = asyncio.create_task(self._do_part(work, self._part))
+            return
+        kind, item, params = message.kind, message.item, message.params
+        if kind is Kind.CHAT:
+            kind, item, params = self._client._chat_or_rendered(item, params)
+            work.finish = None if kind is Kind.CHAT else as_chat
+        now = self._runner.backend.now()
+        work.request = request = self._client._calls.make(
+            item, message.model, timeout_s, params, work, now, message.priority, message.tenant, kind
+        )
+        self._runner.submit(request, may_wait=True)
+
+    async def _do_part(self, work: Work, part: PartFunction) -> None:
+        try:
+            body = await part(self._client, work.message.item)
+        except Exception as error:  # the part's own
+            work.set_exception(error)
+        else:
+            if not work.done():
+                work.end()
+                self._succeed(work, body, attempts=1)
+        finally:
+            self._parts -= 1
+            self._changed.set()
+
+    # Outcomes --------------------------------------------------------------------------------------------------------
+
+    def _on_answer(self, work: Work, answer: Any) -> None:
+        """Take in the answer of a held message."""
+        self._succeed(work, body_of(answer if work.finish is None else work.finish(answer)), answer.attempts)
+
+    def _on_error(self, work: Work, error: BaseException) -> None:
+        """Take in the error of a held message."""
+        match self._judge.verdict(error, work.message, self._broker.now()):
+            case Verdict.DEAD:
+                self._end_dead(work, error)
+            case Verdict.LEFT:
+                self._counts["left"] += 1
+                self._drop(work)
+            case Verdict.STOP:
+                self._drop(work)
+                self._fail(error)
+
+    def _succeed(self, work: Work, body: Mapping[str, Any], attempts: int) -> None:
+        self._judge.succeed()
+        seconds = asyncio.get_running_loop().time() - work.since
+        self._finisher.put(
+            self._form.result(work.message, body, attempts=attempts, deliveries=work.deliveries, seconds=seconds)
+        )
+
+    def _end_dead(self, work: Work, error: BaseException) -> None:
+        work.end()
+        at = self._broker.now()
+        self._finisher.put(self._form.dead(work.entry, error, deliveries=work.deliveries, at=at))
+
+    def _on_finished(self, outcome: Outcome, *, is_first: bool) -> None:
+        """Take in that an outcome is stored, or that the message had ended before."""
+        if is_first:
+            self._counts["dead" if outcome.form == "dead" else "results"] += 1
+        else:
+            self._counts["lost"] += 1
+        work = self._held.get(outcome.entry)
+        if work is not None:
+            self._drop(work)
+
+    def _drop(self, work: Work) -> None:
+        """Hold a message no longer; its lease is not renewed any more."""
+        work.end()
+        if self._held.pop(work.entry, None) is not None:
+            self._held_bytes -= work.size
+        self._changed.set()
+
+    def _give_up(self, work: Work) -> None:
+        """End the work on a message without an outcome."""
+        request, task = work.request, work.task
+        work.end()
+        if request is not None:
+            self._runner.leave(request)
+        if task is not None:
+            task.cancel()
+        self._drop(work)
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = self._error or error
+        self.stop()
+
+    def _on_lost(self, entry: str) -> None:
+        """Take in that a message is another worker's, or has ended."""
+        work = self._held.get(entry)
+        # An outcome may be on its way: finishing tells whether it was the first.
+        if work is not None and not work.done():
+            self._counts["lost"] += 1
+            self._give_up(work)
+
+    # The end ---------------------------------------------------------------------------------------------------------
+
+    async def _drain(self, tasks: list[asyncio.Task[None]], grace_s: float) -> None:
+        await end(tasks[:1])
+        if not tasks[1:]:
+            return
+        _, reading, finishing, keeping = tasks
+        loop = asyncio.get_running_loop()
+        until = loop.time() + grace_s
+        await asyncio.wait((reading,))
+        waiting = [work for work in self._held.values() if not work.done() and not work.is_under_way]
+        for work in waiting:
+            self._give_up(work)
+        entries = [work.entry for work in waiting]
+        if entries and grace_s:
+            await self._patience.try_once(partial(self._hand_back, entries), self._broker)
+        while any(not work.done() for work in self._held.values()) and loop.time() < until and not finishing.done():
+            self._changed.clear()
+            try:
+                async with asyncio.timeout_at(min(until, loop.time() + LOOK_S)):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+        left = [work for work in self._held.values() if not work.done()]
+        for work in left:
+            self._give_up(work)
+        # A part that is cancelled still removes its file.
+        parts = [work.task for work in left if work.task is not None]
+        if parts:
+            await asyncio.wait(parts)
+        last = loop.time() + _LAST_TRIES_S
+        stored = asyncio.create_task(self._finisher.empty())
+        await asyncio.wait((finishing, stored), timeout=_LAST_TRIES_S, return_when=asyncio.FIRST_COMPLETED)
+        await end([finishing, keeping, stored])
+        while loop.time() < last:
+            if await self._patience.try_once(self._leave, self._broker):
+                return
+            await asyncio.sleep(LOOK_S)
+        log(
+            "messages_left",
+            "Redis is away: the messages that this worker holds come back once their leases have run out",
+        )
+
+    async def _hand_back(self, entries: list[str]) -> None:
+        self._counts["released"] += await self._broker.hand_back(entries)
+
+    async def _leave(self) -> None:
+        self._counts["released"] += await self._broker.hand_back()
+        await self._broker.leave()

@@ -1,0 +1,190 @@
+"""``batchclient work``, ``enqueue`` and ``dead`` as processes, on a real Redis and the embedded server."""
+
+import json
+import signal
+import time
+from urllib.request import urlopen
+
+import pytest
+import redis as redis_py
+from tests.live.server_process import free_port
+from tests.redis import commands
+from tests.redis.conftest import STREAM
+
+from batchclient.simulator import EmbeddedServer
+
+pytestmark = pytest.mark.redis
+LONGEST_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def llm():
+    with EmbeddedServer("instant", model="m", faults=["bad_prompt=refuse me"]) as server:
+        yield server
+
+
+@pytest.fixture
+def plain(shared_server):
+    with redis_py.Redis(unix_socket_path=str(shared_server.socket)) as plain:
+        plain.flushall()
+        yield plain
+
+
+@pytest.fixture
+def work(shared_server, llm, tmp_path):
+    """Starts workers, which end with the test."""
+    begun = []
+
+    def start(*arguments, **variables):
+        variables = {"REDIS_URL": shared_server.url, "VLLM_URL": llm.root_url} | variables
+        begun.append(commands.start("work", *arguments, cwd=tmp_path, **variables))
+        return begun[-1]
+
+    yield start
+    for process in begun:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def wait_for(condition):
+    until = time.monotonic() + 60
+    while not (value := condition()):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    return value
+
+
+def rows(count):
+    return "".join(json.dumps({"id": f"d{number}", "text": f"word {number}"}) + "\n" for number in range(count))
+
+
+def test_rows_become_results(work, plain, shared_server, tmp_path):
+    (tmp_path / "in.jsonl").write_text(rows(100) + '{"text": "refuse me"}\nno row\n')
+    status, _, said = commands.run(
+        "enqueue", "in.jsonl", "--prompt", "Say {text}", "--max-tokens", 3, cwd=tmp_path, REDIS_URL=shared_server.url
+    )
+    assert (status, said) == (
+        1,
+        "line 102 is not JSON: Expecting value (column 1)\n101 messages in inference_queue; 1 rows are unusable\n",
+    )
+    worker = work()
+    wait_for(lambda: plain.xlen(STREAM) == 0)
+    assert json.loads(plain.get("result:d7"))["body"]["usage"]["completion_tokens"] == 3
+    assert plain.dbsize() == 102
+    status, out, _ = commands.run("dead", "list", cwd=tmp_path, REDIS_URL=shared_server.url)
+    [line] = out.splitlines()
+    entry, _, at, deliveries, _, error = line.split("\t")
+    assert status == 0 and deliveries == "1" and error.startswith("BadRequest: ") and at.endswith("Z")
+    assert "refuse me" not in line
+    status, out, _ = commands.run("dead", "list", "--json", cwd=tmp_path, REDIS_URL=shared_server.url)
+    assert json.loads(json.loads(out)["fields"]["body"])["prompt"] == "Say refuse me"
+    assert commands.run("dead", "retry", entry, cwd=tmp_path, REDIS_URL=shared_server.url)[1] == "1 put back\n"
+    wait_for(lambda: plain.xlen(f"{STREAM}:dead") == 1 and plain.xlen(STREAM) == 0)
+    assert commands.run("dead", "drop", "--all", cwd=tmp_path, REDIS_URL=shared_server.url)[1] == "1 dropped\n"
+    worker.send_signal(signal.SIGTERM)
+    said, _ = worker.communicate(timeout=30)
+    assert worker.returncode == 143
+    assert said.splitlines()[-1] == "100 results, 2 dead letters; 0 handed back"
+    assert shared_server.url in said.splitlines()[0]
+    assert plain.xinfo_consumers(STREAM, "batchclient") == []
+
+
+def test_the_environment_of_an_older_worker(work, plain, llm, shared_server, tmp_path):
+    """Its variables, its list, its keys: `BATCH_SIZE` prompts in a request, of those that came within the time."""
+    for number in range(64):
+        plain.rpush(STREAM, json.dumps({"id": number, "prompt": f"word {number}", "max_tokens": 2}))
+    status, _, said = commands.run("enqueue", "--from-list", STREAM, cwd=tmp_path, REDIS_URL=shared_server.url)
+    assert (status, said) == (0, "64 messages in inference_queue\n")
+    before = llm.requests
+    work(VLLM_URL=f"{llm.root_url}/,", BATCH_SIZE="16", BATCH_TIMEOUT_MS="400", BATCHCLIENT_MODEL="m")
+    wait_for(lambda: plain.xlen(STREAM) == 0)
+    assert json.loads(plain.get("result:63"))["status"] == "ok"
+    assert 4 <= llm.requests - before <= 16
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "said"),
+    [
+        (["--lease", "9"], {}, "--lease: at least 10 seconds, not 9"),
+        ([], {"BATCH_SIZE": "0"}, "BATCH_SIZE: a whole number of at least 1, not '0'"),
+        ([], {"BATCH_TIMEOUT_MS": "-1"}, "BATCH_TIMEOUT_MS: a number of milliseconds of at least 0, not '-1'"),
+        ([], {"VLLM_URL": "nowhere"}, "VLLM_URL: "),
+        (["--redis", "http://:secret@host"], {}, "--redis: a URL that begins with redis://, rediss:// or unix://"),
+        ([], {"REDIS_URL": "redis://:secret@host:port"}, "--redis: redis-py cannot use this URL"),
+        (["--results", "somewhere"], {}, "--results: keys, stream:NAME or none, not 'somewhere'"),
+        (["--dead", STREAM], {}, "--dead: dead letters go into another stream than messages"),
+        (["--concurrency", "0"], {}, "--concurrency: a whole number of at least 1, or auto, not '0'"),
+    ],
+)
+def test_wrong_usage_is_refused(shared_server, llm, tmp_path, arguments, variables, said):
+    given = {"REDIS_URL": shared_server.url, "VLLM_URL": llm.root_url} | variables
+    status, _, error = commands.run("work", *arguments, cwd=tmp_path, **given)
+    assert status == 2 and error.startswith(f"Error: {said}")
+    assert "secret" not in error and len(error.splitlines()) == 1
+
+
+def test_no_server_is_refused_and_options_win(shared_server, llm, plain, work, tmp_path):
+    status, _, error = commands.run("work", cwd=tmp_path, REDIS_URL=shared_server.url)
+    assert status == 2 and "--base-url" in error
+    plain.xadd(STREAM, {"id": "a", "body": '{"prompt": "a", "max_tokens": 1}'})
+    work("--base-url", llm.base_url, VLLM_URL="http://127.0.0.1:9", BATCHCLIENT_BASE_URL="http://127.0.0.1:9/v1")
+    wait_for(lambda: plain.get("result:a"))
+
+
+def test_a_refused_key_ends_the_worker_and_takes_no_message(shared_server, plain, tmp_path):
+    plain.xadd(STREAM, {"id": "a", "body": '{"prompt": "a", "max_tokens": 1}'})
+    with EmbeddedServer("instant", model="m", api_key="right") as llm:
+        status, _, said = commands.run(
+            "work", "--model", "m", cwd=tmp_path, REDIS_URL=shared_server.url, VLLM_URL=llm.root_url,
+            BATCHCLIENT_API_KEY="wrong",
+        )  # fmt: skip
+    assert status == 2 and "Error: " in said and "wrong" not in said
+    assert plain.xlen(STREAM) == 1 and plain.xlen(f"{STREAM}:dead") == 0
+
+
+def test_metrics_are_served(work, plain):
+    port = free_port()
+    plain.xadd(STREAM, {"id": "a", "body": '{"prompt": "a", "max_tokens": 1}'})
+    work("--metrics-port", str(port))
+    wait_for(lambda: plain.get("result:a"))
+    page = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read().decode()
+    assert 'batchclient_calls_total{outcome="succeeded"} 1.0' in page
+    numbers = dict(line.rsplit(" ", 1) for line in page.splitlines() if line.startswith("batchclient_worker_"))
+    assert numbers.keys() == {
+        *(
+            f'batchclient_worker_messages_total{{outcome="{word}"}}'
+            for word in ("results", "dead", "left", "released", "lost")
+        ),
+        "batchclient_worker_pending",
+        "batchclient_worker_lag",
+        "batchclient_worker_lease_renewals_total",
+    }
+    assert numbers['batchclient_worker_messages_total{outcome="results"}'] == "1.0"
+
+
+def test_a_second_signal_ends_a_worker_at_once(work, plain, shared_server):
+    with EmbeddedServer("instant", model="m", faults=["stall"]) as slow:
+        worker = work("--grace", "600", VLLM_URL=slow.root_url)
+        plain.xadd(STREAM, {"id": "a", "body": '{"prompt": "a", "max_tokens": 1}'})
+        wait_for(lambda: slow.requests)
+        worker.send_signal(signal.SIGINT)
+        wait_for(lambda: plain.xinfo_groups(STREAM)[0]["pending"])
+        time.sleep(0.3)
+        assert worker.poll() is None
+        worker.send_signal(signal.SIGINT)
+        worker.communicate(timeout=10)
+        assert worker.returncode == 130
+
+
+def test_what_a_stopped_worker_holds_is_another_s_at_once(work, plain):
+    with EmbeddedServer("instant", model="m", faults=["stall,count=1"]) as slow:
+        worker = work("--grace", "0.2", "--model", "m", VLLM_URL=slow.root_url)
+        plain.xadd(STREAM, {"id": "a", "body": '{"prompt": "a", "max_tokens": 1}'})
+        wait_for(lambda: slow.requests)
+        worker.send_signal(signal.SIGTERM)
+        assert worker.communicate(timeout=30)[0].splitlines()[-1].endswith("1 handed back")
+        began = time.monotonic()
+        work("--model", "m", VLLM_URL=slow.root_url)
+        result = json.loads(wait_for(lambda: plain.get("result:a")))
+        assert time.monotonic() - began < 20 and result["deliveries"] == 1

@@ -1,0 +1,130 @@
+"""Messages in, results and dead letters out: ``enqueue``, ``move_list``, ``results``, ``dead_letters``."""
+
+import asyncio
+
+import pytest
+from tests.redis.conftest import STREAM, bench_on, wait_for
+
+from batchclient.errors import ConfigError, DeadlineExceeded
+from batchclient.integrations.redis import dead_letters, drop_dead, enqueue, move_list, results, retry_dead
+
+pytestmark = pytest.mark.redis
+LONGEST_S = 60.0
+
+
+def call(identity, **fields):
+    return {"id": identity, "prompt": identity, "max_tokens": 1, **fields}
+
+
+async def test_what_is_enqueued_comes_back_as_results(shared_server):
+    async with bench_on(shared_server) as bench:
+        bench.upstream.refused = {"bad": 400}
+        ids = await enqueue(bench.redis, [call("a"), {"prompt": "b", "max_tokens": 1}, call("bad", tenant="t")])
+        assert (ids[0], ids[2]) == ("a", "bad")
+        await bench.start()
+        found = {result.id: result async for result in results(bench.redis, ids, timeout_s=30)}
+        assert found.keys() == set(ids)
+        assert (found["a"].status, found["a"].body["completion"], found["a"].error) == ("ok", "yes", None)
+        assert found["bad"].status == "error" and found["bad"].error["type"] == "BadRequest"
+
+
+async def test_results_of_a_stream(shared_server):
+    async with bench_on(shared_server) as bench:
+        ids = await enqueue(bench.redis, [call(f"p{number}") for number in range(700)])
+        await bench.start(results="stream:out")
+        seen = []
+        async for result in results(bench.redis, ids, results="stream:out", timeout_s=30):
+            seen.append(result)
+        assert sorted(result.id for result in seen) == sorted(ids)
+        assert {(result.status, result.body["completion"], result.attempts, result.deliveries) for result in seen} == {
+            ("ok", "yes", 1, 1)
+        }
+        assert await bench.redis.get("result:p1") is None
+
+
+async def test_results_that_do_not_come(shared_server):
+    async with bench_on(shared_server) as bench:
+        with pytest.raises(DeadlineExceeded, match="2 are missing"):
+            async for _ in results(bench.redis, ["a", "b"], timeout_s=0.1):
+                pass
+        with pytest.raises(ConfigError, match="ids: which results"):
+            async for _ in results(bench.redis):
+                pass
+
+
+async def test_without_results_messages_end_all_the_same(shared_server):
+    async with bench_on(shared_server) as bench:
+        await enqueue(bench.redis, [call("a")])
+        worker, _ = await bench.start(results="none")
+        await wait_for(lambda: worker.statistics().results == 1)
+        assert await bench.redis.xlen(STREAM) == 0 and await bench.redis.keys("result:*") == []
+
+
+async def test_a_full_stream_is_waited_for(shared_server):
+    async with bench_on(shared_server) as bench:
+        task = asyncio.create_task(enqueue(bench.redis, (call(f"p{n}") for n in range(100)), max_queued=30))
+        await wait_for(lambda: _length(bench, 30))
+        assert not task.done()
+        worker, _ = await bench.start()
+        seen = 0
+        while not task.done():
+            seen = max(seen, await bench.redis.xlen(STREAM))
+        assert len(await task) == 100 and seen <= 30
+        await wait_for(lambda: worker.statistics().results == 100)
+
+
+async def _length(bench, count):
+    return await bench.redis.xlen(STREAM) == count
+
+
+async def test_a_message_that_no_worker_could_use_is_refused_with_its_number(shared_server):
+    async with bench_on(shared_server) as bench:
+        with pytest.raises(ConfigError, match="message 2: call is complete"):
+            await enqueue(bench.redis, [call("a"), call("b", call="sing"), call("c")])
+        assert await bench.redis.xlen(STREAM) == 1
+
+
+async def test_dead_letters_are_looked_at_put_back_and_dropped(shared_server):
+    async with bench_on(shared_server) as bench:
+        bench.upstream.refused = {f"p{number}": 400 for number in range(250)}
+        await enqueue(bench.redis, [call(f"p{number}", priority=3) for number in range(250)])
+        worker, _ = await bench.start(consumer="w")
+        await wait_for(lambda: worker.statistics().dead == 250)
+        letters = [letter async for letter in dead_letters(bench.redis)]
+        assert {letter.id for letter in letters} == {f"p{number}" for number in range(250)}
+        first = letters[0]
+        assert (first.error["type"], first.deliveries, first.worker) == ("BadRequest", 1, "w")
+        assert first.fields.keys() == {"id", "body", "priority"}
+        assert await drop_dead(bench.redis, [first.entry, "0-1"]) == 1
+        bench.upstream.refused = {"p249": 400}
+        assert await retry_dead(bench.redis) == 249
+        await wait_for(lambda: worker.statistics().results == 248)
+        [again] = await wait_for(bench.dead)
+        assert again[b"id"] == b"p249" and again[b"priority"] == b"3"
+        assert await drop_dead(bench.redis) == 1 and await bench.dead() == []
+
+
+@pytest.mark.parametrize("source", ["old_queue", STREAM])
+async def test_an_old_workers_list_becomes_a_stream(shared_server, source):
+    async with bench_on(shared_server) as bench:
+        for number in range(300):
+            await bench.redis.rpush(source, f'{{"id": "p{number}", "prompt": "p{number}", "max_tokens": 1}}')
+        assert await move_list(bench.redis, source) == 300
+        assert [fields[b"body"][:12] for _, fields in await bench.redis.xrange(STREAM, count=2)] == [
+            b'{"id": "p0",',
+            b'{"id": "p1",',
+        ]
+        worker, _ = await bench.start()
+        await wait_for(lambda: worker.statistics().results == 300)
+        assert await bench.result("p299")
+        assert await move_list(bench.redis, "old_queue") == 0
+
+
+async def test_a_stream_is_no_list_and_a_list_no_stream(shared_server):
+    async with bench_on(shared_server) as bench:
+        await bench.redis.rpush(STREAM, "x")
+        with pytest.raises(ConfigError, match="--from-list"):
+            await enqueue(bench.redis, [call("a")])
+        await bench.redis.set("text", "x")
+        with pytest.raises(ConfigError, match="source: the key 'text' is a string"):
+            await move_list(bench.redis, "text", stream="other")

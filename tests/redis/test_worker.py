@@ -1,0 +1,333 @@
+"""A worker on a real redis-server: the rules of ``docs/how-to/redis.md``, each a test."""
+
+import asyncio
+import time
+
+import pytest
+from tests.redis.conftest import GROUP, STREAM, bench_on, wait_for
+
+from batchclient.errors import AuthenticationFailed, ConfigError
+
+pytestmark = pytest.mark.redis
+LONGEST_S = 60.0
+
+
+async def test_a_message_has_one_result_and_leaves_the_stream(shared_server):
+    async with bench_on(shared_server) as bench:
+        [entry] = await bench.add("a")
+        worker, _ = await bench.start(consumer="w")
+        result = await wait_for(lambda: bench.result("a"))
+        seconds = result.pop("seconds")
+        assert result == {
+            "id": "a",
+            "message": entry.decode(),
+            "status": "ok",
+            "body": {
+                "completion": "yes",
+                "finish_reason": "stop",
+                "usage": {"prompt_tokens": 1, "completion_tokens": 1},
+            },
+            "attempts": 1,
+            "deliveries": 1,
+            "worker": "w",
+        }
+        assert 0 <= seconds < 30
+        assert 86_000 < await bench.redis.ttl("result:a") <= 86_400
+        assert await bench.redis.xlen(STREAM) == 0
+        assert await bench.pending() == []
+        await wait_for(lambda: worker.statistics().held == 0)
+        assert (worker.statistics().results, worker.statistics().dead) == (1, 0)
+
+
+async def test_no_message_is_gone_before_its_outcome_is_there(shared_server):
+    """At every moment each message is in the stream, or a result, or a dead letter: never two of them, never none."""
+    async with bench_on(shared_server) as bench:
+        bench.upstream.refused = {f"p{number}": 400 for number in range(0, 400, 20)}
+        await bench.add(*(f"p{number}" for number in range(400)))
+        for _ in range(2):
+            await bench.start(results="stream:out", consumer=f"w{_}")
+        done = 0
+        while done < 400:
+            async with bench.redis.pipeline(transaction=True) as pipe:
+                pipe.xlen(STREAM).xlen("out").xlen(f"{STREAM}:dead")
+                left, results, dead = await pipe.execute()
+            done = results + dead
+            assert left + done == 400
+        assert (results, dead) == (380, 20)
+
+
+async def test_a_result_that_cannot_be_stored_keeps_its_message(shared_server):
+    async with bench_on(shared_server) as bench:
+        bench.upstream.held = {"a"}
+        await bench.add("a")
+        _, task = await bench.start(results="stream:out")
+        await wait_for(lambda: bench.upstream.under_way)
+        await bench.redis.set("out", "in the way")
+        bench.upstream.release()
+        with pytest.raises(ConfigError, match="results: the key 'out' is a string, not a stream"):
+            await task
+        assert await bench.redis.xlen(STREAM) == 1
+        assert [each["consumer"] for each in await bench.pending()] == [b"released"]
+
+
+async def test_what_takes_ten_leases_is_delivered_once(shared_server):
+    async with bench_on(shared_server) as bench:
+        bench.upstream.held = {"a"}
+        await bench.add("a")
+        first, _ = await bench.start(consumer="w1", lease_s=0.4)
+        second, _ = await bench.start(consumer="w2", lease_s=0.4)
+        await wait_for(lambda: bench.upstream.under_way)
+        await wait_for(lambda: first.statistics().renewals + second.statistics().renewals >= 30)
+        bench.upstream.release()
+        result = await wait_for(lambda: bench.result("a"))
+        assert result["deliveries"] == 1 and bench.upstream.came["a"] == 1
+
+
+async def test_another_takes_a_message_only_after_its_lease(shared_server):
+    async with bench_on(shared_server) as bench:
+        await bench.add("a")
+        began = time.monotonic()
+        await bench.read_as("dead-worker")
+        await bench.start(lease_s=1.0)
+        await wait_for(lambda: bench.upstream.came["a"])
+        assert time.monotonic() - began >= 1.0
+        assert (await wait_for(lambda: bench.result("a")))["deliveries"] == 2
+
+
+async def test_of_two_results_the_second_is_not_stored(shared_server):
+    """A worker that lost its lease, and does not know that yet, is the slower of two."""
+    async with bench_on(shared_server) as bench:
+        bench.upstream.held = {"a"}
+        [entry] = await bench.add("a")
+        worker, _ = await bench.start(consumer="slow", lease_s=60.0, results="stream:out")
+        await wait_for(lambda: bench.upstream.under_way)
+        await bench.redis.xclaim(STREAM, GROUP, "quick", 0, [entry])
+        await bench.redis.xadd("out", {"id": "a", "worker": "quick"})
+        await bench.redis.xack(STREAM, GROUP, entry)
+        await bench.redis.xdel(STREAM, entry)
+        bench.upstream.release()
+        await wait_for(lambda: worker.statistics().lost)
+        assert [fields[b"worker"] for _, fields in await bench.redis.xrange("out")] == [b"quick"]
+
+
+async def test_a_lost_lease_ends_the_call(shared_server):
+    async with bench_on(shared_server) as bench:
+        bench.upstream.held = {"a"}
+        [entry] = await bench.add("a")
+        worker, _ = await bench.start(lease_s=0.6)
+        await wait_for(lambda: bench.upstream.under_way)
+        await bench.redis.xclaim(STREAM, GROUP, "other", 0, [entry])
+        await wait_for(lambda: worker.statistics().lost and not bench.upstream.under_way)
+        # The other keeps the message: a renewal takes nothing back.
+        assert [each["consumer"] for each in await bench.pending()] == [b"other"]
+
+
+async def test_deliveries_and_attempts_are_told(shared_server):
+    async with bench_on(shared_server) as bench:
+        bench.upstream.refused = {"a": [503, 503]}
+        await bench.add("a")
+        await bench.read_as("dead-worker")
+        await bench.start(lease_s=0.3)
+        result = await wait_for(lambda: bench.result("a"))
+        assert (result["deliveries"], result["attempts"]) == (2, 3)
+
+
+async def test_what_was_delivered_too_often_is_a_dead_letter_without_a_call(shared_server):
+    async with bench_on(shared_server) as bench:
+        [entry] = await bench.add("a", traceparent="00-1-2-01")
+        await bench.read_as("dead-worker")
+        await bench.redis.xclaim(STREAM, GROUP, "dead-worker", 0, [entry], retrycount=5)
+        await bench.start(consumer="w", lease_s=0.3)
+        [letter] = await wait_for(bench.dead)
+        at = float(letter.pop(b"at"))
+        assert abs(at - time.time()) < 30
+        assert letter == {
+            b"id": b"a",
+            b"body": b'{"prompt": "a", "max_tokens": 1}',
+            b"traceparent": b"00-1-2-01",
+            b"message": entry,
+            b"error": b'{"type": "TooManyDeliveries", "message": "delivered 6 times without an outcome"}',
+            b"deliveries": b"6",
+            b"worker": b"w",
+        }
+        assert not bench.upstream.came and await bench.redis.xlen(STREAM) == 0
+
+
+async def test_a_refused_call_is_a_dead_letter_at_once_and_harms_no_other(shared_server):
+    async with bench_on(shared_server) as bench:
+        bench.upstream.refused = {"bad": 400}
+        await bench.add("good", "bad", "better")
+        await bench.start()
+        [letter] = await wait_for(bench.dead)
+        assert letter[b"id"] == b"bad" and b'"BadRequest"' in letter[b"error"]
+        assert bench.upstream.came["bad"] == 1
+        await wait_for(lambda: bench.result("good"))
+        await wait_for(lambda: bench.result("better"))
+
+
+async def test_an_error_that_may_pass_leaves_the_message_to_its_lease(shared_server):
+    """Without a pause between the tries, and at most as often as it may be delivered."""
+    async with bench_on(shared_server) as bench:
+        bench.upstream.refused = {"a": 500}
+        await bench.add("a", "b")
+        worker, _ = await bench.start(lease_s=0.5, max_deliveries=2)
+        await wait_for(lambda: worker.statistics().left == 1)
+        tried = bench.upstream.came["a"]
+        assert [each["times_delivered"] for each in await bench.pending()] == [1]
+        [letter] = await wait_for(bench.dead)
+        assert letter[b"deliveries"] == b"3" and bench.upstream.came["a"] == 2 * tried
+
+
+async def test_in_an_outage_nothing_is_read_and_nothing_dies(shared_server):
+    async with bench_on(shared_server) as bench, bench.upstream.client() as client:
+        await bench.add("first")
+        worker, _ = await bench.start(client=client, lease_s=0.6, max_deliveries=1)
+        await wait_for(lambda: bench.result("first"))
+        bench.upstream.is_away = True
+        await bench.add("probe")
+        await wait_for(lambda: client.statistics().endpoints[0].state in ("ejected", "probing"))
+        # The reading that began before the outage has ended.
+        await wait_for(lambda: _nobody_reads(bench))
+        await bench.add(*(f"p{number}" for number in range(100)))
+        before = worker.statistics().renewals
+        # The one message that finds out whether the server is back; its lease is kept meanwhile.
+        await wait_for(lambda: worker.statistics().renewals >= before + 8)
+        assert worker.statistics().held == 1 and worker.statistics().left == 0
+        bench.upstream.is_away = False
+        await wait_for(lambda: worker.statistics().results == 102)
+        assert worker.statistics().dead == 0
+
+
+async def _nobody_reads(bench):
+    return not (await bench.redis.info("clients"))["blocked_clients"]
+
+
+async def test_a_worker_holds_no_more_than_its_look_ahead(shared_server):
+    async with bench_on(shared_server) as bench:
+        await bench.add(*(f"p{number}" for number in range(1000)))
+        bench.upstream.pause_s = 0.001
+        worker, _ = await bench.start(look_ahead=40)
+        await wait_for(lambda: worker.statistics().results)
+        while (done := worker.statistics()).results < 1000:
+            assert done.held <= 40 and len(await bench.pending()) <= 40
+            await asyncio.sleep(0.002)
+        assert bench.upstream.most <= 16
+
+
+async def test_the_default_look_ahead_is_twice_the_limit(shared_server):
+    async with bench_on(shared_server) as bench:
+        prompts = [f"p{number}" for number in range(100)]
+        bench.upstream.held = set(prompts)
+        await bench.add(*prompts)
+        worker, _ = await bench.start()
+        await wait_for(lambda: worker.statistics().held == 32)
+        assert bench.upstream.most == 16
+
+
+async def test_a_stopped_worker_ends_its_calls_and_hands_the_rest_back(shared_server):
+    async with bench_on(shared_server) as bench:
+        prompts = [f"p{number}" for number in range(40)]
+        bench.upstream.held = set(prompts)
+        await bench.add(*prompts)
+        worker, task = await bench.start(lease_s=60.0, consumer="w1")
+        await wait_for(lambda: bench.upstream.under_way == 16 and worker.statistics().held == 32)
+        worker.stop()
+        # The queued ones go back at once; those under way may end.
+        await wait_for(lambda: worker.statistics().released == 16)
+        under_way = set(bench.upstream.came)
+        bench.upstream.release()
+        await task
+        assert {one for one in prompts if await bench.result(one)} == under_way
+        assert (await bench.consumers()).keys() == {"released"}
+        began = time.monotonic()
+        await bench.start(lease_s=60.0, consumer="w2")
+        results = [await wait_for(lambda one=one: bench.result(one)) for one in prompts]
+        assert time.monotonic() - began < 20
+        # A message that was handed back was not delivered in vain.
+        assert {each["deliveries"] for each in results} == {1}
+        assert set(bench.upstream.came.values()) == {1}
+
+
+async def test_what_does_not_end_in_the_grace_is_handed_back(shared_server):
+    async with bench_on(shared_server) as bench:
+        bench.upstream.held = {"a"}
+        await bench.add("a")
+        worker, task = await bench.start(grace_s=0.2)
+        await wait_for(lambda: bench.upstream.under_way)
+        worker.stop()
+        await task
+        assert worker.statistics().released == 1 and not bench.upstream.under_way
+        assert await bench.consumers() == {"released": 1}
+
+
+async def test_a_cancelled_worker_hands_everything_back(shared_server):
+    async with bench_on(shared_server) as bench:
+        bench.upstream.held = {"a"}
+        await bench.add("a")
+        _, task = await bench.start(grace_s=60.0)
+        await wait_for(lambda: bench.upstream.under_way)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await bench.consumers() == {"released": 1}
+
+
+async def test_a_key_that_is_refused_from_the_first_stops_the_worker(shared_server):
+    async with bench_on(shared_server) as bench:
+        bench.upstream.refused = dict.fromkeys("abc", 401)
+        await bench.add("a", "b", "c")
+        _, task = await bench.start()
+        with pytest.raises(AuthenticationFailed):
+            await task
+        assert await bench.redis.xlen(STREAM) == 3 and await bench.dead() == []
+
+
+async def test_a_key_that_is_withdrawn_costs_no_queue(shared_server):
+    async with bench_on(shared_server) as bench:
+        prompts = [f"p{number}" for number in range(200)]
+        bench.upstream.refused = dict.fromkeys(prompts, 401)
+        await bench.add("good")
+        _, task = await bench.start()
+        await wait_for(lambda: bench.result("good"))
+        await bench.add(*prompts)
+        with pytest.raises(AuthenticationFailed):
+            await task
+        dead = len(await bench.dead())
+        assert dead < 20 and await bench.redis.xlen(STREAM) == 200 - dead
+
+
+async def test_consumers_of_dead_workers_are_deleted_and_no_message_with_them(shared_server):
+    async with bench_on(shared_server) as bench:
+        await bench.add("a")
+        await bench.read_as("crashed")
+        await bench.start(lease_s=0.3, consumer="w")
+        await wait_for(lambda: bench.result("a"))
+        await wait_for(lambda: _has_left(bench, "crashed"))
+
+
+async def _has_left(bench, consumer):
+    return consumer not in await bench.consumers()
+
+
+async def test_a_group_that_is_gone_is_made_again(shared_server):
+    async with bench_on(shared_server) as bench:
+        await bench.add("a")
+        await bench.start()
+        await wait_for(lambda: bench.result("a"))
+        await bench.redis.flushall()
+        await bench.add("b")
+        await wait_for(lambda: bench.result("b"))
+
+
+async def test_the_servers_are_asked_for_their_model_until_one_answers(shared_server):
+    async with bench_on(shared_server) as bench:
+        bench.upstream.is_away = True
+        client = bench.upstream.client(model=None)
+        async with client:
+            await bench.add("a")
+            _, task = await bench.start(client=client)
+            # Some tries; the worker bears them all.
+            await wait_for(lambda: bench.upstream.tries > 6)
+            assert not task.done()
+            bench.upstream.is_away = False
+            assert (await wait_for(lambda: bench.result("a")))["status"] == "ok"

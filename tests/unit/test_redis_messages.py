@@ -1,0 +1,208 @@
+"""Messages of a stream, judged errors and settings: what needs no Redis."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("redis", reason="needs the extra redis")
+
+from batchclient._core.kinds import Kind
+from batchclient.errors import (
+    AuthenticationFailed,
+    BadRequest,
+    ClientClosed,
+    ConfigError,
+    ConnectFailed,
+    ConnectionLost,
+    DeadlineExceeded,
+    NotFound,
+    ServerFault,
+)
+from batchclient.integrations.redis._messages import BadMessage, identity_in, read_message, write_message
+from batchclient.integrations.redis._names import Names
+from batchclient.integrations.redis._outcomes import Judge, Verdict
+from batchclient.integrations.redis._settings import make_settings
+
+
+def fields(**given):
+    body = given.pop("body", {"prompt": "a"})
+    return {b"body": json.dumps(body).encode()} | {name.encode(): value.encode() for name, value in given.items()}
+
+
+@pytest.mark.parametrize(
+    ("body", "given", "call", "kind", "item", "model", "params"),
+    [
+        ({"prompt": "a", "max_tokens": 2}, {}, "complete", Kind.COMPLETION, "a", None, {"max_tokens": 2}),
+        ({"messages": [{"role": "user"}], "model": "x"}, {}, "chat", Kind.CHAT, [{"role": "user"}], "x", {}),
+        ({"input": "a"}, {"call": "embed"}, "embed", Kind.EMBEDDING, "a", None, {}),
+        ({"input": "a"}, {"call": "classify"}, "classify", Kind.CLASSIFICATION, "a", None, {}),
+        ({"start": 1}, {"call": "part"}, "part", None, {"start": 1}, None, {}),
+        ({"url": "/v1/embeddings", "body": {"input": "a", "model": "x"}}, {}, "embed", Kind.EMBEDDING, "a", "x", {}),
+    ],
+)
+def test_a_message_is_a_call(body, given, call, kind, item, model, params):
+    message = read_message("5-1", fields(body=body, **given))
+    assert (message.call, message.kind, message.item, message.model, message.params) == (
+        call,
+        kind,
+        item,
+        model,
+        params,
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "given", "identity"),
+    [
+        ({"prompt": "a"}, {}, "5-1"),
+        ({"prompt": "a", "id": 7}, {}, "7"),
+        ({"prompt": "a", "id": "in"}, {"id": "beside"}, "beside"),
+        ({"prompt": "a", "id": [1]}, {}, "5-1"),
+        ({"custom_id": "line", "url": "/v1/completions", "body": {"prompt": "a"}}, {}, "line"),
+    ],
+)
+def test_whose_result_it_is(body, given, identity):
+    assert read_message("5-1", fields(body=body, **given)).id == identity
+    assert identity_in(fields(body=body, **given), "5-1") == identity
+
+
+def test_what_is_beside_the_body():
+    message = read_message("1-1", fields(deadline="17.5", priority="-3", tenant="t"))
+    assert (message.deadline, message.priority, message.tenant) == (17.5, -3, "t")
+    assert read_message("1-1", fields(deadline="", priority="", tenant="")).tenant is None
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"deadline": "nan"}, "deadline is a time"),
+        ({"deadline": "inf"}, "deadline is a time"),
+        ({"priority": "1.5"}, "priority is a whole number"),
+        ({"priority": "1000"}, "priority is a whole number"),
+        ({"call": "complete", "body": {"url": "/v1/embeddings", "body": {}}}, "url asks for 'embed'"),
+        ({"body": {"url": "/v1/completions", "method": "GET", "body": {}}}, "method is POST"),
+        ({"id": "x" * 1025}, "id has 1025 characters"),
+        ({"body": {"prompt": "a", "n": 3}}, "n: a result holds one answer"),
+    ],
+)
+def test_what_no_worker_can_use(given, said):
+    with pytest.raises(BadMessage, match=said):
+        read_message("1-1", fields(**given))
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([b"id", b"call", b"body", b"deadline", b"priority", b"tenant", b"x"]), st.binary(max_size=40)
+    )
+)
+def test_any_fields_are_a_message_or_unusable(given):
+    try:
+        message = read_message("1-1", given)
+    except BadMessage:
+        return
+    assert message.id and (message.deadline is None or math.isfinite(message.deadline))
+
+
+def test_what_is_written_is_read_as_it_was():
+    given = {
+        "id": 5,
+        "call": "chat",
+        "priority": 2,
+        "deadline": 1.5,
+        "tenant": "t",
+        "messages": [{"role": "user", "content": "é\ud800"}],
+    }
+    written = write_message(given | {"messages": [{"role": "user", "content": "é"}]})
+    message = read_message("1-1", {name.encode(): value for name, value in written.items()})
+    assert (message.id, message.call, message.priority, message.deadline, message.tenant) == ("5", "chat", 2, 1.5, "t")
+    assert message.item == [{"role": "user", "content": "é"}]
+    for unusable in (given, {"prompt": math.nan}, {"prompt": object()}, {"call": "complete"}, ["prompt"]):
+        with pytest.raises(BadMessage):
+            write_message(unusable)
+
+
+PLAIN = read_message("1-1", fields())
+NAMED = read_message("1-1", fields(body={"prompt": "a", "model": "other"}))
+DUE = read_message("1-1", fields(deadline="100"))
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "verdict"),
+    [
+        (BadRequest("no"), PLAIN, Verdict.DEAD),
+        (ConfigError("no"), PLAIN, Verdict.DEAD),
+        (NotFound("no such model"), NAMED, Verdict.DEAD),
+        (ServerFault("500"), PLAIN, Verdict.LEFT),
+        (ConnectFailed("away"), PLAIN, Verdict.LEFT),
+        (ConnectionLost("broken"), PLAIN, Verdict.LEFT),
+        (DeadlineExceeded("the client's own"), PLAIN, Verdict.LEFT),
+        (DeadlineExceeded("the message's"), DUE, Verdict.DEAD),
+        (ClientClosed("closed"), PLAIN, Verdict.STOP),
+        (FileNotFoundError(2, "absent"), PLAIN, Verdict.DEAD),
+        (OSError(28, "no space"), PLAIN, Verdict.LEFT),
+        (AuthenticationFailed("401"), PLAIN, Verdict.STOP),
+        (NotFound("no such model"), PLAIN, Verdict.STOP),
+    ],
+)
+def test_errors_are_judged(error, message, verdict):
+    assert Judge().verdict(error, message, 100.0) is verdict
+
+
+def test_a_refused_key_is_the_messages_fault_where_others_succeed():
+    judge = Judge()
+    judge.succeed()
+    verdicts = [judge.verdict(AuthenticationFailed("401"), PLAIN, 0.0) for _ in range(20)]
+    assert verdicts == [Verdict.DEAD] * 19 + [Verdict.STOP]
+    judge.succeed()
+    assert judge.verdict(AuthenticationFailed("401"), PLAIN, 0.0) is Verdict.DEAD
+
+
+def settings(**given):
+    defaults = dict(
+        stream="s", group="g", consumer=None, results="keys", result_ttl_s=1, dead=None, lease_s=60.0, renew_s=None,
+        max_deliveries=5, grace_s=25.0, look_ahead=None,
+    )  # fmt: skip
+    return make_settings(**(defaults | given))
+
+
+def test_settings_by_default():
+    made = settings()
+    assert (made.names.dead, made.renew_s, made.form, made.results) == ("s:dead", 20.0, "key", None)
+    assert (settings(results="stream:out").form, settings(results="stream:out").results) == ("stream", "out")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"lease_s": 3.0, "renew_s": 1.1},
+        {"lease_s": 0.0},
+        {"renew_s": 0.0},
+        {"lease_s": math.inf},
+        {"lease_s": True},
+        {"grace_s": -1.0},
+        {"max_deliveries": 0},
+        {"max_deliveries": None},
+        {"look_ahead": 0},
+        {"result_ttl_s": -1},
+        {"results": "stream:"},
+        {"results": "stream:s"},
+        {"results": "stream:s:dead"},
+        {"results": None},
+        {"dead": "s"},
+        {"stream": ""},
+        {"group": ""},
+        {"consumer": ""},
+    ],
+)
+def test_wrong_settings_are_refused_by_name(given):
+    with pytest.raises(ConfigError) as refused:
+        settings(**given)
+    assert refused.value.field in {*given, "lease_s"}
+
+
+def test_keys_of_a_stream_with_a_tag_share_it():
+    assert Names.of("{q}").result_prefix == "result:{q}:"
+    assert (Names.of("q").result_prefix, Names.of("{}q").result_prefix) == ("result:", "result:")
