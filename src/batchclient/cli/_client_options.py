@@ -13,6 +13,7 @@ __all__ = [
     "ApiKey",
     "BaseUrl",
     "Concurrency",
+    "EndpointsShard",
     "Headers",
     "HttpBackend",
     "MaxBatchSize",
@@ -26,6 +27,12 @@ BaseUrl = Annotated[
     list[str] | None,
     typer.Option(
         help="The server's root with its /v1; repeatable. Default: BATCHCLIENT_BASE_URL, URLs separated by spaces."
+    ),
+]
+EndpointsShard = Annotated[
+    str | None,
+    typer.Option(
+        metavar="I/N", help="Send to one of N parts of the servers, 0/N to N-1/N: N workers have disjoint parts."
     ),
 ]
 Model = Annotated[

@@ -20,6 +20,7 @@ from batchclient.cli._client_options import (
     ApiKey,
     BaseUrl,
     Concurrency,
+    EndpointsShard,
     Headers,
     HttpBackend,
     MaxBatchSize,
@@ -82,12 +83,7 @@ def map_rows(
         str | None, typer.Option(metavar="TEXT", help="With --call chat: a system message before each conversation.")
     ] = None,
     base_url: BaseUrl = None,
-    endpoints_shard: Annotated[
-        str | None,
-        typer.Option(
-            metavar="I/N", help="Send to one of N parts of the servers, 0/N to N-1/N: N workers have disjoint parts."
-        ),
-    ] = None,
+    endpoints_shard: EndpointsShard = None,
     model: Model = None,
     call: Annotated[
         str, typer.Option(metavar="CALL", help="The call made for each row: complete, chat, embed or classify.")

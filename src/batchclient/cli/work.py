@@ -24,6 +24,7 @@ from batchclient.cli._client_options import (
     ApiKey,
     BaseUrl,
     Concurrency,
+    EndpointsShard,
     Headers,
     HttpBackend,
     MaxBatchSize,
@@ -104,6 +105,7 @@ def work(
         str, typer.Option(metavar="DIR", help="The folder whose files parts may read and write (default: this one).")
     ] = ".",
     base_url: BaseUrl = None,
+    endpoints_shard: EndpointsShard = None,
     model: Model = None,
     preset: Preset = "throughput",
     concurrency: Concurrency = None,
@@ -135,7 +137,9 @@ def work(
             size, linger_s = _batching_from_environment()
             options = _Options(
                 redis=url,
-                server=server_options(base_url or _urls_from_environment(), model, api_key, headers_from(header or [])),
+                server=server_options(
+                    base_url or _urls_from_environment(), model, api_key, headers_from(header or []), endpoints_shard
+                ),
                 client=client_options(preset, concurrency, max_batch_size or size, http_backend, linger_s)
                 | {"timeout_s": timeout},
                 worker={
