@@ -154,12 +154,12 @@ async def test_the_end_of_a_client_waits_for_its_spans():
     assert exporter.names == ["text_completion m", "batchclient.request"]
 
 
-async def test_a_tracer_that_takes_a_second_makes_no_spans_for_a_minute(caplog):
+async def test_a_tracer_that_is_slow_makes_no_spans_for_a_minute(caplog):
     taken = []
 
     def slowly():
         taken.append(1)
-        time.sleep(1.1)
+        time.sleep(0.06)
 
     provider = TracerProvider()
     provider.add_span_processor(Processor(on_start=slowly))

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from batchclient._core.messages import Batch, Shape
 from batchclient._telemetry import conventions as name
 
-__all__ = ["Attributes", "of_address", "of_answer", "of_batch", "of_shape"]
+__all__ = ["Attributes", "of_address", "of_answer", "of_batch", "of_row", "of_shape"]
 
 Attributes = dict[str, Any]
 
@@ -24,24 +24,28 @@ def of_shape(shape: Shape) -> tuple[str, Attributes]:
     """Return the name and the attributes that all calls of a shape share."""
     kind = str(shape.kind)
     operation = name.OPERATIONS.get(kind, kind)
-    attributes: Attributes = {name.OPERATION: operation, name.MODEL: shape.model}
-    if shape.max_output_tokens is not None:
+    attributes: Attributes = {name.OPERATION: operation}
+    # A longer model would be a part of every span's name.
+    model = shape.model if len(shape.model) <= _LONGEST_NAME else ""
+    if model:
+        attributes[name.MODEL] = model
+    if shape.max_output_tokens is not None and shape.max_output_tokens < _GREATEST:
         attributes[name.MAX_TOKENS] = shape.max_output_tokens
     body = json.loads(shape.body or b"{}")
     for field, attribute in _NUMBERS.items():
         value = body.get(field)
-        if type(value) in (int, float):
+        if type(value) in (int, float) and abs(value) < _GREATEST:
             attributes[attribute] = float(value)
     seed = body.get("seed")
     if type(seed) is int and -_GREATEST <= seed < _GREATEST:
         attributes[name.SEED] = seed
     if shape.to_caller:
         attributes[name.STREAM] = True
-    if shape.weight != 1:
+    if 1 != shape.weight < _GREATEST:
         attributes[name.CHOICES] = shape.weight
     if shape.priority:
         attributes[name.PRIORITY] = shape.priority
-    return f"{operation} {shape.model}", attributes
+    return f"{operation} {model}".rstrip(), attributes
 
 
 def of_address(url: str) -> Attributes:
@@ -80,7 +84,17 @@ def of_answer(answer: Any, attributes: Attributes) -> None:
             attributes[name.FIRST_CHUNK_S] = answer.time_to_first_token_s
     usage = answer.usage
     if usage is not None:
-        attributes[name.INPUT_TOKENS] = usage.prompt_tokens
-        attributes[name.OUTPUT_TOKENS] = usage.completion_tokens
+        _count(attributes, name.INPUT_TOKENS, usage.prompt_tokens)
+        _count(attributes, name.OUTPUT_TOKENS, usage.completion_tokens)
     elif choices is not None and answer.output_tokens is not None:
-        attributes[name.OUTPUT_TOKENS] = answer.output_tokens
+        _count(attributes, name.OUTPUT_TOKENS, answer.output_tokens)
+
+
+def of_row(row_id: str) -> Attributes:
+    """Return what the span of a map's row has of it; a longer id is perhaps the text itself."""
+    return {name.ROW_ID: row_id} if len(row_id) <= _LONGEST_NAME else {}
+
+
+def _count(attributes: Attributes, attribute: str, number: int) -> None:
+    if number < _GREATEST:
+        attributes[attribute] = number

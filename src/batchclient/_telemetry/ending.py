@@ -38,6 +38,8 @@ class Ending:
         self._most_waiting = most_waiting
         self._work = _Work(say)
         self._handed_over = 0
+        self.may_start: bool = True
+        """Whether a thread may be started. At the interpreter's end, and in a destructor, a start may never return."""
         self._thread: threading.Thread | None = None
 
     @property
@@ -73,16 +75,22 @@ class Ending:
             self._work.queue.put(None)
 
     def _start(self) -> None:
+        if not self.may_start:
+            self._in_place()
+            return
         # The thread knows the work alone: it must not keep the client alive.
         thread = threading.Thread(target=self._work.run, name="batchclient spans", daemon=True)
         try:
             thread.start()
         except RuntimeError:
-            # No thread can be had, as at the interpreter's end.
-            self._work.queue.put(None)
-            self._work.run()
+            # No thread can be had.
+            self._in_place()
             return
         self._thread = thread
+
+    def _in_place(self) -> None:
+        self._work.queue.put(None)
+        self._work.run()
 
 
 class _Work:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context as Variables
 from importlib import import_module
 from itertools import islice
-from time import time_ns
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as contexts
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Spans", "check_provider", "holding", "parent_of"]
 
-_SLOW_NS, _REST_S = 1_000_000_000, 60.0
+_SLOW_NS, _MOST_NS, _WITHIN_S, _REST_S = 5_000_000, 50_000_000, 1.0, 60.0
+"""A begin of a span that takes so long is slow; slow ones may take so much of a second; else a rest."""
 _LOOK_S = 1.0
 _MOST_LINKS = 128
 """The SDK's own limit."""
@@ -57,6 +58,7 @@ class Spans:
 
     def __init__(self, provider: TracerProvider | None) -> None:
         self._said: set[tuple[str, str]] = set()
+        self._slow_since, self._slow_ns = float("-inf"), 0
         self._start: Any = None
         try:
             # The global provider may be set later: the API's tracer then becomes the real one.
@@ -89,6 +91,7 @@ class Spans:
             at: the time, nanoseconds.
             now: on the client's clock.
         """
+        began = monotonic_ns()
         try:
             # Without exceptions of the span's own accord.
             span: Span = self._start(name, context, SpanKind.CLIENT, attributes, links, at, False, False)
@@ -99,10 +102,18 @@ class Spans:
         except (Exception, CancelledError) as error:  # tracers, samplers and processors are the user's code
             self.say("a span could not be begun", type(error).__name__)
             return None
-        if time_ns() - at > _SLOW_NS or (recording and self.ending.is_full):
+        took = monotonic_ns() - began
+        if (took > _SLOW_NS and self._is_too_slow(took, now)) or (recording and self.ending.is_full):
             self.rests_until = now + _REST_S
             self.say("a tracer or span processor is too slow, and makes no spans for a minute", "")
         return span
+
+    def _is_too_slow(self, took: int, now: float) -> bool:
+        """Whether the slow begins of the last second have taken too much of the event loop's time."""
+        if now - self._slow_since > _WITHIN_S:
+            self._slow_since, self._slow_ns = now, 0
+        self._slow_ns += took
+        return self._slow_ns > _MOST_NS
 
     def link(self, members: Iterable[Span]) -> list[Link]:
         """Return links to spans, to so many as a span may have."""

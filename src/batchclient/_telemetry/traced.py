@@ -50,7 +50,7 @@ from batchclient._core.messages import (
 from batchclient._core.single_flight import callers_of
 from batchclient._core.statistics import Statistics
 from batchclient._telemetry import conventions as name
-from batchclient._telemetry.attributes import Attributes, of_address, of_answer, of_batch, of_shape
+from batchclient._telemetry.attributes import Attributes, of_address, of_answer, of_batch, of_row, of_shape
 from batchclient._telemetry.records import Call, Row, Sent
 from batchclient._telemetry.sending import enter
 from batchclient._telemetry.spans import Spans, holding, parent_of
@@ -131,6 +131,7 @@ class TracedCore:
 
     def __del__(self) -> None:
         # The event loop has ended over its calls, or the client was dropped.
+        self._spans.ending.may_start = False
         self._guarded(self._end_all)
         self._spans.ending.stop()
 
@@ -225,7 +226,7 @@ class TracedCore:
             context = self._context
         title, attributes = self._shapes.get(request.shape) or self._describe(request.shape)
         if row is not None:
-            attributes = {**attributes, name.ROW_ID: row.id}
+            attributes = {**attributes, **of_row(row.id)}
         at = time_ns()
         span = self._start(title, attributes, context, at, self._now)
         if span is not None:
@@ -240,16 +241,19 @@ class TracedCore:
 
     def _watch(self, commands: list[Command]) -> None:
         ends: list[End] = []
-        for command in commands:
-            kind = type(command)
-            if kind is Resolve:
-                self._resolve(command.answers, ends)  # type: ignore[union-attr]
-            elif kind is SendBatch:
-                self._send(command.batch)  # type: ignore[union-attr]
-            elif kind is Reject:
-                self._reject(command.errors, ends)  # type: ignore[union-attr]
-        if ends:
-            self._spans.ending.end(ends)
+        try:
+            for command in commands:
+                kind = type(command)
+                if kind is Resolve:
+                    self._resolve(command.answers, ends)  # type: ignore[union-attr]
+                elif kind is SendBatch:
+                    self._send(command.batch)  # type: ignore[union-attr]
+                elif kind is Reject:
+                    self._reject(command.errors, ends)  # type: ignore[union-attr]
+        finally:
+            # Also after a fault: these calls are no longer known here.
+            if ends:
+                self._spans.ending.end(ends)
 
     def _resolve(self, answers: Iterable[tuple[Request, Any]], ends: list[End]) -> None:
         batch, now, pop, describe = self._answered, self._now, self._calls.pop, self._spans.describe

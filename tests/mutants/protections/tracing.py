@@ -186,7 +186,7 @@ TRACING = (
         "Spans.start",
         "time_ns() - at > _SLOW_NS or (recording and self.ending.is_full)",
         "recording and self.ending.is_full",
-        f"{_FAULTS}test_a_tracer_that_takes_a_second_makes_no_spans_for_a_minute",
+        f"{_FAULTS}test_a_tracer_that_is_slow_makes_no_spans_for_a_minute",
     ),
     Protection(
         "the status of a failed span has no description",
