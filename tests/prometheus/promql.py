@@ -6,9 +6,9 @@ _TEXT = re.compile(r'"[^"]*"')
 _LISTED = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)")
 _MATCHERS = re.compile(r"\{([^}]*)\}")
 _LABEL = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)")
-_RANGE = re.compile(r"\[[^\]]*\]")
+_RANGE = re.compile(r"\[[^\]]*\]|\boffset \d+[smhd]\b")
 _NAME = re.compile(r"[A-Za-z_:][\w:]*\b(?!\s*\()")
-_WORDS = {"and", "or", "unless", "bool", "offset"}
+_WORDS = {"and", "or", "unless", "bool"}
 
 
 def metrics_in(query):

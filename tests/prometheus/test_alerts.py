@@ -40,13 +40,18 @@ def states(**told):
 
 FIRES = {
     "BatchclientLatencyP99High": durations(98, 2),
-    "BatchclientQueueDeep": QUEUE | WORK,
+    "BatchclientQueueDeep": QUEUE | {'requests_total{outcome="answered"}': "0+9x90"},
     "BatchclientPermitsIdle": QUEUE | {'in_flight{endpoint="e"}': "2x90"},
     "BatchclientServersOverloaded": {
         'requests_total{outcome="overloaded"}': "0+10x90", 'requests_total{outcome="answered"}': "0+90x90"
     },
     "BatchclientServerOut": states(a=(1, 0), b=(0, 1)),
-    "BatchclientNoServer": states(a=(0, 1), b=(0, 1)),
+    # Another client of the same program has its server.
+    "BatchclientNoServer": {
+        key.replace('job="j"', f'client="{client}",job="j"'): value
+        for client, state in (("chats", (0, 1)), ("vectors", (1, 0)))
+        for key, value in states(a=state).items()
+    },
     "BatchclientCallsFail": {'calls_total{outcome="failed"}': "0+10x90", 'calls_total{outcome="succeeded"}': "0+90x90"},
     "BatchclientTokensWasted": WORK | {'tokens_wasted_total{reason="abandoned"}': "0+200x90"},
     "BatchclientEventLoopBlocked": {"snapshot_age_seconds": "30x90"},
@@ -57,7 +62,7 @@ FIRES = {
 SILENT = {
     # All calls wait as long, as a job's do.
     "BatchclientLatencyP99High": durations(0, 100),
-    "BatchclientQueueDeep": QUEUE | {"tokens_total": "1000x90"},
+    "BatchclientQueueDeep": QUEUE | {'requests_total{outcome="answered"}': "9x90"},
     "BatchclientPermitsIdle": QUEUE | {'in_flight{endpoint="e"}': "15x90"},
     "BatchclientServersOverloaded": {
         'requests_total{outcome="overloaded"}': "0+1x90", 'requests_total{outcome="answered"}': "0+99x90"
@@ -67,7 +72,10 @@ SILENT = {
     "BatchclientCallsFail": {'calls_total{outcome="failed"}': "0+1x90", 'calls_total{outcome="succeeded"}': "0+99x90"},
     "BatchclientTokensWasted": WORK | {'tokens_wasted_total{reason="abandoned"}': "0+20x90"},
     "BatchclientEventLoopBlocked": {"snapshot_age_seconds": "1x90"},
-    "BatchclientJobStands": {'job_rows{state="answered"}': "100x90", "job_rows_total_expected": "100x90"},
+    # A job of ten minutes, whose first row is slow.
+    "BatchclientJobStands": {
+        'job_rows{state="answered"}': "_x80 0x9", "job_rows_total_expected": "_x80 100x9"
+    },
     "BatchclientGpuUnderused": {"DCGM_FI_PROF_SM_ACTIVE": "0.2x90", "in_flight": "0x90"},
 }  # fmt: skip
 """By alert: numbers that come near."""

@@ -63,7 +63,7 @@ _ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "BatchclientQueueDeep",
-        f"{QUEUE_PER_PERMIT} > 4 and sum(rate(batchclient_tokens_total[2m])) > 0",
+        f'{QUEUE_PER_PERMIT} > 4 and sum(rate(batchclient_requests_total[5m])) > 0',
         "10m", "warning",
         "{{ $value | humanize }} calls wait per permit while the servers work: more replicas would help.",
         "Add a server, or raise a limit that was given as a number. A job's queue is always long: leave the rule out"
@@ -93,10 +93,10 @@ _ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "BatchclientNoServer",
-        'sum by (job, instance) (batchclient_endpoint_state{state=~"healthy|recovering"}) == 0'
-        " and sum by (job, instance) (batchclient_endpoint_state) > 0",
+        'sum by (job, instance, client) (batchclient_endpoint_state{state=~"healthy|recovering"}) == 0'
+        " and sum by (job, instance, client) (batchclient_endpoint_state) > 0",
         "1m", "critical",
-        "A client at {{ $labels.instance }} has no server in use; its calls wait or fail.",
+        "The client {{ $labels.client }} at {{ $labels.instance }} has no server in use; its calls wait or fail.",
         "Start a server. Calls wait for one as long as outage_patience_s and their timeout_s say.",
     ),
     Alert(
@@ -130,7 +130,9 @@ _ALERTS_OF_JOBS = (
         "BatchclientJobStands",
         "sum by (job, instance) (delta(batchclient_job_rows[15m])) == 0"
         " and sum by (job, instance) (batchclient_job_rows)"
-        " < sum by (job, instance) (batchclient_job_rows_total_expected)",
+        " < sum by (job, instance) (batchclient_job_rows_total_expected)"
+        # The job is as old as that.
+        " and sum by (job, instance) (batchclient_job_rows offset 15m) >= 0",
         "5m", "warning",
         "The job at {{ $labels.instance }} has written no row for a quarter of an hour.",
         "Its standard error says what it waits for: a server, or room on the disk.",

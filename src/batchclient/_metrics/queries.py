@@ -79,7 +79,11 @@ MEDIAN_OF_CALLS = _quantile("0.5", "call_duration_seconds", _SUCCEEDED, "kind")
 FAILED = 'sum(rate(batchclient_calls_total{outcome="failed"}[5m])) / sum(rate(batchclient_calls_total[5m]))'
 QUEUE_PER_PERMIT = "sum(batchclient_queued) / clamp_min(sum(batchclient_limit), 1)"
 PERMITS_IN_USE = "sum(batchclient_in_flight) / clamp_min(sum(batchclient_limit), 1)"
-WASTED = "sum(rate(batchclient_tokens_wasted_total[10m])) / sum(rate(batchclient_tokens_total[10m]))"
+# Tokens of attempts made again are in no other metric. So the share is at most 1, and a little low.
+WASTED = (
+    "sum(rate(batchclient_tokens_wasted_total[10m]))"
+    " / (sum(rate(batchclient_tokens_total[10m])) + sum(rate(batchclient_tokens_wasted_total[10m])))"
+)
 OUT_OF_USE = 'sum by (endpoint) (batchclient_endpoint_state{state=~"ejected|probing"})'
 
 _PANELS: tuple[Panel, ...] = (
