@@ -63,7 +63,7 @@ _ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "BatchclientQueueDeep",
-        f'{QUEUE_PER_PERMIT} > 4 and sum(rate(batchclient_requests_total[5m])) > 0',
+        f"{QUEUE_PER_PERMIT} > 4 and sum(rate(batchclient_requests_total[5m])) > 0",
         "10m", "warning",
         "{{ $value | humanize }} calls wait per permit while the servers work: more replicas would help.",
         "Add a server, or raise a limit that was given as a number. A job's queue is always long: leave the rule out"

@@ -39,7 +39,7 @@ class Ending:
         self._work = _Work(say)
         self._handed_over = 0
         self.may_start: bool = True
-        """Whether a thread may be started. At the interpreter's end, and in a destructor, a start may never return."""
+        """Whether a thread may be started. In a destructor, as at the interpreter's end, none may."""
         self._thread: threading.Thread | None = None
 
     @property

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Spans", "check_provider", "holding", "parent_of"]
 
 _SLOW_NS, _MOST_NS, _WITHIN_S, _REST_S = 5_000_000, 50_000_000, 1.0, 60.0
-"""A begin of a span that takes so long is slow; slow ones may take so much of a second; else a rest."""
+"""A slow begin of a span, the most time of slow ones in a second, and the rest after that."""
 _LOOK_S = 1.0
 _MOST_LINKS = 128
 """The SDK's own limit."""
