@@ -24,10 +24,10 @@ setup: $(STAMP)  ## Make the virtual environment
 demo: $(STAMP)  ## 2,000 texts through batch_map beside AsyncOpenAI + gather; BASE_URL=… MODEL=… for your own server
 	@$(BIN)/batchclient demo $(if $(BASE_URL),--base-url $(BASE_URL)) $(if $(MODEL),--model $(MODEL))
 
-test: how-long lint types layers unit  ## Everything that needs no server of others: about 8 to 10 minutes on two shared cores
+test: how-long lint types layers unit  ## Everything that needs no server of others: about 12 to 15 minutes on two shared cores
 
 how-long:
-	@echo "make test: about 8 to 10 minutes, measured on two shared cores"
+	@echo "make test: about 12 to 15 minutes, measured on two shared cores"
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
