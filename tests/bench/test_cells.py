@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from batchclient.bench import Closed, Poisson, Setting, Slo, Times
-from batchclient.bench.cell import BUSY, CACHED, LATE, OTHERS, cell_of
+from batchclient.bench.cell import BUSY, CACHED, FAILED, LATE, OTHERS, cell_of
 from batchclient.bench.generator import generate
 from batchclient.simulator.server import SimulatedServer
 
@@ -224,6 +224,48 @@ def test_a_failed_call_misses_every_objective(virtually):
     measured = virtually(run())
     assert measured.failed == {"ValueError": pytest.approx(measured.scheduled / 4, abs=1)}
     assert measured.slo_shares[0] == pytest.approx(0.75, abs=0.01)
+
+
+@pytest.mark.parametrize(("every", "marks"), [(50, (FAILED,)), (200, ())])
+def test_a_cell_with_more_than_one_failed_call_in_a_hundred_is_marked(virtually, every, marks):
+    async def run():
+        loop = asyncio.get_running_loop()
+
+        async def call(prompt, calls, place):
+            await asyncio.sleep(0.01)
+            if place % every:
+                calls.answered(place, loop.time(), 1, 1)
+            else:
+                calls.failed(place, loop.time(), ValueError())
+
+        return await cell(call, Poisson(300.0))
+
+    measured = virtually(run())
+    assert measured.marks == marks
+    assert measured.calls_failed is bool(marks)
+    assert measured.without_answer == sum(measured.failed.values()) > 0
+
+
+def test_callers_of_a_server_that_fails_pause_until_a_call_is_answered(virtually):
+    begun = []
+
+    async def run():
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+
+        async def call(prompt, calls, place):
+            begun.append(round(loop.time() - began, 6))
+            await asyncio.sleep(0.05)
+            if place == 6:
+                calls.answered(place, loop.time(), 1, 1)
+            else:
+                calls.failed(place, loop.time(), ConnectionError())
+
+        return await cell(call, Closed(1), Times(0, 6, 0))
+
+    virtually(run())
+    pauses = [round(b - a - 0.05, 6) for a, b in zip(begun, begun[1:], strict=False)]
+    assert pauses[:9] == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 0.0, 0.1, 0.2]
 
 
 def test_the_times_of_a_streamed_answer(virtually):

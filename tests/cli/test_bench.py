@@ -38,7 +38,10 @@ def test_a_sweep_answers_and_writes_its_reports(bench, tmp_path, cli):
     answer = told.stdout.splitlines()
     assert answer[0].startswith("p95 < 2 s: ")
     # On a busy machine every cell may have measured the client.
-    assert any(line.startswith("suggested: BatchClient(…") for line in answer) or "measured the client" in answer[0]
+    assert (
+        any(line.startswith("suggested: BatchClient(…") for line in answer)
+        or "too busy to measure the server" in answer[0]
+    )
     assert "a million tokens" in answer[-1]
     assert told.stderr.count("\n[") == 8
     report = json.loads((tmp_path / "r.json").read_text())
@@ -135,6 +138,21 @@ def test_a_server_that_is_not_there(bench):
     told = bench(url="http://127.0.0.1:9/v1")
     assert told.exit_code == 5
     assert told.stderr.startswith("Error: the first call failed: ConnectFailed: ")
+
+
+def test_a_server_that_goes_away_ends_the_sweep(bench, tmp_path):
+    with EmbeddedServer("gpu", faults=["status=400,after=20"]) as server:
+        told = bench("--concurrency", "1", "--strategies", "singles", "--repeat", "9", "--json", tmp_path / "r.json",
+                     url=server.base_url, short=[*SHORT, "--for", "0.2"])  # fmt: skip
+    assert told.exit_code == 1
+    assert "Error: no call was answered in the last two measurements: " in told.stderr
+    assert told.stdout.startswith("incomplete: ended after ")
+    assert "recommendation: calls failed (see the marks)" in told.stdout
+    table = told.stderr[told.stderr.index("\nsetting") :]
+    assert "failed" in table.splitlines()[1]
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert report["complete"] is False
+    assert [cell["answered"] for cell in report["cells"][-2:]] == [0, 0]
 
 
 def test_a_wrong_key_is_told_once(bench):

@@ -8,6 +8,8 @@ Rules:
   the window that meet the objectives.
 - A cell whose generator or event loop was late, or whose process was busy, measured the client. The
   cell is marked, and recommends nothing.
+- A cell in which more than 1 % of the calls failed or were not answered in time is marked, too, and
+  recommends nothing.
 """
 
 from __future__ import annotations
@@ -28,12 +30,14 @@ SHARES = (0.5, 0.9, 0.95, 0.99)
 """The percentiles of a report, / 100."""
 _LATE_S, _LATE_SHARE, _BUSY_SHARE = 0.005, 0.02, 0.85
 _HIT_SHARE = 0.01
+_FAILED_SHARE = 0.01
 _RAMP_SHARE, _RAMP_S = 0.9, 2.0
 
 LATE = "this process was late"
 BUSY = "this process was busy"
 CACHED = "the server's prefix cache answered"
 OTHERS = "the server had other work"
+FAILED = "calls failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +147,16 @@ class Cell:
         """Whether the figures are the client's rather than the server's."""
         return LATE in self.marks or BUSY in self.marks
 
+    @property
+    def calls_failed(self) -> bool:
+        """Whether too many calls failed or were not answered in time."""
+        return FAILED in self.marks
+
+    @property
+    def without_answer(self) -> int:
+        """The scheduled calls that failed or were not answered in time."""
+        return self.scheduled - self.answered
+
 
 def cell_of(
     setting: Setting,
@@ -184,6 +198,7 @@ def cell_of(
     hits = tuple(map(sum, met))
     all_met = sum(map(all, zip(*met, strict=True))) if met else len(answered)
     output = sum(calls.output_tokens[place] for place in came)
+    is_broken = len(counted) - len(answered) > _FAILED_SHARE * len(counted)
     return Cell(
         setting,
         repetition,
@@ -208,7 +223,7 @@ def cell_of(
         window.cpu_share,
         server or {},
         tuple(limit_changes),
-        _marks(times, window, None if prefix_reuse else cache_hit_share, others=others),
+        _marks(times, window, None if prefix_reuse else cache_hit_share, others=others, failed=is_broken),
     )
 
 
@@ -291,8 +306,10 @@ def _in_flight(window: Window) -> float:
     return total / (window.ends - window.begins)
 
 
-def _marks(times: dict[str, Figures], window: Window, hit_share: float | None, *, others: bool) -> tuple[str, ...]:
-    marks = []
+def _marks(
+    times: dict[str, Figures], window: Window, hit_share: float | None, *, others: bool, failed: bool
+) -> tuple[str, ...]:
+    marks = [FAILED] if failed else []
     if "latency" in times:
         latest_s = max(times["late"].percentiles[0.99], quantile(sorted(window.lags), 0.99) if window.lags else 0.0)
         if latest_s > max(_LATE_S, _LATE_SHARE * times["latency"].percentiles[0.5]):
