@@ -95,6 +95,8 @@ def test_prompts_of_a_file_are_those_of_map_and_stand_in_no_output(bench, tmp_pa
         (["--load", "steady"], "--load: one of closed, poisson"),
         (["--for", "0"], "--for: more than 0"),
         (["--for", "ten"], "--for: a duration such as 30, 90s or 15m"),
+        (["--budget", "0"], "--budget: more than 0"),
+        (["--prompts", "nowhere.txt"], "--prompts: nowhere.txt: No such file"),
         (["--budget", "-1"], "--budget: a duration"),
         (["--burstiness", "0"], "--burstiness"),
         (["--prefix-reuse", "2"], "--prefix-reuse: none, or a share"),
@@ -109,6 +111,25 @@ def test_a_wrong_command_is_refused_before_a_call(bench, server, args, why):
     assert told.exit_code == 2
     assert why in told.stderr
     assert told.stderr.startswith("Error: ")
+    assert server.requests == 0
+
+
+@pytest.mark.parametrize("lines", ['{"text": "a"}\n{"text": \n', '{"text": "a"}\n{"body": "b"}\n'])
+def test_a_broken_row_of_the_prompts_is_named(bench, server, tmp_path, lines):
+    path = tmp_path / "bad.jsonl"
+    path.write_text(lines)
+    told = bench("--prompts", path, short=[])
+    assert told.exit_code == 2
+    assert told.stderr.startswith(f"Error: --prompts: {path}: line 2")
+    assert server.requests == 0
+
+
+@pytest.mark.parametrize("command", [["bench", "--base-url"], ["doctor"]])
+def test_a_wrong_switch_of_the_telemetry_is_refused(cli, server, monkeypatch, command):
+    monkeypatch.setenv("BATCHCLIENT_OTEL", "nonsense")
+    told = cli(*command, server.base_url)
+    assert told.exit_code == 2
+    assert told.stderr == "Error: BATCHCLIENT_OTEL is 1 for spans, or 0, not 'nonsense'\n"
     assert server.requests == 0
 
 
