@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from batchclient.bench import Closed, Poisson, Setting, Slo, Times
-from batchclient.bench.cell import BUSY, CACHED, LATE, OTHERS, cell_of
+from batchclient.bench.cell import BUSY, CACHED, FAILED, LATE, OTHERS, cell_of
 from batchclient.bench.generator import generate
 from batchclient.simulator.server import SimulatedServer
 
@@ -27,7 +27,8 @@ def answering(seconds, loop=asyncio.get_running_loop):
 
 async def cell(call, load, times=TIMES, setting=None, slos=(), **options):
     window = await generate(call, load, map(str, iter(int, 1)), times, 3, lambda: 0.0)
-    return cell_of(setting or Setting("fixed", concurrency=1), 0, window, slos, **options)
+    made = Setting("fixed", None, 1, load.rate if isinstance(load, Poisson) else None)
+    return cell_of(setting or made, 0, window, slos, **options)
 
 
 STRATEGIES = [
@@ -226,6 +227,48 @@ def test_a_failed_call_misses_every_objective(virtually):
     assert measured.slo_shares[0] == pytest.approx(0.75, abs=0.01)
 
 
+@pytest.mark.parametrize(("every", "marks"), [(50, (FAILED,)), (200, ())])
+def test_a_cell_with_more_than_one_failed_call_in_a_hundred_is_marked(virtually, every, marks):
+    async def run():
+        loop = asyncio.get_running_loop()
+
+        async def call(prompt, calls, place):
+            await asyncio.sleep(0.01)
+            if place % every:
+                calls.answered(place, loop.time(), 1, 1)
+            else:
+                calls.failed(place, loop.time(), ValueError())
+
+        return await cell(call, Poisson(300.0))
+
+    measured = virtually(run())
+    assert measured.marks == marks
+    assert measured.calls_failed is bool(marks)
+    assert measured.without_answer == sum(measured.failed.values()) > 0
+
+
+def test_callers_of_a_server_that_fails_pause_until_a_call_is_answered(virtually):
+    begun = []
+
+    async def run():
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+
+        async def call(prompt, calls, place):
+            begun.append(round(loop.time() - began, 6))
+            await asyncio.sleep(0.05)
+            if place == 6:
+                calls.answered(place, loop.time(), 1, 1)
+            else:
+                calls.failed(place, loop.time(), ConnectionError())
+
+        return await cell(call, Closed(1), Times(0, 6, 0))
+
+    virtually(run())
+    pauses = [round(b - a - 0.05, 6) for a, b in zip(begun, begun[1:], strict=False)]
+    assert pauses[:9] == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 0.0, 0.1, 0.2]
+
+
 def test_the_times_of_a_streamed_answer(virtually):
     async def run():
         loop = asyncio.get_running_loop()
@@ -290,6 +333,49 @@ def test_throughput_is_that_of_the_window_under_an_overload(virtually):
     assert measured.tokens_per_s == pytest.approx(200.0, abs=4)
     assert measured.unanswered == 0
     assert measured.times["latency"].percentiles[0.95] > 5
+
+
+@pytest.mark.parametrize("window_s", [3.0, 4.0, 4.5, 5.0])
+def test_the_throughput_of_rounds_does_not_depend_on_the_windows_cut(virtually, window_s):
+    """The server answers four callers at once, every 1.572 s."""
+
+    async def run():
+        return await cell(answering(1.572), Closed(4), Times(0.7, window_s, 5), slos=[Slo("p50<2s")])
+
+    measured = virtually(run())
+    assert measured.in_flight_mean == pytest.approx(4)
+    assert measured.calls_per_s == measured.goodput == pytest.approx(4 / 1.572)
+    assert measured.tokens_per_s == pytest.approx(4 / 1.572 * 15)
+    assert measured.output_tokens_per_s == pytest.approx(4 / 1.572 * 5)
+
+
+def test_goodput_of_a_closed_load_is_the_share_within_the_objective(virtually):
+    async def run():
+        call = answering(lambda place: 0.3 if place % 4 == 0 else 0.1)
+        return await cell(call, Closed(1), Times(0, 6, 5), slos=[Slo("p50<200ms")])
+
+    measured = virtually(run())
+    # Four calls in 0.6 s, three of them within the objective.
+    assert measured.calls_per_s == pytest.approx(4 / 0.6, abs=0.2)
+    assert measured.goodput == pytest.approx(measured.calls_per_s * measured.slo_shares[0])
+    assert measured.slo_shares[0] == pytest.approx(0.75, abs=0.02)
+
+
+def test_a_closed_load_with_failed_calls_counts_the_answers_of_the_window(virtually):
+    async def run():
+        loop = asyncio.get_running_loop()
+
+        async def call(prompt, calls, place):
+            await asyncio.sleep(0.4)
+            if place % 2:
+                calls.answered(place, loop.time(), 10, 5)
+            else:
+                calls.failed(place, loop.time(), ConnectionError())
+
+        return await cell(call, Closed(1), Times(0, 9, 5))
+
+    # An answer and a failure take 0.9 s, with the pause.
+    assert virtually(run()).calls_per_s == pytest.approx(1 / 0.9, abs=0.12)
 
 
 def test_hits_of_the_prefix_cache_and_other_work_are_told(virtually):

@@ -9,7 +9,7 @@ import pytest
 
 from batchclient.bench import BenchFailed, Interval, Setting, Slo, Times, Workload
 from batchclient.bench.answer import lines_of_sweep
-from batchclient.bench.cell import BUSY, Cell, Figures
+from batchclient.bench.cell import BUSY, FAILED, Cell, Figures
 from batchclient.bench.compare import FIGURES, Bound, differences, workload_differences
 from batchclient.bench.report import read_report, report_of, write_report
 from batchclient.bench.summary import best_of, compared, summaries_of
@@ -97,6 +97,20 @@ def test_a_first_cell_without_an_answer_ends_the_sweep(virtually, session):
         virtually(run())
 
 
+def test_a_server_that_goes_away_ends_the_sweep_after_two_cells(virtually, session):
+    seen = []
+
+    async def run():
+        begun = await session(times=Times(0.0, 0.1, 1.0), server=SimulatedServer("gpu", faults=["status=400,after=9"]))
+        async for cell in cells(begun, [Setting("singles", concurrency=1)], repeat=9):
+            seen.append(cell)
+
+    with pytest.raises(BenchFailed, match="no call was answered in the last two measurements: .*BadRequest"):
+        virtually(run())
+    assert [bool(cell.answered) for cell in seen[-3:]] == [True, False, False]
+    assert all(cell.calls_failed for cell in seen[-2:])
+
+
 def test_a_drift_of_the_machine_turns_no_equals_into_a_difference(dice):
     """20 % up or down over the run, three repetitions, noise of 2 % in each cell."""
     wrong, runs = 0, 400
@@ -135,7 +149,27 @@ def test_cells_that_measured_the_client_recommend_nothing():
     assert best_of(summaries_of(found, slos), slos).setting is ONE
     only = [made(TWO, 0, 90, marks=(BUSY,))]
     assert best_of(summaries_of(only, slos), slos) is None
-    assert "measured the client" in lines_of_sweep(only, slos)[0]
+    assert lines_of_sweep(only, slos)[0].endswith(
+        "no recommendation: this machine was too busy to measure the server (see the marks)"
+    )
+
+
+def test_cells_in_which_calls_failed_recommend_nothing():
+    found = [made(ONE, 0, 10), made(TWO, 0, 90, marks=(FAILED,))]
+    assert best_of(summaries_of(found)).setting is ONE
+    assert best_of(summaries_of(found[1:])) is None
+    assert "no recommendation: calls failed" in lines_of_sweep(found[1:], [])[0]
+
+
+def test_the_answer_says_why_nothing_is_compared():
+    rival, slos = Setting("async-openai", concurrency=32), [Slo("p95<1s")]
+    for theirs, why in (
+        ({"marks": (BUSY,)}, "this machine was too busy to measure the server (see the marks)"),
+        ({"marks": (FAILED,)}, "calls failed (see the marks)"),
+        ({"slos": (0.5,)}, "none keeps p95 < 1 s"),
+    ):
+        lines = lines_of_sweep([made(ONE, 0, 10), made(rival, 0, 10, **theirs)], slos)
+        assert f"AsyncOpenAI: {why}; nothing is compared." in lines
 
 
 def test_settings_that_break_the_objective_are_not_recommended():

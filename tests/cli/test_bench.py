@@ -38,7 +38,10 @@ def test_a_sweep_answers_and_writes_its_reports(bench, tmp_path, cli):
     answer = told.stdout.splitlines()
     assert answer[0].startswith("p95 < 2 s: ")
     # On a busy machine every cell may have measured the client.
-    assert any(line.startswith("suggested: BatchClient(…") for line in answer) or "measured the client" in answer[0]
+    assert (
+        any(line.startswith("suggested: BatchClient(…") for line in answer)
+        or "too busy to measure the server" in answer[0]
+    )
     assert "a million tokens" in answer[-1]
     assert told.stderr.count("\n[") == 8
     report = json.loads((tmp_path / "r.json").read_text())
@@ -92,6 +95,8 @@ def test_prompts_of_a_file_are_those_of_map_and_stand_in_no_output(bench, tmp_pa
         (["--load", "steady"], "--load: one of closed, poisson"),
         (["--for", "0"], "--for: more than 0"),
         (["--for", "ten"], "--for: a duration such as 30, 90s or 15m"),
+        (["--budget", "0"], "--budget: more than 0"),
+        (["--prompts", "nowhere.txt"], "--prompts: nowhere.txt: No such file"),
         (["--budget", "-1"], "--budget: a duration"),
         (["--burstiness", "0"], "--burstiness"),
         (["--prefix-reuse", "2"], "--prefix-reuse: none, or a share"),
@@ -106,6 +111,25 @@ def test_a_wrong_command_is_refused_before_a_call(bench, server, args, why):
     assert told.exit_code == 2
     assert why in told.stderr
     assert told.stderr.startswith("Error: ")
+    assert server.requests == 0
+
+
+@pytest.mark.parametrize("lines", ['{"text": "a"}\n{"text": \n', '{"text": "a"}\n{"body": "b"}\n'])
+def test_a_broken_row_of_the_prompts_is_named(bench, server, tmp_path, lines):
+    path = tmp_path / "bad.jsonl"
+    path.write_text(lines)
+    told = bench("--prompts", path, short=[])
+    assert told.exit_code == 2
+    assert told.stderr.startswith(f"Error: --prompts: {path}: line 2")
+    assert server.requests == 0
+
+
+@pytest.mark.parametrize("command", [["bench", "--base-url"], ["doctor"]])
+def test_a_wrong_switch_of_the_telemetry_is_refused(cli, server, monkeypatch, command):
+    monkeypatch.setenv("BATCHCLIENT_OTEL", "nonsense")
+    told = cli(*command, server.base_url)
+    assert told.exit_code == 2
+    assert told.stderr == "Error: BATCHCLIENT_OTEL is 1 for spans, or 0, not 'nonsense'\n"
     assert server.requests == 0
 
 
@@ -135,6 +159,21 @@ def test_a_server_that_is_not_there(bench):
     told = bench(url="http://127.0.0.1:9/v1")
     assert told.exit_code == 5
     assert told.stderr.startswith("Error: the first call failed: ConnectFailed: ")
+
+
+def test_a_server_that_goes_away_ends_the_sweep(bench, tmp_path):
+    with EmbeddedServer("gpu", faults=["status=400,after=20"]) as server:
+        told = bench("--concurrency", "1", "--strategies", "singles", "--repeat", "9", "--json", tmp_path / "r.json",
+                     url=server.base_url, short=[*SHORT, "--for", "0.2"])  # fmt: skip
+    assert told.exit_code == 1
+    assert "Error: no call was answered in the last two measurements: " in told.stderr
+    assert told.stdout.startswith("incomplete: ended after ")
+    assert "recommendation: calls failed (see the marks)" in told.stdout
+    table = told.stderr[told.stderr.index("\nsetting") :]
+    assert "failed" in table.splitlines()[1]
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert report["complete"] is False
+    assert [cell["answered"] for cell in report["cells"][-2:]] == [0, 0]
 
 
 def test_a_wrong_key_is_told_once(bench):

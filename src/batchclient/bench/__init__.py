@@ -72,7 +72,8 @@ async def find(
 
     Raises:
         ConfigError: an argument is wrong.
-        BenchFailed: no call of the first measurement was answered.
+        BenchFailed: no call of the first measurement was answered, or of two measurements one after
+            the other.
         BatchClientError: the very first call failed.
     """
     session = await begin(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from batchclient.bench.cell import Cell
-from batchclient.bench.find import SearchResult
+from batchclient.bench.find import TOO_BUSY, SearchResult
 from batchclient.bench.intervals import Interval
 from batchclient.bench.slo import Slo, shown_s
 from batchclient.bench.strategies import RIVAL
@@ -49,19 +49,17 @@ def lines_of_sweep(cells: Sequence[Cell], slos: Sequence[Slo]) -> list[str]:
     """Return the answer of a sweep."""
     summaries = summaries_of(cells, slos)
     objective = " and ".join(map(str, slos)) or "most answers per second"
-    best = best_of([each for each in summaries if each.setting.strategy in _OURS], slos)
+    ours = [each for each in summaries if each.setting.strategy in _OURS]
+    best = best_of(ours, slos)
     if best is None:
-        why = (
-            "every cell measured the client" if all(each.measured_the_client for each in summaries) else "none keeps it"
-        )
-        return [f"{objective}: no recommendation; {why}"]
+        return [f"{objective}: no recommendation: {_why_nothing(ours, slos)}"]
     lines = [f"{objective}: {best.setting} → {_p(best, slos)}, {_throughput(best)}."]
     alike = [
         str(each.setting)
         for each in summaries
         if each.setting != best.setting
         and each.setting.strategy in _OURS
-        and not each.measured_the_client
+        and each.is_trusted
         and (ratio := compared(best, each, lambda cell: cell.goodput)) is not None
         and ratio.interval is not None
         and not ratio.is_difference
@@ -74,16 +72,33 @@ def lines_of_sweep(cells: Sequence[Cell], slos: Sequence[Slo]) -> list[str]:
     return lines
 
 
+def _why_nothing(summaries: Sequence[Summary], slos: Sequence[Slo]) -> str:
+    """Return why none of the settings is recommended."""
+    if not summaries:
+        return f"{RIVAL} alone was measured"
+    if not any(cell.answered for each in summaries for cell in each.cells):
+        return "no call was answered"
+    if slos and any(each.is_trusted for each in summaries):
+        return "none keeps it"
+    reasons = []
+    if any(each.measured_the_client for each in summaries):
+        reasons.append(TOO_BUSY)
+    if any(each.calls_failed for each in summaries):
+        reasons.append("calls failed")
+    return f"{', or '.join(reasons)} (see the marks)"
+
+
 def _against(best: Summary, rivals: Sequence[Summary], slos: Sequence[Slo]) -> list[str]:
     """Compare with the rival at its best; where that is not known, under the same load."""
     if not rivals:
         return []
     rival = best_of(rivals, slos)
     if any(each.measured_the_client for each in rivals):
-        same = [each for each in rivals if _value(each) == _value(best) and not each.measured_the_client]
+        same = [each for each in rivals if _value(each) == _value(best) and each.is_trusted]
         rival = same[0] if same else None
     if rival is None:
-        return ["AsyncOpenAI: cells measured the client, or none keeps the objective; nothing is compared."]
+        why = _why_nothing(rivals, slos).replace("keeps it", f"keeps {' and '.join(map(str, slos))}")
+        return [f"AsyncOpenAI: {why}; nothing is compared."]
     told = []
     for figure, read in (("calls/s", lambda cell: cell.calls_per_s), ("p95", _latency)):
         comparison = compared(best, rival, read)

@@ -6,8 +6,13 @@ Rules:
   not back has no latency, and misses every objective.
 - Throughput is that of the window: answers that came in it. Goodput counts the calls scheduled in
   the window that meet the objectives.
+- In a closed load without a failed or unanswered call, throughput is that of Little's law: calls in
+  flight / mean latency. A count would depend on where the window cuts the server's rounds. Goodput
+  is the throughput times the share of calls that meet the objectives.
 - A cell whose generator or event loop was late, or whose process was busy, measured the client. The
   cell is marked, and recommends nothing.
+- A cell in which more than 1 % of the calls failed or were not answered in time is marked, too, and
+  recommends nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from batchclient.bench.calls import Calls
 from batchclient.bench.generator import Window
@@ -28,12 +33,14 @@ SHARES = (0.5, 0.9, 0.95, 0.99)
 """The percentiles of a report, / 100."""
 _LATE_S, _LATE_SHARE, _BUSY_SHARE = 0.005, 0.02, 0.85
 _HIT_SHARE = 0.01
+_FAILED_SHARE = 0.01
 _RAMP_SHARE, _RAMP_S = 0.9, 2.0
 
 LATE = "this process was late"
 BUSY = "this process was busy"
 CACHED = "the server's prefix cache answered"
 OTHERS = "the server had other work"
+FAILED = "calls failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +99,16 @@ class Cell:
         failed: of those, by the class of the error.
         times: ``latency``, its parts ``late``, ``queued`` and ``server``, ``ttft``, ``tpot``; a
             time that nothing told is absent.
-        calls_per_s: answers that came in the window, per second.
-        tokens_per_s: their tokens, prompt and output.
-        output_tokens_per_s: their output tokens.
+        calls_per_s: answers that came in the window, per second; in a closed load in which all
+            calls were answered, ``in_flight_mean`` / mean latency.
+        tokens_per_s: the tokens of these calls, prompt and output.
+        output_tokens_per_s: the output tokens of these calls.
         prompt_tokens_mean, output_tokens_mean: of an answered call, as the server counts.
         ramp_s: from the cell's begin until answers came at 90 % of ``calls_per_s``, seconds;
             ``None``: they never did.
         goodput: calls that met all objectives, per second of the window; without an objective all
-            answered ones.
+            answered ones. In a closed load in which all calls were answered, the share of these
+            calls times ``calls_per_s``.
         slo_shares: the share of the scheduled calls that met each objective, in the given order.
         slo_hits: those calls.
         in_flight_mean: calls between their scheduled time and their end, on the mean.
@@ -143,6 +152,16 @@ class Cell:
         """Whether the figures are the client's rather than the server's."""
         return LATE in self.marks or BUSY in self.marks
 
+    @property
+    def calls_failed(self) -> bool:
+        """Whether too many calls failed or were not answered in time."""
+        return FAILED in self.marks
+
+    @property
+    def without_answer(self) -> int:
+        """The scheduled calls that failed or were not answered in time."""
+        return self.scheduled - self.answered
+
 
 def cell_of(
     setting: Setting,
@@ -183,7 +202,15 @@ def cell_of(
     met = [[is_met(slo, calls, place) for place in answered] for slo in slos]
     hits = tuple(map(sum, met))
     all_met = sum(map(all, zip(*met, strict=True))) if met else len(answered)
-    output = sum(calls.output_tokens[place] for place in came)
+    rates = _Rates(
+        len(came) / seconds,
+        sum(calls.prompt_tokens[place] for place in came) / seconds,
+        sum(calls.output_tokens[place] for place in came) / seconds,
+        all_met / seconds,
+    )
+    if setting.rate is None and answered and len(answered) == len(counted):
+        rates = _by_littles_law(window, answered, all_met)
+    is_broken = len(counted) - len(answered) > _FAILED_SHARE * len(counted)
     return Cell(
         setting,
         repetition,
@@ -193,13 +220,13 @@ def cell_of(
         len(counted) - len(answered) - sum(failed.values()),
         failed,
         times,
-        len(came) / seconds,
-        (output + sum(calls.prompt_tokens[place] for place in came)) / seconds,
-        output / seconds,
+        rates.calls,
+        rates.prompt_tokens + rates.output_tokens,
+        rates.output_tokens,
         _mean([calls.prompt_tokens[place] for place in answered]),
         _mean([calls.output_tokens[place] for place in answered]),
-        _ramp_s(window, len(came) / seconds),
-        all_met / seconds,
+        _ramp_s(window, rates.calls),
+        rates.good,
         tuple(hit / len(counted) if counted else 0.0 for hit in hits),
         hits,
         _in_flight(window),
@@ -208,7 +235,31 @@ def cell_of(
         window.cpu_share,
         server or {},
         tuple(limit_changes),
-        _marks(times, window, None if prefix_reuse else cache_hit_share, others=others),
+        _marks(times, window, None if prefix_reuse else cache_hit_share, others=others, failed=is_broken),
+    )
+
+
+class _Rates(NamedTuple):
+    """Per second: answered calls, their tokens, and the calls that met all objectives."""
+
+    calls: float
+    prompt_tokens: float
+    output_tokens: float
+    good: float
+
+
+def _by_littles_law(window: Window, answered: Sequence[int], met: int) -> _Rates:
+    """Return the rates of a closed load: callers in flight / mean latency (Little, 1961)."""
+    calls = window.calls
+    latency_s = sum(_latency(calls, place) for place in answered) / len(answered)
+    if not latency_s:
+        return _Rates(0.0, 0.0, 0.0, 0.0)
+    per_s = _in_flight(window) / latency_s
+    return _Rates(
+        per_s,
+        per_s * _mean([calls.prompt_tokens[place] for place in answered]),
+        per_s * _mean([calls.output_tokens[place] for place in answered]),
+        per_s * met / len(answered),
     )
 
 
@@ -291,8 +342,10 @@ def _in_flight(window: Window) -> float:
     return total / (window.ends - window.begins)
 
 
-def _marks(times: dict[str, Figures], window: Window, hit_share: float | None, *, others: bool) -> tuple[str, ...]:
-    marks = []
+def _marks(
+    times: dict[str, Figures], window: Window, hit_share: float | None, *, others: bool, failed: bool
+) -> tuple[str, ...]:
+    marks = [FAILED] if failed else []
     if "latency" in times:
         latest_s = max(times["late"].percentiles[0.99], quantile(sorted(window.lags), 0.99) if window.lags else 0.0)
         if latest_s > max(_LATE_S, _LATE_SHARE * times["latency"].percentiles[0.5]):

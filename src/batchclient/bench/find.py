@@ -10,13 +10,14 @@ from typing import Literal
 from batchclient.bench.cell import Cell, Setting
 from batchclient.bench.intervals import Interval, spanning
 from batchclient.bench.search import ENOUGH_CALLS, Found, Outcome, is_clear, search
-from batchclient.bench.session import BenchFailed, Session, failure_of
+from batchclient.bench.session import Session, Silence
 from batchclient.bench.slo import Slo, shown_s
 from batchclient.errors import ConfigError
 from batchclient.options import Batching
 
-__all__ = ["Recommendation", "SearchResult", "find_in"]
+__all__ = ["TOO_BUSY", "Recommendation", "SearchResult", "find_in"]
 
+TOO_BUSY = "this machine was too busy to measure the server"
 _MOST_WINDOWS = 4
 """Windows for one look at a value."""
 _MOST_LIMIT, _MOST_RATE = 1024.0, 4096.0
@@ -83,7 +84,7 @@ async def find_in(
 
     Raises:
         ConfigError: a rate is searched without an objective.
-        BenchFailed: no call of the first cell was answered.
+        BenchFailed: no call of the first cell was answered, or of two cells one after the other.
     """
     if over == "rate" and not session.slos:
         raise ConfigError("slo: a search for a rate needs an objective", field="slo")
@@ -91,6 +92,7 @@ async def find_in(
     began = loop.time()
     longest = session.times.warm_up_s + session.times.window_s
     measured: list[Cell] = []
+    silence = Silence()
     steps = search(over, most or (_MOST_LIMIT if over == "limit" else _MOST_RATE))
     value = next(steps)
     while True:
@@ -101,11 +103,11 @@ async def find_in(
                 return SearchResult(None, None, tuple(measured), complete=False)
             repetition = sum(_value_of(cell.setting) == value for cell in measured)
             cell = await session.cell(_setting_of(over, value), repetition)
-            if not measured and (failure := failure_of(cell)) is not None:
-                raise BenchFailed(f"no call was answered: {failure}")
+            silence.check_first(cell)
             longest = max(longest, loop.time() - started)
             measured.append(cell)
             on_cell(cell)
+            silence.check(cell)
             now = _outcome_of(cell, session.slos)
             outcome = now if outcome is None else outcome.and_(now)
             # A window tells the throughput; a share needs calls.
@@ -140,7 +142,7 @@ def _recommended(over: str, found: Found, measured: Sequence[Cell], slos: Sequen
     if found.value is None:
         return None
     cells = [cell for cell in measured if _value_of(cell.setting) == found.value]
-    trusted = not any(cell.measured_the_client for cell in cells)
+    troubles = _troubles_of(cells)
     interval = None
     if slos and (figures := [cell.times[slos[0].measure] for cell in cells if slos[0].measure in cell.times]):
         interval = spanning([_of_share(each.intervals, slos[0].share) for each in figures])
@@ -151,11 +153,18 @@ def _recommended(over: str, found: Found, measured: Sequence[Cell], slos: Sequen
         "balanced",
         found.why,
         interval,
-        found.decided and trusted,
+        found.decided and not troubles,
     )
-    if not trusted:
-        return replace(recommendation, why=f"{found.why}; but these cells measured the client")
+    if troubles:
+        return replace(recommendation, why=f"{found.why}; but {troubles}")
     return recommendation
+
+
+def _troubles_of(cells: Sequence[Cell]) -> str:
+    """Return why the cells of a value decide nothing; empty: they do."""
+    if any(cell.measured_the_client for cell in cells):
+        return TOO_BUSY
+    return "calls failed in these measurements" if any(cell.calls_failed for cell in cells) else ""
 
 
 def _of_share(intervals: dict[float, Interval], share: float) -> Interval:

@@ -6,6 +6,7 @@ Rules:
 - A cell has three parts: warm-up, window, grace. The load is the same in all three. Calls that are
   scheduled in the window are counted, and the load goes on until all of these have ended, for
   ``grace_s`` at most. A counted call that is not back then is unanswered; it is not left out.
+- A caller of a closed load pauses after a failed call: nobody calls a dead server in a loop.
 - At the end no call is left: those under way are cancelled.
 """
 
@@ -17,6 +18,7 @@ import time
 from array import array
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from batchclient.bench.arrivals import Closed, Load, Poisson
 from batchclient.bench.calls import Calls
@@ -26,6 +28,9 @@ __all__ = ["Call", "Times", "Window", "generate"]
 Call = Callable[[str, Calls, int], Awaitable[None]]
 """Makes one call with a prompt, and notes its times at its place."""
 _BEAT_S = 0.02
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 1.0
+"""Of a caller after a failed call: doubled until a call is answered."""
+_FAILED = 2
 _HORIZON_S = 1.0
 """How long after the end of grace the drawn arrivals reach, seconds."""
 
@@ -113,7 +118,7 @@ class _Cell:
         self._open = 0
         """Counted calls under way, and the arrivals themselves."""
         self._done = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._fault: BaseException | None = None
         """What a call raised that it does not note: a fault of the measurement."""
 
@@ -160,21 +165,26 @@ class _Cell:
         await asyncio.sleep(seconds)
         self._lags.append(self._loop.time() - due)
 
-    def _begin(self, coroutine: Awaitable[None]) -> None:
+    def _begin(self, coroutine: Awaitable[object]) -> None:
         task = asyncio.ensure_future(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (fault := task.exception()) is not None:
             self._fault = fault
 
     async def _caller(self) -> None:
+        pause_s = _FIRST_PAUSE_S
         while True:
             # The next call is due as soon as its caller has the answer.
-            now = self._loop.time()
-            await self._one(now, next(self._prompts))
+            place = await self._one(self._loop.time(), next(self._prompts))
+            if self._calls.outcomes[place] == _FAILED:
+                await asyncio.sleep(pause_s)
+                pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
+            else:
+                pause_s = _FIRST_PAUSE_S
 
     async def _arrive(self, load: Poisson) -> None:
         length = self._ends - self._starts + self._times.grace_s + _HORIZON_S
@@ -203,7 +213,8 @@ class _Cell:
         if not self._open:
             self._done.set()
 
-    async def _one(self, scheduled: float, prompt: str) -> None:
+    async def _one(self, scheduled: float, prompt: str) -> int:
+        """Make a call; return its place."""
         counts = self._begins <= scheduled < self._ends
         place = self._calls.begin(scheduled, self._loop.time())
         self._count(+counts)
@@ -211,3 +222,4 @@ class _Cell:
             await self._call(prompt, self._calls, place)
         finally:
             self._count(-counts)
+        return place

@@ -206,5 +206,39 @@ def failure_of(cell: Cell) -> str | None:
     return errors or "no call was answered in time"
 
 
+class Silence:
+    """A look at each cell of a session: a server that answers nothing is measured no further.
+
+    Attributes:
+        cells: seen so far.
+    """
+
+    def __init__(self) -> None:
+        self.cells: int = 0
+        self._was_silent = False
+
+    def check_first(self, cell: Cell) -> None:
+        """Look at a cell before anybody is told of the cell.
+
+        Raises:
+            BenchFailed: the cell is the first one, and no call was answered.
+        """
+        failure = failure_of(cell)
+        if not self.cells and failure is not None:
+            raise BenchFailed(f"no call was answered: {failure}")
+
+    def check(self, cell: Cell) -> None:
+        """Look at a cell that is written down.
+
+        Raises:
+            BenchFailed: no call was answered in this cell and the one before.
+        """
+        self.cells += 1
+        failure = failure_of(cell)
+        if failure is not None and self._was_silent:
+            raise BenchFailed(f"no call was answered in the last two measurements: {failure}")
+        self._was_silent = failure is not None
+
+
 class BenchFailed(BatchClientError):
     """Nothing could be measured; the message says why."""

@@ -5,7 +5,7 @@ Rules:
   that of all repetitions' order statistics, for shares Wilson's of all calls, for rates Student's.
 - Two settings of one sweep are compared by pairs: what slowed a whole repetition is left out.
 - Figures whose ratio may be 1 are "no difference seen".
-- Cells that measured the client recommend nothing.
+- Cells that measured the client, or in which calls failed, recommend nothing.
 """
 
 from __future__ import annotations
@@ -58,6 +58,16 @@ class Summary:
     def measured_the_client(self) -> bool:
         """Whether the figures of a repetition are the client's."""
         return any(cell.measured_the_client for cell in self.cells)
+
+    @property
+    def calls_failed(self) -> bool:
+        """Whether too many calls of a repetition failed."""
+        return any(cell.calls_failed for cell in self.cells)
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the setting may be recommended."""
+        return not (self.measured_the_client or self.calls_failed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +151,13 @@ def percentile(summary: Summary, name: str, share: float) -> Figure | None:
 def best_of(summaries: Sequence[Summary], slos: Sequence[Slo] = ()) -> Summary | None:
     """Return the setting with the highest goodput that keeps all objectives; ``None``: none does.
 
-    Settings that measured the client are left out.
+    Settings that measured the client are left out, and those in which calls failed.
     """
     kept = [
         summary
         for summary in summaries
         if not summary.measured_the_client
+        and not summary.calls_failed
         and summary.goodput.value > 0
         and all(figure.value >= slo.share for figure, slo in zip(summary.slo_shares, slos, strict=True))
     ]

@@ -14,7 +14,7 @@ import random
 from collections.abc import AsyncGenerator, Sequence
 
 from batchclient.bench.cell import Cell, Setting
-from batchclient.bench.session import BenchFailed, Session, failure_of
+from batchclient.bench.session import Session, Silence
 from batchclient.bench.strategies import LISTS, STRATEGIES
 from batchclient.errors import ConfigError
 
@@ -79,19 +79,19 @@ async def cells(
         budget_s: no cell is begun that would end later, seconds; ``None``: all are measured.
 
     Raises:
-        BenchFailed: no call of the first cell was answered.
+        BenchFailed: no call of the first cell was answered, or of two cells one after the other.
     """
     loop = asyncio.get_running_loop()
     began, longest = loop.time(), session.times.warm_up_s + session.times.window_s
-    is_first = True
+    silence, is_first = Silence(), True
     for repetition in range(repeat):
         for setting in order_of(settings, session.seed, repetition):
             started = loop.time()
             if budget_s is not None and not is_first and started - began + longest > budget_s:
                 return
             cell = await session.cell(setting, repetition)
-            if is_first and (failure := failure_of(cell)) is not None:
-                raise BenchFailed(f"no call was answered: {failure}")
+            silence.check_first(cell)
             is_first = False
             longest = max(longest, loop.time() - started)
             yield cell
+            silence.check(cell)

@@ -21,6 +21,8 @@ from batchclient.cli._corpus import docstrings
 from batchclient.cli._prompts import Prompts, template_from
 from batchclient.cli._refusal import Refusal, one_of, refusal_of, refusal_of_file
 from batchclient.errors import ConfigError
+from batchclient.jobs.output import reason_of
+from batchclient.jobs.rows import BadRow
 from batchclient.jobs.source import open_source
 
 __all__ = ["Question", "is_hosted", "question_from", "seconds_from", "times_from", "workload_from"]
@@ -142,12 +144,21 @@ def _texts_of(path: str, template: str | None) -> list[str]:
             rendered.check_first(first, source)
             texts = []
             for row in source.read():
-                texts.append(make(row))
+                if row.fault is not None:
+                    raise Refusal(f"--prompts: {path}: {row.fault}")
+                try:
+                    texts.append(make(row))
+                except ConfigError as error:
+                    raise Refusal(f"--prompts: {path}: line {row.line}: {error.message}") from None
                 if len(texts) == _MOST_PROMPTS:
                     break
             return texts
     except ConfigError as error:
         raise refusal_of_file(error) from None
+    except BadRow as error:
+        raise Refusal(f"--prompts: {path}: {error}") from None
+    except OSError as error:
+        raise Refusal(f"--prompts: {path}: {reason_of(error)}") from None
 
 
 def _reuse_from(text: str) -> float | None:

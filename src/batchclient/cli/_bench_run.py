@@ -62,13 +62,13 @@ def measure(server: ServerOptions, workload: Workload, question: Question, outpu
         Refusal: an argument is wrong, or a package is missing.
     """
     started, done = datetime.now(UTC), _Measured()
+    failure: str | None = None
     work = _work(server, workload, question, outputs, done)
     try:
         with stopped_by_signals() as stopped:
             asyncio.run(stopped.run(work))
     except BenchFailed as error:
-        typer.echo(f"Error: {in_options(error.message)}", err=True)
-        return Status.FAILED
+        failure = in_options(error.message)
     except ConfigError as error:
         raise refusal_of(error, variables=server.variables) from None
     except ImportError as error:
@@ -77,10 +77,15 @@ def measure(server: ServerOptions, workload: Workload, question: Question, outpu
         hint = KEY_HINT if isinstance(error, AuthenticationFailed) and not server.has_key else ""
         typer.echo(f"Error: the first call failed: {type(error).__name__}: {in_options(str(error))}{hint}", err=True)
         return Status.NO_SERVER if isinstance(error, ConnectFailed) else Status.FAILED
+    if failure is not None and not done.cells:
+        typer.echo(f"Error: {failure}", err=True)
+        return Status.FAILED
     if done.session is None or not done.cells:
         return of_signal(stopped.signal) if stopped.signal else Status.FAILED
     if not done.complete and not done.lines:
         done.lines = [f"incomplete: ended after {len(done.cells)} measurements"]
+        if failure is not None:
+            done.lines[0] += f": {failure}"
         done.lines += lines_of_sweep(done.cells, question.slos) if question.find is None else []
     if question.find is None:
         Console(stderr=True).print(table_of(summaries_of(done.cells, question.slos), question.slos))
@@ -96,6 +101,9 @@ def measure(server: ServerOptions, workload: Workload, question: Question, outpu
             complete=done.complete,
         )
     )
+    if failure is not None:
+        typer.echo(f"Error: {failure}", err=True)
+        return Status.FAILED
     return of_signal(stopped.signal) if stopped.signal else Status.OK
 
 

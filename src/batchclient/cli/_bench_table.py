@@ -2,6 +2,7 @@
 
 Rules:
 - One row for each setting. What has no room is left out: the least needed column first.
+- ``failed`` counts the calls that failed or were not answered in time, if there are any.
 - On a terminal that is too narrow for a table each setting has two lines.
 """
 
@@ -73,6 +74,8 @@ class _Settings:
             for place, slo in enumerate(self.slos)
         ]
         last = 2 + len(by_slo)
+        without = [sum(cell.without_answer for cell in summary.cells) for summary in self.summaries]
+        failed = [_Column("failed", tuple(f"{each:,}" for each in without), 1)] if any(without) else []
         return [
             _Column("setting", tuple(_name(summary, marks) for summary in self.summaries), 0),
             _Column("calls/s", tuple(number(summary.calls_per_s.value) for summary in self.summaries), 0),
@@ -80,6 +83,7 @@ class _Settings:
             _Column(f"p50 {unit.name}", tuple(unit.shown(each.value) if each else _UNKNOWN for each in p50), last + 1),
             _Column(f"p95 {unit.name}", tuple(unit.shown(each.value) if each else _UNKNOWN for each in p95), 1),
             *by_slo,
+            *failed,
         ]
 
     def _stacked(self, marks: Sequence[str]) -> Text:
@@ -87,6 +91,8 @@ class _Settings:
         for summary in self.summaries:
             p95 = percentile(summary, "latency", 0.95)
             told = [f"{number(summary.calls_per_s.value)} calls/s", f"p95 {shown_s(p95.value)}" if p95 else "no answer"]
+            if without := sum(cell.without_answer for cell in summary.cells):
+                told.append(f"{without:,} failed")
             lines += [_name(summary, marks), f"  {', '.join(told)}"]
             lines += [
                 f"  {_within(slo)}: {share(figure.value)}"

@@ -59,7 +59,7 @@ def server_options(
         shard: the part of the servers that is this worker's, if it has not all of them.
 
     Raises:
-        Refusal: no server is named, or there is no such part of them.
+        Refusal: no server is named, there is no such part of them, or a variable has a wrong value.
     """
     # The variables have one reader. It comes with pydantic, which takes long to import.
     from batchclient._client.settings import from_environment
@@ -71,7 +71,10 @@ def server_options(
         "headers": headers,
     }
     arguments = dict(given)
-    from_environment(arguments)
+    try:
+        from_environment(arguments)
+    except ConfigError as error:
+        raise refusal_of(error) from None
     if arguments["base_url"] is None:
         raise Refusal("no server: give --base-url, such as http://localhost:8000/v1, or set BATCHCLIENT_BASE_URL")
     variables = frozenset(name for name in given if given[name] != arguments[name])

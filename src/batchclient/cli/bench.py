@@ -175,6 +175,8 @@ def bench(
         times = times_from(window, warm_up, grace, quick=quick)
         limit_s = budget or (_QUICK_BUDGET if quick else None)
         budget_s = None if limit_s is None else seconds_from("--budget", limit_s)
+        if budget_s == 0:
+            raise Refusal("--budget: more than 0 seconds")
         _check_hosted(server, question, times, yes=yes)
         question = replace(question, times=times, budget_s=budget_s, burstiness=burstiness)
         outputs = Outputs(report_file, json_file, calls, gpu_price, gpus)

@@ -54,12 +54,13 @@ def doctor(
     """
     try:
         options = server_options([url], model, api_key, headers_from(header or []))
+    except Refusal as refusal:
+        _refuse(str(refusal))
+    try:
         diagnosis = asyncio.run(_examine(options.arguments, has_key=options.has_key, timeout_s=timeout))
     except ConfigError as error:
         message = str(refusal_of(error, variables=options.variables)).replace("--base-url", "URL")
         _refuse(message)
-    except Refusal as refusal:
-        _refuse(str(refusal))
     typer.echo(json.dumps(diagnosis.as_json(), indent=2, ensure_ascii=False) if as_json else _text_of(diagnosis))
     raise typer.Exit(_status_of(diagnosis))
 

@@ -65,6 +65,22 @@ MEASURING = (
         f"{_SWEEP}test_cells_that_measured_the_client_recommend_nothing",
     ),
     Protection(
+        "cells in which calls failed recommend nothing",
+        "batchclient.bench.summary",
+        "best_of",
+        "not summary.calls_failed",
+        "True",
+        f"{_SWEEP}test_cells_in_which_calls_failed_recommend_nothing",
+    ),
+    Protection(
+        "a caller pauses after a failed call",
+        "batchclient.bench.generator",
+        "_Cell._caller",
+        "await asyncio.sleep(pause_s)",
+        "pass",
+        f"{_CELLS}test_callers_of_a_server_that_fails_pause_until_a_call_is_answered",
+    ),
+    Protection(
         "the order of a repetition is turned round for the next",
         "batchclient.bench.sweep",
         "order_of",
