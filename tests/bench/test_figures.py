@@ -66,6 +66,9 @@ def test_a_share_near_one_has_an_interval_within_one():
     assert wilson(100, 100).low == pytest.approx(0.963, abs=0.001)
     assert wilson(95, 100) == pytest.approx((0.888, 0.978), abs=0.001)
     assert wilson(0, 0) == (0.0, 1.0)
+    for count in range(1, 200):
+        assert wilson(count, count).high == 1.0
+        assert wilson(0, count).low == 0.0
 
 
 def test_repetitions_have_the_interval_of_student():

@@ -5,8 +5,9 @@ import math
 import pytest
 
 from batchclient.bench import Slo, Times
+from batchclient.bench.answer import lines_of_search
 from batchclient.bench.find import find_in
-from batchclient.bench.search import ENOUGH_CALLS, Outcome, is_clear, search
+from batchclient.bench.search import ENOUGH_CALLS, Outcome, is_clear, search, so_far
 from batchclient.errors import ConfigError
 
 
@@ -126,8 +127,24 @@ def test_a_budget_ends_a_search_within_a_cell(virtually, session):
 
     result = virtually(search_it())
     assert not result.complete
-    assert result.recommended is None
+    assert result.recommended.limit == result.found.value >= 1
+    assert not result.recommended.decided
+    assert f"at least {result.found.value:g} keeps it; not searched above" in result.recommended.why
+    last = lines_of_search(result, [Slo("p95<1s")], "limit")
+    assert any("the budget ended the search after " in line for line in last)
+    assert last[-1].startswith("suggested: ")
     assert 1 <= len(result.cells) == len(seen) <= 3
+
+
+def test_the_answer_so_far_says_what_is_known():
+    kept, broken = Outcome(100, 100, 0.95, (4.0,)), Outcome(0, 100, 0.95, (8.0,))
+    assert so_far({4.0: kept}).why == "at least 4 keeps it; not searched above 4"
+    both = so_far({4.0: kept, 8.0: broken})
+    assert both.why == "at least 4 keeps it, 8 breaks it; not searched to the end"
+    assert (both.value, both.neighbour, both.decided) == (4.0, 8.0, False)
+    nothing = so_far({1.0: broken})
+    assert (nothing.value, nothing.why) == (None, "none up to 1 keeps it")
+    assert so_far({2.0: Outcome(9, 9, None, (1.0,))}).why == "2 is the best so far; not searched above 2"
 
 
 def test_a_rate_needs_an_objective(virtually, session):

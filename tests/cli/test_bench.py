@@ -1,6 +1,7 @@
 """``batchclient bench`` on the embedded server: a whole measurement, wrong commands, Ctrl-C, comparisons."""
 
 import json
+import re
 import signal
 import subprocess
 
@@ -57,6 +58,24 @@ def test_a_search_answers(bench):
     told = bench("--find", "limit", "--slo", "p95<5s", "--budget", "3", short=[*SHORT[:0], "--for", "0.2", *SHORT[2:]])
     assert told.exit_code == 0, told.stderr
     assert "p95 < 5 s: " in told.stdout
+    assert re.search(r"^\[1\] fixed, 1 in flight: .*; window 1, p95 < 5 s kept so far$", told.stderr, re.MULTILINE)
+
+
+def test_a_search_that_the_budget_ends_recommends_what_is_known(bench, tmp_path):
+    told = bench("--find", "limit", "--slo", "p95<5s", "--budget", "0.1", "--json", tmp_path / "r.json")
+    assert told.exit_code == 0, told.stderr
+    assert "the budget ended the search after 1 measurement." in told.stdout
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert report["complete"] is False
+    assert report["recommendation"]["limit"] == 1
+    assert report["recommendation"]["decided"] is False
+
+
+def test_a_sweep_without_a_scheduled_call_fails(bench):
+    told = bench("--rate", "0.001", "--strategies", "singles", "--repeat", "1")
+    assert told.exit_code == 1
+    assert told.stdout.startswith("most answers per second: no recommendation: no call was scheduled")
+    assert "Error: no call was scheduled in any measurement" in told.stderr
 
 
 def test_prompts_of_a_file_are_those_of_map_and_stand_in_no_output(bench, tmp_path):
@@ -200,6 +219,23 @@ def test_ctrl_c_writes_what_is_finished(server, tmp_path):
     report = json.loads((tmp_path / "r.json").read_text())
     assert report["complete"] is False
     assert len(report["cells"]) >= 2
+
+
+def test_ctrl_c_before_the_first_measurement_leaves_no_file(server, tmp_path):
+    command = [*COMMAND, "bench", "--base-url", server.base_url, "--model", server.model, "--for", "60",
+               "--json", tmp_path / "r.json", "--report", tmp_path / "r.html", "--calls", tmp_path / "c.jsonl"]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        for line in process.stderr:
+            if "measurements, " in line:
+                break
+        process.send_signal(signal.SIGINT)
+        out, told = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert (out, told) == ("", "stopped before the first measurement was done; nothing is written\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_reports_are_compared(bench, cli, tmp_path):

@@ -16,7 +16,7 @@ from batchclient.bench.slo import Slo, shown_s
 from batchclient.bench.strategies import RIVAL
 from batchclient.bench.summary import Figure, Summary, best_of, compared, percentile, summaries_of
 
-__all__ = ["lines_of_search", "lines_of_sweep"]
+__all__ = ["lines_of_search", "lines_of_sweep", "measurements"]
 
 _SHARE = 0.95
 _OURS = ("adaptive", "fixed", "lists", "streamed", "singles")
@@ -26,9 +26,12 @@ def lines_of_search(result: SearchResult, slos: Sequence[Slo], over: str) -> lis
     """Return the answer of a search."""
     objective = " and ".join(map(str, slos)) or "the knee"
     found, recommended = result.found, result.recommended
-    if not result.complete:
-        return [f"{objective}: not decided; the budget ended the search after {len(result.cells)} measurements"]
-    assert found is not None, "a search that came to its end has found something"
+    assert found is not None, "a search has measured something"
+    if not any(cell.answered for cell in result.cells):
+        return [f"{objective}: {_silent(result.cells)}"]
+    ended = "" if result.complete else f"; the budget ended the search after {measurements(len(result.cells))}"
+    if recommended is None and ended:
+        return [f"{objective}: not decided: {found.why}{ended}"]
     if recommended is None:
         return [f"{objective}: no {over} keeps it; {found.why}"]
     summaries = {_value(each): each for each in summaries_of(result.cells, slos)}
@@ -39,7 +42,7 @@ def lines_of_search(result: SearchResult, slos: Sequence[Slo], over: str) -> lis
         line += f"; at {found.neighbour:g}: {_p(summaries[found.neighbour], slos)}"
     lines = [line + "."]
     if not recommended.decided:
-        lines.append(f"not decided: {recommended.why}.")
+        lines.append(f"not decided: {recommended.why}{ended}.")
     argument = f"limit={recommended.limit}" if over == "limit" else 'limit="auto"'
     lines.append(f'suggested: BatchClient(…, {argument}, preset="{recommended.preset}")')
     return lines
@@ -76,8 +79,9 @@ def _why_nothing(summaries: Sequence[Summary], slos: Sequence[Slo]) -> str:
     """Return why none of the settings is recommended."""
     if not summaries:
         return f"{RIVAL} alone was measured"
-    if not any(cell.answered for each in summaries for cell in each.cells):
-        return "no call was answered"
+    cells = [cell for each in summaries for cell in each.cells]
+    if not any(cell.answered for cell in cells):
+        return _silent(cells)
     if slos and any(each.is_trusted for each in summaries):
         return "none keeps it"
     reasons = []
@@ -86,6 +90,16 @@ def _why_nothing(summaries: Sequence[Summary], slos: Sequence[Slo]) -> str:
     if any(each.calls_failed for each in summaries):
         reasons.append("calls failed")
     return f"{', or '.join(reasons)} (see the marks)"
+
+
+def _silent(cells: Sequence[Cell]) -> str:
+    """Return what is said of cells without an answer."""
+    return "no call was answered" if any(cell.scheduled for cell in cells) else "no call was scheduled"
+
+
+def measurements(count: int) -> str:
+    """Return a number of measurements in words."""
+    return "1 measurement" if count == 1 else f"{count:,} measurements"
 
 
 def _against(best: Summary, rivals: Sequence[Summary], slos: Sequence[Slo]) -> list[str]:

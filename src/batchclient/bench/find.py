@@ -9,7 +9,7 @@ from typing import Literal
 
 from batchclient.bench.cell import Cell, Setting
 from batchclient.bench.intervals import Interval, spanning
-from batchclient.bench.search import ENOUGH_CALLS, Found, Outcome, is_clear, search
+from batchclient.bench.search import ENOUGH_CALLS, Found, Outcome, is_clear, search, so_far
 from batchclient.bench.session import Session, Silence
 from batchclient.bench.slo import Slo, shown_s
 from batchclient.errors import ConfigError
@@ -52,7 +52,8 @@ class SearchResult:
     """The end of a search.
 
     Args:
-        recommended: ``None``: no value keeps the objectives.
+        recommended: ``None``: no value keeps the objectives. A search that the budget ended
+            recommends the best value so far, undecided.
         found: what was found, in the search's own words.
         cells: all that were measured.
         complete: whether the search came to its end within the budget.
@@ -92,7 +93,8 @@ async def find_in(
     began = loop.time()
     longest = session.times.warm_up_s + session.times.window_s
     measured: list[Cell] = []
-    silence = Silence()
+    found: Found
+    silence, seen = Silence(), dict[float, Outcome]()
     steps = search(over, most or (_MOST_LIMIT if over == "limit" else _MOST_RATE))
     value = next(steps)
     while True:
@@ -100,7 +102,9 @@ async def find_in(
         for _ in range(_MOST_WINDOWS):
             started = loop.time()
             if budget_s is not None and measured and started - began + longest > budget_s:
-                return SearchResult(None, None, tuple(measured), complete=False)
+                found = so_far(seen)
+                recommended = _recommended(over, found, measured, session.slos)
+                return SearchResult(recommended, found, tuple(measured), complete=False)
             repetition = sum(_value_of(cell.setting) == value for cell in measured)
             cell = await session.cell(_setting_of(over, value), repetition)
             silence.check_first(cell)
@@ -110,6 +114,7 @@ async def find_in(
             silence.check(cell)
             now = _outcome_of(cell, session.slos)
             outcome = now if outcome is None else outcome.and_(now)
+            seen[value] = seen[value].and_(now) if value in seen else now
             # A window tells the throughput; a share needs calls.
             if outcome.calls >= ENOUGH_CALLS or is_clear(outcome):
                 break
@@ -117,7 +122,7 @@ async def find_in(
         try:
             value = steps.send(outcome)
         except StopIteration as end:
-            found: Found = end.value
+            found = end.value
             return SearchResult(_recommended(over, found, measured, session.slos), found, tuple(measured))
 
 

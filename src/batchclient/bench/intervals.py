@@ -102,7 +102,9 @@ def wilson(hits: int, count: int) -> Interval:
     centre = share + square / (2 * count)
     spread = _Z * math.sqrt(share * (1 - share) / count + square / (4 * count * count))
     divisor = 1 + square / count
-    return Interval(max(0.0, (centre - spread) / divisor), min(1.0, (centre + spread) / divisor))
+    low, high = (centre - spread) / divisor, (centre + spread) / divisor
+    # The share itself lies within, whatever the rounding: all of 24 is 1.
+    return Interval(max(0.0, min(share, low)), min(1.0, max(share, high)))
 
 
 def t_95(freedom: int) -> float:

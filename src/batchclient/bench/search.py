@@ -20,7 +20,7 @@ from typing import Literal
 
 from batchclient.bench.intervals import wilson
 
-__all__ = ["ENOUGH_CALLS", "Found", "Outcome", "is_clear", "search"]
+__all__ = ["ENOUGH_CALLS", "Found", "Outcome", "is_clear", "search", "so_far"]
 
 ENOUGH_CALLS = 833
 """Calls that tell a share of 0.97 from one of 0.95: one-sided 5 %, power 0.9."""
@@ -123,6 +123,25 @@ def search(over: Literal["limit", "rate"], most: float, first: float = 1.0) -> G
         if _best(seen) == chosen:
             break
     return _found(seen, over, most)
+
+
+def so_far(seen: dict[float, Outcome]) -> Found:
+    """Return what a search has found that did not come to its end.
+
+    Args:
+        seen: the outcomes of the measured values.
+    """
+    value, highest = _best(seen), max(seen)
+    if value is None:
+        return Found(None, min(seen), False, f"none up to {highest:g} keeps it", dict(seen))
+    if seen[value].share is None:
+        why = f"{value:g} is the best so far; not searched above {highest:g}"
+        return Found(value, _next(value, seen), False, why, dict(seen))
+    broken = min((each for each, outcome in seen.items() if each > value and not outcome.meets), default=None)
+    if broken is None:
+        return Found(value, None, False, f"at least {value:g} keeps it; not searched above {highest:g}", dict(seen))
+    why = f"at least {value:g} keeps it, {broken:g} breaks it; not searched to the end"
+    return Found(value, broken, False, why, dict(seen))
 
 
 def _gap(last: float, seen: dict[float, Outcome], over: str) -> list[float]:

@@ -34,8 +34,12 @@ class Outputs:
         """Refuse a place that cannot be written, before hours are spent."""
         for path in (self.html, self.json, self.calls):
             if path is not None:
+                is_new = not Path(path).exists()
                 with writing(path):
                     Path(path).open("a", encoding="utf-8").close()
+                    # A measurement that is stopped early leaves no empty file behind.
+                    if is_new:
+                        Path(path).unlink()
 
     def note(self, setting: Setting, repetition: int, window: Window) -> None:
         """Write the calls of a cell."""

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import typer
 from rich.console import Console
 
-from batchclient.bench.answer import lines_of_search, lines_of_sweep
+from batchclient.bench.answer import lines_of_search, lines_of_sweep, measurements
 from batchclient.bench.arrivals import Poisson
 from batchclient.bench.calls import Calls
 from batchclient.bench.cell import Cell, Setting
@@ -18,7 +18,7 @@ from batchclient.bench.find import Recommendation, find_in
 from batchclient.bench.generator import Times, generate
 from batchclient.bench.report import report_of
 from batchclient.bench.session import BenchFailed, Session, begin
-from batchclient.bench.slo import shown_s
+from batchclient.bench.slo import Slo, shown_s
 from batchclient.bench.summary import summaries_of
 from batchclient.bench.sweep import cells
 from batchclient.bench.workload import Workload
@@ -80,10 +80,12 @@ def measure(server: ServerOptions, workload: Workload, question: Question, outpu
     if failure is not None and not done.cells:
         typer.echo(f"Error: {failure}", err=True)
         return Status.FAILED
+    if stopped.signal and not done.cells:
+        typer.echo("stopped before the first measurement was done; nothing is written", err=True)
     if done.session is None or not done.cells:
         return of_signal(stopped.signal) if stopped.signal else Status.FAILED
     if not done.complete and not done.lines:
-        done.lines = [f"incomplete: ended after {len(done.cells)} measurements"]
+        done.lines = [f"incomplete: ended after {measurements(len(done.cells))}"]
         if failure is not None:
             done.lines[0] += f": {failure}"
         done.lines += lines_of_sweep(done.cells, question.slos) if question.find is None else []
@@ -101,10 +103,21 @@ def measure(server: ServerOptions, workload: Workload, question: Question, outpu
             complete=done.complete,
         )
     )
+    if failure is None and not stopped.signal:
+        failure = _nothing_in(done.cells)
     if failure is not None:
         typer.echo(f"Error: {failure}", err=True)
         return Status.FAILED
     return of_signal(stopped.signal) if stopped.signal else Status.OK
+
+
+def _nothing_in(cells: Sequence[Cell]) -> str | None:
+    """Return why the cells measured nothing; ``None``: a call was answered."""
+    if any(cell.answered for cell in cells):
+        return None
+    if any(cell.scheduled for cell in cells):
+        return "no call was answered in any measurement"
+    return "no call was scheduled in any measurement; a longer --for or a higher --rate has calls"
 
 
 async def _work(
@@ -130,12 +143,13 @@ async def _work(
     if planned:
         seconds = planned * (times.warm_up_s + times.window_s)
         within = "" if budget_s is None or budget_s > seconds else f", within {budget_s:,.0f} s"
-        typer.echo(f"{planned} measurements, {seconds:,.0f} s at least{within}", err=True)
+        typer.echo(f"{measurements(planned)}, {seconds:,.0f} s at least{within}", err=True)
 
     def note(cell: Cell) -> None:
         done.cells.append(cell)
         of = f"/{planned}" if planned else ""
-        typer.echo(f"[{len(done.cells)}{of}] {_line(cell)}", err=True)
+        so_far = "" if question.find is None else _so_far(done.cells, question.slos)
+        typer.echo(f"[{len(done.cells)}{of}] {_line(cell)}{so_far}", err=True)
 
     if question.find is not None:
         result = await find_in(session, question.find, budget_s=budget_s, on_cell=note)
@@ -154,6 +168,17 @@ async def _work(
 
 def _value(cell: Cell) -> float:
     return cell.setting.rate if cell.setting.rate is not None else float(cell.setting.concurrency or 0)
+
+
+def _so_far(cells: Sequence[Cell], slos: Sequence[Slo]) -> str:
+    """Return the number of a search's last window, and whether the objectives are kept."""
+    windows = [cell for cell in cells if cell.setting == cells[-1].setting]
+    calls = sum(cell.scheduled for cell in windows)
+    told = f"; window {len(windows)}"
+    for place, slo in enumerate(slos):
+        kept = sum(cell.slo_hits[place] for cell in windows) >= slo.share * calls
+        told += f", {slo} {'kept' if kept else 'not kept'} so far"
+    return told
 
 
 def _line(cell: Cell) -> str:

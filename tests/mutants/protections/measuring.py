@@ -81,6 +81,14 @@ MEASURING = (
         f"{_CELLS}test_callers_of_a_server_that_fails_pause_until_a_call_is_answered",
     ),
     Protection(
+        "a closed load's throughput is that of Little's law",
+        "batchclient.bench.cell",
+        "cell_of",
+        "setting.rate is None and answered and len(answered) == len(counted)",
+        "False",
+        f"{_CELLS}test_the_throughput_of_rounds_does_not_depend_on_the_windows_cut",
+    ),
+    Protection(
         "the order of a repetition is turned round for the next",
         "batchclient.bench.sweep",
         "order_of",
