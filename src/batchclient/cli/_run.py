@@ -99,7 +99,7 @@ def _run_durable(options: MapOptions, durable: Durable) -> tuple[Job, Output, in
         with _open(options) as source, _output(options, source, continues=durable.continues) as output:
             durable.place(output)
             # A job that cannot begin is refused while nothing is begun.
-            _make_job(options, source, output, durable, is_told=False)
+            _make_job(options, source, output, durable, is_trial=True)
             durable.begin()
             return _run_until_covered(durable, output)
     with _output(options, None, continues=durable.continues) as output:
@@ -236,12 +236,12 @@ def _check_dedupe(options: MapOptions, source: Source) -> None:
 
 
 def _make_job(
-    options: MapOptions, source: Source, output: Output, durable: Durable | None = None, *, is_told: bool = True
+    options: MapOptions, source: Source, output: Output, durable: Durable | None = None, *, is_trial: bool = False
 ) -> Job:
-    """Make a job; ``is_told``: whether the URL of its metrics is told."""
+    """Make a job; ``is_trial``: it is made to be refused, if at all, and does not run."""
     client, prompt_of = _begin(options, source)
     repeats = _repeats(options, source, prompt_of) if options.dedupe else None
-    serve_metrics(client, options.metrics, say if is_told and not options.quiet else None)
+    serve_metrics(client, options.metrics, None if options.quiet else say, is_trial=is_trial)
     results = client.stream_map(
         source.rows(),
         prompt_of if repeats is None else repeats.prompt_of,
