@@ -159,15 +159,30 @@ async def test_a_tracer_that_is_slow_makes_no_spans_for_a_minute(caplog):
 
     def slowly():
         taken.append(1)
-        time.sleep(0.06)
+        time.sleep(0.01)
 
     provider = TracerProvider()
     provider.add_span_processor(Processor(on_start=slowly))
     async with make_client(ScriptedTransport(), telemetry=Telemetry(tracer_provider=provider)) as client:
         for number in range(20):
             await client.complete(f"p{number}", max_tokens=5)
-    assert len(taken) == 1
+    assert len(taken) == 3
     assert caplog.text.count("too slow") == 1
+
+
+async def test_slow_begins_now_and_then_are_no_slow_tracer():
+    taken = []
+
+    def sometimes():
+        taken.append(1)
+        time.sleep(0.02 if len(taken) % 3 else 0.0)
+
+    provider = TracerProvider()
+    provider.add_span_processor(Processor(on_start=sometimes))
+    async with make_client(ScriptedTransport(), telemetry=Telemetry(tracer_provider=provider)) as client:
+        for number in range(6):
+            await client.complete(f"p{number}", max_tokens=5)
+    assert len(taken) == 12  # of each call and its request
 
 
 async def test_without_an_sdk_the_answers_are_the_same_and_no_thread_is_begun():

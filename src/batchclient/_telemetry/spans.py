@@ -32,8 +32,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Spans", "check_provider", "holding", "parent_of"]
 
-_SLOW_NS, _MOST_NS, _WITHIN_S, _REST_S = 5_000_000, 50_000_000, 1.0, 60.0
-"""A slow begin of a span, the most time of slow ones in a second, and the rest after that."""
+_SLOW_NS, _MOST_SLOW, _REST_S = 5_000_000, 3, 60.0
+"""A slow begin of a span, how many in a row are a slow tracer's, and the rest after those.
+
+One slow begin says nothing: a garbage collection or another process may have come between.
+"""
 _LOOK_S = 1.0
 _MOST_LINKS = 128
 """The SDK's own limit."""
@@ -58,7 +61,7 @@ class Spans:
 
     def __init__(self, provider: TracerProvider | None) -> None:
         self._said: set[tuple[str, str]] = set()
-        self._slow_since, self._slow_ns = float("-inf"), 0
+        self._slow_in_a_row = 0
         self._start: Any = None
         try:
             # The global provider may be set later: the API's tracer then becomes the real one.
@@ -103,17 +106,12 @@ class Spans:
             self.say("a span could not be begun", type(error).__name__)
             return None
         took = monotonic_ns() - began
-        if (took > _SLOW_NS and self._is_too_slow(took, now)) or (recording and self.ending.is_full):
+        self._slow_in_a_row = self._slow_in_a_row + 1 if took > _SLOW_NS else 0
+        if self._slow_in_a_row >= _MOST_SLOW or (recording and self.ending.is_full):
+            self._slow_in_a_row = 0
             self.rests_until = now + _REST_S
             self.say("a tracer or span processor is too slow, and makes no spans for a minute", "")
         return span
-
-    def _is_too_slow(self, took: int, now: float) -> bool:
-        """Whether the slow begins of the last second have taken too much of the event loop's time."""
-        if now - self._slow_since > _WITHIN_S:
-            self._slow_since, self._slow_ns = now, 0
-        self._slow_ns += took
-        return self._slow_ns > _MOST_NS
 
     def link(self, members: Iterable[Span]) -> list[Link]:
         """Return links to spans, to so many as a span may have."""
