@@ -130,6 +130,23 @@ def test_a_call_that_waits_in_the_generator_is_late_by_its_schedule(virtually):
     assert measured.times["latency"].percentiles[0.5] > measured.times["late"].percentiles[0.5]
 
 
+def test_the_window_waits_for_its_last_arrival_also_between_two_calls(virtually):
+    """The generator needs 0.02 s for each of 100 calls a second. No call is under way when the window ends."""
+
+    async def run():
+        loop = asyncio.get_running_loop()
+
+        async def call(prompt, calls, place):
+            loop.clock += 0.02
+            calls.answered(place, loop.time(), 1, 1)
+
+        return await cell(call, Poisson(100.0), Times(0, 2, 20))
+
+    measured = virtually(run())
+    assert measured.unanswered == 0
+    assert measured.answered == measured.scheduled > 150
+
+
 def test_an_arrival_that_is_never_made_is_unanswered(virtually):
     """The generator needs 0.1 s for each of 100 calls a second, and has 2 s of grace."""
 

@@ -30,7 +30,7 @@ MEASURING = (
         "_Cell._arrive",
         "self._count(+1)",
         "self._count(0)",
-        f"{_CELLS}test_a_call_that_waits_in_the_generator_is_late_by_its_schedule",
+        f"{_CELLS}test_the_window_waits_for_its_last_arrival_also_between_two_calls",
     ),
     Protection(
         "an unanswered call misses the objective",
