@@ -145,8 +145,8 @@ async def vllm_rate(base_url: str, model: str, arm: str, texts: list[str], max_t
 
 
 def vllm(options: argparse.Namespace) -> dict[str, Any]:
-    from benchmarks.limits_vllm import vllm as booted
-    from benchmarks.vllm_cpu import learn_prompts
+    from benchmarks._vllm import learn_prompts
+    from benchmarks._vllm import vllm as booted
 
     rates: dict[str, dict[str, list[float]]] = {}
     rng = random.Random()
