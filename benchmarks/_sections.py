@@ -22,7 +22,7 @@ from _provenance import sources
 from first_job import ratios as job_ratios
 from first_job import seconds
 from night import medians as night_medians
-from vllm_cpu import over, ratio_values
+from on_vllm import OURS, THEIRS, best_rival, middle, ratio_values
 
 Result = dict[str, Any]
 
@@ -228,49 +228,41 @@ def sync(data: Result) -> list[str]:
 
 # --- a real vLLM ---
 
-PRESET = "balanced"
-GOING_FIRST = "2026-11-21 22:54 UTC"
-"""Since then client and API server go first on the cores that vLLM's engine has, too.
-
-``tests/live/real_time.py`` says why.
-"""
+KINDS = {"complete": "completions", "chat": "chats", "embed": "embeddings"}
 
 
-def held_up(data: Result) -> list[str]:
-    """A warning where a run is older than ``GOING_FIRST``."""
-    if not any(run.date < GOING_FIRST for run in sources(data)):
-        return []
-    return [
-        prose(
-            "The engine of that vLLM could keep everyone else on the two cores waiting for up to 2 s."
-            " Later benchmarks let client and API server run first; this one did not,"
-            " and its single runs differ several times."
-        )
-    ]
-
-
-def vllm_cpu(data: Result) -> list[str]:
-    rows = []
-    for cell in data["cells"]:
-        row = [f"{cell['tokens']}, {cell['max_tokens']}"]
-        for figure, path in (("prompts/s", ("prompts_per_s",)), ("p95 latency", ("measured", "p95_ms"))):
-            ours, theirs = median(over(cell, PRESET, *path)), median(over(cell, "openai", *path))
-            row += [f"{ours:,.0f}, {theirs:,.0f}", f"{median(ratio_values(cell, PRESET, figure)):.2f} ×"]
-        row.append(f"{median(over(cell, PRESET, 'api_ms')):.2f}, {median(over(cell, 'openai', 'api_ms')):.2f}")
-        row.append(f"{median(ratio_values(cell, PRESET, 'API server CPU')):.2f} ×")
+def on_vllm(data: Result) -> list[str]:
+    rows, runs = [], []
+    for case in data["cases"]:
+        theirs = best_rival(case)
+        ours = theirs.replace(THEIRS, OURS)
+        runs += case["runs"][ours] + case["runs"][theirs]
+        tokens, _, made = case["cell"].partition("x")
+        out = "" if case["call"] == "embed" else f", {made.replace('mixed', 'up to 64')} out"
+        row = [f"{KINDS[case['call']]}, {tokens} in{out}", theirs.split()[-3]]
+        for figure, digits in (("per_s", 0), ("p95_ms", 0), ("api_ms", 2)):
+            values = ratio_values(case, ours, theirs, figure)
+            row.append(", ".join(f"{middle(case['runs'][name], figure):,.{digits}f}" for name in (ours, theirs)))
+            row.append(f"{median(values):.2f} ×" + f" ({spread(values)})" * (figure == "per_s"))
         rows.append(row)
-    header = ("tokens in, out", "prompts/s: ours, theirs", "ratio", "p95 ms", "ratio", "API CPU ms", "ratio")
+    header = ("calls, tokens", "callers", "calls/s: ours, theirs", "ratio", "p95 ms", "ratio", "API CPU ms", "ratio")
+    marks = [mark for run in runs for mark in run["marks"]]
+    noise = (
+        f"{sum(bool(run['marks']) for run in runs)} of these {len(runs)} runs are marked as not to be trusted:"
+        f" {', '.join(sorted(set(marks)))}."
+    )
     return [
         prose(
-            "A toy model on vLLM 0.32. Client and server share two cores. `BatchClient` has the preset balanced and"
-            " `limit=64`, `AsyncOpenAI` the best of 16, 64 and 256 in flight. Ratios are medians of pairs of runs."
+            "A toy model on vLLM 0.32. Client and server share two cores. `BatchClient` is as it comes, with as many"
+            " callers as `AsyncOpenAI` at its best of 64 and 256; chats ([how they are sent](explanation/chat.md)) have"
+            " 64. Ratios are medians of those within a repetition (smallest to largest)."
         ),
         table(header, rows),
         prose(
-            "Much of the gain in prompts/s is the client's own CPU. A client on another machine would not take that CPU"
+            "Much of the gain in calls/s is the client's own CPU. A client on another machine would not take that CPU"
             " from the server. The server's API process is spared wherever the client runs."
         ),
-        *held_up(data),
+        *([prose(noise)] if marks else []),
     ]
 
 
@@ -300,8 +292,9 @@ def first_job(data: Result) -> list[str]:
     )
     return [
         prose(
-            "All calls at once with a fresh default client: seconds until the last answer. `AsyncOpenAI` at its best is"
-            " the fastest of all at once, 64 and 256 in flight, round by round."
+            "On a toy model in vLLM 0.32, which shares two cores with the client. All calls at once with a fresh"
+            " default client: seconds until the last answer. `AsyncOpenAI` at its best is the fastest of all at once,"
+            " 64 and 256 in flight, round by round."
         ),
         table(header, rows),
     ]
@@ -326,34 +319,6 @@ def limits(data: Result) -> list[str]:
             " end. The default client has searched before its first window ([how](explanation/limits.md))."
         ),
         table(header, rows),
-    ]
-
-
-def chats(quiet: Result, noisy: Result) -> list[str]:
-    rows = []
-    known = {case["cell"] for case in quiet["cases"]}
-    for case in [*quiet["cases"], *(case for case in noisy["cases"] if case["cell"] not in known)]:
-        runs, others = case["runs"]["default"], case["runs"]["openai"]
-        pairs = list(zip(runs, others, strict=True))
-        faster = [(a["calls"] / a["wall_s"]) / (b["calls"] / b["wall_s"]) for a, b in pairs]
-        spared = [a["api_ms"] / b["api_ms"] for a, b in pairs if b["api_ms"]]
-        used = median([run["other"] for run in runs])
-        rows.append(
-            [
-                case["cell"].replace("mixed:", "up to "),
-                f"{median(faster):.2f} ({spread(faster)})",
-                f"{median(spared):.2f} ({spread(spared)})",
-                f"{abs(used):.2f}",
-            ]
-        )
-    header = ("tokens", "calls/s, of `AsyncOpenAI`'s", "API process's CPU, of `AsyncOpenAI`'s", "cores used by others")
-    return [
-        prose(
-            "64 callers with chats of about 20 tokens on the same vLLM ([how chats are sent](explanation/chat.md))."
-            " Rows beside which others used more than a core are provisional."
-        ),
-        table(header, rows),
-        *held_up(quiet),
     ]
 
 
@@ -425,7 +390,7 @@ SECTIONS = {
     "bulk": Section("Durable jobs of millions of rows", ("bulk",), bulk),
     "night": Section("A job that is killed", ("night",), night),
     "sync": Section("Blocking calls from threads", ("sync",), sync),
-    "vllm_cpu": Section("On a real vLLM", ("vllm_cpu",), vllm_cpu),
+    "on_vllm": Section("On a real vLLM", ("on_vllm",), on_vllm),
     "first_job": Section(
         "A first job",
         ("first_job",),
@@ -438,7 +403,6 @@ SECTIONS = {
         limits,
         {"benchmark_limits.png": ("answers/s of the default limit, over the best fixed one's", pictures.limits)},
     ),
-    "chat_vllm": Section("Chats", ("chat_quiet", "chat_vllm"), chats),
     "length_grouping": Section("Grouping by length", ("length_grouping",), length_grouping),
     "prefix": Section("Shared prefixes", ("prefix",), prefix),
 }

@@ -26,7 +26,8 @@ from typing import Any
 from _common import machine, machine_line, median, spread, table, write_results
 from _vllm import Server, add_server_options, given_or_started
 
-from batchclient.bench import Cell, Setting, Times, Workload
+from batchclient.bench import Cell, Figures, Setting, Times, Workload
+from batchclient.bench.cell import SHARES
 from batchclient.bench.session import begin
 from batchclient.bench.strategies import RIVAL as THEIRS
 from batchclient.bench.sweep import cells, settings_of
@@ -89,7 +90,7 @@ async def measured(server: Server, case: Case, options: argparse.Namespace) -> d
     runs: dict[str, list[dict[str, Any]]] = {}
     cpu_s = server.api_cpu_s()
     async for cell in cells(session, CALLS[case.call][1], repeat=options.repetitions):
-        api_ms = 1e3 * (server.api_cpu_s() - cpu_s) / sum(answered)
+        api_ms = 1e3 * (server.api_cpu_s() - cpu_s) / max(1, sum(answered))
         runs.setdefault(str(cell.setting), []).append({**figures(cell), "api_ms": api_ms})
         print(f"  {case.call} {case.label}: {cell.setting}: {cell.calls_per_s:.0f}/s", flush=True)
         answered.clear()
@@ -98,14 +99,16 @@ async def measured(server: Server, case: Case, options: argparse.Namespace) -> d
 
 
 def figures(cell: Cell) -> dict[str, Any]:
-    latency, server = cell.times["latency"].percentiles, cell.times["server"].percentiles
+    """The figures of a cell. One without an answer has zeros, and a mark."""
+    nothing = Figures(dict.fromkeys(SHARES, 0.0), {}, 0.0)
+    latency, server = (cell.times.get(name, nothing).percentiles for name in ("latency", "server"))
     lists = Counter(cell.list_sizes)
     return {
         "per_s": cell.calls_per_s,
         "p50_ms": latency[0.5] * 1e3,
         "p95_ms": latency[0.95] * 1e3,
         "sent_p50_ms": server[0.5] * 1e3,
-        "cpu_us": 1e6 * cell.client_cpu_share / cell.calls_per_s,
+        "cpu_us": 1e6 * cell.client_cpu_share / cell.calls_per_s if cell.answered else 0.0,
         "output_tokens": cell.output_tokens_mean,
         "mean_list": sum(size * count for size, count in lists.items()) / max(1, lists.total()),
         "without_answer": cell.without_answer,
