@@ -8,6 +8,7 @@ Rules:
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -322,6 +323,76 @@ def limits(data: Result) -> list[str]:
     ]
 
 
+# --- batch sizes, and a rate ---
+
+
+def sizing(data: Result) -> list[str]:
+    """Return the table of latency by batch size, and the one of arrivals that are answered in time."""
+    cases = {case["cell"]: case for case in data["cases"]}
+    by_size = {(each["strategy"], each["size"]): each for each in cases["sizes"]["rows"]}
+    sizes = sorted({size for strategy, size in by_size if strategy == "lists"})
+    rows = [[str(size), *of_size(by_size["lists", size]), *of_size(by_size["streamed", size])] for size in sizes]
+    rows.insert(0, ["1", *of_size(by_size["singles", None]), "", ""])
+    rows.append(["as the client chooses", *of_size(by_size["adaptive", None]), "", ""])
+    rows.append(["`AsyncOpenAI`, 1", *of_size(by_size["async-openai", None]), "", ""])
+    arrivals = {(each["strategy"], each["rate"]): each for each in cases["rates"]["rows"]}
+    rates = sorted({rate for _, rate in arrivals})
+    kept = [
+        [f"{rate:,.0f}", *of_rate(arrivals["adaptive", rate]), *of_rate(arrivals["async-openai", rate])]
+        for rate in rates
+    ]
+    parts = [
+        prose(
+            "`batchclient bench` on a vLLM with `--max-num-seqs 256`, three times each, interleaved. First 64 calls in"
+            " flight, with prompts of 64 tokens and answers of 16. Tokens are those of prompts and answers. A star"
+            " marks what was measured while the client's own process waited for a core, beside the server on two:"
+            " an upper bound of the latency."
+        ),
+        table(("prompts per request", "plain: tokens/s", "p95 ms", "streamed: tokens/s", "p95 ms"), rows),
+        prose(
+            "Then Poisson arrivals of calls with prompts of 20 tokens and answers of one: the share that is answered"
+            " within 400 ms of its arrival, and the 95th percentile."
+        ),
+        table(("arrivals/s", "`BatchClient`", "p95 ms", "`AsyncOpenAI`", "p95 ms"), kept),
+        prose(thousand(cases["find"])),
+    ]
+    if "loads" in cases:
+        parts += [
+            prose(
+                "At last 4 to 256 calls in flight, as the command's"
+                " [report](reports/vllm_loads.html), one file for a browser, shows them:"
+            ),
+            "![calls per second by concurrency, and the 95th percentile](images/bench_report.png)",
+        ]
+    return parts
+
+
+def thousand(case: Result) -> str:
+    """Return the answer to a thousand requests a second."""
+    found = case["recommendation"]
+    if not found:
+        return "`--find rate` found no rate that keeps the objective."
+    doubt = "" if found["decided"] else ", not decided, since client and server share two cores"
+    servers = math.ceil(1000 / found["rate"]) + 1
+    return (
+        f"`--find rate` gave {found['rate']:,.0f} calls/s{doubt}. By [the rule](how-to/plan-a-service.md), a thousand"
+        f" requests a second take {servers} servers of this kind."
+    )
+
+
+def starred(row: Result) -> str:
+    return " *" if row["marks"] else ""
+
+
+def of_size(row: Result) -> list[str]:
+    return [f"{row['tokens_per_s']['value']:,.0f}", f"{row['p95_s']['value'] * 1e3:,.0f}{starred(row)}"]
+
+
+def of_rate(row: Result) -> list[str]:
+    p95 = f"{row['p95_s']['value'] * 1e3:,.0f}{starred(row)}" if row["p95_s"] else ""
+    return [f"{row['slo_shares'][0]['value']:.1%}", p95]
+
+
 # --- order ---
 
 
@@ -403,6 +474,7 @@ SECTIONS = {
         limits,
         {"benchmark_limits.png": ("answers/s of the default limit, over the best fixed one's", pictures.limits)},
     ),
+    "sizing": Section("Batch sizes, and a thousand requests a second", ("sizing",), sizing),
     "length_grouping": Section("Grouping by length", ("length_grouping",), length_grouping),
     "prefix": Section("Shared prefixes", ("prefix",), prefix),
 }
