@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import time
 
 import pytest
 
@@ -100,6 +101,40 @@ def test_the_collector_at_every_row_ends_nothing(ray, server):
 
     found = mapped(ray, texts(ray, 60), server.base_url, prompt=collecting, max_tokens=1).take_all()
     assert sum(row["completion"] is not None for row in found) == 60
+
+
+def test_a_batch_that_is_long_in_reading_holds_up_no_call(ray, monkeypatch):
+    """Without ``max_concurrency`` the actor reads, too: in Ray's loop, beside batches at work."""
+
+    def read(row):
+        if row["id"] == 16:
+            # The first batch of four has ended, three are under way.
+            time.sleep(4.0)
+        return row
+
+    def prompt(row):
+        if row["id"] < 4:
+            raise ValueError("ends the first batch before it is sent")
+        return row["text"]
+
+    # A block for each row: a batch is read once there is room for it, as in a large file.
+    monkeypatch.setattr(ray.data.DataContext.get_current(), "target_max_block_size", 1)
+    with EmbeddedServer("instant", model="m", faults=["slow=0.5"]) as slow:
+        arguments = {"base_url": slow.base_url, "prompt": prompt, "timeout_s": 2.5, "max_tokens": 1}
+        found = (
+            texts(ray, 20, blocks=1)
+            .map(read)
+            .map_batches(
+                MapBatches,
+                fn_constructor_kwargs=arguments,
+                compute=ray.data.ActorPoolStrategy(size=1),
+                batch_size=4,
+            )
+            .take_all()
+        )
+    assert {row["id"]: row["error"] for row in found if row["error"] is not None} == dict.fromkeys(
+        range(4), "ValueError"
+    )
 
 
 def test_the_actor_has_its_part_of_the_servers(ray):
