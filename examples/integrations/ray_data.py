@@ -31,7 +31,7 @@ def main(base_url: str, model: str) -> None:
         fn_constructor_kwargs=arguments,
         # One actor: its client drives several servers. More actors need servers of their own.
         compute=ray.data.ActorPoolStrategy(size=1),
-        # Rows in flight: at most 512 × 4 for each of the actor's tasks.
+        # Four tasks at once, each with four batches at most: 4 × 4 × 512 rows in flight.
         batch_size=512,
         max_concurrency=4,
     )
