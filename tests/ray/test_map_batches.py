@@ -8,6 +8,7 @@ import time
 import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed here: make test-ray")
+import pyarrow
 import pyarrow.parquet
 from ray.exceptions import RayError
 
@@ -78,6 +79,23 @@ def test_every_file_has_the_same_schema_where_a_block_has_failed_as_a_whole(ray,
     assert len(schemas) == 1
     errors = [row["error"] for row in ray.data.read_parquet(str(tmp_path)).take_all()]
     assert sorted(errors, key=str) == [None] * 20 + ["ValueError"] * 20
+
+
+def test_the_other_columns_pass_as_they_are(ray, server):
+    columns = {
+        "number": pyarrow.array([1, None, 3]),
+        "list": pyarrow.array([["a"], [], None]),
+        "blob": pyarrow.array([b"1", None, b"3"]),
+        "choice": pyarrow.array(["a", "b", "a"]).dictionary_encode(),
+    }
+    given = pyarrow.table(columns)
+    arguments = {"prompt": "Say {number}", "batch_format": "pyarrow", "max_tokens": 2, "temperature": 0}
+    rows = mapped(ray, ray.data.from_arrow(given), server.base_url, **arguments)
+    (found,) = ray.get(rows.to_arrow_refs())
+    assert found.select(list(columns)).equals(given)
+    one, nothing, three = found.column("completion").to_pylist()
+    assert nothing is None
+    assert [one, three] == [expected_text(f"Say {number}", max_tokens=2, temperature=0) for number in (1, 3)]
 
 
 def test_vectors_are_lists_of_numbers(ray, server):

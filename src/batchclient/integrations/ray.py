@@ -49,6 +49,7 @@ class MapBatches:
             fn_constructor_kwargs={"base_url": urls, "prompt": "Classify: {text}", "max_tokens": 1},
             compute=ray.data.ActorPoolStrategy(size=1),
             batch_size=512,
+            batch_format="pyarrow",
             max_concurrency=4,
         )
 
