@@ -14,14 +14,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from batchclient import BatchClient
 
 CALLS = 300
+# One family: a pod of a dual-stack cluster has an address of each, and is one server.
+# Where there is no IPv4: AF_INET6.
+FAMILY = socket.AF_INET
 Resolve = Callable[[], Awaitable[set[str]]]
 
 
 async def urls_of(host: str, port: int) -> set[str]:
     """Return the URLs of a name's addresses: of a headless service, those of its ready pods."""
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, family=socket.AF_INET, type=socket.SOCK_STREAM)
-    return {f"http://{address}:{port}/v1" for *_, (address, _) in found}
+    found = await loop.getaddrinfo(host, port, family=FAMILY, type=socket.SOCK_STREAM)
+    addresses = {str(place[0]) for *_, place in found}
+    return {f"http://{f'[{address}]' if ':' in address else address}:{port}/v1" for address in addresses}
 
 
 async def follow(client: BatchClient, known: set[str], resolve: Resolve, every_s: float = 5.0) -> None:
@@ -31,7 +35,9 @@ async def follow(client: BatchClient, known: set[str], resolve: Resolve, every_s
             await asyncio.sleep(every_s)
             try:
                 present = await resolve()
-            except socket.gaierror:  # no pod is ready, or no name server: the servers stay
+            except OSError:  # no pod is ready, or no name server answers
+                continue
+            if not present:  # a client's last server cannot be removed
                 continue
             for url in present - known:
                 client.add_endpoint(url)  # a server with a key: Server(url, api_key=…)
@@ -50,8 +56,9 @@ async def documents() -> AsyncIterator[str]:
 
 async def main(resolve: Resolve, model: str, every_s: float) -> None:
     known = await resolve()
-    async with BatchClient(sorted(known), model=model) as client:
-        following = asyncio.create_task(follow(client, known, resolve, every_s))
+    # In a group: an error of follow ends the program. Unseen, it would leave the servers alone.
+    async with BatchClient(sorted(known), model=model) as client, asyncio.TaskGroup() as beside:
+        following = beside.create_task(follow(client, known, resolve, every_s))
         answered = 0
         async for row in client.stream_map(documents(), "{}", max_tokens=16):
             answered += row.error is None

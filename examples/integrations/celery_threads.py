@@ -14,7 +14,7 @@ import os
 from functools import cache
 
 from celery import Celery
-from celery.signals import worker_shutdown
+from celery.signals import worker_init, worker_shutdown
 
 from batchclient import SyncBatchClient
 
@@ -27,6 +27,12 @@ app.conf.update(worker_prefetch_multiplier=1, broker_connection_retry_on_startup
 def client() -> SyncBatchClient:
     """Return the client of the process. The server's URL and model are in the environment."""
     return SyncBatchClient(timeout_s=60)
+
+
+@worker_init.connect
+def begin(**_: object) -> None:
+    # Before the threads: several that asked at once for the first time would make a client each.
+    client()
 
 
 @worker_shutdown.connect

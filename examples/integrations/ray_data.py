@@ -31,8 +31,10 @@ def main(base_url: str, model: str) -> None:
         fn_constructor_kwargs=arguments,
         # One actor: its client drives several servers. More actors need servers of their own.
         compute=ray.data.ActorPoolStrategy(size=1),
-        # Rows in flight: at most 512 × 4 for each of the actor's tasks.
+        # Four tasks at once, each with four batches at most: 4 × 4 × 512 rows in flight.
         batch_size=512,
+        # The other columns pass as they are. Ray's default, "numpy", changes some types.
+        batch_format="pyarrow",
         max_concurrency=4,
     )
     with tempfile.TemporaryDirectory() as folder:

@@ -35,7 +35,8 @@ def endpoints_shard(base_url: str | Server | Sequence[str | Server], shard: str 
         client = BatchClient(endpoints_shard(urls, "0/4"))
 
     Args:
-        base_url: all servers, as for ``BatchClient``: the same for each worker, in any order.
+        base_url: all servers, as for ``BatchClient``: the same for each worker, in any order, with
+            hosts in any case.
         shard: the worker i of n, from 0: ``"i/n"`` or ``(i, n)``.
 
     Raises:

@@ -81,6 +81,9 @@ def _fill_fields(pieces: list[tuple[str, str | None]], document: Any) -> str:
             if called is not None:
                 # "None" or "nan" in a prompt is a mistake that nobody sees in a million answers.
                 raise ConfigError(f"the document's field {name!r} is {called}", field=name)
+            if isinstance(value, (bytes, bytearray, memoryview)):
+                # Columns of files are often binary; "b'…'" would be in every prompt.
+                raise ConfigError(f"the document's field {name!r} is {kind_of(value)}: decode it", field=name)
             value = str(value)
         parts.append(value)
     return "".join(parts)

@@ -68,3 +68,48 @@ def test_an_example_says_what_it_promises(name):
     done = run(str(ROOT / f"examples/integrations/{name}.py"))
     assert done.returncode == 0, done.stderr
     assert re.search(promise, done.stdout), done.stdout
+
+
+MANY_THREADS = """
+import threading
+
+import celery_threads
+from celery.contrib.testing.worker import start_worker
+
+made, both = [], threading.Barrier(2)
+
+
+class Client(celery_threads.SyncBatchClient):
+    def __init__(self, **arguments):
+        made.append(threading.current_thread())
+        try:
+            both.wait(0.5)  # for another thread that makes a client
+        except threading.BrokenBarrierError:
+            pass
+        super().__init__(**arguments)
+
+
+celery_threads.SyncBatchClient = Client
+with start_worker(celery_threads.app, pool="threads", concurrency=8, perform_ping_check=False, loglevel="ERROR"):
+    for task in [celery_threads.summarise.delay("text") for _ in range(8)]:
+        task.get(timeout=60)
+print(f"{len(made)} client")
+"""
+
+
+def test_the_threads_of_celerys_worker_have_one_client(tmp_path):
+    needs("celery")
+    file = tmp_path / "many_threads.py"
+    file.write_text(MANY_THREADS)
+    with EmbeddedServer("instant", model="m") as server:
+        done = subprocess.run(
+            [sys.executable, str(file)], capture_output=True, text=True, timeout=120,
+            env=ENVIRONMENT | {
+                "BATCHCLIENT_BASE_URL": server.base_url,
+                "PYTHONPATH": os.pathsep.join(
+                    [str(ROOT / "examples/integrations"), *filter(None, [os.environ.get("PYTHONPATH")])]
+                ),
+            },
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "1 client\n"

@@ -3,10 +3,12 @@
 import gc
 import os
 import signal
+import time
 
 import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed here: make test-ray")
+import pyarrow
 import pyarrow.parquet
 from ray.exceptions import RayError
 
@@ -79,6 +81,23 @@ def test_every_file_has_the_same_schema_where_a_block_has_failed_as_a_whole(ray,
     assert sorted(errors, key=str) == [None] * 20 + ["ValueError"] * 20
 
 
+def test_the_other_columns_pass_as_they_are(ray, server):
+    columns = {
+        "number": pyarrow.array([1, None, 3]),
+        "list": pyarrow.array([["a"], [], None]),
+        "blob": pyarrow.array([b"1", None, b"3"]),
+        "choice": pyarrow.array(["a", "b", "a"]).dictionary_encode(),
+    }
+    given = pyarrow.table(columns)
+    arguments = {"prompt": "Say {number}", "batch_format": "pyarrow", "max_tokens": 2, "temperature": 0}
+    rows = mapped(ray, ray.data.from_arrow(given), server.base_url, **arguments)
+    (found,) = ray.get(rows.to_arrow_refs())
+    assert found.select(list(columns)).equals(given)
+    one, nothing, three = found.column("completion").to_pylist()
+    assert nothing is None
+    assert [one, three] == [expected_text(f"Say {number}", max_tokens=2, temperature=0) for number in (1, 3)]
+
+
 def test_vectors_are_lists_of_numbers(ray, server):
     found = mapped(ray, texts(ray, 20), server.base_url, call="embed", output={"embedding": "v"}).take_all()
     assert all(isinstance(row["v"][0], float) and row["error"] is None for row in found)
@@ -100,6 +119,40 @@ def test_the_collector_at_every_row_ends_nothing(ray, server):
 
     found = mapped(ray, texts(ray, 60), server.base_url, prompt=collecting, max_tokens=1).take_all()
     assert sum(row["completion"] is not None for row in found) == 60
+
+
+def test_a_batch_that_is_long_in_reading_holds_up_no_call(ray, monkeypatch):
+    """Without ``max_concurrency`` the actor reads, too: in Ray's loop, beside batches at work."""
+
+    def read(row):
+        if row["id"] == 16:
+            # The first batch of four has ended, three are under way.
+            time.sleep(4.0)
+        return row
+
+    def prompt(row):
+        if row["id"] < 4:
+            raise ValueError("ends the first batch before it is sent")
+        return row["text"]
+
+    # A block for each row: a batch is read once there is room for it, as in a large file.
+    monkeypatch.setattr(ray.data.DataContext.get_current(), "target_max_block_size", 1)
+    with EmbeddedServer("instant", model="m", faults=["slow=0.5"]) as slow:
+        arguments = {"base_url": slow.base_url, "prompt": prompt, "timeout_s": 2.5, "max_tokens": 1}
+        found = (
+            texts(ray, 20, blocks=1)
+            .map(read)
+            .map_batches(
+                MapBatches,
+                fn_constructor_kwargs=arguments,
+                compute=ray.data.ActorPoolStrategy(size=1),
+                batch_size=4,
+            )
+            .take_all()
+        )
+    assert {row["id"]: row["error"] for row in found if row["error"] is not None} == dict.fromkeys(
+        range(4), "ValueError"
+    )
 
 
 def test_the_actor_has_its_part_of_the_servers(ray):

@@ -18,6 +18,8 @@ from batchclient.simulator import EmbeddedServer
 pytestmark = pytest.mark.redis
 FOLDER = Path(__file__).parents[2] / "examples" / "kubernetes"
 COUNT = 200
+LONGEST_S = 120.0
+"""Each test starts processes, whose imports take seconds on a busy machine."""
 
 
 def workers_of(name):

@@ -119,10 +119,16 @@ def test_a_wrong_value_is_refused_by_name(name, values):
         ([URL, "https://b.example/v1/"], (URL, "https://b.example/v1")),
         ((URL,), (URL,)),
         ("http://[::1]:8000/v1", ("http://[::1]:8000/v1",)),
-        ("HTTP://Localhost/v1", ("http://Localhost/v1",)),
+        ("HTTP://Localhost/V1", ("http://localhost/V1",)),
+        ("http://a:80/v1", ("http://a/v1",)),
+        ("https://a:443", ("https://a",)),
+        ("http://a:443/v1", ("http://a:443/v1",)),
+        ("http://a:8080/v1", ("http://a:8080/v1",)),
+        ("http://[FE80::80]:80/v1", ("http://[fe80::80]/v1",)),
+        ("http://a:/v1?Key=B:80", ("http://a/v1?Key=B:80",)),
     ],
 )
-def test_urls_are_kept_without_their_last_slash(given, kept):
+def test_urls_are_kept_in_one_spelling(given, kept):
     assert tuple(server.url for server in make(base_url=given).base_url) == kept
 
 

@@ -34,11 +34,20 @@ def test_the_shares_are_disjoint_of_one_size_and_all_servers(count, parts):
 
 def test_every_order_and_spelling_gives_the_same_shares():
     servers = urls(8)
-    spelt = [f" {server.replace('http', 'HTTP')}/ " for server in reversed(servers)]
+    spelt = {f" {server.upper().replace('/V1', '/v1')}/ ": server for server in reversed(servers)}
     for part in range(4):
         share = endpoints_shard(servers, (part, 4))
-        again = endpoints_shard(spelt, (part, 4))
-        assert {server.strip().rstrip("/").lower() for server in again} == set(share)
+        again = endpoints_shard(list(spelt), (part, 4))
+        assert {spelt[server] for server in again} == set(share)
+
+
+def test_a_port_that_goes_without_saying_changes_no_share():
+    for scheme, port in (("http", 80), ("https", 443)):
+        servers = [f"{scheme}://server-{number}/v1" for number in range(8)]
+        spelt = {server.replace("/v1", f":{port}/v1"): server for server in servers}
+        for part in range(4):
+            again = endpoints_shard(list(spelt), (part, 4))
+            assert {spelt[server] for server in again} == set(endpoints_shard(servers, (part, 4)))
 
 
 def test_another_process_finds_the_same_shares():
@@ -96,7 +105,9 @@ def test_more_workers_than_servers_are_refused_with_what_to_do():
     assert "a part of what a server takes: BatchClient(limit=…)" in str(refused.value)
 
 
-@pytest.mark.parametrize("wrong", [[], ["no url"], ["http://a/v1", "http://a/v1/"], None, 3])
+@pytest.mark.parametrize(
+    "wrong", [[], ["no url"], ["http://a/v1", "http://a/v1/"], ["http://a/v1", "http://A:80/v1"], None, 3]
+)
 def test_wrong_servers_are_refused_as_by_the_client(wrong):
     with pytest.raises(ConfigError) as ours:
         endpoints_shard(wrong, "0/1")

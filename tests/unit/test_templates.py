@@ -117,6 +117,13 @@ def test_a_null_is_no_text():
     assert caught.value.field == "a"
 
 
+@pytest.mark.parametrize("value", [b"the secret", bytearray(b"the secret"), memoryview(b"the secret")])
+def test_bytes_are_no_text(value):
+    with pytest.raises(ConfigError, match=r"^the document's field 'a' is a \w+: decode it$") as caught:
+        make_prompt("{a}")({"a": value})
+    assert caught.value.field == "a"
+
+
 def test_an_error_holds_no_value_of_the_document():
     for template, document in [("{a}", {"b": "the secret"}), ("{}", ["the secret"]), ("{a}", "the secret")]:
         with pytest.raises(ConfigError) as caught:

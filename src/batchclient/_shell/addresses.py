@@ -20,6 +20,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z]{1,16}(-[A-Za-z]{1,16}){0,4}")
 """Names which may be shown: without digits, which keys have."""
 _HEADER_VALUE = re.compile(r"([!-~]([\t -~]*[!-~])?)?")
 
+_DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 _HOST = re.compile(r"[A-Za-z0-9._~-]+")
 _FOUR_NUMBERS = re.compile(r"[0-9]+(\.[0-9]+){3}")
 
@@ -77,8 +78,12 @@ def check_url(url: object, which: str = "the URL") -> str:
         raise ValueError(f"{which} has no port between 0 and 65535")
     if "#" in url:
         raise ValueError(f"{which} has a #fragment, which is never sent")
-    scheme, colon, rest = path.partition(":")
-    return scheme.lower() + colon + rest.rstrip("/") + question + query
+    scheme, colon, rest = path.partition("://")
+    scheme = scheme.lower()
+    authority, slash, way = rest.partition("/")
+    # Two spellings of one server would have a limit each, and two workers would share the server.
+    authority = authority.lower().removesuffix(_DEFAULT_PORTS[scheme]).removesuffix(":")
+    return scheme + colon + (authority + slash + way).rstrip("/") + question + query
 
 
 def _has_host(url: str) -> bool:

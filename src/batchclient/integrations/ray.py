@@ -6,6 +6,8 @@ Rules:
 - A wrong argument is refused when the class is made, before a row is read.
 - A row that fails is a row with an error; the other rows of the batch have their answers.
 - A batch comes in any of Ray's formats, and leaves as an Arrow table with columns of fixed types.
+- The calls run in an event loop of their own. Ray's loop stands still while a batch is read, and
+  while a finished batch waits for room: deadlines would pass, and answers would lie unread.
 - An actor keeps nothing that its successor needs: Ray repeats the blocks of an actor that died.
 """
 
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchclient.client import BATCH_CLIENT_ARGUMENTS, BatchClient
 from batchclient.errors import ConfigError
+from batchclient.integrations._own_loop import OwnLoop
 from batchclient.integrations._row_columns import ADDED, Documents, added_columns, named
 from batchclient.partition import endpoints_shard as servers_of
 from batchclient.templates import make_prompt
@@ -46,11 +49,13 @@ class MapBatches:
             fn_constructor_kwargs={"base_url": urls, "prompt": "Classify: {text}", "max_tokens": 1},
             compute=ray.data.ActorPoolStrategy(size=1),
             batch_size=512,
+            batch_format="pyarrow",
             max_concurrency=4,
         )
 
-    The rows in flight of an actor are at most ``batch_size`` × ``max_concurrency`` for each of its
-    tasks. ``MapBatches`` made with the same arguments in the driver checks the arguments there.
+    The rows in flight of an actor are at most 4 × ``batch_size`` × ``max_concurrency``: so many
+    tasks at once, each with four batches of its block. ``MapBatches`` made with the same arguments
+    in the driver checks the arguments there.
 
     The added columns are ``completion``, ``finish_reason``, ``prompt_tokens``,
     ``completion_tokens`` and ``error``; a chat has ``message``, too, the server's own as JSON where
@@ -107,6 +112,7 @@ class MapBatches:
             from_environment(own, own.get("http_client"))
             own["base_url"] = servers_of(own["base_url"], endpoints_shard)
         self._client = BatchClient(**own)
+        self._own_loop = OwnLoop()
         # What is wrong with a parameter is said here, not once per row.
         self._client.stream_map((), prompt, call=call, **self._params)  # type: ignore[call-overload]
 
@@ -121,7 +127,7 @@ class MapBatches:
         from ray.data.block import BlockAccessor
 
         table: Any = BlockAccessor.for_block(BlockAccessor.batch_to_block(batch)).to_arrow()
-        return self._with_columns(table, await self._answers(table))
+        return self._with_columns(table, await self._own_loop.run(self._answers(table)))
 
     async def _answers(self, table: Any) -> list[Any]:
         taken = [name for name in self._names.values() if name in table.column_names]

@@ -58,6 +58,14 @@ WORKERS = (
         f"{_PARTITION}test_every_order_and_spelling_gives_the_same_shares",
     ),
     Protection(
+        "hosts in any case give the same parts, and are one server",
+        "batchclient._shell.addresses",
+        "check_url",
+        "authority.lower()",
+        "authority",
+        f"{_PARTITION}test_every_order_and_spelling_gives_the_same_shares",
+    ),
+    Protection(
         "no worker is left without a server",
         "batchclient.partition",
         "endpoints_shard",
@@ -80,6 +88,14 @@ WORKERS = (
         "return type(error).__name__",
         'return f"{type(error).__name__}: {error}"',
         f"{_RAY}test_an_error_tells_no_prompt_and_no_place_within_its_batch",
+    ),
+    Protection(
+        "an actor's calls go on while Ray's loop stands still",
+        "batchclient.integrations._own_loop",
+        "OwnLoop.run",
+        "await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._running()))",
+        "await work",
+        "tests/unit/test_own_loop.py::test_work_goes_on_while_the_callers_loop_stands_still",
     ),
     Protection(
         "a wrong parameter is refused before a row is read",
