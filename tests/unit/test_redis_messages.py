@@ -85,6 +85,7 @@ def test_what_is_beside_the_body():
         ({"call": "complete", "body": {"url": "/v1/embeddings", "body": {}}}, "url asks for 'embed'"),
         ({"body": {"url": "/v1/completions", "method": "GET", "body": {}}}, "method is POST"),
         ({"id": "x" * 1025}, "id has 1025 characters"),
+        ({"body": {"prompt": "a", "id": "\ud800"}}, "id has half of a surrogate pair"),
         ({"body": {"prompt": "a", "n": 3}}, "n: a result holds one answer"),
     ],
 )
@@ -136,9 +137,12 @@ DUE = read_message("1-1", fields(deadline="100"))
         (ConfigError("no"), PLAIN, Verdict.DEAD),
         (NotFound("no such model"), NAMED, Verdict.DEAD),
         (ServerFault("500"), PLAIN, Verdict.LEFT),
-        (ConnectFailed("away"), PLAIN, Verdict.LEFT),
-        (ConnectionLost("broken"), PLAIN, Verdict.LEFT),
-        (DeadlineExceeded("the client's own"), PLAIN, Verdict.LEFT),
+        (ServerFault("503", status=503), PLAIN, Verdict.LEFT),
+        (ConnectFailed("away", attempt=2), PLAIN, Verdict.BACK),
+        (ConnectionLost("an outage in which nothing was sent"), PLAIN, Verdict.BACK),
+        (ConnectionLost("broken", attempt=1), PLAIN, Verdict.LEFT),
+        (DeadlineExceeded("the client's own, in the queue"), PLAIN, Verdict.BACK),
+        (DeadlineExceeded("the client's own", attempt=1), PLAIN, Verdict.LEFT),
         (DeadlineExceeded("the message's"), DUE, Verdict.DEAD),
         (ClientClosed("closed"), PLAIN, Verdict.STOP),
         (FileNotFoundError(2, "absent"), PLAIN, Verdict.DEAD),
@@ -158,6 +162,30 @@ def test_a_refused_key_is_the_messages_fault_where_others_succeed():
     assert verdicts == [Verdict.DEAD] * 19 + [Verdict.STOP]
     judge.succeed()
     assert judge.verdict(AuthenticationFailed("401"), PLAIN, 0.0) is Verdict.DEAD
+
+
+def test_in_a_row_of_errors_that_may_pass_refused_work_is_no_delivery():
+    judge, loaded = Judge(), ServerFault("503", status=503, attempt=1)
+
+    def verdict(error, clock):
+        judged = judge.verdict(error, PLAIN, 0.0)
+        judge.note_error(error, judged, clock)
+        return judged
+
+    assert [verdict(loaded, 0.0) for _ in range(10)] == [Verdict.LEFT] * 8 + [Verdict.BACK] * 2
+    # Work that broke off may be the message's fault all the same.
+    assert verdict(ServerFault("500", status=500, attempt=1), 0.0) is Verdict.LEFT
+    assert judge.is_ill and judge.rest_until == 0.5
+    rests = []
+    for clock in (10.0, 10.5, 20.0, 30.0, 40.0, 50.0):
+        verdict(loaded, clock)
+        rests.append(judge.rest_until - clock)
+    assert rests == [1.0, 0.5, 2.0, 4.0, 8.0, 8.0]
+    assert verdict(BadRequest("a bad prompt"), 100.0) is Verdict.DEAD and not judge.is_ill
+    for _ in range(9):
+        verdict(loaded, 100.0)
+    judge.succeed()
+    assert not judge.is_ill and verdict(loaded, 0.0) is Verdict.LEFT
 
 
 def settings(**given):
@@ -195,6 +223,8 @@ def test_settings_by_default():
         {"stream": ""},
         {"group": ""},
         {"consumer": ""},
+        {"stream": "result:s"},
+        {"dead": "result:dead"},
     ],
 )
 def test_wrong_settings_are_refused_by_name(given):

@@ -8,20 +8,22 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from batchclient.errors import ConfigError
 from batchclient.integrations.redis import _scripts as scripts
-from batchclient.integrations.redis._library import Connection, ResponseError, as_text, entries_in
+from batchclient.integrations.redis._library import Connection, RedisError, ResponseError, as_text, entries_in
 from batchclient.integrations.redis._names import RELEASED
 from batchclient.integrations.redis._settings import WorkerSettings
 
 __all__ = ["Broker", "Delivery", "GroupFigures", "Outcome"]
 
 _OLDEST = (6, 2)
+_LONGEST_BLOCK_MS = 60_000
 _TOGETHER = 500
 """Entries of one script call, at most."""
 
@@ -47,7 +49,8 @@ class Outcome:
 
     Args:
         entry: its id.
-        form: ``key``, ``stream``, ``none`` or ``dead``: where the texts go.
+        form: ``key``, ``stream``, ``none`` or ``dead``: where the texts go; ``back``: the message
+            is handed back.
         texts: a key's value; or names and values of fields.
         key: the key of the value.
     """
@@ -95,6 +98,7 @@ class Broker:
         self._renew = redis.register_script(scripts.RENEW)
         self._hand_back = redis.register_script(scripts.HAND_BACK)
         self._leave = redis.register_script(scripts.LEAVE)
+        self._most_block_ms = _most_block_ms(redis)
         self._clock_offset_s = 0.0
         self._claim_from = "0-0"
 
@@ -115,6 +119,8 @@ class Broker:
             raise ConfigError(
                 f"redis: the server is Redis {version}, and 6.2 is the oldest that will do", field="redis"
             )
+        if info.get("redis_mode") == "cluster":
+            self._names.check_slots(self._results)
         await self.check_streams()
         await self.make_group()
         await self.look_at_clock()
@@ -168,13 +174,20 @@ class Broker:
         """Return the time of Redis, Unix seconds."""
         return time.monotonic() + self._clock_offset_s
 
+    async def reconnect(self) -> None:
+        """Close the connections that are not in use, so that the next commands make new ones."""
+        pool = getattr(self._redis, "connection_pool", None)  # a cluster's client finds its master by itself
+        if pool is not None:
+            with contextlib.suppress(RedisError, OSError):
+                await pool.disconnect(inuse_connections=False)
+
     # Messages --------------------------------------------------------------------------------------------------------
 
     async def read(self, count: int, block_ms: int) -> list[Delivery]:
         """Read messages that nobody has had; wait for the first one."""
         stream = self._names.stream
         reply = await self._redis.xreadgroup(
-            self._names.group, self._consumer, {stream: ">"}, count=count, block=block_ms
+            self._names.group, self._consumer, {stream: ">"}, count=count, block=min(block_ms, self._most_block_ms)
         )
         if isinstance(reply, list):
             reply = reply[0][1] if reply else []
@@ -223,13 +236,22 @@ class Broker:
         return lost
 
     async def finish(self, outcomes: Sequence[Outcome]) -> list[bool]:
-        """End messages; return of each whether it had not been ended before.
+        """End messages, or hand them back; return of each whether it had not been ended before.
 
         Raises:
             ConfigError: the key of dead letters or results holds something else.
         """
+        back = [outcome.entry for outcome in outcomes if outcome.form == "back"]
+        if back:
+            await self.hand_back(back)
+        ended = await self._end([outcome for outcome in outcomes if outcome.form != "back"])
+        return [outcome.form == "back" or next(ended) for outcome in outcomes]
+
+    async def _end(self, outcomes: Sequence[Outcome]) -> Iterator[bool]:
         keys = [self._names.stream, self._names.dead, self._results]
         args: list[bytes | str] = [self._names.group, self._ttl]
+        if not outcomes:
+            return iter(())
         for outcome in outcomes:
             if outcome.form == "key":
                 keys.append(outcome.key)
@@ -242,7 +264,7 @@ class Broker:
             if "NOSTREAM" in str(error):
                 await self.check_streams()
             raise
-        return [flag == 1 for flag in done]
+        return (flag == 1 for flag in done)
 
     async def forget(self, entries: Iterable[str]) -> None:
         """Acknowledge entries that somebody has deleted."""
@@ -284,3 +306,10 @@ class Broker:
             if as_text(group["name"]) == self._names.group:
                 return GroupFigures(group["pending"], group.get("lag"))
         return GroupFigures(0, None)
+
+
+def _most_block_ms(redis: Connection) -> int:
+    """Return how long a reading may wait at most: half of the time in which Redis must answer."""
+    pool = getattr(redis, "connection_pool", None)
+    timeout_s = None if pool is None else pool.connection_kwargs.get("socket_timeout")
+    return max(1, int(500 * timeout_s)) if timeout_s else _LONGEST_BLOCK_MS
