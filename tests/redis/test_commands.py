@@ -108,13 +108,22 @@ def test_the_environment_of_an_older_worker(work, plain, llm, shared_server, tmp
     [
         (["--lease", "9"], {}, "--lease: at least 10 seconds, not 9"),
         ([], {"BATCH_SIZE": "0"}, "BATCH_SIZE: a whole number of at least 1, not '0'"),
-        ([], {"BATCH_TIMEOUT_MS": "-1"}, "BATCH_TIMEOUT_MS: a number of milliseconds of at least 0, not '-1'"),
+        ([], {"BATCH_TIMEOUT_MS": "-1"}, "BATCH_TIMEOUT_MS: milliseconds from 0 to 3,600,000, not '-1'"),
         ([], {"VLLM_URL": "nowhere"}, "VLLM_URL: "),
         (["--redis", "http://:secret@host"], {}, "--redis: a URL that begins with redis://, rediss:// or unix://"),
         ([], {"REDIS_URL": "redis://:secret@host:port"}, "--redis: redis-py cannot use this URL"),
         (["--results", "somewhere"], {}, "--results: keys, stream:NAME or none, not 'somewhere'"),
         (["--dead", STREAM], {}, "--dead: dead letters go into another stream than messages"),
         (["--concurrency", "0"], {}, "--concurrency: a whole number of at least 1, or auto, not '0'"),
+        (["--max-batch-size", "0"], {}, "--max-batch-size: "),
+        ([], {"BATCH_SIZE": "9" * 12}, "BATCH_SIZE: a whole number of at least 1, not '999"),
+        ([], {"BATCH_TIMEOUT_MS": "1e300"}, "BATCH_TIMEOUT_MS: milliseconds from 0"),
+        ([], {"BATCH_TIMEOUT_MS": "nan"}, "BATCH_TIMEOUT_MS: milliseconds from 0"),
+        (["--endpoints-shard", "0/1"], {"VLLM_URL": "nowhere:x"}, "VLLM_URL: "),
+        (["--redis", "redis://:secret@[::1"], {}, "--redis: a URL that begins with redis://"),
+        (["--redis", "redis://:secret@host/0?no_such_option=1"], {}, "--redis: redis-py cannot use this URL"),
+        (["--redis", "redis://:secret@host/0?socket_timeout=x"], {}, "--redis: redis-py cannot use this URL"),
+        (["--stream", "result:x"], {}, "--stream: 'result:x' may be the key of a result"),
     ],
 )
 def test_wrong_usage_is_refused(shared_server, llm, tmp_path, arguments, variables, said):
@@ -188,3 +197,39 @@ def test_what_a_stopped_worker_holds_is_another_s_at_once(work, plain):
         work("--model", "m", VLLM_URL=slow.root_url)
         result = json.loads(wait_for(lambda: plain.get("result:a")))
         assert time.monotonic() - began < 20 and result["deliveries"] == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://user:secret@host:6379/3?x=secret", "redis://host:6379/3"),
+        ("rediss://:12/secret@host", "rediss://:12"),
+        ("unix://user:secret@/run/redis.sock?db=1", "unix:///run/redis.sock"),
+    ],
+)
+def test_no_password_is_shown(url, shown):
+    from batchclient.cli._redis import shown_redis
+
+    assert shown_redis(url) == shown
+
+
+def test_a_full_or_closed_redis_is_told_in_a_line(redis_server, tmp_path):
+    with redis_py.Redis(unix_socket_path=str(redis_server.socket)) as plain:
+        plain.config_set("maxmemory", 1)
+        row = '{"prompt": "a secret"}\n'
+        status, _, said = commands.run(
+            "enqueue", "-", "--format", "jsonl", cwd=tmp_path, stdin=row, REDIS_URL=redis_server.url
+        )
+        assert status == 1 and "maxmemory" in said and "secret" not in said
+        plain.config_set("maxmemory", 0)
+        plain.config_set("requirepass", "right")
+        url = f"unix://user:wrong@{redis_server.socket}"
+        for command in (
+            ("enqueue", "-", "--format", "jsonl"),
+            ("dead", "list"),
+            ("work", "--base-url", "http://a/v1", "--model", "m"),
+        ):
+            status, _, said = commands.run(*command, cwd=tmp_path, stdin=row, REDIS_URL=url)
+            assert (
+                status == 2 and "wrong" not in said.replace("wrong number", "") and "invalid username-password" in said
+            )

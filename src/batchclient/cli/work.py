@@ -64,6 +64,7 @@ _TOLD_EVERY_S = 60.0
 _VARIABLES = {"batching.max_size": "BATCH_SIZE", "batching.linger_s": "BATCH_TIMEOUT_MS"}
 """The variables of arguments of the client."""
 _MOST_DIGITS = 9
+_LONGEST_WAIT_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +211,8 @@ def _batching_from_environment() -> tuple[int, float]:
         wait_ms = float(wait)
     except ValueError:
         wait_ms = math.nan
-    if not 0 <= wait_ms < math.inf:
-        raise Refusal(f"BATCH_TIMEOUT_MS: a number of milliseconds of at least 0, not {wait!r:.40}")
+    if not 0 <= wait_ms <= _LONGEST_WAIT_MS:
+        raise Refusal(f"BATCH_TIMEOUT_MS: milliseconds from 0 to {_LONGEST_WAIT_MS:,}, not {wait!r:.40}")
     return int(size), wait_ms / 1000
 
 
