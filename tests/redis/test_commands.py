@@ -103,36 +103,6 @@ def test_the_environment_of_an_older_worker(work, plain, llm, shared_server, tmp
     assert 4 <= llm.requests - before <= 16
 
 
-@pytest.mark.parametrize(
-    ("arguments", "variables", "said"),
-    [
-        (["--lease", "9"], {}, "--lease: at least 10 seconds, not 9"),
-        ([], {"BATCH_SIZE": "0"}, "BATCH_SIZE: a whole number of at least 1, not '0'"),
-        ([], {"BATCH_TIMEOUT_MS": "-1"}, "BATCH_TIMEOUT_MS: milliseconds from 0 to 3,600,000, not '-1'"),
-        ([], {"VLLM_URL": "nowhere"}, "VLLM_URL: "),
-        (["--redis", "http://:secret@host"], {}, "--redis: a URL that begins with redis://, rediss:// or unix://"),
-        ([], {"REDIS_URL": "redis://:secret@host:port"}, "--redis: redis-py cannot use this URL"),
-        (["--results", "somewhere"], {}, "--results: keys, stream:NAME or none, not 'somewhere'"),
-        (["--dead", STREAM], {}, "--dead: dead letters go into another stream than messages"),
-        (["--concurrency", "0"], {}, "--concurrency: a whole number of at least 1, or auto, not '0'"),
-        (["--max-batch-size", "0"], {}, "--max-batch-size: "),
-        ([], {"BATCH_SIZE": "9" * 12}, "BATCH_SIZE: a whole number of at least 1, not '999"),
-        ([], {"BATCH_TIMEOUT_MS": "1e300"}, "BATCH_TIMEOUT_MS: milliseconds from 0"),
-        ([], {"BATCH_TIMEOUT_MS": "nan"}, "BATCH_TIMEOUT_MS: milliseconds from 0"),
-        (["--endpoints-shard", "0/1"], {"VLLM_URL": "nowhere:x"}, "VLLM_URL: "),
-        (["--redis", "redis://:secret@[::1"], {}, "--redis: a URL that begins with redis://"),
-        (["--redis", "redis://:secret@host/0?no_such_option=1"], {}, "--redis: redis-py cannot use this URL"),
-        (["--redis", "redis://:secret@host/0?socket_timeout=x"], {}, "--redis: redis-py cannot use this URL"),
-        (["--stream", "result:x"], {}, "--stream: 'result:x' may be the key of a result"),
-    ],
-)
-def test_wrong_usage_is_refused(shared_server, llm, tmp_path, arguments, variables, said):
-    given = {"REDIS_URL": shared_server.url, "VLLM_URL": llm.root_url} | variables
-    status, _, error = commands.run("work", *arguments, cwd=tmp_path, **given)
-    assert status == 2 and error.startswith(f"Error: {said}")
-    assert "secret" not in error and len(error.splitlines()) == 1
-
-
 def test_no_server_is_refused_and_options_win(shared_server, llm, plain, work, tmp_path):
     status, _, error = commands.run("work", cwd=tmp_path, REDIS_URL=shared_server.url)
     assert status == 2 and "--base-url" in error
@@ -160,13 +130,14 @@ def test_metrics_are_served(work, plain):
     page = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read().decode()
     assert 'batchclient_calls_total{outcome="succeeded"} 1.0' in page
     numbers = dict(line.rsplit(" ", 1) for line in page.splitlines() if line.startswith("batchclient_worker_"))
-    assert numbers.keys() == {
+    # Redis 6.2 tells no lag.
+    lag = {"batchclient_worker_lag"} if "lag" in plain.xinfo_groups(STREAM)[0] else set()
+    assert numbers.keys() == lag | {
         *(
             f'batchclient_worker_messages_total{{outcome="{word}"}}'
             for word in ("results", "dead", "left", "released", "lost")
         ),
         "batchclient_worker_pending",
-        "batchclient_worker_lag",
         "batchclient_worker_lease_renewals_total",
     }
     assert numbers['batchclient_worker_messages_total{outcome="results"}'] == "1.0"
@@ -197,20 +168,6 @@ def test_what_a_stopped_worker_holds_is_another_s_at_once(work, plain):
         work("--model", "m", VLLM_URL=slow.root_url)
         result = json.loads(wait_for(lambda: plain.get("result:a")))
         assert time.monotonic() - began < 20 and result["deliveries"] == 1
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("redis://user:secret@host:6379/3?x=secret", "redis://host:6379/3"),
-        ("rediss://:12/secret@host", "rediss://:12"),
-        ("unix://user:secret@/run/redis.sock?db=1", "unix:///run/redis.sock"),
-    ],
-)
-def test_no_password_is_shown(url, shown):
-    from batchclient.cli._redis import shown_redis
-
-    assert shown_redis(url) == shown
 
 
 def test_a_full_or_closed_redis_is_told_in_a_line(redis_server, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 from tests.live.server_process import free_port
 from tests.redis.conftest import GROUP, STREAM, bench_on, wait_for
-from tests.redis.redis_server import RedisServer, program
+from tests.redis.redis_server import RedisServer, cluster_options, program
 
 from batchclient.errors import ConfigError
 from batchclient.integrations.redis import Worker
@@ -49,7 +49,7 @@ async def read_only(redis, folder):
 
 @contextlib.asynccontextmanager
 async def busy(redis, folder):
-    await redis.config_set("busy-reply-threshold", 1)
+    await redis.config_set("lua-time-limit", 1)
     path = redis.connection_pool.connection_kwargs["path"]
     async with Redis(unix_socket_path=path) as other:
         running = asyncio.create_task(other.eval("while true do end", 0))
@@ -86,7 +86,11 @@ async def test_after_a_failover_a_worker_finds_the_master_under_the_same_name(tm
     if program() is None:
         pytest.skip("there is no redis-server: make test-redis fetches Debian's")
     ports = free_port(), free_port()
-    with RedisServer("--port", str(ports[0])) as old, RedisServer("--port", str(ports[1])) as new:
+    at_once = ("--repl-diskless-sync-delay", "0")
+    with (
+        RedisServer("--port", str(ports[0]), *at_once) as old,
+        RedisServer("--port", str(ports[1]), *at_once) as new,
+    ):
         link = old.folder / "link"
         link.symlink_to(old.socket)
         async with bench_on(old) as bench, bench.upstream.client() as client:
@@ -167,8 +171,7 @@ async def test_a_short_time_limit_of_the_connection_shortens_the_readings(shared
 async def test_a_cluster_wants_a_hash_tag():
     if program() is None:
         pytest.skip("there is no redis-server: make test-redis fetches Debian's")
-    ports = ("--port", str(free_port()), "--cluster-port", str(free_port()))
-    with RedisServer("--cluster-enabled", "yes", *ports, "--bind", "127.0.0.1") as server:
+    with RedisServer(*cluster_options()) as server:
         async with bench_on(server) as bench, bench.upstream.client() as client:
             with pytest.raises(ConfigError, match=r"stream: a Redis Cluster .* as in '\{queue\}'"):
                 await Worker(client, bench.redis, "queue").run()

@@ -2,12 +2,13 @@
 
 import json
 import math
+import ssl
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("redis", reason="needs the extra redis")
+redis = pytest.importorskip("redis", reason="needs the extra redis")
 
 from batchclient._core.kinds import Kind
 from batchclient.errors import (
@@ -21,6 +22,7 @@ from batchclient.errors import (
     NotFound,
     ServerFault,
 )
+from batchclient.integrations.redis._library import is_gone, is_read_only
 from batchclient.integrations.redis._messages import BadMessage, identity_in, read_message, write_message
 from batchclient.integrations.redis._names import Names
 from batchclient.integrations.redis._outcomes import Judge, Verdict
@@ -236,3 +238,40 @@ def test_wrong_settings_are_refused_by_name(given):
 def test_keys_of_a_stream_with_a_tag_share_it():
     assert Names.of("{q}").result_prefix == "result:{q}:"
     assert (Names.of("q").result_prefix, Names.of("{}q").result_prefix) == ("result:", "result:")
+
+
+def test_a_refused_certificate_password_or_right_is_not_waited_for():
+    def wrapped(cause):
+        try:
+            try:
+                raise cause
+            except OSError as error:
+                raise redis.exceptions.ConnectionError(str(error))  # noqa: B904  # as redis-py does
+        except redis.exceptions.ConnectionError as error:
+            return error
+
+    assert is_gone(wrapped(ConnectionRefusedError(111, "refused")))
+    assert not is_gone(wrapped(ssl.SSLCertVerificationError("self-signed")))
+    assert not is_gone(redis.exceptions.AuthenticationError("WRONGPASS"))
+    assert not is_gone(redis.exceptions.NoPermissionError("no permissions to run xadd"))
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+        "BUSY Redis is busy running a script.",
+        "NOREPLICAS Not enough good replicas to write.",
+        # Of a script on Redis 6.2.
+        "Error running script (call to f_0a): @user_script:20: -READONLY You can't write against a read only replica.",
+        "Error running script (call to f_0a): @user_script:20: -OOM command not allowed when used memory > 'maxmemory'.",
+    ],
+)
+def test_replies_that_may_pass(reply):
+    assert is_gone(redis.exceptions.ResponseError(reply))
+    assert is_read_only(redis.exceptions.ResponseError(reply)) is ("READONLY" in reply)
+
+
+@pytest.mark.parametrize("reply", ["WRONGTYPE Operation against a key holding the wrong kind of value", "BUSYGROUP x"])
+def test_replies_that_will_not_pass(reply):
+    assert not is_gone(redis.exceptions.ResponseError(reply))

@@ -24,6 +24,7 @@ __all__ = ["Broker", "Delivery", "GroupFigures", "Outcome"]
 
 _OLDEST = (6, 2)
 _LONGEST_BLOCK_MS = 60_000
+_MOST_LOOKED_AT = 10_000
 _TOGETHER = 500
 """Entries of one script call, at most."""
 
@@ -98,6 +99,7 @@ class Broker:
         self._renew = redis.register_script(scripts.RENEW)
         self._hand_back = redis.register_script(scripts.HAND_BACK)
         self._leave = redis.register_script(scripts.LEAVE)
+        self._forget_deleted = redis.register_script(scripts.FORGET_DELETED)
         self._most_block_ms = _most_block_ms(redis)
         self._clock_offset_s = 0.0
         self._claim_from = "0-0"
@@ -119,7 +121,7 @@ class Broker:
             raise ConfigError(
                 f"redis: the server is Redis {version}, and 6.2 is the oldest that will do", field="redis"
             )
-        if info.get("redis_mode") == "cluster":
+        if "cluster" in (info.get("redis_mode"), info.get("server_mode")):  # Redis' name, and Valkey's
             self._names.check_slots(self._results)
         await self.check_streams()
         await self.make_group()
@@ -200,7 +202,7 @@ class Broker:
             names.stream, names.group, self._consumer, self._lease_ms, self._claim_from, count=count
         )
         self._claim_from = as_text(reply[0])
-        return await self._counted(list(entries_in(reply[1]))), self._claim_from != "0-0"
+        return await self._counted(reply[1]), self._claim_from != "0-0"
 
     async def claim_released(self, count: int) -> list[Delivery]:
         """Take messages that another worker has handed back."""
@@ -210,10 +212,15 @@ class Broker:
             return []
         entries: list[Any] = [each["message_id"] for each in pending]
         reply = await self._redis.xclaim(names.stream, names.group, self._consumer, self._lease_ms, entries)
-        return await self._counted(list(entries_in(reply)))
+        return await self._counted(reply)
 
-    async def _counted(self, claimed: Sequence[tuple[str, Mapping[bytes, bytes] | None]]) -> list[Delivery]:
+    async def _counted(self, reply: Sequence[Any]) -> list[Delivery]:
         """Find out how often claimed messages were delivered."""
+        claimed = list(entries_in(reply))
+        if len(claimed) < len(reply):
+            # Redis 6.2 claims messages that somebody has deleted, and does not say which.
+            args = [self._names.group, self._consumer, str(_MOST_LOOKED_AT)]
+            await self._forget_deleted(keys=[self._names.stream], args=args)
         if not claimed:
             return []
         names = self._names

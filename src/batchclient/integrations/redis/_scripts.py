@@ -8,7 +8,7 @@ Rules:
 
 from __future__ import annotations
 
-__all__ = ["FINISH", "HAND_BACK", "LEAVE", "MOVE_LIST", "RENEW", "RETRY_DEAD", "SET_ASIDE"]
+__all__ = ["FINISH", "FORGET_DELETED", "HAND_BACK", "LEAVE", "MOVE_LIST", "RENEW", "RETRY_DEAD", "SET_ASIDE"]
 
 # Conditions with a name of their own: each is a promise that a test breaks.
 _IS_FIRST = "own == 1"
@@ -137,6 +137,19 @@ return 1
 """
 )
 """Deletes a consumer without messages. (DELCONSUMER alone would drop the messages, too.)"""
+
+FORGET_DELETED = (
+    _EFFECTS
+    + """
+-- KEYS: stream   ARGV: group, consumer, most
+for _, each in ipairs(redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', ARGV[3], ARGV[2])) do
+  if #redis.call('XRANGE', KEYS[1], each[1], each[1]) == 0 then
+    redis.call('XACK', KEYS[1], ARGV[1], each[1])
+  end
+end
+"""
+)
+"""Acknowledges a consumer's messages that are not in the stream any more."""
 
 RETRY_DEAD = (
     _EFFECTS
