@@ -156,7 +156,7 @@ async def test_a_redis_that_stops_for_a_while_costs_no_message(redis_server):
 
 async def test_a_short_time_limit_of_the_connection_shortens_the_readings(shared_server, caplog):
     async with bench_on(shared_server) as bench:
-        redis = Redis(unix_socket_path=str(shared_server.socket), socket_timeout=0.2)
+        redis = Redis(unix_socket_path=str(shared_server.socket), socket_timeout=0.45)
         async with redis, bench.upstream.client() as client:
             worker = Worker(client, redis, STREAM)
             task = asyncio.create_task(worker.run())
