@@ -89,10 +89,10 @@ bench: $(STAMP)  ## Client CPU per call, latency of a lone call, a million docum
 	$(BIN)/python benchmarks/strategies.py
 	$(BIN)/python benchmarks/report.py
 
-bench-vllm: $(STAMP)  ## Prompts/s and latency on a real vLLM; into docs/benchmarks.md
+bench-vllm: $(STAMP)  ## Calls/s and latency on a real vLLM, beside AsyncOpenAI; into docs/benchmarks.md
 	scripts/vllm_env.sh
 	HF_HUB_OFFLINE=1 "$${BATCHCLIENT_VLLM_VENV:-.vllm}/bin/python" scripts/make_tiny_model.py .cache/tiny-model
-	$(BIN)/python benchmarks/vllm_cpu.py
+	$(BIN)/python benchmarks/on_vllm.py
 	$(BIN)/python benchmarks/report.py
 
 soak: $(STAMP)  ## Mixed traffic with faults: memory, descriptors and sockets stay flat; SECONDS=600. Then jobs that are killed: 25 minutes

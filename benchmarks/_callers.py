@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import re
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import httpx
-from _common import Measured
-from vllm_cpu import Gauges, Prompts, Server
+from _vllm import OtherCores, Prompts, Server, page_of
 
 from batchclient import BatchClient, DeadlineExceeded
 
@@ -25,10 +22,9 @@ Work = Callable[[BatchClient], Any]
 
 async def generated_tokens(server: Server) -> float:
     """Output tokens since the server's start, by its metrics page."""
-    async with httpx.AsyncClient(trust_env=False, verify=False) as client:
-        page = await client.get(server.base_url.removesuffix("/v1") + "/metrics")
-    (total,) = re.findall(r"^vllm:generation_tokens_total\{.*\} (\S+)$", page.text, re.MULTILINE)
-    return float(total)
+    page = await page_of(server)
+    assert page is not None and page.generation_tokens is not None
+    return page.generation_tokens
 
 
 class Load:
@@ -91,11 +87,11 @@ class Load:
             self.answers = self.tokens = 0
             self.latencies = []
             generated = await generated_tokens(server)
-            gauges, began = Gauges(server), time.perf_counter()
+            others, began = OtherCores(server), time.perf_counter()
             await asyncio.sleep(seconds)
             generated = await generated_tokens(server) - generated
             took = time.perf_counter() - began
-            run = gauges.run(Measured(max(1, self.answers), took, 0.0, 0.0, 0.0, 0.0))
+            other = others.mean()
             limit = self._client.statistics().endpoints[0].limit
         mean_ms = 1e3 * sum(self.latencies) / max(1, len(self.latencies))
         return {
@@ -103,7 +99,7 @@ class Load:
             "tokens_per_s": (self.tokens if answer_tokens is None else generated) / took,
             "mean_ms": mean_ms,
             "limit": limit,
-            "other": run.other_cores,
+            "other": other,
         }
 
 

@@ -8,6 +8,7 @@ Rules:
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from _provenance import sources
 from first_job import ratios as job_ratios
 from first_job import seconds
 from night import medians as night_medians
-from vllm_cpu import over, ratio_values
+from on_vllm import OURS, THEIRS, best_rival, middle, ratio_values
 
 Result = dict[str, Any]
 
@@ -228,49 +229,41 @@ def sync(data: Result) -> list[str]:
 
 # --- a real vLLM ---
 
-PRESET = "balanced"
-GOING_FIRST = "2026-11-21 22:54 UTC"
-"""Since then client and API server go first on the cores that vLLM's engine has, too.
-
-``tests/live/real_time.py`` says why.
-"""
+KINDS = {"complete": "completions", "chat": "chats", "embed": "embeddings"}
 
 
-def held_up(data: Result) -> list[str]:
-    """A warning where a run is older than ``GOING_FIRST``."""
-    if not any(run.date < GOING_FIRST for run in sources(data)):
-        return []
-    return [
-        prose(
-            "The engine of that vLLM could keep everyone else on the two cores waiting for up to 2 s."
-            " Later benchmarks let client and API server run first; this one did not,"
-            " and its single runs differ several times."
-        )
-    ]
-
-
-def vllm_cpu(data: Result) -> list[str]:
-    rows = []
-    for cell in data["cells"]:
-        row = [f"{cell['tokens']}, {cell['max_tokens']}"]
-        for figure, path in (("prompts/s", ("prompts_per_s",)), ("p95 latency", ("measured", "p95_ms"))):
-            ours, theirs = median(over(cell, PRESET, *path)), median(over(cell, "openai", *path))
-            row += [f"{ours:,.0f}, {theirs:,.0f}", f"{median(ratio_values(cell, PRESET, figure)):.2f} ×"]
-        row.append(f"{median(over(cell, PRESET, 'api_ms')):.2f}, {median(over(cell, 'openai', 'api_ms')):.2f}")
-        row.append(f"{median(ratio_values(cell, PRESET, 'API server CPU')):.2f} ×")
+def on_vllm(data: Result) -> list[str]:
+    rows, runs = [], []
+    for case in data["cases"]:
+        theirs = best_rival(case)
+        ours = theirs.replace(THEIRS, OURS)
+        runs += case["runs"][ours] + case["runs"][theirs]
+        tokens, _, made = case["cell"].partition("x")
+        out = "" if case["call"] == "embed" else f", {made.replace('mixed', 'up to 64')} out"
+        row = [f"{KINDS[case['call']]}, {tokens} in{out}", theirs.split()[-3]]
+        for figure, digits in (("per_s", 0), ("p95_ms", 0), ("api_ms", 2)):
+            values = ratio_values(case, ours, theirs, figure)
+            row.append(", ".join(f"{middle(case['runs'][name], figure):,.{digits}f}" for name in (ours, theirs)))
+            row.append(f"{median(values):.2f} ×" + f" ({spread(values)})" * (figure == "per_s"))
         rows.append(row)
-    header = ("tokens in, out", "prompts/s: ours, theirs", "ratio", "p95 ms", "ratio", "API CPU ms", "ratio")
+    header = ("calls, tokens", "callers", "calls/s: ours, theirs", "ratio", "p95 ms", "ratio", "API CPU ms", "ratio")
+    marks = [mark for run in runs for mark in run["marks"]]
+    noise = (
+        f"{sum(bool(run['marks']) for run in runs)} of these {len(runs)} runs are marked as not to be trusted:"
+        f" {', '.join(sorted(set(marks)))}."
+    )
     return [
         prose(
-            "A toy model on vLLM 0.32. Client and server share two cores. `BatchClient` has the preset balanced and"
-            " `limit=64`, `AsyncOpenAI` the best of 16, 64 and 256 in flight. Ratios are medians of pairs of runs."
+            "A toy model on vLLM 0.32. Client and server share two cores. `BatchClient` is as it comes, with as many"
+            " callers as `AsyncOpenAI` at its best of 64 and 256; chats ([how they are sent](explanation/chat.md)) have"
+            " 64. Ratios are medians of those within a repetition (smallest to largest)."
         ),
         table(header, rows),
         prose(
-            "Much of the gain in prompts/s is the client's own CPU. A client on another machine would not take that CPU"
+            "Much of the gain in calls/s is the client's own CPU. A client on another machine would not take that CPU"
             " from the server. The server's API process is spared wherever the client runs."
         ),
-        *held_up(data),
+        *([prose(noise)] if marks else []),
     ]
 
 
@@ -300,8 +293,9 @@ def first_job(data: Result) -> list[str]:
     )
     return [
         prose(
-            "All calls at once with a fresh default client: seconds until the last answer. `AsyncOpenAI` at its best is"
-            " the fastest of all at once, 64 and 256 in flight, round by round."
+            "On a toy model in vLLM 0.32, which shares two cores with the client. All calls at once with a fresh"
+            " default client: seconds until the last answer. `AsyncOpenAI` at its best is the fastest of all at once,"
+            " 64 and 256 in flight, round by round."
         ),
         table(header, rows),
     ]
@@ -329,32 +323,74 @@ def limits(data: Result) -> list[str]:
     ]
 
 
-def chats(quiet: Result, noisy: Result) -> list[str]:
-    rows = []
-    known = {case["cell"] for case in quiet["cases"]}
-    for case in [*quiet["cases"], *(case for case in noisy["cases"] if case["cell"] not in known)]:
-        runs, others = case["runs"]["default"], case["runs"]["openai"]
-        pairs = list(zip(runs, others, strict=True))
-        faster = [(a["calls"] / a["wall_s"]) / (b["calls"] / b["wall_s"]) for a, b in pairs]
-        spared = [a["api_ms"] / b["api_ms"] for a, b in pairs if b["api_ms"]]
-        used = median([run["other"] for run in runs])
-        rows.append(
-            [
-                case["cell"].replace("mixed:", "up to "),
-                f"{median(faster):.2f} ({spread(faster)})",
-                f"{median(spared):.2f} ({spread(spared)})",
-                f"{abs(used):.2f}",
-            ]
-        )
-    header = ("tokens", "calls/s, of `AsyncOpenAI`'s", "API process's CPU, of `AsyncOpenAI`'s", "cores used by others")
-    return [
-        prose(
-            "64 callers with chats of about 20 tokens on the same vLLM ([how chats are sent](explanation/chat.md))."
-            " Rows beside which others used more than a core are provisional."
-        ),
-        table(header, rows),
-        *held_up(quiet),
+# --- batch sizes, and a rate ---
+
+
+def sizing(data: Result) -> list[str]:
+    """Return the table of latency by batch size, and the one of arrivals that are answered in time."""
+    cases = {case["cell"]: case for case in data["cases"]}
+    by_size = {(each["strategy"], each["size"]): each for each in cases["sizes"]["rows"]}
+    sizes = sorted({size for strategy, size in by_size if strategy == "lists"})
+    rows = [[str(size), *of_size(by_size["lists", size]), *of_size(by_size["streamed", size])] for size in sizes]
+    rows.insert(0, ["1", *of_size(by_size["singles", None]), "", ""])
+    rows.append(["as the client chooses", *of_size(by_size["adaptive", None]), "", ""])
+    rows.append(["`AsyncOpenAI`, 1", *of_size(by_size["async-openai", None]), "", ""])
+    arrivals = {(each["strategy"], each["rate"]): each for each in cases["rates"]["rows"]}
+    rates = sorted({rate for _, rate in arrivals})
+    kept = [
+        [f"{rate:,.0f}", *of_rate(arrivals["adaptive", rate]), *of_rate(arrivals["async-openai", rate])]
+        for rate in rates
     ]
+    parts = [
+        prose(
+            "`batchclient bench` on a vLLM with `--max-num-seqs 256`, three times each, interleaved. First 64 calls in"
+            " flight, with prompts of 64 tokens and answers of 16. Tokens are those of prompts and answers. A star"
+            " marks what was measured while the client's own process waited for a core, beside the server on two:"
+            " an upper bound of the latency."
+        ),
+        table(("prompts per request", "plain: tokens/s", "p95 ms", "streamed: tokens/s", "p95 ms"), rows),
+        prose(
+            "Then Poisson arrivals of calls with prompts of 20 tokens and answers of one: the share that is answered"
+            " within 400 ms of its arrival, and the 95th percentile."
+        ),
+        table(("arrivals/s", "`BatchClient`", "p95 ms", "`AsyncOpenAI`", "p95 ms"), kept),
+        prose(thousand(cases["find"])),
+    ]
+    if "loads" in cases:
+        parts += [
+            prose(
+                "At last 4 to 256 calls in flight, as the command's"
+                " [report](reports/vllm_loads.html), one file for a browser, shows them:"
+            ),
+            "![calls per second by concurrency, and the 95th percentile](images/bench_report.png)",
+        ]
+    return parts
+
+
+def thousand(case: Result) -> str:
+    """Return the answer to a thousand requests a second."""
+    found = case["recommendation"]
+    if not found:
+        return "`--find rate` found no rate that keeps the objective."
+    doubt = "" if found["decided"] else ", not decided, since client and server share two cores"
+    servers = math.ceil(1000 / found["rate"]) + 1
+    return (
+        f"`--find rate` gave {found['rate']:,.0f} calls/s{doubt}. By [the rule](how-to/plan-a-service.md), a thousand"
+        f" requests a second take {servers} servers of this kind."
+    )
+
+
+def starred(row: Result) -> str:
+    return " *" if row["marks"] else ""
+
+
+def of_size(row: Result) -> list[str]:
+    return [f"{row['tokens_per_s']['value']:,.0f}", f"{row['p95_s']['value'] * 1e3:,.0f}{starred(row)}"]
+
+
+def of_rate(row: Result) -> list[str]:
+    p95 = f"{row['p95_s']['value'] * 1e3:,.0f}{starred(row)}" if row["p95_s"] else ""
+    return [f"{row['slo_shares'][0]['value']:.1%}", p95]
 
 
 # --- order ---
@@ -425,7 +461,7 @@ SECTIONS = {
     "bulk": Section("Durable jobs of millions of rows", ("bulk",), bulk),
     "night": Section("A job that is killed", ("night",), night),
     "sync": Section("Blocking calls from threads", ("sync",), sync),
-    "vllm_cpu": Section("On a real vLLM", ("vllm_cpu",), vllm_cpu),
+    "on_vllm": Section("On a real vLLM", ("on_vllm",), on_vllm),
     "first_job": Section(
         "A first job",
         ("first_job",),
@@ -438,7 +474,7 @@ SECTIONS = {
         limits,
         {"benchmark_limits.png": ("answers/s of the default limit, over the best fixed one's", pictures.limits)},
     ),
-    "chat_vllm": Section("Chats", ("chat_quiet", "chat_vllm"), chats),
+    "sizing": Section("Batch sizes, and a thousand requests a second", ("sizing",), sizing),
     "length_grouping": Section("Grouping by length", ("length_grouping",), length_grouping),
     "prefix": Section("Shared prefixes", ("prefix",), prefix),
 }

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from _common import HERE, machine, machine_line, median, table
-from limits_vllm import vllm
+from _vllm import vllm
 
 from batchclient.bench import Setting, Times, Workload
 from batchclient.bench.session import begin
@@ -67,7 +67,7 @@ def main() -> None:
     options = parser.parse_args()
     made = Workload(prompt_tokens=PROMPT_TOKENS)
     rows, number = [], 0
-    with vllm("--max-num-seqs", "64", dtype=options.dtype) as server:
+    with vllm("--max-num-seqs", "64", "--dtype", options.dtype) as server:
         for turn in range(options.rounds):
             runs = {}
             for name in ("theirs", "ours") if turn % 2 else ("ours", "theirs"):

@@ -12,27 +12,25 @@ machine.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
-import random
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import asdict
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx2
 import openai
-from _common import Call, instant_server, machine, machine_line, median, table, write_results
+from _common import Call, instant_server, machine, machine_line, table, write_results
 from overhead import (
     LIMIT,
     LOOP_HEADER,
     MODEL,
     Arm,
-    LoopRun,
+    Bounds,
     OpenClient,
-    Target,
+    closed_loops,
+    loop_data,
     loop_rows,
     ours,
-    run_arm,
+    ratios,
     usable,
 )
 
@@ -111,42 +109,13 @@ ARMS = (
     Arm("nothing", "AsyncOpenAI over a transport that costs nothing", with_openai(over_nothing)),
     Arm("batchclient", "BatchClient.complete", ours(1, preset="throughput"), needs_us=True),
 )
-BOUNDS: dict[str, float | None] = {
-    "drop_in": 1 / 15,
-    "drop_in_chat": 1 / 8,
-    "transport": 1 / 2,
-    "nothing": None,
-    "batchclient": None,
-}
-"""Of openai's own CPU per call."""
-BASES = {"drop_in_chat": "openai_chat"}
-"""The arm that another arm is compared with, where that is not openai's completion."""
-
-
-def measure(base_url: str, arms: Sequence[Arm], repetitions: int, cpu_s: float) -> dict[str, list[LoopRun]]:
-    runs: dict[str, list[LoopRun]] = {arm.name: [] for arm in arms}
-    for repetition in range(repetitions):
-        for arm in random.sample(arms, len(arms)):
-            run = asyncio.run(run_arm(arm, base_url, cpu_s))
-            runs[arm.name].append(run)
-            print(f"  {repetition + 1}/{repetitions} {arm.name:12} {run.measured.cpu_us:8.1f} µs/call", flush=True)
-    return runs
-
-
-def targets(runs: dict[str, list[LoopRun]]) -> list[Target]:
-    labels = {arm.name: arm.label for arm in ARMS}
-    return [
-        Target(
-            f"CPU per call: {labels[name]} / {labels[BASES.get(name, 'openai')]}",
-            [
-                mine.measured.cpu_us / theirs.measured.cpu_us
-                for mine, theirs in zip(runs[name], runs[BASES.get(name, "openai")], strict=True)
-            ],
-            bound,
-        )
-        for name, bound in BOUNDS.items()
-        if name in runs
-    ]
+BOUNDS: Bounds = (
+    ("drop_in", "openai", 1 / 15),
+    ("drop_in_chat", "openai_chat", 1 / 8),
+    ("transport", "openai", 1 / 2),
+    ("nothing", "openai", None),
+    ("batchclient", "openai", None),
+)
 
 
 def main() -> None:
@@ -158,8 +127,8 @@ def main() -> None:
     facts = machine()
     with instant_server() as base_url:
         arms, left_out = usable(ARMS, base_url)
-        runs = measure(base_url, arms, options.repetitions, options.cpu_s)
-    found = targets(runs)
+        runs = closed_loops(base_url, base_url, arms, options.repetitions, options.cpu_s)
+    found = ratios(arms, runs, BOUNDS)
     missing = "".join(f"\n\nLeft out, `{name}`: {reason}" for name, reason in left_out.items())
     markdown = "\n".join(
         [
@@ -174,14 +143,7 @@ def main() -> None:
     data = {
         "machine": facts,
         "targets": [target.as_dict() for target in found],
-        "loop": {
-            arm.name: {
-                "label": arm.label,
-                "cpu_us": median([run.measured.cpu_us for run in runs[arm.name]]),
-                "runs": [asdict(run) for run in runs[arm.name]],
-            }
-            for arm in arms
-        },
+        "loop": loop_data(arms, runs),
     }
     write_results(options.name, data, markdown)
     print(markdown)

@@ -53,9 +53,8 @@ from typing import Any
 
 import httpx2
 import openai
-from _common import Measured, machine, machine_line, median, spread, table, write_results
-from limits_vllm import vllm
-from vllm_cpu import Gauges, Prompts, Server, first_model, learn_prompts
+from _common import machine, machine_line, median, spread, table, write_results
+from _vllm import OtherCores, Prompts, Server, add_server_options, given_or_started, learn_prompts
 
 from batchclient import BatchClient
 
@@ -153,17 +152,16 @@ def arms_of(cell: Cell, clients: dict[str, dict[str, Any]]) -> dict[str, Open]:
 async def job(open_client: Open, server: Server, cell: Cell, prompts: list[str]) -> dict[str, Any]:
     """Start all calls at once with a fresh client; return the seconds taken and the failures."""
     async with open_client(server, cell.tokens) as ask:
-        gauges, began = Gauges(server), time.perf_counter()
+        others, began = OtherCores(server), time.perf_counter()
         answers = await asyncio.gather(*map(ask, prompts), return_exceptions=True)
-        took_s = time.perf_counter() - began
-        run = gauges.run(Measured(cell.calls, took_s, 0.0, 0.0, 0.0, 0.0))
+        took_s, other = time.perf_counter() - began, others.mean()
     failures = [answer for answer in answers if isinstance(answer, BaseException)]
     if failures:
         print(f"  {len(failures)} calls failed; the first: {failures[0]!r:.200}", flush=True)
     for answer in answers:
         if not isinstance(answer, BaseException) and answer != cell.tokens:
             raise AssertionError(f"an answer of {answer} tokens where {cell.tokens} were asked for")
-    return {"took_s": took_s, "failed": len(failures), "other": run.other_cores}
+    return {"took_s": took_s, "failed": len(failures), "other": other}
 
 
 def run_fresh(open_client: Open, server: Server, cell: Cell, prompts: Prompts) -> dict[str, Any]:
@@ -259,16 +257,13 @@ def markdown(data: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def served(options: argparse.Namespace) -> Iterator[Server]:
-    if options.base_url:
-        model = options.model or first_model(options.base_url)
-        yield Server(options.base_url, model, options.server_pid)
-    elif options.server == "simulator":
+    if options.server == "simulator" and not options.base_url:
         from batchclient.simulator import EmbeddedServer
 
         with EmbeddedServer("gpu", process=True, max_num_seqs=options.max_num_seqs) as simulated:
             yield Server(simulated.base_url, simulated.model)
     else:
-        with vllm("--max-num-seqs", str(options.max_num_seqs or VLLM_SEQUENCES)) as server:
+        with given_or_started(options, "--max-num-seqs", str(options.max_num_seqs or VLLM_SEQUENCES)) as server:
             yield server
 
 
@@ -303,9 +298,7 @@ def allow_many_connections() -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--base-url", help="a running server's, with /v1; without it one is started")
-    parser.add_argument("--model", help="its first model if not given")
-    parser.add_argument("--server-pid", type=int, help="its API server, to tell its CPU from other processes'")
+    add_server_options(parser)
     parser.add_argument("--server", choices=("vllm", "simulator"), default="vllm", help="what is started")
     parser.add_argument("--max-num-seqs", type=int, help="sequences that the started server runs at once;"
                         f" if not given, {VLLM_SEQUENCES} in vLLM and 1,024 in the simulator")  # fmt: skip

@@ -82,7 +82,7 @@ VLLM_TEXTS = Lengths(100, 1.0, 600)
 def static_rates(arm: str, calls: Calls, limit: Callable[[], Limit], texts: int, seeds: int) -> list[float]:
     """Answers per second, by seed."""
     known, settings = ARMS[arm]
-    scenario = replace(SCENARIOS["padding"], workload=Job(texts, calls, lengths_known=known), duration_s=36_000.0)
+    scenario = replace(SCENARIOS["padding"], workload=Job(calls, texts, known), duration_s=36_000.0)
     runs = [run(scenario, Strategy(arm, settings, limit), seed) for seed in range(seeds)]
     if any(one["answers"] != texts for one in runs):
         raise AssertionError("not every text was answered")
@@ -145,8 +145,8 @@ async def vllm_rate(base_url: str, model: str, arm: str, texts: list[str], max_t
 
 
 def vllm(options: argparse.Namespace) -> dict[str, Any]:
-    from benchmarks.limits_vllm import vllm as booted
-    from benchmarks.vllm_cpu import learn_prompts
+    from benchmarks._vllm import learn_prompts
+    from benchmarks._vllm import vllm as booted
 
     rates: dict[str, dict[str, list[float]]] = {}
     rng = random.Random()

@@ -50,30 +50,18 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from _callers import MIXTURE, Conversations, Load, Work, completing
 from _common import RESULTS, machine, machine_line, median, write_results
 from _limits_report import BEST_FIXED, DEFAULT, NO_PAGE, markdown, shortfalls
-from vllm_cpu import Server, learn_prompts
+from _vllm import Server, learn_prompts, vllm
 
 from batchclient import BatchClient
 
 CALLERS = 512
 AGENTS = 300
 AGENT_PAUSE_S = (1.0, 3.0)
-
-
-@contextlib.contextmanager
-def vllm(*flags: str, dtype: str = "auto") -> Iterator[Server]:
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-    from tests.live.real_time import go_first
-    from tests.live.vllm_server import VllmServer
-
-    with VllmServer((*flags, "--dtype", dtype)) as server:
-        go_first()
-        yield Server(server.base_url, server.model, server.pid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +143,7 @@ async def from_the_start(server: Server, arms: Arms, seconds: float, repetitions
 
 
 def outputs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    with vllm("--max-num-seqs", "256", dtype=options.dtype) as server:
+    with vllm("--max-num-seqs", "256", "--dtype", options.dtype) as server:
         prompts = asyncio.run(learn_prompts(server))
         for cell in options.cells.split(","):
             work = completing(prompts, None if cell == "mixed" else int(cell))
@@ -169,7 +157,7 @@ def outputs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def conversations(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     with vllm(
-        "--max-num-seqs", "256", "--num-gpu-blocks-override", "96", "--block-size", "32", dtype=options.dtype
+        "--max-num-seqs", "256", "--num-gpu-blocks-override", "96", "--block-size", "32", "--dtype", options.dtype
     ) as server:
         prompts = asyncio.run(learn_prompts(server))
 
@@ -183,7 +171,7 @@ def conversations(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def timeouts(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    with vllm("--max-num-seqs", "256", dtype=options.dtype) as server:
+    with vllm("--max-num-seqs", "256", "--dtype", options.dtype) as server:
         prompts = asyncio.run(learn_prompts(server))
         in_time = completing(prompts, 64, timeout_s=1.0)
         arms = {DEFAULT: Arm(256, in_time)}
@@ -198,7 +186,7 @@ def timeouts(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def agents(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     with vllm(
-        "--max-num-seqs", "256", "--num-gpu-blocks-override", "512", "--block-size", "32", dtype=options.dtype
+        "--max-num-seqs", "256", "--num-gpu-blocks-override", "512", "--block-size", "32", "--dtype", options.dtype
     ) as server:
         prompts = asyncio.run(learn_prompts(server))
 

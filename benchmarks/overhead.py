@@ -1,8 +1,7 @@
 """Cost of a call in the client: CPU, calls/s and latency of ``BatchClient`` and of other clients.
 
     python benchmarks/overhead.py                     # everything, about five minutes
-    python benchmarks/overhead.py --only baselines    # whatever needs no BatchClient
-    python benchmarks/overhead.py --cpu-s 0.5 --repetitions 3 --sections loop
+    python benchmarks/overhead.py --cpu-s 0.5 --repetitions 3 --sections loop --arms plain,openai
 
 The other clients are a hand-written floor, ``AsyncOpenAI`` and ``httpx``. All clients talk to
 ``instant_server.py`` (another process, loopback). They are measured in one run, in a new order per
@@ -38,11 +37,10 @@ from _common import (
     table,
     write_results,
 )
-from core_cost import core_costs, core_table
 from floor import Floor
 from pydantic_core import from_json, to_json
 
-from batchclient import Http
+from batchclient import BatchClient, Http
 
 MODEL = "instant"
 LIMIT = 64
@@ -58,8 +56,6 @@ OpenClient = Callable[[str], contextlib.AbstractAsyncContextManager[Call]]
 
 
 def batch_client(base_url: str, **settings: Any) -> Any:
-    from batchclient import BatchClient  # here, so that the baselines run without it
-
     return BatchClient(base_url, model=MODEL, dialect="vllm", limit=LIMIT, **settings)
 
 
@@ -275,6 +271,18 @@ def loop_rows(arms: Sequence[Arm], runs: dict[str, list[LoopRun]]) -> list[list[
     return rows
 
 
+def loop_data(arms: Sequence[Arm], runs: dict[str, list[LoopRun]]) -> dict[str, Any]:
+    return {
+        arm.name: {
+            "label": arm.label,
+            "in_flight": arm.in_flight,
+            "cpu_us": median([run.measured.cpu_us for run in runs[arm.name]]),
+            "runs": [{**asdict(run), "cpu_us": run.measured.cpu_us} for run in runs[arm.name]],
+        }
+        for arm in arms
+    }
+
+
 LOOP_HEADER = ("client", "CPU µs/call", "min to max", "calls/s", "p50 ms", "p95 ms", "mean list", "server CPU µs/call")
 
 
@@ -409,7 +417,9 @@ class Target:
         return {**asdict(self), "value": self.value, "met": self.met}
 
 
-RATIOS: tuple[tuple[str, str, float | None], ...] = (
+Bounds = tuple[tuple[str, str, float | None], ...]
+"""(an arm, another one, the most that the first's CPU may be of the second's)."""
+BOUNDS: Bounds = (
     ("plain", "openai", 1 / 30),
     ("plain", "openai_aiohttp", 1 / 8),
     ("plain", "floor", 2.0),
@@ -421,11 +431,11 @@ RATIOS: tuple[tuple[str, str, float | None], ...] = (
 )
 
 
-def ratios(runs: dict[str, list[LoopRun]]) -> list[Target]:
+def ratios(arms: Sequence[Arm], runs: dict[str, list[LoopRun]], bounds: Bounds) -> list[Target]:
     """Ratios of CPU per call, taken within each repetition: a drift of the machine cancels out."""
-    labels = {arm.name: arm.label for arm in ARMS}
+    labels = {arm.name: arm.label for arm in arms}
     targets = []
-    for ours_name, theirs, bound in RATIOS:
+    for ours_name, theirs, bound in bounds:
         if runs.get(ours_name) and runs.get(theirs):
             pairs = zip(runs[ours_name], runs[theirs], strict=True)
             values = [a.measured.cpu_us / b.measured.cpu_us for a, b in pairs]
@@ -440,54 +450,32 @@ def ms_rows(taken: dict[str, list[float]]) -> list[list[str]]:
     ]
 
 
-def have_client() -> bool:
-    try:
-        from batchclient import BatchClient  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument(
         "--cpu-s", type=float, default=1.6, help="client CPU seconds per run; half for the slow clients"
     )
-    parser.add_argument("--only", choices=("all", "baselines", "ours"), default="all")
-    parser.add_argument("--arms", help="comma-separated names of clients, instead of --only")
-    parser.add_argument("--sections", default="loop,lone,gather,core", help="comma-separated")
-    parser.add_argument("--core-depths", default="100,10000,1000000", help="calls queued in the core section")
+    parser.add_argument("--arms", default=",".join(arm.name for arm in ARMS), help="comma-separated names of clients")
+    parser.add_argument("--sections", default="loop,lone,gather", help="comma-separated")
     parser.add_argument("--gather", type=int, default=10_000, help="calls of the gather section")
     parser.add_argument("--name", default="overhead", help="file name of the results")
     return parser.parse_args()
 
 
-def chosen_arms(options: argparse.Namespace, *, with_us: bool) -> list[Arm]:
-    if options.arms:
-        return [arm for arm in ARMS if arm.name in options.arms.split(",")]
-    if options.only == "ours":
-        return [arm for arm in ARMS if arm.needs_us or arm.name in ("floor", "floor_ids")]
-    return [arm for arm in ARMS if with_us or not arm.needs_us]
-
-
 def main() -> None:
     options = arguments()
-    facts = machine()
-    with_us = options.only != "baselines" and have_client()
-    sections = options.sections.split(",")
-    report = Report(facts)
+    sections, chosen = options.sections.split(","), options.arms.split(",")
+    report = Report(machine())
     with instant_server() as base_url, instant_server(EVENT_GAP_S) as spaced_url:
         if "loop" in sections:
-            arms, left_out = usable(chosen_arms(options, with_us=with_us), base_url)
+            arms, left_out = usable([arm for arm in ARMS if arm.name in chosen], base_url)
             report.loops(arms, closed_loops(base_url, spaced_url, arms, options.repetitions, options.cpu_s), left_out)
-        if "lone" in sections and with_us:
+        if "lone" in sections:
             report.lone(asyncio.run(lone_latencies(base_url, 2 * options.repetitions, 300)))
             report.first(asyncio.run(first_calls(base_url, 4 * options.repetitions)))
-        if "gather" in sections and with_us:
+        if "gather" in sections:
             report.gathered(options.gather, gathers(base_url, options.repetitions, options.gather))
-    if "core" in sections:
-        report.core(core_costs([int(depth) for depth in options.core_depths.split(",")], options.repetitions))
     report.write(options.name)
 
 
@@ -511,16 +499,8 @@ class Report:
             + table(LOOP_HEADER, loop_rows(arms, runs))
             + missing,
         )
-        self._targets += ratios(runs)
-        self._data["loop"] = {
-            arm.name: {
-                "label": arm.label,
-                "in_flight": arm.in_flight,
-                "cpu_us": median([run.measured.cpu_us for run in runs[arm.name]]),
-                "runs": [{**asdict(run), "cpu_us": run.measured.cpu_us} for run in runs[arm.name]],
-            }
-            for arm in arms
-        }
+        self._targets += ratios(arms, runs, BOUNDS)
+        self._data["loop"] = loop_data(arms, runs)
 
     def lone(self, medians: dict[str, list[float]]) -> None:
         self._section(
@@ -555,14 +535,6 @@ class Report:
         self._data["gather"] = {
             kind: [{**asdict(run), "cpu_us": run.cpu_us} for run in done] for kind, done in runs.items()
         }
-
-    def core(self, costs: dict[str, dict[int, list[float]]]) -> None:
-        self._section(
-            "The core alone, by queue depth",
-            "`Scheduler` driven without I/O or event loop: "
-            "submitted, granted and answered, with so many calls queued throughout.\n\n" + core_table(costs),
-        )
-        self._data["core_us"] = costs
 
     def write(self, name: str) -> None:
         if self._targets:

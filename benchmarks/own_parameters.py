@@ -12,16 +12,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import resource
-import socket
-import subprocess
-import sys
 import time
 
 from _common import machine, machine_line, median, spread, table
 
 from batchclient import BatchClient, Batching
+from batchclient.simulator import EmbeddedServer
 
 ARMS = {
     "one seed for all": (False, False),
@@ -31,38 +27,17 @@ ARMS = {
 """Whether calls go singly, and whether each has a seed of its own."""
 
 
-async def run(port: int, *, singly: bool, own: bool, calls: int) -> tuple[float, float, int]:
+async def run(base_url: str, *, singly: bool, own: bool, calls: int) -> tuple[float, float, int]:
     """(client CPU per call, µs; calls per second; requests)."""
     settings = {"batching": Batching(max_size=1)} if singly else {}
-    async with BatchClient(
-        f"http://127.0.0.1:{port}/v1", model="m", dialect="sglang", preset="throughput", limit=256, **settings
-    ) as client:
+    async with BatchClient(base_url, model="m", dialect="sglang", preset="throughput", limit=256, **settings) as client:
         await client.complete("warm", max_tokens=1)
-        cpu, began = cpu_s(), time.perf_counter()
+        cpu, began = time.process_time(), time.perf_counter()
         await asyncio.gather(
             *[client.complete(f"Question {i}:", max_tokens=1, seed=i if own else 1) for i in range(calls)]
         )
-        cpu, seconds = cpu_s() - cpu, time.perf_counter() - began
+        cpu, seconds = time.process_time() - cpu, time.perf_counter() - began
         return 1e6 * cpu / calls, calls / seconds, client.statistics().batches - 1
-
-
-def cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_until_up(port: int) -> None:
-    for _ in range(200):
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-            return
-        time.sleep(0.05)
-    raise SystemExit("the server did not come up")
 
 
 def main() -> None:
@@ -70,30 +45,11 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=2000)
     parser.add_argument("--repetitions", type=int, default=5)
     arguments = parser.parse_args()
-    port = free_port()
-    command = [
-        sys.executable,
-        "-m",
-        "batchclient",
-        "simulate",
-        "--port",
-        str(port),
-        "--model",
-        "m",
-        "--guise",
-        "sglang",
-    ]
-    server = subprocess.Popen([*command, "--profile", "instant"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        wait_until_up(port)
-        seen: dict[str, list[tuple[float, float, int]]] = {name: [] for name in ARMS}
+    seen: dict[str, list[tuple[float, float, int]]] = {name: [] for name in ARMS}
+    with EmbeddedServer("instant", process=True, model="m", guise="sglang") as server:
         for _ in range(arguments.repetitions):
             for name, (singly, own) in ARMS.items():
-                seen[name].append(asyncio.run(run(port, singly=singly, own=own, calls=arguments.calls)))
-    finally:
-        server.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            server.wait(10)
+                seen[name].append(asyncio.run(run(server.base_url, singly=singly, own=own, calls=arguments.calls)))
     rows = [
         [name, *(f"{median([one[k] for one in runs]):,.0f} ({spread([one[k] for one in runs])})" for k in range(3))]
         for name, runs in seen.items()

@@ -17,58 +17,21 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import random
-import re
-import sys
 import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from _common import machine, machine_line, median, spread, table, write_results
+from _vllm import Server, page_of, vllm
 
 from batchclient import BatchClient, Batching, Schedule
+from batchclient.bench.pages import cache_hit_share
 
-FLAGS = ("--num-gpu-blocks-override", "96", "--block-size", "32")
-WORDS = [
-    "def",
-    "class",
-    "return",
-    "import",
-    "self",
-    "for",
-    "while",
-    "not",
-    "in",
-    "is",
-    "the",
-    "value",
-    "name",
-    "list",
-    "dict",
-    "print",
-    "open",
-    "read",
-    "write",
-    "file",
-    "data",
-    "if",
-    "else",
-    "try",
-    "except",
-    "with",
-    "as",
-    "from",
-    "lambda",
-    "yield",
-    "assert",
-    "pass",
-    "break",
-]
-GROUPS, MEMBERS, PREFIX_TOKENS, OWN_TOKENS = 64, 8, 100, 15
+FLAGS = ("--block-size", "32", "--num-gpu-blocks-override")
+BLOCKS = "96"
+WORDS = "def class return import self for while not in is the value name list dict print open".split()  # noqa: SIM905
+"""Each has about one token of the toy model."""
+GROUPS, MEMBERS, PREFIX_WORDS, OWN_WORDS = 64, 8, 100, 15
 ARMS = {
     "grouped by hand": (False, False),
     "shuffled, grouped by prefix": (True, True),
@@ -77,57 +40,28 @@ ARMS = {
 """Whether the input is shuffled, and ``group_prefixes``."""
 
 
-@contextmanager
-def server(blocks: str) -> Iterator[tuple[str, str]]:
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-    from tests.live.real_time import go_first
-    from tests.live.vllm_server import VllmServer
-
-    bind = os.environ.get("VLLM_CPU_OMP_THREADS_BIND")
-    flags = (FLAGS[0], blocks, *FLAGS[2:])
-    with VllmServer(flags, env={"VLLM_CPU_OMP_THREADS_BIND": bind} if bind else None) as running:
-        go_first()
-        yield running.base_url, running.model
+def make_prompts() -> list[str]:
+    """Groups of prompts, one group after the other; all of them new."""
+    heads = [random.choices(WORDS, k=PREFIX_WORDS) for _ in range(GROUPS)]
+    return [" ".join(head + random.choices(WORDS, k=OWN_WORDS)) for head in heads for _ in range(MEMBERS)]
 
 
-def counter(base_url: str, name: str) -> float:
-    with urllib.request.urlopen(base_url.removesuffix("/v1") + "/metrics", timeout=10) as reply:
-        page = reply.read().decode()
-    return sum(float(value) for value in re.findall(rf"^vllm:{name}_total{{[^}}]*}} (\S+)$", page, re.MULTILINE))
-
-
-def make_prompts(words_per_token: float) -> list[list[str]]:
-    """Groups of prompts, all of them new."""
-    prefix, own = round(PREFIX_TOKENS * words_per_token), round(OWN_TOKENS * words_per_token)
-    heads = [" ".join(random.choices(WORDS, k=prefix)) for _ in range(GROUPS)]
-    return [[f"{head} {' '.join(random.choices(WORDS, k=own))}" for _ in range(MEMBERS)] for head in heads]
-
-
-async def words_per_token(base_url: str, model: str) -> float:
-    async with BatchClient(base_url, model=model) as client:
-        answer = await client.complete(" ".join(random.choices(WORDS, k=400)), max_tokens=1)
-    assert answer.usage is not None
-    return 400 / answer.usage.prompt_tokens
-
-
-async def one_run(base_url: str, model: str, arm: str, ratio: float, limit: int, max_size: int) -> dict[str, Any]:
+async def one_run(server: Server, arm: str, limit: int, max_size: int) -> dict[str, Any]:
     shuffled, grouping = ARMS[arm]
-    prompts = [prompt for group in make_prompts(ratio) for prompt in group]
+    prompts = make_prompts()
     if shuffled:
         random.shuffle(prompts)
-    hits, queries = (counter(base_url, f"prefix_cache_{name}") for name in ("hits", "queries"))
+    before = await page_of(server)
     chosen = {"limit": limit, "batching": Batching(max_size=max_size), "schedule": Schedule(group_prefixes=grouping)}
-    async with BatchClient(base_url, model=model, **chosen) as client:
+    async with BatchClient(server.base_url, model=server.model, **chosen) as client:
         started = time.perf_counter()
         answers = await client.batch_map(prompts, "{}", max_tokens=1, temperature=0)
         seconds = time.perf_counter() - started
         lists = client.statistics().batches
     assert len(answers) == GROUPS * MEMBERS
-    hits, queries = counter(base_url, "prefix_cache_hits") - hits, counter(base_url, "prefix_cache_queries") - queries
-    return {
-        "per_s": len(prompts) / seconds, "hit_rate": hits / queries, "hits": hits, "queries": queries,
-        "mean_list": len(prompts) / lists,
-    }  # fmt: skip
+    hit_rate = cache_hit_share(before, await page_of(server))
+    assert hit_rate is not None, "the server's metrics page has no counts of its prefix cache"
+    return {"per_s": len(prompts) / seconds, "hit_rate": hit_rate, "mean_list": len(prompts) / lists}
 
 
 def report(data: dict[str, Any]) -> str:
@@ -153,19 +87,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--limit", type=int, default=16)
-    parser.add_argument("--blocks", default=FLAGS[1], help="the KV cache, in blocks of 32 tokens")
+    parser.add_argument("--blocks", default=BLOCKS, help="the KV cache, in blocks of 32 tokens")
     parser.add_argument("--lists", default="1,16", help="values of max_size")
     parser.add_argument("--name", default="prefix", help="file name of the results")
     options = parser.parse_args()
     data: dict[str, Any] = {"machine": machine(), "runs": {}}
-    with server(options.blocks) as (base_url, model):
-        ratio = asyncio.run(words_per_token(base_url, model))
+    with vllm(*FLAGS, options.blocks) as server:
         for max_size in map(int, options.lists.split(",")):
             runs: dict[str, list[dict[str, Any]]] = {arm: [] for arm in ARMS}
-            asyncio.run(one_run(base_url, model, "shuffled", ratio, options.limit, max_size))  # warms the server up
+            asyncio.run(one_run(server, "shuffled", options.limit, max_size))  # warms the server up
             for _ in range(options.repetitions):
                 for arm in random.sample(list(ARMS), len(ARMS)):
-                    runs[arm].append(asyncio.run(one_run(base_url, model, arm, ratio, options.limit, max_size)))
+                    runs[arm].append(asyncio.run(one_run(server, arm, options.limit, max_size)))
             data["runs"][max_size] = runs
     write_results(options.name, data, report(data))
     print(report(data))

@@ -25,7 +25,7 @@ import random
 import statistics
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from benchmarks._common import machine, percentile, table, write_results
 from benchmarks.lab.asker import limit_setup
 from benchmarks.lab.driver import Run
 from benchmarks.lab.profiles import SCENARIOS, Scenario
-from benchmarks.lab.workloads import PROMPT, Call, Calls, Lengths, Running
+from benchmarks.lab.workloads import Calls, Lengths, Once, Running
 
 from batchclient import Batching
 from batchclient._client.settings import make_settings
@@ -49,6 +49,7 @@ from batchclient.simulator.profiles import PROFILES
 BATCH = 32
 """The textbook's batch size (its examples have 8 to 32)."""
 MANY = 1_000_000
+Submit = Callable[[Request, float], None]
 CALLS = Calls(Lengths(200, 0.6, 2048), Lengths(64, 0.9, 256), max_tokens=256)
 
 
@@ -96,77 +97,41 @@ STRATEGIES = (
 )
 
 
-class _Timed(Running):
-    """Remembers when each call was made and how long its caller waited."""
-
-    def __init__(self, calls: Calls, rng: random.Random, submit: Callable[[Request, float], None]) -> None:
-        super().__init__(calls, rng, submit)
-        self.asked_at: dict[Call, float] = {}
-        self.waits_s: list[float] = []
-        self.last_at = 0.0
-
-    def ask(self, now: float, conversation: int = -1, turn: int = 0, prompt_tokens: int = 0) -> None:
-        call = Call(self.calls.prompts.draw(self.rng), (self.calls.outputs.draw(self.rng),))
-        self.asked_at[call] = now
-        self._submit(Request(self.shape, PROMPT, prompt_tokens=self.expected_tokens(call), waiter=call), now)
-
-    def expected_tokens(self, call: Call) -> int:
-        """The prompt tokens that the scheduler expects of a call."""
-        return call.prompt_tokens
-
-    def ended(self, call: Call, now: float) -> None:
-        self.waits_s.append(now - self.asked_at.pop(call))
-        self.last_at = now
-
-
 @dataclass(frozen=True, slots=True)
-class Job:
+class Job(Once):
     """So many texts at once.
 
     Args:
-        texts: the number of texts.
-        calls: the parameters of each call.
         lengths_known: whether the scheduler knows how long each text is; else it takes all for
             equally long.
     """
 
-    texts: int
-    calls: Calls = field(default=CALLS)
     lengths_known: bool = True
 
-    def start(self, rng: random.Random, submit: Callable[[Request, float], None]) -> Running:
-        return _Job(self, rng, submit)
+    def start(self, rng: random.Random, submit: Submit) -> Running:
+        def submit_unknown(request: Request, now: float) -> None:
+            request.prompt_tokens = round(self.calls.prompts.mean_tokens)
+            submit(request, now)
 
-
-class _Job(_Timed):
-    def __init__(self, data: Job, rng: random.Random, submit: Callable[[Request, float], None]) -> None:
-        super().__init__(data.calls, rng, submit)
-        self._data = data
-        self.next_at = 0.0
-
-    def woke(self, now: float) -> None:
-        self.next_at = float("inf")
-        for _ in range(self._data.texts):
-            self.ask(now)
-
-    def expected_tokens(self, call: Call) -> int:
-        return call.prompt_tokens if self._data.lengths_known else round(self.calls.prompts.mean_tokens)
+        return Once.start(self, rng, submit if self.lengths_known else submit_unknown)
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
     """Calls one by one, at random (Poisson), until ``until_s``."""
 
+    calls: Calls
     calls_per_s: float
     until_s: float
-    calls: Calls = field(default=CALLS)
 
-    def start(self, rng: random.Random, submit: Callable[[Request, float], None]) -> Running:
+    def start(self, rng: random.Random, submit: Submit) -> Running:
         return _Arrivals(self, rng, submit)
 
 
-class _Arrivals(_Timed):
-    def __init__(self, data: Arrivals, rng: random.Random, submit: Callable[[Request, float], None]) -> None:
+class _Arrivals(Running):
+    latency_from_asked = True
+
+    def __init__(self, data: Arrivals, rng: random.Random, submit: Submit) -> None:
         super().__init__(data.calls, rng, submit)
         self._data = data
         self.next_at = rng.expovariate(data.calls_per_s)
@@ -189,14 +154,13 @@ def run(scenario: Scenario, strategy: Strategy, seed: int) -> dict[str, Any]:
         workload.shape = replace(workload.shape, plain_only=strategy.plain)
     # Sizes follow from the strategy alone; long answers are not taken out of its batches.
     client.core.handle(Retuned(replace(rule, alone_above_tokens=MANY)), 0.0)
-    trace, workload = one.run()[0], client.workloads[0]
-    assert isinstance(workload, _Timed)
-    waits = sorted(workload.waits_s)
+    trace = one.run()[0]
+    waits, seconds = trace.latencies_s, trace.ends[-1] if trace.ends else 0.0
     return {
         "answers": len(waits),
-        "unanswered": len(workload.asked_at),
-        "seconds": workload.last_at,
-        "answers_per_s": len(waits) / workload.last_at if waits else 0.0,
+        "unanswered": trace.submitted - len(waits),
+        "seconds": seconds,
+        "answers_per_s": len(waits) / seconds if waits else 0.0,
         "mean_wait_s": statistics.fmean(waits) if waits else None,
         "p95_wait_s": percentile(waits, 0.95) if waits else None,
         "prompts_per_request": trace.prompts / trace.requests if trace.requests else 0.0,
@@ -209,9 +173,11 @@ def cases(*, quick: bool) -> dict[str, Scenario]:
     gpu, padding = replace(SCENARIOS["A"], server=PROFILES["gpu"]), SCENARIOS["padding"]
     shown = {}
     for server, name, rate in ((gpu, "continuous batching", 8.0), (padding, "static padding", 8.0)):
-        shown[f"a server with {name}: a job of {texts} texts"] = replace(server, workload=Job(texts), duration_s=3600.0)
+        shown[f"a server with {name}: a job of {texts} texts"] = replace(
+            server, workload=Job(CALLS, texts), duration_s=3600.0
+        )
         shown[f"a server with {name}: {rate:g} calls a second"] = replace(
-            server, workload=Arrivals(rate, until_s), duration_s=until_s + 600.0
+            server, workload=Arrivals(CALLS, rate, until_s), duration_s=until_s + 600.0
         )
     return shown
 

@@ -272,27 +272,10 @@ def test_the_error_tree_is_the_one_in_the_code() -> None:
     assert all(f"{each}" in page for each in errors.__all__)
 
 
-def test_the_table_of_failures_is_the_one_in_the_code() -> None:
-    script = Path(__file__).resolve().parents[1] / "scripts" / "recovery_table.py"
-    checked = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
-    assert checked.returncode == 0, checked.stderr
-
-
-def test_the_table_of_metrics_is_the_one_in_the_code() -> None:
-    script = Path(__file__).resolve().parents[1] / "scripts" / "metrics_table.py"
-    checked = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
-    assert checked.returncode == 0, checked.stderr
-
-
-def test_the_table_of_attributes_is_the_one_in_the_code() -> None:
-    script = Path(__file__).resolve().parents[1] / "scripts" / "spans_table.py"
-    checked = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
-    assert checked.returncode == 0, checked.stderr
-
-
-def test_the_table_of_the_logs_events_is_the_one_in_the_code() -> None:
-    script = Path(__file__).resolve().parents[1] / "scripts" / "log_table.py"
-    checked = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("table", ["events", "metrics", "spans", "recovery"])
+def test_a_table_of_the_docs_is_the_one_in_the_code(table: str) -> None:
+    script = ROOT / "scripts" / "tables.py"
+    checked = subprocess.run([sys.executable, script, table, "--check"], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stderr
 
 

@@ -16,24 +16,21 @@ import errno
 import hashlib
 import json
 import os
-import platform
 import re
-import sqlite3
 import sys
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from batchclient import __version__
+from batchclient.cli._manifest import manifest_of, output_in_manifest
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._refusal import Refusal
 from batchclient.errors import ConfigError
 from batchclient.jobs import BadRow
 from batchclient.jobs.folder import JobFolder, JobState, file_error, folder_of, may_be_file
-from batchclient.jobs.marks import NAME, Mark, stamp_of
+from batchclient.jobs.marker import Marker
+from batchclient.jobs.marks import NAME, Mark
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.owner import Owner, is_locked, lock_of
 from batchclient.jobs.plan import Plan, anew, plan_of
@@ -99,14 +96,10 @@ class Durable:
         self._output: Output
         self._journal: FileJournal
         self._tally: Tally | None = None
-        self._is_marking = False
-        self._inode = 0
-        self._replaced = ""
+        self._marker: Marker
         self._goes_on = False
         self._owner: Owner | None = None
         self._missing: int | None = None
-        self._last: Mark
-        """The latest mark, which the journal may not have yet."""
         self._look()
 
     @property
@@ -190,6 +183,7 @@ class Durable:
         self._output = output
         if not output.is_named:
             return
+        self._marker = Marker(output, self._form)
         state = self._state
         if state is None:
             plan = Plan(replaces=self._options.overwrite and output.path.exists())
@@ -230,7 +224,7 @@ class Durable:
 
     def rewrite(self) -> None:
         """Write all rows anew: the input has changed."""
-        mark = self._last if self._state is None else self._state.mark
+        mark = self._marker.last if self._state is None else self._state.mark
         self._follow(anew(self._output, mark))
 
     # The run ---------------------------------------------------------------------------------------------------------
@@ -319,11 +313,8 @@ class Durable:
         Raises:
             JournalFailed: the disk is full, or fails.
         """
-        if self._output.is_named and self._output.is_replaced:
-            self._replaced = stamp_of(self._output.path)
-        if self._output.is_named and not self._goes_on:
-            # Before the file is made: a kill between the two leaves a mark of an empty file.
-            self._journal.note(NAME, self._mark_of(0, hashlib.sha256().hexdigest(), Coverage(), 0).write())
+        if self._output.is_named and (mark := self._marker.before(goes_on=self._goes_on)) is not None:
+            self._note(mark)
         if self._kept.publish:
             return
         options = self._options.reading("-") if self._is_spooled else self._options
@@ -343,15 +334,7 @@ class Durable:
         """
         self._tally = tally
         if self._output.is_named:
-            status = self._place.stat()
-            self._inode = status.st_ino
-            sha256 = self._output.sha256.hexdigest()
-            self._last = self._mark_of(status.st_size, sha256, self.covered, self.failed_before)
-            self._journal.note(NAME, self._last.write())
-
-    @property
-    def _place(self) -> Path:
-        return self._output.part if self._output.is_replaced else self._output.path
+            self._note(self._marker.opened(self._known(self.covered), self.failed_before))
 
     def mark(self, writer: Writer, *, is_last: bool = False) -> None:
         """Write down how far the output is, once it is there.
@@ -360,33 +343,17 @@ class Durable:
             writer: of the output.
             is_last: whether no row behind this place is in turn.
         """
-        if (self._is_marking and not is_last) or not self._output.is_named or self._journal.skips:
+        if not self._output.is_named or self._journal.skips:
             return
-        self._is_marking = True
-        coverage = self._journal.coverage
         assert self._tally is not None
-        failed = self._tally.failed_in_output
-        writer.mark(partial(self._on_marked, Coverage(coverage.rows, coverage.digest), failed))
+        rows, failed = self._known(self._journal.coverage), self._tally.failed_in_output
+        self._marker.ask(writer, rows, failed, self._note, is_last=is_last)
 
-    def _on_marked(self, coverage: Coverage, failed: int, size: int, sha256: str) -> None:
-        self._is_marking = False
-        self._last = self._mark_of(size, sha256, coverage, failed)
-        self._journal.note(NAME, self._last.write())
+    def _known(self, coverage: Coverage) -> Coverage | None:
+        return coverage if self._knows_rows else None
 
-    def _mark_of(self, size: int, sha256: str, coverage: Coverage, failed: int) -> Mark:
-        knows = self._knows_rows
-        return Mark(
-            replaces=self._output.is_replaced,
-            size=size,
-            sha256=sha256,
-            inode=self._inode,
-            form=self._form,
-            rows=coverage.rows if knows else None,
-            digest=coverage.digest.hex() if knows else "",
-            failed=failed,
-            replaced=self._replaced,
-            name=self._output.path.name,
-        )
+    def _note(self, mark: Mark) -> None:
+        self._journal.note(NAME, mark.write())
 
     # The end ---------------------------------------------------------------------------------------------------------
 
@@ -430,22 +397,23 @@ class Durable:
         self._missing = tally.missing
         if not output.is_named:
             if is_whole:
-                self.folder.write_manifest(self._manifest(tally, None))
+                self.folder.write_manifest(self._manifest(tally, []))
             return
         if not wrote_all:
             return
-        if not self._place.exists() or self._place.stat().st_ino != self._inode:
+        if self._marker.is_moved:
             # An output without a row is removed where it is closed.
             if tally.read or is_whole:
                 raise OSError(errno.ESTALE, "the file was moved or replaced while the job ran")
             return
         if not is_whole:
-            self.folder.note(NAME, self._last.write())
+            self.folder.note(NAME, self._marker.last.write())
             return
         failed = tally.failed_in_output
-        size, sha256 = self._place.stat().st_size, output.sha256.hexdigest()
-        mark = self._mark_of(size, sha256, self._journal.coverage, failed)
+        size, sha256 = self._marker.place.stat().st_size, output.sha256.hexdigest()
+        mark = self._marker.at(size, sha256, self._known(self._journal.coverage), failed)
         self.folder.note(NAME, mark.write())
+        written = output_in_manifest(output.path, size, sha256)
         # A job that is published may be finished: its manifest is of the output that goes.
         finished = self.folder.take_manifest() if self._kept.publish else None
         if output.is_replaced:
@@ -453,34 +421,14 @@ class Durable:
             output.choose(replaces=False)
             self.folder.note(NAME, replace(mark, replaces=False).write())
         if not self._kept.publish:
-            self.folder.write_manifest(self._manifest(tally, (size, sha256)))
+            self.folder.write_manifest(self._manifest(tally, [written]))
         elif finished is not None:
-            self.folder.write_manifest(finished | {"outputs": self._outputs(size, sha256)})
+            self.folder.write_manifest(finished | {"outputs": [written]})
 
-    def _outputs(self, size: int, sha256: str) -> list[dict[str, Any]]:
-        return [{"path": os.path.realpath(self._output.path), "bytes": size, "sha256": sha256}]
-
-    def _manifest(self, tally: Tally, written: tuple[int, str] | None) -> dict[str, Any]:
-        options = self._options
-        outputs = [] if written is None else self._outputs(*written)
-        return {
-            "version": 1,
-            "input": "-" if self._is_spooled else os.path.realpath(options.source),
-            "outputs": outputs,
-            "read": tally.read,
-            "answered": tally.answered,
-            "failed": tally.failed,
-            "filtered": 0,
-            "reused": tally.reused,
-            "model": state.model if (state := self.folder.state()) is not None else None,
-            "call": options.call,
-            "finished": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
-            "versions": {
-                "batchclient": __version__,
-                "python": platform.python_version(),
-                "sqlite": sqlite3.sqlite_version,
-            },
-        }
+    def _manifest(self, tally: Tally, outputs: list[dict[str, Any]]) -> dict[str, Any]:
+        source = "-" if self._is_spooled else self._options.source
+        model = state.model if (state := self.folder.state()) is not None else None
+        return manifest_of(tally, outputs, source=source, call=self._options.call, model=model)
 
 
 def _explain(document: Any, error: Exception) -> str:

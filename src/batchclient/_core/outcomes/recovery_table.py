@@ -1,6 +1,6 @@
 """The way of a failed batch's calls, as a table: the first row that applies.
 
-``docs/explanation/batching.md`` shows the same rows (``python -m scripts.recovery_table``). A row
+``docs/explanation/batching.md`` shows the same rows (``python scripts/tables.py recovery``). A row
 has the kinds of failure, a condition, the way in which the calls go again, and the endpoint's
 abilities from then on. ``recovery`` carries the rows out.
 """
