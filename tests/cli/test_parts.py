@@ -3,13 +3,14 @@
 import asyncio
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from batchclient.cli._parts import PartRunner, part_messages
 from batchclient.cli._refusal import Refusal
-from batchclient.errors import AuthenticationFailed
+from batchclient.errors import AuthenticationFailed, ServerFault
 from batchclient.testing import MockLLM
 
 ROW_CALL = {"prompt": "{text}", "system": None, "row_call": "complete", "params": {"max_tokens": 1}}
@@ -93,4 +94,47 @@ def test_a_part_that_is_cancelled_leaves_nothing(tmp_path):
     with MockLLM() as mock:
         mock.when().hang()
         asyncio.run(main(mock))
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("fault", [{"status": 500}, {"status": 401}])
+def test_a_part_is_not_sealed_where_row_after_row_fails_for_no_fault_of_its_own(tmp_path, fault):
+    """A key that is withdrawn, or servers that fall ill, in the midst of a part."""
+    [part] = cut(tmp_path, 100, count=60)
+    with MockLLM() as mock:
+        mock.when(lambda call: int(call.prompt.split()[1]) >= 30).fail(fault["status"])
+        mock.when().answer("yes")
+        [error] = run(tmp_path, mock, part)
+    assert isinstance(error, (AuthenticationFailed, ServerFault))
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_part_with_some_failed_rows_is_sealed(tmp_path):
+    [part] = cut(tmp_path, 100, count=60)
+    with MockLLM() as mock:
+        mock.when(lambda call: int(call.prompt.split()[1]) % 2 == 0).fail(500)
+        mock.when().answer("yes")
+        [told] = run(tmp_path, mock, part)
+    assert (told["rows"], told["failed"]) == (60, 30)
+
+
+def test_a_pipe_is_no_part_and_is_not_waited_for(tmp_path):
+    [part] = cut(tmp_path, 100)
+    os.mkfifo(tmp_path / "pipe")
+    with MockLLM() as mock:
+        [error] = run(tmp_path, mock, part | {"input": str(tmp_path / "pipe")})
+    assert isinstance(error, ValueError) and "is no file" in str(error)
+
+
+def test_a_file_that_is_cut_off_under_the_worker_makes_no_part(tmp_path):
+    [part] = cut(tmp_path, 30_000, count=20_000)
+    with MockLLM() as mock:
+
+        def answer(call):
+            os.truncate(tmp_path / "in.jsonl", 100)
+            return "yes"
+
+        mock.when().answer(answer)
+        [error] = run(tmp_path, mock, part)
+    assert isinstance(error, ValueError) and "another than the one that was enqueued" in str(error)
     assert list((tmp_path / "out").iterdir()) == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -19,6 +21,17 @@ def program() -> str | None:
     """The redis-server on the path, or the one of scripts/redis.sh; ``None``: there is none."""
     fetched = Path(os.environ.get("BATCHCLIENT_REDIS_DIR") or ROOT / ".cache" / "redis") / "bin/redis-server"
     return shutil.which("redis-server") or (str(fetched) if fetched.is_file() else None)
+
+
+def cluster_options() -> list[str]:
+    """The options of a node of a cluster, whose second port is by default 10,000 above its port."""
+    for _ in range(100):
+        port = random.randrange(20_000, 30_000)
+        with contextlib.suppress(OSError), socket.socket() as one, socket.socket() as other:
+            one.bind(("127.0.0.1", port))
+            other.bind(("127.0.0.1", port + 10_000))
+            return ["--cluster-enabled", "yes", "--port", str(port), "--bind", "127.0.0.1"]
+    raise AssertionError("no two ports are free")
 
 
 class RedisServer:

@@ -7,6 +7,7 @@ import time
 import pytest
 from redis.asyncio import Redis
 from tests.redis.conftest import STREAM, bench_on, wait_for
+from tests.redis.redis_server import RedisServer, cluster_options, program
 
 from batchclient.errors import ConfigError
 from batchclient.integrations.redis import Worker
@@ -175,18 +176,11 @@ async def test_a_wrong_password_is_refused_and_not_waited_for(redis_server):
 
 
 async def test_all_keys_of_a_stream_with_a_tag_are_in_one_slot():
-    from tests.redis.redis_server import RedisServer, program
-
     if program() is None:
         pytest.skip("there is no redis-server: make test-redis fetches Debian's")
-    # A unix socket alone will not do: a node of a cluster has a port.
-    from tests.live.server_process import free_port
-
-    # The bus has by default a port 10,000 above, which may be none.
-    ports = ("--port", str(free_port()), "--cluster-port", str(free_port()))
-    with RedisServer("--cluster-enabled", "yes", *ports, "--bind", "127.0.0.1") as server:
+    with RedisServer(*cluster_options()) as server:
         async with bench_on(server) as bench, bench.upstream.client() as client:
-            await bench.redis.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+            await bench.redis.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
             await wait_for(lambda: _is_ok(bench.redis))
             stream = "{queue}"
             bench.upstream.refused = {"bad": 400}

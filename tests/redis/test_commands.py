@@ -103,27 +103,6 @@ def test_the_environment_of_an_older_worker(work, plain, llm, shared_server, tmp
     assert 4 <= llm.requests - before <= 16
 
 
-@pytest.mark.parametrize(
-    ("arguments", "variables", "said"),
-    [
-        (["--lease", "9"], {}, "--lease: at least 10 seconds, not 9"),
-        ([], {"BATCH_SIZE": "0"}, "BATCH_SIZE: a whole number of at least 1, not '0'"),
-        ([], {"BATCH_TIMEOUT_MS": "-1"}, "BATCH_TIMEOUT_MS: a number of milliseconds of at least 0, not '-1'"),
-        ([], {"VLLM_URL": "nowhere"}, "VLLM_URL: "),
-        (["--redis", "http://:secret@host"], {}, "--redis: a URL that begins with redis://, rediss:// or unix://"),
-        ([], {"REDIS_URL": "redis://:secret@host:port"}, "--redis: redis-py cannot use this URL"),
-        (["--results", "somewhere"], {}, "--results: keys, stream:NAME or none, not 'somewhere'"),
-        (["--dead", STREAM], {}, "--dead: dead letters go into another stream than messages"),
-        (["--concurrency", "0"], {}, "--concurrency: a whole number of at least 1, or auto, not '0'"),
-    ],
-)
-def test_wrong_usage_is_refused(shared_server, llm, tmp_path, arguments, variables, said):
-    given = {"REDIS_URL": shared_server.url, "VLLM_URL": llm.root_url} | variables
-    status, _, error = commands.run("work", *arguments, cwd=tmp_path, **given)
-    assert status == 2 and error.startswith(f"Error: {said}")
-    assert "secret" not in error and len(error.splitlines()) == 1
-
-
 def test_no_server_is_refused_and_options_win(shared_server, llm, plain, work, tmp_path):
     status, _, error = commands.run("work", cwd=tmp_path, REDIS_URL=shared_server.url)
     assert status == 2 and "--base-url" in error
@@ -151,13 +130,14 @@ def test_metrics_are_served(work, plain):
     page = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read().decode()
     assert 'batchclient_calls_total{outcome="succeeded"} 1.0' in page
     numbers = dict(line.rsplit(" ", 1) for line in page.splitlines() if line.startswith("batchclient_worker_"))
-    assert numbers.keys() == {
+    # Redis 6.2 tells no lag.
+    lag = {"batchclient_worker_lag"} if "lag" in plain.xinfo_groups(STREAM)[0] else set()
+    assert numbers.keys() == lag | {
         *(
             f'batchclient_worker_messages_total{{outcome="{word}"}}'
             for word in ("results", "dead", "left", "released", "lost")
         ),
         "batchclient_worker_pending",
-        "batchclient_worker_lag",
         "batchclient_worker_lease_renewals_total",
     }
     assert numbers['batchclient_worker_messages_total{outcome="results"}'] == "1.0"
@@ -188,3 +168,32 @@ def test_what_a_stopped_worker_holds_is_another_s_at_once(work, plain):
         work("--model", "m", VLLM_URL=slow.root_url)
         result = json.loads(wait_for(lambda: plain.get("result:a")))
         assert time.monotonic() - began < 20 and result["deliveries"] == 1
+
+
+def test_a_full_or_closed_redis_is_told_in_a_line(redis_server, tmp_path):
+    with redis_py.Redis(unix_socket_path=str(redis_server.socket)) as plain:
+        plain.config_set("maxmemory", 1)
+        row = '{"prompt": "a secret"}\n'
+        status, _, said = commands.run(
+            "enqueue", "-", "--format", "jsonl", cwd=tmp_path, stdin=row, REDIS_URL=redis_server.url
+        )
+        assert status == 1 and "maxmemory" in said and "secret" not in said
+        plain.config_set("maxmemory", 0)
+        plain.config_set("requirepass", "right")
+        url = f"unix://user:wrong@{redis_server.socket}"
+        for command in (
+            ("enqueue", "-", "--format", "jsonl"),
+            ("dead", "list"),
+            ("work", "--base-url", "http://a/v1", "--model", "m"),
+        ):
+            status, _, said = commands.run(*command, cwd=tmp_path, stdin=row, REDIS_URL=url)
+            assert (
+                status == 2 and "wrong" not in said.replace("wrong number", "") and "invalid username-password" in said
+            )
+
+
+def test_a_dead_letter_is_one_line_whatever_a_producer_wrote(plain, shared_server, tmp_path):
+    plain.xadd(f"{STREAM}:dead", {"id": "a\tb\n\x1b[2J", "body": "{", "error": "[]", "deliveries": "x", "at": "1e300"})
+    status, out, _ = commands.run("dead", "list", cwd=tmp_path, REDIS_URL=shared_server.url)
+    [line] = out.splitlines()
+    assert status == 0 and line.split("\t")[1:4] == ["a\ufffdb\ufffd\ufffd[2J", "1970-01-01T00:00:00Z", "0"]

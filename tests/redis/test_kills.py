@@ -59,7 +59,8 @@ def test_kills_of_workers_lose_and_double_nothing(redis_server, tmp_path):
                 time.sleep(0.05)
             for worker in workers:
                 worker.terminate()
-            assert {worker.wait(timeout=60) for worker in workers} == {143}
+            # A worker that has just begun catches no signal yet.
+            assert {worker.wait(timeout=60) for worker in workers} <= {143, -15}
         finally:
             for worker in workers:
                 worker.kill()

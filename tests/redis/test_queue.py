@@ -1,8 +1,10 @@
 """Messages in, results and dead letters out: ``enqueue``, ``move_list``, ``results``, ``dead_letters``."""
 
 import asyncio
+import json
 
 import pytest
+from redis.exceptions import RedisError
 from tests.redis.conftest import STREAM, bench_on, wait_for
 
 from batchclient.errors import ConfigError, DeadlineExceeded
@@ -128,3 +130,85 @@ async def test_a_stream_is_no_list_and_a_list_no_stream(shared_server):
         await bench.redis.set("text", "x")
         with pytest.raises(ConfigError, match="source: the key 'text' is a string"):
             await move_list(bench.redis, "text", stream="other")
+
+
+async def test_ids_of_batch_lines_are_those_of_their_results(shared_server):
+    async with bench_on(shared_server) as bench:
+        line = {"custom_id": "line-1", "method": "POST", "url": "/v1/completions", "body": {"prompt": "a"}}
+        ids = await enqueue(bench.redis, [line, {"prompt": "b"}])
+        assert ids[0] == "line-1"
+        await bench.start()
+        assert {result.id async for result in results(bench.redis, ids, timeout_s=30)} == set(ids)
+
+
+async def test_an_error_of_redis_shows_no_message(redis_server):
+    async with bench_on(redis_server) as bench:
+        await bench.redis.xgroup_create(STREAM, "other", mkstream=True)
+        await bench.redis.config_set("maxmemory", 1)
+        with pytest.raises(RedisError) as refused:
+            await enqueue(bench.redis, [{"id": "a", "prompt": "a secret"}])
+        assert "maxmemory" in str(refused.value) and "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("source", [None, "old_queue", STREAM])
+async def test_whoever_makes_the_stream_makes_its_group(shared_server, source):
+    """An autoscaler sees the lag before the first worker."""
+    async with bench_on(shared_server) as bench:
+        if source is None:
+            await enqueue(bench.redis, [call("a"), call("b")], group="workers")
+        else:
+            await bench.redis.rpush(source, '{"prompt": "a"}', '{"prompt": "b"}')
+            await move_list(bench.redis, source, group="workers")
+        [group] = await bench.redis.xinfo_groups(STREAM)
+        assert (group["name"], group["pending"]) == (b"workers", 0)
+        assert group.get("lag", 2) == 2  # Redis 7 tells
+        # A stream that is there is left as it is.
+        await enqueue(bench.redis, [call("c")])
+        assert len(await bench.redis.xinfo_groups(STREAM)) == 1
+
+
+async def test_a_producer_may_have_the_right_to_add_alone(redis_server):
+    async with bench_on(redis_server) as bench:
+        await bench.redis.execute_command("ACL", "SETUSER", "default", "on", "nopass", "~*", "+@all", "-xgroup")
+        assert await enqueue(bench.redis, [call("a")]) == ["a"]
+        assert await bench.redis.xinfo_groups(STREAM) == []
+
+
+async def test_a_move_that_broke_off_goes_on_although_producers_have_begun_again(shared_server):
+    async with bench_on(shared_server) as bench:
+        await bench.redis.rpush(f"{STREAM}:list", *(f'{{"id": "{number}"}}' for number in range(3)))
+        await bench.redis.rpush(STREAM, *(f'{{"id": "{number}"}}' for number in range(3, 600)))
+        assert await move_list(bench.redis, STREAM) == 600
+        ids = [json.loads(fields[b"body"])["id"] for _, fields in await bench.redis.xrange(STREAM)]
+        assert ids == [str(number) for number in range(600)]
+        assert await bench.redis.keys("*") == [STREAM.encode()]
+
+
+async def test_results_are_read_page_by_page(shared_server):
+    async with bench_on(shared_server) as bench:
+        result = {
+            "message": "1-1",
+            "status": "ok",
+            "body": "{}",
+            "attempts": 1,
+            "deliveries": 1,
+            "worker": "w",
+            "seconds": 1,
+        }
+        async with bench.redis.pipeline(transaction=False) as pipe:
+            for number in range(3000):
+                pipe.xadd("out", {"id": str(number), **result})
+            await pipe.execute()
+        await bench.redis.config_resetstat()
+        reading = results(bench.redis, results="stream:out")
+        assert (await anext(reading)).id == "0"
+        assert (await bench.redis.info("commandstats"))["cmdstat_xrange"]["calls"] <= 2
+        await reading.aclose()
+
+
+@pytest.mark.parametrize("stored", ["yes", "[]", '{"completion": "yes"}', "\udcff"])
+async def test_a_result_that_no_worker_has_stored_is_refused_by_its_id(shared_server, stored):
+    async with bench_on(shared_server) as bench:
+        await bench.redis.set("result:a", stored.encode(errors="surrogateescape"))
+        with pytest.raises(ConfigError, match="the result of 'a' was stored by something else"):
+            await anext(results(bench.redis, ["a"], timeout_s=1))

@@ -319,6 +319,38 @@ async def test_a_group_that_is_gone_is_made_again(shared_server):
         await wait_for(lambda: bench.result("b"))
 
 
+async def test_a_group_that_is_destroyed_under_a_call_costs_no_message(shared_server):
+    async with bench_on(shared_server) as bench:
+        bench.upstream.held = {"a", "b"}
+        await bench.add("a", "b")
+        worker, _ = await bench.start(lease_s=0.6)
+        await wait_for(lambda: bench.upstream.under_way == 2)
+        await bench.redis.xgroup_destroy(STREAM, GROUP)
+        await wait_for(lambda: bench.redis.xinfo_groups(STREAM))
+        bench.upstream.release()
+        await wait_for(lambda: bench.result("a"))
+        await wait_for(lambda: bench.result("b"))
+        await wait_for(lambda: _has_nothing(bench))
+        assert await bench.dead() == []
+
+
+async def _has_nothing(bench):
+    return not await bench.redis.xlen(STREAM) and not await bench.pending()
+
+
+async def test_a_stream_that_is_deleted_under_a_call_ends_no_worker(shared_server):
+    async with bench_on(shared_server) as bench:
+        bench.upstream.held = {"a"}
+        await bench.add("a")
+        await bench.start(lease_s=0.6)
+        await wait_for(lambda: bench.upstream.under_way)
+        await bench.redis.delete(STREAM)
+        bench.upstream.release()
+        await bench.add("b")
+        await wait_for(lambda: bench.result("b"))
+        assert await bench.result("a") is None
+
+
 async def test_the_servers_are_asked_for_their_model_until_one_answers(shared_server):
     async with bench_on(shared_server) as bench:
         bench.upstream.is_away = True

@@ -2,12 +2,13 @@
 
 import json
 import math
+import ssl
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("redis", reason="needs the extra redis")
+redis = pytest.importorskip("redis", reason="needs the extra redis")
 
 from batchclient._core.kinds import Kind
 from batchclient.errors import (
@@ -21,6 +22,7 @@ from batchclient.errors import (
     NotFound,
     ServerFault,
 )
+from batchclient.integrations.redis._library import is_gone, is_read_only
 from batchclient.integrations.redis._messages import BadMessage, identity_in, read_message, write_message
 from batchclient.integrations.redis._names import Names
 from batchclient.integrations.redis._outcomes import Judge, Verdict
@@ -85,6 +87,7 @@ def test_what_is_beside_the_body():
         ({"call": "complete", "body": {"url": "/v1/embeddings", "body": {}}}, "url asks for 'embed'"),
         ({"body": {"url": "/v1/completions", "method": "GET", "body": {}}}, "method is POST"),
         ({"id": "x" * 1025}, "id has 1025 characters"),
+        ({"body": {"prompt": "a", "id": "\ud800"}}, "id has half of a surrogate pair"),
         ({"body": {"prompt": "a", "n": 3}}, "n: a result holds one answer"),
     ],
 )
@@ -136,9 +139,12 @@ DUE = read_message("1-1", fields(deadline="100"))
         (ConfigError("no"), PLAIN, Verdict.DEAD),
         (NotFound("no such model"), NAMED, Verdict.DEAD),
         (ServerFault("500"), PLAIN, Verdict.LEFT),
-        (ConnectFailed("away"), PLAIN, Verdict.LEFT),
-        (ConnectionLost("broken"), PLAIN, Verdict.LEFT),
-        (DeadlineExceeded("the client's own"), PLAIN, Verdict.LEFT),
+        (ServerFault("503", status=503), PLAIN, Verdict.LEFT),
+        (ConnectFailed("away", attempt=2), PLAIN, Verdict.BACK),
+        (ConnectionLost("an outage in which nothing was sent"), PLAIN, Verdict.BACK),
+        (ConnectionLost("broken", attempt=1), PLAIN, Verdict.LEFT),
+        (DeadlineExceeded("the client's own, in the queue"), PLAIN, Verdict.BACK),
+        (DeadlineExceeded("the client's own", attempt=1), PLAIN, Verdict.LEFT),
         (DeadlineExceeded("the message's"), DUE, Verdict.DEAD),
         (ClientClosed("closed"), PLAIN, Verdict.STOP),
         (FileNotFoundError(2, "absent"), PLAIN, Verdict.DEAD),
@@ -158,6 +164,30 @@ def test_a_refused_key_is_the_messages_fault_where_others_succeed():
     assert verdicts == [Verdict.DEAD] * 19 + [Verdict.STOP]
     judge.succeed()
     assert judge.verdict(AuthenticationFailed("401"), PLAIN, 0.0) is Verdict.DEAD
+
+
+def test_in_a_row_of_errors_that_may_pass_refused_work_is_no_delivery():
+    judge, loaded = Judge(), ServerFault("503", status=503, attempt=1)
+
+    def verdict(error, clock):
+        judged = judge.verdict(error, PLAIN, 0.0)
+        judge.note_error(error, judged, clock)
+        return judged
+
+    assert [verdict(loaded, 0.0) for _ in range(10)] == [Verdict.LEFT] * 8 + [Verdict.BACK] * 2
+    # Work that broke off may be the message's fault all the same.
+    assert verdict(ServerFault("500", status=500, attempt=1), 0.0) is Verdict.LEFT
+    assert judge.is_ill and judge.rest_until == 0.5
+    rests = []
+    for clock in (10.0, 10.5, 20.0, 30.0, 40.0, 50.0):
+        verdict(loaded, clock)
+        rests.append(judge.rest_until - clock)
+    assert rests == [1.0, 0.5, 2.0, 4.0, 8.0, 8.0]
+    assert verdict(BadRequest("a bad prompt"), 100.0) is Verdict.DEAD and not judge.is_ill
+    for _ in range(9):
+        verdict(loaded, 100.0)
+    judge.succeed()
+    assert not judge.is_ill and verdict(loaded, 0.0) is Verdict.LEFT
 
 
 def settings(**given):
@@ -195,6 +225,8 @@ def test_settings_by_default():
         {"stream": ""},
         {"group": ""},
         {"consumer": ""},
+        {"stream": "result:s"},
+        {"dead": "result:dead"},
     ],
 )
 def test_wrong_settings_are_refused_by_name(given):
@@ -206,3 +238,40 @@ def test_wrong_settings_are_refused_by_name(given):
 def test_keys_of_a_stream_with_a_tag_share_it():
     assert Names.of("{q}").result_prefix == "result:{q}:"
     assert (Names.of("q").result_prefix, Names.of("{}q").result_prefix) == ("result:", "result:")
+
+
+def test_a_refused_certificate_password_or_right_is_not_waited_for():
+    def wrapped(cause):
+        try:
+            try:
+                raise cause
+            except OSError as error:
+                raise redis.exceptions.ConnectionError(str(error))  # noqa: B904  # as redis-py does
+        except redis.exceptions.ConnectionError as error:
+            return error
+
+    assert is_gone(wrapped(ConnectionRefusedError(111, "refused")))
+    assert not is_gone(wrapped(ssl.SSLCertVerificationError("self-signed")))
+    assert not is_gone(redis.exceptions.AuthenticationError("WRONGPASS"))
+    assert not is_gone(redis.exceptions.NoPermissionError("no permissions to run xadd"))
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+        "BUSY Redis is busy running a script.",
+        "NOREPLICAS Not enough good replicas to write.",
+        # Of a script on Redis 6.2.
+        "Error running script (call to f_0a): @user_script:20: -READONLY You can't write against a read only replica.",
+        "Error running script (call to f_0a): @user_script:20: -OOM command not allowed when used memory > 'maxmemory'.",
+    ],
+)
+def test_replies_that_may_pass(reply):
+    assert is_gone(redis.exceptions.ResponseError(reply))
+    assert is_read_only(redis.exceptions.ResponseError(reply)) is ("READONLY" in reply)
+
+
+@pytest.mark.parametrize("reply", ["WRONGTYPE Operation against a key holding the wrong kind of value", "BUSYGROUP x"])
+def test_replies_that_will_not_pass(reply):
+    assert not is_gone(redis.exceptions.ResponseError(reply))

@@ -101,6 +101,6 @@ ATTRIBUTES = (
     Attribute(QUEUE_S, (_CALL,), "seconds from the call's making to its first request"),
     Attribute(PRIORITY, (_CALL,), "the priority, where it is not 0"),
     Attribute(ALONE, (_CALL, _REQUEST), "why the request held one call"),
-    Attribute(ROW_ID, (_CALL,), "the id of a map's row"),
+    Attribute(ROW_ID, (_CALL,), "the id of a map's row, or of a message"),
     Attribute(CLIENT, (_CALL, _REQUEST), "`client_name`, where given"),
 )  # fmt: skip

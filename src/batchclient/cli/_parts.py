@@ -4,7 +4,8 @@ Rules:
 - A part is a range of bytes that begins and ends at line ends. Its name follows from the range.
 - A part is written beside its place under a name of its own, synced, and linked into its place. A
   file that is there is never replaced: of two workers the first seals the part.
-- Where every row fails for the worker's fault, such as a refused key, nothing is sealed.
+- Where the first rows fail for the worker's fault, such as a refused key, nothing is sealed; nor is
+  anything where row after row fails by errors that may pass. The part is then done again.
 - A worker reads and writes below one folder alone: whoever may write to the stream chooses paths.
 - The input is plain JSONL or text: in CSV and gzip no byte tells where a row begins.
 """
@@ -25,7 +26,14 @@ from batchclient.cli._prompts import Prompts
 from batchclient.cli._refusal import CALLS, Refusal
 from batchclient.cli._rows import added_by, blame, to_line
 from batchclient.client import BatchClient
-from batchclient.errors import AuthenticationFailed, BatchClientError, CertificateRefused, ClientClosed, NotFound
+from batchclient.errors import (
+    AuthenticationFailed,
+    BatchClientError,
+    CertificateRefused,
+    ClientClosed,
+    ConnectFailed,
+    NotFound,
+)
 from batchclient.jobs.output import reason_of, sync, sync_folder
 from batchclient.jobs.rows import Format
 from batchclient.jobs.source import Source, open_source
@@ -35,9 +43,12 @@ __all__ = ["PartRunner", "part_messages"]
 _PART = "{part}"
 _CHUNK_BYTES = 1024 * 1024
 _WRITE_BYTES = 256 * 1024
+_CHANGED = "the file is another than the one that was enqueued"
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 """How file systems say that they have no hard links."""
-_OF_THE_WORKER = (AuthenticationFailed, CertificateRefused, NotFound)
+_OF_THE_WORKER = (AuthenticationFailed, CertificateRefused, NotFound, ConnectFailed)
+_MOST_ALIKE = 20
+"""So many rows, failed one after the other by errors that may pass, are no part to be sealed."""
 
 
 def part_messages(
@@ -146,14 +157,16 @@ class PartRunner:
         Raises:
             ValueError: the message is no part, or its input has changed.
             OSError: a file cannot be read or written.
-            BatchClientError: the servers refuse every row.
+            BatchClientError: the servers refuse row after row.
         """
         part = self._read(body)
         if part.output.exists():
             return await asyncio.to_thread(_of_sealed, part.output)
+        if not part.path.is_file() and part.path.exists():
+            raise ValueError(f"{part.path} is no file")  # a pipe would wait for its writer
         with open(part.path, "rb", buffering=0) as file:  # noqa: ASYNC230, PTH123  # opens at once
             if os.fstat(file.fileno()).st_size != part.size:
-                raise ValueError(f"{part.path}: the file is another than the one that was enqueued")
+                raise ValueError(f"{part.path}: {_CHANGED}")
             part.output.parent.mkdir(parents=True, exist_ok=True)
             beside = part.output.with_name(f".{part.output.name}.{secrets.token_hex(4)}.part")
             try:
@@ -208,7 +221,7 @@ async def _write_rows(client: BatchClient, part: _Part, file: IO[bytes], written
         closes=False,
     )
     results = client.stream_map(source.rows(), blame(prompts.function()), call=part.call, ordered=True, **part.params)  # type: ignore[call-overload]
-    rows = failed = size = 0
+    rows = failed = alike = size = 0
     digest, lines = hashlib.sha256(), bytearray()
 
     async def flush() -> None:
@@ -220,9 +233,15 @@ async def _write_rows(client: BatchClient, part: _Part, file: IO[bytes], written
     try:
         async for result in results:
             rows += 1
-            if result.error is not None:
+            if result.error is None:
+                alike = 0
+            else:
                 failed += 1
-                _check_row(result.error, is_first=rows == failed)
+                alike = alike + 1 if _may_pass(result.error) else 0
+                if isinstance(result.error, ClientClosed) or alike >= _MOST_ALIKE:
+                    raise result.error
+                if rows == failed and isinstance(result.error, _OF_THE_WORKER):
+                    raise result.error
             line = to_line(result)
             size += len(line)
             lines += line
@@ -231,14 +250,14 @@ async def _write_rows(client: BatchClient, part: _Part, file: IO[bytes], written
         await flush()
     finally:
         await results.aclose()
+    if file.tell() != part.end:
+        raise ValueError(f"{part.path}: {_CHANGED}")
     return {"rows": rows, "failed": failed, "bytes": size, "sha256": digest.hexdigest()}
 
 
-def _check_row(error: Exception, *, is_first: bool) -> None:
-    """Raise the error of a row that is not the row's own."""
-    if isinstance(error, ClientClosed) or (is_first and isinstance(error, _OF_THE_WORKER)):
-        assert isinstance(error, BatchClientError)
-        raise error
+def _may_pass(error: Exception) -> bool:
+    """Whether the same row may succeed later, perhaps at another worker."""
+    return isinstance(error, _OF_THE_WORKER) or (isinstance(error, BatchClientError) and error.retryable)
 
 
 def _write_all(file: IO[bytes], data: bytes) -> None:

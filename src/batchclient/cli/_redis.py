@@ -18,11 +18,23 @@ from batchclient.jobs.statuses import Status
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-__all__ = ["DeadStream", "RedisUrl", "StreamName", "connected", "redis_url", "shown_redis", "stream_name", "told"]
+__all__ = [
+    "DeadStream",
+    "GroupName",
+    "RedisUrl",
+    "StreamName",
+    "connected",
+    "group_name",
+    "redis_url",
+    "shown_redis",
+    "stream_name",
+    "told",
+]
 
 _DEFAULT_URL = "redis://localhost:6379"
 _DEFAULT_STREAM = "inference_queue"
 _SCHEMES = ("redis", "rediss", "unix")
+_TIMEOUT_S = 10.0
 
 _OPTIONS = {
     "redis": "--redis",
@@ -39,6 +51,9 @@ _OPTIONS = {
 RedisUrl = Annotated[
     str | None,
     typer.Option("--redis", metavar="URL", help=f"The Redis server. Default: REDIS_URL, else {_DEFAULT_URL}."),
+]
+GroupName = Annotated[
+    str | None, typer.Option("--group", help="The consumer group. Default: BATCHCLIENT_GROUP, else batchclient.")
 ]
 StreamName = Annotated[
     str | None,
@@ -59,9 +74,20 @@ def redis_url(given: str | None) -> str:
     """
     named = "--redis" if given is not None else "REDIS_URL"
     url = given if given is not None else os.environ.get("REDIS_URL", "").strip() or _DEFAULT_URL
-    if urlsplit(url).scheme not in _SCHEMES:
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError:  # of brackets, and the message would show the URL
+        scheme = ""
+    if scheme not in _SCHEMES:
         raise Refusal(f"{named}: a URL that begins with redis://, rediss:// or unix://")
     return url
+
+
+def group_name(given: str | None) -> str:
+    """Return the group's name: the option, else the environment's."""
+    if given is not None:
+        return given
+    return os.environ.get("BATCHCLIENT_GROUP", "").strip() or "batchclient"
 
 
 def stream_name(given: str | None) -> str:
@@ -72,14 +98,19 @@ def stream_name(given: str | None) -> str:
 
 
 def shown_redis(url: str) -> str:
-    """Return a URL of Redis without its user, password and query."""
+    """Return a URL of Redis without its user, password and query, as far as redis-py reads it."""
     parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    place = parts.netloc.rpartition("@")[2]
+    # A path that is no number may be the rest of a password with a slash.
+    is_shown = parts.scheme == "unix" or parts.path.strip("/").isdigit()
+    return f"{parts.scheme}://{place}{parts.path if is_shown else ''}"
 
 
 @asynccontextmanager
 async def connected(url: str) -> AsyncIterator[Redis]:
     """Make a client for a URL; nothing is sent yet.
+
+    A Redis that does not answer for ten seconds counts as away, unless the URL says otherwise.
 
     Raises:
         Refusal: the extra is missing, or redis-py refuses the URL.
@@ -89,8 +120,10 @@ async def connected(url: str) -> AsyncIterator[Redis]:
     except ModuleNotFoundError:
         raise Refusal("Redis needs the extra: pip install 'batchclient[redis]'") from None
     try:
-        redis = Redis.from_url(url)
-    except (ValueError, TypeError):
+        redis = Redis.from_url(url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S)
+        # An option that no connection has is found out now.
+        redis.connection_pool.make_connection()  # type: ignore[no-untyped-call]
+    except (ValueError, TypeError, AttributeError):
         # redis-py's message would show the URL.
         raise Refusal("--redis: redis-py cannot use this URL") from None
     try:
@@ -117,9 +150,9 @@ def told(url: str | None = None) -> Iterator[None]:
         if type(error).__module__.partition(".")[0] != "redis":
             raise
         where = "" if url is None else f"{shown_redis(url)}: "
-        from batchclient.integrations.redis._library import is_gone
+        from batchclient.integrations.redis._library import is_refused
 
-        _complain(f"--redis: {where}{error}", Status.FAILED if is_gone(error) else Status.USAGE)
+        _complain(f"--redis: {where}{error}", Status.USAGE if is_refused(error) else Status.FAILED)
 
 
 def _in_options(error: ConfigError) -> str:

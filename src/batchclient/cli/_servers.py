@@ -24,10 +24,12 @@ class ServerOptions:
     Args:
         arguments: ``base_url``, ``model``, ``api_key`` and ``headers`` of ``BatchClient``.
         variables: the names among them that came from the environment.
+        urls_from: the variable that the servers came from, if a command has one of its own.
     """
 
     arguments: Mapping[str, Any] = field(repr=False)
     variables: frozenset[str]
+    urls_from: str = ""
 
     @property
     def urls(self) -> Sequence[str]:
@@ -42,6 +44,12 @@ class ServerOptions:
             return True
         return any(part in name.lower() for name in self.arguments["headers"] for part in _OF_KEYS)
 
+    def refusal_of(self, error: ConfigError) -> Refusal:
+        """Put an error about the client's arguments into the command line's words."""
+        if error.field == "base_url" and self.urls_from:
+            return Refusal(f"{self.urls_from}: {error.message.removeprefix('base_url: ')}")
+        return refusal_of(error, variables=self.variables)
+
 
 def server_options(
     base_url: Sequence[str] | None,
@@ -49,6 +57,8 @@ def server_options(
     api_key: str | None,
     headers: Mapping[str, str],
     shard: str | None = None,
+    *,
+    urls_from: str = "",
 ) -> ServerOptions:
     """Complete the options from the environment.
 
@@ -57,6 +67,7 @@ def server_options(
     Args:
         base_url, model, api_key, headers: as given. An empty key counts as none.
         shard: the part of the servers that is this worker's, if it has not all of them.
+        urls_from: the variable that ``base_url`` was read from, if any.
 
     Raises:
         Refusal: no server is named, there is no such part of them, or a variable has a wrong value.
@@ -78,9 +89,10 @@ def server_options(
     if arguments["base_url"] is None:
         raise Refusal("no server: give --base-url, such as http://localhost:8000/v1, or set BATCHCLIENT_BASE_URL")
     variables = frozenset(name for name in given if given[name] != arguments[name])
+    options = ServerOptions(arguments, variables, urls_from)
     if shard is not None:
         try:
             arguments["base_url"] = endpoints_shard(arguments["base_url"], shard)
         except ConfigError as error:
-            raise refusal_of(error, variables=variables) from None
-    return ServerOptions(arguments, variables)
+            raise options.refusal_of(error) from None
+    return options

@@ -68,10 +68,16 @@ def list_letters(
                     continue
                 at = datetime.fromtimestamp(letter.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
                 error = f"{letter.error.get('type', '-')}: {letter.error.get('message', '')}"
-                typer.echo("\t".join((letter.entry, letter.id, at, str(letter.deliveries), letter.worker, error)))
+                columns = (letter.entry, letter.id, at, str(letter.deliveries), letter.worker, error)
+                typer.echo("\t".join(map(_in_a_column, columns)))
 
     with told(url):
         asyncio.run(show())
+
+
+def _in_a_column(text: str) -> str:
+    """Return a text without tabs, line ends and codes of a terminal: a producer has chosen it."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 def retry(

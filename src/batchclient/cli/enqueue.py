@@ -17,7 +17,7 @@ import typer
 from batchclient.cli._parts import part_messages
 from batchclient.cli._progress import say
 from batchclient.cli._prompts import Prompts, template_from
-from batchclient.cli._redis import RedisUrl, StreamName, connected, redis_url, stream_name, told
+from batchclient.cli._redis import GroupName, RedisUrl, StreamName, connected, group_name, redis_url, stream_name, told
 from batchclient.cli._refusal import Refusal, call_from, params_from, refusal_of_file
 from batchclient.errors import ConfigError
 from batchclient.jobs import BadRow, Row
@@ -40,6 +40,7 @@ def enqueue(
     ] = None,
     redis: RedisUrl = None,
     stream: StreamName = None,
+    group: GroupName = None,
     max_queued: Annotated[
         int, typer.Option(min=1, metavar="N", help="Wait while the stream has N messages.")
     ] = 100_000,
@@ -81,10 +82,11 @@ def enqueue(
 ) -> None:
     """Put the rows of IN into a Redis stream, for `batchclient work`.
 
-    Exit status: 0 all rows are in the stream, 1 some were unusable or Redis is away, 2 wrong usage.
+    Exit status: 0 all rows are in the stream, 1 some were unusable, or Redis is away or full, 2
+    wrong usage.
     """
     with told():
-        url, name = redis_url(redis), stream_name(stream)
+        url, place = redis_url(redis), (stream_name(stream), group_name(group))
         if (source is None) == (from_list is None):
             raise Refusal("give IN or --from-list KEY, one of them")
         has_template = prompt is not None or prompt_file is not None
@@ -109,7 +111,7 @@ def enqueue(
             opened = _open(source, format)
             messages = rows.messages(opened, prompts, asked, params)
     with told(url):
-        status = asyncio.run(_run(url, name, max_queued, from_list, messages, rows, quiet=quiet))
+        status = asyncio.run(_run(url, place, max_queued, from_list, messages, rows, quiet=quiet))
     raise typer.Exit(status)
 
 
@@ -176,7 +178,7 @@ def _open(source: str, form: str | None) -> Source:
 
 async def _run(
     url: str,
-    stream: str,
+    place: tuple[str, str],
     max_queued: int,
     from_list: str | None,
     messages: Iterator[Mapping[str, Any]],
@@ -188,12 +190,13 @@ async def _run(
         from batchclient.integrations.redis import move_list
         from batchclient.integrations.redis._queueing import enqueue_groups
 
-        count = 0
+        count, (stream, group) = 0, place
         try:
             if from_list is not None:
-                count = await move_list(redis, from_list, stream=stream)
+                count = await move_list(redis, from_list, stream=stream, group=group)
             else:
-                async for ids in enqueue_groups(redis, messages, stream=stream, max_queued=max_queued):
+                groups = enqueue_groups(redis, messages, stream=stream, group=group, max_queued=max_queued)
+                async for ids in groups:
                     count += len(ids)
         except OSError as error:
             if type(error).__module__ != "builtins":

@@ -38,15 +38,17 @@ from batchclient.cli._metrics import Address, address_from, serve_metrics
 from batchclient.cli._progress import say
 from batchclient.cli._redis import (
     DeadStream,
+    GroupName,
     RedisUrl,
     StreamName,
     connected,
+    group_name,
     redis_url,
     shown_redis,
     stream_name,
     told,
 )
-from batchclient.cli._refusal import Refusal, headers_from, refusal_of
+from batchclient.cli._refusal import Refusal, headers_from
 from batchclient.cli._servers import KEY_HINT, ServerOptions, server_options
 from batchclient.cli._signals import on_signals
 from batchclient.client import InnerClient
@@ -59,6 +61,10 @@ _LEAST_LEASE_S = 10.0
 _BATCH_SIZE = 32
 _BATCH_TIMEOUT_MS = 100.0
 _TOLD_EVERY_S = 60.0
+_VARIABLES = {"batching.max_size": "BATCH_SIZE", "batching.linger_s": "BATCH_TIMEOUT_MS"}
+"""The variables of arguments of the client."""
+_MOST_DIGITS = 9
+_LONGEST_WAIT_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +77,14 @@ class _Options:
     metrics: Address | None
     quiet: bool
     log: LogOptions
-    urls_are_vllms: bool
 
 
 def work(
     *,
     redis: RedisUrl = None,
     stream: StreamName = None,
-    group: Annotated[
-        str | None, typer.Option(help="The consumer group. Default: BATCHCLIENT_GROUP, else batchclient.")
-    ] = None,
-    consumer: Annotated[str | None, typer.Option(help="This worker's name (default: HOSTNAME-PID).")] = None,
+    group: GroupName = None,
+    consumer: Annotated[str | None, typer.Option(help="This worker's name (default: of host and process).")] = None,
     results: Annotated[
         str, typer.Option(metavar="keys|stream:NAME|none", help="Where results go; keys are result:<id>.")
     ] = "keys",
@@ -134,17 +137,21 @@ def work(
             url = redis_url(redis)
             if not _LEAST_LEASE_S <= lease < math.inf:
                 raise Refusal(f"--lease: at least {_LEAST_LEASE_S:g} seconds, not {lease:g}")
-            size, linger_s = _batching_from_environment()
+            own_urls = None if base_url else _urls_from_environment()
             options = _Options(
                 redis=url,
                 server=server_options(
-                    base_url or _urls_from_environment(), model, api_key, headers_from(header or []), endpoints_shard
+                    base_url or own_urls,
+                    model,
+                    api_key,
+                    headers_from(header or []),
+                    endpoints_shard,
+                    urls_from="VLLM_URL" if own_urls else "",
                 ),
-                client=client_options(preset, concurrency, max_batch_size or size, http_backend, linger_s)
-                | {"timeout_s": timeout},
+                client=_client_options(preset, concurrency, max_batch_size, http_backend) | {"timeout_s": timeout},
                 worker={
                     "stream": stream_name(stream),
-                    "group": group or os.environ.get("BATCHCLIENT_GROUP", "").strip() or "batchclient",
+                    "group": group_name(group),
                     "consumer": consumer,
                     "results": results,
                     "result_ttl_s": result_ttl,
@@ -158,7 +165,6 @@ def work(
                 metrics=address_from(metrics_port),
                 quiet=quiet,
                 log=log,
-                urls_are_vllms=not base_url and _urls_from_environment() is not None,
             )
         with told(url):
             status = asyncio.run(_run(options))
@@ -166,9 +172,29 @@ def work(
 
 
 def _urls_from_environment() -> list[str] | None:
-    """Return the servers of ``VLLM_URL``; ``/v1`` is added where a URL has no path."""
+    """Return the servers of ``VLLM_URL``; ``/v1`` is added where a URL does not end with it."""
     urls = [url.strip() for url in os.environ.get("VLLM_URL", "").split(",") if url.strip()]
     return [url if url.rstrip("/").endswith("/v1") else f"{url.rstrip('/')}/v1" for url in urls] or None
+
+
+def _client_options(
+    preset: str, concurrency: str | None, max_batch_size: int | None, http_backend: str | None
+) -> dict[str, Any]:
+    """Return arguments of the client.
+
+    Raises:
+        Refusal: an option or a variable is wrong.
+    """
+    size, linger_s = _batching_from_environment()
+    try:
+        return client_options(
+            preset, concurrency, size if max_batch_size is None else max_batch_size, http_backend, linger_s
+        )
+    except ConfigError as error:
+        variable = _VARIABLES.get(error.field or "")
+        if variable is None or (variable == "BATCH_SIZE" and max_batch_size is not None):
+            raise
+        raise Refusal(f"{variable}: {error.message.removeprefix(f'{error.field}: ')}") from None
 
 
 def _batching_from_environment() -> tuple[int, float]:
@@ -178,16 +204,16 @@ def _batching_from_environment() -> tuple[int, float]:
         Refusal: a variable is no such number.
     """
     size = os.environ.get("BATCH_SIZE", "").strip() or str(_BATCH_SIZE)
-    if not (size.isascii() and size.isdigit() and int(size[:10]) >= 1):
+    if not (size.isascii() and size.isdigit() and len(size) <= _MOST_DIGITS and int(size) >= 1):
         raise Refusal(f"BATCH_SIZE: a whole number of at least 1, not {size!r:.40}")
     wait = os.environ.get("BATCH_TIMEOUT_MS", "").strip() or str(_BATCH_TIMEOUT_MS)
     try:
         wait_ms = float(wait)
     except ValueError:
         wait_ms = math.nan
-    if not 0 <= wait_ms < math.inf:
-        raise Refusal(f"BATCH_TIMEOUT_MS: a number of milliseconds of at least 0, not {wait!r:.40}")
-    return int(size[:10]), wait_ms / 1000
+    if not 0 <= wait_ms <= _LONGEST_WAIT_MS:
+        raise Refusal(f"BATCH_TIMEOUT_MS: milliseconds from 0 to {_LONGEST_WAIT_MS:,}, not {wait!r:.40}")
+    return int(size), wait_ms / 1000
 
 
 async def _run(options: _Options) -> int:
@@ -228,9 +254,7 @@ def _client(options: _Options) -> InnerClient:
     try:
         return InnerClient(**options.server.arguments, **options.client)
     except ConfigError as error:
-        if error.field == "base_url" and options.urls_are_vllms:
-            raise Refusal(f"VLLM_URL: {error.message.removeprefix('base_url: ')}") from None
-        raise refusal_of(error, (), options.server.variables) from None
+        raise options.server.refusal_of(error) from None
 
 
 async def _until_signal(worker: Any, tell: Any, log: LogOptions) -> int | BatchClientError:

@@ -8,20 +8,23 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from batchclient.errors import ConfigError
 from batchclient.integrations.redis import _scripts as scripts
-from batchclient.integrations.redis._library import Connection, ResponseError, as_text, entries_in
+from batchclient.integrations.redis._library import Connection, RedisError, ResponseError, as_text, entries_in
 from batchclient.integrations.redis._names import RELEASED
 from batchclient.integrations.redis._settings import WorkerSettings
 
 __all__ = ["Broker", "Delivery", "GroupFigures", "Outcome"]
 
 _OLDEST = (6, 2)
+_LONGEST_BLOCK_MS = 60_000
+_MOST_LOOKED_AT = 10_000
 _TOGETHER = 500
 """Entries of one script call, at most."""
 
@@ -47,7 +50,8 @@ class Outcome:
 
     Args:
         entry: its id.
-        form: ``key``, ``stream``, ``none`` or ``dead``: where the texts go.
+        form: ``key``, ``stream``, ``none`` or ``dead``: where the texts go; ``back``: the message
+            is handed back.
         texts: a key's value; or names and values of fields.
         key: the key of the value.
     """
@@ -95,6 +99,8 @@ class Broker:
         self._renew = redis.register_script(scripts.RENEW)
         self._hand_back = redis.register_script(scripts.HAND_BACK)
         self._leave = redis.register_script(scripts.LEAVE)
+        self._forget_deleted = redis.register_script(scripts.FORGET_DELETED)
+        self._most_block_ms = _most_block_ms(redis)
         self._clock_offset_s = 0.0
         self._claim_from = "0-0"
 
@@ -115,6 +121,8 @@ class Broker:
             raise ConfigError(
                 f"redis: the server is Redis {version}, and 6.2 is the oldest that will do", field="redis"
             )
+        if "cluster" in (info.get("redis_mode"), info.get("server_mode")):  # Redis' name, and Valkey's
+            self._names.check_slots(self._results)
         await self.check_streams()
         await self.make_group()
         await self.look_at_clock()
@@ -168,13 +176,20 @@ class Broker:
         """Return the time of Redis, Unix seconds."""
         return time.monotonic() + self._clock_offset_s
 
+    async def reconnect(self) -> None:
+        """Close the connections that are not in use, so that the next commands make new ones."""
+        pool = getattr(self._redis, "connection_pool", None)  # a cluster's client finds its master by itself
+        if pool is not None:
+            with contextlib.suppress(RedisError, OSError):
+                await pool.disconnect(inuse_connections=False)
+
     # Messages --------------------------------------------------------------------------------------------------------
 
     async def read(self, count: int, block_ms: int) -> list[Delivery]:
         """Read messages that nobody has had; wait for the first one."""
         stream = self._names.stream
         reply = await self._redis.xreadgroup(
-            self._names.group, self._consumer, {stream: ">"}, count=count, block=block_ms
+            self._names.group, self._consumer, {stream: ">"}, count=count, block=min(block_ms, self._most_block_ms)
         )
         if isinstance(reply, list):
             reply = reply[0][1] if reply else []
@@ -187,7 +202,7 @@ class Broker:
             names.stream, names.group, self._consumer, self._lease_ms, self._claim_from, count=count
         )
         self._claim_from = as_text(reply[0])
-        return await self._counted(list(entries_in(reply[1]))), self._claim_from != "0-0"
+        return await self._counted(reply[1]), self._claim_from != "0-0"
 
     async def claim_released(self, count: int) -> list[Delivery]:
         """Take messages that another worker has handed back."""
@@ -197,10 +212,15 @@ class Broker:
             return []
         entries: list[Any] = [each["message_id"] for each in pending]
         reply = await self._redis.xclaim(names.stream, names.group, self._consumer, self._lease_ms, entries)
-        return await self._counted(list(entries_in(reply)))
+        return await self._counted(reply)
 
-    async def _counted(self, claimed: Sequence[tuple[str, Mapping[bytes, bytes] | None]]) -> list[Delivery]:
+    async def _counted(self, reply: Sequence[Any]) -> list[Delivery]:
         """Find out how often claimed messages were delivered."""
+        claimed = list(entries_in(reply))
+        if len(claimed) < len(reply):
+            # Redis 6.2 claims messages that somebody has deleted, and does not say which.
+            args = [self._names.group, self._consumer, str(_MOST_LOOKED_AT)]
+            await self._forget_deleted(keys=[self._names.stream], args=args)
         if not claimed:
             return []
         names = self._names
@@ -223,13 +243,22 @@ class Broker:
         return lost
 
     async def finish(self, outcomes: Sequence[Outcome]) -> list[bool]:
-        """End messages; return of each whether it had not been ended before.
+        """End messages, or hand them back; return of each whether it had not been ended before.
 
         Raises:
             ConfigError: the key of dead letters or results holds something else.
         """
+        back = [outcome.entry for outcome in outcomes if outcome.form == "back"]
+        if back:
+            await self.hand_back(back)
+        ended = await self._end([outcome for outcome in outcomes if outcome.form != "back"])
+        return [outcome.form == "back" or next(ended) for outcome in outcomes]
+
+    async def _end(self, outcomes: Sequence[Outcome]) -> Iterator[bool]:
         keys = [self._names.stream, self._names.dead, self._results]
         args: list[bytes | str] = [self._names.group, self._ttl]
+        if not outcomes:
+            return iter(())
         for outcome in outcomes:
             if outcome.form == "key":
                 keys.append(outcome.key)
@@ -242,7 +271,7 @@ class Broker:
             if "NOSTREAM" in str(error):
                 await self.check_streams()
             raise
-        return [flag == 1 for flag in done]
+        return (flag == 1 for flag in done)
 
     async def forget(self, entries: Iterable[str]) -> None:
         """Acknowledge entries that somebody has deleted."""
@@ -284,3 +313,10 @@ class Broker:
             if as_text(group["name"]) == self._names.group:
                 return GroupFigures(group["pending"], group.get("lag"))
         return GroupFigures(0, None)
+
+
+def _most_block_ms(redis: Connection) -> int:
+    """Return how long a reading may wait at most: half of the time in which Redis must answer."""
+    pool = getattr(redis, "connection_pool", None)
+    timeout_s = None if pool is None else pool.connection_kwargs.get("socket_timeout")
+    return max(1, int(500 * timeout_s)) if timeout_s else _LONGEST_BLOCK_MS

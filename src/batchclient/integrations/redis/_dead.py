@@ -14,6 +14,7 @@ from batchclient.integrations.redis._names import STREAM, Names
 __all__ = ["DeadLetter", "dead_letters", "drop_dead", "letter_of", "retry_dead"]
 
 _PAGE = 100
+_END_OF_CALENDAR = 253_402_300_800.0
 _OWN = ("message", "error", "deliveries", "worker", "at")
 """The fields that a dead letter has beside its message's."""
 
@@ -115,10 +116,12 @@ def letter_of(entry: str, fields: Mapping[bytes, bytes]) -> DeadLetter:
 
 
 def _number(text: str) -> float:
+    """Read a time; 0 where somebody else has written another text, or no time of a calendar."""
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
         return 0.0
+    return number if 0.0 <= number < _END_OF_CALENDAR else 0.0
 
 
 async def _groups(redis: Connection, source: str, entries: Iterable[str] | None) -> AsyncIterator[Sequence[str]]:

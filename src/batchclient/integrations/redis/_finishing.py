@@ -3,6 +3,7 @@
 Rules:
 - A group is what has come while the group before was stored: large under load, small else.
 - Outcomes are kept while Redis is away. They are of held messages, so they are bounded.
+- A message that is handed back takes the same way.
 """
 
 from __future__ import annotations

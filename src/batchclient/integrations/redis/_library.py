@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import ssl
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,7 +17,11 @@ try:
         ClusterDownError,
         ConnectionError,  # noqa: A004  # redis-py's name
         MasterDownError,
+        NoPermissionError,
+        NoScriptError,
+        OutOfMemoryError,
         ReadOnlyError,
+        RedisClusterException,
         RedisError,
         ResponseError,
         TimeoutError,  # noqa: A004
@@ -27,25 +33,66 @@ except ModuleNotFoundError as _missing:
 __all__ = [
     "GONE",
     "Connection",
+    "NoPermissionError",
     "RedisError",
     "ResponseError",
     "as_text",
     "check_connection",
     "entries_in",
     "is_gone",
+    "is_read_only",
+    "is_refused",
     "lacks_group",
+    "reason_of",
 ]
 
 Connection = Redis | RedisCluster
-GONE = (ConnectionError, TimeoutError, ReadOnlyError, ClusterDownError, MasterDownError, TryAgainError, OSError)
-"""Errors of a Redis that is away, loads its data, or hands over to a replica."""
-_REFUSED = (AuthenticationError, AuthorizationError)
+GONE = (
+    ConnectionError,
+    TimeoutError,
+    ReadOnlyError,
+    ClusterDownError,
+    MasterDownError,
+    TryAgainError,
+    OutOfMemoryError,
+    NoScriptError,
+    OSError,
+)
+"""Errors of a Redis that is away, loads its data, is full, or hands over to a replica."""
+_PASSING = re.compile(r"\b(BUSY|LOADING|MASTERDOWN|MISCONF|NOREPLICAS|NOSCRIPT|OOM|READONLY|TRYAGAIN) ")
+"""Codes of replies without a class in redis-py; an error of a script has any code in its text."""
+_NO_NODES = re.compile("cannot be connected|not covered")
+"""Texts of a cluster's client: no node, or not the node of a key, can be reached."""
+_REFUSED = (AuthenticationError, AuthorizationError, ssl.SSLCertVerificationError)
 
 
 def is_gone(error: BaseException) -> bool:
-    """Whether a Redis that failed so may be back later."""
-    # A wrong password is a ConnectionError by now, with the refusal as its cause.
-    return isinstance(error, GONE) and not isinstance(error, _REFUSED) and not isinstance(error.__cause__, _REFUSED)
+    """Whether a Redis that failed so may do its work later."""
+    return not is_refused(error) and (isinstance(error, GONE) or bool(_code_in(error)))
+
+
+def is_refused(error: BaseException) -> bool:
+    """Whether the password, the user or the certificate is wrong, which no time mends."""
+    # redis-py makes a ConnectionError of some of them, with the refusal behind it.
+    behind = (error, error.__cause__, error.__context__)
+    return isinstance(error, NoPermissionError) or any(isinstance(each, _REFUSED) for each in behind)
+
+
+def is_read_only(error: BaseException) -> bool:
+    """Whether the server has become a replica: the master is elsewhere, perhaps under the same name."""
+    return isinstance(error, ReadOnlyError) or _code_in(error) == "READONLY"
+
+
+def reason_of(error: BaseException) -> str:
+    """Return in a word why Redis does not do its work: the code of its reply, or the error's class."""
+    return _code_in(error) or type(error).__name__
+
+
+def _code_in(error: BaseException) -> str:
+    if isinstance(error, RedisClusterException):
+        return type(error).__name__ if _NO_NODES.search(str(error)) else ""
+    found = _PASSING.search(str(error)) if isinstance(error, ResponseError) else None
+    return found[1] if found else ""
 
 
 def lacks_group(error: BaseException) -> bool:

@@ -73,6 +73,7 @@ class Message:
         params: the call's other fields.
         deadline: Unix seconds by the clock of Redis, if there is a deadline.
         priority, tenant: of the call.
+        traceparent: whose span is the parent of the call's.
     """
 
     entry: str
@@ -85,6 +86,7 @@ class Message:
     deadline: float | None = None
     priority: int = 0
     tenant: str | None = None
+    traceparent: str = ""
 
 
 def read_message(entry: str, fields: Mapping[bytes, bytes]) -> Message:
@@ -122,8 +124,9 @@ def read_message(entry: str, fields: Mapping[bytes, bytes]) -> Message:
     if body.get("n", 1) not in (1, None):
         raise BadMessage("n: a result holds one answer; send the message n times")
     return Message(
-        entry, identity, call, kind, item, model, body, deadline, _priority(fields), _text(fields, b"tenant") or None
-    )
+        entry, identity, call, kind, item, model, body, deadline, _priority(fields), _text(fields, b"tenant") or None,
+        fields.get(b"traceparent", b"").decode(errors="replace"),
+    )  # fmt: skip
 
 
 def write_message(message: Mapping[str, Any]) -> dict[str, bytes]:
@@ -200,6 +203,11 @@ def _identity(field: str, own: object, entry: str) -> str:
     identity = field or (str(own) if type(own) in (str, int) else "") or entry
     if len(identity) > _LONGEST_ID:
         raise BadMessage(f"id has {len(identity)} characters; {_LONGEST_ID} is the most")
+    if not identity.isascii():
+        try:
+            identity.encode()
+        except UnicodeEncodeError:
+            raise BadMessage("id has half of a surrogate pair, which no key can have") from None
     return identity
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import socket
 from dataclasses import dataclass
 
@@ -56,10 +57,35 @@ class Names:
     @property
     def result_prefix(self) -> str:
         """The beginning of the key of a result; the id follows."""
-        tag = _TAG.search(self.stream)
+        tag = self._tag
         return f"result:{tag[0]}:" if tag else "result:"
+
+    def check_slots(self, results: str) -> None:
+        """Refuse names that a cluster keeps at different nodes.
+
+        Args:
+            results: the stream of results, or the stream.
+
+        Raises:
+            ConfigError: the names have not the same hash tag.
+        """
+        for field, name in (("stream", self.stream), ("dead", self.dead), ("results", results)):
+            tag = _TAG.search(name)
+            if tag is None or self._tag is None or tag[0] != self._tag[0]:
+                like = self._tag[0] if self._tag else f"{{{self.stream}}}"
+                raise ConfigError(
+                    f"{field}: a Redis Cluster keeps a stream's keys together by a hash tag, as in {like!r}",
+                    field=field,
+                )
+
+    @property
+    def _tag(self) -> re.Match[str] | None:
+        return _TAG.search(self.stream)
 
 
 def own_consumer() -> str:
-    """Return a name that no other worker has at this time: of the host, and of the process."""
-    return f"{socket.gethostname()}-{os.getpid()}"
+    """Return a name that no other worker has: of the host, of the process, and of chance.
+
+    In containers on the host's network every process may be number 1 of the same host.
+    """
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"

@@ -4,6 +4,10 @@ Rules:
 - An answer is a result. An error that the same message would meet again is a dead letter.
 - An error that may pass, such as a server that broke off, is neither: the message is left to its
   lease, is delivered again, and becomes a dead letter once it was delivered too often.
+- A message that no server has worked on was delivered in vain, and is handed back uncounted: no
+  connection could be made, nothing was sent, or servers refuse all work for now (429, 503).
+- Where errors that may pass come in a row, the servers are ill: one message is tried at a time, at
+  growing pauses.
 - A refused key, an unknown model and a certificate may be the worker's fault. Before the worker's
   first answer, and where twenty come in a row, the worker stops; else they are the message's fault.
 """
@@ -12,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -23,8 +28,11 @@ from batchclient.errors import (
     BatchClientError,
     CertificateRefused,
     ClientClosed,
+    ConnectFailed,
     DeadlineExceeded,
     NotFound,
+    RateLimited,
+    RemoteError,
 )
 from batchclient.integrations.redis._broker import Outcome
 from batchclient.integrations.redis._messages import Message
@@ -33,8 +41,19 @@ from batchclient.types import Completion
 __all__ = ["Judge", "ResultForm", "TooManyDeliveries", "Verdict", "body_of"]
 
 _MOST_ALIKE = 20
+_ILL_AFTER = 8
+"""Errors that may pass, in a row, which are no longer the messages' own."""
+_FIRST_REST_S = 0.5
+_LONGEST_REST_S = 8.0
+_UNAVAILABLE = 503
 _MAY_BE_THE_WORKERS = (AuthenticationFailed, NotFound, CertificateRefused)
-_OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
+_OF_THE_MACHINE = frozenset(
+    {
+        *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.ETIMEDOUT),
+        *(errno.EMFILE, errno.ENFILE, errno.ENOMEM),
+    }
+)
+"""Errors of a part that are its disk's or its process' fault."""
 
 
 class TooManyDeliveries(Exception):
@@ -46,6 +65,7 @@ class Verdict(Enum):
 
     DEAD = "dead"
     LEFT = "left"
+    BACK = "back"
     STOP = "stop"
 
 
@@ -55,6 +75,11 @@ class Judge:
     def __init__(self) -> None:
         self._has_succeeded = False
         self._alike = 0
+        self._passing = 0
+        """Errors that may pass, in a row."""
+        self._rest_s = 0.0
+        self.rest_until: float = -math.inf
+        """When the next message may be tried, where the servers are ill, on the worker's clock."""
 
     def __repr__(self) -> str:
         return f"<Judge, {self._alike} refused alike>"
@@ -62,7 +87,32 @@ class Judge:
     def succeed(self) -> None:
         """Note an answer: neither the key nor the model is wrong."""
         self._has_succeeded = True
-        self._alike = 0
+        self._alike = self._passing = 0
+        self._rest_s = 0.0
+
+    @property
+    def is_ill(self) -> bool:
+        """Whether the servers have answered nothing for a row of errors that may pass."""
+        return self._passing >= _ILL_AFTER
+
+    def note_error(self, error: BaseException, verdict: Verdict, clock: float) -> None:
+        """Note how an error was judged.
+
+        Args:
+            error: a message's.
+            verdict: of the error.
+            clock: the time on the worker's clock, seconds.
+        """
+        if verdict is Verdict.DEAD and isinstance(error, RemoteError):
+            # The server has answered, and said no.
+            self._passing = 0
+            self._rest_s = 0.0
+        elif verdict in (Verdict.LEFT, Verdict.BACK):
+            self._passing += 1
+            # Errors that come together cause one rest.
+            if self.is_ill and clock >= self.rest_until:
+                self._rest_s = min(_LONGEST_REST_S, max(_FIRST_REST_S, 2 * self._rest_s))
+                self.rest_until = clock + self._rest_s
 
     def verdict(self, error: BaseException, message: Message, now: float) -> Verdict:
         """Judge an error.
@@ -79,14 +129,24 @@ class Judge:
                 return Verdict.DEAD
             self._alike += 1
             return Verdict.DEAD if self._has_succeeded and self._alike < _MOST_ALIKE else Verdict.STOP
-        if isinstance(error, DeadlineExceeded) and message.deadline is not None:
-            # By the worker's clock the deadline passed a little earlier, or later.
-            return Verdict.DEAD if message.deadline <= now + 1.0 else Verdict.LEFT
+        # By the worker's clock the deadline passed a little earlier, or later.
+        is_due = message.deadline is not None and message.deadline <= now + 1.0
+        if isinstance(error, DeadlineExceeded) and is_due:
+            return Verdict.DEAD
         if isinstance(error, BatchClientError):
-            return Verdict.LEFT if error.retryable else Verdict.DEAD
-        if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
+            if not error.retryable:
+                return Verdict.DEAD
+            return Verdict.BACK if self._in_vain(error) else Verdict.LEFT
+        if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
             return Verdict.LEFT
         return Verdict.DEAD
+
+    def _in_vain(self, error: BatchClientError) -> bool:
+        """Whether no server has worked on the message."""
+        if not isinstance(error, RemoteError):
+            return isinstance(error, ConnectFailed) or error.attempt == 0
+        # A single message that is always refused so must end all the same.
+        return self.is_ill and (isinstance(error, RateLimited) or error.status == _UNAVAILABLE)
 
 
 def body_of(answer: Any) -> dict[str, Any]:

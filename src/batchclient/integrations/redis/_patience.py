@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from batchclient._shell.log import log
-from batchclient.integrations.redis._library import is_gone, lacks_group
+from batchclient.integrations.redis._library import is_gone, is_read_only, lacks_group, reason_of
 
 if TYPE_CHECKING:
     from batchclient.integrations.redis._broker import Broker
@@ -21,9 +21,14 @@ _LONGEST_S = 2.0
 
 
 class Patience:
-    """Bears a Redis that is away, for several tasks at once."""
+    """Bears a Redis that is away, for several tasks at once.
 
-    def __init__(self) -> None:
+    Args:
+        reconnect: closes connections, so that the next command finds the master of now.
+    """
+
+    def __init__(self, reconnect: Callable[[], Awaitable[None]]) -> None:
+        self._reconnect = reconnect
         self._is_away = False
         self._pause_s = _FIRST_S
 
@@ -95,8 +100,10 @@ class Patience:
             return False
         if not self._is_away:
             self._is_away = True
-            name = type(error).__name__
-            log("redis_away", "Redis is away (%s): work under way goes on, and nothing is read", name, reason=name)
+            why = reason_of(error)
+            log("redis_away", "Redis is away (%s): work under way goes on, and nothing is read", why, reason=why)
+        if is_read_only(error):
+            await self._reconnect()
         return True
 
     def _note_success(self) -> None:

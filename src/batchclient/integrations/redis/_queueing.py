@@ -6,6 +6,9 @@ Rules:
   trimmed entry would be a lost message.
 - A connection that breaks may leave messages in the stream that nobody was told of. A caller that
   enqueues again then has them twice; equal ids have one result.
+- Where there is no stream, the stream is made with its consumer group: an autoscaler that goes by
+  the group's lag then sees the messages before the first worker.
+- An error of Redis shows no message.
 """
 
 from __future__ import annotations
@@ -16,8 +19,14 @@ from typing import Any
 
 from batchclient.errors import ConfigError
 from batchclient.integrations.redis import _scripts as scripts
-from batchclient.integrations.redis._library import Connection, as_text, check_connection
-from batchclient.integrations.redis._messages import BadMessage, write_message
+from batchclient.integrations.redis._library import (
+    Connection,
+    NoPermissionError,
+    ResponseError,
+    as_text,
+    check_connection,
+)
+from batchclient.integrations.redis._messages import BadMessage, identity_in, write_message
 from batchclient.integrations.redis._names import STREAM, Names
 
 __all__ = ["enqueue", "enqueue_groups", "move_list"]
@@ -33,6 +42,7 @@ async def enqueue(
     messages: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]],
     *,
     stream: str = STREAM,
+    group: str = "batchclient",
     max_queued: int = 100_000,
 ) -> list[str]:
     """Put messages into a stream, and return their ids.
@@ -46,6 +56,7 @@ async def enqueue(
             ``classify``), ``deadline`` (Unix seconds), ``priority``, ``tenant``, ``traceparent``;
             or lines of an OpenAI Batch file. Read lazily.
         stream: the stream.
+        group: the consumer group of the workers, made where the stream is made.
         max_queued: messages in the stream, those in work included, at which the call waits.
 
     Returns:
@@ -55,7 +66,8 @@ async def enqueue(
         ConfigError: a message or an argument is wrong. The messages before it are in the stream.
         redis.exceptions.RedisError: Redis refuses, or is away.
     """
-    return [one async for ids in enqueue_groups(redis, messages, stream=stream, max_queued=max_queued) for one in ids]
+    groups = enqueue_groups(redis, messages, stream=stream, group=group, max_queued=max_queued)
+    return [one async for ids in groups for one in ids]
 
 
 async def enqueue_groups(
@@ -63,62 +75,64 @@ async def enqueue_groups(
     messages: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]],
     *,
     stream: str = STREAM,
+    group: str = "batchclient",
     max_queued: int = 100_000,
 ) -> AsyncIterator[list[str]]:
     """Do as ``enqueue``; yield the ids of each group of messages that the stream has taken."""
     check_connection(redis)
-    Names.of(stream)
+    Names.of(stream, group)
     if type(max_queued) is not int or max_queued < 1:
         raise ConfigError(f"max_queued is a whole number of at least 1, not {max_queued!r:.40}", field="max_queued")
-    await _check_stream(redis, stream)
-    group: list[dict[str, bytes]] = []
+    await _make_stream(redis, stream, group)
+    some: list[dict[str, bytes]] = []
     size = number = 0
     async for message in _each(messages):
         number += 1
         try:
             fields = write_message(message)
         except BadMessage as error:
-            if group:
-                yield await _add(redis, stream, group, max_queued)
+            if some:
+                yield await _add(redis, stream, some, max_queued)
             raise ConfigError(f"message {number}: {error}", field="messages") from None
-        group.append(fields)
+        some.append(fields)
         size += len(fields["body"])
-        if len(group) == min(_TOGETHER, max_queued) or size >= _TOGETHER_BYTES:
-            yield await _add(redis, stream, group, max_queued)
-            group, size = [], 0
-    if group:
-        yield await _add(redis, stream, group, max_queued)
+        if len(some) == min(_TOGETHER, max_queued) or size >= _TOGETHER_BYTES:
+            yield await _add(redis, stream, some, max_queued)
+            some, size = [], 0
+    if some:
+        yield await _add(redis, stream, some, max_queued)
 
 
-async def move_list(redis: Connection, source: str, *, stream: str = STREAM) -> int:
+async def move_list(redis: Connection, source: str, *, stream: str = STREAM, group: str = "batchclient") -> int:
     """Move the items of a list, such as an old worker's queue, into a stream; return how many.
 
-    Each item is a message's body. The list may have the stream's name: it is then renamed to
-    ``STREAM:list`` first.
+    Each item is a message's body. The list may have the stream's name: its items then wait in
+    ``STREAM:list`` first. A move that broke off goes on when it is called again.
 
     Args:
         redis: as for ``enqueue``.
         source: the list's key.
         stream: the stream.
+        group: as for ``enqueue``.
 
     Raises:
         ConfigError: a key holds something else.
         redis.exceptions.RedisError: Redis refuses, or is away. No item is lost or doubled.
     """
     check_connection(redis)
+    Names.of(stream, group)
     if source == stream:
         source = f"{stream}:list"
-        kind = as_text(await redis.type(stream))
-        if kind == "list" and not await redis.renamenx(stream, source):
-            raise ConfigError(
-                f"{source!r} is there from a move that has not ended: move that list first", field="source"
-            )
-    kind = as_text(await redis.type(source))
-    if kind == "none":
+        if await _kind_of(redis, stream) == "list":
+            await _check_list(redis, source)
+            if not await redis.renamenx(stream, source):
+                # A move broke off, and producers have made a list again.
+                aside = redis.register_script(scripts.SET_ASIDE)
+                while await aside(keys=[stream, source], args=[str(_TOGETHER)]):
+                    pass
+    if not await _check_list(redis, source):
         return 0
-    if kind != "list":
-        raise ConfigError(f"source: the key {source!r} is a {kind}, not a list", field="source")
-    await _check_stream(redis, stream)
+    await _make_stream(redis, stream, group)
     move = redis.register_script(scripts.MOVE_LIST)
     total = 0
     while moved := int(await move(keys=[source, stream], args=[str(_TOGETHER)])):
@@ -126,26 +140,56 @@ async def move_list(redis: Connection, source: str, *, stream: str = STREAM) -> 
     return total
 
 
-async def _check_stream(redis: Connection, stream: str) -> None:
-    kind = as_text(await redis.type(stream))
-    if kind not in ("stream", "none"):
+async def _kind_of(redis: Connection, key: str) -> str:
+    return as_text(await redis.type(key))
+
+
+async def _check_list(redis: Connection, source: str) -> bool:
+    """Return whether the list is there; refuse a key of another type."""
+    kind = await _kind_of(redis, source)
+    if kind not in ("list", "none"):
+        raise ConfigError(f"source: the key {source!r} is a {kind}, not a list", field="source")
+    return kind == "list"
+
+
+async def _make_stream(redis: Connection, stream: str, group: str) -> None:
+    """Make the stream and its group, where there is none; refuse a key of another type."""
+    kind = await _kind_of(redis, stream)
+    if kind == "none":
+        try:
+            await redis.xgroup_create(stream, group, id="0", mkstream=True)
+        except NoPermissionError:  # a producer may have the right to add alone
+            return
+        except ResponseError as error:  # another producer was quicker
+            if not str(error).startswith("BUSYGROUP"):
+                raise
+    elif kind != "stream":
         hint = "; --from-list, or move_list, moves it" if kind == "list" else ""
         raise ConfigError(f"stream: the key {stream!r} is a {kind}, not a stream{hint}", field="stream")
 
 
-async def _add(redis: Connection, stream: str, group: list[dict[str, bytes]], max_queued: int) -> list[str]:
+async def _add(redis: Connection, stream: str, some: list[dict[str, bytes]], max_queued: int) -> list[str]:
     wait_s = _FIRST_WAIT_S
-    while await redis.xlen(stream) + len(group) > max_queued:
+    while await redis.xlen(stream) + len(some) > max_queued:
         await asyncio.sleep(wait_s)
         wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
     async with redis.pipeline(transaction=False) as pipe:
-        for fields in group:
+        for fields in some:
             pipe.xadd(stream, fields)  # type: ignore[arg-type]
-        entries = await pipe.execute()
+        # redis-py would raise an error with the beginning of the message.
+        entries = await pipe.execute(raise_on_error=False)
+    for entry in entries:
+        if isinstance(entry, Exception):
+            raise entry
     return [
-        fields["id"].decode() if "id" in fields else as_text(entry)
-        for fields, entry in zip(group, entries, strict=True)
+        fields["id"].decode() if "id" in fields else _identity(fields["body"], as_text(entry))
+        for fields, entry in zip(some, entries, strict=True)
     ]
+
+
+def _identity(body: bytes, entry: str) -> str:
+    """Return the id of a message without one: of a line of an OpenAI Batch file, else the entry."""
+    return identity_in({b"body": body}, entry) if b'"custom_id"' in body else entry
 
 
 async def _each(messages: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:

@@ -3,8 +3,8 @@
 Rules:
 - Messages are read while there is room, several at once: reading one by one costs eight times as
   much. So a few free places wait a moment for more.
-- The first readings are small. A worker that has seen a part reads one message at a time: a part is
-  minutes of work, and others may have time for it.
+- The first readings are small, and those of large messages stay so. A worker that has seen a part
+  reads one message at a time: a part is minutes of work, and others may have time for it.
 - Messages whose lease has run out are claimed every half lease, also while the queue is never
   empty. Messages that were handed back are looked for every second.
 """
@@ -25,6 +25,8 @@ _BLOCK_MS = 500
 """How long a reading waits for a message: as long as a stop may wait for a reading."""
 _READ_TOGETHER = 256
 _GROWTH = 4
+_READ_BYTES = 16 * 1024 * 1024
+"""Bytes of bodies in a reading, if its messages are as large as those of the reading before."""
 _REST_S = 0.02
 """How long a few free places wait for more."""
 _LOOK_S = 0.25
@@ -101,8 +103,11 @@ class Reader:
         else:
             deliveries = await self._broker.read(count, _BLOCK_MS)
         gone = [each.entry for each in deliveries if each.fields is None]
+        read = [each.fields for each in deliveries if each.fields is not None]
         are_parts = [self._take(each) for each in deliveries if each.fields is not None]
         if are_parts:
-            self._count = 1 if any(are_parts) else min(self._count * _GROWTH, _READ_TOGETHER)
+            size = sum(len(fields.get(b"body") or b"") for fields in read)
+            most = min(_READ_TOGETHER, _READ_BYTES * len(read) // max(1, size))
+            self._count = 1 if any(are_parts) else max(1, min(self._count * _GROWTH, most))
         if gone:
             await self._broker.forget(gone)

@@ -12,7 +12,7 @@ from typing import Any
 from batchclient.errors import ConfigError, DeadlineExceeded
 from batchclient.integrations.redis._dead import letter_of
 from batchclient.integrations.redis._library import Connection, as_text, check_connection, entries_in
-from batchclient.integrations.redis._names import STREAM
+from batchclient.integrations.redis._names import STREAM, Names
 from batchclient.integrations.redis._settings import make_names
 
 __all__ = ["Result", "results"]
@@ -86,10 +86,8 @@ async def results(
     until = None if timeout_s is None else time.monotonic() + timeout_s
     wait_s = _FIRST_WAIT_S
     while waiting is None or waiting:
-        found = [result async for result in _from_streams(redis, streams, names.dead)]
-        if form == "key" and waiting:
-            found += [result async for result in _from_keys(redis, names.result_prefix, list(waiting))]
-        for result in found:
+        began = time.monotonic()
+        async for result in _found(redis, streams, names, waiting if form == "key" else None):
             if waiting is None or result.id in waiting:
                 if waiting is not None:
                     del waiting[result.id]
@@ -100,8 +98,20 @@ async def results(
         if until is not None and time.monotonic() >= until:
             left = "" if waiting is None else f"; {len(waiting)} are missing"
             raise DeadlineExceeded(f"timeout_s passed while results were waited for{left}")
-        await asyncio.sleep(wait_s)
+        # A look at many keys takes long: Redis has time for others in between.
+        await asyncio.sleep(max(wait_s, min(_LONGEST_WAIT_S, time.monotonic() - began)))
         wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+
+async def _found(
+    redis: Connection, streams: dict[str, str], names: Names, keys: Mapping[str, None] | None
+) -> AsyncIterator[Result]:
+    """Yield what has come since the last look, page by page."""
+    async for result in _from_streams(redis, streams, names.dead):
+        yield result
+    if keys:
+        async for result in _from_keys(redis, names.result_prefix, list(keys)):
+            yield result
 
 
 async def _from_keys(redis: Connection, prefix: str, ids: list[str]) -> AsyncIterator[Result]:
@@ -113,7 +123,7 @@ async def _from_keys(redis: Connection, prefix: str, ids: list[str]) -> AsyncIte
             values = await pipe.execute()
         for one, value in zip(some, values, strict=True):
             if value is not None:
-                yield _result_of(one, json.loads(value))
+                yield _result_of(one, value)
 
 
 async def _from_streams(redis: Connection, streams: dict[str, str], dead: str) -> AsyncIterator[Result]:
@@ -135,18 +145,28 @@ async def _from_streams(redis: Connection, streams: dict[str, str], dead: str) -
                     )
                 else:
                     texts = {as_text(key): as_text(value) for key, value in told.items()}
-                    yield _result_of(texts.get("id", ""), texts | {"body": json.loads(texts.get("body", "{}"))})
+                    yield _result_of(texts.get("id", entry), texts)
 
 
-def _result_of(identity: str, fields: Mapping[str, Any]) -> Result:
-    return Result(
-        identity,
-        fields["message"],
-        fields["status"],
-        fields["body"],
-        None,
-        int(fields["attempts"]),
-        int(fields["deliveries"]),
-        fields["worker"],
-        float(fields["seconds"]),
-    )
+def _result_of(identity: str, stored: bytes | dict[str, Any]) -> Result:
+    """Read a stored result.
+
+    Raises:
+        ConfigError: something else is stored there.
+    """
+    try:
+        fields = json.loads(stored) if isinstance(stored, bytes) else stored | {"body": json.loads(stored["body"])}
+        return Result(
+            identity,
+            fields["message"],
+            fields["status"],
+            fields["body"],
+            None,
+            int(fields["attempts"]),
+            int(fields["deliveries"]),
+            fields["worker"],
+            float(fields["seconds"]),
+        )
+    except (KeyError, TypeError, ValueError, RecursionError):
+        message = f"results: the result of {identity!r:.80} was stored by something else than a worker"
+        raise ConfigError(message, field="results") from None

@@ -8,13 +8,15 @@ Rules:
 
 from __future__ import annotations
 
-__all__ = ["FINISH", "HAND_BACK", "LEAVE", "MOVE_LIST", "RENEW", "RETRY_DEAD"]
+__all__ = ["FINISH", "FORGET_DELETED", "HAND_BACK", "LEAVE", "MOVE_LIST", "RENEW", "RETRY_DEAD", "SET_ASIDE"]
 
 # Conditions with a name of their own: each is a promise that a test breaks.
 _IS_FIRST = "own == 1"
 _IS_NO_STREAM = "kind ~= 'stream' and kind ~= 'none'"
 _IS_OWN = "#redis.call('XPENDING', KEYS[1], ARGV[1], entry, entry, 1, ARGV[2]) == 1"
-_AS_BEFORE = "each[4] - 1"
+_AS_BEFORE = "math.max(0, each[4] - 1)"
+_MOST_TEXTS = "4000"
+"""Names and values that a dead letter keeps of its message: Lua hands on 8,000 values at most."""
 _EFFECTS = "if redis.replicate_commands then redis.replicate_commands() end\n"
 
 FINISH = (
@@ -56,6 +58,9 @@ while at <= #ARGV do
       redis.call('XADD', KEYS[to], '*', unpack(ARGV, first, last))
     elseif form == 'dead' then
       local fields = letter and letter[2] or {}
+      for place = #fields, """
+    + _MOST_TEXTS
+    + """ + 1, -1 do fields[place] = nil end
       for place = first, last do fields[#fields + 1] = ARGV[place] end
       redis.call('XADD', KEYS[2], '*', unpack(fields))
     end
@@ -133,6 +138,19 @@ return 1
 )
 """Deletes a consumer without messages. (DELCONSUMER alone would drop the messages, too.)"""
 
+FORGET_DELETED = (
+    _EFFECTS
+    + """
+-- KEYS: stream   ARGV: group, consumer, most
+for _, each in ipairs(redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', ARGV[3], ARGV[2])) do
+  if #redis.call('XRANGE', KEYS[1], each[1], each[1]) == 0 then
+    redis.call('XACK', KEYS[1], ARGV[1], each[1])
+  end
+end
+"""
+)
+"""Acknowledges a consumer's messages that are not in the stream any more."""
+
 RETRY_DEAD = (
     _EFFECTS
     + """
@@ -174,3 +192,15 @@ return #items
 """
 )
 """Moves items of a list into a stream."""
+
+SET_ASIDE = (
+    _EFFECTS
+    + """
+-- KEYS: list, another list   ARGV: most
+local items = redis.call('LRANGE', KEYS[1], 0, ARGV[1] - 1)
+for _, item in ipairs(items) do redis.call('RPUSH', KEYS[2], item) end
+if #items > 0 then redis.call('LTRIM', KEYS[1], #items, -1) end
+return #items
+"""
+)
+"""Moves items of a list to the end of another list."""

@@ -102,6 +102,12 @@ def make_settings(
     if consumer is not None and (not isinstance(consumer, str) or not consumer):
         raise ConfigError("consumer is a name", field="consumer")
     form, results_stream = _results_from(results, names)
+    for field, name in (("stream", names.stream), ("dead", names.dead)):
+        if form == "key" and name.startswith(names.result_prefix):
+            raise ConfigError(
+                f"{field}: {name!r} may be the key of a result, since it begins with {names.result_prefix!r}",
+                field=field,
+            )
     return WorkerSettings(
         names,
         own_consumer() if consumer is None else consumer,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import Context as Variables
 from typing import Any, Protocol
 
 from batchclient._core.requests import Request, RequestState
@@ -36,12 +37,17 @@ class Work:
         since: when it was delivered, by the event loop's clock.
     """
 
-    __slots__ = ("_ended", "_owner", "deliveries", "entry", "finish", "message", "request", "since", "size", "task")
+    __slots__ = (
+        "_caller", "_ended", "_owner", "deliveries", "entry", "finish", "message", "request", "since", "size", "task",
+    )  # fmt: skip
     message: Message
+    index = 0
+    """For spans: each message has one, as the sampler says. (Of a map's rows a share has.)"""
 
     def __init__(self, owner: _Owner, entry: str, deliveries: int, size: int, since: float) -> None:
         self._owner = owner
         self._ended = False
+        self._caller: Variables | None = None
         self.entry: str = entry
         self.deliveries: int = deliveries
         self.size: int = size
@@ -59,6 +65,20 @@ class Work:
     def is_under_way(self) -> bool:
         """Whether a server may be working on the message."""
         return self.request is None or self.request.state not in _NOT_SENT
+
+    @property
+    def id(self) -> str:
+        """The message's id, for its span."""
+        return self.message.id
+
+    @property
+    def caller(self) -> Variables:
+        """The variables that hold the parent of the message's span."""
+        if self._caller is None:
+            from batchclient._telemetry.parents import variables_of  # with OpenTelemetry, an extra
+
+            self._caller = variables_of(self.message.traceparent)
+        return self._caller
 
     def done(self) -> bool:
         """Whether the work has ended: by an outcome, or without."""

@@ -9,7 +9,8 @@ Rules:
   worker's: its call is cancelled once that is seen.
 - The calls have no task each: a held message is the waiter of its own request.
 - While every server is out of use nothing is read, except one message where none is held: the call
-  that finds out whether a server is back.
+  that finds out whether a server is back. Errors that may pass, in a row, have the same effect.
+- Whatever a message does to this code, the message is a dead letter, and the worker goes on.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from batchclient._metrics.worker import WorkerNumbers, attach_worker
 from batchclient._shell.log import log
 from batchclient._shell.runner import Runner
 from batchclient.client import BatchClient
-from batchclient.errors import ConfigError, DeadlineExceeded
+from batchclient.errors import ClientClosed, ConfigError, DeadlineExceeded, NotFound
 from batchclient.integrations.redis._broker import Broker, Delivery, Outcome
+from batchclient.integrations.redis._draining import Drain
 from batchclient.integrations.redis._finishing import Finisher
 from batchclient.integrations.redis._keeping import Keeper
 from batchclient.integrations.redis._library import Connection, check_connection
@@ -47,8 +49,6 @@ _HELD_BYTES = 64 * 1024 * 1024
 """Bytes of bodies beyond which no further message is read."""
 _PARTS_TOGETHER = 2
 """While the last rows of a part are under way, the next part fills the servers."""
-_LAST_TRIES_S = 5.0
-"""How long a stopping worker waits for a Redis that is away, seconds."""
 _OUT_OF_USE = ("ejected", "probing")
 
 
@@ -109,7 +109,7 @@ class Worker:
         self._broker = Broker(redis, settings)
         self._form = ResultForm(settings.form, settings.names.result_prefix, settings.consumer)
         self._judge = Judge()
-        self._patience = Patience()
+        self._patience = Patience(self._broker.reconnect)
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
         self._finisher = Finisher(self._broker, self._patience, self._on_finished)
@@ -123,6 +123,9 @@ class Worker:
         self._is_cut_off = False
         self._runner: Runner
         self._counts = dict.fromkeys(("results", "dead", "left", "released", "lost"), 0)
+        self._drain = Drain(
+            self._broker, self._patience, self._finisher, self._held, self._changed, self._give_up, self._on_released
+        )
 
     def __repr__(self) -> str:
         return f"<Worker of {self._settings.names.stream!r}: {len(self._held)} held>"
@@ -143,9 +146,10 @@ class Worker:
         )
 
     def stop(self) -> None:
-        """Read no further message; ``run`` then returns, within ``grace_s`` and a second.
+        """Read no further message; ``run`` then returns, within ``grace_s`` and some seconds.
 
         Calls under way may end. What is left is handed back, for another worker to take at once.
+        The seconds are for a Redis that does not answer: seven at most.
         """
         self._stopping.set()
         self._changed.set()
@@ -166,24 +170,34 @@ class Worker:
         # Nothing but tasks of our own is awaited here: redis-py drops a cancellation that comes
         # while it connects.
         tasks = [asyncio.create_task(self._begin())]
+        stopping = asyncio.create_task(self._stopping.wait())
         grace_s = 0.0
         try:
-            await asyncio.wait(tasks)
-            if tasks[0].exception() is None and not self._stopping.is_set():
+            await asyncio.wait((stopping, *tasks), return_when=asyncio.FIRST_COMPLETED)
+            if tasks[0].done() and tasks[0].exception() is None and not self._stopping.is_set():
                 tasks += map(asyncio.create_task, (self._take_in(), self._finisher.run(), self._keeper.run()))
-                stopping = asyncio.create_task(self._stopping.wait())
                 await asyncio.wait((stopping, *tasks[1:]), return_when=asyncio.FIRST_COMPLETED)
-                await end([stopping])
                 if self._error is None and not any(task.done() for task in tasks[2:]):
                     grace_s = self._settings.grace_s
         finally:
             self.stop()
-            await to_its_end(self._drain(tasks, grace_s))
+            await to_its_end(self._end(tasks, stopping, grace_s))
         for task in tasks:
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
         if self._error is not None:
             raise self._error
+
+    async def _end(self, tasks: list[asyncio.Task[None]], stopping: asyncio.Task[bool], grace_s: float) -> None:
+        """End the tasks of ``run``, and leave the group."""
+        await end([stopping, tasks[0]])
+        if tasks[1:]:
+            _, reading, finishing, keeping = tasks
+            try:
+                await self._drain.run(reading, finishing, grace_s)
+            finally:
+                await end([finishing, keeping])
+            await self._drain.leave()
 
     async def _begin(self) -> None:
         """Check Redis and the keys, and make the group."""
@@ -209,8 +223,8 @@ class Worker:
         if now >= self._looked_at + LOOK_S:
             self._looked_at = now
             self._is_cut_off = all(each.state in _OUT_OF_USE for each in self._client.statistics().endpoints)
-        if self._is_cut_off:
-            return (0 if self._held else 1), 1
+        if self._is_cut_off or self._judge.is_ill:
+            return (0 if self._held or now < self._judge.rest_until else 1), 1
         return ahead - len(self._held), ahead
 
     def _take(self, delivery: Delivery) -> bool:
@@ -225,20 +239,26 @@ class Worker:
         work = Work(self, delivery.entry, delivery.count, size, asyncio.get_running_loop().time())
         self._held[delivery.entry] = work
         self._held_bytes += size
+        is_part = False
         try:
             if delivery.count > self._settings.max_deliveries:
                 raise TooManyDeliveries(f"delivered {delivery.count} times without an outcome")
-            work.message = read_message(delivery.entry, fields)
+            work.message = message = read_message(delivery.entry, fields)
+            is_part = message.kind is None
             self._open(work)
-        except (BadMessage, ConfigError, TooManyDeliveries, DeadlineExceeded) as error:
+        except ClientClosed as error:
+            self._drop(work)
+            self._fail(error)
+        except Exception as error:  # else the next worker would end by the same message
             self._end_dead(work, error)
-        return work.task is not None
+        return is_part
 
     def _open(self, work: Work) -> None:
         """Submit the call of a message.
 
         Raises:
             BadMessage, ConfigError: the message cannot be used.
+            ClientClosed: the client was closed under the worker.
             DeadlineExceeded: its deadline has passed.
         """
         message, timeout_s = work.message, None
@@ -250,6 +270,10 @@ class Worker:
         if message.kind is None:
             if self._part is None:
                 raise BadMessage(f"call={PART!r}: this worker takes no parts")
+            if self._parts >= _PARTS_TOGETHER:
+                # It came with others in one reading, before this worker knew of parts.
+                self._end_back(work)
+                return
             self._parts += 1
             work.task = asyncio.create_task(self._do_part(work, self._part))
             return
@@ -275,18 +299,39 @@ class Worker:
         finally:
             self._parts -= 1
             self._changed.set()
+            if not work.done():
+                # The part's own code has cancelled itself.
+                self._counts["left"] += 1
+                self._drop(work)
 
     # Outcomes --------------------------------------------------------------------------------------------------------
 
     def _on_answer(self, work: Work, answer: Any) -> None:
         """Take in the answer of a held message."""
-        self._succeed(work, body_of(answer if work.finish is None else work.finish(answer)), answer.attempts)
+        try:
+            body = body_of(answer if work.finish is None else work.finish(answer))
+        except Exception as error:  # an answer that this code cannot use
+            self._end_dead(work, error)
+        else:
+            self._succeed(work, body, answer.attempts)
 
     def _on_error(self, work: Work, error: BaseException) -> None:
         """Take in the error of a held message."""
-        match self._judge.verdict(error, work.message, self._broker.now()):
+        verdict = self._judge.verdict(error, work.message, self._broker.now())
+        is_unknown = isinstance(error, NotFound) and work.message.model is None
+        if verdict is Verdict.DEAD and is_unknown and self._client._calls.asks_model:
+            # The servers have another model by now: they are asked before the next message.
+            verdict = Verdict.BACK
+        was_ill = self._judge.is_ill
+        self._judge.note_error(error, verdict, asyncio.get_running_loop().time())
+        if self._judge.is_ill and not was_ill:
+            name = type(error).__name__
+            log("servers_ill", "call after call fails (%s): one message at a time is tried", name, reason=name)
+        match verdict:
             case Verdict.DEAD:
                 self._end_dead(work, error)
+            case Verdict.BACK:
+                self._end_back(work)
             case Verdict.LEFT:
                 self._counts["left"] += 1
                 self._drop(work)
@@ -306,15 +351,25 @@ class Worker:
         at = self._broker.now()
         self._finisher.put(self._form.dead(work.entry, error, deliveries=work.deliveries, at=at))
 
+    def _end_back(self, work: Work) -> None:
+        """Hand a message back, as if it had not been delivered."""
+        work.end()
+        self._finisher.put(Outcome(work.entry, "back"))
+
     def _on_finished(self, outcome: Outcome, *, is_first: bool) -> None:
         """Take in that an outcome is stored, or that the message had ended before."""
-        if is_first:
+        if outcome.form == "back":
+            self._counts["released"] += 1
+        elif is_first:
             self._counts["dead" if outcome.form == "dead" else "results"] += 1
         else:
             self._counts["lost"] += 1
         work = self._held.get(outcome.entry)
         if work is not None:
             self._drop(work)
+
+    def _on_released(self, count: int) -> None:
+        self._counts["released"] += count
 
     def _drop(self, work: Work) -> None:
         """Hold a message no longer; its lease is not renewed any more."""
@@ -344,53 +399,3 @@ class Worker:
         if work is not None and not work.done():
             self._counts["lost"] += 1
             self._give_up(work)
-
-    # The end ---------------------------------------------------------------------------------------------------------
-
-    async def _drain(self, tasks: list[asyncio.Task[None]], grace_s: float) -> None:
-        await end(tasks[:1])
-        if not tasks[1:]:
-            return
-        _, reading, finishing, keeping = tasks
-        loop = asyncio.get_running_loop()
-        until = loop.time() + grace_s
-        await asyncio.wait((reading,))
-        waiting = [work for work in self._held.values() if not work.done() and not work.is_under_way]
-        for work in waiting:
-            self._give_up(work)
-        entries = [work.entry for work in waiting]
-        if entries and grace_s:
-            await self._patience.try_once(partial(self._hand_back, entries), self._broker)
-        while any(not work.done() for work in self._held.values()) and loop.time() < until and not finishing.done():
-            self._changed.clear()
-            try:
-                async with asyncio.timeout_at(min(until, loop.time() + LOOK_S)):
-                    await self._changed.wait()
-            except TimeoutError:
-                continue
-        left = [work for work in self._held.values() if not work.done()]
-        for work in left:
-            self._give_up(work)
-        # A part that is cancelled still removes its file.
-        parts = [work.task for work in left if work.task is not None]
-        if parts:
-            await asyncio.wait(parts)
-        last = loop.time() + _LAST_TRIES_S
-        stored = asyncio.create_task(self._finisher.empty())
-        await asyncio.wait((finishing, stored), timeout=_LAST_TRIES_S, return_when=asyncio.FIRST_COMPLETED)
-        await end([finishing, keeping, stored])
-        while loop.time() < last:
-            if await self._patience.try_once(self._leave, self._broker):
-                return
-            await asyncio.sleep(LOOK_S)
-        log(
-            "messages_left",
-            "Redis is away: the messages that this worker holds come back once their leases have run out",
-        )
-
-    async def _hand_back(self, entries: list[str]) -> None:
-        self._counts["released"] += await self._broker.hand_back(entries)
-
-    async def _leave(self) -> None:
-        self._counts["released"] += await self._broker.hand_back()
-        await self._broker.leave()
