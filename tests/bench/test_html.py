@@ -13,12 +13,13 @@ from rich.console import Console
 from tests.bench.conftest import SHORT, URL
 
 from batchclient.bench import Interval, Setting, Slo, Times
-from batchclient.bench.cell import BUSY, LATE, OTHERS
+from batchclient.bench.cell import BUSY, CACHED, FAILED, LATE, OTHERS
 from batchclient.bench.html import html_of
 from batchclient.bench.html.curves import knee_of
 from batchclient.bench.html.svg import Bound, Line, Point, amount_axis, chart, doubling_axis, number
 from batchclient.bench.html.words import DEFINITIONS, MARKS, STRATEGY_WORDS
 from batchclient.bench.report import read_report, report_of, write_report
+from batchclient.bench.search import Outcome, so_far
 from batchclient.bench.session import begin
 from batchclient.bench.summary import summaries_of
 from batchclient.bench.sweep import cells, settings_of
@@ -226,7 +227,15 @@ def test_a_setting_that_measured_the_client_is_hollow_and_is_not_the_best(report
     assert hollow in told.text
     assert f"Not the server but the client was measured by: {best}." in "".join(told.words)
     assert not any(row[0].startswith(f"{best} best") for row in told.rows if row)
-    assert "measured the client, not the server" in "".join(told.words)
+    assert "measured the client, or calls failed" in "".join(told.words)
+
+
+def test_a_setting_in_which_calls_failed_is_hollow_and_is_not_the_best(report, page):
+    best = next(row[0] for row in page.rows if row and " best" in row[0]).split(" best")[0]
+    told = Page(html_of(marked(report, lambda cell: {"marks": (FAILED,)} if str(cell.setting) == best else {})))
+    assert 'fill="#fff"' in told.text
+    assert f"Calls failed, or were not answered in time, in: {best}." in "".join(told.words)
+    assert not any(row[0].startswith(f"{best} best") for row in told.rows if row)
 
 
 def test_no_setting_is_the_best_where_all_measured_the_client(report):
@@ -248,6 +257,10 @@ def test_marks_are_told_in_words(report):
     assert "the server had other work, in 2 of 2 repetitions" in told
     assert MARKS[OTHERS] in told
     assert MARKS[BUSY] not in told
+
+
+def test_every_mark_has_a_meaning(report):
+    assert set(MARKS) == {BUSY, CACHED, FAILED, LATE, OTHERS}
 
 
 def test_what_failed_and_what_did_not_come_back_is_told(report):
@@ -280,6 +293,40 @@ def test_a_search_without_a_decision_says_so(report):
     words = "".join(Page(html_of(replace(report, recommendation=told))).words)
     assert "Why: 64 breaks the objective. Not decided" in words
     assert "Not decided" not in "".join(Page(html_of(replace(report, recommendation={**told, "decided": True}))).words)
+
+
+@pytest.mark.parametrize("slos", [(), (Slo("p95<120ms"),)])
+def test_the_value_that_a_search_found_is_the_one_recommended_and_the_knee(report, slos):
+    """Also where a higher value has more goodput, or another one is the knee of the medians."""
+
+    def searched(cell):
+        more = {1: 10.0, 2: 20.0, 3: 30.0, 4: 30.1}[1 + report.cells.index(cell) % 4]
+        setting = Setting("fixed", concurrency=2 ** (report.cells.index(cell) % 4))
+        return {"setting": setting, "calls_per_s": more, "goodput": more, "slo_hits": (), "slo_shares": ()}
+
+    told = {"why": "4 gains nothing", "decided": True, "limit": 2, "rate": None}
+    cells = marked(report, searched).cells
+    if slos:
+        cells = tuple(replace(cell, slo_hits=(cell.scheduled,), slo_shares=(1.0,)) for cell in cells)
+    page = Page(html_of(replace(report, cells=cells, recommendation=told, slos=slos)))
+    assert page.row("fixed, 2 in flight")[0].split("flight ")[1] == ("recommended" if slos else "recommended, knee")
+    assert ("fixed (knee: 4)" if slos else "fixed (knee: 2)") in page.words
+    assert not any(" best" in row[0] for row in page.rows if row)
+
+
+@pytest.mark.parametrize(
+    ("own", "reuse", "said"),
+    [
+        (None, None, "none: prompts differ from the first token"),
+        (None, 0.8, "80% of each"),
+        (9, None, "none: each has a number in front"),
+        (9, 0.8, "that of the prompts themselves"),
+    ],
+)
+def test_the_shared_beginning_of_prompts_is_told(report, own, reuse, said):
+    workload = {**report.about["workload"], "own_prompts": own, "prefix_reuse": reuse}
+    page = Page(html_of(replace(report, about={**report.about, "workload": workload})))
+    assert page.row("Shared beginning of prompts")[1] == said
 
 
 def test_an_objective_whose_percentile_is_not_measured_is_drawn_with_the_nearest_one(report, page):
@@ -327,17 +374,23 @@ def test_all_words_of_the_page_have_a_meaning():
     ("points", "knee"),
     [
         ([(1, 10), (2, 20), (4, 40)], None),
-        ([(1, 10), (2, 20), (4, 20.9)], 2),
-        ([(1, 10), (2, 20), (4, 21.1)], None),
-        # A fall, and a growth after it: the knee is where all that follows gains too little.
+        ([(1, 10), (2, 20), (4, 20.5)], 2),
+        ([(1, 10), (2, 20), (4, 20.9)], None),
+        # A fall, and a growth after it: the highest throughput counts.
         ([(1, 10), (2, 20), (4, 19), (8, 30)], None),
-        ([(8, 100), (128, 118)], 8),
-        ([(8, 100), (128, 125)], None),
+        ([(1, 10), (2, 20), (4, 19)], 2),
+        ([(8, 100), (128, 118)], None),
         ([(8, 100)], None),
     ],
 )
-def test_the_knee_is_the_load_above_which_twice_the_load_gains_too_little(points, knee):
+def test_the_knee_is_the_smallest_load_near_the_highest_throughput_as_a_search_has_it(points, knee):
     assert knee_of(points) == knee
+    found = so_far({load: Outcome(1, 1, None, (per_s,)) for load, per_s in points}).value
+    assert found == (points[-1][0] if knee is None else knee)
+
+
+def test_nothing_answered_has_no_knee():
+    assert knee_of([(1, 0.0), (2, 0.0)]) is None
 
 
 def test_the_knee_is_ringed_where_it_lies(report):

@@ -43,8 +43,8 @@ def lines_of_search(result: SearchResult, slos: Sequence[Slo], over: str) -> lis
     lines = [line + "."]
     if not recommended.decided:
         lines.append(f"not decided: {recommended.why}{ended}.")
-    argument = f"limit={recommended.limit}" if over == "limit" else 'limit="auto"'
-    lines.append(f'suggested: BatchClient(…, {argument}, preset="{recommended.preset}")')
+    limit = f', limit={recommended.limit}, preset="{recommended.preset}"' if over == "limit" else ""
+    lines.append(f"suggested: {_constructor(limit)}")
     return lines
 
 
@@ -144,7 +144,13 @@ def _suggested(best: Summary) -> str:
     limit = "" if setting.strategy == "adaptive" or setting.concurrency is None else f", limit={setting.concurrency}"
     size = 1 if setting.strategy == "singles" else setting.size
     batching = "" if size is None else f", batching=Batching(max_size={size})"
-    return f'BatchClient(…{limit}{batching}, preset="balanced")'
+    given = f"{limit}{batching}"
+    return _constructor(f'{given}, preset="balanced"' if given else "")
+
+
+def _constructor(given: str) -> str:
+    """Return the client's constructor with the suggested arguments."""
+    return f"BatchClient(…{given})" if given else "BatchClient(…): the defaults do"
 
 
 def _value(summary: Summary) -> float:

@@ -52,11 +52,14 @@ def _calls(workload: dict[str, Any]) -> list[tuple[str, str]]:
         ("Calls", str(workload.get("call"))),
         ("Prompts", prompts),
         ("Answers", answers),
-        (
-            "Shared beginning of prompts",
-            f"{reuse:.0%} of each" if reuse else "none: prompts differ from the first token",
-        ),
+        ("Shared beginning of prompts", _shared(reuse, is_own=bool(own))),
     ]
+
+
+def _shared(reuse: float | None, *, is_own: bool) -> str:
+    if is_own:
+        return "none: each has a number in front" if reuse is None else "that of the prompts themselves"
+    return f"{reuse:.0%} of each" if reuse else "none: prompts differ from the first token"
 
 
 def _loads(summaries: Iterable[Summary], workload: dict[str, Any]) -> list[tuple[str, str]]:

@@ -35,7 +35,8 @@ def throughput(view: View, *, is_open: bool) -> str:
     load = _LOADS[is_open]
     closed = "" if is_open else " The loads are closed: they say nothing about an arrival rate."
     objectives = " that keeps the objectives" if view.slos else ""
-    best = f" Green: this client's highest goodput{objectives}." if view.best else ""
+    green = "the recommended one" if view.is_search else f"this client's highest goodput{objectives}"
+    best = f" Green: {green}." if view.best else ""
 
     def cells(summary: Summary) -> Sequence[Text]:
         output = fmean(cell.output_tokens_per_s for cell in summary.cells)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from batchclient.bench.cell import BUSY, CACHED, LATE, OTHERS
+from batchclient.bench.cell import BUSY, CACHED, FAILED, LATE, OTHERS
 from batchclient.bench.html.svg import number
 from batchclient.bench.intervals import Interval
 from batchclient.bench.summary import Figure, Summary
@@ -29,6 +29,8 @@ _IN_SECONDS_FROM = 10.0
 """From this duration on a column is in seconds."""
 
 MARKS = {
+    FAILED: "More than 1 % of the calls failed or were not answered in time. The answered ones may be those that are "
+    "soon answered: nothing is recommended from the figures.",
     LATE: "Calls were handed to the client later than scheduled, or the event loop was late, by more than 5 ms and 2 % "
     "of the median latency (99th percentile). The figures are the client's: nothing is recommended from them.",
     BUSY: "The measuring process used more than 85 % of a core. The figures are the client's: nothing is recommended "
@@ -87,8 +89,8 @@ Figures and intervals: a figure is the median of the repetitions. In brackets st
     shares Wilson's; for rates Student's over the repetitions, of which there must be two. A dash
     is an end that so few calls do not tell; its bar goes on to the picture's edge. Where the
     intervals of two settings overlap, no difference was seen.
-Knee: the smallest load above which the throughput gains less than 5 % from twice the load. Where
-    the throughput grows to the highest load, there is none.
+Knee: the smallest load that reaches 97 % of the highest throughput. Where the highest load alone
+    does, the throughput may still grow, and there is none.
 """
 DEFINITIONS = tuple(
     (word, meaning[0].upper() + " ".join(meaning.split())[1:])
