@@ -4,12 +4,15 @@ import asyncio
 import json
 import subprocess
 import sys
+from array import array
 
 import pytest
 from tests.bench.conftest import URL
 
 from batchclient.bench import BenchFailed, Closed, Poisson, Setting, Times, Workload
-from batchclient.bench.cell import cell_of
+from batchclient.bench.calls import Calls
+from batchclient.bench.cell import FAILED, cell_of
+from batchclient.bench.generator import Window
 from batchclient.bench.processes import generate_in_processes
 from batchclient.bench.session import Session
 from batchclient.bench.strategies import Target
@@ -73,6 +76,56 @@ def test_a_process_whose_parent_is_gone_makes_no_more_calls():
             assert process.wait(30) == 1
         finally:
             process.kill()
+
+
+def test_a_process_that_is_late_by_its_own_work_has_company_and_the_first_try_is_in_no_output(monkeypatch):
+    """The event loop was 20 ms late with 0.7 of a core; with two processes it is in time."""
+    made, written = [], []
+
+    def window(lag_s, cpu_share):
+        calls = Calls()
+        for place in range(200):
+            at = 100.0 + place / 100
+            calls.note_request(calls.begin(at, at), at)
+            calls.answered(place, at + 0.05, 1, 1)
+        return Window(calls, 100.0, 102.0, cpu_share, array("d", [lag_s] * 100))
+
+    async def alone(*arguments):
+        made.append(1)
+        return window(0.02, 0.7)
+
+    async def together(count, *arguments):
+        made.append(count)
+        return window(0.001, 0.4)
+
+    monkeypatch.setattr("batchclient.bench.session.generate", alone)
+    monkeypatch.setattr("batchclient.bench.session.generate_in_processes", together)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+
+    async def run(server):
+        session = Session(Target(server.base_url, server.model), None, WORKLOAD, Times(0, 2, 5))
+        session.on_window = lambda setting, repetition, window: written.append(window)
+        return await session.cell(Setting("async-openai", rate=100.0))
+
+    with EmbeddedServer("instant") as server:
+        measured = asyncio.run(run(server))
+    assert made == [1, 2]
+    assert measured.marks == ()
+    assert [each.cpu_share for each in written] == [0.4]
+
+
+def test_an_answer_that_is_no_json_is_a_failed_call_of_the_rival():
+    """A proxy's page in place of an answer: the client raises what it happens to raise."""
+
+    async def run(server):
+        session = Session(Target(server.base_url, server.model), None, WORKLOAD, Times(0, 0.3, 5))
+        return await session.cell(Setting("async-openai", concurrency=2))
+
+    with EmbeddedServer("instant", faults=["html"]) as server:
+        measured = asyncio.run(run(server))
+    assert measured.answered == 0
+    assert sum(measured.failed.values()) == measured.scheduled > 0
+    assert FAILED in measured.marks
 
 
 def test_there_are_no_more_processes_than_callers(monkeypatch):

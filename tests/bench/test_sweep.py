@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from tests.bench.conftest import made
 
-from batchclient.bench import BenchFailed, Setting, Slo, Times, Workload
+from batchclient.bench import BenchFailed, Setting, Slo, Times, Workload, find, sweep
 from batchclient.bench.answer import lines_of_sweep
 from batchclient.bench.cell import BUSY, FAILED, LATE, RETRIED
 from batchclient.bench.compare import FIGURES, Bound, differences, workload_differences
@@ -55,6 +55,21 @@ def test_a_sweep_has_every_strategy_under_every_load():
 def test_a_wrong_sweep_is_refused(options, field):
     with pytest.raises(ConfigError) as refused:
         settings_of(**options)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda url: sweep(url, None, Slo("ttft p95<1s"), strategies=["lists"], concurrency=[32]), "slo"),
+        (lambda url: sweep(url, Workload(call="embed"), Slo("tpot p95<1s"), concurrency=[32]), "slo"),
+        (lambda url: sweep(url, concurrency=[32], repeat=0), "repeat"),
+        (lambda url: find(url, Workload(call="embed"), Slo("ttft p95<1s")), "slo"),
+    ],
+)
+def test_a_wrong_measurement_is_refused_before_a_call(virtually, make, field):
+    with pytest.raises(ConfigError) as refused:
+        virtually(make("http://nobody.invalid/v1"))
     assert refused.value.field == field
 
 
