@@ -182,17 +182,20 @@ def test_no_arrival_is_lost_between_its_draw_and_its_call(virtually):
     assert [measured.scheduled for measured in virtually(run())] == [drawn] * 4
 
 
-def test_a_generator_that_comes_to_nothing_in_time_measured_itself(virtually):
-    """No call is answered, so no answered call was late."""
+def test_a_generator_that_is_late_measured_itself_also_where_nothing_is_answered(virtually):
+    """Each prompt takes 4 ms, 500 are wanted a second, and the event loop is never late by more than that."""
 
     async def run():
         loop = asyncio.get_running_loop()
 
-        async def call(prompt, calls, place):
-            loop.clock += 0.5
-            await asyncio.sleep(1000)
+        def prompts():
+            while True:
+                loop.clock += 0.004
+                yield "one"
 
-        return await cell(call, Poisson(100.0), Times(0, 2, 2))
+        window = await generate(answering(1000.0), Poisson(500.0), prompts(), Times(0, 2, 2), 3, lambda: 0.0)
+        assert max(window.lags) < 0.03
+        return cell_of(Setting("fixed", rate=500.0), 0, window)
 
     assert virtually(run()).marks == (FAILED, LATE)
 

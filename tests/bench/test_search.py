@@ -254,6 +254,7 @@ def test_one_late_window_is_measured_again_and_does_not_count(virtually):
         return made(setting, repetition, setting.concurrency, slos=(1.0 if within else 0.0,), marks=marks)
 
     result = virtually(find_in(Formulas(window, Slo("p95<1s"))))
+    assert [cell.setting.concurrency for cell in result.cells][:4] == [1, 2, 2, 4]
     assert (result.recommended.limit, result.recommended.decided) == (8, True)
     assert "busy" not in result.recommended.why
 
