@@ -13,7 +13,7 @@ from rich.console import Console
 from tests.bench.conftest import SHORT, URL
 
 from batchclient.bench import Interval, Setting, Slo, Times
-from batchclient.bench.cell import BUSY, CACHED, FAILED, LATE, OTHERS
+from batchclient.bench.cell import BUSY, CACHED, FAILED, LATE, OTHERS, RETRIED
 from batchclient.bench.html import html_of
 from batchclient.bench.html.curves import knee_of
 from batchclient.bench.html.svg import Bound, Line, Point, amount_axis, chart, doubling_axis, number
@@ -181,9 +181,8 @@ def test_every_setting_has_its_figures_in_a_table(page, report):
     for summary in summaries_of(report.cells, report.slos):
         row = page.row(str(summary.setting))
         interval = summary.calls_per_s.interval
-        assert (
-            row[1] == f"{number(summary.calls_per_s.value)} [{number(max(0, interval.low))}, {number(interval.high)}]"
-        )
+        assert interval is None, "two repetitions tell none"
+        assert row[1] == number(summary.calls_per_s.value)
 
 
 def test_the_table_of_batch_sizes_has_singles_lists_and_the_servers_part(page, report):
@@ -260,13 +259,21 @@ def test_marks_are_told_in_words(report):
 
 
 def test_every_mark_has_a_meaning(report):
-    assert set(MARKS) == {BUSY, CACHED, FAILED, LATE, OTHERS}
+    assert set(MARKS) == {BUSY, CACHED, FAILED, LATE, OTHERS, RETRIED}
+
+
+def test_a_repetition_that_measured_the_client_is_in_no_figure_of_the_page(report):
+    def one_of_three(cell):
+        return {"marks": (LATE,), "output_tokens_mean": 9e6, "output_tokens_per_s": 9e6} if cell.repetition == 2 else {}
+
+    three = replace(report, cells=(*report.cells, *(replace(cell, repetition=2) for cell in report.cells[:9])))
+    assert "9,000,000" not in "".join(Page(html_of(marked(three, one_of_three))).words)
 
 
 def test_what_failed_and_what_did_not_come_back_is_told(report):
-    told = Page(html_of(marked(report, lambda cell: {"failed": {"ReadTimedOut": 3}, "unanswered": 5})))
+    told = Page(html_of(marked(report, lambda cell: {"failed": {"ReadTimedOut": 3}, "unanswered": 5, "retried": 4})))
     row = next(row for row in told.rows if row and "6 × ReadTimedOut" in " ".join(row))
-    assert row[-2:] == ["6 6 × ReadTimedOut", "10"]
+    assert row[-3:] == ["6 6 × ReadTimedOut", "10", "8"]
 
 
 def test_an_incomplete_report_says_so_and_an_empty_one_is_a_page(report):
@@ -385,7 +392,7 @@ def test_all_words_of_the_page_have_a_meaning():
 )
 def test_the_knee_is_the_smallest_load_near_the_highest_throughput_as_a_search_has_it(points, knee):
     assert knee_of(points) == knee
-    found = so_far({load: Outcome(1, 1, None, (per_s,)) for load, per_s in points}).value
+    found = so_far({load: Outcome((), 1, (), (per_s,)) for load, per_s in points}).value
     assert found == (points[-1][0] if knee is None else knee)
 
 
@@ -528,6 +535,13 @@ def test_the_terminals_table_fits_and_cuts_no_figure(report, width):
         assert number(summary.calls_per_s.value) in text
     assert f"(1) {LATE}" in lines
     assert "singles, 2 in flight (1)" in text
+
+
+def test_a_settings_marks_stand_in_the_order_of_their_meanings(report):
+    marks = {"singles, 2 in flight": (LATE, BUSY), "singles, 16 in flight": (BUSY, LATE)}
+    told = "\n".join(shown(marked(report, lambda cell: {"marks": marks.get(str(cell.setting), ())}), 80))
+    assert "singles, 2 in flight (1, 2)" in told
+    assert "singles, 16 in flight (1, 2)" in told
 
 
 def test_a_narrow_terminal_loses_the_median_before_the_objectives(report):

@@ -13,6 +13,8 @@ Rules:
   cell is marked, and recommends nothing.
 - A cell in which more than 1 % of the calls failed or were not answered in time is marked, too, and
   recommends nothing.
+- A cell in which more than 1 % of the calls needed another attempt is marked: the client hides the
+  server's failures from its caller, and the cell does not hide them.
 """
 
 from __future__ import annotations
@@ -27,13 +29,13 @@ from batchclient.bench.generator import Window
 from batchclient.bench.intervals import Interval, quantile, quantile_interval
 from batchclient.bench.slo import Measure, Slo
 
-__all__ = ["SHARES", "Cell", "Figures", "Setting", "cell_of"]
+__all__ = ["SHARES", "Cell", "Figures", "Setting", "cell_of", "server_cells"]
 
 SHARES = (0.5, 0.9, 0.95, 0.99)
 """The percentiles of a report, / 100."""
 _LATE_S, _LATE_SHARE, _BUSY_SHARE = 0.005, 0.02, 0.85
 _HIT_SHARE = 0.01
-_FAILED_SHARE = 0.01
+_FAILED_SHARE = _RETRIED_SHARE = 0.01
 _RAMP_SHARE, _RAMP_S = 0.9, 2.0
 
 LATE = "this process was late"
@@ -41,6 +43,7 @@ BUSY = "this process was busy"
 CACHED = "the server's prefix cache answered"
 OTHERS = "the server had other work"
 FAILED = "calls failed"
+RETRIED = "calls needed another attempt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ class Figures:
     """The distribution of a time over the answered calls, seconds.
 
     Args:
-        percentiles: by their share: 0.5, 0.9, 0.95, 0.99.
+        percentiles: by their share: 0.5, 0.9, 0.95, 0.99, and those of the objectives.
         intervals: of the percentiles, with a confidence of 95 %.
         max: the longest.
     """
@@ -97,6 +100,7 @@ class Cell:
         scheduled: calls that were to be made in the window.
         answered, unanswered: of those.
         failed: of those, by the class of the error.
+        retried: of those, the calls that more than one request carried.
         times: ``latency``, its parts ``late``, ``queued`` and ``server``, ``ttft``, ``tpot``; a
             time that nothing told is absent.
         calls_per_s: answers that came in the window, per second; in a closed load in which all
@@ -143,9 +147,10 @@ class Cell:
     list_sizes: dict[int, int] = field(default_factory=dict)
     cache_hit_share: float | None = None
     client_cpu_share: float = 0.0
-    server: dict[str, Any] = field(default_factory=dict)
+    server: dict[str, dict[str, float]] = field(default_factory=dict)
     limit_changes: tuple[tuple[float, int], ...] = ()
     marks: tuple[str, ...] = ()
+    retried: int = 0
 
     @property
     def measured_the_client(self) -> bool:
@@ -161,6 +166,16 @@ class Cell:
     def without_answer(self) -> int:
         """The scheduled calls that failed or were not answered in time."""
         return self.scheduled - self.answered
+
+
+def server_cells(cells: Sequence[Cell]) -> Sequence[Cell]:
+    """Return the repetitions of a setting that count: without those that measured the client.
+
+    Where more than half measured the client, all count, and the setting measured the client. A
+    repetition in which calls failed counts: the server failed them.
+    """
+    kept = [cell for cell in cells if not cell.measured_the_client]
+    return kept if 2 * len(kept) >= len(cells) else cells
 
 
 def cell_of(
@@ -196,7 +211,9 @@ def cell_of(
             failed[name] = failed.get(name, 0) + 1
     seconds = window.ends - window.begins
     times = {
-        name: figures for name, read in _TIMES.items() if (figures := _figures([read(calls, p) for p in answered]))
+        name: figures
+        for name, read in _TIMES.items()
+        if (figures := _figures([read(calls, p) for p in answered], _shares(name, slos)))
     }
     came = [place for place, at in enumerate(calls.ended) if calls.outcomes[place] == 1 and _within(window, at)]
     met = [[is_met(slo, calls, place) for place in answered] for slo in slos]
@@ -211,6 +228,7 @@ def cell_of(
     if setting.rate is None and answered and len(answered) == len(counted):
         rates = _by_littles_law(window, answered, all_met)
     is_broken = len(counted) - len(answered) > _FAILED_SHARE * len(counted)
+    retried = sum(calls.attempts[place] > 1 for place in counted)
     return Cell(
         setting,
         repetition,
@@ -235,7 +253,16 @@ def cell_of(
         window.cpu_share,
         server or {},
         tuple(limit_changes),
-        _marks(times, window, None if prefix_reuse else cache_hit_share, others=others, failed=is_broken),
+        _marks(
+            window,
+            _latest_s(window, counted),
+            times["latency"].percentiles[0.5] if "latency" in times else seconds,
+            None if prefix_reuse else cache_hit_share,
+            others=others,
+            failed=is_broken,
+            retried=retried > _RETRIED_SHARE * len(counted),
+        ),
+        retried,
     )
 
 
@@ -264,7 +291,12 @@ def _by_littles_law(window: Window, answered: Sequence[int], met: int) -> _Rates
 
 
 def is_met(slo: Slo, calls: Calls, place: int) -> bool:
-    """Whether an answered call is within an objective; a time that is unknown is not."""
+    """Whether an answered call is within an objective; a time that is unknown is not.
+
+    An answer of one token has no second one to wait for, and so no time per output token.
+    """
+    if slo.measure == "tpot" and calls.output_tokens[place] == 1:
+        return True
     return _TIMES[slo.measure](calls, place) <= slo.bound_s
 
 
@@ -303,13 +335,18 @@ _TIMES: dict[Measure | str, Callable[[Calls, int], float]] = {
 }
 
 
-def _figures(values: Sequence[float]) -> Figures | None:
+def _shares(name: str, slos: Sequence[Slo]) -> list[float]:
+    """Return the percentiles of a time that are told, / 100."""
+    return sorted({*SHARES, *(slo.share for slo in slos if slo.measure == name)})
+
+
+def _figures(values: Sequence[float], shares: Sequence[float]) -> Figures | None:
     known = sorted(value for value in values if not math.isnan(value))
     if not known:
         return None
     return Figures(
-        {share: quantile(known, share) for share in SHARES},
-        {share: quantile_interval(known, share) for share in SHARES},
+        {share: quantile(known, share) for share in shares},
+        {share: quantile_interval(known, share) for share in shares},
         known[-1],
     )
 
@@ -342,14 +379,30 @@ def _in_flight(window: Window) -> float:
     return total / (window.ends - window.begins)
 
 
+def _latest_s(window: Window, counted: Sequence[int]) -> float:
+    """Return the 99th percentile of how late this process was: its calls, or its event loop."""
+    calls = window.calls
+    # Also of calls without an answer; one that was never begun is later than any other.
+    late = sorted(math.inf if math.isnan(at := _late(calls, place)) else at for place in counted)
+    return max(quantile(sorted(each), 0.99) if each else 0.0 for each in (late, window.lags))
+
+
 def _marks(
-    times: dict[str, Figures], window: Window, hit_share: float | None, *, others: bool, failed: bool
+    window: Window,
+    latest_s: float,
+    median_s: float,
+    hit_share: float | None,
+    *,
+    others: bool,
+    failed: bool,
+    retried: bool,
 ) -> tuple[str, ...]:
+    """Return the marks; ``median_s`` is of the latency, or the window's length where none is known."""
     marks = [FAILED] if failed else []
-    if "latency" in times:
-        latest_s = max(times["late"].percentiles[0.99], quantile(sorted(window.lags), 0.99) if window.lags else 0.0)
-        if latest_s > max(_LATE_S, _LATE_SHARE * times["latency"].percentiles[0.5]):
-            marks.append(LATE)
+    if retried:
+        marks.append(RETRIED)
+    if latest_s > max(_LATE_S, _LATE_SHARE * median_s):
+        marks.append(LATE)
     if window.cpu_share > _BUSY_SHARE:
         marks.append(BUSY)
     if hit_share is not None and hit_share > _HIT_SHARE:

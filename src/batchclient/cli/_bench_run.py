@@ -140,6 +140,18 @@ def _draw_table(cells: Sequence[Cell], slos: Sequence[Slo]) -> None:
         console.print(table_of(summaries_of(cells, slos), slos))
 
 
+def _check_alive(cells: Sequence[Cell]) -> None:
+    """Look at the last two cells: callers that all wait for a server that went away schedule nothing.
+
+    Raises:
+        BenchFailed: the server answered before, and answered neither of the two.
+    """
+    last, before = cells[-2:], cells[:-2]
+    all_wait = any(cell.setting.rate is None and not cell.scheduled for cell in last)
+    if all_wait and not any(cell.answered for cell in last) and any(cell.answered for cell in before):
+        raise BenchFailed("no call was answered in the last two measurements: all callers waited for answers")
+
+
 def _nothing_in(cells: Sequence[Cell]) -> str | None:
     """Return why the cells measured nothing; ``None``: a call was answered."""
     if any(cell.answered for cell in cells):
@@ -192,6 +204,7 @@ async def _work(
     else:
         async for cell in cells(session, question.settings, repeat=question.repeat, budget_s=budget_s):
             note(cell)
+            _check_alive(done.cells)
         done.complete = len(done.cells) == planned
         done.lines = lines_of_sweep(done.cells, question.slos)
         if not done.complete:
@@ -228,7 +241,7 @@ def _so_far(cells: Sequence[Cell], slos: Sequence[Slo]) -> str:
 
 def _line(cell: Cell) -> str:
     failed = sum(cell.failed.values())
-    told = [f"{cell.calls_per_s:,.3g} calls/s"]
+    told = [f"{cell.calls_per_s:,.3g} calls/s" if cell.answered else "no call was answered"]
     if "latency" in cell.times:
         told.append(f"p95 {shown_s(cell.times['latency'].percentiles[0.95])}")
     if failed:

@@ -220,9 +220,7 @@ def report(
     with _told():
         if are_one_file(file, output):
             raise Refusal(f"--output {output}: the report itself, which the page would replace; give another name")
-        told = _read(file)
-        with _whole(f"{file}: the report is damaged"):
-            page = html_of(told)
+        page = html_of(_read(file))
         with writing(output):
             Path(output).write_text(page, encoding="utf-8")
 
@@ -244,11 +242,10 @@ def compare(
         except ConfigError as error:
             raise Refusal(f"--fail-if: {error.message}") from None
         before, after = _read(first), _read(second)
-        with _whole("one of the reports is damaged"):
-            unlike = workload_differences(before, after)
-            found = compare_reports(before, after, bounds)
+        unlike = workload_differences(before, after)
         if unlike and not force:
             raise Refusal(f"the workloads differ; --force compares all the same: {'; '.join(unlike)}")
+        found = compare_reports(before, after, bounds)
         if not found.has_common:
             raise Refusal("the reports have no setting in common")
     for line in unlike:
@@ -268,15 +265,6 @@ def _told() -> Iterator[None]:
     except Refusal as refusal:
         complain(f"Error: {refusal}")
         raise typer.Exit(Status.USAGE) from None
-
-
-@contextmanager
-def _whole(complaint: str) -> Iterator[None]:
-    """Refuse a report whose figures are of another kind than those that are written."""
-    try:
-        yield
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise Refusal(f"{complaint} ({type(error).__name__})") from None
 
 
 def _read(path: str) -> Report:

@@ -87,7 +87,7 @@ def _calls(view: View) -> str:
     ]
     seen = dict.fromkeys(mark for summary in view.summaries for mark in summary.marks)
     none = "" if marked else paragraph("No cell is marked: nothing was seen that makes its figures doubtful.")
-    heads = ("Repetitions", "Scheduled", "Answered", "Failed", "Unanswered")
+    heads = ("Repetitions", "Scheduled", "Answered", "Failed", "Unanswered", "With another attempt")
     return section(
         "Calls and marks",
         view.table("What became of the calls of all repetitions.", heads, _ends_of_calls),
@@ -109,6 +109,7 @@ def _ends_of_calls(summary: Summary) -> Sequence[Text]:
         f"{sum(cell.answered for cell in summary.cells):,}",
         (f"{sum(failed.values()):,}", errors),
         f"{sum(cell.unanswered for cell in summary.cells):,}",
+        f"{sum(cell.retried for cell in summary.cells):,}",
     ]
 
 
@@ -122,15 +123,15 @@ def _surroundings(view: View) -> str:
         "Preemptions",
         "Client CPU",
     )
-    caption = "Means over the repetitions. The server itself tells cache hits and preemptions, before and after a cell."
+    caption = "Means of the repetitions that count. The server tells cache hits and preemptions, before and after a cell."
     return section("Server and client", view.table(caption, heads, _surroundings_of))
 
 
 def _surroundings_of(summary: Summary) -> Sequence[Text]:
-    hits = [cell.cache_hit_share for cell in summary.cells if cell.cache_hit_share is not None]
+    hits = [cell.cache_hit_share for cell in summary.counted if cell.cache_hit_share is not None]
     preempted = [
         cell.server["after"]["preemptions"] - cell.server["before"]["preemptions"]
-        for cell in summary.cells
+        for cell in summary.counted
         if all("preemptions" in cell.server.get(moment, {}) for moment in ("before", "after"))
     ]
     return [

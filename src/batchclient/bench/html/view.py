@@ -128,12 +128,12 @@ def share_with_bounds(told: Figure) -> Text:
 
 
 def mean(summary: Summary, read: Callable[[Cell], float]) -> float:
-    """Return the mean of a figure over the repetitions."""
-    return fmean(read(cell) for cell in summary.cells)
+    """Return the mean of a figure over the repetitions that count."""
+    return fmean(read(cell) for cell in summary.counted)
 
 
 def list_size(summary: Summary) -> str:
     """Return the prompts of a request on the mean."""
-    requests = sum(count for cell in summary.cells for count in cell.list_sizes.values())
-    prompts = sum(size * count for cell in summary.cells for size, count in cell.list_sizes.items())
+    requests = sum(count for cell in summary.counted for count in cell.list_sizes.values())
+    prompts = sum(size * count for cell in summary.counted for size, count in cell.list_sizes.items())
     return number(prompts / requests) if requests else UNKNOWN
