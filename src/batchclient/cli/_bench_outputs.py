@@ -105,7 +105,7 @@ class Outputs:
         if self.gpu_price is None or not tokens_per_s:
             return None
         per_million = self.gpu_price * self.gpus / (tokens_per_s * 3600) * 1e6
-        return f"a million tokens, in and out, costs {per_million:.3g} there"
+        return f"a million tokens, in and out, costs {per_million:.3g} at that speed"
 
     @contextmanager
     def _told(self, path: str, more: str = "") -> Iterator[None]:

@@ -123,7 +123,7 @@ def _surroundings(view: View) -> str:
         "Preemptions",
         "Client CPU",
     )
-    caption = "Means of the repetitions that count. The server tells cache hits and preemptions, before and after a cell."
+    caption = "Means of the repetitions that count. The server tells cache hits and preemptions around a cell."
     return section("Server and client", view.table(caption, heads, _surroundings_of))
 
 

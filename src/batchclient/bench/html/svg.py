@@ -315,7 +315,8 @@ def _look(look: int) -> tuple[str, str, Sequence[tuple[float, float]]]:
 
 def _marker(x: float, y: float, look: int, point: Point) -> str:
     colour, _, corners = _look(look)
-    fill = "#fff" if point.is_hollow else colour
+    # No white: a browser that darkens pages leaves it, and makes dark edges white.
+    fill = "none" if point.is_hollow else colour
     ink = f'fill="{fill}" stroke="{colour}" stroke-width="1.6"'
     if corners:
         places = " ".join(f"{x + _RADIUS * right:.1f},{y + _RADIUS * down:.1f}" for right, down in corners)
