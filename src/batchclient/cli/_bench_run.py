@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -39,6 +39,7 @@ __all__ = ["measure"]
 _SELF_TEST_ABOVE = 400.0
 _SELF_TEST = Times(0.5, 1.5, 1.0)
 _LATE_S = 0.005
+_FIRST_CALL_S = 10.0
 _MOST_LIMIT = 1024
 _FILE_WIDTH = 200
 
@@ -166,15 +167,16 @@ async def _work(
 ) -> None:
     arguments, times, budget_s = dict(server.arguments), question.times, question.budget_s
     await _test_self(question.settings)
-    done.session = session = await begin(
-        arguments.pop("base_url")[0],
-        workload,
-        times,
-        question.slos,
-        seed=workload.seed,
-        burstiness=question.burstiness,
-        **arguments,
-    )
+    with _told_of_waiting():
+        done.session = session = await begin(
+            arguments.pop("base_url")[0],
+            workload,
+            times,
+            question.slos,
+            seed=workload.seed,
+            burstiness=question.burstiness,
+            **arguments,
+        )
     session.on_window = outputs.note
     planned = len(question.settings) * question.repeat
     complain(f"{session.server or 'an unknown server'}, model {session.target.model}")
@@ -214,6 +216,17 @@ async def _work(
         best = best_of(ours, question.slos)
     if best is not None and (price := outputs.price_of(best.tokens_per_s.value)) is not None:
         done.lines.append(price)
+
+
+@contextmanager
+def _told_of_waiting() -> Iterator[None]:
+    """Say that the first call has no answer yet: a silent server would leave the terminal empty."""
+    loop = asyncio.get_running_loop()
+    told = loop.call_later(_FIRST_CALL_S, complain, "the first call has no answer yet")
+    try:
+        yield
+    finally:
+        told.cancel()
 
 
 def _most_limit() -> float:

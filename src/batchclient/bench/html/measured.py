@@ -84,6 +84,6 @@ def _repetitions(summaries: Sequence[Summary]) -> str:
     counts = sorted({len(summary.cells) for summary in summaries})
     if not counts:
         return "none"
-    if counts == [1]:
-        return "1: rates have no intervals"
+    if len(counts) == 1 and counts[0] < 3:
+        return f"{counts[0]}: rates have no intervals"
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]} of a setting"
