@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from batchclient.bench import Closed, Poisson, Setting, Slo, Times
-from batchclient.bench.cell import BUSY, CACHED, FAILED, LATE, OTHERS, RETRIED, cell_of
+from batchclient.bench.cell import BEHIND, BUSY, CACHED, FAILED, LATE, OTHERS, RETRIED, cell_of
 from batchclient.bench.generator import generate
 from batchclient.simulator.server import SimulatedServer
 
@@ -462,6 +462,50 @@ def test_throughput_is_that_of_the_window_under_an_overload(virtually):
     assert measured.tokens_per_s == pytest.approx(200.0, abs=4)
     assert measured.unanswered == 0
     assert measured.times["latency"].percentiles[0.95] > 5
+    assert measured.marks == (BEHIND,)
+
+
+@pytest.mark.parametrize("rate", [9.0, 12.5])
+def test_a_rate_above_the_servers_speed_is_marked_though_all_calls_keep_the_objective(virtually, rate):
+    """The server makes 10 calls a second; the window is too short for a latency of 10 s."""
+
+    async def run():
+        free = asyncio.Semaphore(1)
+        loop = asyncio.get_running_loop()
+
+        async def call(prompt, calls, place):
+            async with free:
+                await asyncio.sleep(0.1)
+            calls.answered(place, loop.time(), 10, 10)
+
+        return await cell(call, Poisson(rate, 20.0), Times(5, 30, 60), slos=[Slo("p95<10s")])
+
+    measured = virtually(run())
+    assert measured.slo_shares == (1.0,)
+    assert measured.marks == ((BEHIND,) if rate > 10 else ())
+
+
+@pytest.mark.parametrize("warm_up_s", [0.5, 5.0])
+def test_a_steady_load_is_seldom_taken_for_one_that_falls_behind(virtually, dice, warm_up_s):
+    """Answers take 2 s on the mean, also longer than the warm-up, and as many are missing at first."""
+
+    async def run():
+        marked = 0
+        for seed in range(60):
+            call = answering(lambda place: dice.expovariate(0.5))
+            loads = Poisson(20.0), map(str, iter(int, 1)), Times(warm_up_s, 10, 60)
+            window = await generate(call, *loads, seed, lambda: 0.0)
+            marked += cell_of(Setting("fixed", rate=20.0), 0, window).fell_behind
+        return marked
+
+    assert virtually(run()) <= 1
+
+
+def test_a_closed_load_cannot_fall_behind(virtually):
+    async def run():
+        return await cell(answering(lambda place: 0.1 + place / 100), Closed(9))
+
+    assert virtually(run()).marks == ()
 
 
 @pytest.mark.parametrize("window_s", [3.0, 4.0, 4.5, 5.0])

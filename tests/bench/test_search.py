@@ -7,7 +7,7 @@ from tests.bench.conftest import made
 
 from batchclient.bench import Slo, Times
 from batchclient.bench.answer import lines_of_search
-from batchclient.bench.cell import LATE, RETRIED
+from batchclient.bench.cell import BEHIND, LATE, RETRIED
 from batchclient.bench.find import TOO_BUSY, find_in
 from batchclient.bench.intervals import spanning
 from batchclient.bench.search import ENOUGH_CALLS, Outcome, is_clear, search, so_far
@@ -244,6 +244,19 @@ def test_the_windows_of_two_objectives_are_not_mixed(virtually):
     assert result.found.outcomes[4].shares == (0.5, 0.99)
     windows = [cell for cell in result.cells if cell.setting.concurrency == 4]
     assert result.found.outcomes[4].hits == tuple(sum(cell.slo_hits[place] for cell in windows) for place in (0, 1))
+
+
+def test_a_rate_that_no_longer_window_would_keep_is_not_the_answer(virtually):
+    """The server makes 100 calls a second; an objective of many seconds holds for a while above it."""
+
+    def window(setting, repetition):
+        marks = (BEHIND,) if setting.rate > 100 else ()
+        return made(setting, repetition, min(setting.rate, 100), slos=(float(setting.rate < 200),), marks=marks)
+
+    slos = [Slo("p95<10s")]
+    result = virtually(find_in(Formulas(window, *slos), "rate"))
+    assert (result.recommended.rate, result.recommended.decided) == (96, True)
+    assert result.recommended.why == "at 112 calls arrive faster than they are answered"
 
 
 def test_one_late_window_is_measured_again_and_does_not_count(virtually):

@@ -10,7 +10,7 @@ from tests.bench.conftest import made
 
 from batchclient.bench import BenchFailed, Setting, Slo, Times, Workload, find, sweep
 from batchclient.bench.answer import lines_of_sweep
-from batchclient.bench.cell import BUSY, FAILED, LATE, RETRIED
+from batchclient.bench.cell import BEHIND, BUSY, FAILED, LATE, RETRIED
 from batchclient.bench.compare import FIGURES, Bound, differences, workload_differences
 from batchclient.bench.report import read_report, report_of, write_report
 from batchclient.bench.strategies import batching_of
@@ -256,6 +256,14 @@ def test_cells_in_which_calls_failed_recommend_nothing():
     assert best_of(summaries_of(found)).setting is ONE
     assert best_of(summaries_of(found[1:])) is None
     assert "no recommendation: calls failed" in lines_of_sweep(found[1:], [])[0]
+
+
+def test_a_rate_that_falls_behind_is_not_recommended():
+    slow, fast = Setting("fixed", rate=5.0), Setting("fixed", rate=9.0)
+    found = [made(slow, 0, 5), made(fast, 0, 9, marks=(BEHIND,))]
+    assert best_of(summaries_of(found, SLOS), SLOS).setting is slow
+    line = lines_of_sweep(found[1:], SLOS)[0]
+    assert line.endswith("no recommendation: calls arrived faster than they were answered (see the marks)")
 
 
 def test_the_answer_says_why_nothing_is_compared():

@@ -97,6 +97,8 @@ def _why_nothing(summaries: Sequence[Summary], slos: Sequence[Slo]) -> str:
         reasons.append(TOO_BUSY)
     if any(each.calls_failed for each in summaries):
         reasons.append("calls failed")
+    if any(each.fell_behind for each in summaries):
+        reasons.append("calls arrived faster than they were answered")
     return f"{', or '.join(reasons)} (see the marks)"
 
 

@@ -9,12 +9,6 @@ Rules:
 - In a closed load without a failed or unanswered call, throughput is that of Little's law: calls in
   flight / mean latency. A count would depend on where the window cuts the server's rounds. Goodput
   is the throughput times the share of calls that meet the objectives.
-- A cell whose generator or event loop was late, or whose process was busy, measured the client. The
-  cell is marked, and recommends nothing.
-- A cell in which more than 1 % of the calls failed or were not answered in time is marked, too, and
-  recommends nothing.
-- A cell in which more than 1 % of the calls needed another attempt is marked: the client hides the
-  server's failures from its caller, and the cell does not hide them.
 """
 
 from __future__ import annotations
@@ -27,23 +21,28 @@ from typing import Any, NamedTuple
 from batchclient.bench.calls import Calls
 from batchclient.bench.generator import Window
 from batchclient.bench.intervals import Interval, quantile, quantile_interval
+from batchclient.bench.marks import BEHIND, BUSY, CACHED, FAILED, LATE, OTHERS, RETRIED, marks_for
 from batchclient.bench.slo import Measure, Slo
 
-__all__ = ["SHARES", "Cell", "Figures", "Setting", "cell_of", "server_cells"]
+__all__ = [
+    "BEHIND",
+    "BUSY",
+    "CACHED",
+    "FAILED",
+    "LATE",
+    "OTHERS",
+    "RETRIED",
+    "SHARES",
+    "Cell",
+    "Figures",
+    "Setting",
+    "cell_of",
+    "server_cells",
+]
 
 SHARES = (0.5, 0.9, 0.95, 0.99)
 """The percentiles of a report, / 100."""
-_LATE_S, _LATE_SHARE, _BUSY_SHARE = 0.005, 0.02, 0.85
-_HIT_SHARE = 0.01
-_FAILED_SHARE = _RETRIED_SHARE = 0.01
 _RAMP_SHARE, _RAMP_S = 0.9, 2.0
-
-LATE = "this process was late"
-BUSY = "this process was busy"
-CACHED = "the server's prefix cache answered"
-OTHERS = "the server had other work"
-FAILED = "calls failed"
-RETRIED = "calls needed another attempt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +162,11 @@ class Cell:
         return FAILED in self.marks
 
     @property
+    def fell_behind(self) -> bool:
+        """Whether calls arrived faster than they ended."""
+        return BEHIND in self.marks
+
+    @property
     def without_answer(self) -> int:
         """The scheduled calls that failed or were not answered in time."""
         return self.scheduled - self.answered
@@ -225,10 +229,9 @@ def cell_of(
         sum(calls.output_tokens[place] for place in came) / seconds,
         all_met / seconds,
     )
+    in_flight = _in_flight(window)
     if setting.rate is None and answered and len(answered) == len(counted):
-        rates = _by_littles_law(window, answered, all_met)
-    is_broken = len(counted) - len(answered) > _FAILED_SHARE * len(counted)
-    retried = sum(calls.attempts[place] > 1 for place in counted)
+        rates = _by_littles_law(calls, in_flight, answered, all_met)
     return Cell(
         setting,
         repetition,
@@ -247,22 +250,21 @@ def cell_of(
         rates.good,
         tuple(hit / len(counted) if counted else 0.0 for hit in hits),
         hits,
-        _in_flight(window),
+        in_flight,
         dict(sorted((list_sizes or {}).items())),
         cache_hit_share,
         window.cpu_share,
         server or {},
         tuple(limit_changes),
-        _marks(
+        marks_for(
             window,
-            _latest_s(window, counted),
+            counted,
             times["latency"].percentiles[0.5] if "latency" in times else seconds,
+            in_flight if setting.rate is not None else None,
             None if prefix_reuse else cache_hit_share,
             others=others,
-            failed=is_broken,
-            retried=retried > _RETRIED_SHARE * len(counted),
         ),
-        retried,
+        sum(calls.attempts[place] > 1 for place in counted),
     )
 
 
@@ -275,13 +277,12 @@ class _Rates(NamedTuple):
     good: float
 
 
-def _by_littles_law(window: Window, answered: Sequence[int], met: int) -> _Rates:
+def _by_littles_law(calls: Calls, in_flight: float, answered: Sequence[int], met: int) -> _Rates:
     """Return the rates of a closed load: callers in flight / mean latency (Little, 1961)."""
-    calls = window.calls
     latency_s = sum(_latency(calls, place) for place in answered) / len(answered)
     if not latency_s:
         return _Rates(0.0, 0.0, 0.0, 0.0)
-    per_s = _in_flight(window) / latency_s
+    per_s = in_flight / latency_s
     return _Rates(
         per_s,
         per_s * _mean([calls.prompt_tokens[place] for place in answered]),
@@ -377,36 +378,3 @@ def _in_flight(window: Window) -> float:
         until = window.ends if math.isnan(ended) else min(ended, window.ends)
         total += max(0.0, until - max(begun, window.begins))
     return total / (window.ends - window.begins)
-
-
-def _latest_s(window: Window, counted: Sequence[int]) -> float:
-    """Return the 99th percentile of how late this process was: its calls, or its event loop."""
-    calls = window.calls
-    # Also of calls without an answer; one that was never begun is later than any other.
-    late = sorted(math.inf if math.isnan(at := _late(calls, place)) else at for place in counted)
-    return max(quantile(sorted(each), 0.99) if each else 0.0 for each in (late, window.lags))
-
-
-def _marks(
-    window: Window,
-    latest_s: float,
-    median_s: float,
-    hit_share: float | None,
-    *,
-    others: bool,
-    failed: bool,
-    retried: bool,
-) -> tuple[str, ...]:
-    """Return the marks; ``median_s`` is of the latency, or the window's length where none is known."""
-    marks = [FAILED] if failed else []
-    if retried:
-        marks.append(RETRIED)
-    if latest_s > max(_LATE_S, _LATE_SHARE * median_s):
-        marks.append(LATE)
-    if window.cpu_share > _BUSY_SHARE:
-        marks.append(BUSY)
-    if hit_share is not None and hit_share > _HIT_SHARE:
-        marks.append(CACHED)
-    if others:
-        marks.append(OTHERS)
-    return tuple(marks)

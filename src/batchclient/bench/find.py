@@ -161,6 +161,7 @@ def _outcome_of(windows: Sequence[Cell], slos: Sequence[Slo]) -> Outcome:
         tuple(slo.share for slo in slos),
         # The search looks at throughput; the objectives are asked of the calls.
         tuple(cell.calls_per_s if slos else cell.goodput for cell in cells),
+        2 * sum(cell.fell_behind for cell in cells) > len(cells),
     )
 
 

@@ -41,12 +41,14 @@ class Outcome:
         calls: scheduled calls.
         shares: of the calls that are to be within, for each objective.
         per_s: answers per second of the windows.
+        is_behind: whether calls arrived faster than they were answered: nothing holds for long.
     """
 
     hits: tuple[int, ...]
     calls: int
     shares: tuple[float, ...]
     per_s: tuple[float, ...]
+    is_behind: bool = False
 
     @property
     def mean_per_s(self) -> float:
@@ -62,13 +64,13 @@ class Outcome:
     def breaks(self) -> bool:
         """Whether an objective is broken, as far as these calls say."""
         pairs = zip(self.hits, self.shares, strict=True)
-        return bool(self.calls) and any(hits / self.calls < share for hits, share in pairs)
+        return bool(self.calls) and (self.is_behind or any(hits / self.calls < share for hits, share in pairs))
 
 
 def is_clear(outcome: Outcome) -> bool:
     """Whether all objectives are clearly held, or one is clearly broken."""
-    if not outcome.calls:
-        return False
+    if not outcome.calls or outcome.is_behind:
+        return bool(outcome.calls)
     intervals = [wilson(hits, outcome.calls) for hits in outcome.hits]
     pairs = list(zip(intervals, outcome.shares, strict=True))
     return any(within.high < share for within, share in pairs) or all(within.low > share for within, share in pairs)
@@ -207,6 +209,8 @@ def _found(seen: dict[float, Outcome], over: str) -> Found:
     # Where the next value alone is unclear, the best one is this or the next.
     decided = is_clear(seen[value])
     why = f"{after:g} breaks the objective" if broken else f"{after:g} gains nothing"
+    if seen[after].is_behind:
+        why = f"at {after:g} calls arrive faster than they are answered"
     if not (decided and (not broken or is_clear(seen[after]))):
         why += ", as far as these calls tell"
     return Found(value, after, decided, why, dict(seen))

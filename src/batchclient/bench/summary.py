@@ -7,7 +7,8 @@ Rules:
 - A repetition that measured the client is in no figure, unless more than half of a setting's did.
 - Two settings of one sweep are compared by pairs: what slowed a whole repetition is left out.
 - Figures whose ratio may be 1 are "no difference seen".
-- Settings that measured the client, or in which calls failed, recommend nothing.
+- Settings that measured the client recommend nothing, nor do those in which calls failed or arrived
+  faster than they were answered.
 """
 
 from __future__ import annotations
@@ -77,9 +78,14 @@ class Summary:
         return sum(cell.retried for cell in self.counted) / calls if calls else 0.0
 
     @property
+    def fell_behind(self) -> bool:
+        """Whether calls arrived faster than they ended, in at least half of the repetitions."""
+        return 2 * sum(cell.fell_behind for cell in self.counted) >= len(self.counted)
+
+    @property
     def is_trusted(self) -> bool:
         """Whether the setting may be recommended."""
-        return not (self.measured_the_client or self.calls_failed)
+        return not (self.measured_the_client or self.calls_failed or self.fell_behind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +178,15 @@ def percentile(summary: Summary, name: str, share: float) -> Figure | None:
 def best_of(summaries: Sequence[Summary], slos: Sequence[Slo] = ()) -> Summary | None:
     """Return the setting with the highest goodput that keeps all objectives; ``None``: none does.
 
-    Settings that measured the client are left out, and those in which calls failed.
+    Settings that measured the client are left out, and those in which calls failed or arrived
+    faster than they were answered.
     """
     kept = [
         summary
         for summary in summaries
         if not summary.measured_the_client
         and not summary.calls_failed
+        and not summary.fell_behind
         and summary.goodput.value > 0
         and keeps(summary, slos)
     ]
