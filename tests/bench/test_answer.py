@@ -2,10 +2,11 @@
 
 import pytest
 
-from batchclient.bench import Slo
+from batchclient.bench import Setting, Slo
 from batchclient.bench.answer import lines_of_search, lines_of_sweep
 from batchclient.bench.find import find_in
 from batchclient.bench.sweep import cells, settings_of
+from batchclient.simulator.server import SimulatedServer
 
 
 @pytest.mark.parametrize(
@@ -36,3 +37,16 @@ def test_a_search_for_a_rate_suggests_the_defaults(virtually, session, over, sug
         return lines_of_search(result, [slo], over)
 
     assert virtually(run())[-1] == f"suggested: {suggested}"
+
+
+@pytest.mark.parametrize("guise", ["vllm", "sglang", "tgi", "llamacpp", "trtllm", "openai"])
+def test_the_name_of_the_only_model_is_asked_for_once_and_sent(virtually, session, guise):
+    """Some servers name no model in their answers, and TGI names another one than calls have."""
+
+    async def run():
+        own = await session(server=SimulatedServer("gpu", model="m", guise=guise))
+        return own.target.model, await own.cell(Setting("singles", concurrency=2))
+
+    model, cell = virtually(run())
+    assert model == ("tgi" if guise == "tgi" else "m")
+    assert cell.answered == cell.scheduled > 0

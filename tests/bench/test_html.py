@@ -13,11 +13,11 @@ from rich.console import Console
 from tests.bench.conftest import SHORT, URL
 
 from batchclient.bench import Interval, Setting, Slo, Times
-from batchclient.bench.cell import BUSY, CACHED, FAILED, LATE, OTHERS, RETRIED
 from batchclient.bench.html import html_of
 from batchclient.bench.html.curves import knee_of
 from batchclient.bench.html.svg import Bound, Line, Point, amount_axis, chart, doubling_axis, number
 from batchclient.bench.html.words import DEFINITIONS, MARKS, STRATEGY_WORDS
+from batchclient.bench.marks import BEHIND, BUSY, CACHED, FAILED, LATE, OTHERS, RETRIED
 from batchclient.bench.report import read_report, report_of, write_report
 from batchclient.bench.search import Outcome, so_far
 from batchclient.bench.session import begin
@@ -232,16 +232,23 @@ def test_a_setting_that_measured_the_client_is_hollow_and_is_not_the_best(report
     assert told.hollow
     assert f"Not the server but the client was measured by: {best}." in "".join(told.words)
     assert not any(row[0].startswith(f"{best} best") for row in told.rows if row)
-    assert "measured the client, or calls failed" in "".join(told.words)
+    assert "recommends nothing: see the marks" in "".join(told.words)
 
 
-def test_a_setting_in_which_calls_failed_is_hollow_and_is_not_the_best(report, page):
+@pytest.mark.parametrize(
+    ("mark", "said"),
+    [
+        (FAILED, "Calls failed, or were not answered in time, in"),
+        (BEHIND, "Calls arrived faster than they were answered in"),
+    ],
+)
+def test_a_setting_whose_server_failed_or_fell_behind_is_hollow_and_is_not_the_best(report, page, mark, said):
     best = next(row[0] for row in page.rows if row and " best" in row[0]).split(" best")[0]
-    told = Page(html_of(marked(report, lambda cell: {"marks": (FAILED,)} if str(cell.setting) == best else {})))
+    told = Page(html_of(marked(report, lambda cell: {"marks": (mark,)} if str(cell.setting) == best else {})))
     assert told.hollow
     # A browser that darkens pages leaves white as it is, and makes dark edges white.
     assert "#fff" not in "".join(re.findall(r"<svg .*?</svg>", told.text))
-    assert f"Calls failed, or were not answered in time, in: {best}." in "".join(told.words)
+    assert f"{said}: {best}." in "".join(told.words)
     assert not any(row[0].startswith(f"{best} best") for row in told.rows if row)
 
 
@@ -267,7 +274,7 @@ def test_marks_are_told_in_words(report):
 
 
 def test_every_mark_has_a_meaning(report):
-    assert set(MARKS) == {BUSY, CACHED, FAILED, LATE, OTHERS, RETRIED}
+    assert set(MARKS) == {BEHIND, BUSY, CACHED, FAILED, LATE, OTHERS, RETRIED}
 
 
 def test_a_repetition_that_measured_the_client_is_in_no_figure_of_the_page(report):

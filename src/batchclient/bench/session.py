@@ -181,11 +181,10 @@ async def begin(
         # The server's name is asked for beside the first call.
         await client.drain()
         server = client.statistics().endpoints[0].server
+        # The name that calls have: some servers answer with another one, or with none.
+        name = client._calls.model(None)
     finally:
         await client.aclose()
-    name = model or answer.extra.get("model")
-    if not name:
-        raise ConfigError("the server names no model; give one", field="model")
     if answer.usage is not None and not answer.usage.prompt_tokens_estimated:
         workload = workload.fitted(len(workload.prompt(0).split()), answer.usage.prompt_tokens)
     target = replace(target, model=name, fields=fields)

@@ -61,6 +61,9 @@ def _head(view: View) -> str:
     if clients := [str(summary.setting) for summary in view.summaries if summary.measured_the_client]:
         text = f"Not the server but the client was measured by: {'; '.join(clients)}. These recommend nothing."
         parts.append(box("warning", paragraph(text)))
+    if behind := [str(summary.setting) for summary in view.summaries if summary.fell_behind]:
+        text = f"Calls arrived faster than they were answered in: {'; '.join(behind)}. These recommend nothing."
+        parts.append(box("warning", paragraph(text)))
     if failed := [str(summary.setting) for summary in view.summaries if summary.calls_failed]:
         text = f"Calls failed, or were not answered in time, in: {'; '.join(failed)}. These recommend nothing."
         parts.append(box("warning", paragraph(text)))

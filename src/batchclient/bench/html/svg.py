@@ -332,7 +332,7 @@ def _legend(lines: Sequence[Line], bounds: Sequence[Bound], notes: Sequence[str]
     """Return the legend, and how many rows it has."""
     entries = [(line.name, _sample(line)) for line in lines]
     entries += [(bound.label, _straight(0, 0, 24, 0, *(_UPRIGHT if bound.is_upright else _ACROSS))) for bound in bounds]
-    explained = {"ring": "knee: 97 % of the highest throughput", "hollow": "measured the client, or calls failed"}
+    explained = {"ring": "knee: 97 % of the highest throughput", "hollow": "recommends nothing: see the marks"}
     for note in notes:
         point = Point(0, 0, is_hollow=note == "hollow", is_ringed=note == "ring")
         entries.append((explained[note], _marker(12, 0, _NEUTRAL, point)))

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from batchclient.bench.cell import BUSY, CACHED, FAILED, LATE, OTHERS, RETRIED
 from batchclient.bench.html.svg import number
 from batchclient.bench.intervals import Interval
+from batchclient.bench.marks import BEHIND, BUSY, CACHED, FAILED, LATE, OTHERS, RETRIED
 from batchclient.bench.summary import Figure, Summary
 
 __all__ = [
@@ -31,6 +31,8 @@ _IN_SECONDS_FROM = 10.0
 MARKS = {
     FAILED: "More than 1 % of the calls failed or were not answered in time. The answered ones may be those that are "
     "soon answered: nothing is recommended from the figures.",
+    BEHIND: "Calls arrived faster than they were answered: a longer window would have longer latencies, without end. "
+    "Nothing is recommended from the figures.",
     RETRIED: "More than 1 % of the calls needed another request: the server failed or refused some, or took them for "
     "too long. The time of all attempts is in the latency.",
     LATE: "Calls were handed to the client later than scheduled, or the event loop was late, by more than 5 ms and 2 % "
