@@ -240,7 +240,7 @@ def test_ctrl_c_before_the_first_measurement_leaves_no_file(server, tmp_path):
 
 def test_reports_are_compared(bench, cli, tmp_path):
     for name in ("a", "b"):
-        bench("--concurrency", "4", "--strategies", "singles", "--repeat", "2", "--json", tmp_path / f"{name}.json")
+        bench("--concurrency", "4", "--strategies", "singles", "--repeat", "3", "--json", tmp_path / f"{name}.json")
     same = cli("bench", "compare", tmp_path / "a.json", tmp_path / "a.json", "--fail-if", "goodput<0.95")
     assert same.exit_code == 0
     assert "no difference seen" in same.stdout
