@@ -381,6 +381,12 @@ def test_other_workloads_are_named(report):
     about = {**written.about, "workload": {**written.about["workload"], "output_tokens": 99}}
     assert workload_differences(written, replace(written, about=about)) == ["output tokens: 4 and 99"]
     assert workload_differences(written, written) == []
+    # A sweep that was stopped early lacks a setting.
+    shorter = replace(written, cells=written.cells[:1])
+    assert workload_differences(written, shorter) == [f"only the first report has: {written.cells[1].setting}"]
+    assert workload_differences(shorter, written) == []
+    searched = replace(written, recommendation={"limit": 4})
+    assert workload_differences(searched, replace(searched, cells=shorter.cells)) == []
 
 
 @pytest.mark.parametrize("text", ["", "goodput", "goodput=1", "speed<1", "p95<x"])
