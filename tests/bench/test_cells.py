@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from batchclient._core.limits import ServerLoad
 from batchclient.bench import Closed, Poisson, Setting, Slo, Times
 from batchclient.bench.cell import BEHIND, BUSY, CACHED, FAILED, LATE, OTHERS, RETRIED, cell_of
 from batchclient.bench.generator import generate
@@ -558,6 +559,37 @@ def test_hits_of_the_prefix_cache_and_other_work_are_told(virtually):
     measured = virtually(run())
     assert measured.marks == (CACHED, OTHERS)
     assert not measured.measured_the_client
+
+
+@pytest.mark.parametrize(
+    ("page", "waited_s", "marks"),
+    [
+        (lambda at: ServerLoad(running=0.0, generation_tokens=5.0), 0.0, ()),
+        (lambda at: ServerLoad(running=9.0 if at < 1 else 0.0, generation_tokens=at), 1.0, ()),
+        # The sequences of the last step, cancelled since: nothing is generated.
+        (lambda at: ServerLoad(running=9.0, generation_tokens=5.0), 2.0, ()),
+        (lambda at: ServerLoad(running=9.0, generation_tokens=5.0 + at), 5.0, (OTHERS,)),
+        (lambda at: ServerLoad(waiting=1.0), 5.0, (OTHERS,)),
+        (lambda at: None, 0.0, ()),
+    ],
+)
+def test_a_cell_waits_for_an_idle_server_and_knows_a_page_that_stands_still(
+    virtually, session, monkeypatch, page, waited_s, marks
+):
+    async def run():
+        begun, loop = await session(times=Times(0.1, 0.5, 5)), asyncio.get_running_loop()
+        began, windows = loop.time(), []
+
+        async def told(target):
+            return page(loop.time() - began)
+
+        monkeypatch.setattr("batchclient.bench.session.fetch_page", told)
+        begun.on_window = lambda setting, repetition, window: windows.append(window)
+        measured = await begun.cell(Setting("singles", concurrency=2))
+        assert windows[0].begins - 0.1 - began == pytest.approx(waited_s, abs=0.26)
+        return measured
+
+    assert virtually(run()).marks == marks
 
 
 def test_reuse_on_purpose_is_no_mark(virtually):

@@ -1,6 +1,8 @@
 """The search, with servers that are formulas, and on a simulated one."""
 
+import collections
 import math
+from dataclasses import replace
 
 import pytest
 from tests.bench.conftest import made
@@ -257,6 +259,23 @@ def test_a_rate_that_no_longer_window_would_keep_is_not_the_answer(virtually):
     result = virtually(find_in(Formulas(window, *slos), "rate"))
     assert (result.recommended.rate, result.recommended.decided) == (96, True)
     assert result.recommended.why == "at 112 calls arrive faster than they are answered"
+
+
+def test_low_rates_take_one_window_each_and_the_answer_takes_what_decides(virtually):
+    """A window has 2 seconds: some calls at a low rate, of which none misses the objective below 20 a second."""
+
+    def window(setting, repetition):
+        calls = round(2 * setting.rate) or 1
+        hits = calls if setting.rate < 20 else 0
+        cell = made(setting, repetition, setting.rate, slos=(hits / calls,))
+        return replace(cell, scheduled=calls, answered=calls, slo_hits=(hits,))
+
+    result = virtually(find_in(Formulas(window, Slo("p95<1s")), "rate"))
+    windows = collections.Counter(cell.setting.rate for cell in result.cells)
+    assert [windows[rate] for rate in (1, 2, 4, 8)] == [1, 1, 1, 1]
+    # 73 calls without a miss have an interval above 0.95.
+    assert result.recommended.rate == 16
+    assert (windows[16], result.recommended.decided) == (3, True)
 
 
 def test_one_late_window_is_measured_again_and_does_not_count(virtually):

@@ -188,6 +188,12 @@ def test_two_repetitions_have_no_interval_and_tell_no_difference():
         assert comparison.said_of("goodput").endswith("× (2 repetitions)")
 
 
+def test_no_rate_is_below_zero():
+    (summary,) = summaries_of([made(ONE, place, rate) for place, rate in enumerate((1, 10, 100))], SLOS)
+    assert summary.calls_per_s.interval.low == 0.0
+    assert summary.calls_per_s.interval.high > 100
+
+
 def test_a_setting_that_breaks_the_objective_is_no_equal_of_the_best():
     found = [
         made(each, place, 100 + place, slos=(share,)) for place in range(3) for each, share in ((ONE, 1.0), (TWO, 0.9))
@@ -381,6 +387,12 @@ def test_other_workloads_are_named(report):
     about = {**written.about, "workload": {**written.about["workload"], "output_tokens": 99}}
     assert workload_differences(written, replace(written, about=about)) == ["output tokens: 4 and 99"]
     assert workload_differences(written, written) == []
+    # A sweep that was stopped early lacks a setting.
+    shorter = replace(written, cells=written.cells[:1])
+    assert workload_differences(written, shorter) == [f"only the first report has: {written.cells[1].setting}"]
+    assert workload_differences(shorter, written) == []
+    searched = replace(written, recommendation={"limit": 4})
+    assert workload_differences(searched, replace(searched, cells=shorter.cells)) == []
 
 
 @pytest.mark.parametrize("text", ["", "goodput", "goodput=1", "speed<1", "p95<x"])

@@ -83,7 +83,11 @@ class Bound:
 
 
 def workload_differences(first: Report, second: Report) -> list[str]:
-    """Return how the workloads differ, one sentence each."""
+    """Return how the workloads differ, one sentence each.
+
+    A sweep that lacks a setting of the first one differs, too: nobody would notice a bound that the
+    missing setting breaks. Two searches never measure the same values.
+    """
     lines = []
     for part in ("workload", "times"):
         for name, value in first.about[part].items():
@@ -92,6 +96,11 @@ def workload_differences(first: Report, second: Report) -> list[str]:
                 lines.append(f"{name.replace('_', ' ')}: {value} and {other}")
     if [slo.text for slo in first.slos] != [slo.text for slo in second.slos]:
         lines.append("the objectives differ")
+    if first.recommendation is second.recommendation is None:
+        there = {cell.setting for cell in second.cells}
+        missing = dict.fromkeys(str(cell.setting) for cell in first.cells if cell.setting not in there)
+        if missing:
+            lines.append(f"only the first report has: {'; '.join(missing)}")
     return lines
 
 

@@ -117,7 +117,7 @@ async def find_in(
             on_cell(cell)
             silence.check(cell)
             seen[value] = _outcome_of(of_value, session.slos)
-            if _is_enough(of_value[before:], session.slos):
+            if _is_enough(of_value, before, session.slos):
                 break
         try:
             value = steps.send(seen[value])
@@ -139,13 +139,23 @@ def _greatest(over: str, most: float | None, session: Session) -> float:
     return greatest if session.target.transport is not None else within_descriptors(greatest, 1, warn_below=0)
 
 
-def _is_enough(windows: Sequence[Cell], slos: Sequence[Slo]) -> bool:
-    """Whether the windows of one look tell on which side of the objectives a value is."""
-    if len(windows) == 1 and windows[0].measured_the_client:
+def _is_enough(windows: Sequence[Cell], before: int, slos: Sequence[Slo]) -> bool:
+    """Whether the windows of a value tell on which side of the objectives the value is.
+
+    Args:
+        windows: all of them.
+        before: how many of them are of the first look.
+        slos: the objectives.
+    """
+    look = windows[before:]
+    if len(look) == 1 and look[0].measured_the_client:
         return False
-    outcome = _outcome_of(windows, slos)
+    outcome = _outcome_of(look, slos)
+    # On the way up a window without a miss is enough; what is chosen has a second look.
+    if not before and outcome.calls and all(hits == outcome.calls for hits in outcome.hits):
+        return True
     # A window tells the throughput; a share needs calls.
-    return outcome.calls >= ENOUGH_CALLS or is_clear(outcome)
+    return outcome.calls >= ENOUGH_CALLS or is_clear(_outcome_of(windows, slos))
 
 
 def _setting_of(over: str, value: float) -> Setting:

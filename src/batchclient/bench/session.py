@@ -37,6 +37,8 @@ __all__ = ["Session", "begin"]
 
 _IDLE_WITHIN_S = 5.0
 _LOOK_AGAIN_S = 0.25
+_STILL_S = 2.0
+"""A server that has generated nothing for so long is idle, whatever its page says."""
 _FIRST_BLOCK, _BLOCK = 1 << 31, 10_000_000
 """The first number of the prompts of cells with several processes, and the numbers of each cell."""
 _HALF_BUSY = 0.5
@@ -140,14 +142,25 @@ class Session:
         return Closed(callers_of(setting))
 
     async def _idle_page(self) -> tuple[Page, bool]:
-        """Return the server's page once the server is idle, and whether it never was."""
+        """Return the server's page once the server is idle, and whether it never was.
+
+        A page may tell the sequences of the last step for ever where all were cancelled at once, as
+        at the end of a cell (vLLM issues 22545 and 29928).
+        """
         loop = asyncio.get_running_loop()
-        until = loop.time() + _IDLE_WITHIN_S
+        began = moved = loop.time()
+        generated: float | None = None
         while True:
             page = await fetch_page(self.target)
-            busy = page is not None and bool((page.running or 0) + (page.waiting or 0))
-            if not busy or loop.time() >= until:
-                return page, busy
+            now = loop.time()
+            if page is None or not (page.running or page.waiting):
+                return page, False
+            if generated is None or page.generation_tokens != generated:
+                generated, moved = page.generation_tokens, now
+            if now - moved >= _STILL_S:
+                return page, False
+            if now - began >= _IDLE_WITHIN_S:
+                return page, True
             await asyncio.sleep(_LOOK_AGAIN_S)
 
 

@@ -156,7 +156,9 @@ def _summary(setting: Setting, cells: tuple[Cell, ...], slos: Sequence[Slo]) -> 
 
 
 def _of_rates(values: Sequence[float]) -> Figure:
-    return Figure(statistics.median(values), mean_interval(values))
+    within = mean_interval(values)
+    # Few repetitions that differ much have a bound below 0, where no rate is.
+    return Figure(statistics.median(values), within and Interval(max(0.0, within.low), within.high))
 
 
 def percentile(summary: Summary, name: str, share: float) -> Figure | None:
