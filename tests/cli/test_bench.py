@@ -436,13 +436,18 @@ def test_a_setting_that_was_not_measured_passes_no_bound(cli, pair):
         report["complete"] = False
 
     told = cli("bench", "compare", *pair(stop), "--fail-if", "goodput<0.5")
-    assert told.exit_code == 1
-    assert told.stdout.endswith("singles, 4 in flight: in the first report alone\nthe second report is incomplete\n")
+    assert told.exit_code == 2
+    assert "only the first report has: singles, 4 in flight" in told.stderr
+    forced = cli("bench", "compare", *pair(stop), "--force", "--fail-if", "goodput<0.5")
+    assert forced.exit_code == 1
+    assert forced.stdout.startswith("different: only the first report has: singles, 4 in flight\n")
+    assert forced.stdout.endswith("the second report is incomplete\n")
+    assert cli("bench", "compare", *pair(stop), "--force").exit_code == 0
 
     def choose(report):
         report["cells"] = [cell for cell in report["cells"] if cell["concurrency"] == 2]
 
-    assert cli("bench", "compare", *pair(choose), "--fail-if", "goodput<0.5").exit_code == 0
+    assert cli("bench", "compare", *pair(choose), "--force", "--fail-if", "goodput<0.5").exit_code == 0
 
 
 def test_a_page_does_not_replace_its_report(cli, pair, tmp_path):

@@ -1,9 +1,9 @@
 """Two reports side by side, in lines, and whether a bound is broken.
 
 Rules:
-- A setting that one report alone has is named, and so is a report that is incomplete.
-- Under a bound a setting that an incomplete second report lacks is a fault: a server that went away
-  passes no pipeline.
+- A report that is incomplete is named.
+- Under a bound a setting that an incomplete second report lacks is a fault, forced or not: a server
+  that went away passes no pipeline.
 """
 
 from __future__ import annotations
@@ -46,8 +46,6 @@ def compare_reports(first: Report, second: Report, bounds: Sequence[Bound]) -> C
         beyond = f"  beyond {', '.join(broken)}" if broken else ""
         lines.append(f"{each.setting}: {each.comparison.said_of(each.figure)}{beyond}")
     before, after = (dict.fromkeys(cell.setting for cell in report.cells) for report in (first, second))
-    for name, one, other in (("first", before, after), ("second", after, before)):
-        lines += [f"{setting}: in the {name} report alone" for setting in one if setting not in other]
     lines += [
         f"the {name} report is incomplete"
         for name, report in (("first", first), ("second", second))
