@@ -8,10 +8,13 @@ import signal
 import subprocess
 
 import pytest
+from typer.testing import CliRunner
 
 from batchclient.bench.session import Session
 from batchclient.cli._bench_options import is_hosted
+from batchclient.cli._bench_outputs import Outputs
 from batchclient.cli._shown import show, wrapped
+from batchclient.cli.app import make_app
 from batchclient.simulator import EmbeddedServer
 from tests.cli.conftest import COMMAND
 
@@ -57,6 +60,13 @@ def test_a_sweep_answers_and_writes_its_reports(bench, tmp_path, cli):
     calls = [json.loads(line) for line in (tmp_path / "c.jsonl").read_text().splitlines()]
     counted = [call for call in calls if call["counted"]]
     assert len(counted) == sum(cell["scheduled"] for cell in report["cells"])
+
+
+def test_a_window_without_a_call_says_nothing_of_the_objective(bench):
+    told = bench(
+        "--find", "rate", "--slo", "p95<5s", "--budget", "1", short=[*SHORT, "--for", "0.001", "--warm-up", "0"]
+    )
+    assert re.search(r"^\[1\] adaptive, 1 calls/s: no call was scheduled.*; window 1$", told.stderr, re.MULTILINE)
 
 
 def test_a_search_answers(bench):
@@ -209,10 +219,10 @@ def test_the_prompts_are_not_written_over(bench, server, tmp_path):
     assert source.read_text() == '{"text": "a"}\n'
 
 
-def test_a_link_to_a_file_that_is_not_there_stays(bench, tmp_path):
+def test_a_look_at_the_outputs_leaves_no_file_and_every_link(tmp_path):
     link = tmp_path / "r.json"
     link.symlink_to(tmp_path / "elsewhere.json")
-    assert bench("--json", link, url="http://127.0.0.1:9/v1").exit_code == 5
+    Outputs(str(tmp_path / "r.html"), str(link), "/dev/null", None, None, 1).check()
     assert link.is_symlink()
     assert list(tmp_path.iterdir()) == [link]
 
@@ -229,6 +239,16 @@ def test_what_is_not_recommended_has_no_price(bench):
     assert told.exit_code == 0, told.stderr
     assert "no recommendation" in told.stdout
     assert "a million tokens" not in told.stdout
+
+
+def test_an_objective_that_no_answer_tells_ends_the_measurement(bench):
+    """Short calls travel without a stream: they would miss each bound of the first token."""
+    args = ["--call", "chat", "--slo", "ttft p90<1s", "--concurrency", "8", "--repeat", "1", "--strategies"]
+    with EmbeddedServer("gpu") as server:
+        told = bench(*args, "adaptive", url=server.base_url)
+        assert told.exit_code == 1
+        assert "Error: --slo ttft p90<1s: no answer to adaptive tells this time: calls of few" in told.stderr
+        assert bench(*args, "singles", "--output-tokens", "16", url=server.base_url).exit_code == 0
 
 
 def test_lists_without_room_are_named(bench):
@@ -380,6 +400,10 @@ def test_ctrl_c_before_the_first_measurement_leaves_no_file(server, tmp_path):
 def test_reports_are_compared(bench, cli, tmp_path):
     for name in ("a", "b"):
         bench("--concurrency", "4", "--strategies", "singles", "--repeat", "3", "--json", tmp_path / f"{name}.json")
+        report = json.loads((tmp_path / f"{name}.json").read_text())
+        # A busy machine's marked repetition would be in no figure.
+        report["cells"] = [{**cell, "marks": []} for cell in report["cells"]]
+        (tmp_path / f"{name}.json").write_text(json.dumps(report))
     same = cli("bench", "compare", tmp_path / "a.json", tmp_path / "a.json", "--fail-if", "goodput<0.95")
     assert same.exit_code == 0
     assert "no difference seen" in same.stdout
@@ -399,14 +423,30 @@ def test_reports_are_compared(bench, cli, tmp_path):
     assert cli("bench", "compare", tmp_path / "a.json", tmp_path / "b.json", "--force").exit_code == 0
 
 
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """The text of a report with two settings and two repetitions."""
+    path = tmp_path_factory.mktemp("measured") / "a.json"
+    with EmbeddedServer("instant") as server:
+        told = CliRunner().invoke(
+            make_app(["bench"]),
+            ["bench", "--base-url", server.base_url, *SHORT, "--concurrency", "2,4", "--strategies", "singles",
+             "--repeat", "2", "--json", str(path)],
+        )  # fmt: skip
+    assert told.exit_code == 0, told.stderr
+    report = json.loads(path.read_text())
+    for cell in report["cells"]:
+        cell["marks"] = []  # of a busy machine: a marked repetition is in no figure
+    return json.dumps(report)
+
+
 @pytest.fixture
-def pair(bench, tmp_path):
-    """Two reports of one measurement, to be changed: their texts as objects, and a writer."""
-    bench("--concurrency", "2,4", "--strategies", "singles", "--repeat", "2", "--json", tmp_path / "a.json")
-    told = (tmp_path / "a.json").read_text()
+def pair(measured, tmp_path):
+    """Write two reports of one measurement, the second one changed."""
 
     def write(change):
-        worse = json.loads(told)
+        (tmp_path / "a.json").write_text(measured)
+        worse = json.loads(measured)
         change(worse)
         (tmp_path / "b.json").write_text(json.dumps(worse))
         return tmp_path / "a.json", tmp_path / "b.json"
@@ -456,6 +496,7 @@ def test_a_page_does_not_replace_its_report(cli, pair, tmp_path):
     told = cli("bench", "report", path, "-o", tmp_path / "." / "a.json")
     assert told.exit_code == 2
     assert "the report itself" in told.stderr
+    assert cli("bench", "report", path, "-o", "-").stderr.startswith("Error: --output -: the name of a file")
     assert path.read_bytes() == before
 
 

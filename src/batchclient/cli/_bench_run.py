@@ -141,6 +141,20 @@ def _draw_table(cells: Sequence[Cell], slos: Sequence[Slo]) -> None:
         console.print(table_of(summaries_of(cells, slos), slos))
 
 
+def _check_told(cell: Cell, slos: Sequence[Slo]) -> None:
+    """Look for the times of the objectives: a time that nothing tells would miss its bound.
+
+    Raises:
+        BenchFailed: calls were answered, and none tells the time of an objective.
+    """
+    for slo in slos:
+        if cell.answered and slo.measure not in cell.times:
+            raise BenchFailed(
+                f"--slo {slo.text}: no answer to {cell.setting.strategy} tells this time: calls of few tokens may"
+                " travel without a stream; a larger --output-tokens has one"
+            )
+
+
 def _check_alive(cells: Sequence[Cell]) -> None:
     """Look at the last two cells: callers that all wait for a server that went away schedule nothing.
 
@@ -194,6 +208,7 @@ async def _work(
         of = f"/{planned}" if planned else ""
         so_far = "" if question.find is None else _so_far(done.cells, question.slos)
         complain(f"[{len(done.cells)}{of}] {_line(cell)}{so_far}")
+        _check_told(cell, question.slos)
 
     if question.find is not None:
         most = None if question.find == "rate" else _most_limit()
@@ -246,7 +261,7 @@ def _so_far(cells: Sequence[Cell], slos: Sequence[Slo]) -> str:
     windows = [cell for cell in cells if cell.setting == cells[-1].setting]
     calls = sum(cell.scheduled for cell in windows)
     told = f"; window {len(windows)}"
-    for place, slo in enumerate(slos):
+    for place, slo in enumerate(slos if calls else ()):
         kept = sum(cell.slo_hits[place] for cell in windows) >= slo.share * calls
         told += f", {slo} {'kept' if kept else 'not kept'} so far"
     return told
@@ -254,7 +269,8 @@ def _so_far(cells: Sequence[Cell], slos: Sequence[Slo]) -> str:
 
 def _line(cell: Cell) -> str:
     failed = sum(cell.failed.values())
-    told = [f"{cell.calls_per_s:,.3g} calls/s" if cell.answered else "no call was answered"]
+    silent = "no call was answered" if cell.scheduled or cell.setting.rate is None else "no call was scheduled"
+    told = [f"{cell.calls_per_s:,.3g} calls/s" if cell.answered else silent]
     if "latency" in cell.times:
         told.append(f"p95 {shown_s(cell.times['latency'].percentiles[0.95])}")
     if failed:

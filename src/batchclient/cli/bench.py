@@ -218,6 +218,8 @@ def report(
     from batchclient.bench.html import html_of
 
     with _told():
+        if output == "-":
+            raise Refusal("--output -: the name of a file; a page is no text for a terminal")
         if are_one_file(file, output):
             raise Refusal(f"--output {output}: the report itself, which the page would replace; give another name")
         page = html_of(_read(file))
