@@ -145,6 +145,13 @@ def test_of_several_objectives_each_has_its_own_calls():
     assert is_clear(Outcome((300, 992), 1000, (0.5, 0.99), (1.0,)))
 
 
+@pytest.mark.parametrize(("text", "hits"), [("p95<1s", 950), ("p99.9<1s", 999), ("p57<1s", 570)])
+def test_as_many_calls_as_were_asked_for_are_enough(text, hits):
+    share = Slo(text).share
+    assert Outcome((hits,), 1000, (share,), (1.0,)).meets
+    assert Outcome((hits - 1,), 1000, (share,), (1.0,)).breaks
+
+
 def test_no_value_within_the_objective():
     found, measured = run("limit", knee(100, bound=0))
     assert found.value is None

@@ -476,6 +476,17 @@ def test_a_wrong_field_of_a_report_is_named(report, place, value, why):
     assert refused.value.message.startswith(f"{path}: the report is damaged: ")
 
 
+def test_the_percentile_of_an_objective_is_read_again(virtually, session, tmp_path):
+    async def run():
+        begun = await session(Slo("p99.9<1s"), times=QUICK)
+        return report_of(begun, await measured(begun, [Setting("fixed", concurrency=4)], repeat=1), datetime.now(UTC))
+
+    written = virtually(run())
+    write_report(written, tmp_path / "r.json")
+    assert read_report(tmp_path / "r.json") == written
+    assert 0.999 in written.cells[0].times["latency"].percentiles
+
+
 def test_a_report_of_an_earlier_version_is_read(report):
     written, path = report()
     told = json.loads(path.read_text())

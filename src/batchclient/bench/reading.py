@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from batchclient.bench.cell import SHARES, Cell, Figures, Setting
 from batchclient.bench.generator import Times
-from batchclient.bench.slo import Slo
+from batchclient.bench.slo import Slo, share_of
 from batchclient.errors import ConfigError
 
 __all__ = ["ABOUT", "FIELDS", "TEXTS", "About", "cells_in", "checked"]
@@ -137,7 +137,7 @@ def _figures(told: object) -> object:
 
 def _share(name: str) -> float | str:
     try:
-        return float(name.removeprefix("p")) / 100
+        return share_of(name.removeprefix("p"))
     except ValueError:
         return name
 
