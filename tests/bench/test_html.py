@@ -432,6 +432,15 @@ def test_the_knee_is_ringed_where_it_lies(report):
     assert page.row("singles, 2 in flight")[0].endswith("knee")
 
 
+def test_calls_that_failed_are_no_throughput_to_have_a_knee_by(report):
+    def failing_above(cell):
+        high = {"calls_per_s": 500.0, "marks": (FAILED,)}
+        return high if cell.setting.concurrency == 80 else {"calls_per_s": 50.0, "marks": ()}
+
+    page = Page(html_of(marked(report, failing_above)))
+    assert page.row("adaptive, 2 in flight")[0].endswith("knee")
+
+
 def test_each_doubling_has_the_same_length():
     axis = doubling_axis("load", [8, 1, 32, 2])
     places = [axis.place(value) for value in (2, 4, 8, 16)]
