@@ -315,6 +315,9 @@ def test_a_search_without_a_decision_says_so(report):
     words = "".join(Page(html_of(replace(report, recommendation=told))).words)
     assert "Why: 64 breaks the objective. Not decided" in words
     assert "Not decided" not in "".join(Page(html_of(replace(report, recommendation={**told, "decided": True}))).words)
+    lines = ("p95 < 2 s: limit 32", "not decided: 64 breaks the objective.")
+    words = "".join(Page(html_of(replace(report, recommendation=told, lines=lines))).words)
+    assert words.count("64 breaks the objective") == 1
 
 
 @pytest.mark.parametrize("slos", [(), (Slo("p95<120ms"),)])

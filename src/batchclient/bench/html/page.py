@@ -49,7 +49,8 @@ def html_of(report: Report) -> str:
 def _head(view: View) -> str:
     about, told = view.report.about, view.report.recommendation
     lines = [paragraph(line) for line in view.report.lines or ("The report gives no recommendation.",)]
-    if told is not None:
+    # An answer that is not decided says why itself.
+    if told is not None and not any(str(told.get("why")) in line for line in view.report.lines):
         decided = "" if told.get("decided") else " Not decided: these calls do not tell the value from its neighbour."
         lines.append(paragraph(f"Why: {told.get('why')}.{decided}", "small"))
     parts = [
