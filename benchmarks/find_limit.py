@@ -6,8 +6,8 @@
   has an objective that a limit, also drawn, just keeps: 1.1 times its 95th percentile.
 - The truth: every limit of the search's grid is measured with four times as many calls, and the
   rule of the search chooses among them.
-- Right: the found limit is the true one or next to it on the grid; or it keeps the objective and has
-  0.95 of the true one's answers per second, as on a plateau, where the place of the best is noise.
+- Right: the found limit is the true one or next to it on the grid; or it keeps the objective and
+  has 0.95 of the true one's answers per second, as on a plateau, where the best place is noise.
 - Undecided: the search says so. Wrong: neither.
 """
 
@@ -110,7 +110,7 @@ def one(drawn: Draw, seed: int) -> dict:
     near = abs(GRID.index(found) - GRID.index(true)) <= 1 if found and true else found == true
     rate, latency = measured.get(found, (0.0, 0.0))
     as_good = true is not None and latency <= slo.bound_s and rate >= AS_MANY * measured[true][0]
-    decided = result.recommended is None or result.recommended.decided
+    decided = result.found.decided if result.recommended is None else result.recommended.decided
     return {
         "seed": seed,
         "objective": slo.text,

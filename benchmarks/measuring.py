@@ -21,7 +21,7 @@ from batchclient.bench.intervals import quantile
 
 MOST_US, MOST_BYTES, MOST_LATE_MS = 5.0, 200.0, 5.0
 CALLS, ROUNDS, RATE = 200_000, 5, 2000.0
-COLUMNS = ("scheduled", "begun", "sent", "first", "ended", "prompt_tokens", "output_tokens", "outcomes")
+COLUMNS = ("scheduled", "begun", "sent", "first", "ended", "prompt_tokens", "output_tokens", "attempts", "outcomes")
 
 
 def recorded() -> tuple[float, float]:
@@ -30,8 +30,8 @@ def recorded() -> tuple[float, float]:
     began = time.process_time()
     for number in range(CALLS):
         place = calls.begin(number, number)
-        calls.sent[place] = calls.first[place] = number
-        calls.first[place] += 0.1
+        calls.note_request(place, number)
+        calls.first[place] = number + 0.1
         calls.answered(place, number, 100, 10)
     seconds = time.process_time() - began
     return seconds / CALLS * 1e6, sum(sys.getsizeof(getattr(calls, name)) for name in COLUMNS) / CALLS

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from batchclient._core.limits import ServerLoad
 from batchclient.bench import Closed, Poisson, Setting, Slo, Times
-from batchclient.bench.cell import BUSY, CACHED, FAILED, LATE, OTHERS, cell_of
+from batchclient.bench.cell import BEHIND, BUSY, CACHED, FAILED, LATE, OTHERS, RETRIED, cell_of
 from batchclient.bench.generator import generate
 from batchclient.simulator.server import SimulatedServer
 
@@ -165,6 +166,49 @@ def test_an_arrival_that_is_never_made_is_unanswered(virtually):
     assert measured.unanswered > 100
 
 
+def test_no_arrival_is_lost_between_its_draw_and_its_call(virtually):
+    """The generator is stopped while it waits for an arrival of the window that it has drawn."""
+
+    async def run():
+        loop = asyncio.get_running_loop()
+
+        async def call(prompt, calls, place):
+            loop.clock += 0.1
+            calls.answered(place, loop.time(), 1, 1)
+
+        return [await cell(call, Poisson(100.0), Times(0, 2, grace_s)) for grace_s in (0.5, 1.0, 2.0, 4.0)]
+
+    # The schedule is drawn beforehand, whatever the generator comes to.
+    drawn = sum(at < 2 for at in Poisson(100.0).times(9, 3))
+    assert [measured.scheduled for measured in virtually(run())] == [drawn] * 4
+
+
+def test_a_generator_that_is_late_measured_itself_also_where_nothing_is_answered(virtually):
+    """Each prompt takes 4 ms, 500 are wanted a second, and the event loop is never late by more than that."""
+
+    async def run():
+        loop = asyncio.get_running_loop()
+
+        def prompts():
+            while True:
+                loop.clock += 0.004
+                yield "one"
+
+        window = await generate(answering(1000.0), Poisson(500.0), prompts(), Times(0, 2, 2), 3, lambda: 0.0)
+        assert max(window.lags) < 0.03
+        return cell_of(Setting("fixed", rate=500.0), 0, window)
+
+    assert virtually(run()).marks == (FAILED, LATE)
+
+
+def test_prompts_that_end_are_a_fault_of_the_measurement(virtually):
+    async def run():
+        await generate(answering(0.1), Poisson(100.0), iter(["one"]), Times(0, 1, 1), 3, lambda: 0.0)
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        virtually(run())
+
+
 def test_an_event_loop_that_stands_still_marks_a_closed_load_too(virtually):
     async def run():
         loop = asyncio.get_running_loop()
@@ -306,6 +350,75 @@ def test_the_times_of_a_streamed_answer(virtually):
     assert measured.slo_shares == (1.0, 0.0)
 
 
+def test_an_answer_of_one_token_waits_for_no_second_one(virtually):
+    async def run():
+        loop = asyncio.get_running_loop()
+
+        async def call(prompt, calls, place):
+            calls.sent[place] = calls.first[place] = loop.time()
+            await asyncio.sleep(0.4)
+            calls.answered(place, loop.time(), 10, 1 if place % 2 else 0)
+
+        return await cell(call, Closed(1), Times(0, 8, 5), slos=[Slo("tpot p50<50ms")])
+
+    # No tokens at all were told of the other half.
+    assert virtually(run()).slo_shares == (pytest.approx(0.5, abs=0.03),)
+
+
+def test_an_objective_has_its_own_percentile(virtually):
+    async def run():
+        # Calls of 1, 2, … 100 ms.
+        call = answering(lambda place: 0.001 * (1 + place % 100))
+        return await cell(call, Closed(1), Times(0, 5.04, 1), slos=[Slo("p80<1s")])
+
+    figures = virtually(run()).times["latency"]
+    assert set(figures.percentiles) == set(figures.intervals) == {0.5, 0.8, 0.9, 0.95, 0.99}
+    assert figures.percentiles[0.8] == pytest.approx(0.08, abs=0.002)
+
+
+def test_a_second_attempt_counts_and_the_first_token_is_that_of_the_answer(virtually, session):
+    """Half of the requests are refused at once; the first token comes after the pause, too."""
+    windows = []
+
+    async def run():
+        begun = await session(server=SimulatedServer("gpu", faults=["status=503,rate=0.5"]), times=Times(0.5, 2, 60))
+        begun.on_window = lambda setting, repetition, window: windows.append(window)
+        return await begun.cell(Setting("singles", concurrency=4))
+
+    measured = virtually(run())
+    assert RETRIED in measured.marks
+    assert 0 < measured.retried < measured.scheduled
+    calls = windows[0].calls
+    again = [place for place, outcome in enumerate(calls.outcomes) if outcome == 1 and calls.attempts[place] > 1]
+    once = [place for place, outcome in enumerate(calls.outcomes) if outcome == 1 and calls.attempts[place] == 1]
+    assert again and once
+
+    def rests(places):
+        # From the first token on, both have the same answers to wait for.
+        return [calls.ended[place] - calls.first[place] for place in places]
+
+    assert max(rests(again)) < 2 * max(rests(once))
+    assert max(calls.ended[place] - calls.sent[place] for place in again) > 3 * max(rests(once))
+
+
+@pytest.mark.parametrize(("every", "marks"), [(50, (RETRIED,)), (200, ())])
+def test_a_cell_with_more_than_one_call_in_a_hundred_that_was_sent_again_is_marked(virtually, every, marks):
+    async def run():
+        loop = asyncio.get_running_loop()
+
+        async def call(prompt, calls, place):
+            for _ in range(1 if place % every else 2):
+                calls.note_request(place, loop.time())
+                await asyncio.sleep(0.01)
+            calls.answered(place, loop.time(), 1, 1)
+
+        return await cell(call, Poisson(300.0))
+
+    measured = virtually(run())
+    assert measured.marks == marks
+    assert measured.retried == pytest.approx(measured.scheduled / every, abs=2)
+
+
 def test_the_servers_part_of_a_latency_runs_from_the_first_sending(virtually):
     async def run():
         loop = asyncio.get_running_loop()
@@ -350,6 +463,50 @@ def test_throughput_is_that_of_the_window_under_an_overload(virtually):
     assert measured.tokens_per_s == pytest.approx(200.0, abs=4)
     assert measured.unanswered == 0
     assert measured.times["latency"].percentiles[0.95] > 5
+    assert measured.marks == (BEHIND,)
+
+
+@pytest.mark.parametrize("rate", [9.0, 12.5])
+def test_a_rate_above_the_servers_speed_is_marked_though_all_calls_keep_the_objective(virtually, rate):
+    """The server makes 10 calls a second; the window is too short for a latency of 10 s."""
+
+    async def run():
+        free = asyncio.Semaphore(1)
+        loop = asyncio.get_running_loop()
+
+        async def call(prompt, calls, place):
+            async with free:
+                await asyncio.sleep(0.1)
+            calls.answered(place, loop.time(), 10, 10)
+
+        return await cell(call, Poisson(rate, 20.0), Times(5, 30, 60), slos=[Slo("p95<10s")])
+
+    measured = virtually(run())
+    assert measured.slo_shares == (1.0,)
+    assert measured.marks == ((BEHIND,) if rate > 10 else ())
+
+
+@pytest.mark.parametrize("warm_up_s", [0.5, 5.0])
+def test_a_steady_load_is_seldom_taken_for_one_that_falls_behind(virtually, dice, warm_up_s):
+    """Answers take 2 s on the mean, also longer than the warm-up, and as many are missing at first."""
+
+    async def run():
+        marked = 0
+        for seed in range(60):
+            call = answering(lambda place: dice.expovariate(0.5))
+            loads = Poisson(20.0), map(str, iter(int, 1)), Times(warm_up_s, 10, 60)
+            window = await generate(call, *loads, seed, lambda: 0.0)
+            marked += cell_of(Setting("fixed", rate=20.0), 0, window).fell_behind
+        return marked
+
+    assert virtually(run()) <= 1
+
+
+def test_a_closed_load_cannot_fall_behind(virtually):
+    async def run():
+        return await cell(answering(lambda place: 0.1 + place / 100), Closed(9))
+
+    assert virtually(run()).marks == ()
 
 
 @pytest.mark.parametrize("window_s", [3.0, 4.0, 4.5, 5.0])
@@ -402,6 +559,37 @@ def test_hits_of_the_prefix_cache_and_other_work_are_told(virtually):
     measured = virtually(run())
     assert measured.marks == (CACHED, OTHERS)
     assert not measured.measured_the_client
+
+
+@pytest.mark.parametrize(
+    ("page", "waited_s", "marks"),
+    [
+        (lambda at: ServerLoad(running=0.0, generation_tokens=5.0), 0.0, ()),
+        (lambda at: ServerLoad(running=9.0 if at < 1 else 0.0, generation_tokens=at), 1.0, ()),
+        # The sequences of the last step, cancelled since: nothing is generated.
+        (lambda at: ServerLoad(running=9.0, generation_tokens=5.0), 2.0, ()),
+        (lambda at: ServerLoad(running=9.0, generation_tokens=5.0 + at), 5.0, (OTHERS,)),
+        (lambda at: ServerLoad(waiting=1.0), 5.0, (OTHERS,)),
+        (lambda at: None, 0.0, ()),
+    ],
+)
+def test_a_cell_waits_for_an_idle_server_and_knows_a_page_that_stands_still(
+    virtually, session, monkeypatch, page, waited_s, marks
+):
+    async def run():
+        begun, loop = await session(times=Times(0.1, 0.5, 5)), asyncio.get_running_loop()
+        began, windows = loop.time(), []
+
+        async def told(target):
+            return page(loop.time() - began)
+
+        monkeypatch.setattr("batchclient.bench.session.fetch_page", told)
+        begun.on_window = lambda setting, repetition, window: windows.append(window)
+        measured = await begun.cell(Setting("singles", concurrency=2))
+        assert windows[0].begins - 0.1 - began == pytest.approx(waited_s, abs=0.26)
+        return measured
+
+    assert virtually(run()).marks == marks
 
 
 def test_reuse_on_purpose_is_no_mark(virtually):

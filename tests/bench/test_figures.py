@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from batchclient.bench import Closed, Poisson, Slo, Workload
+from batchclient.bench import Closed, Poisson, Slo, Times, Workload
 from batchclient.bench.intervals import Interval, mean_interval, quantile, quantile_interval, ratio, t_95, wilson
 from batchclient.errors import ConfigError
 
@@ -72,7 +72,8 @@ def test_a_share_near_one_has_an_interval_within_one():
 
 
 def test_repetitions_have_the_interval_of_student():
-    assert mean_interval([1.0]) is None
+    # Two would have one of 6 times their distance on either side.
+    assert mean_interval([1.0]) is mean_interval([1.0, 2.0]) is None
     # t(0.975, 2) = 4.303, standard error 1 / sqrt(3)
     assert mean_interval([1.0, 2.0, 3.0]) == pytest.approx((2 - 4.303 / math.sqrt(3), 2 + 4.303 / math.sqrt(3)))
     assert t_95(30) == pytest.approx(2.042, abs=0.001)
@@ -111,6 +112,9 @@ def test_a_seed_gives_its_arrivals():
         (lambda: Closed(0), "callers"),
         (lambda: Poisson(0), "rate"),
         (lambda: Poisson(1, -1), "burstiness"),
+        (lambda: Times(window_s=0), "window_s"),
+        (lambda: Times(warm_up_s=-1), "warm_up_s"),
+        (lambda: Times(grace_s=math.nan), "grace_s"),
         (lambda: Workload(prompt_tokens=0), "prompt_tokens"),
         (lambda: Workload(spread=-1), "spread"),
         (lambda: Workload(prefix_reuse=2), "prefix_reuse"),

@@ -13,12 +13,13 @@ from rich.console import Console
 from tests.bench.conftest import SHORT, URL
 
 from batchclient.bench import Interval, Setting, Slo, Times
-from batchclient.bench.cell import BUSY, LATE, OTHERS
 from batchclient.bench.html import html_of
 from batchclient.bench.html.curves import knee_of
 from batchclient.bench.html.svg import Bound, Line, Point, amount_axis, chart, doubling_axis, number
 from batchclient.bench.html.words import DEFINITIONS, MARKS, STRATEGY_WORDS
+from batchclient.bench.marks import BEHIND, BUSY, CACHED, FAILED, LATE, OTHERS, RETRIED
 from batchclient.bench.report import read_report, report_of, write_report
+from batchclient.bench.search import Outcome, so_far
 from batchclient.bench.session import begin
 from batchclient.bench.summary import summaries_of
 from batchclient.bench.sweep import cells, settings_of
@@ -113,6 +114,13 @@ class Page(HTMLParser):
         found = re.findall(r"<svg .*?</svg>", self.text, re.DOTALL)
         return {each.get("id"): each for each in map(ElementTree.fromstring, found)}
 
+    @property
+    def hollow(self):
+        """The markers that are drawn hollow."""
+        parts = [part for picture in self.pictures.values() for part in picture.iter()]
+        return [part for part in parts if part.get("fill") == "none" and part.tag in ("polygon", "circle")
+                and part.get("r") in (None, "4.0")]  # fmt: skip
+
     def row(self, name):
         """The texts of the first row with this head."""
         return next(row for row in self.rows if row and row[0].startswith(name))
@@ -180,9 +188,8 @@ def test_every_setting_has_its_figures_in_a_table(page, report):
     for summary in summaries_of(report.cells, report.slos):
         row = page.row(str(summary.setting))
         interval = summary.calls_per_s.interval
-        assert (
-            row[1] == f"{number(summary.calls_per_s.value)} [{number(max(0, interval.low))}, {number(interval.high)}]"
-        )
+        assert interval is None, "two repetitions tell none"
+        assert row[1] == number(summary.calls_per_s.value)
 
 
 def test_the_table_of_batch_sizes_has_singles_lists_and_the_servers_part(page, report):
@@ -219,14 +226,30 @@ def test_text_from_outside_is_escaped(report):
 
 
 def test_a_setting_that_measured_the_client_is_hollow_and_is_not_the_best(report, page):
-    hollow = 'fill="#fff"'
-    assert hollow not in page.text
+    assert not page.hollow
     best = next(row[0] for row in page.rows if row and " best" in row[0]).split(" best")[0]
     told = Page(html_of(marked(report, lambda cell: {"marks": (LATE,)} if str(cell.setting) == best else {})))
-    assert hollow in told.text
+    assert told.hollow
     assert f"Not the server but the client was measured by: {best}." in "".join(told.words)
     assert not any(row[0].startswith(f"{best} best") for row in told.rows if row)
-    assert "measured the client, not the server" in "".join(told.words)
+    assert "recommends nothing: see the marks" in "".join(told.words)
+
+
+@pytest.mark.parametrize(
+    ("mark", "said"),
+    [
+        (FAILED, "Calls failed, or were not answered in time, in"),
+        (BEHIND, "Calls arrived faster than they were answered in"),
+    ],
+)
+def test_a_setting_whose_server_failed_or_fell_behind_is_hollow_and_is_not_the_best(report, page, mark, said):
+    best = next(row[0] for row in page.rows if row and " best" in row[0]).split(" best")[0]
+    told = Page(html_of(marked(report, lambda cell: {"marks": (mark,)} if str(cell.setting) == best else {})))
+    assert told.hollow
+    # A browser that darkens pages leaves white as it is, and makes dark edges white.
+    assert "#fff" not in "".join(re.findall(r"<svg .*?</svg>", told.text))
+    assert f"{said}: {best}." in "".join(told.words)
+    assert not any(row[0].startswith(f"{best} best") for row in told.rows if row)
 
 
 def test_no_setting_is_the_best_where_all_measured_the_client(report):
@@ -250,10 +273,22 @@ def test_marks_are_told_in_words(report):
     assert MARKS[BUSY] not in told
 
 
+def test_every_mark_has_a_meaning(report):
+    assert set(MARKS) == {BEHIND, BUSY, CACHED, FAILED, LATE, OTHERS, RETRIED}
+
+
+def test_a_repetition_that_measured_the_client_is_in_no_figure_of_the_page(report):
+    def one_of_three(cell):
+        return {"marks": (LATE,), "output_tokens_mean": 9e6, "output_tokens_per_s": 9e6} if cell.repetition == 2 else {}
+
+    three = replace(report, cells=(*report.cells, *(replace(cell, repetition=2) for cell in report.cells[:9])))
+    assert "9,000,000" not in "".join(Page(html_of(marked(three, one_of_three))).words)
+
+
 def test_what_failed_and_what_did_not_come_back_is_told(report):
-    told = Page(html_of(marked(report, lambda cell: {"failed": {"ReadTimedOut": 3}, "unanswered": 5})))
+    told = Page(html_of(marked(report, lambda cell: {"failed": {"ReadTimedOut": 3}, "unanswered": 5, "retried": 4})))
     row = next(row for row in told.rows if row and "6 × ReadTimedOut" in " ".join(row))
-    assert row[-2:] == ["6 6 × ReadTimedOut", "10"]
+    assert row[-3:] == ["6 6 × ReadTimedOut", "10", "8"]
 
 
 def test_an_incomplete_report_says_so_and_an_empty_one_is_a_page(report):
@@ -280,6 +315,43 @@ def test_a_search_without_a_decision_says_so(report):
     words = "".join(Page(html_of(replace(report, recommendation=told))).words)
     assert "Why: 64 breaks the objective. Not decided" in words
     assert "Not decided" not in "".join(Page(html_of(replace(report, recommendation={**told, "decided": True}))).words)
+    lines = ("p95 < 2 s: limit 32", "not decided: 64 breaks the objective.")
+    words = "".join(Page(html_of(replace(report, recommendation=told, lines=lines))).words)
+    assert words.count("64 breaks the objective") == 1
+
+
+@pytest.mark.parametrize("slos", [(), (Slo("p95<120ms"),)])
+def test_the_value_that_a_search_found_is_the_one_recommended_and_the_knee(report, slos):
+    """Also where a higher value has more goodput, or another one is the knee of the medians."""
+
+    def searched(cell):
+        more = {1: 10.0, 2: 20.0, 3: 30.0, 4: 30.1}[1 + report.cells.index(cell) % 4]
+        setting = Setting("fixed", concurrency=2 ** (report.cells.index(cell) % 4))
+        return {"setting": setting, "calls_per_s": more, "goodput": more, "slo_hits": (), "slo_shares": ()}
+
+    told = {"why": "4 gains nothing", "decided": True, "limit": 2, "rate": None}
+    cells = marked(report, searched).cells
+    if slos:
+        cells = tuple(replace(cell, slo_hits=(cell.scheduled,), slo_shares=(1.0,)) for cell in cells)
+    page = Page(html_of(replace(report, cells=cells, recommendation=told, slos=slos)))
+    assert page.row("fixed, 2 in flight")[0].split("flight ")[1] == ("recommended" if slos else "recommended, knee")
+    assert ("fixed (knee: 4)" if slos else "fixed (knee: 2)") in page.words
+    assert not any(" best" in row[0] for row in page.rows if row)
+
+
+@pytest.mark.parametrize(
+    ("own", "reuse", "said"),
+    [
+        (None, None, "none: prompts differ from the first token"),
+        (None, 0.8, "80% of each"),
+        (9, None, "none: each has a number in front"),
+        (9, 0.8, "that of the prompts themselves"),
+    ],
+)
+def test_the_shared_beginning_of_prompts_is_told(report, own, reuse, said):
+    workload = {**report.about["workload"], "own_prompts": own, "prefix_reuse": reuse}
+    page = Page(html_of(replace(report, about={**report.about, "workload": workload})))
+    assert page.row("Shared beginning of prompts")[1] == said
 
 
 def test_an_objective_whose_percentile_is_not_measured_is_drawn_with_the_nearest_one(report, page):
@@ -327,17 +399,23 @@ def test_all_words_of_the_page_have_a_meaning():
     ("points", "knee"),
     [
         ([(1, 10), (2, 20), (4, 40)], None),
-        ([(1, 10), (2, 20), (4, 20.9)], 2),
-        ([(1, 10), (2, 20), (4, 21.1)], None),
-        # A fall, and a growth after it: the knee is where all that follows gains too little.
+        ([(1, 10), (2, 20), (4, 20.5)], 2),
+        ([(1, 10), (2, 20), (4, 20.9)], None),
+        # A fall, and a growth after it: the highest throughput counts.
         ([(1, 10), (2, 20), (4, 19), (8, 30)], None),
-        ([(8, 100), (128, 118)], 8),
-        ([(8, 100), (128, 125)], None),
+        ([(1, 10), (2, 20), (4, 19)], 2),
+        ([(8, 100), (128, 118)], None),
         ([(8, 100)], None),
     ],
 )
-def test_the_knee_is_the_load_above_which_twice_the_load_gains_too_little(points, knee):
+def test_the_knee_is_the_smallest_load_near_the_highest_throughput_as_a_search_has_it(points, knee):
     assert knee_of(points) == knee
+    found = so_far({load: Outcome((), 1, (), (per_s,)) for load, per_s in points}).value
+    assert found == (points[-1][0] if knee is None else knee)
+
+
+def test_nothing_answered_has_no_knee():
+    assert knee_of([(1, 0.0), (2, 0.0)]) is None
 
 
 def test_the_knee_is_ringed_where_it_lies(report):
@@ -355,6 +433,15 @@ def test_the_knee_is_ringed_where_it_lies(report):
     assert len(rings) == 2, "one at the point, one in the legend"
     assert "singles (knee: 2)" in page.words
     assert page.row("singles, 2 in flight")[0].endswith("knee")
+
+
+def test_calls_that_failed_are_no_throughput_to_have_a_knee_by(report):
+    def failing_above(cell):
+        high = {"calls_per_s": 500.0, "marks": (FAILED,)}
+        return high if cell.setting.concurrency == 80 else {"calls_per_s": 50.0, "marks": ()}
+
+    page = Page(html_of(marked(report, failing_above)))
+    assert page.row("adaptive, 2 in flight")[0].endswith("knee")
 
 
 def test_each_doubling_has_the_same_length():
@@ -475,6 +562,13 @@ def test_the_terminals_table_fits_and_cuts_no_figure(report, width):
         assert number(summary.calls_per_s.value) in text
     assert f"(1) {LATE}" in lines
     assert "singles, 2 in flight (1)" in text
+
+
+def test_a_settings_marks_stand_in_the_order_of_their_meanings(report):
+    marks = {"singles, 2 in flight": (LATE, BUSY), "singles, 16 in flight": (BUSY, LATE)}
+    told = "\n".join(shown(marked(report, lambda cell: {"marks": marks.get(str(cell.setting), ())}), 80))
+    assert "singles, 2 in flight (1, 2)" in told
+    assert "singles, 16 in flight (1, 2)" in told
 
 
 def test_a_narrow_terminal_loses_the_median_before_the_objectives(report):

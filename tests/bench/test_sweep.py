@@ -6,15 +6,18 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from tests.bench.conftest import made
 
-from batchclient.bench import BenchFailed, Interval, Setting, Slo, Times, Workload
+from batchclient.bench import BenchFailed, Setting, Slo, Times, Workload, find, sweep
 from batchclient.bench.answer import lines_of_sweep
-from batchclient.bench.cell import BUSY, FAILED, Cell, Figures
+from batchclient.bench.cell import BEHIND, BUSY, FAILED, LATE, RETRIED
 from batchclient.bench.compare import FIGURES, Bound, differences, workload_differences
 from batchclient.bench.report import read_report, report_of, write_report
+from batchclient.bench.strategies import batching_of
 from batchclient.bench.summary import best_of, compared, summaries_of
 from batchclient.bench.sweep import cells, order_of, settings_of
 from batchclient.errors import ConfigError
+from batchclient.options import Batching
 from batchclient.simulator.server import SimulatedServer
 
 CANARY = "swordfish"
@@ -25,19 +28,7 @@ async def measured(session, settings, **options):
     return [cell async for cell in cells(session, settings, **options)]
 
 
-def made(setting, repetition, rate, latency_s=0.1, slos=(1.0,), marks=()):
-    """A cell with a throughput and a latency."""
-    shares = (0.5, 0.9, 0.95, 0.99)
-    figures = Figures(
-        dict.fromkeys(shares, latency_s), dict.fromkeys(shares, Interval(latency_s, latency_s * 1.01)), latency_s
-    )
-    calls = 1000
-    return Cell(
-        setting, repetition, 10.0, calls, calls, 0, {}, {"latency": figures}, rate, rate * 100, rate * 50, 50.0, 50.0,
-        1.0, rate, slos, tuple(round(share * calls) for share in slos), 8.0, marks=marks,
-    )  # fmt: skip
-
-
+SLOS = [Slo("p95<1s")]
 ONE, TWO = Setting("fixed", concurrency=32), Setting("streamed", 32, 32)
 
 
@@ -64,6 +55,21 @@ def test_a_sweep_has_every_strategy_under_every_load():
 def test_a_wrong_sweep_is_refused(options, field):
     with pytest.raises(ConfigError) as refused:
         settings_of(**options)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda url: sweep(url, None, Slo("ttft p95<1s"), strategies=["lists"], concurrency=[32]), "slo"),
+        (lambda url: sweep(url, Workload(call="embed"), Slo("tpot p95<1s"), concurrency=[32]), "slo"),
+        (lambda url: sweep(url, concurrency=[32], repeat=0), "repeat"),
+        (lambda url: find(url, Workload(call="embed"), Slo("ttft p95<1s")), "slo"),
+    ],
+)
+def test_a_wrong_measurement_is_refused_before_a_call(virtually, make, field):
+    with pytest.raises(ConfigError) as refused:
+        virtually(make("http://nobody.invalid/v1"))
     assert refused.value.field == field
 
 
@@ -154,11 +160,116 @@ def test_cells_that_measured_the_client_recommend_nothing():
     )
 
 
+def test_one_late_repetition_is_in_no_figure_and_the_others_count():
+    slos = [Slo("p95<1s")]
+    found = [
+        made(ONE, place, rate, marks=marks) for place, (rate, marks) in enumerate([(100, ()), (10, (LATE,)), (102, ())])
+    ]
+    (summary,) = summaries_of(found, slos)
+    assert summary.calls_per_s.value == 101
+    assert not summary.measured_the_client
+    assert summary.marks == (LATE,)
+    assert len(summary.cells) == 3
+    assert best_of([summary], slos) is summary
+    (summary,) = summaries_of([*found[:2], made(ONE, 2, 11, marks=(BUSY,))], slos)
+    assert summary.measured_the_client
+    assert best_of([summary], slos) is None
+    # A server that failed in one repetition is no better for the others.
+    (summary,) = summaries_of([*found[:1], made(ONE, 1, 10, marks=(FAILED,))], slos)
+    assert best_of([summary], slos) is None
+
+
+def test_two_repetitions_have_no_interval_and_tell_no_difference():
+    first, second = summaries_of([made(ONE, 0, 10), made(ONE, 1, 11), made(TWO, 0, 90), made(TWO, 1, 91)], SLOS)
+    assert first.calls_per_s.interval is None
+    for paired in (True, False):
+        comparison = compared(second, first, FIGURES["goodput"], paired=paired)
+        assert not comparison.is_difference
+        assert comparison.said_of("goodput").endswith("× (2 repetitions)")
+
+
+def test_no_rate_is_below_zero():
+    (summary,) = summaries_of([made(ONE, place, rate) for place, rate in enumerate((1, 10, 100))], SLOS)
+    assert summary.calls_per_s.interval.low == 0.0
+    assert summary.calls_per_s.interval.high > 100
+
+
+def test_a_setting_that_breaks_the_objective_is_no_equal_of_the_best():
+    found = [
+        made(each, place, 100 + place, slos=(share,)) for place in range(3) for each, share in ((ONE, 1.0), (TWO, 0.9))
+    ]
+    assert not any(line.startswith("no difference seen to") for line in lines_of_sweep(found, SLOS))
+
+
+def test_a_share_that_is_too_near_to_the_objective_is_not_decided():
+    near = lines_of_sweep([made(ONE, 0, 10, slos=(0.955,))], SLOS)
+    assert near[1] == "not decided: 0.955 [0.940, 0.966] of the calls are within 1 s, and 0.95 are to be."
+    assert not any("not decided" in line for line in lines_of_sweep([made(ONE, 0, 10, slos=(0.99,))], SLOS))
+
+
+def test_every_objective_has_its_figure():
+    found = [made(ONE, 0, 10, slos=(1.0, 1.0))]
+    line = lines_of_sweep(found, [Slo("p95<1s"), Slo("p50<1s")])[0]
+    assert line.startswith("p95 < 1 s and p50 < 1 s: fixed, 32 in flight → 100 ms [100 ms, 101 ms] and 100 ms [")
+
+
+def test_the_adaptive_limit_is_not_compared_with_a_lesser_one_where_the_best_is_not_known():
+    own, low, high = (Setting(name, concurrency=each) for name, each in (("adaptive", 64), ("fixed", 8), ("fixed", 64)))
+    known = lines_of_sweep([made(own, 0, 90), made(low, 0, 40), made(high, 0, 100)], SLOS)
+    assert "adaptive against the best fixed setting (fixed, 64 in flight): goodput 0.90 × (one repetition)" in "".join(
+        known
+    )
+    marked = lines_of_sweep([made(own, 0, 90), made(low, 0, 40), made(high, 0, 100, marks=(BUSY,))], SLOS)
+    assert not any("adaptive against" in line for line in marked)
+    same = Setting("singles", concurrency=64)
+    marked = lines_of_sweep([made(own, 0, 90), made(same, 0, 40), made(high, 0, 100, marks=(BUSY,))], SLOS)
+    assert "adaptive against a fixed setting (singles, 64 in flight): " in "".join(marked)
+
+
+def test_attempts_that_failed_are_told_of_the_recommended_setting(virtually, session):
+    """One request of ten is refused, and the client's retries answer all calls."""
+
+    async def run():
+        begun = await session(server=SimulatedServer("gpu", faults=["status=500,rate=0.1"]), times=Times(0.2, 2, 30))
+        return await measured(begun, [Setting("singles", concurrency=8)], repeat=1)
+
+    (cell,) = virtually(run())
+    assert RETRIED in cell.marks
+    assert cell.answered == cell.scheduled
+    assert cell.retried / cell.scheduled == pytest.approx(0.1, abs=0.06)
+    lines = lines_of_sweep([cell], [])
+    assert (
+        lines[1]
+        == f"{cell.retried / cell.scheduled:.1%} of the calls needed another attempt: the server fails or refuses some requests."
+    )
+    assert lines[-1].startswith("suggested: ")
+
+
+def test_lists_are_suggested_as_they_were_measured():
+    (line,) = [each for each in lines_of_sweep([made(Setting("streamed", 32, 48), 0, 10)], []) if "suggested" in each]
+    assert line == (
+        "suggested: BatchClient(…, limit=48, batching=Batching(max_size=32, refill_s=0.5, refill_ratio=0.666667,"
+        ' alone_above_tokens=1000000), preset="balanced")'
+    )
+    given = {"max_size": 32, "refill_s": 0.5, "refill_ratio": 0.666667, "alone_above_tokens": 1_000_000}
+    assert batching_of(Setting("streamed", 32, 48)) == Batching(**given)
+    (line,) = [each for each in lines_of_sweep([made(Setting("singles", None, 4), 0, 10)], []) if "suggested" in each]
+    assert "batching=Batching(max_size=1)" in line
+
+
 def test_cells_in_which_calls_failed_recommend_nothing():
     found = [made(ONE, 0, 10), made(TWO, 0, 90, marks=(FAILED,))]
     assert best_of(summaries_of(found)).setting is ONE
     assert best_of(summaries_of(found[1:])) is None
     assert "no recommendation: calls failed" in lines_of_sweep(found[1:], [])[0]
+
+
+def test_a_rate_that_falls_behind_is_not_recommended():
+    slow, fast = Setting("fixed", rate=5.0), Setting("fixed", rate=9.0)
+    found = [made(slow, 0, 5), made(fast, 0, 9, marks=(BEHIND,))]
+    assert best_of(summaries_of(found, SLOS), SLOS).setting is slow
+    line = lines_of_sweep(found[1:], SLOS)[0]
+    assert line.endswith("no recommendation: calls arrived faster than they were answered (see the marks)")
 
 
 def test_the_answer_says_why_nothing_is_compared():
@@ -244,11 +355,44 @@ def test_a_worse_report_breaks_its_bound(report):
     assert len(broken) == 2
 
 
+@pytest.mark.parametrize(("repeat", "counts"), [(1, 1), (2, 2), (3, 3)])
+def test_a_server_that_answers_nothing_in_time_breaks_its_bound(report, repeat, counts):
+    written, _ = report(repeat=repeat)
+    dead = replace(written, cells=tuple(replace(cell, goodput=0.0, times={}) for cell in written.cells))
+    for text in ("goodput<0.95", "p95>1.1"):
+        assert len([each for each in differences(written, dead) if Bound(text).is_broken(each)]) == 2
+        assert not any(Bound(text).is_broken(each) for each in differences(dead, written))
+        assert not any(Bound(text).is_broken(each) for each in differences(dead, dead))
+
+
+def test_repetitions_too_few_for_an_interval_all_have_to_be_beyond_a_bound(report):
+    written, _ = report(repeat=2)
+    rates = {cell.repetition: 100.0 + cell.repetition for cell in written.cells}
+    before = replace(written, cells=tuple(replace(cell, goodput=rates[cell.repetition]) for cell in written.cells))
+
+    def broken(*goodputs):
+        after = [replace(cell, goodput=goodputs[cell.repetition]) for cell in before.cells]
+        return [
+            each
+            for each in differences(before, replace(before, cells=tuple(after)))
+            if Bound("goodput<0.95").is_broken(each)
+        ]
+
+    assert not broken(80.0, 99.0)
+    assert len(broken(80.0, 90.0)) == 2
+
+
 def test_other_workloads_are_named(report):
     written, _ = report()
     about = {**written.about, "workload": {**written.about["workload"], "output_tokens": 99}}
     assert workload_differences(written, replace(written, about=about)) == ["output tokens: 4 and 99"]
     assert workload_differences(written, written) == []
+    # A sweep that was stopped early lacks a setting.
+    shorter = replace(written, cells=written.cells[:1])
+    assert workload_differences(written, shorter) == [f"only the first report has: {written.cells[1].setting}"]
+    assert workload_differences(shorter, written) == []
+    searched = replace(written, recommendation={"limit": 4})
+    assert workload_differences(searched, replace(searched, cells=shorter.cells)) == []
 
 
 @pytest.mark.parametrize("text", ["", "goodput", "goodput=1", "speed<1", "p95<x"])
@@ -264,6 +408,8 @@ def test_what_is_no_bound_is_refused(text):
         ("[]", "no report"),
         ('{"cells": []}', "schema None"),
         ('{"schema": 1, "cells": [{}]}', "damaged"),
+        ('{"schema": 1, "cells": [], "slo": [NaN]}', "NaN is no number"),
+        ("[" * 100_000, "damaged"),
     ],
 )
 def test_what_is_no_report_is_refused(tmp_path, content, why):
@@ -271,3 +417,80 @@ def test_what_is_no_report_is_refused(tmp_path, content, why):
     path.write_text(content)
     with pytest.raises(ConfigError, match=why):
         read_report(path)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "why"),
+    [
+        (("slo",), "p95<1s", r"slo: Input should be a valid list"),
+        (("slo",), [3], r"slo: 0: Input should be a valid string"),
+        (("slo",), ["fast"], "is no objective"),
+        (("answer",), {"a": 1}, "answer: Input should be a valid list"),
+        (("recommendation",), [1], "recommendation: Input should be a valid dictionary"),
+        (("server",), "localhost", "server: "),
+        (("workload", "burstiness"), "bursty", r"workload\.burstiness: Input should be a valid number"),
+        (("times", "warm_up_s"), None, r"times\.warm_up_s: Input should be a valid number"),
+        (("cells",), 7, "cells: this is no list"),
+        (("cells", 1), 7, "cell 2: Input should be a dictionary"),
+        (("cells", 1, "scheduled"), "many", "cell 2: scheduled: Input should be a valid integer"),
+        (("cells", 1, "goodput"), [1], "cell 2: goodput: Input should be a valid number"),
+        (("cells", 1, "failed"), {"E": "x"}, r"cell 2: failed\.E: Input should be a valid integer"),
+        (("cells", 1, "server"), {"before": 5}, r"cell 2: server\.before: Input should be a valid dictionary"),
+        (("cells", 1, "times", "latency"), 5, r"cell 2: times\.latency: Input should be a dictionary"),
+        (
+            ("cells", 1, "times", "latency", "p95"),
+            "x",
+            r"cell 2: times\.latency\.percentiles\.0\.95: Input should be a valid number",
+        ),
+        (("cells", 1, "times", "latency", "intervals", "p95"), [1], r"cell 2: times\.latency\.intervals\.0\.95"),
+        (("cells", 1, "limit_changes"), [[1]], r"cell 2: limit_changes\.0"),
+        (("cells", 1, "marks"), 1, "cell 2: marks: Input should be a valid tuple"),
+        # These contradict the rest of the cell.
+        (("cells", 1, "scheduled"), 1_000_000, r"cell 2 \(.*\): 1,000,000 calls were scheduled, but "),
+        (("cells", 1, "unanswered"), -1, "unanswered: a count of -1"),
+        (("cells", 1, "goodput"), -1.0, "goodput: -1.0 is no amount"),
+        (("cells", 1, "goodput"), 1e999, "goodput: inf is no amount"),
+        (("cells", 1, "window_s"), 0, "window_s: seconds above 0"),
+        (("cells", 1, "concurrency"), None, "a load is needed"),
+        (("cells", 1, "rate"), -5.0, "each is above 0"),
+        (("cells", 1, "slo_hits"), [1], "slo_hits: 1 of "),
+        (("cells", 1, "slo_shares"), [], "one for each of the 1 objectives"),
+        (("cells", 1, "retried"), 1_000_000, "retried: 1,000,000 of "),
+        (("cells", 1, "times"), {}, "times: .* answered calls have a latency|times: "),
+        (("cells", 1, "times", "latency", "max"), 0.0, r"times\.latency: the percentiles do not ascend"),
+        (("cells", 1, "times", "latency", "intervals", "p95"), [0, 1e-9], "outside its interval"),
+        (("cells", 1, "times", "latency", "intervals"), {}, "their intervals are needed"),
+    ],
+    ids=str,
+)
+def test_a_wrong_field_of_a_report_is_named(report, place, value, why):
+    _, path = report()
+    told = json.loads(path.read_text())
+    part = told
+    for name in place[:-1]:
+        part = part[name]
+    part[place[-1]] = value
+    path.write_text(json.dumps(told).replace("Infinity", "1e999"))
+    with pytest.raises(ConfigError, match=why) as refused:
+        read_report(path)
+    assert refused.value.message.startswith(f"{path}: the report is damaged: ")
+
+
+def test_the_percentile_of_an_objective_is_read_again(virtually, session, tmp_path):
+    async def run():
+        begun = await session(Slo("p99.9<1s"), times=QUICK)
+        return report_of(begun, await measured(begun, [Setting("fixed", concurrency=4)], repeat=1), datetime.now(UTC))
+
+    written = virtually(run())
+    write_report(written, tmp_path / "r.json")
+    assert read_report(tmp_path / "r.json") == written
+    assert 0.999 in written.cells[0].times["latency"].percentiles
+
+
+def test_a_report_of_an_earlier_version_is_read(report):
+    written, path = report()
+    told = json.loads(path.read_text())
+    for cell in told["cells"]:
+        assert cell.pop("retried") == 0
+    path.write_text(json.dumps(told))
+    assert read_report(path) == written

@@ -1,13 +1,20 @@
 """``batchclient bench`` on the embedded server: a whole measurement, wrong commands, Ctrl-C, comparisons."""
 
+import asyncio
+import io
 import json
 import re
 import signal
 import subprocess
 
 import pytest
+from typer.testing import CliRunner
 
+from batchclient.bench.session import Session
 from batchclient.cli._bench_options import is_hosted
+from batchclient.cli._bench_outputs import Outputs
+from batchclient.cli._shown import show, wrapped
+from batchclient.cli.app import make_app
 from batchclient.simulator import EmbeddedServer
 from tests.cli.conftest import COMMAND
 
@@ -43,7 +50,8 @@ def test_a_sweep_answers_and_writes_its_reports(bench, tmp_path, cli):
         any(line.startswith("suggested: BatchClient(…") for line in answer)
         or "too busy to measure the server" in answer[0]
     )
-    assert "a million tokens" in answer[-1]
+    # Nothing has a price where nothing is recommended.
+    assert ("a million tokens" in answer[-1]) == ("no recommendation" not in answer[0])
     assert told.stderr.count("\n[") == 8
     report = json.loads((tmp_path / "r.json").read_text())
     assert report["complete"] is True
@@ -52,6 +60,13 @@ def test_a_sweep_answers_and_writes_its_reports(bench, tmp_path, cli):
     calls = [json.loads(line) for line in (tmp_path / "c.jsonl").read_text().splitlines()]
     counted = [call for call in calls if call["counted"]]
     assert len(counted) == sum(cell["scheduled"] for cell in report["cells"])
+
+
+def test_a_window_without_a_call_says_nothing_of_the_objective(bench):
+    told = bench(
+        "--find", "rate", "--slo", "p95<5s", "--budget", "1", short=[*SHORT, "--for", "0.001", "--warm-up", "0"]
+    )
+    assert re.search(r"^\[1\] adaptive, 1 calls/s: no call was scheduled.*; window 1$", told.stderr, re.MULTILINE)
 
 
 def test_a_search_answers(bench):
@@ -123,6 +138,25 @@ def test_prompts_of_a_file_are_those_of_map_and_stand_in_no_output(bench, tmp_pa
         (["--prompt", "{text}"], "--prompt: the template of --prompts"),
         (["--call", "classify"], "--call: one of complete, chat, embed"),
         (["--json", "/nowhere/r.json"], "/nowhere/r.json: "),
+        (["--json", "-"], "--json -: the name of a file"),
+        (["--report", "x", "--json", "x"], "--json x: the file of --report"),
+        (["--json", "x.jsonl", "--calls", "./x.jsonl"], "--calls ./x.jsonl: the file of --json"),
+        (["--sizes", "8", "--strategies", "adaptive"], "--sizes: of lists and streamed"),
+        (["--sizes", "8", "--quick"], "--sizes: of lists and streamed"),
+        (["--sizes", "8,64", "--concurrency", "8,32"], "--sizes: 64: above every number of --concurrency"),
+        (["--burstiness", "2"], "--burstiness: of the arrivals of --rate"),
+        (["--gpus", "2"], "--gpus: of --gpu-price"),
+        (["--gpu-price", "inf"], "--gpu-price: a number"),
+        (["--find", "limit", "--repeat", "3"], "--repeat: not with --find"),
+        (["--call", "embed", "--output-tokens", "9"], "--output-tokens: --call embed generates nothing"),
+        (["--corpus", "--spread", "1"], "--spread: of drawn prompts"),
+        (["--rate", "1000000000"], "--rate: 100,000 calls per second at most"),
+        # A variable of a script that is not set.
+        (["--concurrency", ""], "--concurrency: whole numbers"),
+        (["--sizes", ""], "--sizes: whole numbers"),
+        (["--strategies", ""], "--strategies: no ''"),
+        (["--budget", ""], "--budget: a duration"),
+        (["--for", ""], "--for: a duration"),
     ],
 )
 def test_a_wrong_command_is_refused_before_a_call(bench, server, args, why):
@@ -171,7 +205,108 @@ def test_a_hosted_service_is_known_by_its_host(url, hosted):
 def test_a_hosted_service_is_measured_with_a_yes_alone(bench):
     told = bench("--api-key", "k", url="https://api.example.com/v1")
     assert told.exit_code == 2
-    assert "--yes does it" in told.stderr
+    assert "each call has some 16 tokens of prompt and 4 of answer; --yes does it" in told.stderr
+    told = bench("--api-key", "k", "--find", "limit", "--budget", "90s", url="https://api.example.com/v1")
+    assert "without a pause for 90 s" in told.stderr
+
+
+def test_the_prompts_are_not_written_over(bench, server, tmp_path):
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"text": "a"}\n')
+    told = bench("--prompts", source, "--calls", source, short=[])
+    assert (told.exit_code, server.requests) == (2, 0)
+    assert f"--calls {source}: the file of --prompts" in told.stderr
+    assert source.read_text() == '{"text": "a"}\n'
+
+
+def test_a_look_at_the_outputs_leaves_no_file_and_every_link(tmp_path):
+    link = tmp_path / "r.json"
+    link.symlink_to(tmp_path / "elsewhere.json")
+    Outputs(str(tmp_path / "r.html"), str(link), "/dev/null", None, None, 1).check()
+    assert link.is_symlink()
+    assert list(tmp_path.iterdir()) == [link]
+
+
+def test_a_sweep_that_the_budget_ends_says_so(bench, tmp_path):
+    told = bench("--concurrency", "2,4", "--strategies", "singles", "--repeat", "1", "--budget", "0.1")
+    assert told.exit_code == 0, told.stderr
+    assert told.stdout.startswith("incomplete: the budget ended the sweep after 1 of 2 measurements\n")
+
+
+def test_what_is_not_recommended_has_no_price(bench):
+    told = bench("--concurrency", "2", "--strategies", "singles", "--repeat", "1", "--slo", "p95<0.001ms",
+                 "--gpu-price", "2")  # fmt: skip
+    assert told.exit_code == 0, told.stderr
+    assert "no recommendation" in told.stdout
+    assert "a million tokens" not in told.stdout
+
+
+def test_an_objective_that_no_answer_tells_ends_the_measurement(bench):
+    """Short calls travel without a stream: they would miss each bound of the first token."""
+    args = ["--call", "chat", "--slo", "ttft p90<1s", "--concurrency", "8", "--repeat", "1", "--strategies"]
+    with EmbeddedServer("gpu") as server:
+        told = bench(*args, "adaptive", url=server.base_url)
+        assert told.exit_code == 1
+        assert "Error: --slo ttft p90<1s: no answer to adaptive tells this time: calls of few" in told.stderr
+        assert bench(*args, "singles", "--output-tokens", "16", url=server.base_url).exit_code == 0
+
+
+def test_lists_without_room_are_named(bench):
+    told = bench("--concurrency", "2", "--strategies", "singles,lists", "--repeat", "1")
+    assert "lists are left out: 32 prompts are above every number of --concurrency" in told.stderr
+
+
+def test_a_search_tries_no_limit_beyond_the_open_files(bench, tmp_path, monkeypatch):
+    monkeypatch.setattr("batchclient.cli._bench_run.within_descriptors", lambda *_, **__: 2)
+    told = bench("--find", "limit", "--slo", "p95<5s", "--json", tmp_path / "r.json", short=[*SHORT, "--for", "0.2"])
+    assert told.exit_code == 0, told.stderr
+    assert "limits up to 2 are tried" in told.stderr
+    cells = json.loads((tmp_path / "r.json").read_text())["cells"]
+    assert {cell["concurrency"] for cell in cells} <= {1, 2}
+
+
+# What fails on the way --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("full", ["--calls", "--json"])
+def test_a_full_disk_costs_one_file_alone(bench, tmp_path, full):
+    told = bench("--concurrency", "2", "--strategies", "singles", "--repeat", "2", full, "/dev/full",
+                 "--report", tmp_path / "r.html")  # fmt: skip
+    assert told.exit_code == 4
+    assert told.stderr.count("Error: /dev/full: No space left on device") == 1
+    assert told.stdout
+    assert "singles, 2 in flight, repetition 2" in (tmp_path / "r.html").read_text()
+
+
+def test_a_fault_of_the_measurement_leaves_what_is_finished(bench, tmp_path, monkeypatch):
+    whole = Session.cell
+
+    async def failing(self, setting, repetition=0):
+        if repetition == 2:
+            raise RuntimeError("a process that makes calls has failed")
+        return await whole(self, setting, repetition)
+
+    monkeypatch.setattr(Session, "cell", failing)
+    told = bench("--concurrency", "2", "--strategies", "singles", "--repeat", "3", "--json", tmp_path / "r.json")
+    assert isinstance(told.exception, RuntimeError)
+    assert told.stdout.startswith("incomplete: ended after 2 measurements: RuntimeError")
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert (report["complete"], len(report["cells"])) == (False, 2)
+
+
+def test_a_reader_that_goes_away_costs_no_report(server, tmp_path):
+    command = [*COMMAND, "bench", "--base-url", server.base_url, "--model", server.model, *SHORT, "--concurrency", "2",
+               "--strategies", "singles", "--repeat", "1", "--json", tmp_path / "r.json"]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        process.stdout.close()
+        told = process.stderr.read()
+        process.wait(timeout=20)
+    finally:
+        process.kill()
+        process.stderr.close()
+    assert (process.returncode, "Traceback" in told) == (0, False), told
+    assert json.loads((tmp_path / "r.json").read_text())["complete"] is True
 
 
 def test_a_server_that_is_not_there(bench):
@@ -193,6 +328,30 @@ def test_a_server_that_goes_away_ends_the_sweep(bench, tmp_path):
     report = json.loads((tmp_path / "r.json").read_text())
     assert report["complete"] is False
     assert [cell["answered"] for cell in report["cells"][-2:]] == [0, 0]
+
+
+def test_a_server_that_dies_ends_the_sweep_though_its_callers_only_wait(bench, tmp_path):
+    """The client waits for a server that is away: no call fails, and none is scheduled in the window."""
+    server = EmbeddedServer("instant", process=True)
+    server.__enter__()
+    whole, cells = Session.cell, []
+
+    async def watched(self, setting, repetition=0):
+        if len(cells) == 2:
+            await asyncio.to_thread(server.__exit__, None, None, None)
+        cells.append(setting)
+        return await whole(self, setting, repetition)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Session, "cell", watched)
+        told = bench("--concurrency", "2", "--strategies", "adaptive", "--repeat", "9", "--json", tmp_path / "r.json",
+                     url=server.base_url, short=[*SHORT, "--for", "0.2", "--grace", "0.1"])  # fmt: skip
+    assert told.exit_code == 1
+    assert "Error: no call was answered in the last two measurements" in told.stderr
+    assert told.stderr.count("adaptive, 2 in flight: no call was answered") == 2
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert (report["complete"], len(report["cells"])) == (False, 4)
+    assert [cell["scheduled"] for cell in report["cells"][-2:]] == [0, 0]
 
 
 def test_a_wrong_key_is_told_once(bench):
@@ -240,7 +399,11 @@ def test_ctrl_c_before_the_first_measurement_leaves_no_file(server, tmp_path):
 
 def test_reports_are_compared(bench, cli, tmp_path):
     for name in ("a", "b"):
-        bench("--concurrency", "4", "--strategies", "singles", "--repeat", "2", "--json", tmp_path / f"{name}.json")
+        bench("--concurrency", "4", "--strategies", "singles", "--repeat", "3", "--json", tmp_path / f"{name}.json")
+        report = json.loads((tmp_path / f"{name}.json").read_text())
+        # A busy machine's marked repetition would be in no figure.
+        report["cells"] = [{**cell, "marks": []} for cell in report["cells"]]
+        (tmp_path / f"{name}.json").write_text(json.dumps(report))
     same = cli("bench", "compare", tmp_path / "a.json", tmp_path / "a.json", "--fail-if", "goodput<0.95")
     assert same.exit_code == 0
     assert "no difference seen" in same.stdout
@@ -258,6 +421,145 @@ def test_reports_are_compared(bench, cli, tmp_path):
     assert unlike.exit_code == 2
     assert "output tokens: 4 and 99" in unlike.stderr
     assert cli("bench", "compare", tmp_path / "a.json", tmp_path / "b.json", "--force").exit_code == 0
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """The text of a report with two settings and two repetitions."""
+    path = tmp_path_factory.mktemp("measured") / "a.json"
+    with EmbeddedServer("instant") as server:
+        told = CliRunner().invoke(
+            make_app(["bench"]),
+            ["bench", "--base-url", server.base_url, *SHORT, "--concurrency", "2,4", "--strategies", "singles",
+             "--repeat", "2", "--json", str(path)],
+        )  # fmt: skip
+    assert told.exit_code == 0, told.stderr
+    report = json.loads(path.read_text())
+    for cell in report["cells"]:
+        cell["marks"] = []  # of a busy machine: a marked repetition is in no figure
+    return json.dumps(report)
+
+
+@pytest.fixture
+def pair(measured, tmp_path):
+    """Write two reports of one measurement, the second one changed."""
+
+    def write(change):
+        (tmp_path / "a.json").write_text(measured)
+        worse = json.loads(measured)
+        change(worse)
+        (tmp_path / "b.json").write_text(json.dumps(worse))
+        return tmp_path / "a.json", tmp_path / "b.json"
+
+    return write
+
+
+def test_a_server_that_answers_nothing_passes_no_bound(cli, pair):
+    def die(report):
+        for cell in report["cells"]:
+            if cell["concurrency"] == 4:
+                cell.update(answered=0, failed={"ConnectFailed": cell["scheduled"]}, goodput=0.0, calls_per_s=0.0,
+                            tokens_per_s=0.0, times={})  # fmt: skip
+
+    told = cli("bench", "compare", *pair(die), "--fail-if", "goodput<0.5")
+    assert told.exit_code == 1
+    assert "singles, 4 in flight: goodput 0.00 × (2 repetitions)  beyond goodput<0.5\n" in told.stdout
+    assert cli("bench", "compare", *pair(die)).exit_code == 0
+    # Nothing got worse where the first report has no answer either.
+    _, dead = pair(die)
+    assert cli("bench", "compare", dead, dead, "--fail-if", "goodput<0.5", "--fail-if", "p95>1.1").exit_code == 0
+
+
+def test_a_setting_that_was_not_measured_passes_no_bound(cli, pair):
+    def stop(report):
+        report["cells"] = [cell for cell in report["cells"] if cell["concurrency"] == 2]
+        report["complete"] = False
+
+    told = cli("bench", "compare", *pair(stop), "--fail-if", "goodput<0.5")
+    assert told.exit_code == 2
+    assert "only the first report has: singles, 4 in flight" in told.stderr
+    forced = cli("bench", "compare", *pair(stop), "--force", "--fail-if", "goodput<0.5")
+    assert forced.exit_code == 1
+    assert forced.stdout.startswith("different: only the first report has: singles, 4 in flight\n")
+    assert forced.stdout.endswith("the second report is incomplete\n")
+    assert cli("bench", "compare", *pair(stop), "--force").exit_code == 0
+
+    def choose(report):
+        report["cells"] = [cell for cell in report["cells"] if cell["concurrency"] == 2]
+
+    assert cli("bench", "compare", *pair(choose), "--force", "--fail-if", "goodput<0.5").exit_code == 0
+
+
+def test_a_page_does_not_replace_its_report(cli, pair, tmp_path):
+    path, _ = pair(lambda report: None)
+    before = path.read_bytes()
+    told = cli("bench", "report", path, "-o", tmp_path / "." / "a.json")
+    assert told.exit_code == 2
+    assert "the report itself" in told.stderr
+    assert cli("bench", "report", path, "-o", "-").stderr.startswith("Error: --output -: the name of a file")
+    assert path.read_bytes() == before
+
+
+# Terminals --------------------------------------------------------------------------------------------------------
+
+
+def test_a_line_is_broken_between_words_on_a_terminal_alone(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    line = "p95 < 400 ms: limit 48 → 388 ms [371 ms, 398 ms], 212 calls/s, 27,100 tokens/s in and out."
+    for columns in (40, 80, 200):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        for stream in (Terminal(), io.StringIO()):
+            monkeypatch.setattr("sys.stdout", stream)
+            show(line)
+            told = stream.getvalue().splitlines()
+            assert " ".join(each.strip() for each in told) == line
+            assert max(map(len, told)) <= columns if stream.isatty() else len(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "width", "lines"),
+    [
+        ("a bb ccc", 8, ["a bb ccc"]),
+        ("  change: one two three four five", 24, ["  change: one two three", "    four five"]),
+        ("http://a-host-with-a-long-name:8000/v1: m", 20, ["http://a-host-with-a-long-name:8000/v1:", "  m"]),
+        ("a bb ccc", None, ["a bb ccc"]),
+    ],
+)
+def test_the_rest_of_a_line_is_indented(line, width, lines):
+    assert wrapped(line, width).splitlines() == lines
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda report: report.update(server=None),
+        lambda report: report.update(answer=5),
+        lambda report: [cell.update(calls_per_s="fast") for cell in report["cells"]],
+        lambda report: [cell.update(slo_hits=[]) for cell in report["cells"]],
+    ],
+)
+def test_a_damaged_report_is_refused(cli, pair, tmp_path, change):
+    _, path = pair(lambda report: (report.update(slo=["p95<1s"]), change(report)))
+    told = cli("bench", "report", path, "-o", tmp_path / "r.html")
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert told.stderr.startswith(f"Error: {path}: ")
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_a_damaged_report_is_not_compared(cli, pair):
+    told = cli("bench", "compare", *pair(lambda report: report["cells"][0].update(calls_per_s="fast")))
+    assert told.exit_code == 2
+    assert "b.json: " in told.stderr
+
+
+@pytest.mark.parametrize("url", ["http://localhost:8000/v1", f"https://user:{CANARY}@host/v1"])
+def test_a_url_without_its_option_is_told_where_it_goes(cli, url):
+    told = cli("bench", url)
+    assert told.exit_code == 2
+    assert told.stderr == "Error: a server is given with --base-url URL\n"
 
 
 def test_what_is_no_report_is_refused(cli, tmp_path):

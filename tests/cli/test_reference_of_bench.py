@@ -50,7 +50,8 @@ def test_the_reference_names_every_field_and_the_commands_answer(tmp_path):
 def test_the_commands_of_the_page_are_right(cli, block, tmp_path, monkeypatch):
     """Up to the server, which is not there; ``compare`` has no reports."""
     monkeypatch.chdir(tmp_path)
-    command = shlex.split(block.replace("http://localhost:8000/v1", "http://127.0.0.1:9/v1"))[1:]
+    one_line = block.replace("\\\n", "")
+    command = shlex.split(one_line.replace("http://localhost:8000/v1", "http://127.0.0.1:9/v1"))[1:]
     told = cli(*command)
     if "compare" in command:
         assert "before.json: No such file" in told.stderr

@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from typer.testing import CliRunner
 
+from batchclient._doctor.faults import unheeded_proxy
 from batchclient._doctor.machine import core_share
 from batchclient.cli.app import make_app
 from batchclient.simulator import EmbeddedServer
@@ -106,6 +107,55 @@ def test_status_2_for_a_wrong_command(cli, arguments, said):
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith(said)
     assert "canary" not in result.output
+
+
+def test_a_host_without_a_proxy_is_not_sent_to_one(cli):
+    """``NO_PROXY`` names the host: a client that heeded the variables would connect as this one does."""
+    variables = {"HTTP_PROXY": "http://proxy:3128", "NO_PROXY": "other,127.0.0.1"}
+    result = cli("http://127.0.0.1:1/v1", env=variables)
+    assert result.exit_code == 5
+    assert "HTTP_PROXY" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("names", "is_told"),
+    [
+        ("", True),
+        ("llm", True),
+        ("*", False),
+        ("LLM.lan", False),
+        (".lan", False),
+        ("llm.lan:8000", False),
+        ("m.lan", True),
+    ],
+)
+def test_the_names_without_a_proxy_are_hosts_and_domains(names, is_told):
+    environment = {"http_proxy": "http://proxy:3128", "no_proxy": names}
+    assert unheeded_proxy("http://llm.lan:8000/v1", environment) == ("HTTP_PROXY" if is_told else None)
+
+
+def test_the_url_may_come_from_the_environment(cli, server):
+    result = cli(env={"BATCHCLIENT_BASE_URL": server.base_url, "BATCHCLIENT_API_KEY": "right"})
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"{server.base_url}: vllm")
+    for url, said in (
+        ("", "Error: no server: give URL, such as"),
+        ("http://a/v1 http://b/v1", "Error: BATCHCLIENT_BASE_URL names several servers"),
+        ("canary", "Error: BATCHCLIENT_BASE_URL: "),
+    ):
+        result = cli(env={"BATCHCLIENT_BASE_URL": url})
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr.startswith(said)
+        assert "canary" not in result.stderr
+
+
+def test_a_narrow_terminal_breaks_lines_between_words(cli, monkeypatch, server):
+    monkeypatch.setattr("batchclient.cli._shown.columns_of", lambda stream: 40)
+    monkeypatch.setattr("batchclient.cli.doctor.core_share", lambda: 0.25)
+    lines = cli(server.base_url, "--api-key", "right").stdout.splitlines()
+    assert max(map(len, lines)) <= 40
+    assert "costly: This process gets 25% of a core:" in lines
+    assert "  change: a free core for the client: a" in lines
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 from batchclient._core.failures import Failure, FailureKind
 from batchclient._doctor.facts import Facts, Fault
@@ -124,7 +125,20 @@ def _said(page: FetchedPage, secrets: tuple[str, ...]) -> str:
 
 
 def unheeded_proxy(url: str, environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return the variable of a proxy for a URL, which a client does not heed by default."""
+    """Return the variable of a proxy for a URL, which a client does not heed by default.
+
+    A host that ``NO_PROXY`` names has none.
+    """
+    if _is_without_proxy(url, environment.get("no_proxy") or environment.get("NO_PROXY") or ""):
+        return None
     scheme = url.partition(":")[0].upper()
     names = [f"{scheme}_PROXY", "ALL_PROXY"]
     return next((name for name in names if environment.get(name) or environment.get(name.lower())), None)
+
+
+def _is_without_proxy(url: str, names: str) -> bool:
+    """Whether the host of a URL, or a domain above the host, is among the names of ``NO_PROXY``."""
+    parts = urlsplit(url)
+    hosts = [(parts.hostname or "").lower(), parts.netloc.lower()]
+    known = [name.strip().lower().lstrip(".") for name in names.split(",")]
+    return any(name in ("*", host) or host.endswith(f".{name}") for name in known if name for host in hosts)

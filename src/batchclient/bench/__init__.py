@@ -19,8 +19,9 @@ from batchclient.bench.generator import Times
 from batchclient.bench.intervals import Interval
 from batchclient.bench.session import BenchFailed, begin
 from batchclient.bench.slo import Slo
-from batchclient.bench.sweep import cells, settings_of
+from batchclient.bench.sweep import cells, check_objectives, settings_of
 from batchclient.bench.workload import Workload
+from batchclient.errors import ConfigError
 from batchclient.transport import Transport
 
 __all__ = [
@@ -76,9 +77,11 @@ async def find(
             the other.
         BatchClientError: the very first call failed.
     """
+    workload = workload or Workload()
+    check_objectives(slos, ["fixed" if over == "limit" else "adaptive"], workload.call)
     session = await begin(
         base_url,
-        workload or Workload(),
+        workload,
         times or Times(),
         slos,
         model=model,
@@ -129,9 +132,13 @@ async def sweep(
         ConfigError, BenchFailed, BatchClientError: as for ``find``.
     """
     settings = settings_of(strategies, concurrency=concurrency, sizes=sizes, rates=rates)
+    workload = workload or Workload()
+    check_objectives(slos, strategies, workload.call)
+    if type(repeat) is not int or repeat < 1:
+        raise ConfigError("repeat: a whole number, 1 or more", field="repeat")
     session = await begin(
         base_url,
-        workload or Workload(),
+        workload,
         times or Times(),
         slos,
         model=model,

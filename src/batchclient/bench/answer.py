@@ -3,18 +3,19 @@
 Rules:
 - A line says the figure, its interval, and what it is compared with.
 - What could not be told apart is "no difference seen"; what was not decided is said so.
+- Attempts that failed and were made again are told of the recommended setting.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
-from batchclient.bench.cell import Cell
+from batchclient.bench.cell import RETRIED, Cell
 from batchclient.bench.find import TOO_BUSY, SearchResult
-from batchclient.bench.intervals import Interval
 from batchclient.bench.slo import Slo, shown_s
-from batchclient.bench.strategies import RIVAL
-from batchclient.bench.summary import Figure, Summary, best_of, compared, percentile, summaries_of
+from batchclient.bench.strategies import RIVAL, batching_of
+from batchclient.bench.summary import Figure, Summary, best_of, compared, keeps, percentile, summaries_of
 
 __all__ = ["lines_of_search", "lines_of_sweep", "measurements"]
 
@@ -30,8 +31,8 @@ def lines_of_search(result: SearchResult, slos: Sequence[Slo], over: str) -> lis
     if not any(cell.answered for cell in result.cells):
         return [f"{objective}: {_silent(result.cells)}"]
     ended = "" if result.complete else f"; the budget ended the search after {measurements(len(result.cells))}"
-    if recommended is None and ended:
-        return [f"{objective}: not decided: {found.why}{ended}"]
+    if recommended is None and not found.decided:
+        return [f"{objective}: not decided: {found.why}{ended or ', as far as these calls tell'}"]
     if recommended is None:
         return [f"{objective}: no {over} keeps it; {found.why}"]
     summaries = {_value(each): each for each in summaries_of(result.cells, slos)}
@@ -40,11 +41,11 @@ def lines_of_search(result: SearchResult, slos: Sequence[Slo], over: str) -> lis
     line = f"{objective}: {over} {found.value:g} → {_p(chosen, slos)}, {_throughput(chosen)}"
     if found.neighbour is not None:
         line += f"; at {found.neighbour:g}: {_p(summaries[found.neighbour], slos)}"
-    lines = [line + "."]
+    lines = [line + ".", *_retried(chosen)]
     if not recommended.decided:
         lines.append(f"not decided: {recommended.why}{ended}.")
-    argument = f"limit={recommended.limit}" if over == "limit" else 'limit="auto"'
-    lines.append(f'suggested: BatchClient(…, {argument}, preset="{recommended.preset}")')
+    limit = f', limit={recommended.limit}, preset="{recommended.preset}"' if over == "limit" else ""
+    lines.append(f"suggested: {_constructor(limit)}")
     return lines
 
 
@@ -56,13 +57,20 @@ def lines_of_sweep(cells: Sequence[Cell], slos: Sequence[Slo]) -> list[str]:
     best = best_of(ours, slos)
     if best is None:
         return [f"{objective}: no recommendation: {_why_nothing(ours, slos)}"]
-    lines = [f"{objective}: {best.setting} → {_p(best, slos)}, {_throughput(best)}."]
+    lines = [f"{objective}: {best.setting} → {_p(best, slos)}, {_throughput(best)}.", *_retried(best)]
+    lines += [
+        f"not decided: {share.value:.3f} {_interval(share, _three)} of the calls are within {shown_s(slo.bound_s)}, "
+        f"and {slo.share:g} are to be."
+        for share, slo in zip(best.slo_shares, slos, strict=True)
+        if share.interval is not None and share.interval.has(slo.share)
+    ]
     alike = [
         str(each.setting)
         for each in summaries
         if each.setting != best.setting
         and each.setting.strategy in _OURS
         and each.is_trusted
+        and keeps(each, slos)
         and (ratio := compared(best, each, lambda cell: cell.goodput)) is not None
         and ratio.interval is not None
         and not ratio.is_difference
@@ -89,7 +97,17 @@ def _why_nothing(summaries: Sequence[Summary], slos: Sequence[Slo]) -> str:
         reasons.append(TOO_BUSY)
     if any(each.calls_failed for each in summaries):
         reasons.append("calls failed")
+    if any(each.fell_behind for each in summaries):
+        reasons.append("calls arrived faster than they were answered")
     return f"{', or '.join(reasons)} (see the marks)"
+
+
+def _retried(summary: Summary) -> list[str]:
+    """Say how many calls needed another attempt, where more than 1 % did."""
+    if RETRIED not in summary.marks:
+        return []
+    share = summary.retried_share
+    return [f"{share:.1%} of the calls needed another attempt: the server fails or refuses some requests."]
 
 
 def _silent(cells: Sequence[Cell]) -> str:
@@ -106,10 +124,7 @@ def _against(best: Summary, rivals: Sequence[Summary], slos: Sequence[Slo]) -> l
     """Compare with the rival at its best; where that is not known, under the same load."""
     if not rivals:
         return []
-    rival = best_of(rivals, slos)
-    if any(each.measured_the_client for each in rivals):
-        same = [each for each in rivals if _value(each) == _value(best) and each.is_trusted]
-        rival = same[0] if same else None
+    rival = _other(best, rivals, slos)
     if rival is None:
         why = _why_nothing(rivals, slos).replace("keeps it", f"keeps {' and '.join(map(str, slos))}")
         return [f"AsyncOpenAI: {why}; nothing is compared."]
@@ -121,30 +136,48 @@ def _against(best: Summary, rivals: Sequence[Summary], slos: Sequence[Slo]) -> l
     return [f"{best.setting.strategy} against AsyncOpenAI ({rival.setting.load}): {', '.join(told)}."]
 
 
+def _other(own: Summary, others: Sequence[Summary], slos: Sequence[Slo]) -> Summary | None:
+    """Return the best of other settings; where that is not known, one under the same load."""
+    if not any(each.measured_the_client for each in others):
+        return best_of(others, slos)
+    same = [each for each in others if each.setting.load == own.setting.load and each.is_trusted]
+    return max(same, key=lambda each: each.goodput.value, default=None)
+
+
 def _latency(cell: Cell) -> float | None:
     return cell.times["latency"].percentiles[_SHARE] if "latency" in cell.times else None
 
 
 def _adaptive(summaries: Sequence[Summary], slos: Sequence[Slo]) -> list[str]:
-    """Return how near the adaptive limit comes to the best fixed setting of the same kind."""
-    best = best_of([each for each in summaries if each.setting.strategy in _OURS[1:]], slos)
+    """Return how near the adaptive limit comes to the best fixed setting."""
     own = best_of([each for each in summaries if each.setting.strategy == "adaptive"], slos)
-    if best is None or own is None:
+    fixed = [each for each in summaries if each.setting.strategy in _OURS[1:]]
+    if own is None or not fixed:
         return []
+    best = _other(own, fixed, slos)
+    if best is None:
+        return []
+    name = "a" if any(each.measured_the_client for each in fixed) else "the best"
     share = compared(own, best, lambda cell: cell.goodput)
-    ramps = [cell.ramp_s for cell in own.cells if cell.ramp_s is not None]
+    ramps = [cell.ramp_s for cell in own.counted if cell.ramp_s is not None]
     soon = f", up to speed after {sorted(ramps)[len(ramps) // 2]:.0f} s" if ramps else ""
     if share is None:
         return []
-    return [f"adaptive against the best fixed setting ({best.setting}): {share.said_of('goodput')}{soon}."]
+    return [f"adaptive against {name} fixed setting ({best.setting}): {share.said_of('goodput')}{soon}."]
 
 
 def _suggested(best: Summary) -> str:
     setting = best.setting
     limit = "" if setting.strategy == "adaptive" or setting.concurrency is None else f", limit={setting.concurrency}"
-    size = 1 if setting.strategy == "singles" else setting.size
-    batching = "" if size is None else f", batching=Batching(max_size={size})"
-    return f'BatchClient(…{limit}{batching}, preset="balanced")'
+    given = asdict(batching_of(setting))
+    told = ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
+    batching = f", batching=Batching({told})" if told else ""
+    return _constructor(f'{limit}{batching}, preset="balanced"' if limit or batching else "")
+
+
+def _constructor(given: str) -> str:
+    """Return the client's constructor with the suggested arguments."""
+    return f"BatchClient(…{given})" if given else "BatchClient(…): the defaults do"
 
 
 def _value(summary: Summary) -> float:
@@ -152,25 +185,20 @@ def _value(summary: Summary) -> float:
 
 
 def _p(summary: Summary, slos: Sequence[Slo]) -> str:
-    """Return the bounded percentile, or the 95th of the latency, with its interval."""
-    name, share = (slos[0].measure, slos[0].share) if slos else ("latency", _SHARE)
-    # A share that no cell has a percentile of is told as the share itself.
-    if share not in (0.5, 0.9, 0.95, 0.99):
-        figure = summary.slo_shares[0]
-        return f"{figure.value:.3f} of the calls within {_interval(figure, lambda value: f'{value:.3f}')}".rstrip()
-    told = percentile(summary, name, share)
-    if told is None:
-        return "no answer"
+    """Return the bounded percentiles, or the 95th of the latency, with their intervals."""
     label = "" if slos else "p95 "
-    return f"{label}{shown_s(told.value)} {_interval(told, shown_s)}".rstrip()
+    told = [percentile(summary, slo.measure, slo.share) for slo in slos] or [percentile(summary, "latency", _SHARE)]
+    shown = [f"{shown_s(each.value)} {_interval(each, shown_s)}".rstrip() if each else "not told" for each in told]
+    return label + " and ".join(shown) if any(told) else "no answer"
 
 
-def _interval(figure: Figure, write: object) -> str:
-    interval: Interval | None = figure.interval
-    if interval is None:
-        return ""
-    assert callable(write)
-    return f"[{write(interval.low)}, {write(interval.high)}]"
+def _three(share: float) -> str:
+    return f"{share:.3f}"
+
+
+def _interval(figure: Figure, write: Callable[[float], str]) -> str:
+    interval = figure.interval
+    return "" if interval is None else f"[{write(interval.low)}, {write(interval.high)}]"
 
 
 def _throughput(summary: Summary) -> str:

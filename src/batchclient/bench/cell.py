@@ -9,10 +9,6 @@ Rules:
 - In a closed load without a failed or unanswered call, throughput is that of Little's law: calls in
   flight / mean latency. A count would depend on where the window cuts the server's rounds. Goodput
   is the throughput times the share of calls that meet the objectives.
-- A cell whose generator or event loop was late, or whose process was busy, measured the client. The
-  cell is marked, and recommends nothing.
-- A cell in which more than 1 % of the calls failed or were not answered in time is marked, too, and
-  recommends nothing.
 """
 
 from __future__ import annotations
@@ -25,22 +21,28 @@ from typing import Any, NamedTuple
 from batchclient.bench.calls import Calls
 from batchclient.bench.generator import Window
 from batchclient.bench.intervals import Interval, quantile, quantile_interval
+from batchclient.bench.marks import BEHIND, BUSY, CACHED, FAILED, LATE, OTHERS, RETRIED, marks_for
 from batchclient.bench.slo import Measure, Slo
 
-__all__ = ["SHARES", "Cell", "Figures", "Setting", "cell_of"]
+__all__ = [
+    "BEHIND",
+    "BUSY",
+    "CACHED",
+    "FAILED",
+    "LATE",
+    "OTHERS",
+    "RETRIED",
+    "SHARES",
+    "Cell",
+    "Figures",
+    "Setting",
+    "cell_of",
+    "server_cells",
+]
 
 SHARES = (0.5, 0.9, 0.95, 0.99)
 """The percentiles of a report, / 100."""
-_LATE_S, _LATE_SHARE, _BUSY_SHARE = 0.005, 0.02, 0.85
-_HIT_SHARE = 0.01
-_FAILED_SHARE = 0.01
 _RAMP_SHARE, _RAMP_S = 0.9, 2.0
-
-LATE = "this process was late"
-BUSY = "this process was busy"
-CACHED = "the server's prefix cache answered"
-OTHERS = "the server had other work"
-FAILED = "calls failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class Figures:
     """The distribution of a time over the answered calls, seconds.
 
     Args:
-        percentiles: by their share: 0.5, 0.9, 0.95, 0.99.
+        percentiles: by their share: 0.5, 0.9, 0.95, 0.99, and those of the objectives.
         intervals: of the percentiles, with a confidence of 95 %.
         max: the longest.
     """
@@ -97,6 +99,7 @@ class Cell:
         scheduled: calls that were to be made in the window.
         answered, unanswered: of those.
         failed: of those, by the class of the error.
+        retried: of those, the calls that more than one request carried.
         times: ``latency``, its parts ``late``, ``queued`` and ``server``, ``ttft``, ``tpot``; a
             time that nothing told is absent.
         calls_per_s: answers that came in the window, per second; in a closed load in which all
@@ -143,9 +146,10 @@ class Cell:
     list_sizes: dict[int, int] = field(default_factory=dict)
     cache_hit_share: float | None = None
     client_cpu_share: float = 0.0
-    server: dict[str, Any] = field(default_factory=dict)
+    server: dict[str, dict[str, float]] = field(default_factory=dict)
     limit_changes: tuple[tuple[float, int], ...] = ()
     marks: tuple[str, ...] = ()
+    retried: int = 0
 
     @property
     def measured_the_client(self) -> bool:
@@ -158,9 +162,24 @@ class Cell:
         return FAILED in self.marks
 
     @property
+    def fell_behind(self) -> bool:
+        """Whether calls arrived faster than they ended."""
+        return BEHIND in self.marks
+
+    @property
     def without_answer(self) -> int:
         """The scheduled calls that failed or were not answered in time."""
         return self.scheduled - self.answered
+
+
+def server_cells(cells: Sequence[Cell]) -> Sequence[Cell]:
+    """Return the repetitions of a setting that count: without those that measured the client.
+
+    Where more than half measured the client, all count, and the setting measured the client. A
+    repetition in which calls failed counts: the server failed them.
+    """
+    kept = [cell for cell in cells if not cell.measured_the_client]
+    return kept if 2 * len(kept) >= len(cells) else cells
 
 
 def cell_of(
@@ -196,7 +215,9 @@ def cell_of(
             failed[name] = failed.get(name, 0) + 1
     seconds = window.ends - window.begins
     times = {
-        name: figures for name, read in _TIMES.items() if (figures := _figures([read(calls, p) for p in answered]))
+        name: figures
+        for name, read in _TIMES.items()
+        if (figures := _figures([read(calls, p) for p in answered], _shares(name, slos)))
     }
     came = [place for place, at in enumerate(calls.ended) if calls.outcomes[place] == 1 and _within(window, at)]
     met = [[is_met(slo, calls, place) for place in answered] for slo in slos]
@@ -208,9 +229,9 @@ def cell_of(
         sum(calls.output_tokens[place] for place in came) / seconds,
         all_met / seconds,
     )
+    in_flight = _in_flight(window)
     if setting.rate is None and answered and len(answered) == len(counted):
-        rates = _by_littles_law(window, answered, all_met)
-    is_broken = len(counted) - len(answered) > _FAILED_SHARE * len(counted)
+        rates = _by_littles_law(calls, in_flight, answered, all_met)
     return Cell(
         setting,
         repetition,
@@ -229,13 +250,21 @@ def cell_of(
         rates.good,
         tuple(hit / len(counted) if counted else 0.0 for hit in hits),
         hits,
-        _in_flight(window),
+        in_flight,
         dict(sorted((list_sizes or {}).items())),
         cache_hit_share,
         window.cpu_share,
         server or {},
         tuple(limit_changes),
-        _marks(times, window, None if prefix_reuse else cache_hit_share, others=others, failed=is_broken),
+        marks_for(
+            window,
+            counted,
+            times["latency"].percentiles[0.5] if "latency" in times else seconds,
+            in_flight if setting.rate is not None else None,
+            None if prefix_reuse else cache_hit_share,
+            others=others,
+        ),
+        sum(calls.attempts[place] > 1 for place in counted),
     )
 
 
@@ -248,13 +277,12 @@ class _Rates(NamedTuple):
     good: float
 
 
-def _by_littles_law(window: Window, answered: Sequence[int], met: int) -> _Rates:
+def _by_littles_law(calls: Calls, in_flight: float, answered: Sequence[int], met: int) -> _Rates:
     """Return the rates of a closed load: callers in flight / mean latency (Little, 1961)."""
-    calls = window.calls
     latency_s = sum(_latency(calls, place) for place in answered) / len(answered)
     if not latency_s:
         return _Rates(0.0, 0.0, 0.0, 0.0)
-    per_s = _in_flight(window) / latency_s
+    per_s = in_flight / latency_s
     return _Rates(
         per_s,
         per_s * _mean([calls.prompt_tokens[place] for place in answered]),
@@ -264,7 +292,12 @@ def _by_littles_law(window: Window, answered: Sequence[int], met: int) -> _Rates
 
 
 def is_met(slo: Slo, calls: Calls, place: int) -> bool:
-    """Whether an answered call is within an objective; a time that is unknown is not."""
+    """Whether an answered call is within an objective; a time that is unknown is not.
+
+    An answer of one token has no second one to wait for, and so no time per output token.
+    """
+    if slo.measure == "tpot" and calls.output_tokens[place] == 1:
+        return True
     return _TIMES[slo.measure](calls, place) <= slo.bound_s
 
 
@@ -303,13 +336,18 @@ _TIMES: dict[Measure | str, Callable[[Calls, int], float]] = {
 }
 
 
-def _figures(values: Sequence[float]) -> Figures | None:
+def _shares(name: str, slos: Sequence[Slo]) -> list[float]:
+    """Return the percentiles of a time that are told, / 100."""
+    return sorted({*SHARES, *(slo.share for slo in slos if slo.measure == name)})
+
+
+def _figures(values: Sequence[float], shares: Sequence[float]) -> Figures | None:
     known = sorted(value for value in values if not math.isnan(value))
     if not known:
         return None
     return Figures(
-        {share: quantile(known, share) for share in SHARES},
-        {share: quantile_interval(known, share) for share in SHARES},
+        {share: quantile(known, share) for share in shares},
+        {share: quantile_interval(known, share) for share in shares},
         known[-1],
     )
 
@@ -340,20 +378,3 @@ def _in_flight(window: Window) -> float:
         until = window.ends if math.isnan(ended) else min(ended, window.ends)
         total += max(0.0, until - max(begun, window.begins))
     return total / (window.ends - window.begins)
-
-
-def _marks(
-    times: dict[str, Figures], window: Window, hit_share: float | None, *, others: bool, failed: bool
-) -> tuple[str, ...]:
-    marks = [FAILED] if failed else []
-    if "latency" in times:
-        latest_s = max(times["late"].percentiles[0.99], quantile(sorted(window.lags), 0.99) if window.lags else 0.0)
-        if latest_s > max(_LATE_S, _LATE_SHARE * times["latency"].percentiles[0.5]):
-            marks.append(LATE)
-    if window.cpu_share > _BUSY_SHARE:
-        marks.append(BUSY)
-    if hit_share is not None and hit_share > _HIT_SHARE:
-        marks.append(CACHED)
-    if others:
-        marks.append(OTHERS)
-    return tuple(marks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ __all__ = ["FIGURES", "Bound", "Difference", "differences", "workload_difference
 
 
 def _latency(share: float) -> Callable[[Cell], float | None]:
-    return lambda cell: cell.times["latency"].percentiles[share] if "latency" in cell.times else None
+    # Where no call was answered, a caller waits for ever.
+    return lambda cell: cell.times["latency"].percentiles[share] if "latency" in cell.times else math.inf
 
 
 FIGURES: dict[str, Callable[[Cell], float | None]] = {
@@ -65,16 +67,27 @@ class Bound:
             raise ConfigError(f"{self.text!r} is no bound; its form is 'goodput<0.95' or 'p95>1.1', with {figures}")
 
     def is_broken(self, difference: Difference) -> bool:
-        """Whether the ratio is beyond the bound, and is no noise as far as the repetitions tell."""
+        """Whether the ratio is beyond the bound, and is no noise as far as the repetitions tell.
+
+        Repetitions that are too few for an interval all have to be beyond the bound.
+        """
         form = _BOUND.fullmatch(self.text.strip())
         assert form is not None, "checked when made"
         comparison, ratio = difference.comparison, float(form["ratio"])
+        if form["figure"] != difference.figure:
+            return False
+        if comparison.interval is None:
+            return comparison.most < ratio if form["side"] == "<" else comparison.least > ratio
         beyond = comparison.ratio < ratio if form["side"] == "<" else comparison.ratio > ratio
-        return form["figure"] == difference.figure and beyond and (comparison.is_difference or not comparison.interval)
+        return beyond and comparison.is_difference
 
 
 def workload_differences(first: Report, second: Report) -> list[str]:
-    """Return how the workloads differ, one sentence each."""
+    """Return how the workloads differ, one sentence each.
+
+    A sweep that lacks a setting of the first one differs, too: nobody would notice a bound that the
+    missing setting breaks. Two searches never measure the same values.
+    """
     lines = []
     for part in ("workload", "times"):
         for name, value in first.about[part].items():
@@ -83,6 +96,11 @@ def workload_differences(first: Report, second: Report) -> list[str]:
                 lines.append(f"{name.replace('_', ' ')}: {value} and {other}")
     if [slo.text for slo in first.slos] != [slo.text for slo in second.slos]:
         lines.append("the objectives differ")
+    if first.recommendation is second.recommendation is None:
+        there = {cell.setting for cell in second.cells}
+        missing = dict.fromkeys(str(cell.setting) for cell in first.cells if cell.setting not in there)
+        if missing:
+            lines.append(f"only the first report has: {'; '.join(missing)}")
     return lines
 
 

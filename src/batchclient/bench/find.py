@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from batchclient.bench.cell import Cell, Setting
+from batchclient._shell.descriptors import within_descriptors
+from batchclient.bench.cell import Cell, Setting, server_cells
 from batchclient.bench.intervals import Interval, spanning
 from batchclient.bench.search import ENOUGH_CALLS, Found, Outcome, is_clear, search, so_far
 from batchclient.bench.session import Session, Silence
-from batchclient.bench.slo import Slo, shown_s
+from batchclient.bench.slo import Slo
 from batchclient.errors import ConfigError
 from batchclient.options import Batching
 
@@ -79,12 +81,13 @@ async def find_in(
         session: the server, with its objectives.
         over: what is searched. A limit is searched with as many callers; a rate with the client's
             own limit.
-        most: the greatest value to try; 1,024 for a limit, 4,096 for a rate.
+        most: the greatest value to try; 1,024 for a limit, or as many as the process may open
+            files for; 4,096 for a rate.
         budget_s: no cell is begun that would end later, seconds.
         on_cell: told of each cell.
 
     Raises:
-        ConfigError: a rate is searched without an objective.
+        ConfigError: a rate is searched without an objective, or ``most`` is wrong.
         BenchFailed: no call of the first cell was answered, or of two cells one after the other.
     """
     if over == "rate" and not session.slos:
@@ -94,63 +97,94 @@ async def find_in(
     longest = session.times.warm_up_s + session.times.window_s
     measured: list[Cell] = []
     found: Found
-    silence, seen = Silence(), dict[float, Outcome]()
-    steps = search(over, most or (_MOST_LIMIT if over == "limit" else _MOST_RATE))
+    silence, seen, windows = Silence(), dict[float, Outcome](), dict[float, list[Cell]]()
+    steps = search(over, _greatest(over, most, session))
     value = next(steps)
     while True:
-        outcome: Outcome | None = None
-        for _ in range(_MOST_WINDOWS):
+        of_value = windows.setdefault(value, [])
+        before = len(of_value)
+        while len(of_value) < before + _MOST_WINDOWS:
             started = loop.time()
             if budget_s is not None and measured and started - began + longest > budget_s:
                 found = so_far(seen)
-                recommended = _recommended(over, found, measured, session.slos)
+                recommended = _recommended(over, found, windows, session.slos)
                 return SearchResult(recommended, found, tuple(measured), complete=False)
-            repetition = sum(_value_of(cell.setting) == value for cell in measured)
-            cell = await session.cell(_setting_of(over, value), repetition)
+            cell = await session.cell(_setting_of(over, value), len(of_value))
             silence.check_first(cell)
             longest = max(longest, loop.time() - started)
             measured.append(cell)
+            of_value.append(cell)
             on_cell(cell)
             silence.check(cell)
-            now = _outcome_of(cell, session.slos)
-            outcome = now if outcome is None else outcome.and_(now)
-            seen[value] = seen[value].and_(now) if value in seen else now
-            # A window tells the throughput; a share needs calls.
-            if outcome.calls >= ENOUGH_CALLS or is_clear(outcome):
+            seen[value] = _outcome_of(of_value, session.slos)
+            if _is_enough(of_value, before, session.slos):
                 break
-        assert outcome is not None
         try:
-            value = steps.send(outcome)
+            value = steps.send(seen[value])
         except StopIteration as end:
             found = end.value
-            return SearchResult(_recommended(over, found, measured, session.slos), found, tuple(measured))
+            return SearchResult(_recommended(over, found, windows, session.slos), found, tuple(measured))
+
+
+def _greatest(over: str, most: float | None, session: Session) -> float:
+    """Return the greatest value to try."""
+    if most is not None and not (
+        type(most) in (int, float) and (1 if over == "limit" else 0) <= most < math.inf and most
+    ):
+        raise ConfigError("most: a number, 1 or more for a limit, above 0 for a rate", field="most")
+    if over == "rate":
+        return most or _MOST_RATE
+    greatest = math.floor(most or _MOST_LIMIT)
+    # More calls than files would wait in the client, and the limit would be the files'.
+    return greatest if session.target.transport is not None else within_descriptors(greatest, 1, warn_below=0)
+
+
+def _is_enough(windows: Sequence[Cell], before: int, slos: Sequence[Slo]) -> bool:
+    """Whether the windows of a value tell on which side of the objectives the value is.
+
+    Args:
+        windows: all of them.
+        before: how many of them are of the first look.
+        slos: the objectives.
+    """
+    look = windows[before:]
+    if len(look) == 1 and look[0].measured_the_client:
+        return False
+    outcome = _outcome_of(look, slos)
+    # On the way up a window without a miss is enough; what is chosen has a second look.
+    if not before and outcome.calls and all(hits == outcome.calls for hits in outcome.hits):
+        return True
+    # A window tells the throughput; a share needs calls.
+    return outcome.calls >= ENOUGH_CALLS or is_clear(_outcome_of(windows, slos))
 
 
 def _setting_of(over: str, value: float) -> Setting:
     return Setting("fixed", concurrency=int(value)) if over == "limit" else Setting("adaptive", rate=value)
 
 
-def _value_of(setting: Setting) -> float:
-    return setting.rate if setting.rate is not None else float(setting.concurrency or 0)
+def _outcome_of(windows: Sequence[Cell], slos: Sequence[Slo]) -> Outcome:
+    """Return what the windows of a value gave: those that measured the server."""
+    cells = server_cells(windows)
+    return Outcome(
+        tuple(sum(cell.slo_hits[place] for cell in cells) for place in range(len(slos))),
+        sum(cell.scheduled for cell in cells),
+        tuple(slo.share for slo in slos),
+        # The search looks at throughput; the objectives are asked of the calls.
+        tuple(cell.calls_per_s if slos else cell.goodput for cell in cells),
+        2 * sum(cell.fell_behind for cell in cells) > len(cells),
+    )
 
 
-def _outcome_of(cell: Cell, slos: Sequence[Slo]) -> Outcome:
-    """Return the outcome by the objective that is nearest to being broken."""
-    if not slos:
-        return Outcome(cell.answered, cell.scheduled, None, (cell.goodput,))
-    worst = min(range(len(slos)), key=lambda place: cell.slo_shares[place] - slos[place].share)
-    # The search looks at throughput; the objective is asked of the calls.
-    return Outcome(cell.slo_hits[worst], cell.scheduled, slos[worst].share, (cell.calls_per_s,))
-
-
-def _recommended(over: str, found: Found, measured: Sequence[Cell], slos: Sequence[Slo]) -> Recommendation | None:
+def _recommended(
+    over: str, found: Found, windows: Mapping[float, Sequence[Cell]], slos: Sequence[Slo]
+) -> Recommendation | None:
     if found.value is None:
         return None
-    cells = [cell for cell in measured if _value_of(cell.setting) == found.value]
+    cells = server_cells(windows[found.value])
     troubles = _troubles_of(cells)
     interval = None
     if slos and (figures := [cell.times[slos[0].measure] for cell in cells if slos[0].measure in cell.times]):
-        interval = spanning([_of_share(each.intervals, slos[0].share) for each in figures])
+        interval = spanning([each.intervals[slos[0].share] for each in figures])
     recommendation = Recommendation(
         int(found.value) if over == "limit" else "auto",
         None if over == "limit" else found.value,
@@ -170,12 +204,3 @@ def _troubles_of(cells: Sequence[Cell]) -> str:
     if any(cell.measured_the_client for cell in cells):
         return TOO_BUSY
     return "calls failed in these measurements" if any(cell.calls_failed for cell in cells) else ""
-
-
-def _of_share(intervals: dict[float, Interval], share: float) -> Interval:
-    return intervals[min(intervals, key=lambda each: abs(each - share))]
-
-
-def described(slo: Slo, interval: Interval) -> str:
-    """Return an objective and what was measured of it, in words."""
-    return f"{slo}: [{shown_s(interval.low)}, {shown_s(interval.high)}]"

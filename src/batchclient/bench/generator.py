@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import time
 from array import array
@@ -22,6 +23,7 @@ from typing import Any
 
 from batchclient.bench.arrivals import Closed, Load, Poisson
 from batchclient.bench.calls import Calls
+from batchclient.errors import ConfigError
 
 __all__ = ["Call", "Times", "Window", "generate"]
 
@@ -43,11 +45,22 @@ class Times:
         warm_up_s: before the window.
         window_s: the calls scheduled in it are counted.
         grace_s: after the window, for answers to come.
+
+    Raises:
+        ConfigError: a value is wrong.
     """
 
     warm_up_s: float = 5.0
     window_s: float = 30.0
     grace_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name in ("warm_up_s", "window_s", "grace_s"):
+            value = getattr(self, name)
+            least = "above 0" if name == "window_s" else "0 or more"
+            is_number = type(value) in (int, float) and 0 <= value < math.inf
+            if not is_number or (name == "window_s" and not value):
+                raise ConfigError(f"{name}: seconds, {least}", field=name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +89,7 @@ async def generate(
     seed: int,
     cpu_s: Callable[[], float] = time.process_time,
     starts_at: float | None = None,
+    turn: tuple[int, int] = (0, 1),
 ) -> Window:
     """Make the calls of one cell.
 
@@ -87,8 +101,10 @@ async def generate(
         seed: of the arrivals.
         cpu_s: CPU seconds of this process so far.
         starts_at: when the warm-up begins, on the event loop's clock; by default now.
+        turn: of several generators that share the arrivals of an open load: which one this is, from
+            0, and how many there are.
     """
-    return await _Cell(call, load, prompts, times, seed, cpu_s, starts_at).run()
+    return await _Cell(call, load, prompts, times, seed, cpu_s, starts_at, turn).run()
 
 
 class _Cell:
@@ -101,6 +117,7 @@ class _Cell:
         seed: int,
         cpu_s: Callable[[], float],
         starts_at: float | None,
+        turn: tuple[int, int],
     ) -> None:
         self._call = call
         self._load = load
@@ -108,6 +125,7 @@ class _Cell:
         self._times = times
         self._seed = seed
         self._cpu_s = cpu_s
+        self._turn = turn
         self._cpu_share = 0.0
         self._lags = array("d")
         self._calls = Calls()
@@ -132,8 +150,7 @@ class _Cell:
                     self._begin(self._caller())
                 await closing
             else:
-                arriving = self._loop.create_task(self._arrive(self._load))
-                self._tasks.add(arriving)
+                self._begin(self._arrive(self._load))
                 await closing
             if self._fault is not None:
                 raise self._fault
@@ -179,7 +196,8 @@ class _Cell:
         pause_s = _FIRST_PAUSE_S
         while True:
             # The next call is due as soon as its caller has the answer.
-            place = await self._one(self._loop.time(), next(self._prompts))
+            place = self._note(self._loop.time())
+            await self._one(place, next(self._prompts))
             if self._calls.outcomes[place] == _FAILED:
                 await asyncio.sleep(pause_s)
                 pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
@@ -188,21 +206,26 @@ class _Cell:
 
     async def _arrive(self, load: Poisson) -> None:
         length = self._ends - self._starts + self._times.grace_s + _HORIZON_S
-        arrivals = (self._starts + at for at in load.times(length, self._seed))
+        first, step = self._turn
+        drawn = itertools.islice(load.times(length, self._seed), first, None, step)
+        arrivals = (self._starts + at for at in drawn)
         # The window is not over before its last arrival is made, however late.
         self._count(+1)
-        in_window = True
+        in_window, pending = True, list[float]()
         try:
             for due in arrivals:
+                pending = [due]
                 if in_window and due >= self._ends:
                     in_window = False
                     self._count(-1)
                 prompt = next(self._prompts)
                 # Also where the generator is behind its schedule, the others have their turn.
                 await asyncio.sleep(max(0.0, due - self._loop.time()))
-                self._begin(self._one(due, prompt))
+                # Noted here: a task that is cancelled before its first step notes nothing.
+                self._begin(self._one(self._note(due), prompt))
+                pending = []
         finally:
-            for due in arrivals if in_window else ():
+            for due in itertools.chain(pending, arrivals) if in_window else ():
                 if due >= self._ends:
                     break
                 # The grace is over, and the generator has not come so far: nobody answered.
@@ -213,13 +236,18 @@ class _Cell:
         if not self._open:
             self._done.set()
 
-    async def _one(self, scheduled: float, prompt: str) -> int:
-        """Make a call; return its place."""
-        counts = self._begins <= scheduled < self._ends
-        place = self._calls.begin(scheduled, self._loop.time())
-        self._count(+counts)
+    def _note(self, scheduled: float) -> int:
+        """Note a call that is due; return its place."""
+        self._count(+self._counts(scheduled))
+        return self._calls.begin(scheduled, math.nan)
+
+    def _counts(self, scheduled: float) -> bool:
+        return self._begins <= scheduled < self._ends
+
+    async def _one(self, place: int, prompt: str) -> None:
+        """Make a call."""
+        self._calls.begun[place] = self._loop.time()
         try:
             await self._call(prompt, self._calls, place)
         finally:
-            self._count(-counts)
-        return place
+            self._count(-self._counts(self._calls.scheduled[place]))

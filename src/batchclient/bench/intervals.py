@@ -6,7 +6,8 @@ Rules:
 - A percentile's interval is that of order statistics: it assumes nothing about the distribution
   (David and Nagaraja, *Order Statistics*, 2003, section 7.1).
 - A share's interval is Wilson's score interval (Wilson, 1927), which holds near 0 and 1, too.
-- A mean's interval over repetitions is Student's. One repetition has none.
+- A mean's interval over repetitions is Student's. One repetition has none, and two have none: it
+  would be 6 times as long as their distance on either side, and say nothing.
 - Several repetitions: a server's speed drifts, so that all calls together would promise too much.
   A percentile's interval then spans those of the repetitions.
 """
@@ -24,6 +25,8 @@ _Z = 1.959964
 """The normal distribution's 97.5th percentile."""
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 """Student's 97.5th percentiles for 1 to 15 degrees of freedom."""
+_LEAST_REPETITIONS = 3
+"""Fewer have no interval."""
 _MOST_EXACT = 2000
 """Above so many values the binomial distribution is taken as normal."""
 
@@ -120,8 +123,8 @@ def t_95(freedom: int) -> float:
 
 
 def mean_interval(values: Sequence[float]) -> Interval | None:
-    """Return the interval of the mean of some repetitions; ``None``: there is one only."""
-    if len(values) < 2:
+    """Return the interval of the mean of some repetitions; ``None``: there are fewer than three."""
+    if len(values) < _LEAST_REPETITIONS:
         return None
     mean = statistics.fmean(values)
     spread = t_95(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
@@ -152,7 +155,7 @@ def ratio(ours: Sequence[float], theirs: Sequence[float], *, paired: bool) -> tu
 
 def _difference(ours: Sequence[float], theirs: Sequence[float]) -> Interval | None:
     """Return the interval of a difference of means (Welch, 1947)."""
-    if min(len(ours), len(theirs)) < 2:
+    if min(len(ours), len(theirs)) < _LEAST_REPETITIONS:
         return None
     a, b = statistics.variance(ours) / len(ours), statistics.variance(theirs) / len(theirs)
     middle = statistics.fmean(ours) - statistics.fmean(theirs)

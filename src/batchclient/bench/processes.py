@@ -1,10 +1,12 @@
 """``AsyncOpenAI`` in several processes: one makes some 500 calls a second and then measures itself.
 
 Rules:
-- A process makes a share of the callers or of the rate, with prompts of its own.
+- A process makes a share of the callers, or every so manyth arrival of the one schedule, with
+  prompts of its own. So the arrivals are those that one process would make.
 - All begin at one moment of the machine's monotonic clock, which their event loops share.
 - What a process is told, the key above all, goes through a pipe and stands in no list of processes.
-- The processes end with the cell: a cancelled cell kills them.
+- The processes end with the cell: a cancelled cell kills them, and one whose parent is gone ends
+  itself. Ctrl-C reaches the parent alone.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import itertools
 import json
 import os
 import sys
+import threading
 import time
 from array import array
 from collections.abc import Sequence
@@ -32,7 +35,7 @@ __all__ = ["generate_in_processes", "main"]
 _COMMAND = (sys.executable, "-c", "from batchclient.bench.processes import main; main()")
 _SOON_S = 0.2
 _TIMES = ("scheduled", "begun", "sent", "first", "ended")
-_COUNTS = ("prompt_tokens", "output_tokens")
+_COUNTS = ("prompt_tokens", "output_tokens", "attempts")
 
 
 async def generate_in_processes(
@@ -48,7 +51,7 @@ async def generate_in_processes(
     """Make the calls of a cell in several processes.
 
     Args:
-        count: processes.
+        count: processes; no more than there are callers.
         setting, target, workload: of the strategy in each of them.
         load: of all together.
         times, seed: as for ``generate``.
@@ -67,11 +70,16 @@ async def generate_in_processes(
                 "workload": {each: getattr(workload, each) for each in workload.__slots__},
                 "load": asdict(share),
                 "times": asdict(times),
-                "seed": seed * 1000 + place,
+                "seed": seed,
+                "turn": [place, count],
                 "numbers": [first_number + place, count],
             }
             process = await asyncio.create_subprocess_exec(
-                *_COMMAND, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 30
+                *_COMMAND,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                limit=1 << 30,
+                start_new_session=True,
             )
             processes.append(process)
             _write(process, json.dumps(told))
@@ -104,8 +112,7 @@ async def _read(process: asyncio.subprocess.Process) -> bytes:
 
 def _shares(load: Load, count: int) -> list[Load]:
     if isinstance(load, Poisson):
-        # The sum of independent Poisson processes is one.
-        return [replace(load, rate=load.rate / count)] * count
+        return [load] * count
     return [Closed(each) for each in _split(load.callers, count)]
 
 
@@ -142,6 +149,7 @@ async def _share(told: dict[str, Any]) -> dict[str, Any]:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         starts_at = json.loads(sys.stdin.readline())
+        threading.Thread(target=_end_with_parent, daemon=True).start()
         window = await generate(
             opened.call,
             load,
@@ -149,6 +157,7 @@ async def _share(told: dict[str, Any]) -> dict[str, Any]:
             Times(**told["times"]),
             told["seed"],
             starts_at=starts_at,
+            turn=(told["turn"][0], told["turn"][1]),
         )
     calls = window.calls
     return {
@@ -160,6 +169,14 @@ async def _share(told: dict[str, Any]) -> dict[str, Any]:
         "cpu_share": window.cpu_share,
         "lags": window.lags.tolist(),
     }
+
+
+def _end_with_parent() -> None:
+    """End the process where the other end of its pipe is closed: nobody waits for the calls."""
+    # Not ``sys.stdin``: an interpreter that ends for another reason waits for its lock.
+    while os.read(0, 1024):
+        pass
+    os._exit(1)
 
 
 def main() -> None:

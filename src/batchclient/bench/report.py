@@ -13,7 +13,7 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any
 
 from batchclient import __version__
 from batchclient._client.connections import shown
-from batchclient.bench.cell import Cell, Figures, Setting
+from batchclient.bench.cell import Cell
 from batchclient.bench.find import Recommendation
 from batchclient.bench.intervals import Interval
 from batchclient.bench.session import Session
@@ -148,40 +148,33 @@ def read_report(path: Path) -> Report:
     """Read a report.
 
     Raises:
-        ConfigError: the file is no report, or is one of another version.
+        ConfigError: the file is no report, is one of another version, or has a wrong field, which
+            the message names.
         OSError: it cannot be read.
     """
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(told, dict) or "cells" not in told:
-            raise ConfigError(f"{path}: this is no report of a measurement")
-        if told.get("schema") != SCHEMA:
-            raise ConfigError(f"{path}: a report of schema {told.get('schema')!r}; this version reads {SCHEMA}")
-        slos = tuple(map(Slo, told["slo"]))
-        cells = tuple(map(_read, told["cells"]))
-        about = {key: told[key] for key in ("started", "complete", "machine", "client", "server", "workload", "times")}
-        return Report(about, slos, cells, told["recommendation"], tuple(told["answer"]))
-    except ConfigError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(f"{path}: the report is damaged ({type(error).__name__})") from None
+        told = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refused)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: the report is damaged: {error}") from None
+    if not isinstance(told, dict) or "cells" not in told:
+        raise ConfigError(f"{path}: this is no report of a measurement")
+    if told.get("schema") != SCHEMA:
+        raise ConfigError(f"{path}: a report of schema {told.get('schema')!r}; this version reads {SCHEMA}")
+    # Pydantic takes as long to import as all the rest.
+    from batchclient.bench.reading import ABOUT, FIELDS, TEXTS, cells_in, checked
+
+    try:
+        objectives = checked(TEXTS, told.get("slo"), "slo")
+        slos = tuple(map(Slo, objectives))
+        about = asdict(checked(ABOUT, told))
+        recommendation = told.get("recommendation")
+        if recommendation is not None:
+            recommendation = checked(FIELDS, recommendation, "recommendation")
+        lines = checked(TEXTS, told.get("answer"), "answer")
+        return Report(about, slos, tuple(cells_in(told["cells"], slos)), recommendation, tuple(lines))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: the report is damaged: {error.message}") from None
 
 
-def _read(told: Mapping[str, Any]) -> Cell:
-    plain = dict(told)
-    setting = Setting(**{each.name: plain.pop(each.name) for each in fields(Setting)})
-    plain["times"] = {name: _figures(figures) for name, figures in told["times"].items()}
-    plain["list_sizes"] = {int(size): count for size, count in told["list_sizes"].items()}
-    plain["limit_changes"] = tuple((seconds, limit) for seconds, limit in told["limit_changes"])
-    for name in ("slo_shares", "slo_hits", "marks"):
-        plain[name] = tuple(told[name])
-    return Cell(setting, **plain)
-
-
-def _figures(told: Mapping[str, Any]) -> Figures:
-    shares = [float(name[1:]) / 100 for name in told["intervals"]]
-    intervals = {
-        share: Interval(-math.inf if low is None else low, math.inf if high is None else high)
-        for share, (low, high) in zip(shares, told["intervals"].values(), strict=True)
-    }
-    return Figures({share: told[f"p{share * 100:g}"] for share in shares}, intervals, told["max"])
+def _refused(constant: str) -> float:
+    raise ValueError(f"{constant} is no number")

@@ -2,12 +2,15 @@
 
 Rules:
 - One thing is searched: the limit under a closed load, or the rate of an open one.
-- The search doubles until the objective is broken or two doublings have gained less than 10 %, and
-  then halves the gap. One doubling alone may gain little on a server that gains later.
-- Limits are 1, 2, 3, 4, 6, 8, 12, 16 …: two for each doubling. Rates are found to an eighth.
+- The search doubles until an objective is broken or two doublings have gained less than 10 %, and
+  then halves the gap. One doubling alone may gain little on a server that gains later. The best
+  value is never the last one: above it stands one that is worse, or the greatest to try.
+- Limits are 1, 2, 3, 4, 6, 8, 12, 16 …: two for each doubling. Rates are found to an eighth, and
+  below 1 to a quarter.
 - The found value and its neighbour are measured once more.
-- A value that is not clearly on one side of the objective leaves the answer undecided, and the
+- A value that is not clearly on one side of the objectives leaves the answer undecided, and the
   answer says so.
+- A value without a scheduled call neither keeps the objectives nor breaks them.
 
 Everything here is pure: values go out, outcomes come in.
 """
@@ -26,6 +29,7 @@ ENOUGH_CALLS = 833
 """Calls that tell a share of 0.97 from one of 0.95: one-sided 5 %, power 0.9."""
 _GAIN = 1.1
 _AS_GOOD = 0.97
+_NO_CALL = "no call was scheduled in any window; a longer window has calls"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,38 +37,43 @@ class Outcome:
     """What a value gave.
 
     Args:
-        hits: calls within the objective; all answered ones where there is none.
+        hits: calls within each objective.
         calls: scheduled calls.
-        share: of the calls that is to be within; ``None``: no objective.
-        per_s: goodput of the windows, calls per second.
+        shares: of the calls that are to be within, for each objective.
+        per_s: answers per second of the windows.
+        is_behind: whether calls arrived faster than they were answered: nothing holds for long.
     """
 
-    hits: int
+    hits: tuple[int, ...]
     calls: int
-    share: float | None
+    shares: tuple[float, ...]
     per_s: tuple[float, ...]
+    is_behind: bool = False
 
     @property
     def mean_per_s(self) -> float:
-        """Goodput on the mean of the windows."""
+        """Answers per second on the mean of the windows."""
         return sum(self.per_s) / len(self.per_s)
 
     @property
     def meets(self) -> bool:
-        """Whether the objective holds, as far as these calls say."""
-        return self.share is None or self.hits >= self.share * self.calls
+        """Whether all objectives hold, as far as these calls say; without a call nothing holds."""
+        return bool(self.calls) and not self.breaks
 
-    def and_(self, other: Outcome) -> Outcome:
-        """Return both together."""
-        return Outcome(self.hits + other.hits, self.calls + other.calls, self.share, (*self.per_s, *other.per_s))
+    @property
+    def breaks(self) -> bool:
+        """Whether an objective is broken, as far as these calls say."""
+        pairs = zip(self.hits, self.shares, strict=True)
+        return bool(self.calls) and (self.is_behind or any(hits / self.calls < share for hits, share in pairs))
 
 
 def is_clear(outcome: Outcome) -> bool:
-    """Whether the outcome is clearly on one side of the objective, or has calls enough to be told."""
-    if outcome.share is None:
-        return True
-    within = wilson(outcome.hits, outcome.calls)
-    return not within.has(outcome.share)
+    """Whether all objectives are clearly held, or one is clearly broken."""
+    if not outcome.calls or outcome.is_behind:
+        return bool(outcome.calls)
+    intervals = [wilson(hits, outcome.calls) for hits in outcome.hits]
+    pairs = list(zip(intervals, outcome.shares, strict=True))
+    return any(within.high < share for within, share in pairs) or all(within.low > share for within, share in pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +81,7 @@ class Found:
     """The end of a search.
 
     Args:
-        value: the limit or the rate; ``None``: no value holds the objective.
+        value: the limit or the rate; ``None``: no value holds the objectives.
         neighbour: the next value, which breaks the objective or gains nothing; ``None``: not seen.
         decided: whether the calls tell both apart.
         why: one sentence.
@@ -89,6 +98,8 @@ class Found:
 def search(over: Literal["limit", "rate"], most: float, first: float = 1.0) -> Generator[float, Outcome, Found]:
     """Yield values to measure; take their outcomes; return what was found.
 
+    An outcome is that of all windows of its value so far.
+
     Args:
         over: what is searched.
         most: the greatest value to try.
@@ -96,33 +107,43 @@ def search(over: Literal["limit", "rate"], most: float, first: float = 1.0) -> G
     """
     seen: dict[float, Outcome] = {}
 
-    def measure(value: float) -> Generator[float, Outcome, Outcome]:
-        outcome = yield value
-        seen[value] = seen[value].and_(outcome) if value in seen else outcome
-        return seen[value]
+    def measure(value: float) -> Generator[float, Outcome, None]:
+        seen[value] = yield value
 
-    value, gains = first, True
+    value = min(first, most)
     while True:
-        outcome = yield from measure(value)
-        before = seen.get(value / 4)
-        gains = before is None or over == "rate" or outcome.mean_per_s >= _GAIN * before.mean_per_s
-        if not (outcome.meets and gains) or value * 2 > most:
-            break
-        value *= 2
-    for between in _gap(value, seen, over):
-        yield from measure(between)
-    # The best one and the next are measured again, until measuring changes the choice no more.
-    for _ in range(2):
-        chosen = _best(seen)
-        if chosen is None:
-            break
-        yield from measure(chosen)
-        after = _next(chosen, seen)
-        if after is not None:
-            yield from measure(after)
-        if _best(seen) == chosen:
-            break
-    return _found(seen, over, most)
+        yield from measure(value)
+        while value < most and _goes_on(value, seen, over):
+            value = min(2 * value, most)
+            yield from measure(value)
+        for between in _gap(value, seen, over):
+            yield from measure(between)
+        # The best one and the next are measured again, until measuring changes the choice no more.
+        for _ in range(2):
+            chosen = _best(seen)
+            if chosen is None:
+                break
+            yield from measure(chosen)
+            after = _next(chosen, seen)
+            if after is not None:
+                yield from measure(after)
+            if _best(seen) == chosen:
+                break
+        highest = max(seen)
+        if _best(seen) != highest or highest >= most:
+            return _found(seen, over)
+        # What broke the objectives at first has kept them since.
+        value = min(2 * highest, most)
+
+
+def _goes_on(value: float, seen: dict[float, Outcome], over: str) -> bool:
+    """Whether a greater value may be better than the one measured last."""
+    outcome, before = seen[value], seen.get(value / 4)
+    if outcome.breaks or (over == "limit" and not outcome.calls):
+        return False
+    if over == "rate" or before is None or _best(seen) == value:
+        return True
+    return outcome.mean_per_s >= _GAIN * before.mean_per_s
 
 
 def so_far(seen: dict[float, Outcome]) -> Found:
@@ -133,11 +154,12 @@ def so_far(seen: dict[float, Outcome]) -> Found:
     """
     value, highest = _best(seen), max(seen)
     if value is None:
-        return Found(None, min(seen), False, f"none up to {highest:g} keeps it", dict(seen))
-    if seen[value].share is None:
+        why = f"none up to {highest:g} keeps it" if any(each.calls for each in seen.values()) else _NO_CALL
+        return Found(None, min(seen), False, why, dict(seen))
+    if not seen[value].shares:
         why = f"{value:g} is the best so far; not searched above {highest:g}"
         return Found(value, _next(value, seen), False, why, dict(seen))
-    broken = min((each for each, outcome in seen.items() if each > value and not outcome.meets), default=None)
+    broken = min((each for each, outcome in seen.items() if each > value and outcome.breaks), default=None)
     if broken is None:
         return Found(value, None, False, f"at least {value:g} keeps it; not searched above {highest:g}", dict(seen))
     why = f"at least {value:g} keeps it, {broken:g} breaks it; not searched to the end"
@@ -145,19 +167,20 @@ def so_far(seen: dict[float, Outcome]) -> Found:
 
 
 def _gap(last: float, seen: dict[float, Outcome], over: str) -> list[float]:
-    """Return the values between powers of two that may be better than those measured."""
-    if not seen[last].meets:
-        # Between the last one that holds and the first that does not.
-        gap = [last * 0.75] if over == "limit" else [last * each / 8 for each in (5, 6, 7)]
-        return [each for each in gap if over == "rate" or each == int(each)]
-    # The throughput has its knee below, perhaps between two powers of two.
-    knee = _best(seen)
-    gap = [] if knee is None or over == "rate" else [knee * 0.75]
-    return [each for each in gap if each == int(each)]
+    """Return the values between two measured ones that may be better than both."""
+    if over == "rate":
+        low = max((each for each in seen if each < last), default=0.0)
+        return [low + (last - low) * quarters / 4 for quarters in (1, 2, 3)] if seen[last].breaks else []
+    # Below the first one that breaks an objective, or below the knee of the throughput.
+    high = last if seen[last].breaks else _best(seen)
+    if high is None:
+        return []
+    between = (high + max((each for each in seen if each < high), default=0.0)) // 2
+    return [] if between in seen or between < 1 else [between]
 
 
 def _best(seen: dict[float, Outcome]) -> float | None:
-    """Return the smallest value that is about as good as the best one that holds the objective."""
+    """Return the smallest value that is about as good as the best one that holds the objectives."""
     holding = {value: outcome.mean_per_s for value, outcome in seen.items() if outcome.meets}
     if not holding:
         return None
@@ -169,20 +192,25 @@ def _next(value: float, seen: dict[float, Outcome]) -> float | None:
     return min((each for each in seen if each > value), default=None)
 
 
-def _found(seen: dict[float, Outcome], over: str, most: float) -> Found:
+def _found(seen: dict[float, Outcome], over: str) -> Found:
     value = _best(seen)
     if value is None:
-        low = min(seen)
+        with_calls = [each for each, outcome in seen.items() if outcome.calls]
+        if not with_calls:
+            return Found(None, min(seen), False, _NO_CALL, dict(seen))
+        low = min(with_calls)
         decided = is_clear(seen[low])
         return Found(None, low, decided, f"even a {over} of {low:g} breaks the objective", dict(seen))
     after = _next(value, seen)
     if after is None:
         clear = is_clear(seen[value])
-        return Found(value, None, clear, f"no higher {over} was tried than {most:g}", dict(seen))
-    broken = not seen[after].meets
+        return Found(value, None, clear, f"no higher {over} was tried than {value:g}", dict(seen))
+    broken = seen[after].breaks
     # Where the next value alone is unclear, the best one is this or the next.
     decided = is_clear(seen[value])
     why = f"{after:g} breaks the objective" if broken else f"{after:g} gains nothing"
+    if seen[after].is_behind:
+        why = f"at {after:g} calls arrive faster than they are answered"
     if not (decided and (not broken or is_clear(seen[after]))):
         why += ", as far as these calls tell"
     return Found(value, after, decided, why, dict(seen))

@@ -5,7 +5,7 @@ Rules:
   many tokens a word has. If the call fails, nothing is measured.
 - No prompt comes twice in a session: prompts are numbered through all cells.
 - Where a process of ``AsyncOpenAI`` is busy, the cell is measured again with twice as many, up to
-  one for each core.
+  one for each core. The first measurement is in no output.
 - A cell waits until the server is idle. A server that stays busy works for somebody else: the cell
   is marked.
 """
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from batchclient.bench.arrivals import Closed, Load, Poisson
-from batchclient.bench.cell import BUSY, Cell, Setting, cell_of
+from batchclient.bench.cell import Cell, Setting, cell_of
 from batchclient.bench.generator import Times, Window, generate
 from batchclient.bench.pages import Page, cache_hit_share, fetch_page, told
 from batchclient.bench.processes import generate_in_processes
@@ -37,8 +37,12 @@ __all__ = ["Session", "begin"]
 
 _IDLE_WITHIN_S = 5.0
 _LOOK_AGAIN_S = 0.25
-_NUMBERS_OF_A_CELL = 10_000_000
-"""Numbers of prompts that lie between those of two cells with several processes."""
+_STILL_S = 2.0
+"""A server that has generated nothing for so long is idle, whatever its page says."""
+_FIRST_BLOCK, _BLOCK = 1 << 31, 10_000_000
+"""The first number of the prompts of cells with several processes, and the numbers of each cell."""
+_HALF_BUSY = 0.5
+"""A process with a smaller share of a core is late for another reason: more of them do not help."""
 _FIXED_LENGTH: dict[str, Any] = {"ignore_eos": True}
 
 
@@ -56,6 +60,7 @@ class Session:
         burstiness: of the arrivals of open loads.
         cpu_s: CPU seconds of this process so far.
         on_window: given the calls of each cell; ``None``: nobody is.
+        processes: of ``AsyncOpenAI``; it grows as needed.
     """
 
     target: Target
@@ -67,9 +72,9 @@ class Session:
     burstiness: float = 1.0
     cpu_s: Callable[[], float] = time.process_time
     on_window: Callable[[Setting, int, Window], object] | None = None
+    processes: int = 1
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
-    _processes: int = 1
-    """Of the rival."""
+    _blocks: itertools.count[int] = field(default_factory=itertools.count)
 
     async def cell(self, setting: Setting, repetition: int = 0) -> Cell:
         """Measure one setting once.
@@ -81,8 +86,6 @@ class Session:
         before, others = await self._idle_page()
         window, list_sizes, limit_changes = await self._window(setting, repetition)
         after = await fetch_page(self.target)
-        if self.on_window is not None:
-            self.on_window(setting, repetition, window)
         cell = cell_of(
             setting,
             repetition,
@@ -95,8 +98,10 @@ class Session:
             others=others,
             prefix_reuse=bool(self.workload.prefix_reuse),
         )
-        if BUSY in cell.marks and self._adds_processes(setting):
+        if cell.measured_the_client and cell.client_cpu_share > _HALF_BUSY and self._adds_processes(setting):
             return await self.cell(setting, repetition)
+        if self.on_window is not None:
+            self.on_window(setting, repetition, window)
         return cell
 
     async def _window(
@@ -104,11 +109,15 @@ class Session:
     ) -> tuple[Window, dict[int, int], list[tuple[float, int]]]:
         """Return the calls, the sizes of lists, and the limit's changes since the cell's begin."""
         load, seed = self._load_of(setting), self.seed * 1_000_003 + repetition
-        if setting.strategy == RIVAL and self._processes > 1:
-            first_number = next(self._numbers) * _NUMBERS_OF_A_CELL
-            window = await generate_in_processes(
-                self._processes, setting, self.target, self.workload, load, self.times, seed, first_number
-            )
+        processes = min(self.processes, setting.concurrency or self.processes)
+        if setting.strategy == RIVAL and processes > 1:
+            first_number = _FIRST_BLOCK + next(self._blocks) * _BLOCK
+            try:
+                window = await generate_in_processes(
+                    processes, setting, self.target, self.workload, load, self.times, seed, first_number
+                )
+            except RuntimeError as error:
+                raise BenchFailed(str(error)) from None
             return window, {1: sum(not math.isnan(at) for at in window.calls.sent)}, []
         async with open_strategy(setting, self.target, self.workload) as opened:
             prompts = map(self.workload.prompt, self._numbers)
@@ -119,12 +128,12 @@ class Session:
 
     def _adds_processes(self, setting: Setting) -> bool:
         """Whether the rival has more processes from now on: one of them was too slow for a cell."""
-        callers = callers_of(setting) if setting.rate is None else self._processes * 2
+        callers = setting.concurrency or self.processes * 2
         if setting.strategy != RIVAL or self.target.transport is not None:
             return False
-        if self._processes * 2 > min(callers, os.cpu_count() or 1):
+        if self.processes * 2 > min(callers, os.cpu_count() or 1):
             return False
-        self._processes *= 2
+        self.processes *= 2
         return True
 
     def _load_of(self, setting: Setting) -> Load:
@@ -133,14 +142,25 @@ class Session:
         return Closed(callers_of(setting))
 
     async def _idle_page(self) -> tuple[Page, bool]:
-        """Return the server's page once the server is idle, and whether it never was."""
+        """Return the server's page once the server is idle, and whether it never was.
+
+        A page may tell the sequences of the last step for ever where all were cancelled at once, as
+        at the end of a cell (vLLM issues 22545 and 29928).
+        """
         loop = asyncio.get_running_loop()
-        until = loop.time() + _IDLE_WITHIN_S
+        began = moved = loop.time()
+        generated: float | None = None
         while True:
             page = await fetch_page(self.target)
-            busy = page is not None and bool((page.running or 0) + (page.waiting or 0))
-            if not busy or loop.time() >= until:
-                return page, busy
+            now = loop.time()
+            if page is None or not (page.running or page.waiting):
+                return page, False
+            if generated is None or page.generation_tokens != generated:
+                generated, moved = page.generation_tokens, now
+            if now - moved >= _STILL_S:
+                return page, False
+            if now - began >= _IDLE_WITHIN_S:
+                return page, True
             await asyncio.sleep(_LOOK_AGAIN_S)
 
 
@@ -174,11 +194,10 @@ async def begin(
         # The server's name is asked for beside the first call.
         await client.drain()
         server = client.statistics().endpoints[0].server
+        # The name that calls have: some servers answer with another one, or with none.
+        name = client._calls.model(None)
     finally:
         await client.aclose()
-    name = model or answer.extra.get("model")
-    if not name:
-        raise ConfigError("the server names no model; give one", field="model")
     if answer.usage is not None and not answer.usage.prompt_tokens_estimated:
         workload = workload.fitted(len(workload.prompt(0).split()), answer.usage.prompt_tokens)
     target = replace(target, model=name, fields=fields)

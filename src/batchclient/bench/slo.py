@@ -16,7 +16,7 @@ from typing import Literal
 
 from batchclient.errors import ConfigError
 
-__all__ = ["Measure", "Slo"]
+__all__ = ["Measure", "Slo", "share_of", "shown_s"]
 
 Measure = Literal["latency", "ttft", "tpot"]
 """What is bounded: the whole call; the time to the first token; the time per output token."""
@@ -55,7 +55,7 @@ class Slo:
         form = _FORM.fullmatch(self.text.strip()) if isinstance(self.text, str) else None
         if form is None:
             raise ConfigError(f"slo: {self.text!r} is no objective; its form is {_GRAMMAR}", field="slo")
-        share = float(form["percentile"]) / 100
+        share = share_of(form["percentile"])
         if not 0 < share < 1:
             raise ConfigError(f"slo: {self.text!r}: a percentile is above 0 and below 100", field="slo")
         bound_s = float(form["bound"]) / (1000 if form["unit"] == "ms" else 1)
@@ -68,6 +68,15 @@ class Slo:
     def __str__(self) -> str:
         measure = "" if self.measure == "latency" else f"{self.measure} "
         return f"{measure}p{self.share * 100:g} < {shown_s(self.bound_s)}"
+
+
+def share_of(percentile: str) -> float:
+    """Return a percentile as a share: 99.9 is 0.999, so that 999 of 1,000 calls are enough.
+
+    Raises:
+        ValueError: the text is no number.
+    """
+    return round(float(percentile) / 100, 12)
 
 
 def shown_s(seconds: float) -> str:

@@ -7,13 +7,14 @@ where there is a limit.
 
 Rules:
 - Each cell has a client of its own, closed at its end, so that no cell learns from another.
-- The calls go the way of a user's: ``complete``, ``chat``, ``embed``. When a call was sent is read
-  from the scheduler's commands.
+- The calls go the way of a user's: ``complete``, ``chat``, ``embed``. When a call was sent, and how
+  often, is read from the scheduler's commands.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from batchclient._core.messages import Adjustment
 from batchclient._core.requests import Batch, Request
 from batchclient._core.scheduler import Scheduler
-from batchclient.bench.calls import NOT_YET, Calls
+from batchclient.bench.calls import Calls
 from batchclient.bench.cell import Setting
 from batchclient.bench.generator import Call
 from batchclient.bench.workload import Workload
@@ -34,13 +35,23 @@ from batchclient.transport import Transport
 if TYPE_CHECKING:
     from batchclient._core.statistics import Statistics
 
-__all__ = ["LISTS", "RIVAL", "STRATEGIES", "Opened", "Target", "callers_of", "has_first_tokens", "open_strategy"]
+__all__ = [
+    "LISTS",
+    "RIVAL",
+    "STRATEGIES",
+    "Opened",
+    "Target",
+    "batching_of",
+    "callers_of",
+    "has_first_tokens",
+    "open_strategy",
+]
 
 STRATEGIES = ("adaptive", "fixed", "lists", "streamed", "singles", "async-openai")
 RIVAL = "async-openai"
 LISTS = ("lists", "streamed")
 """The strategies that have a size."""
-_ANY_LENGTH = 1 << 30
+_ANY_LENGTH, _ANY_NUMBER = 1_000_000, 1 << 30
 _HELD_S = 0.5
 _HTTP = Http(read_timeout_s=3600.0)
 
@@ -126,16 +137,26 @@ def _arguments(setting: Setting, target: Target) -> dict[str, Any]:
         return arguments
     if setting.concurrency is not None:
         arguments["limit"] = setting.concurrency
-    if setting.strategy == "singles":
-        arguments["batching"] = Batching(max_size=1)
-    elif setting.strategy in LISTS:
-        # Lists of this size are what is to be measured, also of long answers. Permits come free one
-        # by one where replies are streamed: they are held until a list can go.
-        ratio = 1.0 if setting.concurrency is None or setting.size is None else setting.size / setting.concurrency
-        arguments["batching"] = Batching(
-            max_size=setting.size, alone_above_tokens=_ANY_LENGTH, refill_ratio=min(1.0, ratio), refill_s=_HELD_S
-        )
+    arguments["batching"] = batching_of(setting)
     return arguments
+
+
+def batching_of(setting: Setting) -> Batching:
+    """Return how the client of a strategy makes batches."""
+    if setting.strategy == "singles":
+        return Batching(max_size=1)
+    if setting.strategy not in LISTS:
+        return Batching()
+    # Lists of this size are what is to be measured, also of long answers. Permits come free one by
+    # one where replies are streamed: they are held until a list can go.
+    ratio = 1.0 if setting.concurrency is None or setting.size is None else setting.size / setting.concurrency
+    return Batching(
+        max_size=setting.size,
+        refill_s=_HELD_S,
+        # Rounded up, so that the limit's share is never a permit less than a list.
+        refill_ratio=min(1.0, math.ceil(ratio * 1e6) / 1e6),
+        alone_above_tokens=_ANY_LENGTH,
+    )
 
 
 def callers_of(setting: Setting) -> int:
@@ -145,6 +166,17 @@ def callers_of(setting: Setting) -> int:
     """
     assert setting.concurrency is not None
     return setting.concurrency + (setting.size or 0 if setting.strategy in LISTS else 0)
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where a call that is being made is noted."""
+
+    calls: Calls
+    place: int
+    request: Request | None = None
+    sent_at: float = math.nan
+    """Of the last request with the call."""
 
 
 class _MeasuredClient(InnerClient):
@@ -161,9 +193,9 @@ class _MeasuredClient(InnerClient):
 
         super().__init__(**arguments, http=_HTTP, on_adjustment=note)
         self._strategy = strategy
-        self._present: tuple[Calls, int] | None = None
+        self._present: _Place | None = None
         """The call that is being made, until it is a request."""
-        self._under_way: dict[Request, tuple[Calls, int]] = {}
+        self._under_way: dict[Request, _Place] = {}
 
     def list_sizes(self) -> dict[int, int]:
         statistics: Statistics = self.statistics()
@@ -179,17 +211,19 @@ class _MeasuredClient(InnerClient):
 
         async def call(prompt: str, calls: Calls, place: int) -> None:
             item: Any = [{"role": "user", "content": prompt}] if is_chat else prompt
-            self._present = calls, place
+            self._present = noted = _Place(calls, place)
             try:
                 answer = await make(item, **params)
             except BatchClientError as error:
                 calls.failed(place, loop.time(), error)
                 return
+            finally:
+                if noted.request is not None:
+                    self._under_way.pop(noted.request, None)
             first_s = answer.time_to_first_token_s
             if tells_first and first_s is not None:
-                calls.first[place] += first_s
-            else:
-                calls.first[place] = NOT_YET
+                # It runs from the request that was answered, which is the last one.
+                calls.first[place] = noted.sent_at + first_s
             usage = answer.usage
             prompt_tokens, output_tokens = (0, 0) if usage is None else (usage.prompt_tokens, usage.completion_tokens)
             calls.answered(place, loop.time(), prompt_tokens, output_tokens)
@@ -200,6 +234,7 @@ class _MeasuredClient(InnerClient):
         request = super()._begin(*arguments)
         present, self._present = self._present, None
         if request is not None and present is not None:
+            present.request = request
             self._under_way[request] = present
         return request
 
@@ -212,11 +247,10 @@ class _MeasuredClient(InnerClient):
 
     def _sent(self, batch: Batch) -> None:
         for request in batch.requests:
-            # A call that was sent before is not queued any more.
-            known = self._under_way.pop(request, None)
-            if known is not None:
-                calls, place = known
-                calls.sent[place] = calls.first[place] = batch.sent_at
+            noted = self._under_way.get(request)
+            if noted is not None:
+                noted.sent_at = batch.sent_at
+                noted.calls.note_request(noted.place, batch.sent_at)
 
 
 class _NotingScheduler(Scheduler):
@@ -236,7 +270,7 @@ async def _open_rival(setting: Setting, target: Target, workload: Workload) -> A
     import openai
 
     loop = asyncio.get_running_loop()
-    free = asyncio.Semaphore(setting.concurrency or _ANY_LENGTH)
+    free = asyncio.Semaphore(setting.concurrency or _ANY_NUMBER)
     sent = 0
     client = openai.AsyncOpenAI(
         base_url=target.base_url,
@@ -258,16 +292,16 @@ async def _open_rival(setting: Setting, target: Target, workload: Workload) -> A
     async def call(prompt: str, calls: Calls, place: int) -> None:
         nonlocal sent
         async with free:
-            calls.sent[place] = loop.time()
+            calls.note_request(place, loop.time())
             sent += 1
             try:
-                answer = await ask(prompt)
-            except openai.OpenAIError as error:
+                usage = (await ask(prompt)).usage
+            except Exception as error:
+                # Not only its own errors: a page in place of JSON raises what it happens to raise.
                 calls.failed(place, loop.time(), error)
                 return
-        usage = answer.usage
-        output_tokens = 0 if usage is None else getattr(usage, "completion_tokens", 0)
-        calls.answered(place, loop.time(), 0 if usage is None else usage.prompt_tokens, output_tokens)
+        prompt_tokens = getattr(usage, "prompt_tokens", None) or 0
+        calls.answered(place, loop.time(), prompt_tokens, getattr(usage, "completion_tokens", None) or 0)
 
     async with client:
         yield Opened(call, lambda: {1: sent} if sent else {})

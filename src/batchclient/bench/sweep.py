@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 
 from batchclient.bench.cell import Cell, Setting
 from batchclient.bench.session import Session, Silence
-from batchclient.bench.strategies import LISTS, STRATEGIES
+from batchclient.bench.slo import Slo
+from batchclient.bench.strategies import LISTS, STRATEGIES, has_first_tokens
 from batchclient.errors import ConfigError
 
-__all__ = ["cells", "order_of", "settings_of"]
+__all__ = ["cells", "check_objectives", "order_of", "settings_of"]
 
 
 def settings_of(
@@ -58,6 +59,23 @@ def settings_of(
         # A list longer than the limit cannot be sent at once.
         if size is None or each is None or size <= each
     ]
+
+
+def check_objectives(slos: Sequence[Slo], strategies: Iterable[str], call: str) -> None:
+    """Refuse an objective on a time that a strategy's answers do not tell: no call would meet it.
+
+    Args:
+        slos: the objectives.
+        strategies: names of ``STRATEGIES``.
+        call: of the workload.
+
+    Raises:
+        ConfigError: a strategy tells no first tokens.
+    """
+    for slo in slos:
+        for strategy in strategies:
+            if slo.measure != "latency" and not has_first_tokens(strategy, call):
+                raise ConfigError(f"slo: {slo.text}: {strategy} of {call} tells no first tokens", field="slo")
 
 
 def order_of(settings: Sequence[Setting], seed: int, repetition: int) -> list[Setting]:

@@ -6,7 +6,7 @@ import ipaddress
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -14,7 +14,7 @@ from batchclient._shell.descriptors import within_descriptors
 from batchclient.bench.cell import Setting
 from batchclient.bench.generator import Times
 from batchclient.bench.slo import Slo
-from batchclient.bench.strategies import callers_of, has_first_tokens
+from batchclient.bench.strategies import LISTS, callers_of, has_first_tokens
 from batchclient.bench.sweep import settings_of
 from batchclient.bench.workload import Workload
 from batchclient.cli._corpus import docstrings
@@ -35,6 +35,7 @@ _QUICK_STRATEGIES = "adaptive,async-openai"
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
 _MOST_PROMPTS = 100_000
+_MOST_RATE = 100_000
 _CORPUS = 5000
 _HOME_NETWORKS = (".local", ".internal", ".lan", ".svc", ".localdomain", ".test", ".localhost")
 
@@ -51,6 +52,7 @@ class Question:
         times: the parts of a cell.
         budget_s: no cell is begun that would end later, seconds; ``None``: no bound.
         burstiness: of the arrivals of open loads.
+        left_out: the lists that no load has room for, in words; empty: none.
     """
 
     settings: Sequence[Setting]
@@ -60,6 +62,7 @@ class Question:
     times: Times = Times()  # noqa: RUF009  # frozen
     budget_s: float | None = None
     burstiness: float = 1.0
+    left_out: str = ""
 
 
 def seconds_from(option: str, text: str) -> float:
@@ -80,14 +83,15 @@ def times_from(window: str | None, warm_up: str | None, grace: str | None, *, qu
     Raises:
         Refusal: a duration is wrong, or a window has none.
     """
-    window_s = seconds_from("--for", window or ("5" if quick else "30"))
+    defaults = ("5", "2", "10") if quick else ("30", "5", "60")
+    options = (("--for", window), ("--warm-up", warm_up), ("--grace", grace))
+    window_s, warm_up_s, grace_s = (
+        seconds_from(option, default if given is None else given)
+        for (option, given), default in zip(options, defaults, strict=True)
+    )
     if not window_s:
         raise Refusal("--for: more than 0 seconds")
-    return Times(
-        seconds_from("--warm-up", warm_up or ("2" if quick else "5")),
-        window_s,
-        seconds_from("--grace", grace or ("10" if quick else "60")),
-    )
+    return Times(warm_up_s, window_s, grace_s)
 
 
 def workload_from(
@@ -95,8 +99,8 @@ def workload_from(
     prompts: str | None,
     prompt: str | None,
     prompt_tokens: int | None,
-    output_tokens: int,
-    spread: float,
+    output_tokens: int | None,
+    spread: float | None,
     corpus: bool,
     prefix_reuse: str,
     call: str,
@@ -113,6 +117,10 @@ def workload_from(
         raise Refusal(f"{given[1]}: not with {given[0]}; one of them says what the prompts are")
     if prompt is not None and prompts is None:
         raise Refusal("--prompt: the template of --prompts, which is not given")
+    if spread is not None and given and given[0] != "--prompt-tokens":
+        raise Refusal(f"--spread: of drawn prompts; those of {given[0]} have lengths of their own")
+    if output_tokens is not None and call == "embed":
+        raise Refusal("--output-tokens: --call embed generates nothing")
     own: list[str] | None = None
     if prompts is not None:
         own = _texts_of(prompts, prompt)
@@ -121,8 +129,8 @@ def workload_from(
     try:
         return Workload(
             prompt_tokens=prompt_tokens or 256,
-            output_tokens=output_tokens,
-            spread=spread,
+            output_tokens=output_tokens or 128,
+            spread=spread or 0.0,
             prefix_reuse=_reuse_from(prefix_reuse),
             call=one_of("--call", call, _CALLS),
             prompts=own,
@@ -180,6 +188,7 @@ def question_from(
     strategies: str | None,
     load: str | None,
     rate: str | None,
+    burstiness: float | None,
     slo: Sequence[str],
     find: str | None,
     repeat: int | None,
@@ -195,24 +204,32 @@ def question_from(
         slos = tuple(map(Slo, slo))
     except ConfigError as error:
         raise Refusal(f"--{error.message}") from None
+    if burstiness is not None and not 0 < burstiness < math.inf:
+        raise Refusal("--burstiness: a number above 0")
+    if burstiness is not None and rate is None and find != "rate":
+        raise Refusal("--burstiness: of the arrivals of --rate or --find rate, which is not given")
     if find is not None:
-        return _searched(one_of("--find", find, _OVER), slos, call, sweep=(concurrency, sizes, strategies, rate, load))
+        sweep = (concurrency, sizes, strategies, rate, load, repeat)
+        question = _searched(one_of("--find", find, _OVER), slos, call, sweep=sweep)
+        return replace(question, burstiness=burstiness or 1.0)
     is_open = rate is not None
     if load is not None and (one_of("--load", load, _LOADS) == "poisson") != is_open:
         raise Refusal("--load: poisson needs --rate" if load == "poisson" else "--load: closed has no --rate")
-    default = None if is_open else "8,32,128" if quick else _CONCURRENCY
-    chosen = (strategies or (_QUICK_STRATEGIES if quick else _STRATEGIES)).split(",")
+    if concurrency is None and not is_open:
+        concurrency = _CONCURRENCY
+    if strategies is None:
+        strategies = _QUICK_STRATEGIES if quick else _STRATEGIES
+    chosen = [each.strip() for each in strategies.split(",")]
+    limits, in_list = _numbers("--concurrency", concurrency), _numbers("--sizes", _SIZES if sizes is None else sizes)
     try:
-        settings = settings_of(
-            [each.strip() for each in chosen],
-            concurrency=_numbers("--concurrency", concurrency or default),
-            sizes=_numbers("--sizes", sizes or _SIZES),
-            rates=_rates(rate),
-        )
+        settings = settings_of(list(dict.fromkeys(chosen)), concurrency=limits, sizes=in_list, rates=_rates(rate))
     except ConfigError as error:
         raise Refusal(f"--{error.message}") from None
-    if not settings:
-        raise Refusal("--sizes: every size is above every number of --concurrency")
+    left_out = ""
+    if sizes is not None or not settings:
+        _check_sizes(in_list, limits, chosen)
+    elif set(chosen) & set(LISTS) and not any(setting.size for setting in settings):
+        left_out = f"lists are left out: {_SIZES} prompts are above every number of --concurrency; --sizes has others"
     for setting in settings:
         for each in slos:
             if each.measure != "latency" and not has_first_tokens(setting.strategy, call):
@@ -220,16 +237,29 @@ def question_from(
                     f"--slo {each.text}: {setting.strategy} tells no first tokens; leave it out of --strategies"
                 )
         _check_descriptors(setting)
-    return Question(settings, slos, None, repeat or (1 if quick else 3))
+    times = repeat or (1 if quick else 3)
+    return Question(settings, slos, None, times, burstiness=burstiness or 1.0, left_out=left_out)
+
+
+def _check_sizes(sizes: Sequence[int], limits: Sequence[int], strategies: Sequence[str]) -> None:
+    """Refuse sizes that no setting of the sweep has.
+
+    Raises:
+        Refusal: names the size, or the strategies.
+    """
+    if not set(strategies) & set(LISTS):
+        raise Refusal(f"--sizes: of {' and '.join(LISTS)}, and --strategies has neither of them")
+    if limits and (above := [size for size in sizes if size > max(limits)]):
+        raise Refusal(f"--sizes: {', '.join(map(str, above))}: above every number of --concurrency")
 
 
 def _searched(
-    over: Literal["limit", "rate"], slos: tuple[Slo, ...], call: str, *, sweep: tuple[str | None, ...]
+    over: Literal["limit", "rate"], slos: tuple[Slo, ...], call: str, *, sweep: tuple[object, ...]
 ) -> Question:
-    options = ("--concurrency", "--sizes", "--strategies", "--rate", "--load")
+    options = ("--concurrency", "--sizes", "--strategies", "--rate", "--load", "--repeat")
     for option, given in zip(options, sweep, strict=True):
         if given is not None:
-            raise Refusal(f"{option}: not with --find, which chooses the {over}s itself")
+            raise Refusal(f"{option}: not with --find, which chooses the measurements itself")
     if over == "rate" and not slos:
         raise Refusal("--find rate needs an objective, such as --slo 'p95<400ms'")
     for each in slos:
@@ -268,6 +298,8 @@ def _rates(text: str | None) -> list[float]:
         rates = []
     if not rates or not all(0 < each < math.inf for each in rates):
         raise Refusal(f"--rate: calls per second above 0, with commas between, not {text!r:.60}")
+    if max(rates) > _MOST_RATE:
+        raise Refusal(f"--rate: {_MOST_RATE:,} calls per second at most; no machine makes more of them")
     return sorted(set(rates))
 
 

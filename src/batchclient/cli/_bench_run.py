@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-import typer
 from rich.console import Console
 
+from batchclient._shell.descriptors import within_descriptors
 from batchclient.bench.answer import lines_of_search, lines_of_sweep, measurements
 from batchclient.bench.arrivals import Poisson
 from batchclient.bench.calls import Calls
@@ -19,7 +20,8 @@ from batchclient.bench.generator import Times, generate
 from batchclient.bench.report import report_of
 from batchclient.bench.session import BenchFailed, Session, begin
 from batchclient.bench.slo import Slo, shown_s
-from batchclient.bench.summary import summaries_of
+from batchclient.bench.strategies import RIVAL
+from batchclient.bench.summary import best_of, summaries_of
 from batchclient.bench.sweep import cells
 from batchclient.bench.workload import Workload
 from batchclient.cli._bench_options import Question
@@ -27,7 +29,8 @@ from batchclient.cli._bench_outputs import Outputs
 from batchclient.cli._bench_table import table_of
 from batchclient.cli._refusal import Refusal, in_options, refusal_of
 from batchclient.cli._servers import KEY_HINT, ServerOptions
-from batchclient.cli._signals import stopped_by_signals
+from batchclient.cli._shown import complain, show
+from batchclient.cli._signals import Stopped, stopped_by_signals
 from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError, ConnectFailed
 from batchclient.jobs.statuses import Status, of_signal
 
@@ -36,6 +39,9 @@ __all__ = ["measure"]
 _SELF_TEST_ABOVE = 400.0
 _SELF_TEST = Times(0.5, 1.5, 1.0)
 _LATE_S = 0.005
+_FIRST_CALL_S = 10.0
+_MOST_LIMIT = 1024
+_FILE_WIDTH = 200
 
 
 @dataclass(slots=True)
@@ -62,11 +68,12 @@ def measure(server: ServerOptions, workload: Workload, question: Question, outpu
         Refusal: an argument is wrong, or a package is missing.
     """
     started, done = datetime.now(UTC), _Measured()
+    stopped = Stopped()
     failure: str | None = None
-    work = _work(server, workload, question, outputs, done)
+    fault: Exception | None = None
     try:
         with stopped_by_signals() as stopped:
-            asyncio.run(stopped.run(work))
+            asyncio.run(stopped.run(_work(server, workload, question, outputs, done)))
     except BenchFailed as error:
         failure = in_options(error.message)
     except ConfigError as error:
@@ -74,25 +81,44 @@ def measure(server: ServerOptions, workload: Workload, question: Question, outpu
     except ImportError as error:
         raise Refusal(f"--strategies: {error}") from None
     except BatchClientError as error:
-        hint = KEY_HINT if isinstance(error, AuthenticationFailed) and not server.has_key else ""
-        typer.echo(f"Error: the first call failed: {type(error).__name__}: {in_options(str(error))}{hint}", err=True)
-        return Status.NO_SERVER if isinstance(error, ConnectFailed) else Status.FAILED
-    if failure is not None and not done.cells:
-        typer.echo(f"Error: {failure}", err=True)
+        failure = f"{type(error).__name__}: {in_options(str(error))}"
+        if done.session is None:
+            hint = KEY_HINT if isinstance(error, AuthenticationFailed) and not server.has_key else ""
+            complain(f"Error: the first call failed: {failure}{hint}")
+            return Status.NO_SERVER if isinstance(error, ConnectFailed) else Status.FAILED
+    except Exception as error:
+        # A fault of the measurement itself: what is finished is written all the same.
+        failure, fault = f"{type(error).__name__}, a fault of the measurement itself", error
+    finally:
+        outputs.close()
+    if done.session is not None and done.cells:
+        _tell(done, question, outputs, started, failure)
+    elif stopped.signal:
+        complain("stopped before the first measurement was done; nothing is written")
+    if fault is not None:
+        raise fault
+    if failure is None and not stopped.signal:
+        failure = _nothing_in(done.cells)
+    if failure is not None:
+        complain(f"Error: {failure}")
         return Status.FAILED
-    if stopped.signal and not done.cells:
-        typer.echo("stopped before the first measurement was done; nothing is written", err=True)
-    if done.session is None or not done.cells:
-        return of_signal(stopped.signal) if stopped.signal else Status.FAILED
+    if stopped.signal:
+        return of_signal(stopped.signal)
+    return Status.DISK_FULL if outputs.failed else Status.OK
+
+
+def _tell(done: _Measured, question: Question, outputs: Outputs, started: datetime, failure: str | None) -> None:
+    """Say what was found, and write the reports."""
+    assert done.session is not None
     if not done.complete and not done.lines:
         done.lines = [f"incomplete: ended after {measurements(len(done.cells))}"]
         if failure is not None:
             done.lines[0] += f": {failure}"
         done.lines += lines_of_sweep(done.cells, question.slos) if question.find is None else []
     if question.find is None:
-        Console(stderr=True).print(table_of(summaries_of(done.cells, question.slos), question.slos))
+        _draw_table(done.cells, question.slos)
     for line in done.lines:
-        typer.echo(line)
+        show(line)
     outputs.write(
         report_of(
             done.session,
@@ -103,12 +129,42 @@ def measure(server: ServerOptions, workload: Workload, question: Question, outpu
             complete=done.complete,
         )
     )
-    if failure is None and not stopped.signal:
-        failure = _nothing_in(done.cells)
-    if failure is not None:
-        typer.echo(f"Error: {failure}", err=True)
-        return Status.FAILED
-    return of_signal(stopped.signal) if stopped.signal else Status.OK
+
+
+def _draw_table(cells: Sequence[Cell], slos: Sequence[Slo]) -> None:
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        # A file has room for all columns.
+        console.width = max(console.width, _FILE_WIDTH)
+    # A terminal that has gone ends nothing.
+    with suppress(OSError):
+        console.print(table_of(summaries_of(cells, slos), slos))
+
+
+def _check_told(cell: Cell, slos: Sequence[Slo]) -> None:
+    """Look for the times of the objectives: a time that nothing tells would miss its bound.
+
+    Raises:
+        BenchFailed: calls were answered, and none tells the time of an objective.
+    """
+    for slo in slos:
+        if cell.answered and slo.measure not in cell.times:
+            raise BenchFailed(
+                f"--slo {slo.text}: no answer to {cell.setting.strategy} tells this time: calls of few tokens may"
+                " travel without a stream; a larger --output-tokens has one"
+            )
+
+
+def _check_alive(cells: Sequence[Cell]) -> None:
+    """Look at the last two cells: callers that all wait for a server that went away schedule nothing.
+
+    Raises:
+        BenchFailed: the server answered before, and answered neither of the two.
+    """
+    last, before = cells[-2:], cells[:-2]
+    all_wait = any(cell.setting.rate is None and not cell.scheduled for cell in last)
+    if all_wait and not any(cell.answered for cell in last) and any(cell.answered for cell in before):
+        raise BenchFailed("no call was answered in the last two measurements: all callers waited for answers")
 
 
 def _nothing_in(cells: Sequence[Cell]) -> str | None:
@@ -125,45 +181,75 @@ async def _work(
 ) -> None:
     arguments, times, budget_s = dict(server.arguments), question.times, question.budget_s
     await _test_self(question.settings)
-    done.session = session = await begin(
-        arguments.pop("base_url")[0],
-        workload,
-        times,
-        question.slos,
-        seed=workload.seed,
-        burstiness=question.burstiness,
-        **arguments,
-    )
+    with _told_of_waiting():
+        done.session = session = await begin(
+            arguments.pop("base_url")[0],
+            workload,
+            times,
+            question.slos,
+            seed=workload.seed,
+            burstiness=question.burstiness,
+            **arguments,
+        )
     session.on_window = outputs.note
     planned = len(question.settings) * question.repeat
-    name = session.server or "an unknown server"
-    typer.echo(f"{name}, model {session.target.model}", err=True)
+    complain(f"{session.server or 'an unknown server'}, model {session.target.model}")
     if not session.target.fields and workload.call != "embed":
-        typer.echo("the server takes no ignore_eos: answers may end before --output-tokens", err=True)
+        complain("the server takes no ignore_eos: answers may end before --output-tokens")
+    if question.left_out:
+        complain(question.left_out)
     if planned:
         seconds = planned * (times.warm_up_s + times.window_s)
         within = "" if budget_s is None or budget_s > seconds else f", within {budget_s:,.0f} s"
-        typer.echo(f"{measurements(planned)}, {seconds:,.0f} s at least{within}", err=True)
+        complain(f"{measurements(planned)}, {seconds:,.0f} s at least{within}")
 
     def note(cell: Cell) -> None:
         done.cells.append(cell)
         of = f"/{planned}" if planned else ""
         so_far = "" if question.find is None else _so_far(done.cells, question.slos)
-        typer.echo(f"[{len(done.cells)}{of}] {_line(cell)}{so_far}", err=True)
+        complain(f"[{len(done.cells)}{of}] {_line(cell)}{so_far}")
+        _check_told(cell, question.slos)
 
     if question.find is not None:
-        result = await find_in(session, question.find, budget_s=budget_s, on_cell=note)
+        most = None if question.find == "rate" else _most_limit()
+        result = await find_in(session, question.find, most=most, budget_s=budget_s, on_cell=note)
         done.recommendation, done.complete = result.recommended, result.complete
         done.lines = lines_of_search(result, question.slos, question.find)
-        best = [cell for cell in result.cells if result.found and _value(cell) == result.found.value]
+        value = None if result.recommended is None or result.found is None else result.found.value
+        kept = [cell for cell in result.cells if _value(cell) == value]
+        best = next(iter(summaries_of(kept, question.slos)), None)
     else:
         async for cell in cells(session, question.settings, repeat=question.repeat, budget_s=budget_s):
             note(cell)
+            _check_alive(done.cells)
         done.complete = len(done.cells) == planned
         done.lines = lines_of_sweep(done.cells, question.slos)
-        best = sorted(done.cells, key=lambda cell: cell.goodput)[-1:]
-    if best and (price := outputs.price_of(best[-1])) is not None:
+        if not done.complete:
+            ended = f"the budget ended the sweep after {len(done.cells)} of {measurements(planned)}"
+            done.lines.insert(0, f"incomplete: {ended}")
+        ours = [each for each in summaries_of(done.cells, question.slos) if each.setting.strategy != RIVAL]
+        best = best_of(ours, question.slos)
+    if best is not None and (price := outputs.price_of(best.tokens_per_s.value)) is not None:
         done.lines.append(price)
+
+
+@contextmanager
+def _told_of_waiting() -> Iterator[None]:
+    """Say that the first call has no answer yet: a silent server would leave the terminal empty."""
+    loop = asyncio.get_running_loop()
+    told = loop.call_later(_FIRST_CALL_S, complain, "the first call has no answer yet")
+    try:
+        yield
+    finally:
+        told.cancel()
+
+
+def _most_limit() -> float:
+    """Return the greatest limit of a search: each call in flight may need a connection."""
+    most = within_descriptors(_MOST_LIMIT, 1, warn_below=0)
+    if most < _MOST_LIMIT:
+        complain(f"limits up to {most} are tried: more calls in flight need more open files (`ulimit -n`)")
+    return float(most)
 
 
 def _value(cell: Cell) -> float:
@@ -175,7 +261,7 @@ def _so_far(cells: Sequence[Cell], slos: Sequence[Slo]) -> str:
     windows = [cell for cell in cells if cell.setting == cells[-1].setting]
     calls = sum(cell.scheduled for cell in windows)
     told = f"; window {len(windows)}"
-    for place, slo in enumerate(slos):
+    for place, slo in enumerate(slos if calls else ()):
         kept = sum(cell.slo_hits[place] for cell in windows) >= slo.share * calls
         told += f", {slo} {'kept' if kept else 'not kept'} so far"
     return told
@@ -183,7 +269,8 @@ def _so_far(cells: Sequence[Cell], slos: Sequence[Slo]) -> str:
 
 def _line(cell: Cell) -> str:
     failed = sum(cell.failed.values())
-    told = [f"{cell.calls_per_s:,.3g} calls/s"]
+    silent = "no call was answered" if cell.scheduled or cell.setting.rate is None else "no call was scheduled"
+    told = [f"{cell.calls_per_s:,.3g} calls/s" if cell.answered else silent]
     if "latency" in cell.times:
         told.append(f"p95 {shown_s(cell.times['latency'].percentiles[0.95])}")
     if failed:
@@ -207,4 +294,4 @@ async def _test_self(settings: Sequence[Setting]) -> None:
     window = await generate(nothing, Poisson(fastest), iter(lambda: "", None), _SELF_TEST, 0)
     late = sorted(begun - due for begun, due in zip(window.calls.begun, window.calls.scheduled, strict=True))
     if late and (slow := late[int(len(late) * 0.99)]) > _LATE_S:
-        typer.echo(f"this machine makes {fastest:g} calls/s {shown_s(slow)} late (p99), without a client", err=True)
+        complain(f"this machine makes {fastest:g} calls/s {shown_s(slow)} late (p99), without a client")

@@ -112,7 +112,7 @@ def table_of(summaries: Sequence[Summary], slos: Sequence[Slo]) -> RenderableTyp
 
 
 def _name(summary: Summary, marks: Sequence[str]) -> str:
-    own = ", ".join(str(marks.index(mark) + 1) for mark in summary.marks)
+    own = ", ".join(str(place) for place, mark in enumerate(marks, 1) if mark in summary.marks)
     return f"{summary.setting} ({own})" if own else str(summary.setting)
 
 

@@ -14,13 +14,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from batchclient.bench.compare import Bound, differences, workload_differences
-from batchclient.bench.generator import Times
+from batchclient.bench.compare import Bound, workload_differences
 from batchclient.bench.report import Report, read_report
+from batchclient.bench.workload import Workload
+from batchclient.cli._bench_compare import compare_reports
 from batchclient.cli._bench_options import (
     Question,
     is_hosted,
@@ -29,10 +31,11 @@ from batchclient.cli._bench_options import (
     times_from,
     workload_from,
 )
-from batchclient.cli._bench_outputs import Outputs, writing
+from batchclient.cli._bench_outputs import Outputs, are_one_file, writing
 from batchclient.cli._bench_run import measure
 from batchclient.cli._refusal import Refusal, headers_from, refusal_of
 from batchclient.cli._servers import ServerOptions, server_options
+from batchclient.cli._shown import complain, show
 from batchclient.client import InnerClient
 from batchclient.errors import ConfigError
 from batchclient.jobs.output import reason_of
@@ -43,9 +46,22 @@ __all__ = ["make_bench_app"]
 _QUICK_BUDGET = "60"
 
 
+class _Group(TyperGroup):
+    """The group of commands, which knows a server that is given without its option."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the arguments name."""
+        # The URL may have a key in it, and is not repeated.
+        if args and "://" in args[0]:
+            complain("Error: a server is given with --base-url URL")
+            raise typer.Exit(Status.USAGE)
+        return super().resolve_command(ctx, args)
+
+
 def make_bench_app() -> typer.Typer:
     """Make the group of commands."""
     app = typer.Typer(
+        cls=_Group,
         add_completion=False,
         rich_markup_mode=None,
         help="Measure a server: which limit, which batch size, which client, for a load and an objective.",
@@ -82,10 +98,10 @@ def bench(
     prompt_tokens: Annotated[
         int | None, typer.Option(min=1, help="Tokens of a drawn prompt, on the mean (default 256).")
     ] = None,
-    output_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 128,
+    output_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of an answer (default 128).")] = None,
     spread: Annotated[
-        float, typer.Option(min=0.0, help="Sigma of the prompts' lognormal lengths; 0: all alike.")
-    ] = 0.0,
+        float | None, typer.Option(min=0.0, help="Sigma of drawn prompts' lognormal lengths (default 0: all alike).")
+    ] = None,
     corpus: Annotated[bool, typer.Option("--corpus", help="Prompts: docstrings of Python's library.")] = False,
     prefix_reuse: Annotated[
         str, typer.Option(metavar="none|SHARE", help="The share of each prompt that is the same for all.")
@@ -94,18 +110,21 @@ def bench(
     concurrency: Annotated[
         str | None, typer.Option(metavar="N,N,…", help="Calls in flight, of closed loads (default 8,32,128).")
     ] = None,
-    sizes: Annotated[str | None, typer.Option(metavar="N,N,…", help="Prompts per request, of lists.")] = None,
+    sizes: Annotated[
+        str | None, typer.Option(metavar="N,N,…", help="Prompts per request, of lists and streamed (default 32).")
+    ] = None,
     strategies: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME,…", help="adaptive, fixed, lists, streamed, singles, async-openai (default: three of them)."
+            metavar="NAME,…",
+            help="adaptive, fixed, lists, streamed, singles, async-openai (default adaptive,lists,async-openai).",
         ),
     ] = None,
     load: Annotated[str | None, typer.Option(metavar="closed|poisson", help="poisson goes with --rate.")] = None,
     rate: Annotated[str | None, typer.Option(metavar="R,R,…", help="Arrivals per second, of open loads.")] = None,
     burstiness: Annotated[
-        float, typer.Option(help="Of the arrivals: 1 is Poisson, below 1 in bursts, above 1 even.")
-    ] = 1.0,
+        float | None, typer.Option(help="Of the arrivals: 1 is Poisson (the default), below 1 in bursts, above 1 even.")
+    ] = None,
     slo: Annotated[
         list[str] | None,
         typer.Option(metavar="OBJECTIVE", help="Such as 'p95<400ms', 'ttft p99<1s', 'tpot p95<50ms'; repeatable."),
@@ -114,19 +133,22 @@ def bench(
         str | None, typer.Option(metavar="limit|rate", help="Search for the best one instead of a sweep.")
     ] = None,
     window: Annotated[
-        str | None, typer.Option("--for", metavar="TIME", help="The length of a measurement (default 30).")
+        str | None,
+        typer.Option("--for", metavar="TIME", help="The length of a measurement: 30, 90s, 15m (default 30 s)."),
     ] = None,
     warm_up: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Before each one, not counted (default 5).")
+        str | None, typer.Option(metavar="TIME", help="Before each one, not counted (default 5 s).")
     ] = None,
     grace: Annotated[
-        str | None, typer.Option(metavar="TIME", help="After each one, for answers to come (default 60).")
+        str | None, typer.Option(metavar="TIME", help="After each one, for answers to come (default 60 s).")
     ] = None,
     repeat: Annotated[int | None, typer.Option(min=1, help="Repetitions of each cell (default 3).")] = None,
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="No measurement is begun that would end later, such as 15m.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A first look, in a minute.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A first look, in a minute: adaptive and async-openai, 5 s each.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Measure a hosted service, too.")] = False,
     report_file: Annotated[
         str | None, typer.Option("--report", metavar="FILE.html", help="Write the report for people.")
@@ -140,7 +162,7 @@ def bench(
     gpu_price: Annotated[
         float | None, typer.Option(min=0.0, help="Of a GPU's hour: tells the price of tokens.")
     ] = None,
-    gpus: Annotated[int, typer.Option(min=1, help="GPUs of the server, for --gpu-price.")] = 1,
+    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs of the server, for --gpu-price (default 1).")] = None,
 ) -> None:
     """Measure a server: which limit, which batch size, which client, for a load and an objective."""
     if context.invoked_subcommand is not None:
@@ -164,22 +186,25 @@ def bench(
             strategies=strategies,
             load=load,
             rate=rate,
+            burstiness=burstiness,
             slo=slo or [],
             find=find,
             repeat=repeat,
             quick=quick,
             call=call,
         )
-        if not 0 < burstiness < math.inf:
-            raise Refusal("--burstiness: a number above 0")
         times = times_from(window, warm_up, grace, quick=quick)
-        limit_s = budget or (_QUICK_BUDGET if quick else None)
+        limit_s = _QUICK_BUDGET if quick and budget is None else budget
         budget_s = None if limit_s is None else seconds_from("--budget", limit_s)
         if budget_s == 0:
             raise Refusal("--budget: more than 0 seconds")
-        _check_hosted(server, question, times, yes=yes)
-        question = replace(question, times=times, budget_s=budget_s, burstiness=burstiness)
-        outputs = Outputs(report_file, json_file, calls, gpu_price, gpus)
+        if gpu_price is not None and not math.isfinite(gpu_price):
+            raise Refusal("--gpu-price: a number, 0 or more")
+        if gpus is not None and gpu_price is None:
+            raise Refusal("--gpus: of --gpu-price, which is not given")
+        question = replace(question, times=times, budget_s=budget_s)
+        _check_hosted(server, question, workload, yes=yes)
+        outputs = Outputs(report_file, json_file, calls, prompts, gpu_price, gpus or 1)
         outputs.check()
         status = measure(server, workload, question, outputs)
     raise typer.Exit(status)
@@ -193,6 +218,10 @@ def report(
     from batchclient.bench.html import html_of
 
     with _told():
+        if output == "-":
+            raise Refusal("--output -: the name of a file; a page is no text for a terminal")
+        if are_one_file(file, output):
+            raise Refusal(f"--output {output}: the report itself, which the page would replace; give another name")
         page = html_of(_read(file))
         with writing(output):
             Path(output).write_text(page, encoding="utf-8")
@@ -218,18 +247,14 @@ def compare(
         unlike = workload_differences(before, after)
         if unlike and not force:
             raise Refusal(f"the workloads differ; --force compares all the same: {'; '.join(unlike)}")
-        found = differences(before, after)
-        if not found:
+        found = compare_reports(before, after, bounds)
+        if not found.has_common:
             raise Refusal("the reports have no setting in common")
     for line in unlike:
-        typer.echo(f"different: {line}")
-    is_broken = False
-    for each in found:
-        broken = [bound.text for bound in bounds if bound.is_broken(each)]
-        is_broken = is_broken or bool(broken)
-        told = f"  beyond {', '.join(broken)}" if broken else ""
-        typer.echo(f"{each.setting}: {each.comparison.said_of(each.figure)}{told}")
-    raise typer.Exit(Status.FAILED if is_broken else Status.OK)
+        show(f"different: {line}")
+    for line in found.lines:
+        show(line)
+    raise typer.Exit(Status.FAILED if found.is_broken else Status.OK)
 
 
 # Refusals --------------------------------------------------------------------------------------------------------
@@ -240,7 +265,7 @@ def _told() -> Iterator[None]:
     try:
         yield
     except Refusal as refusal:
-        typer.echo(f"Error: {refusal}", err=True)
+        complain(f"Error: {refusal}")
         raise typer.Exit(Status.USAGE) from None
 
 
@@ -264,13 +289,17 @@ def _server(base_url: str | None, model: str | None, api_key: str | None, header
     return server
 
 
-def _check_hosted(server: ServerOptions, question: Question, times: Times, *, yes: bool) -> None:
+def _check_hosted(server: ServerOptions, question: Question, workload: Workload, *, yes: bool) -> None:
     if yes or not server.has_key or not is_hosted(server.urls[0]):
         return
-    cells_told = len(question.settings) * question.repeat
-    seconds = cells_told * (times.warm_up_s + times.window_s)
-    long = f"for {seconds:,.0f} s" if cells_told else "until the search ends"
+    times, count = question.times, len(question.settings) * question.repeat
+    seconds = count * (times.warm_up_s + times.window_s)
+    if question.budget_s is not None:
+        seconds = min(seconds or math.inf, question.budget_s)
+    long = f"for {seconds:,.0f} s" if seconds else "until the search ends"
+    prompt = "the tokens of its prompt" if workload.prompts else f"some {workload.prompt_tokens:,} tokens of prompt"
+    answer = "" if workload.call == "embed" else f" and {workload.output_tokens:,} of answer"
     raise Refusal(
         f"this sends calls without a pause {long} to a host beyond this network, which may be paid by the"
-        " token; --yes does it"
+        f" token; each call has {prompt}{answer}; --yes does it"
     )

@@ -23,9 +23,9 @@ from batchclient._doctor.faults import unheeded_proxy
 from batchclient._doctor.machine import core_share
 from batchclient._doctor.visit import Patient, visit
 from batchclient._shell.addresses import check_url
-from batchclient.cli._progress import say
 from batchclient.cli._refusal import Refusal, headers_from, refusal_of
 from batchclient.cli._servers import server_options
+from batchclient.cli._shown import complain, show
 from batchclient.client import InnerClient
 from batchclient.errors import ConfigError
 from batchclient.jobs.statuses import Status
@@ -37,7 +37,10 @@ _WORDS = {Weight.BROKEN: "broken", Weight.COSTLY: "costly", Weight.MINOR: "minor
 
 def doctor(
     *,
-    url: Annotated[str, typer.Argument(metavar="URL", help="The server's root with its /v1.")],
+    url: Annotated[
+        str | None,
+        typer.Argument(metavar="URL", help="The server's root with its /v1. Default: BATCHCLIENT_BASE_URL."),
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="The model to try. Default: BATCHCLIENT_MODEL, or the server's only model.")
     ] = None,
@@ -53,20 +56,26 @@ def doctor(
     The server gets GETs for its pages, and three small requests at most.
     """
     try:
-        options = server_options([url], model, api_key, headers_from(header or []))
+        options = server_options(None if url is None else [url], model, api_key, headers_from(header or []))
     except Refusal as refusal:
-        _refuse(str(refusal))
+        _refuse(str(refusal).replace("--base-url", "URL"))
+    if len(options.urls) > 1:
+        _refuse("BATCHCLIENT_BASE_URL names several servers; the doctor examines one: give URL")
     try:
         diagnosis = asyncio.run(_examine(options.arguments, has_key=options.has_key, timeout_s=timeout))
     except ConfigError as error:
         message = str(refusal_of(error, variables=options.variables)).replace("--base-url", "URL")
         _refuse(message)
-    typer.echo(json.dumps(diagnosis.as_json(), indent=2, ensure_ascii=False) if as_json else _text_of(diagnosis))
+    if as_json:
+        typer.echo(json.dumps(diagnosis.as_json(), indent=2, ensure_ascii=False))
+    else:
+        for line in _lines_of(diagnosis):
+            show(line)
     raise typer.Exit(_status_of(diagnosis))
 
 
 def _refuse(message: str) -> NoReturn:
-    say(f"Error: {message}")
+    complain(f"Error: {message}")
     raise typer.Exit(Status.USAGE)
 
 
@@ -101,7 +110,7 @@ async def _examine(arguments: Mapping[str, Any], *, has_key: bool, timeout_s: fl
     return diagnose(replace(facts, core_share=share))
 
 
-def _text_of(diagnosis: Diagnosis) -> str:
+def _lines_of(diagnosis: Diagnosis) -> list[str]:
     lines = [f"{diagnosis.facts.url}: {diagnosis.about()}"]
     for finding in diagnosis.findings:
         lines += [
@@ -115,7 +124,7 @@ def _text_of(diagnosis: Diagnosis) -> str:
     if diagnosis.unknown:
         lines += ["", "not known:", *(f"  {question}" for question in diagnosis.unknown)]
     # Names and messages are the server's: none may steer a terminal.
-    return "\n".join("".join(each if each.isprintable() else "?" for each in line) for line in lines)
+    return ["".join(each if each.isprintable() else "?" for each in line) for line in lines]
 
 
 def _status_of(diagnosis: Diagnosis) -> Status:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from batchclient.bench.strategies import LISTS
 from batchclient.bench.summary import Summary
 
-__all__ = ["Curve", "by_size", "curves_of", "knee_of", "one_for_each_strategy"]
+__all__ = ["Curve", "by_size", "curves_of", "knee_of", "load_of", "one_for_each_strategy"]
 
-_GAIN = 1.05
-"""The throughput's least gain from twice the load, below the knee."""
+_AS_GOOD = 0.97
+"""The share of the highest throughput at the knee, as a search has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +22,13 @@ class Curve:
         strategy: the client.
         size: prompts per request; ``None``: the strategy's own, or what varies.
         points: the load or the size, and what was measured; ascending.
+        found: the load of the knee, as a search found it; ``None``: the points tell it.
     """
 
     strategy: str
     size: int | None
     points: tuple[tuple[float, Summary], ...]
+    found: float | None = None
 
     @property
     def name(self) -> str:
@@ -37,31 +38,31 @@ class Curve:
     @property
     def knee(self) -> float | None:
         """The load of the throughput's knee, by the server's figures; ``None``: they show none."""
-        return knee_of(
-            [(load, summary.calls_per_s.value) for load, summary in self.points if not summary.measured_the_client]
-        )
+        if self.found is not None:
+            return self.found
+        return knee_of([(load, summary.calls_per_s.value) for load, summary in self.points if summary.is_trusted])
 
     @property
     def best(self) -> tuple[float, float]:
         """The highest goodput and throughput, where the figures are the server's."""
-        trusted = [summary for _, summary in self.points if not summary.measured_the_client]
+        trusted = [summary for _, summary in self.points if summary.is_trusted]
         return max(((each.goodput.value, each.calls_per_s.value) for each in trusted), default=(0.0, 0.0))
 
 
 def knee_of(points: Sequence[tuple[float, float]]) -> float | None:
-    """Return the smallest load above which the throughput gains less than 5 % from twice the load.
+    """Return the smallest load that reaches 97 % of the highest throughput.
 
     Args:
         points: loads, ascending, and their throughput.
 
     Returns:
-        ``None``: at the highest load the throughput still grows.
+        ``None``: the highest load alone does, so that the throughput may still grow.
     """
-    for place, (load, per_s) in enumerate(points[:-1]):
-        later = points[place + 1 :]
-        if all(value < per_s * _GAIN ** math.log2(other / load) for other, value in later):
-            return load
-    return None
+    highest = max((per_s for _, per_s in points), default=0.0)
+    if not highest:
+        return None
+    knee = next(load for load, per_s in points if per_s >= _AS_GOOD * highest)
+    return None if knee == points[-1][0] else knee
 
 
 def curves_of(summaries: Iterable[Summary], *, is_open: bool) -> list[Curve]:

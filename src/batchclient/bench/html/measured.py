@@ -52,11 +52,14 @@ def _calls(workload: dict[str, Any]) -> list[tuple[str, str]]:
         ("Calls", str(workload.get("call"))),
         ("Prompts", prompts),
         ("Answers", answers),
-        (
-            "Shared beginning of prompts",
-            f"{reuse:.0%} of each" if reuse else "none: prompts differ from the first token",
-        ),
+        ("Shared beginning of prompts", _shared(reuse, is_own=bool(own))),
     ]
+
+
+def _shared(reuse: float | None, *, is_own: bool) -> str:
+    if is_own:
+        return "none: each has a number in front" if reuse is None else "that of the prompts themselves"
+    return f"{reuse:.0%} of each" if reuse else "none: prompts differ from the first token"
 
 
 def _loads(summaries: Iterable[Summary], workload: dict[str, Any]) -> list[tuple[str, str]]:
@@ -81,6 +84,6 @@ def _repetitions(summaries: Sequence[Summary]) -> str:
     counts = sorted({len(summary.cells) for summary in summaries})
     if not counts:
         return "none"
-    if counts == [1]:
-        return "1: rates have no intervals"
+    if len(counts) == 1 and counts[0] < 3:
+        return f"{counts[0]}: rates have no intervals"
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]} of a setting"

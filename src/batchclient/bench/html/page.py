@@ -49,7 +49,8 @@ def html_of(report: Report) -> str:
 def _head(view: View) -> str:
     about, told = view.report.about, view.report.recommendation
     lines = [paragraph(line) for line in view.report.lines or ("The report gives no recommendation.",)]
-    if told is not None:
+    # An answer that is not decided says why itself.
+    if told is not None and not any(str(told.get("why")) in line for line in view.report.lines):
         decided = "" if told.get("decided") else " Not decided: these calls do not tell the value from its neighbour."
         lines.append(paragraph(f"Why: {told.get('why')}.{decided}", "small"))
     parts = [
@@ -60,6 +61,12 @@ def _head(view: View) -> str:
         parts.append(box("warning", paragraph("Incomplete: the run ended before all cells were measured.")))
     if clients := [str(summary.setting) for summary in view.summaries if summary.measured_the_client]:
         text = f"Not the server but the client was measured by: {'; '.join(clients)}. These recommend nothing."
+        parts.append(box("warning", paragraph(text)))
+    if behind := [str(summary.setting) for summary in view.summaries if summary.fell_behind]:
+        text = f"Calls arrived faster than they were answered in: {'; '.join(behind)}. These recommend nothing."
+        parts.append(box("warning", paragraph(text)))
+    if failed := [str(summary.setting) for summary in view.summaries if summary.calls_failed]:
+        text = f"Calls failed, or were not answered in time, in: {'; '.join(failed)}. These recommend nothing."
         parts.append(box("warning", paragraph(text)))
     return "\n".join(parts)
 
@@ -84,7 +91,7 @@ def _calls(view: View) -> str:
     ]
     seen = dict.fromkeys(mark for summary in view.summaries for mark in summary.marks)
     none = "" if marked else paragraph("No cell is marked: nothing was seen that makes its figures doubtful.")
-    heads = ("Repetitions", "Scheduled", "Answered", "Failed", "Unanswered")
+    heads = ("Repetitions", "Scheduled", "Answered", "Failed", "Unanswered", "With another attempt")
     return section(
         "Calls and marks",
         view.table("What became of the calls of all repetitions.", heads, _ends_of_calls),
@@ -106,6 +113,7 @@ def _ends_of_calls(summary: Summary) -> Sequence[Text]:
         f"{sum(cell.answered for cell in summary.cells):,}",
         (f"{sum(failed.values()):,}", errors),
         f"{sum(cell.unanswered for cell in summary.cells):,}",
+        f"{sum(cell.retried for cell in summary.cells):,}",
     ]
 
 
@@ -119,15 +127,15 @@ def _surroundings(view: View) -> str:
         "Preemptions",
         "Client CPU",
     )
-    caption = "Means over the repetitions. The server itself tells cache hits and preemptions, before and after a cell."
+    caption = "Means of the repetitions that count. The server tells cache hits and preemptions around a cell."
     return section("Server and client", view.table(caption, heads, _surroundings_of))
 
 
 def _surroundings_of(summary: Summary) -> Sequence[Text]:
-    hits = [cell.cache_hit_share for cell in summary.cells if cell.cache_hit_share is not None]
+    hits = [cell.cache_hit_share for cell in summary.counted if cell.cache_hit_share is not None]
     preempted = [
         cell.server["after"]["preemptions"] - cell.server["before"]["preemptions"]
-        for cell in summary.cells
+        for cell in summary.counted
         if all("preemptions" in cell.server.get(moment, {}) for moment in ("before", "after"))
     ]
     return [

@@ -151,7 +151,7 @@ def _line(
         if figure is not None:
             low, high = (None, None) if figure.interval is None else figure.interval
             tip = f"{summary.setting}: {with_bounds(figure, unit)}"
-            points.append(Point(at, figure.value, low, high, summary.measured_the_client, at == knee, tip))
+            points.append(Point(at, figure.value, low, high, not summary.is_trusted, at == knee, tip))
     return Line(name, tuple(points), _look(curve.strategy) if look is None else look)
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import fmean
 
 from batchclient.bench.cell import Cell
 from batchclient.bench.html import pictures
 from batchclient.bench.html.curves import Curve, by_size, one_for_each_strategy
 from batchclient.bench.html.markup import Text, figure, section, table
 from batchclient.bench.html.svg import number
-from batchclient.bench.html.view import UNKNOWN, View, list_size, rate, share_with_bounds
+from batchclient.bench.html.view import UNKNOWN, View, list_size, mean, rate, share_with_bounds
 from batchclient.bench.html.words import MEASURES
 from batchclient.bench.slo import Slo
 from batchclient.bench.strategies import LISTS
@@ -35,10 +34,11 @@ def throughput(view: View, *, is_open: bool) -> str:
     load = _LOADS[is_open]
     closed = "" if is_open else " The loads are closed: they say nothing about an arrival rate."
     objectives = " that keeps the objectives" if view.slos else ""
-    best = f" Green: this client's highest goodput{objectives}." if view.best else ""
+    green = "the recommended one" if view.is_search else f"this client's highest goodput{objectives}"
+    best = f" Green: {green}." if view.best else ""
 
     def cells(summary: Summary) -> Sequence[Text]:
-        output = fmean(cell.output_tokens_per_s for cell in summary.cells)
+        output = mean(summary, lambda cell: cell.output_tokens_per_s)
         return [rate(summary.calls_per_s), rate(summary.tokens_per_s), number(output), rate(summary.goodput)]
 
     return section(

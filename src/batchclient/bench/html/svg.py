@@ -315,7 +315,8 @@ def _look(look: int) -> tuple[str, str, Sequence[tuple[float, float]]]:
 
 def _marker(x: float, y: float, look: int, point: Point) -> str:
     colour, _, corners = _look(look)
-    fill = "#fff" if point.is_hollow else colour
+    # No white: a browser that darkens pages leaves it, and makes dark edges white.
+    fill = "none" if point.is_hollow else colour
     ink = f'fill="{fill}" stroke="{colour}" stroke-width="1.6"'
     if corners:
         places = " ".join(f"{x + _RADIUS * right:.1f},{y + _RADIUS * down:.1f}" for right, down in corners)
@@ -331,7 +332,7 @@ def _legend(lines: Sequence[Line], bounds: Sequence[Bound], notes: Sequence[str]
     """Return the legend, and how many rows it has."""
     entries = [(line.name, _sample(line)) for line in lines]
     entries += [(bound.label, _straight(0, 0, 24, 0, *(_UPRIGHT if bound.is_upright else _ACROSS))) for bound in bounds]
-    explained = {"ring": "knee: twice the load gains less than 5 %", "hollow": "measured the client, not the server"}
+    explained = {"ring": "knee: 97 % of the highest throughput", "hollow": "recommends nothing: see the marks"}
     for note in notes:
         point = Point(0, 0, is_hollow=note == "hollow", is_ringed=note == "ring")
         entries.append((explained[note], _marker(12, 0, _NEUTRAL, point)))

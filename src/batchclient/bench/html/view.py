@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import fmean
 
 from batchclient.bench.cell import Cell
-from batchclient.bench.html.curves import Curve, curves_of
+from batchclient.bench.html.curves import Curve, curves_of, load_of
 from batchclient.bench.html.markup import Text, table
 from batchclient.bench.html.pictures import unit_for
 from batchclient.bench.html.svg import number
@@ -33,7 +34,9 @@ class View:
         slos: its objectives.
         curves: of closed loads, and of open ones, by whether the loads are open; none is empty.
         summaries: of all settings, in the order of the curves.
-        best: the best setting of this client; ``None``: none keeps the objectives.
+        best: the best setting of this client, or the one that a search recommends; ``None``: none
+            keeps the objectives.
+        is_search: whether the report is that of a search.
         latency: the unit of latencies.
     """
 
@@ -41,11 +44,19 @@ class View:
         self.report: Report = report
         self.slos: tuple[Slo, ...] = report.slos
         summaries = summaries_of(report.cells, report.slos)
+        found = _found(report)
+        self.is_search: bool = report.recommendation is not None
         both = {is_open: curves_of(summaries, is_open=is_open) for is_open in (False, True)}
+        if found is not None and not report.slos:
+            # What the search calls the knee is the knee.
+            both = {is_open: [replace(each, found=found) for each in curves] for is_open, curves in both.items()}
         self.curves: dict[bool, list[Curve]] = {is_open: curves for is_open, curves in both.items() if curves}
         points = [point for curves in self.curves.values() for curve in curves for point in curve.points]
         self.summaries: list[Summary] = [summary for _, summary in points]
-        self.best: Summary | None = best_of([each for each in summaries if each.setting.strategy != RIVAL], self.slos)
+        ours = [each for each in summaries if each.setting.strategy != RIVAL]
+        if self.is_search:
+            ours = [each for each in ours if load_of(each) == found]
+        self.best: Summary | None = best_of(ours, self.slos)
         self.latency: Unit = unit_for(summaries, "latency", self.slos)
         self._call = str(report.about["workload"].get("call"))
 
@@ -71,11 +82,16 @@ class View:
         looks: list[str] = []
         for curve in curves if curves is not None else [each for of_load in self.curves.values() for each in of_load]:
             for place, (load, summary) in enumerate(curve.points):
-                notes = ["best"] if summary is self.best else []
+                notes = [self.word_of_best] if summary is self.best else []
                 notes += ["knee"] if is_with_knees and load == curve.knee else []
                 rows.append([(str(summary.setting), ", ".join([*notes, *summary.marks])), *cells(summary)])
                 looks.append("best" if summary is self.best else "" if place else "group")
         return table(caption, ("Setting", *heads), rows, looks=looks)
+
+    @property
+    def word_of_best(self) -> str:
+        """The name of the best setting in tables."""
+        return "recommended" if self.is_search else "best"
 
     def tells(self, summary: Summary, measure: str) -> bool:
         """Whether a strategy tells a time of all its calls; lists tell it of single calls alone."""
@@ -93,6 +109,13 @@ class View:
         return (shown[0], shown[1]) if shown else UNKNOWN
 
 
+def _found(report: Report) -> float | None:
+    """Return the limit or the rate that a search recommends."""
+    told = report.recommendation or {}
+    values = [told.get(name) for name in ("rate", "limit")]
+    return next((float(value) for value in values if isinstance(value, int | float)), None)
+
+
 def rate(told: Figure) -> Text:
     """Return a rate, with its interval."""
     return number(told.value), bounds(told.interval)
@@ -105,12 +128,12 @@ def share_with_bounds(told: Figure) -> Text:
 
 
 def mean(summary: Summary, read: Callable[[Cell], float]) -> float:
-    """Return the mean of a figure over the repetitions."""
-    return fmean(read(cell) for cell in summary.cells)
+    """Return the mean of a figure over the repetitions that count."""
+    return fmean(read(cell) for cell in summary.counted)
 
 
 def list_size(summary: Summary) -> str:
     """Return the prompts of a request on the mean."""
-    requests = sum(count for cell in summary.cells for count in cell.list_sizes.values())
-    prompts = sum(size * count for cell in summary.cells for size, count in cell.list_sizes.items())
+    requests = sum(count for cell in summary.counted for count in cell.list_sizes.values())
+    prompts = sum(size * count for cell in summary.counted for size, count in cell.list_sizes.items())
     return number(prompts / requests) if requests else UNKNOWN

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from batchclient.bench.cell import BUSY, CACHED, LATE, OTHERS
 from batchclient.bench.html.svg import number
 from batchclient.bench.intervals import Interval
+from batchclient.bench.marks import BEHIND, BUSY, CACHED, FAILED, LATE, OTHERS, RETRIED
 from batchclient.bench.summary import Figure, Summary
 
 __all__ = [
@@ -29,6 +29,12 @@ _IN_SECONDS_FROM = 10.0
 """From this duration on a column is in seconds."""
 
 MARKS = {
+    FAILED: "More than 1 % of the calls failed or were not answered in time. The answered ones may be those that are "
+    "soon answered: nothing is recommended from the figures.",
+    BEHIND: "Calls arrived faster than they were answered: a longer window would have longer latencies, without end. "
+    "Nothing is recommended from the figures.",
+    RETRIED: "More than 1 % of the calls needed another request: the server failed or refused some, or took them for "
+    "too long. The time of all attempts is in the latency.",
     LATE: "Calls were handed to the client later than scheduled, or the event loop was late, by more than 5 ms and 2 % "
     "of the median latency (99th percentile). The figures are the client's: nothing is recommended from them.",
     BUSY: "The measuring process used more than 85 % of a core. The figures are the client's: nothing is recommended "
@@ -76,19 +82,21 @@ Time per output token (tpot): from the first token of an answer to its last, div
     less one. There is no time between two tokens: a streamed list sends two events for a prompt.
 Scheduled, answered, failed, unanswered: the calls that were scheduled in the window, and their
     ends. Unanswered calls were not back at the end of the grace time. Unanswered and failed calls
-    have no latency, and miss every objective.
+    have no latency, and miss every objective. With another attempt are those that more than one
+    request carried.
 Calls/s, tokens/s: answers that came in the window, per second; their prompt and output tokens, as
     the server counts them.
 Within an objective: the share of the scheduled calls that met the objective.
 Goodput: the calls that met all objectives, per second of the window. Without an objective these
     are all answered calls.
-Figures and intervals: a figure is the median of the repetitions. In brackets stands its interval,
+Figures and intervals: a figure is the median of the repetitions. One that measured the client is
+    in no figure, unless more than half of a setting's did. In brackets stands its interval,
     with a confidence of 95 %. For percentiles that of order statistics, over all repetitions; for
-    shares Wilson's; for rates Student's over the repetitions, of which there must be two. A dash
+    shares Wilson's; for rates Student's over the repetitions, of which there must be three. A dash
     is an end that so few calls do not tell; its bar goes on to the picture's edge. Where the
     intervals of two settings overlap, no difference was seen.
-Knee: the smallest load above which the throughput gains less than 5 % from twice the load. Where
-    the throughput grows to the highest load, there is none.
+Knee: the smallest load that reaches 97 % of the highest throughput. Where the highest load alone
+    does, the throughput may still grow, and there is none.
 """
 DEFINITIONS = tuple(
     (word, meaning[0].upper() + " ".join(meaning.split())[1:])

@@ -1,0 +1,52 @@
+"""The last line of an answer: the constructor, or that the defaults do."""
+
+import pytest
+
+from batchclient.bench import Setting, Slo
+from batchclient.bench.answer import lines_of_search, lines_of_sweep
+from batchclient.bench.find import find_in
+from batchclient.bench.sweep import cells, settings_of
+from batchclient.simulator.server import SimulatedServer
+
+
+@pytest.mark.parametrize(
+    ("strategy", "suggested"),
+    [
+        ("adaptive", "BatchClient(…): the defaults do"),
+        ("fixed", 'BatchClient(…, limit=4, preset="balanced")'),
+        ("singles", 'BatchClient(…, limit=4, batching=Batching(max_size=1), preset="balanced")'),
+    ],
+)
+def test_a_sweep_whose_best_setting_is_the_default_says_so(virtually, session, strategy, suggested):
+    async def run():
+        own = await session()
+        done = [cell async for cell in cells(own, settings_of([strategy], concurrency=[4]), repeat=1)]
+        return lines_of_sweep(done, ())
+
+    assert virtually(run())[-1] == f"suggested: {suggested}"
+
+
+@pytest.mark.parametrize(
+    ("over", "suggested"),
+    [("rate", "BatchClient(…): the defaults do"), ("limit", 'BatchClient(…, limit=1, preset="balanced")')],
+)
+def test_a_search_for_a_rate_suggests_the_defaults(virtually, session, over, suggested):
+    async def run():
+        slo = Slo("p95<9s")
+        result = await find_in(await session(slo), over, most=1.0)
+        return lines_of_search(result, [slo], over)
+
+    assert virtually(run())[-1] == f"suggested: {suggested}"
+
+
+@pytest.mark.parametrize("guise", ["vllm", "sglang", "tgi", "llamacpp", "trtllm", "openai"])
+def test_the_name_of_the_only_model_is_asked_for_once_and_sent(virtually, session, guise):
+    """Some servers name no model in their answers, and TGI names another one than calls have."""
+
+    async def run():
+        own = await session(server=SimulatedServer("gpu", model="m", guise=guise))
+        return own.target.model, await own.cell(Setting("singles", concurrency=2))
+
+    model, cell = virtually(run())
+    assert model == ("tgi" if guise == "tgi" else "m")
+    assert cell.answered == cell.scheduled > 0
