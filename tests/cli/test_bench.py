@@ -64,8 +64,9 @@ def test_a_sweep_answers_and_writes_its_reports(bench, tmp_path, cli):
 
 def test_a_window_without_a_call_says_nothing_of_the_objective(bench):
     told = bench(
-        "--find", "rate", "--slo", "p95<5s", "--budget", "1", short=[*SHORT, "--for", "0.001", "--warm-up", "0"]
-    )
+        "--find", "rate", "--slo", "p95<5s", "--budget", "1", "--seed", "0",
+        short=[*SHORT, "--for", "0.001", "--warm-up", "0"],
+    )  # fmt: skip
     assert re.search(r"^\[1\] adaptive, 1 calls/s: no call was scheduled.*; window 1$", told.stderr, re.MULTILINE)
 
 
@@ -86,8 +87,19 @@ def test_a_search_that_the_budget_ends_recommends_what_is_known(bench, tmp_path)
     assert report["recommendation"]["decided"] is False
 
 
+def test_a_seed_is_drawn_so_that_no_run_has_the_prompts_of_the_one_before(bench, tmp_path):
+    def seed_of(*options):
+        told = bench("--concurrency", "1", "--strategies", "singles", "--repeat", "1", "--json", tmp_path / "r.json",
+                     *options)  # fmt: skip
+        assert told.exit_code == 0, told.stderr
+        return json.loads((tmp_path / "r.json").read_text())["workload"]["seed"]
+
+    assert seed_of() != seed_of()
+    assert seed_of("--seed", "7") == 7
+
+
 def test_a_sweep_without_a_scheduled_call_fails(bench):
-    told = bench("--rate", "0.001", "--strategies", "singles", "--repeat", "1")
+    told = bench("--rate", "0.001", "--strategies", "singles", "--repeat", "1", "--seed", "0")
     assert told.exit_code == 1
     assert told.stdout.startswith("most answers per second: no recommendation: no call was scheduled")
     assert "Error: no call was scheduled in any measurement" in told.stderr

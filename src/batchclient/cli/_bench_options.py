@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -37,6 +38,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
 _MOST_PROMPTS = 100_000
 _MOST_RATE = 100_000
 _CORPUS = 5000
+_SEEDS = 2**31
 _HOME_NETWORKS = (".local", ".internal", ".lan", ".svc", ".localdomain", ".test", ".localhost")
 
 
@@ -104,9 +106,11 @@ def workload_from(
     corpus: bool,
     prefix_reuse: str,
     call: str,
-    seed: int,
+    seed: int | None,
 ) -> Workload:
-    """Read the workload.
+    """Read the workload. Without a seed one is drawn.
+
+    A server's prefix cache has the prompts of the run before, which had another seed.
 
     Raises:
         Refusal: an option is wrong, or does not go with another.
@@ -134,7 +138,7 @@ def workload_from(
             prefix_reuse=_reuse_from(prefix_reuse),
             call=one_of("--call", call, _CALLS),
             prompts=own,
-            seed=seed,
+            seed=secrets.randbelow(_SEEDS) if seed is None else seed,
         )
     except ConfigError as error:
         raise refusal_of(error) from None

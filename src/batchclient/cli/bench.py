@@ -106,7 +106,10 @@ def bench(
     prefix_reuse: Annotated[
         str, typer.Option(metavar="none|SHARE", help="The share of each prompt that is the same for all.")
     ] = "none",
-    seed: Annotated[int, typer.Option(help="Of prompts, arrivals and the order of cells.")] = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Of prompts, arrivals and the order of cells (default: drawn; a report tells it)."),
+    ] = None,
     concurrency: Annotated[
         str | None, typer.Option(metavar="N,N,…", help="Calls in flight, of closed loads (default 8,32,128).")
     ] = None,
