@@ -125,7 +125,7 @@ def draw(browser: str) -> None:
         subprocess.run(
             [
                 browser, "--headless", "--no-sandbox", "--hide-scrollbars", "--force-device-scale-factor=1.25",
-                "--window-size=980,760", f"--screenshot={PICTURE}", cut.as_uri(),
+                "--window-size=980,815", f"--screenshot={PICTURE}", cut.as_uri(),
             ],
             check=True, capture_output=True,
         )  # fmt: skip
