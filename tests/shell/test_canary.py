@@ -16,8 +16,8 @@ from batchclient.dialects.vllm import VllmDialect
 
 KEY = "canary-key-6f1d"
 HEADER_KEY = "canary-header-0b77"
-PROMPT = "canary-prompt: naïve “quotes”\nand\tlines, 9e2c, that go on for more than thirty-two characters"
-CANARIES = ("canary-key", "canary-header", "canary-prompt", "9e2c", "naïve", "na\\u00efve")
+PROMPT = "canary-prompt: naïve “quotes”\nand\tlines, 9z2q, that go on for more than thirty-two characters"
+CANARIES = ("canary-key", "canary-header", "canary-prompt", "9z2q", "naïve", "na\\u00efve")
 
 
 def every_word_of(caught):

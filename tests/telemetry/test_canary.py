@@ -10,7 +10,8 @@ from tests.telemetry.test_spans import QUICK, gathered
 from batchclient import BatchClient, ConnectFailed, ConnectionLost, Server
 
 PROMPT, KEY, HEADER, USER = "canary-prompt", "canary-key", "canary-header", "canary-user"
-CANARIES = ("canary", "9e2c")
+# Hexadecimal digits would be in the spans' ids by chance.
+CANARIES = ("canary", "9z2q")
 
 
 def words(spans):
@@ -19,7 +20,7 @@ def words(spans):
 
 
 def steps():
-    bodies = echoes(f"{PROMPT} {KEY} {HEADER} 9e2c")
+    bodies = echoes(f"{PROMPT} {KEY} {HEADER} 9z2q")
     steps = {name: [reply] * 12 for name, reply in bodies.items()}
     steps["answers"] = [echo]
     steps["broken"] = [ConnectionLost(PROMPT), ConnectFailed(KEY), error(503, PROMPT, {"retry-after": KEY})]
