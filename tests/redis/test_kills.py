@@ -31,6 +31,10 @@ def fill(plain):
     pipe.execute()
 
 
+def readers(plain):
+    return {consumer["name"] for consumer in plain.xinfo_consumers(STREAM, "batchclient")}
+
+
 def test_kills_of_workers_lose_and_double_nothing(redis_server, tmp_path):
     random = Random(7)
     with account_server() as server, redis_py.Redis(unix_socket_path=str(redis_server.socket)) as plain:
@@ -43,7 +47,8 @@ def test_kills_of_workers_lose_and_double_nothing(redis_server, tmp_path):
             arguments = (*OPTIONS, "--results", "stream:out", "--consumer", f"w{number}", "--quiet")
             return commands.start("work", *arguments, cwd=tmp_path, **variables)
 
-        workers = [start(number) for number in range(WORKERS)]
+        names = list(range(WORKERS))
+        workers = [start(number) for number in names]
         try:
             for kill in range(KILLS):
                 done = (kill + 1) * MESSAGES // (KILLS + 2)
@@ -54,13 +59,16 @@ def test_kills_of_workers_lose_and_double_nothing(redis_server, tmp_path):
                 workers[place].kill()
                 workers[place].wait()
                 workers[place].stdout.close()
-                workers[place] = start(WORKERS + kill)
+                names[place] = WORKERS + kill
+                workers[place] = start(names[place])
             while plain.xlen(STREAM):
+                time.sleep(0.05)
+            # A worker that has just begun catches no signal yet; one that reads does.
+            while not {f"w{name}".encode() for name in names} <= readers(plain):
                 time.sleep(0.05)
             for worker in workers:
                 worker.terminate()
-            # A worker that has just begun catches no signal yet.
-            assert {worker.wait(timeout=60) for worker in workers} <= {143, -15}
+            assert {worker.wait(timeout=60) for worker in workers} == {143}
         finally:
             for worker in workers:
                 worker.kill()

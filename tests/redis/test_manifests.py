@@ -17,7 +17,6 @@ from batchclient.simulator import EmbeddedServer
 
 pytestmark = pytest.mark.redis
 FOLDER = Path(__file__).parents[2] / "examples" / "kubernetes"
-LONGEST_S = 120.0
 COUNT = 200
 LONGEST_S = 120.0
 """Each test starts processes, whose imports take seconds on a busy machine."""
