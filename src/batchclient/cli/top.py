@@ -17,7 +17,7 @@ from http.client import HTTPException
 from typing import Annotated, NoReturn
 from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
-from urllib.request import ProxyHandler, Request, build_opener
+from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
 import typer
 from rich.console import Console, RenderableType
@@ -40,6 +40,13 @@ _PATH = "/statistics"
 
 class _Unread(Exception):
     """The page cannot be read; the message says why."""
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """Follows no redirect: the user and the password are for the named place alone."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Return no request: the redirect itself is the answer."""
 
 
 def top(
@@ -131,7 +138,7 @@ class _Place:
             known = b64encode(f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()).decode()
             self._request.add_header("Authorization", f"Basic {known}")
         # A page about a program is asked for directly.
-        self._opener = build_opener(ProxyHandler({}))
+        self._opener = build_opener(ProxyHandler({}), _NoRedirects())
 
     def read(self) -> Page:
         """Read the page.
