@@ -324,7 +324,7 @@ def test_a_reader_that_goes_away_costs_no_report(server, tmp_path):
 def test_a_server_that_is_not_there(bench):
     told = bench(url="http://127.0.0.1:9/v1")
     assert told.exit_code == 5
-    assert told.stderr.startswith("Error: the first call failed: ConnectFailed: ")
+    assert "\nError: the first call failed: ConnectFailed: " in told.stderr
 
 
 def test_a_server_that_goes_away_ends_the_sweep(bench, tmp_path):

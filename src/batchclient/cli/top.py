@@ -23,9 +23,9 @@ import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from batchclient.cli._progress import say
 from batchclient.cli._refusal import Refusal
 from batchclient.cli._top_view import Page, frame_of
+from batchclient.cli._words import say
 from batchclient.jobs.statuses import Status, of_signal
 
 __all__ = ["top"]
@@ -125,7 +125,8 @@ class _Place:
             host, port = parts.hostname, parts.port
         except ValueError:
             host, port = None, None
-        if not host or parts.scheme not in ("http", "https"):
+        # A word alone may be a key.
+        if not host or parts.scheme not in ("http", "https") or (given != url and port is None):
             raise Refusal("URL is a URL such as http://127.0.0.1:9400, or HOST:PORT")
         shown = f"[{host}]" if ":" in host else host
         self.name: str = shown if port is None else f"{shown}:{port}"
