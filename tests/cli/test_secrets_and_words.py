@@ -13,10 +13,12 @@ import openai
 import pytest
 from rich.console import Console
 from tests.cli.conftest import write_rows
+from typer.testing import CliRunner
 
 from batchclient.bench.strategies import rival_of
 from batchclient.cli._log import JsonLines, TextLines
 from batchclient.cli._progress import ProgressBar
+from batchclient.cli.app import make_app
 from batchclient.integrations.prometheus import serve
 from batchclient.testing import MockLLM
 
@@ -192,3 +194,12 @@ def test_the_metrics_port_repeats_nothing_of_a_request(line):
         answer = connection.makefile("rb").read()
     assert b"script" not in answer.lower() and b"html" not in answer
     assert re.match(rb"HTTP/1.\d (501|400) |Bad", answer)
+
+
+@pytest.mark.parametrize("charset", ["ascii", "latin-1"])
+def test_letters_that_the_terminal_lacks_end_nothing(foreign, charset):
+    client = MockLLM().client()
+    with serve(client, 0) as pages:
+        for command in (["top", pages.url, "--once"], ["doctor", foreign], ["metrics", "list"]):
+            done = CliRunner(charset=charset).invoke(make_app(), command)
+            assert done.stdout and (done.exception is None or isinstance(done.exception, SystemExit)), done.exception

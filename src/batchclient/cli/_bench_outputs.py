@@ -91,7 +91,7 @@ class Outputs:
             from batchclient.bench.html import html_of
 
             with self._told(self.html):
-                Path(self.html).write_text(html_of(told), encoding="utf-8")
+                Path(self.html).write_text(html_of(told), encoding="utf-8", errors="backslashreplace")
 
     def close(self) -> None:
         """Close the file of the calls. Safe to call twice."""

@@ -146,9 +146,9 @@ def refusal_of_file(error: ConfigError) -> Refusal:
 
 
 def named(path: str, argument: str) -> str:
-    """Return a path as a complaint has it: what neither exists nor looks like a file's name may be a key."""
-    is_name = os.path.exists(path) or re.fullmatch(r"\.\w{1,8}", Path(path).suffix)  # noqa: PTH110
-    return path if is_name else argument
+    """Return a path for a complaint: without its folder or an ending it may be a key."""
+    is_there = any(map(os.path.exists, (path, os.path.dirname(path))))  # noqa: PTH120
+    return path if is_there or re.fullmatch(r"\.\w{1,8}", Path(path).suffix) else argument
 
 
 def variable_of(argument: str) -> str:

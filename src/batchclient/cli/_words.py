@@ -1,7 +1,7 @@
-r"""What a command says on stderr, and how words of others are shown: a server's, a row's, a file's name.
+r"""What a command says on stderr, and how words of others are shown: of a server, a row, a file.
 
 Rules:
-- What a terminal would obey is shown as it is written in JSON, ``\u001b``: escapes and other control
+- What a terminal would obey is shown as JSON writes it, ``\u001b``: escapes and other control
   characters, line breaks, half surrogate pairs, marks that turn the direction of writing.
 - All other letters stay as they are.
 - A JSON text stays one, with the same content.
@@ -45,13 +45,13 @@ def say(*lines: str, event: str = "notice", **fields: Any) -> None:
     write("\n".join(map(printable, lines)) if _line_of is None else _line_of("\n".join(lines), event, fields))
 
 
-def write(line: str) -> None:
-    """Write a line to stderr as it is, if stderr takes one."""
+def write(line: str, *, err: bool = True) -> None:
+    """Write a line to stderr, or to stdout, as it is, if the stream takes one."""
     try:
-        typer.echo(line, err=True)
+        typer.echo(line, err=err)
     except OSError:
         # A stream that has failed once fails again at the end of the process, with a traceback.
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+        setattr(sys, "stderr" if err else "stdout", open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
 
 
 @contextmanager

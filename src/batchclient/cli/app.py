@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Any
 
 import typer
@@ -48,6 +50,9 @@ class _Group(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Read the arguments of the command, and run it."""
+        if isinstance(sys.stdout, TextIOWrapper):
+            # Letters that its encoding lacks; on a terminal lines keep their widths.
+            sys.stdout.reconfigure(errors="replace" if sys.stdout.isatty() else "backslashreplace")
         with _complaining(), log_to(say, PLAIN):
             return super().invoke(ctx)
 

@@ -227,7 +227,7 @@ def report(
             raise Refusal(f"--output {output}: the report itself, which the page would replace; give another name")
         page = html_of(_read(file))
         with writing(output):
-            Path(output).write_text(page, encoding="utf-8")
+            Path(output).write_text(page, encoding="utf-8", errors="backslashreplace")
 
 
 def compare(
