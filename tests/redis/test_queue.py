@@ -44,6 +44,41 @@ async def test_results_of_a_stream(shared_server):
         assert await bench.redis.get("result:p1") is None
 
 
+@pytest.mark.parametrize("place", ["keys", "stream:out"])
+async def test_a_message_has_its_own_outcome_and_not_that_of_an_older_one_of_its_id(shared_server, place):
+    """A file is enqueued again under its ids: yesterday one row was refused, and one answered."""
+    async with bench_on(shared_server) as bench:
+        bench.upstream.refused = {"old-a": 400, "new-b": 400}
+        old = await enqueue(bench.redis, [call("a", prompt="old-a"), call("b", prompt="old-b")])
+        worker, _ = await bench.start(results=place)
+        reading = {result.id: result.status async for result in results(bench.redis, old, results=place, timeout_s=30)}
+        assert reading == {"a": "error", "b": "ok"}
+        bench.upstream.held = {"new-a", "new-b"}
+        new = await enqueue(bench.redis, [call("a", prompt="new-a"), call("b", prompt="new-b")])
+        assert new == old == ["a", "b"]
+        with pytest.raises(DeadlineExceeded, match="2 are missing"):
+            await anext(results(bench.redis, new, results=place, timeout_s=0.1))
+        bench.upstream.release()
+        found = {result.id: result.status async for result in results(bench.redis, new, results=place, timeout_s=30)}
+        assert found == {"a": "ok", "b": "error"}
+        # A plain text knows no message, and a dead letter lies there for long: an answer goes before it.
+        plain = {one.id: one.status async for one in results(bench.redis, ["a"], results=place, timeout_s=1)}
+        assert plain == {"a": "ok"}
+
+
+async def test_an_older_message_that_ends_later_leaves_the_newer_one_its_result(shared_server):
+    async with bench_on(shared_server) as bench:
+        bench.upstream.held = {"old"}
+        await enqueue(bench.redis, [call("a", prompt="old", id='"message": "9-9"')])
+        worker, _ = await bench.start()
+        await wait_for(lambda: bench.upstream.under_way)
+        [new] = await enqueue(bench.redis, [call("a", prompt="new", id='"message": "9-9"')])
+        first = await anext(results(bench.redis, [new], timeout_s=30))
+        bench.upstream.release()
+        await wait_for(lambda: worker.statistics().results == 2)
+        assert await anext(results(bench.redis, [new], timeout_s=1)) == first
+
+
 async def test_results_that_do_not_come(shared_server):
     async with bench_on(shared_server) as bench:
         with pytest.raises(DeadlineExceeded, match="2 are missing"):

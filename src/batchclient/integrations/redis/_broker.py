@@ -279,17 +279,13 @@ class Broker:
 
     # The end, and the others -----------------------------------------------------------------------------------------
 
-    async def hand_back(self, entries: Sequence[str] = ()) -> int:
-        """Give messages of this consumer back, all by default; return how many."""
+    async def hand_back(self, entries: Sequence[str]) -> int:
+        """Give messages of this consumer back; return how many."""
         names, total = self._names, 0
-        args = [names.group, self._consumer, RELEASED, str(2 * self._lease_ms), str(_TOGETHER)]
-        if entries:
-            for start in range(0, len(entries), _TOGETHER):
-                some = [*args, *entries[start : start + _TOGETHER]]
-                total += int(await self._hand_back(keys=[names.stream], args=some))
-            return total
-        while given := int(await self._hand_back(keys=[names.stream], args=args)):
-            total += given
+        args = [names.group, self._consumer, RELEASED, str(2 * self._lease_ms)]
+        for start in range(0, len(entries), _TOGETHER):
+            some = [*args, *entries[start : start + _TOGETHER]]
+            total += int(await self._hand_back(keys=[names.stream], args=some))
         return total
 
     async def leave(self) -> None:
