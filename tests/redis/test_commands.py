@@ -10,6 +10,7 @@ import redis as redis_py
 from tests.live.server_process import free_port
 from tests.redis import commands
 from tests.redis.conftest import STREAM
+from tests.redis.test_queue import ODD
 
 from batchclient.simulator import EmbeddedServer
 
@@ -194,6 +195,11 @@ def test_a_full_or_closed_redis_is_told_in_a_line(redis_server, tmp_path):
 
 def test_a_dead_letter_is_one_line_whatever_a_producer_wrote(plain, shared_server, tmp_path):
     plain.xadd(f"{STREAM}:dead", {"id": "a\tb\n\x1b[2J", "body": "{", "error": "[]", "deliveries": "x", "at": "1e300"})
+    for fields in ODD:
+        plain.xadd(f"{STREAM}:dead", {"body": "{}", **fields})
     status, out, _ = commands.run("dead", "list", cwd=tmp_path, REDIS_URL=shared_server.url)
-    [line] = out.splitlines()
+    [line, *others] = out.splitlines()
     assert status == 0 and line.split("\t")[1:4] == ["a\ufffdb\ufffd\ufffd[2J", "1970-01-01T00:00:00Z", "0"]
+    assert len(others) == len(ODD) and {other.count("\t") for other in others} == {5}
+    status, out, _ = commands.run("dead", "list", "--json", cwd=tmp_path, REDIS_URL=shared_server.url)
+    assert status == 0 and len([json.loads(line) for line in out.splitlines()]) == len(ODD) + 1

@@ -141,6 +141,43 @@ async def test_dead_letters_are_looked_at_put_back_and_dropped(shared_server):
         assert await drop_dead(bench.redis) == 1 and await bench.dead() == []
 
 
+ODD = (
+    {"deliveries": "\u00b2"},
+    {"deliveries": "9" * 5000, "at": "nan", "message": "x-y"},
+    {"error": '{"type": ' + "[" * 100_000 + "]" * 100_000 + "}"},
+    {"error": '{"type": ' + "[" * 900 + "]" * 900 + "}"},
+    {"error": '{"type": 1, "message": "half \\ud800", "\\ud800": "x"}'},
+    {"error": b"\xff\xfe", "id": b"\xff", "worker": b"\xff", "at": b"\xff", "deliveries": b"\xff", b"\xff": b"\xff"},
+    {"body": '{"prompt": ' + "[" * 100_000 + "]" * 100_000 + "}"},
+    {"body": b'\xff\xfe{"prompt": 1}'},
+    {"body": '{"id": "\\ud800", "url": 5}'},
+    {f"f{number}": "x" for number in range(5000)},
+)
+"""Dead letters as another hand may write them. The last has more fields than a script hands on."""
+
+
+async def test_an_odd_dead_letter_stops_neither_the_others_nor_their_results(shared_server):
+    async with bench_on(shared_server) as bench:
+        bench.upstream.refused = {"first": 400, "last": 400}
+        ids = await enqueue(bench.redis, [call("first")])
+        worker, _ = await bench.start()
+        await wait_for(bench.dead)
+        for fields in ODD:
+            await bench.redis.xadd(f"{STREAM}:dead", {"id": "odd", "body": "{}", **fields})
+        ids += await enqueue(bench.redis, [call("last"), call("good")])
+        found = {result.id: result.status async for result in results(bench.redis, ids, timeout_s=30)}
+        assert found == {"first": "error", "last": "error", "good": "ok"}
+        letters = [letter async for letter in dead_letters(bench.redis)]
+        assert len(letters) == len(ODD) + 2
+        assert all(type(each.deliveries) is int and 0.0 <= each.at < 1e12 for each in letters)
+        assert all(isinstance(value, str) and value.encode() for each in letters for value in each.error.values())
+        bench.upstream.refused = {}
+        assert await retry_dead(bench.redis) == len(ODD) + 1  # all but the one of too many fields
+        await wait_for(lambda: worker.statistics().results == 3)
+        await wait_for(lambda: worker.statistics().dead == 2 + len(ODD) - 1)
+        assert await drop_dead(bench.redis) == len(ODD)
+
+
 @pytest.mark.parametrize("source", ["old_queue", STREAM])
 async def test_an_old_workers_list_becomes_a_stream(shared_server, source):
     async with bench_on(shared_server) as bench:

@@ -172,7 +172,7 @@ for place = 2 + added, #ARGV do
         fields[#fields + 1] = letter[2][at + 1]
       end
     end
-    if #fields > 0 then
+    if #fields > 0 and #fields < 7900 then  -- more is no message, and unpack would fail
       redis.call('XADD', KEYS[2], '*', unpack(fields))
       redis.call('XDEL', KEYS[1], ARGV[place])
       moved = moved + 1
