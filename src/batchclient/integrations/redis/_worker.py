@@ -181,6 +181,7 @@ class Worker:
                     grace_s = self._settings.grace_s
         finally:
             self.stop()
+            asyncio.gather(*tasks, return_exceptions=True)  # takes the errors that are not raised below
             await to_its_end(self._end(tasks, stopping, grace_s))
         for task in tasks:
             if not task.cancelled() and (error := task.exception()) is not None:
