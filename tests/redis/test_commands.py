@@ -2,6 +2,8 @@
 
 import json
 import signal
+import subprocess
+import sys
 import time
 from urllib.request import urlopen
 
@@ -144,6 +146,39 @@ def test_metrics_are_served(work, plain):
     assert numbers['batchclient_worker_messages_total{outcome="results"}'] == "1.0"
 
 
+def test_sigterm_ends_a_worker_that_only_begins(tmp_path):
+    """Also as process 1 of a container, which a signal without a handler does not end."""
+    command = [sys.executable, "-X", "importtime", "-m", "batchclient", "work", "--base-url", "http://a/v1"]
+    environment = commands.environment(REDIS_URL="redis://127.0.0.1:9")
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as worker:
+        next(line for line in worker.stderr if line.split()[-1:] == ["httpx"])
+        worker.send_signal(signal.SIGTERM)
+        worker.communicate(timeout=30)
+    assert worker.returncode == 143
+
+
+def test_sigterm_while_redis_stands_still(work, redis_server):
+    """A worker that has nothing ends; another hands its message back once Redis goes on."""
+    with (
+        EmbeddedServer("instant", model="m", faults=["stall"]) as slow,
+        redis_py.Redis(unix_socket_path=str(redis_server.socket)) as plain,
+    ):
+        arguments = ("--model", "m", "--grace", "0.2")
+        holding = work(*arguments, REDIS_URL=redis_server.url, VLLM_URL=slow.root_url)
+        plain.xadd(STREAM, {"id": "a", "body": '{"prompt": "a", "max_tokens": 1}'})
+        wait_for(lambda: slow.requests)
+        redis_server.freeze()
+        holding.send_signal(signal.SIGTERM)
+        waiting = work(*arguments, REDIS_URL=redis_server.url)
+        assert waiting.stdout.readline().startswith("working on ")
+        waiting.send_signal(signal.SIGTERM)
+        waiting.communicate(timeout=30)
+        redis_server.thaw()
+        assert holding.communicate(timeout=30)[0].splitlines()[-1].endswith("1 handed back")
+        assert (waiting.returncode, holding.returncode) == (143, 143)
+        assert [each["name"] for each in plain.xinfo_consumers(STREAM, "batchclient")] == [b"released"]
+
+
 def test_a_second_signal_ends_a_worker_at_once(work, plain, shared_server):
     with EmbeddedServer("instant", model="m", faults=["stall"]) as slow:
         worker = work("--grace", "600", VLLM_URL=slow.root_url)
@@ -165,6 +200,7 @@ def test_what_a_stopped_worker_holds_is_another_s_at_once(work, plain):
         wait_for(lambda: slow.requests)
         worker.send_signal(signal.SIGTERM)
         assert worker.communicate(timeout=30)[0].splitlines()[-1].endswith("1 handed back")
+        assert worker.returncode == 143
         began = time.monotonic()
         work("--model", "m", VLLM_URL=slow.root_url)
         result = json.loads(wait_for(lambda: plain.get("result:a")))

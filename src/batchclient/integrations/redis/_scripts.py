@@ -51,8 +51,9 @@ while at <= #ARGV do
     + """ then
     if form == 'key' then
       -- A newer message of this id may have its result.
-      local stored = tostring(redis.pcall('GETRANGE', KEYS[kept], 0, 8191))
-      if place(string.match(stored, '"message": "(%d+%-%d+)"') or '0-0') <= place(entry) then
+      local head = tostring(redis.pcall('GETRANGE', KEYS[kept], 0, 8191))
+      local newest = string.match(head, '"message": "(%d+%-%d+)"')
+      if not newest or place(newest) <= place(entry) then
         redis.call('SET', KEYS[kept], ARGV[first], unpack(ARGV[2] == '0' and {} or {'EX', ARGV[2]}))
       end
     elseif form == 'stream' then
