@@ -334,6 +334,8 @@ async def test_a_key_that_is_refused_from_the_first_stops_the_worker(shared_serv
         with pytest.raises(AuthenticationFailed):
             await task
         assert await bench.redis.xlen(STREAM) == 3 and await bench.dead() == []
+        # What was tried is handed back, too.
+        assert await bench.pending() and (await bench.consumers()).keys() == {"released"}
 
 
 async def test_a_key_that_is_withdrawn_costs_no_queue(shared_server):
