@@ -321,9 +321,10 @@ def on_gpu(data: Result) -> list[str]:
         ),
         table(header, rows),
         prose(
-            "**We lose where answers are long and each is a request of its own**, as chats of 512 tokens are: this"
-            " client streams them, and vLLM before 0.27 sends an event for each token, which costs client and server"
-            " ten times the CPU of a plain answer. Such answers are the next to be mended."
+            "**We lost where answers are long and each is a request of its own**, as chats of 512 tokens are: the"
+            " client streamed them, and vLLM before 0.27 sends an event for each token, which costs client and server"
+            " ten times the CPU of a plain answer. Such calls [go plain"
+            " since](explanation/batching.md#how-a-reply-travels); on a GPU this was not measured again."
         ),
     ]
 
