@@ -1,8 +1,8 @@
 """Many calls at once against servers that bear less, and do not say how much.
 
-    python benchmarks/odd_servers.py                    # about forty minutes; writes results/odd_servers
-    python benchmarks/odd_servers.py --servers queue --arms default --runs 1 --calls 300  # no file
-    PYTHONPATH=../before/src python benchmarks/odd_servers.py --servers queue --arms default --runs 3
+    python benchmarks/odd_servers.py  # all, about forty minutes
+    python benchmarks/odd_servers.py --servers queue --arms default --runs 1 --calls 300
+    PYTHONPATH=../before/src python benchmarks/odd_servers.py --servers queue  # another checkout
 
 The server is the simulator with the profile gpu, whose answers have 54 tokens in the mean. Before
 it stands a proxy with the server's rules (``_odd_proxy.py``). Client, proxy and simulator have a
