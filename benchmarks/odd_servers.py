@@ -172,7 +172,7 @@ ARMS: dict[str, dict[str, Client]] = {
     "openai": {f"{many} in flight": partial(async_openai, in_flight=many) for many in (16, 64, 256)},
     "raw": {
         f"{at_once} lists of {size}": partial(raw, size=size, at_once=at_once)
-        for size, at_once in ((1, 64), (4, 16), (8, 12), (8, 32), (16, 16))
+        for size, at_once in ((1, 64), (1, 96), (4, 16), (8, 32), (16, 16))
     },
 }
 """Each client by its settings; the best one counts."""
