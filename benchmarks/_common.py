@@ -155,12 +155,12 @@ def command_line() -> str:
     return " ".join(["python", os.path.relpath(sys.argv[0], HERE.parent), *sys.argv[1:]])
 
 
-def commit() -> str | None:
+def commit(root: Path = HERE.parent) -> str | None:
     """Return the checked-out commit, and whether ``src`` differs; ``None`` outside a repository."""
 
     def git(*arguments: str) -> str:
         command = ["git", *arguments]
-        return subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
         short = git("rev-parse", "--short", "HEAD")

@@ -321,9 +321,10 @@ def on_gpu(data: Result) -> list[str]:
         ),
         table(header, rows),
         prose(
-            "**We lose where answers are long and each is a request of its own**, as chats of 512 tokens are: this"
-            " client streams them, and vLLM before 0.27 sends an event for each token, which costs client and server"
-            " ten times the CPU of a plain answer. Such answers are the next to be mended."
+            "**We lost where answers are long and each is a request of its own**, as chats of 512 tokens are: the"
+            " client streamed them, and vLLM before 0.27 sends an event for each token, which costs client and server"
+            " ten times the CPU of a plain answer. Such calls [go plain"
+            " since](explanation/batching.md#how-a-reply-travels); on a GPU this was not measured again."
         ),
     ]
 
@@ -382,6 +383,52 @@ def limits(data: Result) -> list[str]:
         ),
         table(header, rows),
     ]
+
+
+def odd_servers(data: Result) -> list[str]:
+    header = (
+        "server",
+        "default",
+        "`throughput`",
+        "`AsyncOpenAI`, best",
+        "raw, best",
+        "default over raw",
+        "refused after 2 s: default, `throughput`",
+    )
+    rows, rests = [], []
+    for case in data["servers"].values():
+        arms = case["arms"]
+        speeds = {name: median([run["calls_per_s"] for run in arm["runs"]]) for name, arm in arms.items()}
+        later = [median([run["refused_later"] for run in arms[name]["runs"]]) for name in ("default", "throughput")]
+        cells = [calls_per_s(arms[name]) for name in ("default", "throughput", "openai", "raw")]
+        share = f"{speeds['default'] / speeds['raw']:.2f}"
+        rows.append([case["label"], *cells, share, ", ".join(f"{each:.0%}" for each in later)])
+        if case["rests"]:
+            rests = [sum(run["rests_broken"] for run in arms[name]["runs"]) for name in ("default", "throughput")]
+    calls = [case["calls"] for case in data["servers"].values()]
+    parts = [
+        prose(
+            f"Calls/s of {min(calls):,} to {max(calls):,} calls at once, with answers of 54 tokens in the mean, by a"
+            " client that knows nothing of the server. A proxy before the simulator refuses what the server does not"
+            " bear. `AsyncOpenAI` is at its best of 16, 64 and 256 in flight, and has its own two retries. Raw is"
+            " `httpx` with lists of a fixed size, at the best of five sizes and numbers."
+        ),
+        table(header, rows),
+    ]
+    if rests:
+        broken = f"by the default {rests[0]} times, with `throughput` {rests[1]} times"
+        held = "was kept to its end by both clients" if not any(rests) else f"was broken {broken}"
+        parts.append(prose(f"Each rest that a `Retry-After` asked for {held}, in all runs."))
+    return parts
+
+
+def calls_per_s(arm: Result) -> str:
+    """Return the median, the setting, and how many calls failed."""
+    failed = sum(run["failed"] for run in arm["runs"])
+    beside = [arm["setting"]] if arm["setting"] else []
+    beside += [f"**{failed} failed**"] if failed else []
+    value = f"{median([run['calls_per_s'] for run in arm['runs']]):.0f}"
+    return f"{value} ({', '.join(beside)})" if beside else value
 
 
 # --- batch sizes, and a rate ---
@@ -535,6 +582,7 @@ SECTIONS = {
         limits,
         {"benchmark_limits.png": ("answers/s of the default limit, over the best fixed one's", pictures.limits)},
     ),
+    "odd_servers": Section("Servers that bear less", ("odd_servers",), odd_servers),
     "sizing": Section("Batch sizes, and a thousand requests a second", ("sizing",), sizing),
     "length_grouping": Section("Grouping by length", ("length_grouping",), length_grouping),
     "prefix": Section("Shared prefixes", ("prefix",), prefix),

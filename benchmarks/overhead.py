@@ -2,11 +2,17 @@
 
     python benchmarks/overhead.py                     # everything, about five minutes
     python benchmarks/overhead.py --cpu-s 0.5 --repetitions 3 --sections loop --arms plain,openai
+    python benchmarks/overhead.py --beside ../before  # this checkout beside another one
+    python benchmarks/overhead.py --beside ../before --arms plain,lone --repetitions 9 --cpu-s 0.5
 
 The other clients are a hand-written floor, ``AsyncOpenAI`` and ``httpx``. All clients talk to
 ``instant_server.py`` (another process, loopback). They are measured in one run, in a new order per
 repetition, each as a fresh client that is warmed up first. Absolute figures belong to the machine;
 read the ratios.
+
+``--beside`` runs our own arms by the source of this checkout and of another one, in turns. It
+prints medians, and the ratio within pairs: below 1 in CPU this checkout is the cheaper one. It
+writes no file.
 """
 
 from __future__ import annotations
@@ -23,10 +29,12 @@ from typing import Any
 
 import httpx
 import openai
+from _beside import checkout, obey, pair_table, pairs
 from _common import (
     Call,
     Measured,
     closed_loop,
+    commit,
     instant_server,
     machine,
     machine_line,
@@ -40,7 +48,7 @@ from _common import (
 from floor import Floor
 from pydantic_core import from_json, to_json
 
-from batchclient import BatchClient, Http
+from batchclient import BatchClient, Batching, Http
 
 MODEL = "instant"
 LIMIT = 64
@@ -71,6 +79,18 @@ def ours(max_tokens: int, **settings: Any) -> OpenClient:
             yield call
 
     return opened
+
+
+@contextlib.asynccontextmanager
+async def our_chats(base_url: str) -> AsyncIterator[Call]:
+    async with batch_client(base_url, preset="throughput") as client:
+
+        async def call(prompt: str) -> str:
+            answer = await client.chat([{"role": "user", "content": prompt}], max_tokens=1)
+            text: str = answer.text
+            return text
+
+        yield call
 
 
 def floor(**extra: Any) -> OpenClient:
@@ -130,6 +150,14 @@ class Arm:
     spaced: bool = False
     """Against the server that leaves ``EVENT_GAP_S`` between the events of a stream."""
 
+    @property
+    def cpu_share(self) -> float:
+        """Of the CPU seconds of a run.
+
+        The slow clients need fewer calls for as steady a figure. The spaced ones mostly wait.
+        """
+        return 0.15 if self.spaced else 1.0 if self.needs_us else 0.5
+
 
 ARMS = (
     Arm("harness", "the loop itself (no client)", nothing),
@@ -164,6 +192,14 @@ ARMS = (
         needs_us=True,
         spaced=True,
     ),
+    Arm(
+        "singles",
+        "BatchClient, a request for each call",
+        ours(1, preset="throughput", batching=Batching(max_size=1)),
+        needs_us=True,
+    ),
+    Arm("lone", "BatchClient as it comes, one call after the other", ours(1), in_flight=1, needs_us=True),
+    Arm("chats", "BatchClient, lists of chats", our_chats, needs_us=True),
     Arm("openai_16", "AsyncOpenAI, 16 in flight", openai_client(), in_flight=16),
     Arm("openai", "AsyncOpenAI, 64 in flight", openai_client()),
     Arm(
@@ -176,6 +212,8 @@ ARMS = (
     Arm("httpx_16", "httpx, one pool, 16 in flight", plain_httpx, in_flight=16),
     Arm("httpx", "httpx, one pool, 64 in flight", plain_httpx),
 )
+BESIDE = ("plain", "streamed", "streamed_spaced", "singles", "lone", "chats")
+"""Arms of ``--beside`` where none are named."""
 
 
 # --- closed loop ----------------------------------------------------------------------------------
@@ -203,10 +241,11 @@ class LoopRun:
 
 async def run_arm(arm: Arm, base_url: str, cpu_target_s: float) -> LoopRun:
     """Warm a fresh client up, learn the CPU per call, then measure for ``cpu_target_s``."""
+    few = 4 * max(16, arm.in_flight)
     async with arm.open(base_url) as call:
-        await closed_loop(call, prompts(4 * arm.in_flight), arm.in_flight, expected)
-        trial = await closed_loop(call, prompts(8 * arm.in_flight), arm.in_flight, expected)
-        count = max(8 * arm.in_flight, min(100_000, int(cpu_target_s / trial.cpu_us * 1e6)))
+        await closed_loop(call, prompts(few), arm.in_flight, expected)
+        trial = await closed_loop(call, prompts(2 * few), arm.in_flight, expected)
+        count = max(2 * few, min(100_000, int(cpu_target_s / trial.cpu_us * 1e6)))
         before = server_counts(base_url)
         measured = await closed_loop(call, prompts(count), arm.in_flight, expected)
         after = server_counts(base_url)
@@ -218,6 +257,12 @@ async def run_arm(arm: Arm, base_url: str, cpu_target_s: float) -> LoopRun:
         (after["cpu_s"] - before["cpu_s"]) / measured.calls * 1e6,
         {size: n for size, n in sizes.items() if n},
     )
+
+
+def run_as_told() -> None:
+    """Be one of the two processes of ``--beside``."""
+    arms = {arm.name: arm for arm in ARMS}
+    obey(lambda name, base_url, cpu_s: run_arm(arms[name], base_url, cpu_s))
 
 
 def usable(arms: Sequence[Arm], base_url: str) -> tuple[list[Arm], dict[str, str]]:
@@ -243,9 +288,8 @@ def closed_loops(
     runs: dict[str, list[LoopRun]] = {arm.name: [] for arm in arms}
     for repetition in range(repetitions):
         for arm in random.sample(arms, len(arms)):
-            # The slow clients need fewer calls for as steady a figure. The spaced ones mostly wait.
-            share = 0.15 if arm.spaced else 1.0 if arm.needs_us else 0.5
-            run = asyncio.run(run_arm(arm, spaced_url if arm.spaced else base_url, share * cpu_target_s))
+            url = spaced_url if arm.spaced else base_url
+            run = asyncio.run(run_arm(arm, url, arm.cpu_share * cpu_target_s))
             runs[arm.name].append(run)
             print(f"  {repetition + 1}/{repetitions} {arm.name:18} {run.measured.cpu_us:8.1f} µs/call", flush=True)
     return runs
@@ -456,20 +500,35 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--cpu-s", type=float, default=1.6, help="client CPU seconds per run; half for the slow clients"
     )
-    parser.add_argument("--arms", default=",".join(arm.name for arm in ARMS), help="comma-separated names of clients")
+    parser.add_argument("--arms", help="comma-separated names of clients; all, or the usual ones of --beside")
     parser.add_argument("--sections", default="loop,lone,gather", help="comma-separated")
     parser.add_argument("--gather", type=int, default=10_000, help="calls of the gather section")
     parser.add_argument("--name", default="overhead", help="file name of the results")
-    return parser.parse_args()
+    parser.add_argument("--beside", type=checkout, metavar="CHECKOUT", help="another checkout of batchclient")
+    options = parser.parse_args()
+    known = {arm.name: arm for arm in ARMS if arm.needs_us or options.beside is None}
+    names = options.arms.split(",") if options.arms else list(BESIDE if options.beside else known)
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"--arms: no {', '.join(unknown)}; there are {', '.join(known)}")
+    options.arms = [known[name] for name in names]
+    return options
 
 
 def main() -> None:
     options = arguments()
-    sections, chosen = options.sections.split(","), options.arms.split(",")
+    sections = options.sections.split(",")
     report = Report(machine())
     with instant_server() as base_url, instant_server(EVENT_GAP_S) as spaced_url:
+        if options.beside:
+            told = [
+                (arm.name, spaced_url if arm.spaced else base_url, arm.cpu_share * options.cpu_s)
+                for arm in options.arms
+            ]
+            shown = pair_table(*pairs(options.beside, told, options.repetitions))
+            print(f"{machine_line(machine())}; beside commit {commit(options.beside)}\n\n{shown}")
+            return
         if "loop" in sections:
-            arms, left_out = usable([arm for arm in ARMS if arm.name in chosen], base_url)
+            arms, left_out = usable(options.arms, base_url)
             report.loops(arms, closed_loops(base_url, spaced_url, arms, options.repetitions, options.cpu_s), left_out)
         if "lone" in sections:
             report.lone(asyncio.run(lone_latencies(base_url, 2 * options.repetitions, 300)))

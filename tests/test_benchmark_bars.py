@@ -174,3 +174,14 @@ def test_the_bars_of_a_long_job(bulk: ModuleType) -> None:
     }
     assert len(bulk.shortfalls({"command": bad})) == 5
     assert len(bulk.shortfalls({"command": bad | {"rows": 2_000_000}})) == 4, "the time is a million rows'"
+
+
+def test_a_request_that_comes_within_a_rest_breaks_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was sent while the refusal was on its way does not."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    odd_servers = importlib.import_module("odd_servers")
+    refused = [(10.0, 8, 429), (10.05, 8, 429)]
+    for at, broken in ((10.08, 0), (11.0, 1), (12.02, 1), (12.04, 0)):
+        assert odd_servers.rests_broken([*refused, (at, 8, 200)], 2) == broken
+    assert odd_servers.rests_broken([*refused, (11.0, 8, 200)], None) == 0
+    assert odd_servers.refused([*refused, (11.0, 8, 200), (11.0, 0, 0)]) == 0.75

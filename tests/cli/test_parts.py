@@ -2,14 +2,16 @@
 
 import asyncio
 import hashlib
+import inspect
 import json
 import os
 from pathlib import Path
 
 import pytest
 
+from batchclient import BatchClient
 from batchclient.cli._parts import PartRunner, part_messages
-from batchclient.cli._refusal import Refusal
+from batchclient.cli._refusal import Refusal, params_from
 from batchclient.errors import AuthenticationFailed, ServerFault
 from batchclient.testing import MockLLM
 
@@ -55,6 +57,21 @@ def run(folder, mock, *parts):
             return await asyncio.gather(*(runner(client, part) for part in parts), return_exceptions=True)
 
     return asyncio.run(main())
+
+
+def test_a_part_s_params_are_no_arguments_of_the_map(tmp_path):
+    """Whoever may write to the stream would choose a file for the journal."""
+    [part] = cut(tmp_path, 100)
+    names = [name for name in inspect.signature(BatchClient.stream_map).parameters if name != "params"]
+    assert {"journal", "resume", "progress"} <= {*names}
+    with MockLLM() as mock:
+        errors = run(tmp_path, mock, *(part | {"params": {name: str(tmp_path / "taken")}} for name in names))
+        assert not mock.calls
+    for name, error in zip(names, errors, strict=True):
+        assert isinstance(error, ValueError) and str(error).startswith(f"{name} is no field of a row's call"), name
+        with pytest.raises(Refusal, match=f"--param {name}: "):
+            params_from([f'{name}="x"'])
+    assert not (tmp_path / "taken").exists()
 
 
 def test_of_two_workers_the_first_seals_a_part(tmp_path):

@@ -100,13 +100,40 @@ def test_else_lists_are_streamed(why, seen):
 
 def test_what_a_stream_sends_is_seen_anew_in_each():
     play = _two_lists(tokens=60, events=60)
-    one, two, three = calls("one two three", shape(max_output_tokens=64))
-    play.submit(one) >> Woke() << ["send one"]
-    assert play.last.streamed, "nobody waits for others"
+    long, two, three = *calls("long", shape(max_output_tokens=2000)), *calls("two three", shape(max_output_tokens=64))
+    play.submit(long) >> Woke() << ["send long"]
+    assert play.last.streamed, "a gateway would cut so long a silence"
     play.last.wire.events = 2
-    play.at(2.0) >> answered(one, tokens=60) << ["resolve one"]
+    play.at(2.0) >> answered(long, tokens=60) << ["resolve long"]
     play.submit(two, three) >> Woke() << ["send two three"]
     assert play.last.streamed
+
+
+def _chats(**settings):
+    """Calls that take no lists, the first alone on an idle server of which nothing is known."""
+    play = Playbook(limit=8, **settings)
+    first, second, third = calls("first second third", shape(alone_reason="a chat", max_output_tokens=1024))
+    play.submit(first, second) >> Woke() << ["send first", "send second"]
+    return play, first, second, third
+
+
+def test_lone_calls_go_plain_until_a_stream_has_told_that_it_sends_few_events():
+    for events, streamed in ((2, True), (500, False)):
+        play, first, second, third = _chats()
+        assert [batch.streamed for batch in play.sent] == [True, False]
+        play.sent[0].wire.events = events
+        play.at(1.0) >> answered(first, tokens=500) << ["resolve first"]
+        play >> answered(second, tokens=500) << ["resolve second"]
+        play.submit(third) >> Woke() << ["send third"]
+        assert play.last.streamed is streamed
+
+
+def test_lone_calls_are_streamed_for_callers_for_objectives_and_where_they_may_take_long():
+    asked = {"to_caller": True}, {"max_output_tokens": 1025}, {"max_output_tokens": None}
+    for settings, own in (({"watches_first_tokens": True}, {}), *(({}, each) for each in asked)):
+        play = Playbook(limit=8, **settings)
+        play.submit(*calls("a b", shape(**{"alone_reason": "a chat", "max_output_tokens": 64} | own))) >> Woke()
+        assert [batch.streamed for batch in play.sent] == [True, True], own or settings
 
 
 def test_a_shape_that_cannot_be_streamed_is_sent_plain():

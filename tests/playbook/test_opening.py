@@ -5,7 +5,7 @@ from batchclient._core.limits.search import Search
 from batchclient._core.messages import Begun, Cancelled, Woke
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
-ALONE = {"alone_reason": "alone", "max_output_tokens": 16}
+ALONE = {"alone_reason": "alone", "max_output_tokens": 2000}
 
 
 def begun(**settings):

@@ -154,6 +154,7 @@ def test_a_refused_stream_is_sent_plain_and_tried_again_after_300_s():
     play >> answered(a, b) << ["resolve a b"]
     play.at(300.9).submit(c) >> Woke() << ["send c"]
     assert not play.last.streamed
+    play >> answered(c) << ["resolve c"]
     play.at(301.0).submit(d) >> Woke() << ["send d"]
     assert play.last.streamed
 

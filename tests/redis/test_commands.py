@@ -2,6 +2,8 @@
 
 import json
 import signal
+import subprocess
+import sys
 import time
 from urllib.request import urlopen
 
@@ -10,6 +12,7 @@ import redis as redis_py
 from tests.live.server_process import free_port
 from tests.redis import commands
 from tests.redis.conftest import STREAM
+from tests.redis.test_queue import ODD
 
 from batchclient.simulator import EmbeddedServer
 
@@ -143,6 +146,39 @@ def test_metrics_are_served(work, plain):
     assert numbers['batchclient_worker_messages_total{outcome="results"}'] == "1.0"
 
 
+def test_sigterm_ends_a_worker_that_only_begins(tmp_path):
+    """Also as process 1 of a container, which a signal without a handler does not end."""
+    command = [sys.executable, "-X", "importtime", "-m", "batchclient", "work", "--base-url", "http://a/v1"]
+    environment = commands.environment(REDIS_URL="redis://127.0.0.1:9")
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as worker:
+        next(line for line in worker.stderr if line.split()[-1:] == ["httpx"])
+        worker.send_signal(signal.SIGTERM)
+        worker.communicate(timeout=30)
+    assert worker.returncode == 143
+
+
+def test_sigterm_while_redis_stands_still(work, redis_server):
+    """A worker that has nothing ends; another hands its message back once Redis goes on."""
+    with (
+        EmbeddedServer("instant", model="m", faults=["stall"]) as slow,
+        redis_py.Redis(unix_socket_path=str(redis_server.socket)) as plain,
+    ):
+        arguments = ("--model", "m", "--grace", "0.2")
+        holding = work(*arguments, REDIS_URL=redis_server.url, VLLM_URL=slow.root_url)
+        plain.xadd(STREAM, {"id": "a", "body": '{"prompt": "a", "max_tokens": 1}'})
+        wait_for(lambda: slow.requests)
+        redis_server.freeze()
+        holding.send_signal(signal.SIGTERM)
+        waiting = work(*arguments, REDIS_URL=redis_server.url)
+        assert waiting.stdout.readline().startswith("working on ")
+        waiting.send_signal(signal.SIGTERM)
+        waiting.communicate(timeout=30)
+        redis_server.thaw()
+        assert holding.communicate(timeout=30)[0].splitlines()[-1].endswith("1 handed back")
+        assert (waiting.returncode, holding.returncode) == (143, 143)
+        assert [each["name"] for each in plain.xinfo_consumers(STREAM, "batchclient")] == [b"released"]
+
+
 def test_a_second_signal_ends_a_worker_at_once(work, plain, shared_server):
     with EmbeddedServer("instant", model="m", faults=["stall"]) as slow:
         worker = work("--grace", "600", VLLM_URL=slow.root_url)
@@ -164,6 +200,7 @@ def test_what_a_stopped_worker_holds_is_another_s_at_once(work, plain):
         wait_for(lambda: slow.requests)
         worker.send_signal(signal.SIGTERM)
         assert worker.communicate(timeout=30)[0].splitlines()[-1].endswith("1 handed back")
+        assert worker.returncode == 143
         began = time.monotonic()
         work("--model", "m", VLLM_URL=slow.root_url)
         result = json.loads(wait_for(lambda: plain.get("result:a")))
@@ -194,6 +231,11 @@ def test_a_full_or_closed_redis_is_told_in_a_line(redis_server, tmp_path):
 
 def test_a_dead_letter_is_one_line_whatever_a_producer_wrote(plain, shared_server, tmp_path):
     plain.xadd(f"{STREAM}:dead", {"id": "a\tb\n\x1b[2J", "body": "{", "error": "[]", "deliveries": "x", "at": "1e300"})
+    for fields in ODD:
+        plain.xadd(f"{STREAM}:dead", {"body": "{}", **fields})
     status, out, _ = commands.run("dead", "list", cwd=tmp_path, REDIS_URL=shared_server.url)
-    [line] = out.splitlines()
+    [line, *others] = out.splitlines()
     assert status == 0 and line.split("\t")[1:4] == [r"a\tb\n\u001b[2J", "1970-01-01T00:00:00Z", "0"]
+    assert len(others) == len(ODD) and {other.count("\t") for other in others} == {5}
+    status, out, _ = commands.run("dead", "list", "--json", cwd=tmp_path, REDIS_URL=shared_server.url)
+    assert status == 0 and len([json.loads(line) for line in out.splitlines()]) == len(ODD) + 1

@@ -61,6 +61,17 @@ async def test_no_message_ends_a_worker(shared_server):
         assert {letter["type"] for letter in letters} <= {"BadMessage", "ConfigError", "BadRequest", "DialectError"}
 
 
+async def test_a_message_is_no_way_to_the_client_s_own_arguments(shared_server):
+    async with bench_on(shared_server) as bench:
+        names = ("timeout_s", "response_model", "retry_invalid", "journal", "resume", "progress", "look_ahead", "self")
+        for name in names:
+            await bench.redis.xadd(STREAM, {"id": name, "body": json.dumps({"prompt": "a", name: 1})})
+        worker, _ = await bench.start()
+        await wait_for(lambda: worker.statistics().results + worker.statistics().dead == len(names))
+        letters = {fields[b"id"].decode(): json.loads(fields[b"error"]) for fields in await bench.dead()}
+        assert letters.keys() == {*names} and {each["type"] for each in letters.values()} == {"ConfigError"}
+
+
 async def test_a_message_of_too_many_fields_is_a_dead_letter(shared_server):
     """Lua hands on 8,000 values at most, and the message is acknowledged by then."""
     async with bench_on(shared_server) as bench:

@@ -104,6 +104,7 @@ def test_unusable_parts_are_dead_letters(work, plain, cut, tmp_path):  # noqa: F
         "another file": {"size": body["size"] + 1},
         "no range": {"start": 5, "end": 2},
         "no template": {"prompt": "no field"},
+        "a journal": {"params": {"journal": str(tmp_path / "taken")}},
     }
     for name, change in wrong.items():
         plain.xadd(STREAM, {"id": name, "call": "part", "body": json.dumps(body | change)})
@@ -117,6 +118,7 @@ def test_unusable_parts_are_dead_letters(work, plain, cut, tmp_path):  # noqa: F
     assert "folder of --parts-under" in errors["elsewhere"]["message"]
     assert "folder of --parts-under" in errors["written elsewhere"]["message"]
     assert "another than the one that was enqueued" in errors["another file"]["message"]
+    assert "journal is no field" in errors["a journal"]["message"] and not (tmp_path / "taken").exists()
 
 
 def test_a_refused_key_seals_no_part(plain, work, cut, tmp_path):  # noqa: F811

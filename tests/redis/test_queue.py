@@ -44,6 +44,41 @@ async def test_results_of_a_stream(shared_server):
         assert await bench.redis.get("result:p1") is None
 
 
+@pytest.mark.parametrize("place", ["keys", "stream:out"])
+async def test_a_message_has_its_own_outcome_and_not_that_of_an_older_one_of_its_id(shared_server, place):
+    """A file is enqueued again under its ids: yesterday one row was refused, and one answered."""
+    async with bench_on(shared_server) as bench:
+        bench.upstream.refused = {"old-a": 400, "new-b": 400}
+        old = await enqueue(bench.redis, [call("a", prompt="old-a"), call("b", prompt="old-b")])
+        worker, _ = await bench.start(results=place)
+        reading = {result.id: result.status async for result in results(bench.redis, old, results=place, timeout_s=30)}
+        assert reading == {"a": "error", "b": "ok"}
+        bench.upstream.held = {"new-a", "new-b"}
+        new = await enqueue(bench.redis, [call("a", prompt="new-a"), call("b", prompt="new-b")])
+        assert new == old == ["a", "b"]
+        with pytest.raises(DeadlineExceeded, match="2 are missing"):
+            await anext(results(bench.redis, new, results=place, timeout_s=0.1))
+        bench.upstream.release()
+        found = {result.id: result.status async for result in results(bench.redis, new, results=place, timeout_s=30)}
+        assert found == {"a": "ok", "b": "error"}
+        # A plain text knows no message, and a dead letter lies there for long: an answer goes before it.
+        plain = {one.id: one.status async for one in results(bench.redis, ["a"], results=place, timeout_s=1)}
+        assert plain == {"a": "ok"}
+
+
+async def test_an_older_message_that_ends_later_leaves_the_newer_one_its_result(shared_server):
+    async with bench_on(shared_server) as bench:
+        bench.upstream.held = {"old"}
+        await enqueue(bench.redis, [call("a", prompt="old", id='"message": "9-9"')])
+        worker, _ = await bench.start()
+        await wait_for(lambda: bench.upstream.under_way)
+        [new] = await enqueue(bench.redis, [call("a", prompt="new", id='"message": "9-9"')])
+        first = await anext(results(bench.redis, [new], timeout_s=30))
+        bench.upstream.release()
+        await wait_for(lambda: worker.statistics().results == 2)
+        assert await anext(results(bench.redis, [new], timeout_s=1)) == first
+
+
 async def test_results_that_do_not_come(shared_server):
     async with bench_on(shared_server) as bench:
         with pytest.raises(DeadlineExceeded, match="2 are missing"):
@@ -104,6 +139,43 @@ async def test_dead_letters_are_looked_at_put_back_and_dropped(shared_server):
         [again] = await wait_for(bench.dead)
         assert again[b"id"] == b"p249" and again[b"priority"] == b"3"
         assert await drop_dead(bench.redis) == 1 and await bench.dead() == []
+
+
+ODD = (
+    {"deliveries": "\u00b2"},
+    {"deliveries": "9" * 5000, "at": "nan", "message": "x-y"},
+    {"error": '{"type": ' + "[" * 100_000 + "]" * 100_000 + "}"},
+    {"error": '{"type": ' + "[" * 900 + "]" * 900 + "}"},
+    {"error": '{"type": 1, "message": "half \\ud800", "\\ud800": "x"}'},
+    {"error": b"\xff\xfe", "id": b"\xff", "worker": b"\xff", "at": b"\xff", "deliveries": b"\xff", b"\xff": b"\xff"},
+    {"body": '{"prompt": ' + "[" * 100_000 + "]" * 100_000 + "}"},
+    {"body": b'\xff\xfe{"prompt": 1}'},
+    {"body": '{"id": "\\ud800", "url": 5}'},
+    {f"f{number}": "x" for number in range(5000)},
+)
+"""Dead letters as another hand may write them. The last has more fields than a script hands on."""
+
+
+async def test_an_odd_dead_letter_stops_neither_the_others_nor_their_results(shared_server):
+    async with bench_on(shared_server) as bench:
+        bench.upstream.refused = {"first": 400, "last": 400}
+        ids = await enqueue(bench.redis, [call("first")])
+        worker, _ = await bench.start()
+        await wait_for(bench.dead)
+        for fields in ODD:
+            await bench.redis.xadd(f"{STREAM}:dead", {"id": "odd", "body": "{}", **fields})
+        ids += await enqueue(bench.redis, [call("last"), call("good")])
+        found = {result.id: result.status async for result in results(bench.redis, ids, timeout_s=30)}
+        assert found == {"first": "error", "last": "error", "good": "ok"}
+        letters = [letter async for letter in dead_letters(bench.redis)]
+        assert len(letters) == len(ODD) + 2
+        assert all(type(each.deliveries) is int and 0.0 <= each.at < 1e12 for each in letters)
+        assert all(isinstance(value, str) and value.encode() for each in letters for value in each.error.values())
+        bench.upstream.refused = {}
+        assert await retry_dead(bench.redis) == len(ODD) + 1  # all but the one of too many fields
+        await wait_for(lambda: worker.statistics().results == 3)
+        await wait_for(lambda: worker.statistics().dead == 2 + len(ODD) - 1)
+        assert await drop_dead(bench.redis) == len(ODD)
 
 
 @pytest.mark.parametrize("source", ["old_queue", STREAM])

@@ -2,16 +2,18 @@
 
 import asyncio
 import contextlib
+import gc
 import time
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import NoPermissionError
 from tests.live.server_process import free_port
 from tests.redis.conftest import GROUP, STREAM, bench_on, wait_for
 from tests.redis.redis_server import RedisServer, cluster_options, program
 
 from batchclient.errors import ConfigError
-from batchclient.integrations.redis import Worker
+from batchclient.integrations.redis import Worker, dead_letters, retry_dead
 
 pytestmark = pytest.mark.redis
 LONGEST_S = 60.0
@@ -177,3 +179,47 @@ async def test_a_cluster_wants_a_hash_tag():
                 await Worker(client, bench.redis, "queue").run()
             with pytest.raises(ConfigError, match=r"dead: a Redis Cluster .* as in '\{queue\}'"):
                 await Worker(client, bench.redis, "{queue}", dead="letters").run()
+
+
+@contextlib.asynccontextmanager
+async def user_with(redis, *rights):
+    """A connection of a user with these rights."""
+    await redis.execute_command("ACL", "SETUSER", "w", "reset", "on", "nopass", "~*", *rights)
+    path = redis.connection_pool.connection_kwargs["path"]
+    async with Redis(unix_socket_path=path, username="w", password="any") as limited:
+        yield limited
+    await redis.execute_command("ACL", "DELUSER", "w")
+
+
+async def test_a_worker_needs_no_dangerous_command(shared_server, caplog):
+    async with bench_on(shared_server) as bench, bench.upstream.client() as client:
+        bench.upstream.refused = {"bad": 400}
+        await bench.add("a", "bad")
+        await bench.read_as("dead-worker")
+        async with user_with(bench.redis, "+@all", "-@dangerous") as limited:
+            worker = Worker(client, limited, STREAM, lease_s=0.3)
+            task = asyncio.create_task(worker.run())
+            await wait_for(lambda: (worker.statistics().results, worker.statistics().dead) == (1, 1) or task.done())
+            worker.stop()
+            await task
+            assert [each.id async for each in dead_letters(limited)] == ["bad"] and await retry_dead(limited) == 1
+        assert caplog.text == "" and (await bench.consumers()).keys() == {"dead-worker"}
+
+
+@pytest.mark.parametrize("rights", ["-evalsha", "-xautoclaim -xpending -xreadgroup -evalsha -xinfo"])
+async def test_a_refusal_in_several_tasks_is_one_error(shared_server, rights):
+    unheard = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: unheard.append(context["message"]))
+    async with bench_on(shared_server) as bench, bench.upstream.client() as client:
+        bench.upstream.pause_s = 0.001
+        await bench.add(*(f"p{number}" for number in range(1000)))
+        async with user_with(bench.redis, "+@all") as limited:
+            worker = Worker(client, limited, STREAM, lease_s=0.3)
+            task = asyncio.create_task(worker.run())
+            await wait_for(lambda: worker.statistics().results)
+            await bench.redis.execute_command("ACL", "SETUSER", "w", *rights.split())
+            with pytest.raises(NoPermissionError):
+                await asyncio.wait_for(task, 30)
+            del worker, task
+            gc.collect()
+    assert unheard == []

@@ -4,9 +4,12 @@ import asyncio
 import time
 
 import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisGone
 from tests.redis.conftest import GROUP, STREAM, bench_on, wait_for
 
 from batchclient.errors import AuthenticationFailed, ConfigError
+from batchclient.integrations.redis import Worker
 
 pytestmark = pytest.mark.redis
 LONGEST_S = 60.0
@@ -178,6 +181,57 @@ async def test_an_error_that_may_pass_leaves_the_message_to_its_lease(shared_ser
         assert letter[b"deliveries"] == b"3" and bench.upstream.came["a"] == 2 * tried
 
 
+async def test_a_restart_gives_no_further_delivery(shared_server):
+    """What was left to its lease is not handed back: workers that are restarted do not try it for ever."""
+    async with bench_on(shared_server) as bench:
+        bench.upstream.refused = {"a": 500}
+        [entry] = await bench.add("a")
+        tries = []
+        for _ in range(2):
+            worker, task = await bench.start(lease_s=0.3, max_deliveries=1)
+            await wait_for(lambda worker=worker: worker.statistics().left or worker.statistics().dead)
+            worker.stop()
+            await task
+            assert worker.statistics().released == 0
+            tries.append(bench.upstream.came["a"])
+        [letter] = await bench.dead()
+        assert (letter[b"message"], letter[b"deliveries"]) == (entry, b"2") and tries[0] == tries[1]
+
+
+class Deaf(Redis):
+    """Loses the reply to each script that ended messages: redis-py asks again by itself, or the worker must."""
+
+    lost = 0
+
+    async def execute_command(self, *args, **options):
+        if args[0] != "EVALSHA":
+            return await super().execute_command(*args, **options)
+        before = await super().execute_command("XLEN", STREAM)
+        reply = await super().execute_command(*args, **options)
+        if await super().execute_command("XLEN", STREAM) == before:
+            return reply
+        self.lost += 1
+        if self.lost % 2:
+            raise RedisGone("the reply is lost")
+        return await super().execute_command(*args, **options)
+
+
+@pytest.mark.parametrize("place", ["keys", "stream:out"])
+async def test_an_outcome_whose_reply_was_lost_is_this_worker_s(shared_server, place):
+    async with bench_on(shared_server) as bench, bench.upstream.client() as client:
+        bench.upstream.refused = {"bad": 400, "worse": 400}
+        async with Deaf(unix_socket_path=str(shared_server.socket)) as redis:
+            worker = Worker(client, redis, STREAM, results=place)
+            task = asyncio.create_task(worker.run())
+            for number, prompt in enumerate(("good", "bad", "worse", "better"), 1):
+                await bench.add(prompt)
+                await wait_for(lambda number=number: redis.lost == number and not worker.statistics().held)
+            done = worker.statistics()
+            assert (done.results, done.dead, done.lost) == (2, 2, 0)
+            worker.stop()
+            await task
+
+
 async def test_in_an_outage_nothing_is_read_and_nothing_dies(shared_server):
     async with bench_on(shared_server) as bench, bench.upstream.client() as client:
         await bench.add("first")
@@ -280,6 +334,8 @@ async def test_a_key_that_is_refused_from_the_first_stops_the_worker(shared_serv
         with pytest.raises(AuthenticationFailed):
             await task
         assert await bench.redis.xlen(STREAM) == 3 and await bench.dead() == []
+        # What was tried is handed back, too.
+        assert await bench.pending() and (await bench.consumers()).keys() == {"released"}
 
 
 async def test_a_key_that_is_withdrawn_costs_no_queue(shared_server):

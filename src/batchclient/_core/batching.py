@@ -13,6 +13,9 @@ __all__ = ["BatchingRule"]
 _ANY = 1 << 30
 _ENDS_AT_ONCE_TOKENS = 4
 """Answers of at most so many tokens end together in any case: their lists are not streamed."""
+_SOON_TOKENS = 1024
+"""Lone answers of at most so many tokens may be plain: at 20 tokens a second they end before a
+gateway cuts a silent connection (nginx after 60 s, by default)."""
 _PLAIN_SHARE = 1 / 8
 """Longest expected answers in a list which cannot stream, where all wait for the slowest: a share
 of ``alone_above_tokens``."""
@@ -118,9 +121,10 @@ class BatchingRule:
     def wants_stream(self, shape: Shape, size: int, endpoint: Endpoint, now: float) -> bool:
         """Whether to stream a batch, as far as failures of such calls allow.
 
-        Members which finish together go plain, and so do requests which cannot be streamed. Members
-        which fill their ``max_tokens`` finish together, too. Their lists go plain where a stream
-        sends an event per token, which costs server and client several times as much.
+        Plain go members that finish together, and requests that cannot be streamed. Where a stream
+        sends an event per token, it costs client and server many times the CPU of a plain answer:
+        lists whose members fill their ``max_tokens`` go plain there, and so do lone calls. A lone
+        call's first stream, on an idle server, tells which server that is.
         """
         if size == 1 and shape.verbatim:
             return False
@@ -128,7 +132,12 @@ class BatchingRule:
             return False
         most = shape.max_output_tokens
         together = most is not None and most <= _ENDS_AT_ONCE_TOKENS
-        if size > 1 and endpoint.can(shape.kind).event_per_token and not self._settings.watches_first_tokens:
+        costly = endpoint.can(shape.kind).event_per_token
+        if self._settings.watches_first_tokens:
+            costly = False
+        if size == 1 and most is not None and most <= _SOON_TOKENS:
+            together = together or costly or (costly is None and endpoint.in_flight > 0)
+        elif size > 1 and costly:
             together = together or self._end_together(shape, self._lengths.expected(shape.learnt_as, most))
         if shape.to_caller or (shape.echo and most):
             # The caller wants every piece; or a plain list cannot both echo and count tokens.

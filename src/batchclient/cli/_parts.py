@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from batchclient.cli._prompts import Prompts
-from batchclient.cli._refusal import CALLS, Refusal, named
+from batchclient.cli._refusal import CALLS, NOT_FIELDS, Refusal, named
 from batchclient.cli._rows import added_by, blame, to_line
 from batchclient.client import BatchClient
 from batchclient.errors import (
@@ -200,6 +200,8 @@ class PartRunner:
             raise ValueError("the part's start, end and size are no range of bytes")
         if part.form not in ("jsonl", "text") or part.call not in CALLS:
             raise ValueError("the part's format is jsonl or text, and its row_call a call of map")
+        if wrong := NOT_FIELDS.keys() & part.params.keys():
+            raise ValueError(f"{min(wrong)} is no field of a row's call")
         for path in (part.path, part.output):
             if not path.is_relative_to(self._under):
                 raise ValueError(f"{path} is not below {self._under}, the folder of --parts-under")

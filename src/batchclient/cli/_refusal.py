@@ -16,6 +16,7 @@ from batchclient.jobs.source import FORMATS_SAID
 __all__ = [
     "BACKENDS",
     "CALLS",
+    "NOT_FIELDS",
     "PRESETS",
     "RENAMED",
     "Call",
@@ -83,20 +84,19 @@ _MAP = re.compile(r'stream_map\((?:call="(\w+)")?\)')
 _OTHER_CALL = 'chat(), or call="chat" of a map,'
 """Of a refusal of a field that the library does not know."""
 
-_NOT_FIELDS = {
+NOT_FIELDS = {
     "model": "give --model",
     "prompt": "give --prompt",
     "timeout_s": "give --timeout",
     "timeout": "give --timeout",
     "n": "a row holds one completion; write the row n times",
-    "docs": "no field of the server's",
     "ordered": "no field of the server's; give --unordered",
     "call": "give --call",
-    "look_ahead": "no field of the server's",
     "response_model": "give --schema",
     "retry_invalid": "give --retry-invalid",
     "priority": "priorities order the calls of one client, and a job's calls are alike",
-    "tenant": "no field of the server's",
+    **dict.fromkeys(("self", "docs", "tenant", "look_ahead", "journal", "resume"), "no field of the server's"),
+    **dict.fromkeys(("retry_failed", "accept_changed", "progress"), "no field of the server's"),
 }
 """Names of arguments of ``stream_map``, and names without a place in a row."""
 
@@ -250,8 +250,8 @@ def params_from(
         name, equals, value = text.partition("=")
         if not name or not equals:
             raise Refusal(f"--param {text!r:.60}: write name=JSON, as in --param top_p=0.9")
-        if name in _NOT_FIELDS:
-            raise Refusal(f"--param {name}: {_NOT_FIELDS[name]}")
+        if name in NOT_FIELDS:
+            raise Refusal(f"--param {name}: {NOT_FIELDS[name]}")
         if name == "encoding_format" and call == "embed":
             raise Refusal(
                 "--param encoding_format: the client finds out how vectors travel; give --vectors for the form in OUT"

@@ -68,7 +68,7 @@ REDIS = (
         "a stopped worker keeps nothing",
         _OF + "_draining",
         "Drain._leave",
-        "await self._broker.hand_back()",
+        "await self._hand_back([*self._given_up, *self._held])",
         "0",
         _TESTS + "test_what_does_not_end_in_the_grace_is_handed_back",
     ),

@@ -72,8 +72,9 @@ class Abilities:
         """Streams and their added fields, withheld for failures without a stated refusal."""
         self.plain_form = Withheld()
         """The fields added to plain lists."""
-        self.event_per_token = False
-        """Whether the last telling stream sent an event per token, though fewer were asked for."""
+        self.event_per_token: bool | None = None
+        """Whether the last telling stream sent an event per token, though fewer were asked for.
+        ``None``: no stream has told yet."""
         self.stream_doubted = False
         """Whether a stream of several sequences ended early, since the last one answered."""
         self.lists_failed = 0

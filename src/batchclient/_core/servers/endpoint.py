@@ -223,7 +223,7 @@ class Endpoint:
             self.speed.forget()
             for abilities in self._abilities.values():
                 abilities.longest_list = 1
-                abilities.event_per_token = False
+                abilities.event_per_token = None
             self.drop_trials()
             change = self.limit.on_restart(now)
         health.answered_once = True

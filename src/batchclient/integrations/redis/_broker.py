@@ -116,7 +116,7 @@ class Broker:
             ConfigError: the server is too old, or a key holds something else.
         """
         info: Mapping[str, Any] = await self._info("server")
-        version = str(info.get("redis_version", "0"))
+        version = str(info.get("redis_version", "6.2"))
         if tuple(int(part) if part.isdigit() else 0 for part in version.split(".")[:2]) < _OLDEST:
             raise ConfigError(
                 f"redis: the server is Redis {version}, and 6.2 is the oldest that will do", field="redis"
@@ -129,7 +129,10 @@ class Broker:
         return [warning async for warning in self._warnings()]
 
     async def _info(self, section: str) -> Mapping[str, Any]:
-        info = await self._redis.info(section)
+        try:
+            info = await self._redis.info(section)
+        except ResponseError:  # to Redis INFO is a dangerous command, which the user may not have
+            return {}
         # A cluster answers by node.
         nodes = [each for each in info.values() if isinstance(each, Mapping)]
         return nodes[0] if nodes and len(nodes) == len(info) else info
@@ -156,7 +159,7 @@ class Broker:
 
     async def _warnings(self) -> Any:
         persistence = await self._info("persistence")
-        if not persistence.get("aof_enabled"):
+        if not persistence.get("aof_enabled", 1):
             try:
                 saves = (await self._redis.config_get("save")).get("save")
             except ResponseError:  # a managed Redis does not tell
@@ -279,17 +282,13 @@ class Broker:
 
     # The end, and the others -----------------------------------------------------------------------------------------
 
-    async def hand_back(self, entries: Sequence[str] = ()) -> int:
-        """Give messages of this consumer back, all by default; return how many."""
+    async def hand_back(self, entries: Sequence[str]) -> int:
+        """Give messages of this consumer back; return how many."""
         names, total = self._names, 0
-        args = [names.group, self._consumer, RELEASED, str(2 * self._lease_ms), str(_TOGETHER)]
-        if entries:
-            for start in range(0, len(entries), _TOGETHER):
-                some = [*args, *entries[start : start + _TOGETHER]]
-                total += int(await self._hand_back(keys=[names.stream], args=some))
-            return total
-        while given := int(await self._hand_back(keys=[names.stream], args=args)):
-            total += given
+        args = [names.group, self._consumer, RELEASED, str(2 * self._lease_ms)]
+        for start in range(0, len(entries), _TOGETHER):
+            some = [*args, *entries[start : start + _TOGETHER]]
+            total += int(await self._hand_back(keys=[names.stream], args=some))
         return total
 
     async def leave(self) -> None:

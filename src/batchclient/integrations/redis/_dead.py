@@ -17,6 +17,7 @@ _PAGE = 100
 _END_OF_CALENDAR = 253_402_300_800.0
 _OWN = ("message", "error", "deliveries", "worker", "at")
 """The fields that a dead letter has beside its message's."""
+_TOLD = ("type", "message")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +101,16 @@ def letter_of(entry: str, fields: Mapping[bytes, bytes]) -> DeadLetter:
     own = {name: fields.get(name.encode(), b"").decode(errors="replace") for name in _OWN}
     rest = {as_text(name): value for name, value in fields.items() if as_text(name) not in _OWN}
     try:
-        error = json.loads(own["error"])
-    except ValueError:
-        error = {}
+        told = json.loads(own["error"])
+    except (ValueError, RecursionError):
+        told = None
+    error = told if isinstance(told, dict) else {}
     return DeadLetter(
         entry,
         identity_in(fields, own["message"] or entry),
         own["message"],
-        error if isinstance(error, dict) else {},
-        int(own["deliveries"]) if own["deliveries"].isdigit() else 0,
+        {name: as_text(text.encode(errors="replace")) for name in _TOLD if isinstance(text := error.get(name), str)},
+        int(_number(own["deliveries"])),
         own["worker"],
         _number(own["at"]),
         rest,
@@ -116,7 +118,7 @@ def letter_of(entry: str, fields: Mapping[bytes, bytes]) -> DeadLetter:
 
 
 def _number(text: str) -> float:
-    """Read a time; 0 where somebody else has written another text, or no time of a calendar."""
+    """Read a number; 0 where somebody else has written another text, or no time of a calendar."""
     try:
         number = float(text)
     except ValueError:

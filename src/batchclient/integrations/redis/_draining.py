@@ -57,6 +57,7 @@ class Drain:
         self._changed = changed
         self._give_up = give_up
         self._on_released = on_released
+        self._given_up: list[str] = []
         self._until = 0.0
 
     def __repr__(self) -> str:
@@ -74,7 +75,7 @@ class Drain:
         """
         until = asyncio.get_running_loop().time() + grace_s
         await asyncio.wait((reading,), timeout=_READING_ENDS_S)
-        # Redis does not answer. A message of this reading is handed back with the others.
+        # Redis does not answer. A message of this reading comes back after its lease.
         await end([reading])
         await self._let_end(finishing, until)
         self._until = asyncio.get_running_loop().time() + _LAST_TRIES_S
@@ -83,7 +84,7 @@ class Drain:
         await end([stored])
 
     async def leave(self) -> None:
-        """Hand back what the consumer still has, and delete the consumer.
+        """Hand back what the worker held, and delete the consumer where it has no other message.
 
         Raises:
             RedisError: Redis refuses.
@@ -100,9 +101,9 @@ class Drain:
         waiting = [work for work in self._held.values() if not work.done() and not work.is_under_way]
         for work in waiting:
             self._give_up(work)
-        entries = [work.entry for work in waiting]
-        if entries and loop.time() < until:
-            await self._in_time(partial(self._hand_back, entries), min(until, loop.time() + _LAST_TRIES_S))
+        self._given_up = [work.entry for work in waiting]
+        if waiting and loop.time() < until:
+            await self._in_time(partial(self._hand_back, self._given_up), min(until, loop.time() + _LAST_TRIES_S))
         while any(not work.done() for work in self._held.values()) and loop.time() < until and not finishing.done():
             self._changed.clear()
             try:
@@ -113,6 +114,7 @@ class Drain:
         left = [work for work in self._held.values() if not work.done()]
         for work in left:
             self._give_up(work)
+            self._given_up.append(work.entry)
         # A part that is cancelled still removes its file.
         parts = [work.task for work in left if work.task is not None]
         if parts:
@@ -138,5 +140,6 @@ class Drain:
         self._on_released(await self._broker.hand_back(entries))
 
     async def _leave(self) -> None:
-        self._on_released(await self._broker.hand_back())
+        # A message that was left to its lease is not among them: that delivery counts.
+        await self._hand_back([*self._given_up, *self._held])
         await self._broker.leave()

@@ -60,7 +60,8 @@ async def enqueue(
         max_queued: messages in the stream, those in work included, at which the call waits.
 
     Returns:
-        The id of each message: its own, else the entry's in the stream.
+        The id of each message: its own, else the entry's in the stream. By it ``results`` finds the
+        outcome of this message, and of no older one of the same id.
 
     Raises:
         ConfigError: a message or an argument is wrong. The messages before it are in the stream.
@@ -181,10 +182,20 @@ async def _add(redis: Connection, stream: str, some: list[dict[str, bytes]], max
     for entry in entries:
         if isinstance(entry, Exception):
             raise entry
-    return [
-        fields["id"].decode() if "id" in fields else _identity(fields["body"], as_text(entry))
+    ids = [
+        _MessageId(fields["id"].decode() if "id" in fields else _identity(fields["body"], as_text(entry)))
         for fields, entry in zip(some, entries, strict=True)
     ]
+    for identity, entry in zip(ids, entries, strict=True):
+        identity.entry = as_text(entry)
+    return [*ids]
+
+
+class _MessageId(str):
+    """A message's id that knows the message's entry in the stream, for ``results``."""
+
+    __slots__ = ("entry",)
+    entry: str
 
 
 def _identity(body: bytes, entry: str) -> str:

@@ -65,8 +65,8 @@ async def results(
 
     Args:
         redis: a ``redis.asyncio.Redis`` or ``RedisCluster`` without ``decode_responses``.
-        ids: the messages' ids, as ``enqueue`` returned them. ``None``, for a stream of results:
-            whatever comes, without an end.
+        ids: the messages' ids, as ``enqueue`` returned them; a plain text takes any outcome of its
+            id. ``None``, for a stream of results: whatever comes, without an end.
         stream: the stream of messages.
         results: ``"keys"`` or ``"stream:NAME"``, as the worker has it.
         dead: the stream of dead letters, by default the stream's name with ``:dead``.
@@ -81,14 +81,15 @@ async def results(
     names, form, source = make_names(stream, dead, results)
     if form == "none" or (ids is None and form == "key"):
         raise ConfigError("ids: which results? Without ids a stream of results is read", field="ids")
-    waiting = None if ids is None else dict.fromkeys(ids)
-    streams = {names.dead: "0-0"} | ({source: "0-0"} if source else {})
+    waiting = None if ids is None else {one: _place(getattr(one, "entry", "")) for one in ids}
+    streams = ({source: "0-0"} if source else {}) | {names.dead: "0-0"}
     until = None if timeout_s is None else time.monotonic() + timeout_s
     wait_s = _FIRST_WAIT_S
     while waiting is None or waiting:
         began = time.monotonic()
         async for result in _found(redis, streams, names, waiting if form == "key" else None):
-            if waiting is None or result.id in waiting:
+            # An older message of the same id has outcomes, too.
+            if waiting is None or (result.id in waiting and _place(result.message) >= waiting[result.id]):
                 if waiting is not None:
                     del waiting[result.id]
                 wait_s = _FIRST_WAIT_S
@@ -104,14 +105,14 @@ async def results(
 
 
 async def _found(
-    redis: Connection, streams: dict[str, str], names: Names, keys: Mapping[str, None] | None
+    redis: Connection, streams: dict[str, str], names: Names, keys: Mapping[str, object] | None
 ) -> AsyncIterator[Result]:
-    """Yield what has come since the last look, page by page."""
-    async for result in _from_streams(redis, streams, names.dead):
-        yield result
+    """Yield what has come since the last look, page by page; dead letters last: they stay for long."""
     if keys:
         async for result in _from_keys(redis, names.result_prefix, list(keys)):
             yield result
+    async for result in _from_streams(redis, streams, names.dead):
+        yield result
 
 
 async def _from_keys(redis: Connection, prefix: str, ids: list[str]) -> AsyncIterator[Result]:
@@ -146,6 +147,11 @@ async def _from_streams(redis: Connection, streams: dict[str, str], dead: str) -
                 else:
                     texts = {as_text(key): as_text(value) for key, value in told.items()}
                     yield _result_of(texts.get("id", entry), texts)
+
+
+def _place(entry: object) -> list[str]:
+    """Return an entry's place in its stream, to be compared."""
+    return [number.rjust(20) for number in str(entry).split("-")]
 
 
 def _result_of(identity: str, stored: bytes | dict[str, Any]) -> Result:

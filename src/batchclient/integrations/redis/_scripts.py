@@ -26,6 +26,7 @@ FINISH = (
 -- ARGV: group, seconds of a result, then for each message: entry, 'key', text,
 --       or entry, form, count, that many texts
 local kept, to = 4, 3
+local function place(entry) return string.format('%20s%20s', string.match(entry, '(%d+)%-(%d+)')) end
 for key = 2, 3 do
   if KEYS[key] ~= KEYS[1] then
     local kind = redis.call('TYPE', KEYS[key]).ok
@@ -49,10 +50,11 @@ while at <= #ARGV do
     + _IS_FIRST
     + """ then
     if form == 'key' then
-      if ARGV[2] == '0' then
-        redis.call('SET', KEYS[kept], ARGV[first])
-      else
-        redis.call('SET', KEYS[kept], ARGV[first], 'EX', ARGV[2])
+      -- A newer message of this id may have its result.
+      local head = tostring(redis.pcall('GETRANGE', KEYS[kept], 0, 8191))
+      local newest = string.match(head, '"message": "(%d+%-%d+)"')
+      if not newest or place(newest) <= place(entry) then
+        redis.call('SET', KEYS[kept], ARGV[first], unpack(ARGV[2] == '0' and {} or {'EX', ARGV[2]}))
       end
     elseif form == 'stream' then
       redis.call('XADD', KEYS[to], '*', unpack(ARGV, first, last))
@@ -65,6 +67,13 @@ while at <= #ARGV do
       redis.call('XADD', KEYS[2], '*', unpack(fields))
     end
     redis.call('XDEL', KEYS[1], entry)
+  elseif form == 'key' then
+    if redis.pcall('GET', KEYS[kept]) == ARGV[first] then own = 1 end
+  elseif form ~= 'none' then
+    local told = table.concat(ARGV, ' ', first, last)
+    for _, each in ipairs(redis.call('XREVRANGE', KEYS[form == 'dead' and 2 or to], '+', '-', 'COUNT', 256)) do
+      if table.concat(each[2], ' ', math.max(1, #each[2] - last + first)) == told then own = 1 end
+    end
   end
   if form == 'key' then kept = kept + 1 end
   done[#done + 1] = own
@@ -76,7 +85,7 @@ return done
 """Ends messages: each, if nobody has ended it before, gets its result or dead letter, and goes.
 
 A key of the wrong type is refused before the first message: nothing is acknowledged without its
-result.
+result. A message that has ended by just this outcome counts as ended now: the reply was lost.
 """
 
 RENEW = (
@@ -106,23 +115,18 @@ return lost
 HAND_BACK = (
     _EFFECTS
     + """
--- KEYS: stream   ARGV: group, consumer, heir, idle ms, most, entries (none: all)
-local stream, group, consumer = KEYS[1], ARGV[1], ARGV[2]
-local pending = {}
-if #ARGV > 5 then
-  for place = 6, #ARGV do
-    local found = redis.call('XPENDING', stream, group, ARGV[place], ARGV[place], 1, consumer)
-    if #found == 1 then pending[#pending + 1] = found[1] end
-  end
-else
-  pending = redis.call('XPENDING', stream, group, '-', '+', ARGV[5], consumer)
-end
-for _, each in ipairs(pending) do
-  redis.call('XCLAIM', stream, group, ARGV[3], 0, each[1], 'IDLE', ARGV[4], 'RETRYCOUNT', """
+-- KEYS: stream   ARGV: group, consumer, heir, idle ms, entries
+local given = 0
+for place = 5, #ARGV do
+  local each = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[place], ARGV[place], 1, ARGV[2])[1]
+  if each then
+    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[3], 0, each[1], 'IDLE', ARGV[4], 'RETRYCOUNT', """
     + _AS_BEFORE
     + """, 'JUSTID')
+    given = given + 1
+  end
 end
-return #pending
+return given
 """
 )
 """Gives messages of a consumer to an heir, with their leases run out, as if not delivered."""
@@ -169,7 +173,7 @@ for place = 2 + added, #ARGV do
         fields[#fields + 1] = letter[2][at + 1]
       end
     end
-    if #fields > 0 then
+    if #fields > 0 and #fields < 7900 then  -- more is no message, and unpack would fail
       redis.call('XADD', KEYS[2], '*', unpack(fields))
       redis.call('XDEL', KEYS[1], ARGV[place])
       moved = moved + 1

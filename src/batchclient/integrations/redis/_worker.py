@@ -148,7 +148,7 @@ class Worker:
     def stop(self) -> None:
         """Read no further message; ``run`` then returns, within ``grace_s`` and some seconds.
 
-        Calls under way may end. What is left is handed back, for another worker to take at once.
+        Calls under way may end. What is held then is handed back, for another worker to take.
         The seconds are for a Redis that does not answer: seven at most.
         """
         self._stopping.set()
@@ -181,6 +181,7 @@ class Worker:
                     grace_s = self._settings.grace_s
         finally:
             self.stop()
+            asyncio.gather(*tasks, return_exceptions=True)  # takes the errors that are not raised below
             await to_its_end(self._end(tasks, stopping, grace_s))
         for task in tasks:
             if not task.cancelled() and (error := task.exception()) is not None:
@@ -247,7 +248,7 @@ class Worker:
             is_part = message.kind is None
             self._open(work)
         except ClientClosed as error:
-            self._drop(work)
+            work.end()
             self._fail(error)
         except Exception as error:  # else the next worker would end by the same message
             self._end_dead(work, error)
@@ -335,8 +336,7 @@ class Worker:
             case Verdict.LEFT:
                 self._counts["left"] += 1
                 self._drop(work)
-            case Verdict.STOP:
-                self._drop(work)
+            case Verdict.STOP:  # still held, the message is handed back
                 self._fail(error)
 
     def _succeed(self, work: Work, body: Mapping[str, Any], attempts: int) -> None:
