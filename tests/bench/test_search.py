@@ -248,7 +248,7 @@ def test_the_windows_of_two_objectives_are_not_mixed(virtually):
             shares = (0.0, 0.0)
         return made(setting, repetition, setting.concurrency, slos=shares)
 
-    result = virtually(find_in(Formulas(window, Slo("p50<1s"), Slo("ttft p99<1s"))))
+    result = virtually(find_in(Formulas(window, Slo("p50<1s"), Slo("p99<1s"))))
     assert result.recommended.limit == 4
     assert result.found.outcomes[4].shares == (0.5, 0.99)
     windows = [cell for cell in result.cells if cell.setting.concurrency == 4]

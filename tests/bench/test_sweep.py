@@ -4,14 +4,16 @@ import json
 import random
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
-from tests.bench.conftest import made
+from tests.bench.conftest import SHORT, URL, made
 
 from batchclient.bench import BenchFailed, Setting, Slo, Times, Workload, find, sweep
 from batchclient.bench.answer import lines_of_sweep
 from batchclient.bench.cell import BEHIND, BUSY, FAILED, LATE, RETRIED
 from batchclient.bench.compare import FIGURES, Bound, differences, workload_differences
+from batchclient.bench.session import begin
 from batchclient.bench.report import read_report, report_of, write_report
 from batchclient.bench.strategies import batching_of
 from batchclient.bench.summary import best_of, compared, summaries_of
@@ -19,6 +21,7 @@ from batchclient.bench.sweep import cells, order_of, settings_of
 from batchclient.errors import ConfigError
 from batchclient.options import Batching
 from batchclient.simulator.server import SimulatedServer
+from batchclient.simulator.transport import SimulatorTransport
 
 CANARY = "swordfish"
 QUICK = Times(0.2, 0.5, 5.0)
@@ -255,6 +258,49 @@ def test_lists_are_suggested_as_they_were_measured():
     assert batching_of(Setting("streamed", 32, 48)) == Batching(**given)
     (line,) = [each for each in lines_of_sweep([made(Setting("singles", None, 4), 0, 10)], []) if "suggested" in each]
     assert "batching=Batching(max_size=1)" in line
+
+
+def test_no_client_is_suggested_that_was_not_measured():
+    """Plain lists are the measurement's: no setting of a client's makes them."""
+    lists = made(Setting("lists", 32, 48), 0, 90)
+    assert lines_of_sweep([lists, made(Setting("fixed", None, 4), 0, 10)], [])[-1] == (
+        'suggested: BatchClient(…, limit=4, preset="balanced")'
+    )
+    assert lines_of_sweep([lists], [])[-1] == "suggested: none: a client streams its lists"
+
+
+@pytest.mark.parametrize("measure", [find, partial(sweep, strategies=["fixed"], concurrency=[2, 4], repeat=3)])
+def test_find_and_sweep_end_as_the_command_does(virtually, measure):
+    def end(*slos, faults=(), tokens=8, **options):
+        server = SimulatorTransport(SimulatedServer("gpu", faults=faults))
+        work = Workload(prompt_tokens=16, output_tokens=tokens)
+        with pytest.raises(BenchFailed) as ended:
+            virtually(measure(URL, work, *slos, times=Times(1.0, 4.0, 5.0), transport=lambda *_: server, **options))
+        return ended.value.message
+
+    assert end(faults=["stall,after=40"]).startswith("no call was answered in the last two measurements: ")
+    assert end(Slo("ttft p95<10s"), tokens=1).startswith("slo ttft p95<10s: no answer to fixed tells this time")
+    assert end(faults=["stall"], budget_s=5.0) == "the first call had no answer within the budget"
+
+
+def test_a_page_that_reading_empties_is_left_alone(virtually, session):
+    asked = []
+
+    class Watched(SimulatorTransport):
+        async def send(self, request, timeouts):
+            asked.append(request.path)
+            return await super().send(request, timeouts)
+
+    async def run(name):
+        asked.clear()
+        transport = Watched(SimulatedServer("gpu"))
+        begun = await begin(URL, SHORT, QUICK, (), transport=lambda *_: transport, cpu_s=lambda: 0.0)
+        begun.server = name
+        await begun.cell(Setting("singles", concurrency=2))
+        return asked.count("/metrics")
+
+    assert virtually(run("vllm 0.32.0")) == 2
+    assert virtually(run("trtllm 1.0.0")) == 0
 
 
 def test_cells_in_which_calls_failed_recommend_nothing():

@@ -38,6 +38,10 @@ def test_a_sweep_answers_and_writes_its_reports(bench, tmp_path, cli):
     assert all(
         f"\n{name}, {callers} in flight" in told.stderr for name in ("adaptive", "singles") for callers in (2, 8)
     )
+    odd = (tmp_path / "r.json").read_text().replace('"url": "', '"url": "half a pair \\ud83d ', 1)
+    (tmp_path / "odd.json").write_text(odd)
+    odd = cli("bench", "report", tmp_path / "odd.json", "-o", tmp_path / "odd.html")
+    assert odd.exit_code == 0 and r"half a pair \ud83d" in (tmp_path / "odd.html").read_text()
     again = cli("bench", "report", tmp_path / "r.json", "-o", tmp_path / "again.html")
     assert again.exit_code == 0, again.stderr
     page = (tmp_path / "r.html").read_text()
@@ -259,8 +263,14 @@ def test_an_objective_that_no_answer_tells_ends_the_measurement(bench):
     with EmbeddedServer("gpu") as server:
         told = bench(*args, "adaptive", url=server.base_url)
         assert told.exit_code == 1
-        assert "Error: --slo ttft p90<1s: no answer to adaptive tells this time: calls of few" in told.stderr
+        assert "Error: slo ttft p90<1s: no answer to adaptive tells this time: calls of few" in told.stderr
         assert bench(*args, "singles", "--output-tokens", "16", url=server.base_url).exit_code == 0
+
+
+def test_the_budget_bounds_the_first_call(bench):
+    with EmbeddedServer("gpu", faults=["stall"]) as server:
+        told = bench("--budget", "0.1", url=server.base_url)
+    assert (told.exit_code, told.stderr) == (1, "Error: the first call had no answer within the budget\n")
 
 
 def test_lists_without_room_are_named(bench):
@@ -324,7 +334,7 @@ def test_a_reader_that_goes_away_costs_no_report(server, tmp_path):
 def test_a_server_that_is_not_there(bench):
     told = bench(url="http://127.0.0.1:9/v1")
     assert told.exit_code == 5
-    assert told.stderr.startswith("Error: the first call failed: ConnectFailed: ")
+    assert "\nError: the first call failed: ConnectFailed: " in told.stderr
 
 
 def test_a_server_that_goes_away_ends_the_sweep(bench, tmp_path):

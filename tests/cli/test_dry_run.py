@@ -45,7 +45,7 @@ def test_it_tells_what_a_job_would_send(dry_run, tmp_path):
         r"about 5\d\d \(300 tokens with 5 for the answer; the longest is in line [48]00\)",
         told["longer than the model takes"],
     )
-    assert result.stdout.endswith("first prompt:\nSay \n")
+    assert result.stdout.endswith("first prompt:\n  Say \n")
     # The list of models, for its kind and for its name, one page more by which the server is known, and 256 texts.
     assert asked <= 259
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 
@@ -161,7 +161,16 @@ def other():
     [
         ((404, b""), "/statistics answers 404"),
         ((200, b"<html>"), "/statistics is no JSON"),
+        ((200, b"[" * 200_000), "/statistics is no JSON"),
         ((200, b"null"), "the client is closed"),
+        (
+            (
+                200,
+                b'{"statistics": {}, "client": null, "snapshot_age_seconds": 1%s, "event_loop_lag_seconds": 0}'
+                % (b"0" * 400),
+            ),
+            "is not what such a page has",
+        ),
         ((200, b"[1]"), "is not what such a page has"),
         ((200, b'{"statistics": {}}'), "is not what such a page has"),
     ],
@@ -184,7 +193,30 @@ def test_where_nothing_answers_the_status_is_5(cli):
     assert done.stderr == f"Error: 127.0.0.1:{port}: nothing answers (Connection refused)\n"
 
 
-@pytest.mark.parametrize("url", ["", "ftp://x", "http://", "http://x:port", "http://[::1", "file:///etc/passwd"])
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"])
+def test_a_page_of_a_byte_now_and_then_holds_nobody(cli, monkeypatch, head):
+    monkeypatch.setattr("batchclient.cli.top._PATIENCE_S", 0.15)
+    over = Event()
+
+    def trickle(listener):
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):
+            connection.sendall(head)
+            while not over.wait(0.02):
+                connection.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = Thread(target=trickle, args=(listener,))
+        thread.start()
+        done = cli("top", f"127.0.0.1:{listener.getsockname()[1]}")
+        over.set()
+        thread.join()
+    assert done.exit_code == 5 and "/statistics did not come within 0.15 s" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "url", ["", "secret", "ftp://x", "http://", "http://x:port", "http://[::1", "file:///etc/passwd"]
+)
 def test_what_is_no_url_is_refused(cli, url):
     done = cli("top", url)
     assert done.exit_code == 2 and "Error: URL is a URL" in done.stderr

@@ -170,7 +170,7 @@ def test_no_key_is_in_the_output(cli, parrot, form):
 def test_a_name_cannot_steer_a_terminal(cli):
     with EmbeddedServer("instant", model="m\x1b]0;gone\x07\r") as running:
         result = cli(running.base_url)
-    assert "model m?]0;gone?, " in result.stdout
+    assert r"model m\u001b]0;gone\u0007, " in result.stdout
 
 
 def test_json(cli, server):

@@ -6,7 +6,7 @@ import anyio
 import pytest
 from tests.seams import connected
 from tests.shell.scripted import Reply, ScriptedTransport, make_client
-from tests.shell.test_detection import VLLM, Pages
+from tests.shell.test_detection import VLLM, Pages, models
 from tests.shell.test_feedback import Page, make, under_way
 
 from batchclient import BatchClientError, Batching, ResponseTooLarge
@@ -89,6 +89,15 @@ async def test_the_body_of_a_404_is_not_waited_for():
     async with make(server, page) as client:
         await under_way(client, server, 50.0)
     assert len(page.asked_at) == 1
+
+
+async def test_a_page_that_reading_empties_is_left_to_others():
+    server, page, known = ScriptedTransport(held=True), Page(), Pages({"/models": models("m", owned_by="tensorrt_llm")})
+    async with connected(
+        calls=lambda url: server, metrics=lambda url: page, detection=lambda url: known, model="m", limit=64
+    ) as client:
+        await under_way(client, server, 100.0)
+    assert known.asked and page.asked_at == []
 
 
 async def test_a_500_of_any_length_may_pass():

@@ -29,6 +29,7 @@ from batchclient._doctor.trials import LIST_SIZE, Trial, Trials
 from batchclient._doctor.way import BelowV1, is_inside, proxies_in
 from batchclient._shell.pages import FetchedPage, read_page
 from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
+from batchclient.dialects._metrics import EMPTIED_BY_READING
 from batchclient.dialects._replies import HTML_PAGE, error_in, redact
 from batchclient.errors import (
     BatchClientError,
@@ -47,7 +48,6 @@ _HEALTH = WireRequest("GET", "/health", from_root=True)
 _SLOTS = WireRequest("GET", "/slots", from_root=True)
 _CONFIGURATION = WireRequest("GET", "/server_info?config_format=json", from_root=True)
 _ARGUMENTS = ("/server_info", "/get_server_info")
-_NO_METRICS_OF = frozenset({"trtllm"})
 _WITH_OWN_ROUTE = frozenset({"sglang", "llamacpp"})
 """Servers asked for completions beside ``/v1``."""
 _HEALTH_OF = frozenset({"vllm", "tgi", "llamacpp", "trtllm", "tei"})
@@ -212,7 +212,7 @@ class _Visitor:
             status, _, body = self._pages.get(path, _NO_PAGE)
             if status == 200:
                 self._facts = read_arguments(self._facts, body)
-        if facts.kind not in _NO_METRICS_OF:
+        if facts.kind not in EMPTIED_BY_READING:
             status, _, body = await self._page(_METRICS)
             if status == 200:
                 self._facts = read_metrics(self._facts, body, self._model)

@@ -129,6 +129,12 @@ def _handler_of(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
         timeout = _LONGEST_REQUEST_S
         server_version = "batchclient"
         sys_version = ""
+        error_content_type = "text/plain; charset=utf-8"
+        error_message_format = "%(message)s\n"
+
+        def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+            """Answer what is no request for a page; nothing of it is repeated."""
+            super().send_error(code)
 
         def do_GET(self) -> None:
             self._answer()

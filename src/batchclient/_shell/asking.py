@@ -21,7 +21,7 @@ from batchclient._shell.backend import Backend
 from batchclient._shell.log import EndpointLog
 from batchclient._shell.pages import LARGEST_PAGE_BYTES, FetchedPage, StartTask, read_page
 from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
-from batchclient.dialects._metrics import parse_metrics
+from batchclient.dialects._metrics import EMPTIED_BY_READING, parse_metrics
 from batchclient.errors import BatchClientError, ResponseTooLarge
 from batchclient.transport import Timeouts, Transport, WireRequest
 from batchclient.transport._deadline import deadline
@@ -160,6 +160,9 @@ class Questions:
 
     async def _fetch_load(self, endpoint: int) -> tuple[ServerLoad | None, str | None]:
         """Return the load, or why none comes for a while, or neither: one may come next time."""
+        fingerprint = self._fingerprints.get(endpoint)
+        if fingerprint is not None and fingerprint.facts().dialect in EMPTIED_BY_READING:
+            return None, "reading it would empty it for others"
         transport = self._transports[endpoint, Page.LOAD]
         try:
             async with deadline(self._timeout_s):

@@ -88,6 +88,7 @@ async def find(
         api_key=api_key,
         headers=headers,
         seed=seed,
+        budget_s=budget_s,
         transport=transport,
     )
     return await find_in(session, over, most=most, budget_s=budget_s, on_cell=on_cell)
@@ -145,6 +146,7 @@ async def sweep(
         api_key=api_key,
         headers=headers,
         seed=seed,
+        budget_s=budget_s,
         transport=transport,
     )
     done: list[Cell] = []

@@ -79,7 +79,9 @@ def lines_of_sweep(cells: Sequence[Cell], slos: Sequence[Slo]) -> list[str]:
         lines.append(f"no difference seen to: {'; '.join(alike)}.")
     lines += _against(best, [each for each in summaries if each.setting.strategy == RIVAL], slos)
     lines += _adaptive(summaries, slos)
-    lines.append(f"suggested: {_suggested(best)}")
+    # No setting of a client's makes plain lists: where these are best, the best client is another.
+    usable = best_of([each for each in ours if each.setting.strategy != "lists"], slos)
+    lines.append(f"suggested: {_suggested(usable)}" if usable else "suggested: none: a client streams its lists")
     return lines
 
 

@@ -115,7 +115,7 @@ async def find_in(
             measured.append(cell)
             of_value.append(cell)
             on_cell(cell)
-            silence.check(cell)
+            silence.check(cell, session.slos)
             seen[value] = _outcome_of(of_value, session.slos)
             if _is_enough(of_value, before, session.slos):
                 break

@@ -30,6 +30,7 @@ from batchclient.bench.slo import Slo
 from batchclient.bench.strategies import RIVAL, Target, callers_of, open_strategy
 from batchclient.bench.workload import Workload
 from batchclient.client import InnerClient
+from batchclient.dialects._metrics import EMPTIED_BY_READING
 from batchclient.errors import BadRequest, BatchClientError, ConfigError
 from batchclient.transport import Transport
 
@@ -85,7 +86,7 @@ class Session:
         """
         before, others = await self._idle_page()
         window, list_sizes, limit_changes = await self._window(setting, repetition)
-        after = await fetch_page(self.target)
+        after = await self._page()
         cell = cell_of(
             setting,
             repetition,
@@ -141,6 +142,9 @@ class Session:
             return Poisson(setting.rate, self.burstiness)
         return Closed(callers_of(setting))
 
+    async def _page(self) -> Page:
+        return None if (self.server or "").partition(" ")[0] in EMPTIED_BY_READING else await fetch_page(self.target)
+
     async def _idle_page(self) -> tuple[Page, bool]:
         """Return the server's page once the server is idle, and whether it never was.
 
@@ -151,7 +155,7 @@ class Session:
         began = moved = loop.time()
         generated: float | None = None
         while True:
-            page = await fetch_page(self.target)
+            page = await self._page()
             now = loop.time()
             if page is None or not (page.running or page.waiting):
                 return page, False
@@ -175,6 +179,7 @@ async def begin(
     headers: Mapping[str, str] | None = None,
     seed: int = 0,
     burstiness: float = 1.0,
+    budget_s: float | None = None,
     transport: Callable[[str, Mapping[str, str]], Transport] | None = None,
     cpu_s: Callable[[], float] = time.process_time,
 ) -> Session:
@@ -183,19 +188,24 @@ async def begin(
     Args:
         base_url, model, api_key, headers, transport: as for ``BatchClient``.
         workload, times, slos, seed, burstiness, cpu_s: see ``Session``.
+        budget_s: the most time for the call, seconds.
 
     Raises:
         BatchClientError: the first call failed.
+        BenchFailed: it had no answer within the budget.
     """
     target = Target(base_url, model or "", api_key, dict(headers or {}), {}, transport)
     client = InnerClient(**{**target.arguments(), "model": model})
     try:
-        answer, fields = await _first_answer(client, workload)
-        # The server's name is asked for beside the first call.
-        await client.drain()
+        async with asyncio.timeout(budget_s):
+            answer, fields = await _first_answer(client, workload)
+            # The server's name is asked for beside the first call.
+            await client.drain()
         server = client.statistics().endpoints[0].server
         # The name that calls have: some servers answer with another one, or with none.
         name = client._calls.model(None)
+    except TimeoutError:
+        raise BenchFailed("the first call had no answer within the budget") from None
     finally:
         await client.aclose()
     if answer.usage is not None and not answer.usage.prompt_tokens_estimated:
@@ -234,7 +244,7 @@ class Silence:
 
     def __init__(self) -> None:
         self.cells: int = 0
-        self._was_silent = False
+        self._was_silent = self._has_answered = False
 
     def check_first(self, cell: Cell) -> None:
         """Look at a cell before anybody is told of the cell.
@@ -246,17 +256,28 @@ class Silence:
         if not self.cells and failure is not None:
             raise BenchFailed(f"no call was answered: {failure}")
 
-    def check(self, cell: Cell) -> None:
+    def check(self, cell: Cell, slos: Sequence[Slo]) -> None:
         """Look at a cell that is written down.
 
         Raises:
-            BenchFailed: no call was answered in this cell and the one before.
+            BenchFailed: no call was answered in this cell and the one before; or calls were
+                answered, and none tells the time of an objective: it would miss its bound.
         """
         self.cells += 1
         failure = failure_of(cell)
+        if self._has_answered and cell.setting.rate is None and not cell.scheduled:
+            # Callers that all wait for a server that went away schedule nothing.
+            failure = "all callers waited for answers"
         if failure is not None and self._was_silent:
             raise BenchFailed(f"no call was answered in the last two measurements: {failure}")
         self._was_silent = failure is not None
+        self._has_answered = self._has_answered or bool(cell.answered)
+        for slo in slos:
+            if cell.answered and slo.measure not in cell.times:
+                raise BenchFailed(
+                    f"slo {slo.text}: no answer to {cell.setting.strategy} tells this time: calls of few tokens may"
+                    " travel without a stream; more output tokens have one"
+                )
 
 
 class BenchFailed(BatchClientError):

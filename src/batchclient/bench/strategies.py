@@ -33,6 +33,8 @@ from batchclient.options import Batching, Http
 from batchclient.transport import Transport
 
 if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
     from batchclient._core.statistics import Statistics
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "callers_of",
     "has_first_tokens",
     "open_strategy",
+    "rival_of",
 ]
 
 STRATEGIES = ("adaptive", "fixed", "lists", "streamed", "singles", "async-openai")
@@ -265,20 +268,25 @@ class _NotingScheduler(Scheduler):
         super()._send(batch)
 
 
-@asynccontextmanager
-async def _open_rival(setting: Setting, target: Target, workload: Workload) -> AsyncGenerator[Opened]:
+def rival_of(base_url: str, api_key: str | None, headers: Mapping[str, str]) -> AsyncOpenAI:
+    """Make the rival's client. As this one it follows no redirect, and takes no proxy unasked.
+
+    Retries would be uncounted requests.
+    """
     import openai
 
+    http = openai.DefaultAsyncHttpxClient(follow_redirects=False, trust_env=False, timeout=3600)
+    return openai.AsyncOpenAI(
+        base_url=base_url, api_key=api_key or "none", default_headers=dict(headers), max_retries=0, http_client=http
+    )
+
+
+@asynccontextmanager
+async def _open_rival(setting: Setting, target: Target, workload: Workload) -> AsyncGenerator[Opened]:
     loop = asyncio.get_running_loop()
     free = asyncio.Semaphore(setting.concurrency or _ANY_NUMBER)
     sent = 0
-    client = openai.AsyncOpenAI(
-        base_url=target.base_url,
-        api_key=target.api_key or "none",
-        default_headers=dict(target.headers),
-        max_retries=0,
-        timeout=3600,
-    )
+    client = rival_of(target.base_url, target.api_key, target.headers)
     length: dict[str, Any] = {} if workload.call == "embed" else {"max_tokens": workload.output_tokens}
     shared: dict[str, Any] = {"model": target.model, **length, "extra_body": dict(target.fields)}
 

@@ -112,4 +112,4 @@ async def cells(
             is_first = False
             longest = max(longest, loop.time() - started)
             yield cell
-            silence.check(cell)
+            silence.check(cell, session.slos)

@@ -19,8 +19,8 @@ from typing import IO, Any
 from batchclient.bench.cell import Setting
 from batchclient.bench.generator import Window
 from batchclient.bench.report import Report, write_report
-from batchclient.cli._progress import say
 from batchclient.cli._refusal import Refusal
+from batchclient.cli._words import say
 from batchclient.jobs.output import reason_of
 
 __all__ = ["Outputs", "are_one_file", "writing"]
@@ -91,7 +91,7 @@ class Outputs:
             from batchclient.bench.html import html_of
 
             with self._told(self.html):
-                Path(self.html).write_text(html_of(told), encoding="utf-8")
+                Path(self.html).write_text(html_of(told), encoding="utf-8", errors="backslashreplace")
 
     def close(self) -> None:
         """Close the file of the calls. Safe to call twice."""

@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
+from batchclient.bench.strategies import rival_of
 from batchclient.client import BatchClient, InnerClient
 
 if TYPE_CHECKING:
@@ -126,14 +127,9 @@ class Contest:
         Raises:
             BatchClientError: our client got an error. The ``Run`` of the rival counts its errors.
         """
-        import openai
-
         self._say("batch_map …")
         mapped = await self._map()
-        # Retries would be uncounted requests.
-        async with openai.AsyncOpenAI(
-            base_url=self._base_url, api_key=self._api_key or "none", max_retries=0
-        ) as rival_client:
+        async with rival_of(self._base_url, self._api_key, {}) as rival_client:
             rival = self._rival_call(rival_client)
             await _gather(rival, ["warm"], 1)
             trials = {}

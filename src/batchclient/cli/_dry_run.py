@@ -25,6 +25,7 @@ from batchclient._maps.occurrences import Occurrences
 from batchclient.cli._cost import written_cost
 from batchclient.cli._refusal import in_options
 from batchclient.cli._repeats import fingerprint_of, written
+from batchclient.cli._words import printable
 from batchclient.client import BatchClient
 from batchclient.errors import BatchClientError, ConfigError
 from batchclient.jobs import BadRow, Row
@@ -201,8 +202,8 @@ class DryRun:
                 self._first if isinstance(self._first, str) else json.dumps(self._first, ensure_ascii=False, indent=1)
             )
             more = f"… ({len(shown):,} characters in all)" if len(shown) > _LONGEST_SHOWN else ""
-            lines += ["first prompt:", f"{shown[:_LONGEST_SHOWN]}{more}"]
-        return "\n".join(lines).encode(errors="backslashreplace").decode()
+            lines += ["first prompt:", *(f"  {line}" for line in f"{shown[:_LONGEST_SHOWN]}{more}".split("\n"))]
+        return "\n".join(map(printable, lines))
 
     def _of_tokens(self) -> list[str]:
         per_byte = self._per_byte()

@@ -21,8 +21,8 @@ from typing import Annotated, Any
 import typer
 
 from batchclient._shell.log import EVENTS, LEFT_OUT
-from batchclient.cli._progress import said_with, write
 from batchclient.cli._refusal import one_of
+from batchclient.cli._words import printable, said_with, write
 
 __all__ = ["PLAIN", "JsonLines", "LogFormat", "LogLevel", "LogOptions", "TextLines", "log_options", "log_to", "said_by"]
 
@@ -35,6 +35,14 @@ LogLevel = Annotated[
 ]
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _PLAIN = "plain"
+
+
+class _Sentences(logging.Formatter):
+    """The message in a line, and the lines of a traceback."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the base's name
+        """Return a record's first line."""
+        return printable(record.message)
 
 
 class TextLines(logging.Formatter):
@@ -90,30 +98,30 @@ def log_options(form: str | None, level: str) -> LogOptions:
 
 
 @contextmanager
-def log_to(tell: Callable[[str], None], options: LogOptions) -> Iterator[None]:
+def log_to(tell: Callable[..., None], options: LogOptions) -> Iterator[None]:
     """Pass the library's records on, instead of to stderr past a bar.
 
     Args:
-        tell: writes a line.
+        tell: writes lines.
         options: the format and the level.
     """
     tell = write if options.is_json else tell
 
     class Told(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            tell(self.format(record))
+            tell(*self.format(record).split("\n"))
 
     handler = Told(options.level)
-    handler.setFormatter({"text": TextLines, "json": JsonLines}.get(options.form, logging.Formatter)())
+    handler.setFormatter({"text": TextLines, "json": JsonLines}.get(options.form, _Sentences)())
     logger = logging.getLogger("batchclient")
-    before = logger.level
+    before = logger.level, logger.handlers
     logger.setLevel(options.level)
-    logger.addHandler(handler)
+    logger.handlers = [handler]
     try:
         yield
     finally:
-        logger.removeHandler(handler)
-        logger.setLevel(before)
+        logger.setLevel(before[0])
+        logger.handlers = before[1]
 
 
 @contextmanager
@@ -153,10 +161,10 @@ def _time(at: datetime) -> str:
 
 
 def _json(facts: Mapping[str, Any]) -> str:
-    return json.dumps(facts, ensure_ascii=False, default=str)
+    return printable(json.dumps(facts, ensure_ascii=False, default=str))
 
 
 def _shown(value: object) -> str:
     text = "" if value is None else str(value)
     is_word = text.isprintable() and not any(each in ' "=' for each in text)
-    return text if text and is_word else json.dumps(text, ensure_ascii=False)
+    return text if text and is_word else printable(json.dumps(text, ensure_ascii=False))

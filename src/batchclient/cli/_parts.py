@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from batchclient.cli._prompts import Prompts
-from batchclient.cli._refusal import CALLS, NOT_FIELDS, Refusal
+from batchclient.cli._refusal import CALLS, NOT_FIELDS, Refusal, named
 from batchclient.cli._rows import added_by, blame, to_line
 from batchclient.client import BatchClient
 from batchclient.errors import (
@@ -79,7 +79,7 @@ def part_messages(
             size = os.fstat(opened.file.fileno()).st_size
             is_regular = opened.is_regular
     except OSError as error:
-        raise Refusal(f"{source}: {reason_of(error)}") from None
+        raise Refusal(f"{named(source, 'IN')}: {reason_of(error)}") from None
     if not is_regular or start == b"\x1f\x8b" or found == "csv":
         kind = "CSV" if found == "csv" else "gzip" if is_regular else "a pipe"
         raise Refusal(f"--parts: {source} is {kind}, which is not cut at a byte; give plain JSONL or text")

@@ -5,27 +5,23 @@ Rules:
 - Bar and line have the same words. Rates are those of the last half minute, or of the last minute.
 - Rates and the time left are of the rows that this run sends. Reused rows are told apart.
 - A part that is zero or unknown is left out. On a narrow terminal further parts are.
-- Nothing here ends a job: a stderr that is closed or full is not written to again.
+- Nothing here ends a job.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from batchclient.cli._cost import written_cost
+from batchclient.cli._words import printable, say
 
-__all__ = ["Line", "Meter", "ProgressBar", "ProgressLines", "Snapshot", "said_with", "say", "write"]
+__all__ = ["Meter", "ProgressBar", "ProgressLines", "Snapshot"]
 
 _EVERY_S = 60.0
 _BAR_WINDOW_S = 30.0
@@ -60,41 +56,6 @@ class Snapshot:
     completion_tokens: int
     reused: int = 0
     cost: float | None = None
-
-
-Line = Callable[[str, str, Mapping[str, Any]], str]
-"""Makes a line of a text, the name of its event, and the event's fields."""
-_line_of: Line | None = None
-
-
-def say(text: str, event: str = "notice", **fields: Any) -> None:
-    """Write a text to stderr, if stderr takes one.
-
-    Args:
-        text: perhaps of several lines.
-        event, fields: the same for a program, where lines are written for one.
-    """
-    write(text if _line_of is None else _line_of(text, event, fields))
-
-
-def write(line: str) -> None:
-    """Write a line to stderr, if stderr takes one."""
-    try:
-        typer.echo(line, err=True)
-    except OSError:
-        # A stream that has failed once fails again at the end of the process, with a traceback.
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
-
-
-@contextmanager
-def said_with(line_of: Line | None) -> Iterator[None]:
-    """Write all that is said as lines made so; ``None``: as it is."""
-    global _line_of  # what a process says goes to one stream
-    before, _line_of = _line_of, line_of
-    try:
-        yield
-    finally:
-        _line_of = before
 
 
 class Meter:
@@ -189,11 +150,11 @@ class ProgressLines:
             total = self._total()
             facts = {"done": snapshot.done, "total": total, "failed": snapshot.failed, "reused": snapshot.reused}
             facts |= {"in_flight": snapshot.in_flight, "limit": snapshot.limit}
-            say(self._meter.describe(snapshot, total), "progress", **facts)
+            say(self._meter.describe(snapshot, total), event="progress", **facts)
 
-    def say(self, text: str) -> None:
-        """Write a line of its own."""
-        say(text)
+    def say(self, *lines: str) -> None:
+        """Write lines of their own."""
+        say(*lines)
 
     def close(self) -> None:
         """Do nothing: there is nothing to remove."""
@@ -234,13 +195,14 @@ class ProgressBar:
             except OSError:  # the terminal has gone
                 self._progress = None
 
-    def say(self, text: str) -> None:
-        """Write a line above the bar."""
+    def say(self, *lines: str) -> None:
+        """Write lines above the bar."""
         if self._progress is None:
-            say(text)
+            say(*lines)
             return
+        text = "\n".join(map(printable, lines))
         try:
-            self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            self._progress.console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
         except OSError:  # the terminal has gone
             self._progress = None
 

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import typer
 
-from batchclient.cli._progress import say
 from batchclient.cli._refusal import Refusal, refusal_of
+from batchclient.cli._words import say
 from batchclient.errors import ConfigError
 from batchclient.jobs.statuses import Status
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -24,6 +25,7 @@ __all__ = [
     "concurrency_from",
     "headers_from",
     "in_options",
+    "named",
     "one_of",
     "output_from",
     "packed_from",
@@ -141,6 +143,12 @@ def refusal_of_file(error: ConfigError) -> Refusal:
     """Put an error about the input, or about its rows, into the command line's words."""
     message = error.message.replace(FORMATS_SAID, "--format jsonl, text or csv")
     return Refusal(f"--{message}" if error.field in _OF_FILES else message)
+
+
+def named(path: str, argument: str) -> str:
+    """Return a path for a complaint: without its folder or an ending it may be a key."""
+    is_there = any(map(os.path.exists, (path, os.path.dirname(path))))  # noqa: PTH120
+    return path if is_there or re.fullmatch(r"\.\w{1,8}", Path(path).suffix) else argument
 
 
 def variable_of(argument: str) -> str:

@@ -6,10 +6,10 @@ from batchclient.cli._cost import written_cost
 from batchclient.cli._durable import Durable
 from batchclient.cli._job import Job
 from batchclient.cli._map_options import MapOptions
-from batchclient.cli._progress import say
 from batchclient.cli._refusal import in_options
 from batchclient.cli._refused import UNUSABLE
 from batchclient.cli._servers import KEY_HINT
+from batchclient.cli._words import say
 from batchclient.errors import AuthenticationFailed, ConnectFailed, DeadlineExceeded
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.statuses import Status, of_signal
@@ -22,12 +22,12 @@ _WITHOUT_SERVER = {ConnectFailed.__name__, DeadlineExceeded.__name__}
 
 def report(job: Job, options: MapOptions, output: Output, left: int, durable: Durable | None = None) -> None:
     """Report on stderr how the job ended."""
-    summary = _counts(job, output)
+    summary = [_counts(job, output)]
     if job.out_of_use:
-        summary += f"; in the end {' and '.join(job.out_of_use)}"
+        summary[0] += f"; in the end {' and '.join(job.out_of_use)}"
     for line in job.tally.failures.lines():
         without_key = AuthenticationFailed.__name__ in line and not options.server.has_key
-        summary += f"\n{in_options(line)}{KEY_HINT if without_key else ''}"
+        summary.append(f"{in_options(line)}{KEY_HINT if without_key else ''}")
     if job.fault:
         say(f"Error: {job.fault}")
     if job.output_error is not None and not job.reader_is_gone:
@@ -44,12 +44,12 @@ def report(job: Job, options: MapOptions, output: Output, left: int, durable: Du
     if job.refused.is_command and not job.refused.kind:
         say("Error: nothing was written: every row was refused for a reason of the command's")
     if job.signal is not None:
-        summary = f"Interrupted: {summary}"
+        summary[0] = f"Interrupted: {summary[0]}"
     if durable is not None and durable.folder.exists:
-        summary += f"\n{_of_journal(job, options, durable)}"
+        summary.append(_of_journal(job, options, durable))
     if not options.quiet and not job.reader_is_gone:
         facts = {"rows": job.written, "failed": job.tally.failed_in_output, "reused": job.tally.reused}
-        say(summary, "summary", **facts, seconds=round(job.seconds, 3), status=int(status_of(job)))
+        say(*summary, event="summary", **facts, seconds=round(job.seconds, 3), status=int(status_of(job)))
 
 
 def _of_journal(job: Job, options: MapOptions, durable: Durable) -> str:

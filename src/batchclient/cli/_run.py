@@ -26,13 +26,14 @@ from batchclient.cli._durable import Durable, durable_of
 from batchclient.cli._job import Job
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._metrics import serve_metrics
-from batchclient.cli._progress import ProgressBar, ProgressLines, say
+from batchclient.cli._progress import ProgressBar, ProgressLines
 from batchclient.cli._prompts import Prompts, check_columns
-from batchclient.cli._refusal import Refusal, in_options, refusal_of, refusal_of_file
+from batchclient.cli._refusal import Refusal, in_options, named, refusal_of, refusal_of_file
 from batchclient.cli._repeats import Repeats
 from batchclient.cli._report import report, status_of
 from batchclient.cli._rows import added_by, blame
 from batchclient.cli._servers import KEY_HINT
+from batchclient.cli._words import say
 from batchclient.client import InnerClient
 from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError, JournalFailed
 from batchclient.jobs import Row
@@ -199,7 +200,7 @@ def _open(options: MapOptions) -> Source:
         )
     except OSError as error:
         # A directory cannot be opened either; its message says so.
-        raise Refusal(f"{options.source}: {reason_of(error)}") from None
+        raise Refusal(f"{named(options.source, 'IN')}: {reason_of(error)}") from None
     except ConfigError as error:
         raise refusal_of_file(error) from None
 

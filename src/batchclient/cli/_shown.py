@@ -13,9 +13,7 @@ import sys
 import textwrap
 from typing import TextIO
 
-import typer
-
-from batchclient.cli._progress import write
+from batchclient.cli._words import printable, write
 
 __all__ = ["columns_of", "complain", "show", "wrapped"]
 
@@ -25,16 +23,12 @@ _NARROWEST = 20
 
 def show(line: str) -> None:
     """Write a line to stdout, if stdout takes one."""
-    try:
-        typer.echo(wrapped(line, columns_of(sys.stdout)))
-    except OSError:
-        # A stream that has failed once fails again at the end of the process, with a traceback.
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+    write(wrapped(printable(line), columns_of(sys.stdout)), err=False)
 
 
 def complain(line: str) -> None:
     """Write a line to stderr, if stderr takes one."""
-    write(wrapped(line, columns_of(sys.stderr)))
+    write(wrapped(printable(line), columns_of(sys.stderr)))
 
 
 def wrapped(line: str, width: int | None) -> str:

@@ -3,7 +3,7 @@
 Rules:
 - A number is the page's own. A rate is the difference of two pages by the time between them.
 - Where columns are few, the server's name and version, and its batch size, are left out.
-- A text of the page is shown without control characters.
+- A text of the page cannot steer the terminal.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
+
+from batchclient.cli._words import printable
 
 __all__ = ["Page", "frame_of"]
 
@@ -72,7 +74,7 @@ def frame_of(page: Page, before: Page | None, name: str, width: int) -> Renderab
 
 def _heading(page: Page, name: str, width: int) -> Text:
     client = page.content["client"]
-    named = "" if client is None else f" {_clean(client)}"
+    named = "" if client is None else f" {client}"
     age_s, lag_s = page.content["snapshot_age_seconds"], page.content["event_loop_lag_seconds"]
     return _joined([f"{name}{named}", f"{age_s:.1f} s old", f"loop lag {lag_s:.2f} s"], width)
 
@@ -109,16 +111,16 @@ def _servers(endpoints: Sequence[Mapping[str, Any]], width: int) -> Table:
         table.add_column("batch", justify="right", no_wrap=True)
         table.add_column("is", no_wrap=True, overflow="ellipsis")
     for each in endpoints:
-        url = _clean(each["base_url"]).partition("://")
+        url = printable(each["base_url"]).partition("://")
         cells = [url[2] or url[0], f"{each['in_flight']:,}/{each['limit']:,}", _state(each)]
         if is_wide:
-            cells += [f"{each['batch_size_cap']:,}", "" if each["server"] is None else _clean(each["server"])]
+            cells += [f"{each['batch_size_cap']:,}", "" if each["server"] is None else printable(each["server"])]
         table.add_row(*map(Text, cells))
     return table
 
 
 def _state(endpoint: Mapping[str, Any]) -> str:
-    return "silent" if endpoint["silent_since"] is not None else _clean(endpoint["state"])
+    return "silent" if endpoint["silent_since"] is not None else printable(endpoint["state"])
 
 
 def _classes(page: Page) -> Table:
@@ -130,7 +132,7 @@ def _classes(page: Page) -> Table:
     for priority, lane in page.statistics["priorities"].items():
         since = lane["oldest_since"]
         oldest = "" if since is None or clock_s is None else f"{max(0.0, clock_s - since):.1f} s"
-        table.add_row(_clean(priority), f"{lane['queued']:,}", oldest, f"{lane['in_flight']:,}")
+        table.add_row(printable(priority), f"{lane['queued']:,}", oldest, f"{lane['in_flight']:,}")
     return table
 
 
@@ -160,7 +162,7 @@ def _sizes(page: Page) -> dict[str, int]:
 
 def _errors(errors: Mapping[str, int], width: int) -> Text:
     most = sorted(errors.items(), key=lambda each: -each[1])[:_MOST_ERRORS]
-    return _joined(["errors", *(f"{_clean(name)}: {count:,}" for name, count in most)], width)
+    return _joined(["errors", *(f"{name}: {count:,}" for name, count in most)], width)
 
 
 def _rate(page: Page, before: Page | None, name: str) -> float | None:
@@ -176,8 +178,8 @@ def _number(value: float) -> str:
 
 def _joined(parts: Sequence[str], width: int) -> Text:
     """Parts with dots between, in lines that are broken between parts alone."""
-    lines = [parts[0]]
-    for part in parts[1:]:
+    lines = [printable(parts[0])]
+    for part in map(printable, parts[1:]):
         longer = f"{lines[-1]} · {part}"
         if len(longer) <= width:
             lines[-1] = longer
@@ -188,7 +190,3 @@ def _joined(parts: Sequence[str], width: int) -> Text:
 
 def _table() -> Table:
     return Table(box=None, expand=True, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-
-
-def _clean(text: object) -> str:
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in str(text))

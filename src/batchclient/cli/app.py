@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperGroup
 
+from batchclient.cli._log import PLAIN, log_to
+from batchclient.cli._words import printable, say
 from batchclient_script import COMMANDS
 
 __all__ = ["make_app"]
@@ -30,20 +36,43 @@ _FUNCTIONS = {
 _GROUPS = frozenset({"bench", "dead", "job", "metrics"})
 
 
-class _Command(TyperCommand):
-    """A command whose hidden options are never named as what may have been meant."""
+_TOO_MANY = re.compile(r"Got unexpected extra argument.*", re.DOTALL)
+_NO_COMMAND = re.compile(r"No such command (?!.*Did you mean).*", re.DOTALL)
+
+
+class _Group(TyperGroup):
+    """All commands. A complaint about usage repeats no word that may be a key, and no hidden option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments of the command line."""
-        try:
+        """Read the arguments before the command."""
+        with _complaining():
             return super().parse_args(ctx, args)
-        except Exception as error:
-            # By its attribute: typer brings click's classes, in some versions as its own.
-            possible = getattr(error, "possibilities", None)
-            if possible:
-                hidden = {name for each in self.params if getattr(each, "hidden", False) for name in each.opts}
-                vars(error)["possibilities"] = [name for name in possible if name not in hidden]
-            raise
+
+    def invoke(self, ctx: Any) -> Any:
+        """Read the arguments of the command, and run it."""
+        if isinstance(sys.stdout, TextIOWrapper):
+            # Letters that its encoding lacks; on a terminal lines keep their widths.
+            sys.stdout.reconfigure(errors="replace" if sys.stdout.isatty() else "backslashreplace")
+        with _complaining(), log_to(say, PLAIN):
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _complaining() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        # By its attributes: typer brings click's classes, in some versions as its own.
+        context, message = getattr(error, "ctx", None), getattr(error, "message", None)
+        if context is not None and isinstance(message, str):
+            message = _TOO_MANY.sub(
+                "arguments too many; a value with blanks is quoted: --header 'Name: value'", message
+            )
+            vars(error)["message"] = printable(_NO_COMMAND.sub("there is no such command", message))
+            hidden = {name for each in context.command.params if getattr(each, "hidden", False) for name in each.opts}
+            possible = getattr(error, "possibilities", None) or ()
+            vars(error)["possibilities"] = [name for name in possible if name not in hidden]
+        raise
 
 
 def make_app(named: Sequence[str] = ()) -> typer.Typer:
@@ -57,6 +86,7 @@ def make_app(named: Sequence[str] = ()) -> typer.Typer:
     # No pretty tracebacks: they may show the values of variables, among them the API key.
     app = typer.Typer(
         name="batchclient",
+        cls=_Group,
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -70,7 +100,7 @@ def make_app(named: Sequence[str] = ()) -> typer.Typer:
         if name in _GROUPS:
             app.add_typer(made(), name=name, short_help=COMMANDS[name])
         else:
-            app.command(name, cls=_Command, short_help=COMMANDS[name])(made)
+            app.command(name, short_help=COMMANDS[name])(made)
     return app
 
 

@@ -33,7 +33,7 @@ from batchclient.cli._bench_options import (
 )
 from batchclient.cli._bench_outputs import Outputs, are_one_file, writing
 from batchclient.cli._bench_run import measure
-from batchclient.cli._refusal import Refusal, headers_from, refusal_of
+from batchclient.cli._refusal import Refusal, headers_from, named, refusal_of
 from batchclient.cli._servers import ServerOptions, server_options
 from batchclient.cli._shown import complain, show
 from batchclient.client import InnerClient
@@ -227,7 +227,7 @@ def report(
             raise Refusal(f"--output {output}: the report itself, which the page would replace; give another name")
         page = html_of(_read(file))
         with writing(output):
-            Path(output).write_text(page, encoding="utf-8")
+            Path(output).write_text(page, encoding="utf-8", errors="backslashreplace")
 
 
 def compare(
@@ -276,7 +276,7 @@ def _read(path: str) -> Report:
     try:
         return read_report(Path(path))
     except OSError as error:
-        raise Refusal(f"{path}: {reason_of(error)}") from None
+        raise Refusal(f"{named(path, 'the report')}: {reason_of(error)}") from None
     except ConfigError as error:
         raise Refusal(error.message) from None
 

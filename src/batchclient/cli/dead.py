@@ -12,6 +12,7 @@ import typer
 
 from batchclient.cli._redis import DeadStream, RedisUrl, StreamName, connected, redis_url, stream_name, told
 from batchclient.cli._refusal import Refusal
+from batchclient.cli._words import printable
 
 __all__ = ["make_dead_app"]
 
@@ -64,20 +65,15 @@ def list_letters(
                         "error": letter.error,
                         "fields": fields,
                     }
-                    typer.echo(json.dumps(told_fields, ensure_ascii=False))
+                    typer.echo(printable(json.dumps(told_fields, ensure_ascii=False)))
                     continue
                 at = datetime.fromtimestamp(letter.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
                 error = f"{letter.error.get('type', '-')}: {letter.error.get('message', '')}"
                 columns = (letter.entry, letter.id, at, str(letter.deliveries), letter.worker, error)
-                typer.echo("\t".join(map(_in_a_column, columns)))
+                typer.echo("\t".join(map(printable, columns)))
 
     with told(url):
         asyncio.run(show())
-
-
-def _in_a_column(text: str) -> str:
-    """Return a text without tabs, line ends and codes of a terminal: a producer has chosen it."""
-    return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 def retry(

@@ -25,6 +25,8 @@ from batchclient.cli._contest import Contest, Report, Run, percentile
 from batchclient.cli._corpus import docstrings
 from batchclient.cli._refusal import Refusal, in_options, refusal_of
 from batchclient.cli._servers import KEY_HINT, ServerOptions, server_options
+from batchclient.cli._shown import show
+from batchclient.cli._words import say
 from batchclient.client import InnerClient
 from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError
 from batchclient.jobs.statuses import Status
@@ -62,10 +64,10 @@ def demo(
     try:
         _run(_real_server(base_url, model, api_key), documents, max_tokens)
     except Refusal as refusal:
-        typer.echo(f"Error: {refusal}", err=True)
+        say(f"Error: {refusal}")
         raise typer.Exit(Status.USAGE) from None
     except DemoFailed as error:
-        typer.echo(f"Error: {error}", err=True)
+        say(f"Error: {error}")
         raise typer.Exit(Status.FAILED) from None
 
 
@@ -91,7 +93,7 @@ def _run(given: ServerOptions | None, documents: int, max_tokens: int) -> None:
     if not texts:
         raise DemoFailed("the standard library's sources are not there to be read")
     characters = sum(map(len, texts)) // len(texts)
-    typer.echo(f"{len(texts):,} docstrings of Python's standard library, {characters} characters on average")
+    show(f"{len(texts):,} docstrings of Python's standard library, {characters} characters on average")
     _warn_if_busy()
     with _server(given) as server:
         contest = Contest(
@@ -100,27 +102,25 @@ def _run(given: ServerOptions | None, documents: int, max_tokens: int) -> None:
             server.arguments["api_key"],
             texts,
             max_tokens,
-            lambda text: typer.echo(f"  {text}"),
+            lambda text: show(f"  {text}"),
         )
         report = _contend(contest, server)
     _show(report)
     _check(report, max_tokens, embedded=given is None)
-    typer.echo(f"All of it took {time.monotonic() - started:.0f} s. Read on: README.md, then docs/tutorial.md")
+    show(f"All of it took {time.monotonic() - started:.0f} s. Read on: README.md, then docs/tutorial.md")
 
 
 def _warn_if_busy() -> None:
     cores, load = os.cpu_count() or 1, os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load > cores:
-        typer.echo(
-            f"This machine is busy (load {load:.1f} on {cores} cores): times will be off, requests and CPU less so"
-        )
+        show(f"This machine is busy (load {load:.1f} on {cores} cores): times will be off, requests and CPU less so")
 
 
 @contextlib.contextmanager
 def _server(given: ServerOptions | None) -> Iterator[ServerOptions]:
     """Yield the given server, or the embedded one."""
     if given is not None:
-        typer.echo(f"Server: {shown(given.urls[0])}, model {given.arguments['model']}")
+        show(f"Server: {shown(given.urls[0])}, model {given.arguments['model']}")
         yield given
         return
     from batchclient.simulator import EmbeddedServer
@@ -131,9 +131,7 @@ def _server(given: ServerOptions | None) -> Iterator[ServerOptions]:
     except (ImportError, OSError, RuntimeError) as error:
         raise DemoFailed(f"the embedded server did not start: {error}") from None
     try:
-        typer.echo(
-            f"Server: the embedded one, a model of vLLM, in a process of its own; profile {_PROFILE}, {_LENGTHS}"
-        )
+        show(f"Server: the embedded one, a model of vLLM, in a process of its own; profile {_PROFILE}, {_LENGTHS}")
         arguments: dict[str, Any] = {
             "base_url": [server.base_url],
             "model": server.model,
@@ -157,11 +155,11 @@ def _contend(contest: Contest, server: ServerOptions) -> Report:
 
 def _show(report: Report) -> None:
     rates = ", ".join(f"{number}: {rate:,.0f}" for number, rate in report.trials.items())
-    typer.echo(f"AsyncOpenAI + gather, texts/s by calls in flight: {rates}; {report.best} is its best here")
+    show(f"AsyncOpenAI + gather, texts/s by calls in flight: {rates}; {report.best} is its best here")
     Console(highlight=False).print(_table(report))
     if report.rival.failed:
-        typer.echo(_failed(report.rival))
-    typer.echo(f"Batches of batch_map: {_histogram(report.mapped.batch_sizes)}")
+        show(_failed(report.rival))
+    show(f"Batches of batch_map: {_histogram(report.mapped.batch_sizes)}")
 
 
 def _table(report: Report) -> Table:
@@ -223,7 +221,7 @@ def _check(report: Report, max_tokens: int, *, embedded: bool) -> None:
     if report.agreeing * 2 < report.compared:
         raise DemoFailed(f"only {agreement}")
     if not embedded:
-        typer.echo(f"Checked: {agreement}")
+        show(f"Checked: {agreement}")
         return
     from batchclient.simulator import expected_text
     from batchclient.simulator.text import OutputLengths
@@ -233,4 +231,4 @@ def _check(report: Report, max_tokens: int, *, embedded: bool) -> None:
         for prompt, answer in zip(run.prompts, run.answers, strict=True):
             if answer != expected_text(prompt, max_tokens=max_tokens, temperature=0, lengths=lengths):
                 raise DemoFailed("a text got an answer that is not its own")
-    typer.echo(f"Checked: every text got its own answer, by content; {agreement}")
+    show(f"Checked: every text got its own answer, by content; {agreement}")

@@ -26,6 +26,7 @@ from batchclient._shell.addresses import check_url
 from batchclient.cli._refusal import Refusal, headers_from, refusal_of
 from batchclient.cli._servers import server_options
 from batchclient.cli._shown import complain, show
+from batchclient.cli._words import printable
 from batchclient.client import InnerClient
 from batchclient.errors import ConfigError
 from batchclient.jobs.statuses import Status
@@ -67,7 +68,7 @@ def doctor(
         message = str(refusal_of(error, variables=options.variables)).replace("--base-url", "URL")
         _refuse(message)
     if as_json:
-        typer.echo(json.dumps(diagnosis.as_json(), indent=2, ensure_ascii=False))
+        typer.echo("\n".join(map(printable, json.dumps(diagnosis.as_json(), indent=2, ensure_ascii=False).split("\n"))))
     else:
         for line in _lines_of(diagnosis):
             show(line)
@@ -123,8 +124,7 @@ def _lines_of(diagnosis: Diagnosis) -> list[str]:
         lines += ["", "nothing to mend"]
     if diagnosis.unknown:
         lines += ["", "not known:", *(f"  {question}" for question in diagnosis.unknown)]
-    # Names and messages are the server's: none may steer a terminal.
-    return ["".join(each if each.isprintable() else "?" for each in line) for line in lines]
+    return lines
 
 
 def _status_of(diagnosis: Diagnosis) -> Status:

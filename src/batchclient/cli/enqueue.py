@@ -15,10 +15,10 @@ from typing import Annotated, Any
 import typer
 
 from batchclient.cli._parts import part_messages
-from batchclient.cli._progress import say
 from batchclient.cli._prompts import Prompts, template_from
 from batchclient.cli._redis import GroupName, RedisUrl, StreamName, connected, group_name, redis_url, stream_name, told
-from batchclient.cli._refusal import Refusal, call_from, params_from, refusal_of_file
+from batchclient.cli._refusal import Refusal, call_from, named, params_from, refusal_of_file
+from batchclient.cli._words import say
 from batchclient.errors import ConfigError
 from batchclient.jobs import BadRow, Row
 from batchclient.jobs.output import reason_of
@@ -171,7 +171,7 @@ def _open(source: str, form: str | None) -> Source:
     try:
         return open_source(source, None if form is None else form_from(form, source))
     except OSError as error:
-        raise Refusal(f"{source}: {reason_of(error)}") from None
+        raise Refusal(f"{named(source, 'IN')}: {reason_of(error)}") from None
     except ConfigError as error:
         raise refusal_of_file(error) from None
 

@@ -18,10 +18,10 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from batchclient.cli._map_options import KeptOptions, MapOptions
-from batchclient.cli._progress import say
-from batchclient.cli._refusal import Refusal, refusal_of
+from batchclient.cli._refusal import Refusal, named, refusal_of
 from batchclient.cli._run import run_map
 from batchclient.cli._servers import ServerOptions
+from batchclient.cli._words import printable, say
 from batchclient.errors import ConfigError, JournalFailed
 from batchclient.jobs.folder import JobFolder, JobState
 from batchclient.jobs.output import reason_of
@@ -56,11 +56,11 @@ def status(job: _Job, *, as_json: _Json = False) -> None:
         folder = _folder(job)
         told = _status(folder)
     if as_json:
-        typer.echo(json.dumps(told, ensure_ascii=False))
+        typer.echo(printable(json.dumps(told, ensure_ascii=False)))
         return
     for name, value in told.items():
         if value is not None:
-            typer.echo(f"{name.replace('_', ' ')}: {value:,}" if type(value) is int else f"{name}: {value}")
+            typer.echo(f"{name.replace('_', ' ')}: {value:,}" if type(value) is int else f"{name}: {printable(value)}")
 
 
 def failures(job: _Job, *, as_json: _Json = False) -> None:
@@ -68,10 +68,10 @@ def failures(job: _Job, *, as_json: _Json = False) -> None:
     with _told():
         for identity, error in _folder(job).failures():
             if as_json:
-                typer.echo(json.dumps({"id": identity, **error}, ensure_ascii=False))
+                typer.echo(printable(json.dumps({"id": identity, **error}, ensure_ascii=False)))
             else:
                 message = f": {error['message']}" if error.get("message") else ""
-                typer.echo(f"{identity or '-'}\t{error.get('error')}{message}")
+                typer.echo("\t".join(map(printable, (identity or "-", f"{error.get('error')}{message}"))))
 
 
 def export(job: _Job, *, output: Annotated[str, typer.Option("--output", "-o", metavar="FILE")] = "-") -> None:
@@ -138,7 +138,7 @@ def _folder(path: str, *, must_be_whole: bool = True) -> JobFolder:
     if not folder.journal.exists() and not (folder.path / "job.json").exists():
         beside = f"{path}.job"
         such = f"{beside} is one" if JobFolder(Path(beside)).exists else "it is beside its output, such as OUT.job"
-        raise Refusal(f"{path}: there is no job's folder; {such}")
+        raise Refusal(f"{named(path, 'OUT.job')}: there is no job's folder; {such}")
     if must_be_whole and not folder.exists:
         raise Refusal(f"{path}: the job has no row yet")
     return folder

@@ -33,7 +33,6 @@ from batchclient.cli._cost import cost_from
 from batchclient.cli._log import LogFormat, LogLevel, log_options, said_by
 from batchclient.cli._map_options import MapOptions, RowOptions, kept_from
 from batchclient.cli._metrics import address_from
-from batchclient.cli._progress import say
 from batchclient.cli._prompts import template_from
 from batchclient.cli._refusal import (
     RENAMED,
@@ -49,6 +48,7 @@ from batchclient.cli._refusal import (
 from batchclient.cli._run import run_map
 from batchclient.cli._schema import schema_from
 from batchclient.cli._servers import server_options
+from batchclient.cli._words import say
 from batchclient.errors import ConfigError
 from batchclient.jobs.readers import columns_from, form_from
 from batchclient.jobs.shards import sample_from, shard_from

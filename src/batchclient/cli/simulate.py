@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from batchclient.cli._words import say
 from batchclient.jobs.statuses import Status
 
 __all__ = ["simulate"]
@@ -86,19 +87,17 @@ def _serve(host: str, port: int, profile: str, options: dict[str, Any]) -> None:
     try:
         listener = listen(host, port)
     except OSError as error:
-        typer.echo(f"Error: cannot listen on {url_host}:{port}: {error.strerror or error}", err=True)
+        say(f"Error: cannot listen on {url_host}:{port}: {error.strerror or error}")
         raise typer.Exit(Status.USAGE) from None
 
     def announce() -> None:
-        typer.echo(
-            f"{server.model} ({server.profile.name}) on http://{url_host}:{listener.getsockname()[1]}/v1", err=True
-        )
+        say(f"{server.model} ({server.profile.name}) on http://{url_host}:{listener.getsockname()[1]}/v1")
 
     try:
         with listener:
             serve(server, listener, announce)
     except (ImportError, OSError) as error:
-        typer.echo(f"Error: {error}", err=True)
+        say(f"Error: {error}")
         raise typer.Exit(Status.FAILED) from None
 
 

@@ -13,19 +13,22 @@ import json
 import signal
 import time
 from base64 import b64encode
-from http.client import HTTPException
+from contextlib import closing
+from functools import partial
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Annotated, NoReturn
-from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
-from urllib.request import ProxyHandler, Request, build_opener
 
 import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from batchclient.cli._progress import say
 from batchclient.cli._refusal import Refusal
 from batchclient.cli._top_view import Page, frame_of
+from batchclient.cli._words import say
 from batchclient.jobs.statuses import Status, of_signal
 
 __all__ = ["top"]
@@ -94,7 +97,7 @@ def _watch(place: _Place, page: Page, console: Console) -> None:
 def _drawn(page: Page, before: Page | None, name: str, width: int) -> RenderableType:
     try:
         return frame_of(page, before, name, width)
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
         raise _Unread(f"{_PATH} is not what such a page has") from None
 
 
@@ -118,20 +121,20 @@ class _Place:
             host, port = parts.hostname, parts.port
         except ValueError:
             host, port = None, None
-        if not host or parts.scheme not in ("http", "https"):
+        # A word alone may be a key.
+        if not host or parts.scheme not in ("http", "https") or (given != url and port is None):
             raise Refusal("URL is a URL such as http://127.0.0.1:9400, or HOST:PORT")
         shown = f"[{host}]" if ":" in host else host
         self.name: str = shown if port is None else f"{shown}:{port}"
         path = parts.path.rstrip("/").removesuffix("/metrics").removesuffix(_PATH)
-        # urllib takes a user for a part of the host's name.
-        address = parts.netloc.rpartition("@")[2]
-        asked = parts._replace(netloc=address, path=path + _PATH, fragment="").geturl()
-        self._request = Request(asked)  # noqa: S310  # its scheme was looked at
+        self._asked = parts._replace(scheme="", netloc="", path=path + _PATH, fragment="").geturl()
+        self._headers: dict[str, str] = {}
         if parts.username is not None:
             known = b64encode(f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()).decode()
-            self._request.add_header("Authorization", f"Basic {known}")
-        # A page about a program is asked for directly.
-        self._opener = build_opener(ProxyHandler({}))
+            self._headers["Authorization"] = f"Basic {known}"
+        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        # It knows no proxy, and follows no redirect: the user is for this place alone.
+        self._connect = partial(kind, host, port, timeout=_PATIENCE_S)
 
     def read(self) -> Page:
         """Read the page.
@@ -139,21 +142,34 @@ class _Place:
         Raises:
             _Unread: nothing answers, or something else does.
         """
+        found: SimpleQueue[tuple[int, bytes] | Exception] = SimpleQueue()
+        # In a thread: the connection's timeout is one of each byte.
+        Thread(target=self._fetch, args=(found,), daemon=True).start()
         try:
-            with self._opener.open(self._request, timeout=_PATIENCE_S) as reply:
-                content = json.loads(reply.read(_LARGEST))
-        except HTTPError as error:
-            error.close()
-            raise _Unread(f"{_PATH} answers {error.code}") from None
+            reply = found.get(timeout=_PATIENCE_S)
+            if isinstance(reply, Exception):
+                raise reply
+            status, body = reply
+            content = json.loads(body) if status == HTTPStatus.OK else None
+        except Empty:
+            raise _Unread(f"{_PATH} did not come within {_PATIENCE_S:g} s") from None
         except (OSError, HTTPException) as error:
-            reason = getattr(error, "reason", error)
-            why = getattr(reason, "strerror", None) or type(reason).__name__
+            why = getattr(error, "strerror", None) or type(error).__name__
             raise _Unread(f"nothing answers ({why})") from None
-        except ValueError:
+        except (ValueError, RecursionError):
             raise _Unread(f"{_PATH} is no JSON") from None
         if content is None:
-            raise _Unread("the client is closed")
+            raise _Unread("the client is closed" if status == HTTPStatus.OK else f"{_PATH} answers {status}")
         return Page(content, time.monotonic())
+
+    def _fetch(self, found: SimpleQueue[tuple[int, bytes] | Exception]) -> None:
+        try:
+            with closing(self._connect()) as connection:
+                connection.request("GET", self._asked, headers=self._headers)
+                reply = connection.getresponse()
+                found.put((reply.status, reply.read(_LARGEST)))
+        except Exception as error:
+            found.put(error)
 
 
 def _complain(text: str, status: Status) -> NoReturn:

@@ -35,7 +35,6 @@ from batchclient.cli._client_options import (
 )
 from batchclient.cli._log import LogFormat, LogLevel, LogOptions, log_options, log_to, said_by
 from batchclient.cli._metrics import Address, address_from, serve_metrics
-from batchclient.cli._progress import say
 from batchclient.cli._redis import (
     DeadStream,
     GroupName,
@@ -51,6 +50,7 @@ from batchclient.cli._redis import (
 from batchclient.cli._refusal import Refusal, headers_from
 from batchclient.cli._servers import KEY_HINT, ServerOptions, server_options
 from batchclient.cli._signals import on_signals
+from batchclient.cli._words import say
 from batchclient.client import InnerClient
 from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError
 from batchclient.jobs.statuses import Status, of_signal

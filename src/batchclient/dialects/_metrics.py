@@ -28,7 +28,10 @@ import re
 
 from batchclient._core.limits import ServerLoad
 
-__all__ = ["parse_metrics"]
+__all__ = ["EMPTIED_BY_READING", "parse_metrics"]
+
+EMPTIED_BY_READING = frozenset({"trtllm"})
+"""Servers whose page is left alone: who reads it takes it from others."""
 
 _SUMMED = {
     "running": (

@@ -143,8 +143,7 @@ class Owner:
         for _ in range(_TRIES):
             text = os.pread(file, _LONGEST_TEXT, 0)
             if text.startswith(_OURS) and text.endswith(b"\n"):
-                name = text.removeprefix(_OURS).decode(errors="replace").strip()
-                return ": " + "".join(letter if letter.isprintable() else "?" for letter in name)
+                return ": " + text.removeprefix(_OURS).decode(errors="replace").strip()
             time.sleep(_PAUSE_S)
         return ""
 

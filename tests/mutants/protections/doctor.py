@@ -34,8 +34,8 @@ DOCTOR = (
     ),
     Protection(
         "trtllm-serve's metrics are left for those who read them",
-        "batchclient._doctor.visit",
-        "_NO_METRICS_OF",
+        "batchclient.dialects._metrics",
+        "EMPTIED_BY_READING",
         'frozenset({"trtllm"})',
         "frozenset()",
         f"{_VISITS}test_what_has_an_effect_on_others_is_left_alone",

@@ -1,0 +1,205 @@
+"""What goes to whom: no program sends secrets elsewhere, none repeats them, and words of others steer no terminal."""
+
+import asyncio
+import json
+import logging
+import re
+import socket
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import openai
+import pytest
+from rich.console import Console
+from tests.cli.conftest import write_rows
+from typer.testing import CliRunner
+
+from batchclient.bench.strategies import rival_of
+from batchclient.cli._log import JsonLines, TextLines
+from batchclient.cli._progress import ProgressBar
+from batchclient.cli.app import make_app
+from batchclient.integrations.prometheus import serve
+from batchclient.testing import MockLLM
+
+ORDINARY = "日本 é שלום 👩‍💻 می‌خواهم"
+FOREIGN = f"{ORDINARY}\x1b[2J\x07\x9b31m\r\nforged\x85\u2028forged\u202egnp\u2067\x7f\t."
+OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+SAID = "déjà\x1b[2J\x07\x9b31m\u202e"
+"""A server's words, unlike the prompts: those are cut out of them."""
+KEY = "sk-Secret0123456789"
+
+
+class Elsewhere(BaseHTTPRequestHandler):
+    """Sends every request to another host; ``asked`` has the host that each was for, and its path."""
+
+    def do_GET(self):
+        self.rfile.read(int(self.headers["Content-Length"] or 0))
+        self.server.asked.append((self.headers["Host"].partition(":")[0], self.path))
+        self.send_response(307)
+        self.send_header("Location", f"http://localhost:{self.server.server_port}{self.path}")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_POST = do_GET
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as running:
+        running.asked = []
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, f"http://localhost:{running.server_port}")
+        thread = Thread(target=running.serve_forever, args=(0.05,))
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+def test_top_sends_its_user_to_no_other_host(cli, elsewhere):
+    done = cli("top", f"http://user:secret@127.0.0.1:{elsewhere.server_port}", "--once")
+    assert elsewhere.asked == [("127.0.0.1", "/statistics")]
+    assert done.exit_code == 5 and done.stderr.endswith("/statistics answers 307\n")
+
+
+def test_the_rival_of_bench_and_demo_goes_nowhere_else(elsewhere):
+    async def call():
+        async with rival_of(f"http://127.0.0.1:{elsewhere.server_port}/v1", "secret", {"x-key": "secret"}) as client:
+            with suppress(openai.OpenAIError):
+                await client.completions.create(model="m", prompt="secret")
+
+    asyncio.run(call())
+    assert elsewhere.asked == [("127.0.0.1", "/v1/completions")]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "KEY", "bench KEY", "job KEY", "dead KEY", "metrics KEY",
+        "map in.jsonl KEY", "map in.jsonl --header Authorization: Bearer KEY", "doctor http://x/v1 KEY", "work KEY",
+        "top x KEY", "simulate KEY", "demo KEY", "dead list KEY", "enqueue in.jsonl KEY", "bench compare a.json KEY x",
+        "map KEY -o out.jsonl --base-url http://x/v1 --model m --prompt {text}", "enqueue KEY", "job status KEY",
+        "enqueue KEY --parts 2 -o {part} --prompt x",
+        "bench compare KEY KEY", "bench report KEY -o r.html", "doctor KEY", "top KEY",
+    ],
+)  # fmt: skip
+def test_no_complaint_repeats_a_key_in_a_wrong_place(cli, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    done = cli(*command.replace("KEY", KEY).split(), env={"REDIS_URL": "redis://127.0.0.1:1"})
+    assert done.exit_code == 2 and "Error: " in done.stderr
+    assert KEY not in done.output
+
+
+class Foreign(BaseHTTPRequestHandler):
+    """A server whose model has a foreign name, and which refuses every call with foreign words."""
+
+    def do_GET(self):
+        page = {"object": "list", "data": [{"id": FOREIGN, "object": "model"}]}
+        self.answer(200 if self.path == "/v1/models" else 404, page)
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer(400, {"error": {"message": SAID, "type": "BadRequestError"}})
+
+    def answer(self, status, page):
+        body = json.dumps(page).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def foreign():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Foreign) as running:
+        thread = Thread(target=running.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_port}/v1"
+        running.shutdown()
+        thread.join()
+
+
+def check(done, *, status=None):
+    """Each line is the command's own, and steers nothing; other letters are as they were."""
+    text = done if isinstance(done, str) else done.output
+    assert not OBEYED.search(text) and not [line for line in text.split("\n") if line.startswith("forged")], text
+    assert "日本" in text or "déjà" in text, text
+    assert status is None or done.exit_code == status, text
+
+
+def test_foreign_words_are_text_in_every_command(cli, foreign, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source, out, base = f"{FOREIGN}in.jsonl", f"{FOREIGN}out.jsonl", ["--base-url", foreign]
+    write_rows(tmp_path / source, [{"id": FOREIGN, "text": FOREIGN}, {"id": FOREIGN, FOREIGN: 1}])
+    job = ["map", source, "-o", out, *base, "--prompt", "{text}"]
+    check(cli(*job), status=1)
+    for form in ("text", "json"):
+        done = cli(*job, "--resume", "--retry-failed", "all", "--log-format", form, "--log-level", "debug")
+        check(done, status=1)
+        assert [json.loads(line) for line in done.stderr.splitlines()] if form == "json" else "forged" in done.stderr
+    check(cli(*job[:2], "--dry-run", *job[4:]), status=1)
+    for asked in ("status", "failures"):
+        check(cli("job", asked, f"{out}.job"), status=0)
+        check(told := cli("job", asked, f"{out}.job", "--json"), status=0)
+        assert FOREIGN in "".join(map(str, json.loads(told.stdout.splitlines()[0]).values()))
+        assert "\\u009b" in told.stdout and ORDINARY in told.stdout
+    for command, status in (
+        (["map", f"absent{FOREIGN}txt", "-o", "new", *base, "--prompt", "x"], 2),
+        (["map", source, "-o", "new", *base, "--prompt", f"{{{FOREIGN.replace(chr(91), chr(32))}}}"], 2),
+        (["job", "status", f"absent{FOREIGN}job"], 2),
+        (["bench", *base, "--quick"], 1),
+        (["bench", "report", f"absent{FOREIGN}json", "-o", "page"], 2),
+        (["bench", "compare", source, source], 2),
+        (["doctor", foreign], 5),
+        (["doctor", foreign, "--json"], 5),
+        (["demo", *base, "--model", FOREIGN, "--documents", 2], 1),
+        (["simulate", "--profile", FOREIGN], 2),
+        (["metrics", "list", "--server", FOREIGN], 2),
+        (["enqueue", f"absent{FOREIGN}txt", "--redis", "redis://127.0.0.1:1"], 2),
+        (["work", "--results", FOREIGN, *base, "--redis", "redis://127.0.0.1:1"], 2),
+        ([f"--{FOREIGN}"], 2),
+    ):
+        check(cli(*command), status=status)
+
+
+def test_the_librarys_records_are_text_in_commands_without_a_log_of_their_own(cli, monkeypatch):
+    monkeypatch.setattr("batchclient.cli.doctor.core_share", lambda: logging.getLogger("batchclient").warning(FOREIGN))
+    check(cli("doctor", "http://127.0.0.1:1/v1"))
+
+
+def test_what_is_written_above_the_bar_is_text(capsys, monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    bar = ProgressBar(total=lambda: None)
+    bar.say(f":warning: {FOREIGN}", "and more")
+    bar.close()
+    said = capsys.readouterr().err
+    check(said)
+    assert said.startswith(":warning: ") and "\nand more" in said
+
+
+@pytest.mark.parametrize("line", ["<script>alert(1)</script> / HTTP/1.1", "GET / <script>", "<script>"])
+def test_the_metrics_port_repeats_nothing_of_a_request(line):
+    client = MockLLM().client()
+    with serve(client, 0) as pages, socket.create_connection(("127.0.0.1", pages.port), 5) as connection:
+        connection.sendall(f"{line}\r\nHost: x\r\n\r\n".encode())
+        connection.shutdown(socket.SHUT_WR)
+        answer = connection.makefile("rb").read()
+    assert b"script" not in answer.lower() and b"html" not in answer
+    assert re.match(rb"HTTP/1.\d (501|400) |Bad", answer)
+
+
+@pytest.mark.parametrize("charset", ["ascii", "latin-1"])
+def test_letters_that_the_terminal_lacks_end_nothing(foreign, charset):
+    client = MockLLM().client()
+    with serve(client, 0) as pages:
+        for command in (["top", pages.url, "--once"], ["doctor", foreign], ["metrics", "list"]):
+            done = CliRunner(charset=charset).invoke(make_app(), command)
+            assert done.stdout and (done.exception is None or isinstance(done.exception, SystemExit)), done.exception
