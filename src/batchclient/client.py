@@ -27,7 +27,7 @@ from batchclient._client.connections import Connections, shown
 from batchclient._client.control import ControlMethods
 from batchclient._client.map_methods import MapMethods
 from batchclient._client.scoring import ScoringMethods
-from batchclient._client.starting import Starting
+from batchclient._client.starting import Starting, import_for_calls
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Adjustment, Resumed
 from batchclient._core.statistics import Statistics
@@ -177,6 +177,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         if self._reads_environment:
             settings.from_environment(arguments, http_client)
         self._settings = settings.make_settings(preset, arguments)
+        import_for_calls(self._settings)
         self._connections = connections = Connections(self._settings, http_client, transport, dialect)
         self._dialects = DialectChoice(dialect, connections.secrets, self._key_hint(key_given=api_key is not None))
         if retry is not None and (isinstance(retry, type) or not callable(getattr(retry, "decide", None))):

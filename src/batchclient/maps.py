@@ -244,6 +244,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
     async def _next(self) -> MapResult[AnswerT]:
         if self._runner is None:
             await self.begin()
+        else:
+            self._runner.check_process()
         while not self._closed:
             assert self._runner is not None, "a map that has begun has a runner"
             clock = self._runner.backend.now

@@ -214,7 +214,6 @@ def _check_transport(transport: Any, http_client: object) -> Any:
 
 def _check_http_library(http_client: object, backend: str) -> None:
     # httpx takes 0.1 s to import: not with batchclient, and not within the first call either.
-    import batchclient._shell.model_question  # noqa: F401  # the runner's, for the same reason
     from batchclient.transport._httpx import check_arguments
 
     check_arguments(http_client, backend)

@@ -9,11 +9,10 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import os
 import warnings
-import weakref
 from collections.abc import AsyncGenerator, Callable
 from contextvars import Context
+from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -25,8 +24,10 @@ from batchclient._core.single_flight import SingleFlight
 from batchclient._shell.backend import AsyncioBackend, Backend, TrioBackend
 from batchclient._shell.callbacks import ends_unwrapped
 from batchclient._shell.dialect_choice import DialectChoice
+from batchclient._shell.forks import forget_in_child
 from batchclient._shell.fronts import Core
 from batchclient._shell.runner import Runner
+from batchclient.dialects import DIALECTS
 from batchclient.errors import ClientClosed, ConfigError
 from batchclient.retry import RetryPolicy
 from batchclient.transport import Timeouts
@@ -35,10 +36,19 @@ if TYPE_CHECKING:
     from batchclient._core.limits.control import LimitControl
     from batchclient._core.limits.trial import Turn
     from batchclient._telemetry.traced import TracedCore
+    from batchclient.config import Settings
 
-__all__ = ["Starting"]
+__all__ = ["Starting", "import_for_calls"]
 
-_clients: weakref.WeakSet[Starting] = weakref.WeakSet()
+_FOR_CALLS = (
+    "anyio._backends._asyncio",
+    "batchclient._calls.structured",
+    "batchclient._client.make_limit",
+    "batchclient._shell.asking",
+    "batchclient._shell.model_question",
+    "concurrent.futures.thread",
+    *(f"batchclient.dialects.{name}" for name in DIALECTS),
+)
 _of_the_parent: list[object] = []
 
 
@@ -72,7 +82,7 @@ class Starting(Calling):
         """The way to what a job adds to the pages about the client; see ``_metrics.job``."""
         self._worker_numbers: Callable[[], Any] | None = None
         """The same of a worker; see ``_metrics.worker``."""
-        _clients.add(self)
+        forget_in_child(self)
 
     async def aclose(self) -> None:
         raise NotImplementedError
@@ -206,6 +216,9 @@ class Starting(Calling):
         """After a fork: the runner, its tasks and its sockets are the parent's."""
         # Kept, because collecting them would close or shut down what is shared with the parent.
         _of_the_parent.append((self._runner, self._keeper))
+        if self._runner is not None:
+            # Streams and maps that are dropped here take no step in it.
+            self._runner.ended = True
         self._runner = None
         self._keeper = None
         self._loop = None
@@ -236,10 +249,14 @@ class Starting(Calling):
         return limit
 
 
-def _after_fork() -> None:
-    for client in list(_clients):
-        client._forget_parent()
+def import_for_calls(settings: Settings) -> None:
+    """Import what calls need.
 
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    A module that a thread imports during a fork is locked in the child for ever. So all is imported
+    when the client is made, and nothing by a call.
+    """
+    for name in _FOR_CALLS:
+        import_module(name)
+    if settings.telemetry is not None:
+        import_module("batchclient._telemetry.sending")
+        import_module("batchclient._telemetry.traced")

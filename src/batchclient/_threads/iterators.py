@@ -55,10 +55,11 @@ class _Fetched(Iterator[_T]):
         return f"<Sync{repr(self._source)[1:]}"
 
     def __next__(self) -> _T:
+        # Before the lock, which a thread of the parent may hold for ever.
+        self._check_process()
         with self._taking:
             try:
                 while not self._over and not self._ready:
-                    self._check_process()
                     if not self._fetch():
                         self._over = True
             except BaseException:

@@ -18,7 +18,6 @@ Rules:
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ from openai import DEFAULT_TIMEOUT
 
 from batchclient._client.settings import filled_in, refuse_moved
 from batchclient._given_as import OTHER_WORDS
+from batchclient._shell.forks import ForkLock
 from batchclient._threads.bridge import Bridge
 from batchclient.client import BATCH_CLIENT_ARGUMENTS, BatchClient, InnerClient
 from batchclient.config import only_given
@@ -65,7 +65,7 @@ _LEAST_SILENCE_S = 600.0
 A call that asks for less has a deadline. A call that asks for more than its client's timeout goes
 through untouched.
 """
-_making_bridges = threading.Lock()
+_making_bridges = ForkLock()
 
 
 def split_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Batching]:
@@ -121,7 +121,7 @@ class _Clients:
         self.bounds: Bounds | None = None
         """Of silence and of connecting; a call's own time is another bound."""
         self._clients: KeptClients[_Key] = KeptClients(_MOST_CLIENTS)
-        self._finding = threading.RLock()
+        self._finding = ForkLock()
         self._bridge: Bridge | None = None
 
     def find(self, key: _Key) -> BatchClient | None:

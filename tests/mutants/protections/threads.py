@@ -160,9 +160,9 @@ THREADS = (
     Protection(
         "after a fork the child's lock is free",
         "batchclient._threads.bridge",
-        "Bridge._forget_parent",
+        "Bridge.__init__",
+        "self._lock = ForkLock()",
         "self._lock = threading.RLock()",
-        "pass",
         "tests/shell/test_bridge.py::test_after_a_fork_the_child_starts_afresh_and_the_parent_goes_on",
     ),
     Protection(
