@@ -38,7 +38,7 @@ from batchclient.retry import Backoff, RetryPolicy
 from batchclient.stream import Stream
 from batchclient.templates import Prompt
 from batchclient.transport import Transport
-from batchclient.types import Completion
+from batchclient.types import NOT_GIVEN, Completion, NotGiven
 
 if TYPE_CHECKING:
     import httpx
@@ -221,7 +221,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         prompt: Prompt,
         *,
         model: str | None = None,
-        timeout_s: float | None = None,
+        timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
         response_model: type[BaseModel] | None = None,
@@ -232,7 +232,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         Args:
             prompt: a text, or a sequence of token ids.
             model: another model than the client's.
-            timeout_s: the call's whole time, seconds; the client's by default.
+            timeout_s: the call's whole time, seconds; the client's by default, ``None``: no bound.
             priority: the class, -100 to 100: higher classes go first and keep a reserve of permits.
             tenant: whom the call is for. Tenants get equal shares of tokens, and never share a
                 request. The server is not told.
@@ -278,7 +278,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         messages: Messages,
         *,
         model: str | None = None,
-        timeout_s: float | None = None,
+        timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
         response_model: type[BaseModel] | None = None,
@@ -324,7 +324,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         prompt: Prompt,
         *,
         model: str | None = None,
-        timeout_s: float | None = None,
+        timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
         response_model: type[BaseModel] | None = None,
@@ -367,7 +367,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         messages: Messages,
         *,
         model: str | None = None,
-        timeout_s: float | None = None,
+        timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
         response_model: type[BaseModel] | None = None,

@@ -123,7 +123,7 @@ class CheckedSchedule(Checked):
 class CheckedHttp(Checked):
     """An ``Http`` with all its values."""
 
-    connect_timeout_s: PositiveSeconds = 5.0
+    connect_timeout_s: PositiveSeconds | None = 5.0
     read_timeout_s: PositiveSeconds | None = 600.0
     max_response_bytes: Count = 64 * 1024 * 1024
     backend: Literal["httpx", "httpx2", "aiohttp"] = "httpx"

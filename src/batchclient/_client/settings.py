@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -214,11 +213,11 @@ def filled_in(http: Http | None, **defaults: Any) -> Http:
     """
     if http is not None and not isinstance(http, Http):
         raise ConfigError(f"http: an Http(…), not a {type(http).__name__}", field="http")
-    return Http(**(defaults | ({} if http is None else _values(http))))
+    return Http(**(defaults | ({} if http is None else http._given())))
 
 
 def _server(given: object, which: str) -> CheckedServer:
-    values = _values(given) if isinstance(given, Server) else {"url": given}
+    values = given._given() if isinstance(given, Server) else {"url": given}
     try:
         check_url(values["url"], which)
     except ValueError as error:
@@ -233,7 +232,7 @@ def _limit(given: object) -> int | CheckedLimit:
     if given == "auto":
         return CheckedLimit()
     if isinstance(given, AdaptiveLimit):
-        return checked(CheckedLimit, _values(given), "limit.")
+        return checked(CheckedLimit, given._given(), "limit.")
     if type(given) is int and given >= 1:
         return given
     if given in ("knee", "aimd"):
@@ -245,16 +244,12 @@ def _limit(given: object) -> int | CheckedLimit:
 _C = TypeVar("_C", bound=Checked)
 
 
-def _group(kind: type, model: type[_C], given: object, preset: str) -> _C:
+def _group(kind: type, model: type[_C], given: Any, preset: str) -> _C:
     name = kind.__name__.lower()
     if given is not None and not isinstance(given, kind):
         raise ConfigError(f"{name}: a {kind.__name__}(…), not a {type(given).__name__}", field=name)
-    own = {} if given is None else _values(given)
+    own = {} if given is None else given._given()
     return checked(model, {**PRESETS[preset].get(name, {}), **own}, name + ".")
-
-
-def _values(group: Any) -> dict[str, Any]:
-    return only_given({field.name: getattr(group, field.name) for field in fields(group)})
 
 
 def _check_grouping(settings: Settings) -> None:

@@ -38,6 +38,7 @@ from batchclient.openai._sharing import Sharing
 from batchclient.openai._timeouts import Bounds, bounds_of
 from batchclient.options import Http, Server
 from batchclient.retry import Backoff
+from batchclient.types import NOT_GIVEN
 
 __all__ = ["Batching", "split_arguments"]
 
@@ -205,7 +206,7 @@ class Batching:
         """The longest server's silence that a call may ask for, seconds; ``None``: for ever."""
         bounds = self._clients.bounds
         http: Http | None = self._clients.settings.get("http")
-        if http is not None and http.read_timeout_s is not None:
+        if http is not None and http.read_timeout_s is not NOT_GIVEN:
             # The client's setting, and no call's, decides.
             return None
         return None if bounds is None or bounds.read_s is None else max(bounds.read_s, _LEAST_SILENCE_S)
