@@ -244,7 +244,7 @@ def _limit(given: object) -> int | CheckedLimit:
 _C = TypeVar("_C", bound=Checked)
 
 
-def _group(kind: type, model: type[_C], given: Any, preset: str) -> _C:
+def _group(kind: type[Any], model: type[_C], given: Any, preset: str) -> _C:
     name = kind.__name__.lower()
     if given is not None and not isinstance(given, kind):
         raise ConfigError(f"{name}: a {kind.__name__}(…), not a {type(given).__name__}", field=name)
