@@ -399,7 +399,7 @@ class SyncBatchClient:
             journal, resume, retry_failed, accept_changed, progress: as for ``batch_map``.
 
         Returns:
-            An iterator of ``MapResult``; ``close()`` cancels the calls left.
+            An iterator of ``MapResult``; ``close()`` and the end of ``with`` cancel the calls left.
 
         Raises:
             ConfigError: an argument is wrong.

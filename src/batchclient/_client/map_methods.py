@@ -313,7 +313,8 @@ class MapMethods(Calling):
             ordered: yield in input order instead of completion order.
 
         Returns:
-            An async iterator of ``MapResult``; ``aclose()`` cancels the calls that are left.
+            An async iterator of ``MapResult``, also an async context manager; ``aclose()`` and the end
+            of ``async with`` cancel the calls that are left.
 
         Raises:
             ConfigError: an argument is wrong. A journal that cannot be used is refused with the
