@@ -176,6 +176,8 @@ class CheckedTelemetry(Checked):
     def _check_provider(self) -> CheckedTelemetry:
         try:
             # Here, not above: only clients with telemetry load OpenTelemetry.
+            import batchclient._telemetry.sending
+            import batchclient._telemetry.traced  # noqa: F401  # a call imports nothing
             from batchclient._telemetry.spans import check_provider
         except ModuleNotFoundError as error:
             raise ValueError("spans need the extra: pip install 'batchclient[otel]'") from error

@@ -35,7 +35,6 @@ from collections.abc import (
 from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -127,9 +126,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def __anext__(self) -> MapResult[AnswerT]:

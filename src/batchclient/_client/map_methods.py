@@ -181,7 +181,7 @@ class MapMethods(Calling):
             return_exceptions: return the list with errors in their documents' places, instead of
                 raising.
             model, priority, tenant: as for ``complete``.
-            timeout_s: each document's time, seconds, from when the document is read; ``None``: no bound.
+            timeout_s: each document's time, seconds, from its reading; ``None``: no bound.
             look_ahead: documents read ahead of the results, at most; by default 4 × the limits of
                 all endpoints together, at least 1,024, and at least 4 × ``AdaptiveLimit.max`` where
                 the limit is found.
@@ -313,8 +313,8 @@ class MapMethods(Calling):
             ordered: yield in input order instead of completion order.
 
         Returns:
-            An async iterator of ``MapResult``, also an async context manager; ``aclose()`` and the end
-            of ``async with`` cancel the calls that are left.
+            An async iterator of ``MapResult``; ``aclose()`` and the end of ``async with`` cancel
+            the calls that are left.
 
         Raises:
             ConfigError: an argument is wrong. A journal that cannot be used is refused with the

@@ -79,11 +79,7 @@ def make_settings(preset: str, arguments: Mapping[str, Any]) -> Settings:
     }
     if "telemetry" in given:
         values["telemetry"] = _group(Telemetry, CheckedTelemetry, given["telemetry"], preset)
-    settings = checked(Settings, values)
-    schedule = given.get("schedule")
-    if schedule is not None and schedule.group_prefixes:
-        _check_grouping(settings)
-    return settings
+    return _check_grouping(checked(Settings, values))
 
 
 def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
@@ -111,7 +107,7 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
         values["limit"] = _limit(given["limit"])
     if "batching" in given:
         values["batching"] = _group(Batching, CheckedBatching, given["batching"], settings.preset)
-    return checked(Settings, values)
+    return _check_grouping(checked(Settings, values))
 
 
 def check_server(server: object) -> CheckedServer:
@@ -252,10 +248,13 @@ def _group(kind: type[Any], model: type[_C], given: Any, preset: str) -> _C:
     return checked(model, {**PRESETS[preset].get(name, {}), **own}, name + ".")
 
 
-def _check_grouping(settings: Settings) -> None:
-    """Refuse ``group_prefixes=True`` where the other settings leave it without effect."""
-    field = "schedule.group_prefixes"
+def _check_grouping(settings: Settings) -> Settings:
+    """Refuse a given ``group_prefixes=True`` where the other settings leave it without effect."""
+    field, schedule = "schedule.group_prefixes", settings.schedule
+    if not (schedule.group_prefixes and "group_prefixes" in schedule.model_fields_set):
+        return settings
     if settings.schedule.order != "fcfs":
         raise ConfigError(f"{field}: it needs order='fcfs', and order is {settings.schedule.order!r}", field=field)
     if settings.batching.length_reach is not None:
         raise ConfigError(f"{field}: it needs lists of any lengths, and length_reach is given", field=field)
+    return settings

@@ -12,7 +12,6 @@ import asyncio
 import warnings
 from collections.abc import AsyncGenerator, Callable
 from contextvars import Context
-from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -27,7 +26,6 @@ from batchclient._shell.dialect_choice import DialectChoice
 from batchclient._shell.forks import forget_in_child
 from batchclient._shell.fronts import Core
 from batchclient._shell.runner import Runner
-from batchclient.dialects import DIALECTS
 from batchclient.errors import ClientClosed, ConfigError
 from batchclient.retry import RetryPolicy
 from batchclient.transport import Timeouts
@@ -36,20 +34,8 @@ if TYPE_CHECKING:
     from batchclient._core.limits.control import LimitControl
     from batchclient._core.limits.trial import Turn
     from batchclient._telemetry.traced import TracedCore
-    from batchclient.config import Settings
 
-__all__ = ["Starting", "import_for_calls"]
-
-_FOR_CALLS = (
-    "anyio._backends._asyncio",
-    "batchclient._calls.structured",
-    "batchclient._client.make_limit",
-    "batchclient._shell.asking",
-    "batchclient._shell.model_question",
-    "concurrent.futures.thread",
-    *(f"batchclient.dialects.{name}" for name in DIALECTS),
-)
-_of_the_parent: list[object] = []
+__all__ = ["Starting"]
 
 
 class Starting(Calling):
@@ -212,10 +198,9 @@ class Starting(Calling):
         while self._attached:
             self._attached.pop()()
 
-    def _forget_parent(self) -> None:
+    def _forget_parent(self) -> object:
         """After a fork: the runner, its tasks and its sockets are the parent's."""
-        # Kept, because collecting them would close or shut down what is shared with the parent.
-        _of_the_parent.append((self._runner, self._keeper))
+        theirs = self._runner, self._keeper
         if self._runner is not None:
             # Streams and maps that are dropped here take no step in it.
             self._runner.ended = True
@@ -223,6 +208,7 @@ class Starting(Calling):
         self._keeper = None
         self._loop = None
         self._nursery = None
+        return theirs
 
     def _present_runner(self) -> Runner | None:
         """Return the runner of the running event loop, if the runner is at work.
@@ -247,16 +233,3 @@ class Starting(Calling):
         # Also where a server joins later, or a runner starts anew.
         limit.pin(self._pinned, 0.0)
         return limit
-
-
-def import_for_calls(settings: Settings) -> None:
-    """Import what calls need.
-
-    A module that a thread imports during a fork is locked in the child for ever. So all is imported
-    when the client is made, and nothing by a call.
-    """
-    for name in _FOR_CALLS:
-        import_module(name)
-    if settings.telemetry is not None:
-        import_module("batchclient._telemetry.sending")
-        import_module("batchclient._telemetry.traced")

@@ -10,10 +10,14 @@ from typing import Any
 __all__ = ["ForkLock", "forget_in_child"]
 
 _owners: weakref.WeakSet[Any] = weakref.WeakSet()
+_of_the_parent: list[object] = []
 
 
 def forget_in_child(owner: Any) -> None:
-    """Call ``owner._forget_parent()`` in every forked child, while the owner lives."""
+    """Call ``owner._forget_parent()`` in every forked child, while the owner lives.
+
+    What that returns is kept: collected in the child it would close what is shared with the parent.
+    """
     _owners.add(owner)
 
 
@@ -35,8 +39,7 @@ class ForkLock:
 
 
 def _after_fork() -> None:
-    for owner in list(_owners):
-        owner._forget_parent()
+    _of_the_parent.extend([owner._forget_parent() for owner in list(_owners)])
 
 
 if hasattr(os, "register_at_fork"):

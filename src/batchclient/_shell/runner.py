@@ -185,11 +185,7 @@ class Runner:
         self._step(Submitted(request, may_wait), self._now())
 
     def check_process(self) -> None:
-        """Refuse to go on in a forked child with what the parent has begun.
-
-        Raises:
-            ClientClosed: this is a child.
-        """
+        """Raise ``ClientClosed`` in a forked child: what the parent has begun is the parent's."""
         if self._process != os.getpid():
             raise ClientClosed("what was begun before a fork belongs to the parent process")
 

@@ -45,7 +45,6 @@ _CLOSED = "the client is closed; make a new one"
 _EXIT_S = 1.0
 
 _bridges: weakref.WeakSet[Bridge] = weakref.WeakSet()
-_of_the_parent: list[object] = []
 
 
 class Bridge:
@@ -147,10 +146,9 @@ class Bridge:
         thread.check()
         return thread
 
-    def _forget_parent(self) -> None:
-        # Kept: garbage collection would close sockets shared with the parent.
-        _of_the_parent.append(self._thread)
-        self._thread = None
+    def _forget_parent(self) -> object:
+        theirs, self._thread = self._thread, None
+        return theirs
 
     def __del__(self) -> None:
         thread = getattr(self, "_thread", None)

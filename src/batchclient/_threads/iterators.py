@@ -18,7 +18,6 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from batchclient._shell.clock import now
@@ -57,9 +56,7 @@ class _Fetched(Iterator[_T]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __next__(self) -> _T:

@@ -39,7 +39,6 @@ class OwnLoop:
                 threading.Thread(target=self._loop.run_forever, name="batchclient", daemon=True).start()
             return self._loop
 
-    def _forget_parent(self) -> None:
-        # Kept: collected in the child it would warn of a loop that still runs.
-        self._of_the_parent = self._loop
-        self._loop = None
+    def _forget_parent(self) -> object:
+        theirs, self._loop = self._loop, None
+        return theirs

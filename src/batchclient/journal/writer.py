@@ -33,7 +33,6 @@ from batchclient.journal.records import ANSWERED, Damaged, Record, answer_in, er
 __all__ = ["Job", "Kept", "Writer"]
 
 RETRY_S = 2.0
-_of_the_parent: list[object] = []
 """After a fork: SQLite's connections, which the child must not even close."""
 CONFIG_VERSION = 1
 """Of the hash of a job's template and parameters."""
@@ -226,9 +225,8 @@ class Writer:
                 file.set_meta(facts.items())
         return has_rows
 
-    def _forget_parent(self) -> None:
-        # Kept: garbage collection would close what the parent has open.
-        _of_the_parent.append((self, self.__dict__.get("_file"), *self._others))
+    def _forget_parent(self) -> object:
+        return self, self.__dict__.get("_file"), *self._others
 
     def _look_up(self, pairs: Sequence[Pair], on_found: Callable[[dict[Pair, Kept]], None]) -> None:
         kept: dict[Pair, Kept] = {}

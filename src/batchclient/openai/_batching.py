@@ -50,11 +50,13 @@ _OPENAIS = frozenset(
         "http_client",
         "model",
         "timeout_s",
+        "render_chat",
     }
 )
-"""Parameters of ``BatchClient`` for which openai has arguments of its own."""
+"""Parameters of ``BatchClient`` for which openai has arguments or ways of its own."""
 _OPENAIS_NAMES = {
     "timeout_s": "timeout",
+    "render_chat": "the server's template",
     "headers": "default_headers",
 }
 _SETTINGS = BATCH_CLIENT_ARGUMENTS - _OPENAIS

@@ -153,8 +153,8 @@ THREADS = (
         "after a fork the child has a loop of its own",
         "batchclient._threads.bridge",
         "Bridge._forget_parent",
-        "self._thread = None",
-        "pass",
+        "theirs, self._thread = self._thread, None",
+        "theirs = self._thread",
         "tests/shell/test_bridge.py::test_after_a_fork_the_child_starts_afresh_and_the_parent_goes_on",
     ),
     Protection(
