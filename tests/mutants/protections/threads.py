@@ -236,6 +236,7 @@ THREADS = (
         "_Fetched._check_process",
         "self._process != process",
         "False",
-        "tests/shell/test_sync_iterators.py::test_what_was_begun_before_a_fork_is_refused_in_the_child",
+        "tests/shell/test_forks.py::"
+        "test_a_child_is_refused_pieces_and_rows_that_a_thread_of_its_parent_takes_or_has_fetched",
     ),
 )
