@@ -17,8 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import replace
+from importlib import import_module
 from inspect import signature
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, NoReturn, Unpack
 
 from batchclient._calls.make import CallMaker
 from batchclient._calls.rendering import as_chat
@@ -33,12 +34,13 @@ from batchclient._core.messages import Adjustment, Resumed
 from batchclient._core.statistics import Statistics
 from batchclient._shell.callbacks import Callbacks
 from batchclient._shell.dialect_choice import DialectChoice
+from batchclient.dialects import DIALECTS
 from batchclient.errors import ConfigError
 from batchclient.retry import Backoff, RetryPolicy
 from batchclient.stream import Stream
 from batchclient.templates import Prompt
 from batchclient.transport import Transport
-from batchclient.types import Completion
+from batchclient.types import NOT_GIVEN, Completion, NotGiven
 
 if TYPE_CHECKING:
     import httpx
@@ -51,6 +53,19 @@ if TYPE_CHECKING:
 __all__ = ["BATCH_CLIENT_ARGUMENTS", "BatchClient", "InnerClient"]
 
 _KEY_HINT = "; no key was given: give api_key=… or set BATCHCLIENT_API_KEY (OPENAI_API_KEY is not read)"
+_FOR_CALLS = (
+    "anyio._backends._asyncio",
+    "batchclient._calls.structured",
+    "batchclient._client.make_limit",
+    "batchclient._shell.asking",
+    "batchclient._shell.model_question",
+    "concurrent.futures.thread",
+    *(f"batchclient.dialects.{name}" for name in DIALECTS),
+)
+"""What a call needs is imported with the client.
+
+A module that a thread imports during a fork stays locked in the child for ever.
+"""
 _NOT_SETTINGS = frozenset(("self", "preset", "dialect", "http_client", "transport", "retry", "unknown", "__class__"))
 """Names within the constructor that no setting has."""
 
@@ -177,6 +192,8 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         if self._reads_environment:
             settings.from_environment(arguments, http_client)
         self._settings = settings.make_settings(preset, arguments)
+        for name in _FOR_CALLS:
+            import_module(name)
         self._connections = connections = Connections(self._settings, http_client, transport, dialect)
         self._dialects = DialectChoice(dialect, connections.secrets, self._key_hint(key_given=api_key is not None))
         if retry is not None and (isinstance(retry, type) or not callable(getattr(retry, "decide", None))):
@@ -196,6 +213,9 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         state = "closed" if self._closed else repr(self._runner.core) if self._runner else "idle"
         urls = ", ".join(shown(url) for url, _ in self._endpoints)
         return f"<BatchClient for {urls}: {state}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a client cannot be sent to another process or copied: make one there, or share this one")
 
     def _key_hint(self, *, key_given: bool) -> str:
         """Return the end of the message of a 401."""
@@ -220,7 +240,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         prompt: Prompt,
         *,
         model: str | None = None,
-        timeout_s: float | None = None,
+        timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
         response_model: type[BaseModel] | None = None,
@@ -231,7 +251,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         Args:
             prompt: a text, or a sequence of token ids.
             model: another model than the client's.
-            timeout_s: the call's whole time, seconds; the client's by default.
+            timeout_s: the call's whole time, seconds; the client's by default, ``None``: no bound.
             priority: the class, -100 to 100: higher classes go first and keep a reserve of permits.
             tenant: whom the call is for. Tenants get equal shares of tokens, and never share a
                 request. The server is not told.
@@ -277,7 +297,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         messages: Messages,
         *,
         model: str | None = None,
-        timeout_s: float | None = None,
+        timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
         response_model: type[BaseModel] | None = None,
@@ -323,7 +343,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         prompt: Prompt,
         *,
         model: str | None = None,
-        timeout_s: float | None = None,
+        timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
         response_model: type[BaseModel] | None = None,
@@ -366,7 +386,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         messages: Messages,
         *,
         model: str | None = None,
-        timeout_s: float | None = None,
+        timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
         response_model: type[BaseModel] | None = None,

@@ -123,7 +123,7 @@ class CheckedSchedule(Checked):
 class CheckedHttp(Checked):
     """An ``Http`` with all its values."""
 
-    connect_timeout_s: PositiveSeconds = 5.0
+    connect_timeout_s: PositiveSeconds | None = 5.0
     read_timeout_s: PositiveSeconds | None = 600.0
     max_response_bytes: Count = 64 * 1024 * 1024
     backend: Literal["httpx", "httpx2", "aiohttp"] = "httpx"
@@ -176,6 +176,8 @@ class CheckedTelemetry(Checked):
     def _check_provider(self) -> CheckedTelemetry:
         try:
             # Here, not above: only clients with telemetry load OpenTelemetry.
+            import batchclient._telemetry.sending
+            import batchclient._telemetry.traced  # noqa: F401  # a call imports nothing
             from batchclient._telemetry.spans import check_provider
         except ModuleNotFoundError as error:
             raise ValueError("spans need the extra: pip install 'batchclient[otel]'") from error

@@ -10,7 +10,8 @@ Rules:
 - After as long of reading, ready rows are handed out for as long: neither a slow source nor a long
   look-ahead makes rows late.
 - An unusable document is a row with an error; the map goes on.
-- A map that is left, by ``aclose()`` or by a ``break`` that drops the map, cancels its open calls.
+- A map that is left, by ``aclose()``, by the end of ``async with`` or by a ``break`` that drops the
+  map, cancels its open calls.
   So nothing but the user holds a map: rows and reader have weak references.
 - While somebody waits for a row, the runner holds the map: an event loop knows tasks only weakly,
   and the waiting task may have no other holder.
@@ -34,7 +35,7 @@ from collections.abc import (
 from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import anyio.lowlevel
@@ -121,6 +122,12 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
 
     def __aiter__(self) -> Map[AnswerT]:
         return self
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
 
     async def __anext__(self) -> MapResult[AnswerT]:
         if self._closed:
@@ -244,6 +251,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
     async def _next(self) -> MapResult[AnswerT]:
         if self._runner is None:
             await self.begin()
+        else:
+            self._runner.check_process()
         while not self._closed:
             assert self._runner is not None, "a map that has begun has a runner"
             clock = self._runner.backend.now

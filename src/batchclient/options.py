@@ -1,7 +1,8 @@
 """The grouped arguments of a client: forming batches, queueing, sending, tracing.
 
 Rules:
-- Each object is frozen. A field that is ``None`` has the value of the client's preset.
+- Each object is frozen. A field that is not given, or ``None`` but for
+  ``Http``'s timeouts, has the value of the client's preset.
 - A wrong value is refused when the object is made, with the argument and the field in the error.
 - An object says what its fields mean; the numbers of the presets are ``config.PRESETS``.
 """
@@ -10,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict
+
+from batchclient.types import NOT_GIVEN, NotGiven
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -29,9 +32,14 @@ class _Group:
 
     def __post_init__(self) -> None:
         # Pydantic comes with it, which takes as long to import as all the rest of batchclient.
-        from batchclient.config import check_group, only_given
+        from batchclient.config import check_group
 
-        check_group(self._name, only_given({field.name: getattr(self, field.name) for field in fields(self)}))
+        check_group(self._name, self._given())
+
+    def _given(self) -> dict[str, Any]:
+        """Return the fields that were given."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {each.name: values[each.name] for each in fields(self) if values[each.name] is not each.default}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +140,9 @@ class Http(_Group):
     """How requests are sent.
 
     Args:
-        connect_timeout_s: for a connection, seconds; 5 by default.
-        read_timeout_s: the longest silence of the server within a request, seconds; 600 by default.
+        connect_timeout_s: for a connection, seconds; 5 by default, ``None``: no bound.
+        read_timeout_s: the longest silence of the server within a request, seconds; 600 by default,
+            ``None``: no bound.
             A streamed answer is silent until its first token, and then for 256 tokens at most, so
             this bounds no generation that goes on.
         max_response_bytes: the largest decoded response, bytes; 64 MiB by default.
@@ -149,8 +158,8 @@ class Http(_Group):
 
     _name = "http"
 
-    connect_timeout_s: float | None = None
-    read_timeout_s: float | None = None
+    connect_timeout_s: float | NotGiven | None = NOT_GIVEN
+    read_timeout_s: float | NotGiven | None = NOT_GIVEN
     max_response_bytes: int | None = None
     backend: Literal["httpx", "httpx2", "aiohttp"] | None = None
     trust_env: bool | None = None

@@ -82,6 +82,7 @@ class Stream(AsyncIterator[Delta]):
                 if self._over:
                     raise StopAsyncIteration
             else:
+                self._runner.check_process()
                 # Pieces may be ready by the hundred, and others want their turn.
                 await anyio.lowlevel.checkpoint()
             while not sink.deltas and not sink.done():

@@ -23,7 +23,7 @@ from batchclient.client import BatchClient
 from batchclient.errors import ClientClosed, ConfigError
 from batchclient.stream import Stream
 from batchclient.templates import Prompt
-from batchclient.types import Classification, Completion, Embedding, MapProgress
+from batchclient.types import NOT_GIVEN, Classification, Completion, Embedding, MapProgress, NotGiven
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -273,7 +273,7 @@ class SyncBatchClient:
         call: Literal["complete", "chat", "embed", "classify"] = "complete",
         return_exceptions: bool = False,
         model: str | None = None,
-        timeout_s: float | None = None,
+        timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
         look_ahead: int | None = None,
@@ -373,7 +373,7 @@ class SyncBatchClient:
         call: Literal["complete", "chat", "embed", "classify"] = "complete",
         ordered: bool = False,
         model: str | None = None,
-        timeout_s: float | None = None,
+        timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
         look_ahead: int | None = None,
@@ -399,7 +399,7 @@ class SyncBatchClient:
             journal, resume, retry_failed, accept_changed, progress: as for ``batch_map``.
 
         Returns:
-            An iterator of ``MapResult``; ``close()`` cancels the calls left.
+            An iterator of ``MapResult``; ``close()`` and the end of ``with`` cancel the calls left.
 
         Raises:
             ConfigError: an argument is wrong.

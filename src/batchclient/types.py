@@ -9,7 +9,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic
 
 if TYPE_CHECKING:
     # A default of a type variable is Python 3.13's; type checkers know it of this module.
@@ -35,6 +36,15 @@ __all__ = [
     "TokenLikelihood",
     "Usage",
 ]
+
+
+class NotGiven(Enum):
+    """Stands for an argument that is left out, where ``None`` means that there is no bound."""
+
+    NOT_GIVEN = "not given"
+
+
+NOT_GIVEN: Final = NotGiven.NOT_GIVEN
 
 
 @dataclass(slots=True)

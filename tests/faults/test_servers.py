@@ -113,7 +113,7 @@ async def test_rows_31_and_33_silence(fault):
         async with make(
             good, also=[bad.url], http=Http(read_timeout_s=0.1), batching=Batching(max_size=1), limit=4
         ) as client:
-            done = await asyncio.gather(*(client.complete(f"{n}", max_tokens=16) for n in range(100)))
+            done = await asyncio.gather(*(client.complete(f"{n}", max_tokens=2000) for n in range(100)))
             assert [each.text for each in done] == [f"<{n}>" for n in range(100)]
             state = client.statistics().endpoints[0]
             assert state.state == "ejected"

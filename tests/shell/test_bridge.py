@@ -375,7 +375,7 @@ def test_what_is_asked_while_another_thread_starts_the_loop_is_asked_there(monke
             lock.release()
 
     with monkeypatch.context() as patched:
-        patched.setattr(threading, "RLock", Telling)
+        patched.setattr(bridge_module, "ForkLock", Telling)
         bridge = Bridge(nothing)
     with closing(bridge):
         with lock:

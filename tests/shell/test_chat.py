@@ -3,6 +3,7 @@
 import json
 import pickle
 from dataclasses import replace
+from typing import Generic, Optional, TypeVar
 
 import anyio
 import pytest
@@ -304,6 +305,30 @@ async def test_an_answer_is_an_instance_of_the_model_given():
     # One schema, so one list each.
     assert sorted(log.paths) == ["/chat/completions/batch", "/completions"]
     assert log.sent[0][1]["response_format"]["json_schema"]["schema"] == Person.model_json_schema()
+
+
+ItemT = TypeVar("ItemT")
+
+
+class Box(BaseModel, Generic[ItemT]):
+    item: ItemT
+
+
+class Node(BaseModel):
+    next: Optional["Node"]
+
+
+async def test_the_name_and_the_root_of_a_form_are_what_servers_take():
+    """OpenAI takes names of 64 letters, digits, ``_`` and ``-``, and an object at the root, no reference."""
+    client, log = make()
+    long, named = type("L" * 65, (Person,), {}), type("Größe", (Person,), {})
+    names = {Box[int]: "Box_int_", Box[list[Node]]: "Box_list_Node__", Node: "Node", long: "L" * 64, named: "Gr__e"}
+    async with client:
+        for model, name in names.items():
+            answer = await client.complete("a", max_tokens=60, response_model=model)
+            assert type(answer.parsed) is model
+            form = log.sent[-1][1]["response_format"]["json_schema"]
+            assert (form["name"], form["schema"]["type"], "$ref" in form["schema"]) == (name, "object", False)
 
 
 async def test_calls_with_different_models_never_share():

@@ -429,6 +429,20 @@ async def test_a_break_out_of_the_loop_cancels_what_is_left(kind):
         assert count_alive() == before
 
 
+async def test_an_error_within_async_with_cancels_what_is_left():
+    """A traceback holds the loop's frame, and so the map, which is not dropped."""
+    async with make_client(ScriptedTransport(), limit=4, batching=Batching(max_size=1)) as client:
+        with pytest.raises(ZeroDivisionError) as kept:
+            async with client.stream_map(texts(1000), "{}") as rows:
+                async for row in rows:
+                    1 / (row.completion is None)
+        await settle(50)
+        statistics = client.statistics()
+        assert (statistics.queued, statistics.in_flight, statistics.waiting) == (0, 0, 0)
+        assert statistics.cancelled > 900
+    assert kept.tb is not None
+
+
 async def test_a_client_can_be_left_over_a_map_that_was_left():
     """On trio the nursery would wait for the reader for ever."""
     source = AsyncSource(texts(1000), slow_s=1)

@@ -52,6 +52,13 @@ async def test_what_cannot_work_is_refused(arguments, field):
     assert caught.value.field == field
 
 
+def test_a_transport_of_httpx_is_sent_to_where_it_is_taken():
+    import httpx
+
+    with pytest.raises(ConfigError, match=r"http_client=httpx.AsyncClient\(transport=…\)"):
+        BatchClient("http://a/v1", transport=httpx.MockTransport(lambda request: None))
+
+
 async def test_two_ways_of_sending_are_refused():
     import httpx
 

@@ -187,6 +187,15 @@ def test_bounds_and_objectives_are_checked_where_they_are_given(arguments, field
     assert caught.value.field == field
 
 
+def test_what_the_constructor_refuses_is_refused_while_running():
+    given = BatchClient("http://h/v1", model="m", schedule=Schedule(group_prefixes=True))
+    with pytest.raises(ConfigError) as caught:
+        given.retune(batching=Batching(length_reach=1))
+    assert caught.value.field == "schedule.group_prefixes"
+    # By default prefixes are grouped where that has an effect.
+    BatchClient("http://h/v1", model="m").retune(batching=Batching(length_reach=1))
+
+
 def test_a_lower_bound_alone_lowers_the_start_too():
     client = BatchClient("http://h/v1", model="m")
     client.retune(limit=AdaptiveLimit(max=32))

@@ -277,13 +277,13 @@ async def test_a_deadline_counts_from_the_call():
         assert anyio.current_time() - started == pytest.approx(4.0)
 
 
-@pytest.mark.parametrize(("of_client", "of_map"), [(None, 3.0), (3.0, None), (9.0, 3.0)])
+@pytest.mark.parametrize(("of_client", "of_map"), [(None, {"timeout_s": 3.0}), (3.0, {}), (9.0, {"timeout_s": 3.0})])
 async def test_the_time_of_a_maps_documents_bounds_the_question_before_them(of_client, of_map):
     server = Server({"/models": "hangs"})
     async with make(server, timeout_s=of_client) as client:
         started = anyio.current_time()
         with pytest.raises(DeadlineExceeded, match="asked for its model: 3 s in 1 attempt$"):
-            await client.batch_map(["p"], "{}", timeout_s=of_map)
+            await client.batch_map(["p"], "{}", **of_map)
         assert anyio.current_time() - started == pytest.approx(3.0)
         await settle()
         assert server.about.open == 0

@@ -9,6 +9,7 @@ import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib.util import find_spec
 
 import httpx
 import pytest
@@ -34,6 +35,7 @@ from tests.seams import bridge_of, bridged
 from tests.shell.scripted import ScriptedTransport, answer_to, error
 from tests.shell.test_bridge import NEVER_S, Calls, holds, interrupt_when, new_threads, wait_until
 from tests.shell.test_loops import in_python
+from tests.transport.rawserver import answers_in_a_thread
 
 NO_TWIN = {"aclose"}
 """``close`` is its name here."""
@@ -182,6 +184,8 @@ def test_wrong_arguments_are_refused_by_name(arguments, field):
 def test_it_says_why_it_cannot_be_sent_to_another_process(send):
     with make_sync(ScriptedTransport()) as client, pytest.raises(TypeError, match="another process"):
         send(client)
+    with pytest.raises(TypeError, match="another process"):
+        send(BatchClient("http://localhost:8000/v1", model="m"))
 
 
 # Threads share requests ----------------------------------------------------------------------------------------------
@@ -541,6 +545,39 @@ def test_after_a_fork_the_child_has_a_loop_and_sockets_of_its_own():
     )
     assert (status, err) == (0, "")
     assert out == "parent <before>\nchild <inside>\nparent <after>\nthe server's connections 2\n"
+
+
+@pytest.mark.skipif(find_spec("gevent") is None, reason="gevent is not installed")
+def test_several_clients_and_loops_live_side_by_side_under_gevents_threads():
+    """What gevent makes of their threads shares one thread of the system, and so asyncio's running loop."""
+    with answers_in_a_thread() as url:
+        status, out, err = in_python(
+            f"""
+    import gevent.monkey
+    gevent.monkey.patch_all()
+    import asyncio, faulthandler
+    import gevent
+    from batchclient import BatchClient, SyncBatchClient
+
+    faulthandler.dump_traceback_later(15, exit=True)
+    arguments = dict(base_url={url.replace("127.0.0.1", "localhost")!r}, model="m", detect=False)
+    clients = [SyncBatchClient(**arguments) for _ in range(3)]
+    jobs = [gevent.spawn(client.complete, "p", max_tokens=8) for _ in range(9) for client in clients]
+    print([job.get(timeout=10).text for job in jobs] == 27 * ["<p>"])
+    clients[0].close()
+    print([row.answer.text for row in clients[1].stream_map(["a", "b"], "{{}}", ordered=True, max_tokens=8)])
+    print("".join(piece.text for piece in clients[2].stream("q", max_tokens=8)))
+
+    async def main():
+        async with BatchClient(**arguments) as client:
+            return (await client.complete("r", max_tokens=8)).text
+
+    print(asyncio.run(main()), clients[1].complete("s", max_tokens=8).text)
+    clients[1].close(), clients[2].close()
+    """
+        )
+    assert (status, err) == (0, "")
+    assert out == "True\n['<a>', '<b>']\n<q>\n<r> <s>\n"
 
 
 def test_it_is_public():

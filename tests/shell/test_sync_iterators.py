@@ -249,7 +249,7 @@ def test_wrong_arguments_of_a_map_are_refused_at_once(params, field):
 # Maps: stopping early ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["close", "break", "interrupt"])
+@pytest.mark.parametrize("how", ["close", "with", "break", "interrupt"])
 def test_a_map_that_is_left_cancels_what_is_open(how):
     server = ScriptedTransport(echo, held=True)
     with make_sync(server, limit=2, batching=Batching(max_size=1)) as client:
@@ -274,6 +274,10 @@ def test_a_map_that_is_left_cancels_what_is_open(how):
                 rows.close()
                 rows.close()
                 assert list(rows) == []
+            elif how == "with":
+                with pytest.raises(ZeroDivisionError), rows as entered:
+                    assert entered is rows
+                    1 / 0
             else:
                 gc.disable()
                 calls.outcomes.clear(), calls.threads.clear()

@@ -1,13 +1,19 @@
 """What bounds a whole call and what bounds an attempt, where more calls are made at once than a server takes."""
 
+import inspect
+import pickle
+from inspect import signature
+
 import pytest
 
-from batchclient import DeadlineExceeded, Http
+from batchclient import BatchClient, BatchMapFailed, DeadlineExceeded, Http, SyncBatchClient
 from batchclient.simulator.profiles import Profile
 from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.transport import SimulatorTransport
-from tests.shell.scripted import make_client
+from batchclient.types import NOT_GIVEN
+from tests.shell.scripted import Reply, ScriptedTransport, answer_to, echo, make_client
 from tests.shell.test_complete import call_all
+from tests.shell.test_sync import make_sync
 
 PROMPTS = [f"p{number}" for number in range(40)]
 
@@ -34,3 +40,53 @@ async def test_a_calls_timeout_counts_the_queue_and_the_error_says_so_and_what_h
 @pytest.mark.parametrize("settings", [{}, {"http": Http(read_timeout_s=5.0)}])
 async def test_without_it_or_with_a_bound_on_silence_nothing_fails(settings):
     assert not [one for one in await outcomes_with(**settings) if isinstance(one, Exception)]
+
+
+async def test_none_is_no_bound_and_what_is_not_given_is_the_default():
+    for http, bounds in (
+        (None, (5.0, 600.0)),
+        (Http(backend="httpx"), (5.0, 600.0)),
+        (Http(read_timeout_s=None), (5.0, None)),
+        (Http(connect_timeout_s=None), (None, 600.0)),
+    ):
+        server = ScriptedTransport()
+        async with make_client(server, http=pickle.loads(pickle.dumps(http))) as client:
+            await client.complete("p")
+        assert (server.sent[0].timeouts.connect_s, server.sent[0].timeouts.read_s) == bounds
+
+
+def after_ten_seconds(sent):
+    return Reply(chunks=[10.0, *echo(sent).chunks])
+
+
+async def test_a_calls_none_is_no_bound_whatever_the_clients():
+    async with make_client(ScriptedTransport(*[after_ten_seconds] * 6), timeout_s=5.0) as client:
+
+        async def by_stream(prompt, **timeout):
+            return "".join([piece.text async for piece in client.stream(prompt, **timeout)])
+
+        async def by_map(prompt, **timeout):
+            return (await client.batch_map([prompt], "{}", **timeout))[0].text
+
+        async def by_call(prompt, **timeout):
+            return (await client.complete(prompt, **timeout)).text
+
+        for way in (by_call, by_stream, by_map):
+            assert await way("p", timeout_s=None) == answer_to("p")
+            with pytest.raises((DeadlineExceeded, BatchMapFailed)):
+                await way("p")
+    with make_sync(ScriptedTransport(), timeout_s=1e-9) as client:
+        assert client.complete("p", timeout_s=None).text == answer_to("p")
+        assert client.batch_map(["p"], "{}", timeout_s=None)[0].text == answer_to("p")
+        assert [row.answer.text for row in client.stream_map(["p"], "{}", timeout_s=None)] == [answer_to("p")]
+
+
+def test_every_call_has_the_clients_timeout_by_default():
+    calls = {
+        f"{kind.__name__}.{name}": signature(method).parameters["timeout_s"].default
+        for kind in (BatchClient, SyncBatchClient)
+        for name, method in inspect.getmembers(kind, inspect.isfunction)
+        if not name.startswith("_") and "timeout_s" in signature(method).parameters
+    }
+    assert len(calls) == 24
+    assert set(calls.values()) == {NOT_GIVEN}

@@ -49,7 +49,7 @@ async def test_bodies_that_do_not_end_are_no_more_than_requests_at_once(backend,
         RawServer(endless()) as server,
         make(server, backend, limit=4, batching=Batching(max_size=1), **QUIET) as client,
     ):
-        answers = await asyncio.gather(*(client.complete(f"{n}", max_tokens=16) for n in range(24)))
+        answers = await asyncio.gather(*(client.complete(f"{n}", max_tokens=2000) for n in range(24)))
         assert [each.text for each in answers] == [f"<{n}>" for n in range(24)]
         assert server.most_open <= 8 + 1
 

@@ -1,9 +1,11 @@
 """An event loop in a thread of its own: work that a blocked caller does not hold up."""
 
 import asyncio
+import os
 import threading
 
 import pytest
+from tests.shell.test_forks import forking, in_child
 
 from batchclient.integrations._own_loop import OwnLoop
 
@@ -67,3 +69,15 @@ def test_a_cancelled_caller_cancels_its_work():
 
     asyncio.run(caller())
     assert ended.wait(LONGEST_S)
+
+
+@forking
+def test_a_forked_child_has_a_thread_of_its_own():
+    own = OwnLoop()
+
+    async def where():
+        return os.getpid()
+
+    parent = asyncio.run(own.run(where()))
+    child = in_child(lambda: asyncio.run(own.run(where())))
+    assert child.isdigit() and int(child) != parent == asyncio.run(own.run(where()))

@@ -24,6 +24,7 @@ from batchclient._core.messages import Batch, Request, Shape
 from batchclient._shell.backend import Waiter
 from batchclient._shell.callbacks import call_back
 from batchclient.errors import BadRequest, BatchClientError, ConfigError, NotFound
+from batchclient.types import NOT_GIVEN, NotGiven
 
 if TYPE_CHECKING:
     from batchclient.config import Settings
@@ -66,7 +67,7 @@ class CallMaker:
         self,
         item: Any,
         model: str | None,
-        timeout_s: float | None,
+        timeout_s: float | NotGiven | None,
         params: Mapping[str, Any],
         waiter: Waiter | None,
         now: float,
@@ -119,7 +120,7 @@ class CallMaker:
     def check(
         self,
         model: str | None,
-        timeout_s: float | None,
+        timeout_s: float | NotGiven | None,
         params: Mapping[str, Any],
         priority: int = 0,
         tenant: str | None = None,
@@ -146,7 +147,7 @@ class CallMaker:
     def check_call(
         self,
         item: Any,
-        timeout_s: float | None,
+        timeout_s: float | NotGiven | None,
         params: Mapping[str, Any],
         now: float,
         priority: int,
@@ -187,9 +188,9 @@ class CallMaker:
             raise ConfigError(message, field="model")
         return name
 
-    def deadline(self, timeout_s: float | None, now: float) -> float | None:
-        """Return the absolute deadline, or ``None``."""
-        seconds = timeout_s if timeout_s is not None else self._settings.timeout_s
+    def deadline(self, timeout_s: float | NotGiven | None, now: float) -> float | None:
+        """Return the absolute deadline; ``None``: there is no bound."""
+        seconds = self._settings.timeout_s if timeout_s is NOT_GIVEN else timeout_s
         if seconds is None:
             return None
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < _LONGEST_TIMEOUT_S:

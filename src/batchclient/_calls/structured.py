@@ -2,7 +2,8 @@
 
 Rules:
 - The schema goes as ``response_format`` of type ``json_schema``, OpenAI's way, which vLLM takes for
-  completions and chats alike. The field joins the coalescing key like any other.
+  completions and chats alike. The field joins the coalescing key like any other. The schema's name
+  and root are made what OpenAI takes.
 - Every choice is validated here, whatever the server promises: an answer that was cut off is no
   JSON.
 - No error shows any part of an answer. Pydantic's own message quotes the answer; only the kinds of
@@ -11,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -58,7 +60,13 @@ def demand(model: object, params: Mapping[str, Any]) -> dict[str, Any]:
         except PydanticUserError as error:
             message = f"response_model has no JSON schema: {error.message}"
             raise ConfigError(message, field="response_model") from None
-        named = {"name": model.__name__, "schema": schema, "strict": True}
+        root = schema.pop("$ref", None)
+        if root is not None:
+            # Of a model that refers to itself: OpenAI takes no reference at the root.
+            schema |= schema["$defs"][root.rpartition("/")[2]]
+        # Of ``Box[int]``, for instance, OpenAI takes no brackets.
+        name = re.sub("[^a-zA-Z0-9_-]", "_", model.__name__)[:64]
+        named = {"name": name, "schema": schema, "strict": True}
         _formats[model] = wanted = {"type": "json_schema", "json_schema": named}
     return {**params, "response_format": wanted}
 

@@ -24,6 +24,7 @@ from batchclient._shell.pieces import Pieces
 from batchclient._shell.runner import Runner
 from batchclient.maps import Finish
 from batchclient.stream import Stream
+from batchclient.types import NotGiven
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -54,7 +55,7 @@ class Calling:
         kind: Kind,
         item: Any,
         model: str | None,
-        timeout_s: float | None,
+        timeout_s: float | NotGiven | None,
         params: Mapping[str, Any],
         priority: int,
         tenant: str | None,
@@ -96,7 +97,7 @@ class Calling:
         kind: Kind,
         item: Any,
         model: str | None,
-        timeout_s: float | None,
+        timeout_s: float | NotGiven | None,
         params: Mapping[str, Any],
         priority: int,
         tenant: str | None,
@@ -119,7 +120,7 @@ class Calling:
         kind: Kind,
         item: Any,
         model: str | None,
-        timeout_s: float | None,
+        timeout_s: float | NotGiven | None,
         params: Mapping[str, Any],
         priority: int,
         tenant: str | None,

@@ -206,7 +206,8 @@ def _with_key(headers: Mapping[str, str], api_key: str | None) -> dict[str, str]
 def _check_transport(transport: Any, http_client: object) -> Any:
     if transport is not None and not callable(transport):
         message = "transport is a function of a base URL and headers that returns a batchclient.transport.Transport"
-        raise ConfigError(f"{message}; not {type(transport).__name__}", field="transport")
+        instead = "one of httpx's goes into http_client=httpx.AsyncClient(transport=…)"
+        raise ConfigError(f"{message}; not {type(transport).__name__}; {instead}", field="transport")
     if transport is not None and http_client is not None:
         raise ConfigError("an http_client and a transport are two ways of sending: give one", field="transport")
     return transport
@@ -214,7 +215,6 @@ def _check_transport(transport: Any, http_client: object) -> Any:
 
 def _check_http_library(http_client: object, backend: str) -> None:
     # httpx takes 0.1 s to import: not with batchclient, and not within the first call either.
-    import batchclient._shell.model_question  # noqa: F401  # the runner's, for the same reason
     from batchclient.transport._httpx import check_arguments
 
     check_arguments(http_client, backend)

@@ -29,7 +29,7 @@ from batchclient._shell.runner import Runner
 from batchclient.errors import ConfigError
 from batchclient.maps import Finish, Map, Row
 from batchclient.templates import Prompt, make_prompt
-from batchclient.types import Classification, Completion, Embedding, MapProgress
+from batchclient.types import NOT_GIVEN, Classification, Completion, Embedding, MapProgress, NotGiven
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -156,7 +156,7 @@ class MapMethods(Calling):
         call: Literal["complete", "chat", "embed", "classify"] = "complete",
         return_exceptions: bool = False,
         model: str | None = None,
-        timeout_s: float | None = None,
+        timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
         look_ahead: int | None = None,
@@ -181,7 +181,7 @@ class MapMethods(Calling):
             return_exceptions: return the list with errors in their documents' places, instead of
                 raising.
             model, priority, tenant: as for ``complete``.
-            timeout_s: each document's time, seconds, from when the document is read.
+            timeout_s: each document's time, seconds, from its reading; ``None``: no bound.
             look_ahead: documents read ahead of the results, at most; by default 4 × the limits of
                 all endpoints together, at least 1,024, and at least 4 × ``AdaptiveLimit.max`` where
                 the limit is found.
@@ -286,7 +286,7 @@ class MapMethods(Calling):
         call: Literal["complete", "chat", "embed", "classify"] = "complete",
         ordered: bool = False,
         model: str | None = None,
-        timeout_s: float | None = None,
+        timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
         look_ahead: int | None = None,
@@ -313,7 +313,8 @@ class MapMethods(Calling):
             ordered: yield in input order instead of completion order.
 
         Returns:
-            An async iterator of ``MapResult``; ``aclose()`` cancels the calls that are left.
+            An async iterator of ``MapResult``; ``aclose()`` and the end of ``async with`` cancel
+            the calls that are left.
 
         Raises:
             ConfigError: an argument is wrong. A journal that cannot be used is refused with the
@@ -331,7 +332,7 @@ class MapMethods(Calling):
         call: str,
         ordered: bool,  # noqa: FBT001  # the arguments of ``stream_map``, in order
         model: str | None,
-        timeout_s: float | None,
+        timeout_s: float | NotGiven | None,
         priority: int,
         tenant: str | None,
         look_ahead: int | None,

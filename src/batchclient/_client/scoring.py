@@ -21,7 +21,7 @@ from batchclient._core.messages import Request
 from batchclient.dialects._arguments import refuse_unknown
 from batchclient.errors import BadRequest, ConfigError
 from batchclient.templates import Prompt
-from batchclient.types import Classification, Embedding, LogLikelihood, RankedDocument, Score
+from batchclient.types import NOT_GIVEN, Classification, Embedding, LogLikelihood, NotGiven, RankedDocument, Score
 
 if TYPE_CHECKING:
     from batchclient.params import (
@@ -46,7 +46,7 @@ class ScoringMethods(Calling):
         text: Prompt,
         *,
         model: str | None = None,
-        timeout_s: float | None = None,
+        timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
         **params: Unpack[EmbeddingParams],
@@ -77,7 +77,7 @@ class ScoringMethods(Calling):
         text: Prompt,
         *,
         model: str | None = None,
-        timeout_s: float | None = None,
+        timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
         **params: Unpack[ClassificationParams],
@@ -101,7 +101,7 @@ class ScoringMethods(Calling):
         document: str,
         *,
         model: str | None = None,
-        timeout_s: float | None = None,
+        timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
         **params: Unpack[ScoreParams],
@@ -129,7 +129,7 @@ class ScoringMethods(Calling):
         *,
         top_n: int | None = None,
         model: str | None = None,
-        timeout_s: float | None = None,
+        timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
         **params: Unpack[ScoreParams],
@@ -185,7 +185,7 @@ class ScoringMethods(Calling):
         *,
         given: str | Sequence[int] = "",
         model: str | None = None,
-        timeout_s: float | None = None,
+        timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
         **params: Unpack[LikelihoodParams],
@@ -228,7 +228,7 @@ class ScoringMethods(Calling):
         prompt: Prompt,
         max_tokens: int,
         model: str | None,
-        timeout_s: float | None,
+        timeout_s: float | NotGiven | None,
         params: Mapping[str, Any],
         priority: int,
         tenant: str | None,
@@ -243,7 +243,7 @@ class ScoringMethods(Calling):
         text: str,
         *,
         model: str | None = None,
-        timeout_s: float | None = None,
+        timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
         **params: Unpack[TokenizeParams],
@@ -268,7 +268,7 @@ class ScoringMethods(Calling):
         kind: Kind,
         items: Sequence[Any],
         model: str | None,
-        timeout_s: float | None,
+        timeout_s: float | NotGiven | None,
         params: Mapping[str, Any],
         priority: int,
         tenant: str | None,

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -80,11 +79,7 @@ def make_settings(preset: str, arguments: Mapping[str, Any]) -> Settings:
     }
     if "telemetry" in given:
         values["telemetry"] = _group(Telemetry, CheckedTelemetry, given["telemetry"], preset)
-    settings = checked(Settings, values)
-    schedule = given.get("schedule")
-    if schedule is not None and schedule.group_prefixes:
-        _check_grouping(settings)
-    return settings
+    return _check_grouping(checked(Settings, values))
 
 
 def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
@@ -112,7 +107,7 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
         values["limit"] = _limit(given["limit"])
     if "batching" in given:
         values["batching"] = _group(Batching, CheckedBatching, given["batching"], settings.preset)
-    return checked(Settings, values)
+    return _check_grouping(checked(Settings, values))
 
 
 def check_server(server: object) -> CheckedServer:
@@ -214,11 +209,11 @@ def filled_in(http: Http | None, **defaults: Any) -> Http:
     """
     if http is not None and not isinstance(http, Http):
         raise ConfigError(f"http: an Http(…), not a {type(http).__name__}", field="http")
-    return Http(**(defaults | ({} if http is None else _values(http))))
+    return Http(**(defaults | ({} if http is None else http._given())))
 
 
 def _server(given: object, which: str) -> CheckedServer:
-    values = _values(given) if isinstance(given, Server) else {"url": given}
+    values = given._given() if isinstance(given, Server) else {"url": given}
     try:
         check_url(values["url"], which)
     except ValueError as error:
@@ -233,7 +228,7 @@ def _limit(given: object) -> int | CheckedLimit:
     if given == "auto":
         return CheckedLimit()
     if isinstance(given, AdaptiveLimit):
-        return checked(CheckedLimit, _values(given), "limit.")
+        return checked(CheckedLimit, given._given(), "limit.")
     if type(given) is int and given >= 1:
         return given
     if given in ("knee", "aimd"):
@@ -245,22 +240,21 @@ def _limit(given: object) -> int | CheckedLimit:
 _C = TypeVar("_C", bound=Checked)
 
 
-def _group(kind: type, model: type[_C], given: object, preset: str) -> _C:
+def _group(kind: type[Any], model: type[_C], given: Any, preset: str) -> _C:
     name = kind.__name__.lower()
     if given is not None and not isinstance(given, kind):
         raise ConfigError(f"{name}: a {kind.__name__}(…), not a {type(given).__name__}", field=name)
-    own = {} if given is None else _values(given)
+    own = {} if given is None else given._given()
     return checked(model, {**PRESETS[preset].get(name, {}), **own}, name + ".")
 
 
-def _values(group: Any) -> dict[str, Any]:
-    return only_given({field.name: getattr(group, field.name) for field in fields(group)})
-
-
-def _check_grouping(settings: Settings) -> None:
-    """Refuse ``group_prefixes=True`` where the other settings leave it without effect."""
-    field = "schedule.group_prefixes"
+def _check_grouping(settings: Settings) -> Settings:
+    """Refuse a given ``group_prefixes=True`` where the other settings leave it without effect."""
+    field, schedule = "schedule.group_prefixes", settings.schedule
+    if not (schedule.group_prefixes and "group_prefixes" in schedule.model_fields_set):
+        return settings
     if settings.schedule.order != "fcfs":
         raise ConfigError(f"{field}: it needs order='fcfs', and order is {settings.schedule.order!r}", field=field)
     if settings.batching.length_reach is not None:
         raise ConfigError(f"{field}: it needs lists of any lengths, and length_reach is given", field=field)
+    return settings

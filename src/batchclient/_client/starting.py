@@ -9,9 +9,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import os
 import warnings
-import weakref
 from collections.abc import AsyncGenerator, Callable
 from contextvars import Context
 from types import TracebackType
@@ -25,6 +23,7 @@ from batchclient._core.single_flight import SingleFlight
 from batchclient._shell.backend import AsyncioBackend, Backend, TrioBackend
 from batchclient._shell.callbacks import ends_unwrapped
 from batchclient._shell.dialect_choice import DialectChoice
+from batchclient._shell.forks import forget_in_child
 from batchclient._shell.fronts import Core
 from batchclient._shell.runner import Runner
 from batchclient.errors import ClientClosed, ConfigError
@@ -37,9 +36,6 @@ if TYPE_CHECKING:
     from batchclient._telemetry.traced import TracedCore
 
 __all__ = ["Starting"]
-
-_clients: weakref.WeakSet[Starting] = weakref.WeakSet()
-_of_the_parent: list[object] = []
 
 
 class Starting(Calling):
@@ -72,7 +68,7 @@ class Starting(Calling):
         """The way to what a job adds to the pages about the client; see ``_metrics.job``."""
         self._worker_numbers: Callable[[], Any] | None = None
         """The same of a worker; see ``_metrics.worker``."""
-        _clients.add(self)
+        forget_in_child(self)
 
     async def aclose(self) -> None:
         raise NotImplementedError
@@ -202,14 +198,17 @@ class Starting(Calling):
         while self._attached:
             self._attached.pop()()
 
-    def _forget_parent(self) -> None:
+    def _forget_parent(self) -> object:
         """After a fork: the runner, its tasks and its sockets are the parent's."""
-        # Kept, because collecting them would close or shut down what is shared with the parent.
-        _of_the_parent.append((self._runner, self._keeper))
+        theirs = self._runner, self._keeper
+        if self._runner is not None:
+            # Streams and maps that are dropped here take no step in it.
+            self._runner.ended = True
         self._runner = None
         self._keeper = None
         self._loop = None
         self._nursery = None
+        return theirs
 
     def _present_runner(self) -> Runner | None:
         """Return the runner of the running event loop, if the runner is at work.
@@ -234,12 +233,3 @@ class Starting(Calling):
         # Also where a server joins later, or a runner starts anew.
         limit.pin(self._pinned, 0.0)
         return limit
-
-
-def _after_fork() -> None:
-    for client in list(_clients):
-        client._forget_parent()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

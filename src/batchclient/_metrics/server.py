@@ -9,17 +9,16 @@ Rules:
 from __future__ import annotations
 
 import errno
-import os
 import socket
 import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
+from batchclient._shell.forks import forget_in_child
 from batchclient._shell.log import Recent, log
 from batchclient.errors import ConfigError
 
@@ -30,7 +29,6 @@ _LOOK_EVERY_S = 0.1
 _GREATEST_PORT = 65_535
 Page = Callable[[], tuple[bytes, str]]
 """Returns a body and its content type."""
-_servers: weakref.WeakSet[PageServer] = weakref.WeakSet()
 
 
 class PageServer:
@@ -66,7 +64,7 @@ class PageServer:
             target=self._server.serve_forever, args=(_LOOK_EVERY_S,), name="batchclient pages", daemon=True
         )
         self._thread.start()
-        _servers.add(self)
+        forget_in_child(self)
 
     def __repr__(self) -> str:
         return f"<PageServer at {self.url}>"
@@ -100,7 +98,7 @@ class PageServer:
         with suppress(OSError):
             self._server.socket.shutdown(socket.SHUT_RDWR)
 
-    def _leave_to_parent(self) -> None:
+    def _forget_parent(self) -> None:
         self._server.socket.close()
 
 
@@ -171,12 +169,3 @@ def _tell_failed(recent: Recent, page: str, error: Exception) -> None:
     if left_out is not None:
         kind = type(error).__name__
         log("page_failed", "the page %s failed: %s", page, kind, page=page, error=kind, left_out=left_out)
-
-
-def _after_fork() -> None:
-    for server in list(_servers):
-        server._leave_to_parent()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -13,6 +13,7 @@ Rules:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -59,7 +60,7 @@ from batchclient._shell.log import EndpointLog
 from batchclient._shell.servers import Servers
 from batchclient._shell.tasks import Tasks
 from batchclient.dialects import ENGINES
-from batchclient.errors import BatchClientError
+from batchclient.errors import BatchClientError, ClientClosed
 from batchclient.retry import RetryPolicy
 from batchclient.transport import Timeouts, Transport
 
@@ -120,6 +121,7 @@ class Runner:
         self.backend = backend
         self.core: Core = core
         self.ended: bool = False
+        self._process = os.getpid()
         self._now = backend.now
         self._servers = Servers(dialects, len(transports), on_own_fields, self._url_of)
         self._dialects = self._servers.dialects
@@ -181,6 +183,11 @@ class Runner:
         if not self._due_now:
             self.backend.note_work()
         self._step(Submitted(request, may_wait), self._now())
+
+    def check_process(self) -> None:
+        """Raise ``ClientClosed`` in a forked child: what the parent has begun is the parent's."""
+        if self._process != os.getpid():
+            raise ClientClosed("what was begun before a fork belongs to the parent process")
 
     def leave(self, request: Request) -> None:
         """Note that the caller waits no more; without effect on a request never submitted."""

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import os
 import threading
 import weakref
 from collections import deque
@@ -30,6 +29,7 @@ from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
 from batchclient._shell.clock import make_loop
+from batchclient._shell.forks import ForkLock, forget_in_child
 from batchclient._shell.log import log
 from batchclient._threads.crossing import Crossing
 from batchclient.errors import ClientClosed, ConfigError
@@ -45,7 +45,6 @@ _CLOSED = "the client is closed; make a new one"
 _EXIT_S = 1.0
 
 _bridges: weakref.WeakSet[Bridge] = weakref.WeakSet()
-_of_the_parent: list[object] = []
 
 
 class Bridge:
@@ -65,11 +64,12 @@ class Bridge:
         self._on_end = on_end
         self._gather_s = gather_s
         self._exit_s = exit_s
-        self._lock = threading.RLock()
+        self._lock = ForkLock()
         """For starting, closing and ``ask`` without a loop. Re-entrant for a signal's handler."""
         self._thread: _LoopThread | None = None
         self._closed = False
         _bridges.add(self)
+        forget_in_child(self)
 
     def __repr__(self) -> str:
         return f"<Bridge: {'closed' if self._closed else 'idle' if self._thread is None else self._thread}>"
@@ -146,12 +146,9 @@ class Bridge:
         thread.check()
         return thread
 
-    def _forget_parent(self) -> None:
-        # Kept: garbage collection would close sockets shared with the parent.
-        _of_the_parent.append(self._thread)
-        self._thread = None
-        # Another thread of the parent may have held the lock.
-        self._lock = threading.RLock()
+    def _forget_parent(self) -> object:
+        theirs, self._thread = self._thread, None
+        return theirs
 
     def __del__(self) -> None:
         thread = getattr(self, "_thread", None)
@@ -391,11 +388,4 @@ def _end_all() -> None:
         thread.join(exit_s)
 
 
-def _after_fork() -> None:
-    for bridge in list(_bridges):
-        bridge._forget_parent()
-
-
 atexit.register(_end_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -18,8 +18,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from batchclient._shell.clock import now
 from batchclient._threads.bridge import Bridge
@@ -54,11 +53,18 @@ class _Fetched(Iterator[_T]):
     def __repr__(self) -> str:
         return f"<Sync{repr(self._source)[1:]}"
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def __next__(self) -> _T:
+        # Before the lock, which a thread of the parent may hold for ever.
+        self._check_process()
         with self._taking:
             try:
                 while not self._over and not self._ready:
-                    self._check_process()
                     if not self._fetch():
                         self._over = True
             except BaseException:
@@ -101,14 +107,6 @@ class SyncStream(_Fetched[Delta]):
         """The whole answer with its usage, once the last piece was taken; ``None`` before."""
         return self._source.completion
 
-    def __enter__(self) -> SyncStream:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _fetch(self) -> bool:
         pieces = self._bridge.call_now(_next_pieces, self._source)
         self._ready.extend(pieces)
@@ -128,9 +126,9 @@ async def _next_pieces(stream: Stream) -> list[Delta]:
 
 
 class SyncMap(_Fetched[MapResult[AnswerT]]):
-    """The rows of a map, as an iterator; ``close()`` or a ``break`` that drops it ends the map.
+    """The rows of a map, as an iterator. See ``SyncBatchClient.stream_map``.
 
-    See ``SyncBatchClient.stream_map``.
+    ``close()``, the end of ``with``, or a ``break`` that drops the iterator ends the map.
     """
 
     _source: Map[AnswerT]

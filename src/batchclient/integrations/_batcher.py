@@ -11,11 +11,11 @@ Rules:
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection
 from typing import Any
 
 from batchclient._client.settings import check_server, filled_in, refuse_unknown
+from batchclient._shell.forks import ForkLock
 from batchclient.client import BATCH_CLIENT_ARGUMENTS, BatchClient, InnerClient
 from batchclient.config import only_given
 from batchclient.errors import BatchClientError, ConfigError
@@ -84,7 +84,7 @@ class Batcher:
         """Trio's, where the clients' tasks live."""
         self.shared = 0
         self.passed_on = 0
-        self._counting = threading.Lock()
+        self._counting = ForkLock()
 
     @property
     def trust_env(self) -> bool | None:

@@ -3,6 +3,7 @@
 Rules:
 - The thread starts with the first work. It keeps no process alive.
 - The work of a caller that is cancelled is cancelled.
+- After a fork the child starts a thread of its own.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import asyncio
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
+
+from batchclient._shell.forks import ForkLock, forget_in_child
 
 __all__ = ["OwnLoop"]
 
@@ -21,8 +24,9 @@ class OwnLoop:
     """Runs coroutines of other event loops. The coroutines must not block."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        forget_in_child(self)
 
     async def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run a coroutine in the thread's loop, and return its value or raise its error."""
@@ -34,3 +38,7 @@ class OwnLoop:
                 self._loop = asyncio.new_event_loop()
                 threading.Thread(target=self._loop.run_forever, name="batchclient", daemon=True).start()
             return self._loop
+
+    def _forget_parent(self) -> object:
+        theirs, self._loop = self._loop, None
+        return theirs

@@ -14,13 +14,13 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Collection
 from contextvars import copy_context
 from types import TracebackType
 from typing import Any, ClassVar, Self, Unpack
 
 from batchclient._shell.backend import AsyncioBackend
+from batchclient._shell.forks import ForkLock
 from batchclient._threads.bridge import Bridge
 from batchclient.client import BatchClient
 from batchclient.errors import ClientClosed, ConfigError
@@ -244,7 +244,7 @@ class SyncBatching(Batching):
         super().__init__(transport, **settings)
         self._bridge = Bridge(self._batcher.aclose)
         self._own: Any = None
-        self._making = threading.Lock()
+        self._making = ForkLock()
 
     def handle_request(self, request: Any) -> Any:
         """Answer a request."""

@@ -24,7 +24,7 @@ from batchclient._core.messages import Request
 from batchclient.dialects._fields import FIELDS, FIELDS_OF_KIND, Role
 from batchclient.dialects._verbatim import ESTIMATED
 from batchclient.errors import ConfigError
-from batchclient.types import Reply
+from batchclient.types import NOT_GIVEN, Reply
 
 if TYPE_CHECKING:
     from batchclient.client import BatchClient
@@ -125,7 +125,7 @@ async def make_calls(
         return maker.make(
             calls.items[place],
             calls.model,
-            timeout_s,
+            NOT_GIVEN if timeout_s is None else timeout_s,
             calls.params,
             waiter,
             now,

@@ -21,6 +21,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from batchclient._shell.forks import forget_in_child
 from batchclient.errors import ConfigError
 
 __all__ = ["NETWORK", "Lock", "file_system_of", "make_file", "real_path"]
@@ -137,6 +138,7 @@ class Lock:
             self._check_that_it_locks(path)
             since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
             _held.add(self)
+            forget_in_child(self)
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, f"pid {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
         except BaseException:
@@ -178,6 +180,8 @@ class Lock:
             os.close(descriptor)
         _held.discard(self)
 
+    _forget_parent = release
+
 
 def _refusal(message: str) -> ConfigError:
     return ConfigError(f"journal: {message}", field="journal")
@@ -185,12 +189,3 @@ def _refusal(message: str) -> ConfigError:
 
 def _shown(path: str | os.PathLike[str]) -> str:
     return os.fspath(path)
-
-
-def _after_fork() -> None:
-    for lock in list(_held):
-        lock.release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -12,11 +12,9 @@ Rules:
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,6 +23,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from batchclient._shell.forks import forget_in_child
 from batchclient.errors import BatchClientError, ConfigError, JournalFailed
 from batchclient.journal.file import JournalFile, Pair, is_of_fsync, is_of_the_disk
 from batchclient.journal.journal import Journal
@@ -34,8 +33,6 @@ from batchclient.journal.records import ANSWERED, Damaged, Record, answer_in, er
 __all__ = ["Job", "Kept", "Writer"]
 
 RETRY_S = 2.0
-_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
-_of_the_parent: list[object] = []
 """After a fork: SQLite's connections, which the child must not even close."""
 CONFIG_VERSION = 1
 """Of the hash of a job's template and parameters."""
@@ -111,7 +108,7 @@ class Writer:
         self._has_failed = False
         self._facts: dict[str, str | int] = {}
         self._on_closed: Callable[[], None] | None = None
-        _writers.add(self)
+        forget_in_child(self)
         threading.Thread(target=self._run, name="batchclient-journal", daemon=True).start()
 
     # Called in the event loop ----------------------------------------------------------------------------------------
@@ -228,6 +225,9 @@ class Writer:
                 file.set_meta(facts.items())
         return has_rows
 
+    def _forget_parent(self) -> object:
+        return self, self.__dict__.get("_file"), *self._others
+
     def _look_up(self, pairs: Sequence[Pair], on_found: Callable[[dict[Pair, Kept]], None]) -> None:
         kept: dict[Pair, Kept] = {}
         for file in (self._file, *self._others):
@@ -305,11 +305,3 @@ def _kept(found: tuple[int, int, str | None, bytes | None] | None) -> Kept:
         return Kept(state, attempts, error=error_in(error or "", attempts))
     except Damaged:
         return Kept(damaged=True)
-
-
-def _after_fork() -> None:
-    _of_the_parent.extend((writer, writer.__dict__.get("_file"), *writer._others) for writer in list(_writers))
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

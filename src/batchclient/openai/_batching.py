@@ -18,7 +18,6 @@ Rules:
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ from openai import DEFAULT_TIMEOUT
 
 from batchclient._client.settings import filled_in, refuse_moved
 from batchclient._given_as import OTHER_WORDS
+from batchclient._shell.forks import ForkLock
 from batchclient._threads.bridge import Bridge
 from batchclient.client import BATCH_CLIENT_ARGUMENTS, BatchClient, InnerClient
 from batchclient.config import only_given
@@ -38,6 +38,7 @@ from batchclient.openai._sharing import Sharing
 from batchclient.openai._timeouts import Bounds, bounds_of
 from batchclient.options import Http, Server
 from batchclient.retry import Backoff
+from batchclient.types import NOT_GIVEN
 
 __all__ = ["Batching", "split_arguments"]
 
@@ -49,11 +50,13 @@ _OPENAIS = frozenset(
         "http_client",
         "model",
         "timeout_s",
+        "render_chat",
     }
 )
-"""Parameters of ``BatchClient`` for which openai has arguments of its own."""
+"""Parameters of ``BatchClient`` for which openai has arguments or ways of its own."""
 _OPENAIS_NAMES = {
     "timeout_s": "timeout",
+    "render_chat": "the server's template",
     "headers": "default_headers",
 }
 _SETTINGS = BATCH_CLIENT_ARGUMENTS - _OPENAIS
@@ -65,7 +68,7 @@ _LEAST_SILENCE_S = 600.0
 A call that asks for less has a deadline. A call that asks for more than its client's timeout goes
 through untouched.
 """
-_making_bridges = threading.Lock()
+_making_bridges = ForkLock()
 
 
 def split_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Batching]:
@@ -121,7 +124,7 @@ class _Clients:
         self.bounds: Bounds | None = None
         """Of silence and of connecting; a call's own time is another bound."""
         self._clients: KeptClients[_Key] = KeptClients(_MOST_CLIENTS)
-        self._finding = threading.RLock()
+        self._finding = ForkLock()
         self._bridge: Bridge | None = None
 
     def find(self, key: _Key) -> BatchClient | None:
@@ -205,7 +208,7 @@ class Batching:
         """The longest server's silence that a call may ask for, seconds; ``None``: for ever."""
         bounds = self._clients.bounds
         http: Http | None = self._clients.settings.get("http")
-        if http is not None and http.read_timeout_s is not None:
+        if http is not None and http.read_timeout_s is not NOT_GIVEN:
             # The client's setting, and no call's, decides.
             return None
         return None if bounds is None or bounds.read_s is None else max(bounds.read_s, _LEAST_SILENCE_S)

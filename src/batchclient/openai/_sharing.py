@@ -10,12 +10,12 @@ Rules:
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from batchclient._shell.forks import ForkLock
 from batchclient._shell.log import log
 from batchclient.types import Reply
 
@@ -85,7 +85,7 @@ class Sharing:
         self._shared = 0
         self._alone: Counter[str] = Counter()
         self._calls = 0
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
     def passed(self, reason: Past) -> None:
         """Count a call through openai's own code."""

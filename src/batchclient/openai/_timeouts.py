@@ -34,15 +34,15 @@ class Bounds:
     read_s: float | None
     whole_s: float | None
 
-    def settings(self, least_silence_s: float) -> dict[str, float]:
-        """The bounds as fields of ``Http``, where ``None`` would mean the defaults of ``Http``.
+    def settings(self, least_silence_s: float) -> dict[str, float | None]:
+        """The bounds as fields of ``Http``.
 
         Args:
             least_silence_s: the shortest silence, seconds: calls have bounds of their own.
         """
         return {
-            "connect_timeout_s": _NO_BOUND_S if self.connect_s is None else self.connect_s,
-            "read_timeout_s": _NO_BOUND_S if self.read_s is None else max(self.read_s, least_silence_s),
+            "connect_timeout_s": self.connect_s,
+            "read_timeout_s": None if self.read_s is None else max(self.read_s, least_silence_s),
         }
 
 

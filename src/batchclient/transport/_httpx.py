@@ -87,6 +87,8 @@ def check_arguments(http_client: object, backend: str) -> None:
         raise ConfigError("the http_client is closed", field="http_client")
     try:
         library(backend)
+        if backend == "aiohttp":
+            import batchclient.transport._aiohttp  # noqa: F401
     except ImportError as error:
         message = f"http.backend: {backend!r} needs the extra: pip install 'batchclient[{backend}]'"
         raise ConfigError(message, field="http.backend") from error

@@ -153,16 +153,16 @@ THREADS = (
         "after a fork the child has a loop of its own",
         "batchclient._threads.bridge",
         "Bridge._forget_parent",
-        "self._thread = None",
-        "pass",
+        "theirs, self._thread = self._thread, None",
+        "theirs = self._thread",
         "tests/shell/test_bridge.py::test_after_a_fork_the_child_starts_afresh_and_the_parent_goes_on",
     ),
     Protection(
         "after a fork the child's lock is free",
         "batchclient._threads.bridge",
-        "Bridge._forget_parent",
+        "Bridge.__init__",
+        "self._lock = ForkLock()",
         "self._lock = threading.RLock()",
-        "pass",
         "tests/shell/test_bridge.py::test_after_a_fork_the_child_starts_afresh_and_the_parent_goes_on",
     ),
     Protection(
@@ -236,6 +236,7 @@ THREADS = (
         "_Fetched._check_process",
         "self._process != process",
         "False",
-        "tests/shell/test_sync_iterators.py::test_what_was_begun_before_a_fork_is_refused_in_the_child",
+        "tests/shell/test_forks.py::"
+        "test_a_child_is_refused_pieces_and_rows_that_a_thread_of_its_parent_takes_or_has_fetched",
     ),
 )

@@ -94,7 +94,7 @@ WATCHING = (
     Protection(
         "a child leaves the parent's port alone",
         "batchclient._metrics.server",
-        "PageServer._leave_to_parent",
+        "PageServer._forget_parent",
         "self._server.socket.close()",
         "pass",
         f"{_PAGES}test_a_fork_starts_the_counts_anew_and_leaves_the_port_alone",
