@@ -1,7 +1,6 @@
 """One cell: what is counted, from where times run, what is marked."""
 
 import asyncio
-from math import isnan
 import math
 from dataclasses import replace
 
@@ -391,8 +390,8 @@ def test_a_second_attempt_counts_and_the_first_token_is_that_of_the_answer(virtu
     assert 0 < measured.retried < measured.scheduled
     calls = windows[0].calls
     # The first few are plain, until a stream has told that it sends few events.
-    streamed = [place for place, outcome in enumerate(calls.outcomes) if outcome == 1 and not isnan(calls.first[place])]
-    assert len(streamed) > 0.9 * calls.outcomes.count(1)
+    streamed = [place for place, outcome in enumerate(calls.outcomes) if outcome == 1 and not math.isnan(calls.first[place])]
+    assert len(streamed) >= calls.outcomes.count(1) - 4
     again = [place for place in streamed if calls.attempts[place] > 1]
     once = [place for place in streamed if calls.attempts[place] == 1]
     assert again and once
