@@ -282,7 +282,6 @@ class Settings(Checked):
             length_reach=dialect.length_reach if batching.length_reach is None else batching.length_reach,
             size_for=None if size_for is None else BatchSize(size_for),
             known_caps=dialect.caps,
-            is_known_server=dialect.is_known_server,
             requests_per_minute=self.requests_per_minute,
             tokens_per_minute=self.tokens_per_minute,
             outage_patience_s=self.outage_patience_s,

@@ -390,7 +390,9 @@ def test_a_second_attempt_counts_and_the_first_token_is_that_of_the_answer(virtu
     assert 0 < measured.retried < measured.scheduled
     calls = windows[0].calls
     # The first few are plain, until a stream has told that it sends few events.
-    streamed = [place for place, outcome in enumerate(calls.outcomes) if outcome == 1 and not math.isnan(calls.first[place])]
+    streamed = [
+        place for place, outcome in enumerate(calls.outcomes) if outcome == 1 and not math.isnan(calls.first[place])
+    ]
     assert len(streamed) > calls.outcomes.count(1) / 2
     again = [place for place in streamed if calls.attempts[place] > 1]
     once = [place for place in streamed if calls.attempts[place] == 1]

@@ -3,7 +3,6 @@
 import pytest
 
 from batchclient._core.kinds import Kind
-from batchclient._core.learnt.list_trial import COMPARED, GIVEN_UP
 from batchclient._core.messages import Retuned, ServerKnown, Woke
 from batchclient._core.settings import SchedulerSettings
 from tests.playbook.playbook import Playbook, answered, calls, shape
@@ -236,53 +235,3 @@ def test_what_a_server_was_found_to_take_is_told():
     assert play.adjusted == ["batch_size_cap of chat 4 -> 1: it was found to be other 1.0"]
     play >> ServerKnown(0, {})
     assert play.adjusted == ["batch_size_cap of chat 1 -> 4: it was found to be no server that is known"]
-
-
-def served_one_after_another(play, of, until):
-    """Four queued calls, always; a list takes as many tenths of a second as it has prompts. Return what was told."""
-    told = []
-    while play.now < until and not told:
-        several = calls(" ".join(f"s{play.now:.1f}.{place}" for place in range(4)), of)
-        sent = len(play.sent)
-        play.submit(*several) >> Woke()
-        begin = play.now
-        for batch in play.sent[sent:]:
-            play.at(max(play.now, begin + 0.1 * len(batch.requests))) >> answered(*batch.requests)
-            told += play.adjusted
-    return told
-
-
-def test_lists_that_are_served_one_after_another_are_given_up_and_that_is_told():
-    play, short = Playbook(limit=4), shape(max_output_tokens=1)
-    told = served_one_after_another(play, short, 60.0)
-    assert told == [
-        "batch_size_cap 64 -> 1: lists are served one prompt after another, requests at once (max_tokens=1)"
-    ]
-    assert play.alone == {COMPARED: 52}
-    play.submit(*calls("a b", short)) >> Woke() << ["send a", "send b"]
-    assert play.alone[GIVEN_UP] == 2
-
-
-def test_a_server_that_becomes_known_gets_its_lists_back():
-    play, short = Playbook(limit=4), shape(max_output_tokens=1)
-    served_one_after_another(play, short, 60.0)
-    play >> ServerKnown(0, {}, server=None)
-    assert play.adjusted == []
-    play >> ServerKnown(0, {}, server="vllm 0.32.0")
-    assert play.adjusted == ["batch_size_cap 1 -> 64: it was found to be vllm 0.32.0"]
-    play.submit(*calls("a b c d", short)) >> Woke() << ["send a b c d"]
-    play >> answered(*play.last.requests)
-    assert served_one_after_another(play, short, 120.0) == []
-    assert play.alone == {COMPARED: 52}
-
-
-def test_a_server_of_a_known_sort_is_never_compared():
-    play, short = Playbook(limit=4, is_known_server=True), shape(max_output_tokens=1)
-    assert served_one_after_another(play, short, 60.0) == []
-    assert play.alone == {}
-
-
-def test_a_table_of_the_users_is_not_compared():
-    play, short = Playbook(limit=4, size_for=lambda depth: 4), shape(max_output_tokens=1)
-    assert served_one_after_another(play, short, 60.0) == []
-    assert play.alone == {}

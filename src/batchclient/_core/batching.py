@@ -103,8 +103,6 @@ class BatchingRule:
             if not abilities.lists.allows(now):
                 return "lists refused"
             return "no lists of this kind" if abilities.known_cap == 1 else "max_size is 1"
-        if self._settings.size_for is None and (why := endpoint.can(shape.kind).trial.why_single(shape.list_key, now)):
-            return why
         longest = self._settings.alone_above_tokens
         expected = self._lengths.expected(shape.learnt_as, shape.max_output_tokens)
         if expected > longest:

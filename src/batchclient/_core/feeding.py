@@ -20,7 +20,6 @@ from collections.abc import Callable
 from batchclient._core.kinds import Kind
 from batchclient._core.learnt.answers import Tally
 from batchclient._core.learnt.lengths import OutputLengths
-from batchclient._core.learnt.list_trial import GIVEN_UP, Measured
 from batchclient._core.learnt.times import is_fresh
 from batchclient._core.limits import Outcome, Sample
 from batchclient._core.messages import (
@@ -111,30 +110,12 @@ class Feeding:
                 self.adjusted(endpoint.id, "limit", before, change.limit, change.reason, now)
 
     def ended(self, batch: Batch, endpoint: Endpoint, now: float) -> None:
-        """A batch was answered whole: note how the reply streamed, and judge lists.
-
-        Longer lists may be tried again; or the prompts of lists were, or were not, served at once.
-        """
+        """A batch was answered whole: note how the reply streamed; longer lists may be tried again."""
         abilities = endpoint.can(batch.shape.kind)
         abilities.ended(batch)
         if abilities.told_cap is not None:
             reason = "some time has passed: longer lists are tried again"
             self.note_list_cap(endpoint, batch.shape.kind, abilities.told_cap, reason, now)
-        seconds = now - batch.sent_at
-        if seconds <= 0 or endpoint.max_size <= 1 or endpoint.is_known or batch.sent_at < self.trusts_from:
-            return
-        shape = batch.shape
-        load = (endpoint.area(now) - batch.load.area) / seconds
-        request = Measured(len(batch.requests), batch.made_tokens, seconds, load)
-        given_up = abilities.trial.ended(shape.list_key, request, batch.sent_at, now)
-        if given_up is not None:
-            cap = endpoint.list_cap(now, shape.kind)
-            reason = f"{GIVEN_UP}, requests at once" if given_up else "a list was as fast as singles again"
-            if shape.max_output_tokens is not None:
-                # The finding holds for one key, and keys differ mostly in ``max_tokens``.
-                reason += f" (max_tokens={shape.max_output_tokens})"
-            before, after = (cap, 1) if given_up else (1, cap)
-            self.adjusted(endpoint.id, _list_setting(shape.kind), before, after, reason, now)
 
     def failed(
         self, batch: Batch, failure: Failure, in_flight: int, left: list[Request], alive: int, now: float
@@ -169,11 +150,6 @@ class Feeding:
             return False
         self.adjusted(endpoint.id, "limit", before, change.limit, change.reason, now)
         return True
-
-    def drop_trials(self, endpoint: Endpoint, reason: str, now: float) -> None:
-        """Lists given up as served one prompt after another are sent again."""
-        for kind in endpoint.drop_trials():
-            self.adjusted(endpoint.id, _list_setting(kind), 1, endpoint.list_cap(now, kind), reason, now)
 
     def note_list_cap(self, endpoint: Endpoint, kind: Kind, before: int, reason: str, now: float) -> None:
         """An endpoint's list cap may have changed; ``before`` is the old cap."""

@@ -55,7 +55,7 @@ class Fleet:
     and which may be another server now.
     """
 
-    __slots__ = ("_adjusted", "_asking", "_batches", "_command", "_drop_trials", "_endpoints", "_note_list_cap")
+    __slots__ = ("_adjusted", "_asking", "_batches", "_command", "_endpoints", "_note_list_cap")
 
     def __init__(
         self,
@@ -71,7 +71,6 @@ class Fleet:
         self._asking = asking
         self._adjusted = feeding.adjusted
         self._note_list_cap = feeding.note_list_cap
-        self._drop_trials = feeding.drop_trials
 
     def judge(self, batch: Batch, failure: Failure, now: float) -> None:
         """Tell an endpoint's health and rates how a batch failed."""
@@ -180,8 +179,6 @@ class Fleet:
         reason = f"it was found to be {event.server or 'no server that is known'}"
         for kind, cap in caps.items():
             self._note_list_cap(endpoint, kind, cap, reason, now)
-        if endpoint.is_known:
-            self._drop_trials(endpoint, reason, now)
         before = endpoint.limit.limit
         endpoint.slots, endpoint.is_engine = event.slots, event.engine
         change = endpoint.limit.on_known(event.slots, now, engine=event.engine)

@@ -38,8 +38,6 @@ class SchedulerSettings:
         size_for: prompts per request for a number of queued calls of a shape; where it gives
             ``None``, ``max_size`` holds.
         known_caps: prompts per request, by kind of call, which an unidentified server takes.
-        is_known_server: whether the servers' sort is known from the start: lists are served at
-            once.
         outage_patience_s: how long a call waits for a server that has vanished.
         streams_lists: whether lists may be streamed; a measurement compares.
     """
@@ -63,6 +61,5 @@ class SchedulerSettings:
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
     size_for: Callable[[int], int | None] | None = None
     known_caps: Mapping[Kind, int] = field(default_factory=dict)
-    is_known_server: bool = False
     outage_patience_s: float = 30.0
     streams_lists: bool = True

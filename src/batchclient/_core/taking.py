@@ -94,7 +94,6 @@ class Taking:
                 oldest_at = request.queued_at
         self._sent += 1
         abilities = endpoint.can(shape.kind)
-        abilities.trial.sent(shape.list_key, size, now)
         streamed = self._rule.wants_stream(shape, size, endpoint, now)
         bare = group.bare or not abilities.form(streamed=streamed).allows(now)
         # A caller who takes the pieces always has them: a bare batch lacks only fields we add.

@@ -55,8 +55,6 @@ class Dialect(Protocol):
     """One sort of server."""
 
     name: str
-    is_known_server: bool
-    """Whether the dialect is a known server's, not only assumed: lists are then served at once."""
     length_reach: int | None
     """How many length buckets a batch may span; ``None``: any (continuous batching)."""
     own_fields: OwnFields | None

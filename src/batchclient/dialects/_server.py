@@ -51,7 +51,6 @@ class ServerDialect:
     """
 
     name: str
-    is_known_server: bool = True
     caps: Mapping[Kind, int] = {}
     length_reach: int | None = None
     own_fields: OwnFields | None = None
@@ -65,8 +64,6 @@ class ServerDialect:
         self._secrets = secrets
         self._without = self.without
         self._learnt = Learnt(usage_is_own=not assumed)
-        if assumed:
-            self.is_known_server = False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

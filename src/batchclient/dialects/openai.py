@@ -33,7 +33,6 @@ class OpenaiDialect(ServerDialect):
     """The dialect described at the top of the file."""
 
     name = "openai"
-    is_known_server = False
     without = VLLM_ONLY
     caps: Mapping[Kind, int] = {Kind.CHAT: 1}
     forms: Mapping[Kind, Form] = {

@@ -13,7 +13,6 @@ Rules:
 
 from __future__ import annotations
 
-from batchclient._core.learnt.list_trial import ListTrial
 from batchclient._core.learnt.withheld import Withheld
 from batchclient._core.requests import Batch
 
@@ -55,7 +54,6 @@ class Abilities:
         "stream_form",
         "streaming",
         "told_cap",
-        "trial",
     )
 
     def __init__(self, known_cap: int | None = None) -> None:
@@ -81,7 +79,6 @@ class Abilities:
         """Lists in a row that failed here and named no culprit."""
         self.told_cap: int | None = None
         """The cap announced last; ``None``: unchanged so far."""
-        self.trial = ListTrial()
         """Whether the server serves a list's prompts at once."""
         # Each pair: of the plain form, of the streamed form.
         self._proven = [False, False]

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping
 
 from batchclient._core.kinds import Kind
 from batchclient._core.learnt.abilities import Abilities
-from batchclient._core.learnt.list_trial import ListTrial
 from batchclient._core.limits import Limit, LimitChange, Sample
 from batchclient._core.messages import Failure, FailureKind, RateWindow
 from batchclient._core.servers.budget import RetryBudget
@@ -48,7 +47,6 @@ class Endpoint:
         max_size: prompts per request, at most.
         name: its base URL as shown, without secrets.
         known_caps: prompts per request which the server is known to take, by kind.
-        is_known: whether the sort of server is taken for granted.
     """
 
     __slots__ = (
@@ -67,7 +65,6 @@ class Endpoint:
         "id",
         "in_flight",
         "is_engine",
-        "is_known",
         "leaving",
         "limit",
         "max_size",
@@ -89,8 +86,6 @@ class Endpoint:
         max_size: int,
         name: str = "",
         known_caps: Mapping[Kind, int] = _NOTHING_KNOWN,
-        *,
-        is_known: bool = False,
     ) -> None:
         self.id = number
         self.name = name
@@ -100,7 +95,6 @@ class Endpoint:
         """Whether the server is an engine: it batches hundreds of sequences and queues the rest."""
         self.server: str | None = None
         """The server's name and version, for display; ``None``: not found out."""
-        self.is_known = is_known
         """Whether the server is of a sort known to serve the prompts of a list at once."""
         self.leaving = False
         """Whether the endpoint was removed, and its calls in flight are still awaited."""
@@ -136,8 +130,7 @@ class Endpoint:
     @classmethod
     def made_for(cls, settings: SchedulerSettings, number: int, limit: Limit, name: str) -> Endpoint:
         """Make an endpoint by the settings."""
-        caps, is_known = settings.known_caps, settings.is_known_server
-        endpoint = cls(number, limit, settings.max_size, name, caps, is_known=is_known)
+        endpoint = cls(number, limit, settings.max_size, name, settings.known_caps)
         endpoint.set_rates(settings)
         return endpoint
 
@@ -224,7 +217,6 @@ class Endpoint:
             for abilities in self._abilities.values():
                 abilities.longest_list = 1
                 abilities.event_per_token = None
-            self.drop_trials()
             change = self.limit.on_restart(now)
         health.answered_once = True
         return change
@@ -264,16 +256,8 @@ class Endpoint:
         """Take in which server was found, and its longest lists of prompts by kind."""
         self._known_caps = caps
         self.server = server
-        self.is_known = server is not None
         for kind, abilities in self._abilities.items():
             abilities.known_cap = caps.get(kind)
-
-    def drop_trials(self) -> list[Kind]:
-        """Forget the trials of lists; return the kinds of calls whose lists were given up."""
-        given_up = [kind for kind, abilities in self._abilities.items() if abilities.trial.gave_up]
-        for abilities in self._abilities.values():
-            abilities.trial = ListTrial()
-        return given_up
 
     def list_cap(self, now: float, kind: Kind = Kind.COMPLETION, most: int | None = None) -> int:
         """Return the longest list to send now; ``most``, if given, stands for ``max_size``."""
