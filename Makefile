@@ -43,7 +43,7 @@ layers: $(STAMP)
 	$(BIN)/lint-imports --no-logo
 
 unit: $(STAMP)
-	$(BIN)/python -m pytest -m "not vllm and not llamacpp and not transformers and not gpu and not redis" --durations=10 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(or $(N),3) --dist worksteal -m "not vllm and not llamacpp and not transformers and not gpu and not redis" --durations=10 $(PYTEST_ARGS)
 
 test-vllm: $(STAMP)  ## The live suites against a real vLLM on this machine's CPU (installs it: 3.4 GB)
 	scripts/test_vllm.sh $(PYTEST_ARGS)
