@@ -76,6 +76,7 @@ async def test_a_server_that_serves_lists_one_prompt_after_another_gets_singles(
     assert all(len(each.prompts) == 1 for each in late)
 
 
+@pytest.mark.long
 async def test_a_list_a_minute_is_tried_and_brings_lists_back_once_they_are_served_at_once():
     server, changes = Serial(1.0), []
     async with make_client(server, limit=32, on_adjustment=changes.append) as client:
@@ -109,6 +110,7 @@ async def test_a_server_that_is_named_is_not_tried(dialect):
     assert bool(alone.get(COMPARED)) is bool(changes) is (dialect == "openai")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lengths", ["lognormal:24:0.9", "lognormal:12:1.5"])
 async def test_answers_of_all_lengths_do_not_hide_that_lists_are_served_one_prompt_after_another(lengths):
     server = SimulatedServer(PROFILES["as vLLM"], model="m", output_lengths=lengths, faults=["serial"])
@@ -127,6 +129,7 @@ PROFILES = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("costs", PROFILES.values(), ids=PROFILES)
 @pytest.mark.parametrize("max_tokens", [1, 16], ids=["plain", "streamed"])
 @pytest.mark.parametrize("prompt", ["{} {}", "{} {}" + " word" * 400], ids=["short", "long"])
