@@ -6,7 +6,10 @@ STAMP := $(VENV)/.complete
 # It finds packages by the python that stands first in PATH, and needs no word about newer versions.
 PYRIGHT = PATH="$(CURDIR)/$(BIN):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 
-.PHONY: help setup demo test how-long lint types layers unit test-vllm test-servers test-gpu test-openai2 test-openai-own test-integrations test-proxies test-redis test-ray prometheus bench bench-vllm million sim storm mutations mutants snapshots soak release-check format clean
+# Tests that need no server of others.
+ALONE = not vllm and not llamacpp and not transformers and not gpu and not redis
+
+.PHONY: help setup demo test how-long lint types layers unit long test-vllm test-servers test-gpu test-openai2 test-openai-own test-integrations test-proxies test-redis test-ray prometheus bench bench-vllm million sim storm mutations mutants snapshots soak release-check format clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -43,7 +46,15 @@ layers: $(STAMP)
 	$(BIN)/lint-imports --no-logo
 
 unit: $(STAMP)
-	$(BIN)/python -m pytest -m "not vllm and not llamacpp and not transformers and not gpu and not redis" --durations=10 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(or $(N),3) --dist worksteal -m "$(ALONE) and not long" --durations=10 $(PYTEST_ARGS)
+
+long: $(STAMP)  ## What finds rarer faults: studies, trio everywhere, kills, simulated faults, damaged replies, a soak of two minutes
+	SLOW=1 $(BIN)/python -m pytest -n $(or $(N),3) --dist worksteal -m "$(ALONE) and long" $(PYTEST_ARGS)
+	SLOW=1 $(BIN)/python -m pytest -n $(or $(N),3) --dist worksteal tests/crashes tests/journal/test_kills.py
+	$(BIN)/python -m tests.simulation --seeds 2000
+	$(BIN)/python -m tests.storm --seeds 500 --processes 20
+	$(BIN)/python -m tests.mutations --seeds 2000
+	$(BIN)/python -m tests.soak --seconds 120
 
 test-vllm: $(STAMP)  ## The live suites against a real vLLM on this machine's CPU (installs it: 3.4 GB)
 	scripts/test_vllm.sh $(PYTEST_ARGS)

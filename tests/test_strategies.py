@@ -4,6 +4,8 @@ import pytest
 
 from benchmarks.strategies import BATCH, STRATEGIES, cases, run
 
+pytestmark = pytest.mark.long
+
 CASES = cases(quick=True)
 JOB = next(title for title in CASES if "continuous batching: a job" in title)
 

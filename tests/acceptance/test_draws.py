@@ -24,6 +24,8 @@ from batchclient._core.limits.control import LimitControl
 from batchclient.simulator.engine import Sequence
 from batchclient.simulator.profiles import Profile
 
+pytestmark = pytest.mark.long
+
 SERVER = Profile("test", "", 0.01, 10e-9, 50e-6, prefill_token_s=20e-6, max_num_seqs=256)
 SHORT = Calls(Lengths(50), Lengths(20), 20)
 

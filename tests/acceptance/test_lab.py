@@ -21,6 +21,8 @@ from batchclient._core.limits.objective import Objective
 from batchclient._core.limits.search import Search
 from batchclient.simulator.profiles import Profile
 
+pytestmark = pytest.mark.long
+
 SHORT_S = 20.0
 
 

@@ -15,6 +15,8 @@ from batchclient.simulator.text import expected_text
 from batchclient.simulator.transport import SimulatorResponse, SimulatorTransport
 from batchclient.transport import Timeouts, WireRequest
 
+pytestmark = pytest.mark.long
+
 CALLS = 10_000
 
 

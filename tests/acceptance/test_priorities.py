@@ -12,6 +12,8 @@ from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.transport import SimulatorTransport
 from tests.shell.clocks import run
 
+pytestmark = pytest.mark.long
+
 BACKGROUND = 10_000
 INTERACTIVE = 60
 LIMIT = 64

@@ -81,6 +81,7 @@ def test_a_search_answers(bench):
     assert re.search(r"^\[1\] fixed, 1 in flight: .*; window 1, p95 < 5 s kept so far$", told.stderr, re.MULTILINE)
 
 
+@pytest.mark.long
 def test_a_search_that_the_budget_ends_recommends_what_is_known(bench, tmp_path):
     told = bench("--find", "limit", "--slo", "p95<5s", "--budget", "0.1", "--json", tmp_path / "r.json")
     assert told.exit_code == 0, told.stderr
@@ -91,6 +92,7 @@ def test_a_search_that_the_budget_ends_recommends_what_is_known(bench, tmp_path)
     assert report["recommendation"]["decided"] is False
 
 
+@pytest.mark.long
 def test_a_seed_is_drawn_so_that_no_run_has_the_prompts_of_the_one_before(bench, tmp_path):
     def seed_of(*options):
         told = bench("--concurrency", "1", "--strategies", "singles", "--repeat", "1", "--json", tmp_path / "r.json",
@@ -102,6 +104,7 @@ def test_a_seed_is_drawn_so_that_no_run_has_the_prompts_of_the_one_before(bench,
     assert seed_of("--seed", "7") == 7
 
 
+@pytest.mark.long
 def test_a_sweep_without_a_scheduled_call_fails(bench):
     told = bench("--rate", "0.001", "--strategies", "singles", "--repeat", "1", "--seed", "0")
     assert told.exit_code == 1
@@ -109,6 +112,7 @@ def test_a_sweep_without_a_scheduled_call_fails(bench):
     assert "Error: no call was scheduled in any measurement" in told.stderr
 
 
+@pytest.mark.long
 def test_prompts_of_a_file_are_those_of_map_and_stand_in_no_output(bench, tmp_path):
     source, key = tmp_path / "in.jsonl", f"key-{CANARY}"
     source.write_text("".join(json.dumps({"body": f"{CANARY} {number}"}) + "\n" for number in range(9)))
@@ -243,12 +247,14 @@ def test_a_look_at_the_outputs_leaves_no_file_and_every_link(tmp_path):
     assert list(tmp_path.iterdir()) == [link]
 
 
+@pytest.mark.long
 def test_a_sweep_that_the_budget_ends_says_so(bench, tmp_path):
     told = bench("--concurrency", "2,4", "--strategies", "singles", "--repeat", "1", "--budget", "0.1")
     assert told.exit_code == 0, told.stderr
     assert told.stdout.startswith("incomplete: the budget ended the sweep after 1 of 2 measurements\n")
 
 
+@pytest.mark.long
 def test_what_is_not_recommended_has_no_price(bench):
     told = bench("--concurrency", "2", "--strategies", "singles", "--repeat", "1", "--slo", "p95<0.001ms",
                  "--gpu-price", "2")  # fmt: skip
@@ -257,6 +263,7 @@ def test_what_is_not_recommended_has_no_price(bench):
     assert "a million tokens" not in told.stdout
 
 
+@pytest.mark.long
 def test_an_objective_that_no_answer_tells_ends_the_measurement(bench):
     """Short calls travel without a stream: they would miss each bound of the first token."""
     args = ["--call", "chat", "--slo", "ttft p90<1s", "--concurrency", "8", "--repeat", "1", "--strategies"]
@@ -273,11 +280,13 @@ def test_the_budget_bounds_the_first_call(bench):
     assert (told.exit_code, told.stderr) == (1, "Error: the first call had no answer within the budget\n")
 
 
+@pytest.mark.long
 def test_lists_without_room_are_named(bench):
     told = bench("--concurrency", "2", "--strategies", "singles,lists", "--repeat", "1")
     assert "lists are left out: 32 prompts are above every number of --concurrency" in told.stderr
 
 
+@pytest.mark.long
 def test_a_search_tries_no_limit_beyond_the_open_files(bench, tmp_path, monkeypatch):
     monkeypatch.setattr("batchclient.cli._bench_run.within_descriptors", lambda *_, **__: 2)
     told = bench("--find", "limit", "--slo", "p95<5s", "--json", tmp_path / "r.json", short=[*SHORT, "--for", "0.2"])
@@ -290,6 +299,7 @@ def test_a_search_tries_no_limit_beyond_the_open_files(bench, tmp_path, monkeypa
 # What fails on the way --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("full", ["--calls", "--json"])
 def test_a_full_disk_costs_one_file_alone(bench, tmp_path, full):
     told = bench("--concurrency", "2", "--strategies", "singles", "--repeat", "2", full, "/dev/full",
@@ -300,6 +310,7 @@ def test_a_full_disk_costs_one_file_alone(bench, tmp_path, full):
     assert "singles, 2 in flight, repetition 2" in (tmp_path / "r.html").read_text()
 
 
+@pytest.mark.long
 def test_a_fault_of_the_measurement_leaves_what_is_finished(bench, tmp_path, monkeypatch):
     whole = Session.cell
 
@@ -316,6 +327,7 @@ def test_a_fault_of_the_measurement_leaves_what_is_finished(bench, tmp_path, mon
     assert (report["complete"], len(report["cells"])) == (False, 2)
 
 
+@pytest.mark.long
 def test_a_reader_that_goes_away_costs_no_report(server, tmp_path):
     command = [*COMMAND, "bench", "--base-url", server.base_url, "--model", server.model, *SHORT, "--concurrency", "2",
                "--strategies", "singles", "--repeat", "1", "--json", tmp_path / "r.json"]  # fmt: skip
@@ -337,6 +349,7 @@ def test_a_server_that_is_not_there(bench):
     assert "\nError: the first call failed: ConnectFailed: " in told.stderr
 
 
+@pytest.mark.long
 def test_a_server_that_goes_away_ends_the_sweep(bench, tmp_path):
     with EmbeddedServer("gpu", faults=["status=400,after=20"]) as server:
         told = bench("--concurrency", "1", "--strategies", "singles", "--repeat", "9", "--json", tmp_path / "r.json",
@@ -352,6 +365,7 @@ def test_a_server_that_goes_away_ends_the_sweep(bench, tmp_path):
     assert [cell["answered"] for cell in report["cells"][-2:]] == [0, 0]
 
 
+@pytest.mark.long
 def test_a_server_that_dies_ends_the_sweep_though_its_callers_only_wait(bench, tmp_path):
     """The client waits for a server that is away: no call fails, and none is scheduled in the window."""
     server = EmbeddedServer("instant", process=True)
@@ -383,6 +397,7 @@ def test_a_wrong_key_is_told_once(bench):
     assert "BATCHCLIENT_API_KEY" in told.stderr
 
 
+@pytest.mark.long
 def test_ctrl_c_writes_what_is_finished(server, tmp_path):
     command = [*COMMAND, "bench", "--base-url", server.base_url, "--model", server.model, *SHORT, "--concurrency", "2",
                "--strategies", "singles", "--repeat", "99", "--json", tmp_path / "r.json"]  # fmt: skip

@@ -1,4 +1,4 @@
-"""``batchclient map`` as a process: pipes, signals, terminals. Nothing here sleeps: each step waits for the one before."""
+"""``batchclient map`` as a process: pipes, signals, terminals. Each step waits for the one before."""
 
 import contextlib
 import gzip
@@ -6,6 +6,7 @@ import os
 import pty
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -19,11 +20,11 @@ def rows_of(count):
 
 
 def wait_for_requests(server, count):
-    """Each look is a request of its own, which is what paces the loop."""
-    for _ in range(20_000):
-        if server.requests >= count:
-            return
-    raise AssertionError(f"the server saw {server.requests} requests, not {count}")
+    """Until the server has seen so many requests. A look is a request of its own, so there are few a second."""
+    until = time.monotonic() + 60
+    while server.requests < count:
+        assert time.monotonic() < until, f"the server saw {server.requests} requests, not {count}"
+        time.sleep(0.02)
 
 
 # Pipes ---------------------------------------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ BATCH = (
     ("name", "content", "row"),
     [
         ("my batch.jsonl", BATCH.encode(), {"id": "a", "messages": [{"role": "user"}]}),
-        ("in.jsonl.gz", gzip.compress(b'[{"text": "x"}]'), {"text": "x"}),
+        ("in.jsonl.gz", gzip.compress(b'[{"text": "x"}]', mtime=0), {"text": "x"}),
         ("in.csv", b'id;text\n1;"a;b"\n', {"id": "1", "text": "a;b"}),
         ("in.csv", b'id\ttext\n1\t"a"\n', {"id": "1", "text": "a"}),
     ],

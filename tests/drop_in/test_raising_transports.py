@@ -14,7 +14,7 @@ from batchclient.openai import AsyncOpenAI
 from tests.shell.scripted import ScriptedTransport
 
 HTTP = __import__("httpx2" if openai.__version__ >= "3" else "httpx")
-LIBRARIES = list({httpx, HTTP})
+LIBRARIES = list(dict.fromkeys((httpx, HTTP)))
 URL = "http://server.test/v1"
 AT_ONCE = Backoff(max_attempts=100, base_s=1e-4, cap_s=1e-4)
 ERRORS = {

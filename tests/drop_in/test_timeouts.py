@@ -13,7 +13,7 @@ from tests.faults.faultserver import FaultServer, hang, nobody_listens
 
 HTTP = __import__("httpx2" if openai.__version__ >= "3" else "httpx")
 ANSWER = {"id": "1", "object": "text_completion", "created": 1, "model": "m"}
-LIBRARIES = list({httpx, HTTP})
+LIBRARIES = list(dict.fromkeys((httpx, HTTP)))
 
 
 def complete(client, **arguments):

@@ -7,6 +7,8 @@ import pytest
 
 from tests.mutants.protections import PROTECTIONS
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

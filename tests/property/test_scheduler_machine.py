@@ -701,5 +701,5 @@ def lasting(machine, examples):
     return machine.TestCase
 
 
-TestAnyOrder = lasting(AnyOrder, 150)
-TestBusy = lasting(Busy, 60)
+TestAnyOrder = lasting(AnyOrder, 50)
+TestBusy = lasting(Busy, 20)

@@ -15,6 +15,8 @@ import trio.testing
 from tests import bounds
 from tests.shell.clocks import WatchedLoop
 
+ON_TRIO = {"test_cancellation", "test_complete", "test_lifecycle", "test_maps", "test_stream"}
+"""Files whose tests run on trio in every run; the others only in the long one."""
 LONGEST_COMPUTING_S = 30.0
 LONGEST_WAITING_S = 45.0
 LONGEST_VIRTUAL_S = 1e6
@@ -24,7 +26,9 @@ LONGEST_VIRTUAL_S = 1e6
 def pytest_generate_tests(metafunc):
     if inspect.iscoroutinefunction(metafunc.function):
         metafunc.fixturenames.append("library")
-        metafunc.parametrize("library", getattr(metafunc.module, "LIBRARIES", ("asyncio", "trio")))
+        long = () if metafunc.module.__name__.rpartition(".")[2] in ON_TRIO else pytest.mark.long
+        on_trio = pytest.param("trio", marks=long)
+        metafunc.parametrize("library", getattr(metafunc.module, "LIBRARIES", ("asyncio", on_trio)))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -80,7 +80,6 @@ async def refusal(client, prompt="p", **params):
         ({"timeout_s": "5"}, "timeout_s"),
         ({"timeout_s": True}, "timeout_s"),
     ],
-    ids=repr,
 )
 async def test_a_wrong_parameter_is_refused_by_name(params, field):
     server = ScriptedTransport()
@@ -145,7 +144,6 @@ async def test_what_refers_to_itself_or_goes_too_deep_is_refused():
         deque(["a", "b"]),
         array("d", [1.0]),
     ],
-    ids=lambda prompt: repr(prompt)[:30].encode("ascii", "backslashreplace").decode(),
 )
 async def test_a_wrong_prompt_is_refused_by_name(prompt):
     async with make_client(ScriptedTransport()) as client:
@@ -272,7 +270,6 @@ async def test_a_document_without_the_column_is_a_row_with_an_error_that_names_i
         ({"look_ahead": True}, "look_ahead"),
         ({"look_ahead": "8"}, "look_ahead"),
     ],
-    ids=repr,
 )
 async def test_a_wrong_argument_of_a_map_is_refused_by_name(named, field):
     async with make_client(ScriptedTransport()) as client:
@@ -358,7 +355,6 @@ async def test_a_wrong_argument_of_a_map_is_refused_by_name(named, field):
         (lambda: {"http": Http(backend="curl")}, "http.backend"),
         (lambda: {"http": Http(trust_env="maybe")}, "http.trust_env"),
     ],
-    ids=repr,
 )
 def test_a_wrong_argument_of_the_client_is_refused_by_name(arguments, field):
     with pytest.raises(ConfigError) as caught:

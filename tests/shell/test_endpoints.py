@@ -56,6 +56,7 @@ async def throughput(client, callers, seconds=SECONDS, meanwhile=None):
     return len(counted) / (seconds - WARM_UP_S)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("preset", ["latency", "balanced"])
 async def test_a_replica_three_times_slower_takes_its_share_of_a_deep_queue(preset):
     fast, slow = [await throughput(make_fleet(server(speed), preset=preset), 200, 20.0) for speed in (1.0, 1 / 3)]
@@ -64,6 +65,7 @@ async def test_a_replica_three_times_slower_takes_its_share_of_a_deep_queue(pres
     assert both >= 0.9 * (fast + slow)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("callers", [4, 16, 48])
 async def test_a_shallow_queue_stays_on_the_fast_replica(callers):
     """The ideal split is the best of all fixed ones: for these servers it is to leave the slow one alone."""
@@ -77,6 +79,7 @@ async def test_a_shallow_queue_stays_on_the_fast_replica(callers):
     assert both >= 0.9 * ideal
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("callers", [16, 200])
 async def test_a_replica_that_becomes_three_times_slower_is_given_less(callers):
     first, second = server(), server()

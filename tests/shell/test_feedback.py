@@ -229,6 +229,7 @@ async def test_a_page_that_comes_back_is_asked_for_as_before(caplog):
     assert page.intervals()[:5] == [2.0, 4.0, 0.5, 0.5, 0.5]
 
 
+@pytest.mark.long
 async def test_a_slow_page_is_asked_for_less_often_and_still_counts(caplog):
     page = Page(reply=http(200, 0.7, b"vllm:num_requests_running 1\n"))
     await answers_beside(page, caplog, 20.0)
@@ -318,6 +319,7 @@ async def measured(page_s=0.0, **arguments):
     return statistics.succeeded / SECONDS, statistics.endpoints[0].limit, reasons
 
 
+@pytest.mark.long
 async def test_a_server_with_64_places_is_kept_full_with_a_small_queue():
     flooded, *_ = await measured(server_metrics=False)
     found, limit, reasons = await measured()
@@ -327,6 +329,7 @@ async def test_a_server_with_64_places_is_kept_full_with_a_small_queue():
     assert found > 0.97 * flooded
 
 
+@pytest.mark.long
 async def test_of_a_page_that_takes_a_second_no_report_grows_stale():
     _, limit, reasons = await measured(page_s=1.0)
     assert 64 <= limit <= 85

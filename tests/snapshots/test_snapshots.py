@@ -13,6 +13,8 @@ from tests.snapshots.snapshots import DRAWS, SEEDS, hash_of, read_hashes, surfac
 from tests.snapshots.text import text_of
 from tests.snapshots.wire import lines_of_wire, names_of_wire
 
+pytestmark = pytest.mark.long
+
 COMMITTED = read_hashes()
 HOW = "to see what changed, and to write it anew if it was meant: see tests/snapshots/__main__.py"
 RECORDINGS = [

@@ -281,6 +281,7 @@ def test_without_a_gpu_all_of_it_is_skipped_and_no_report_is_written(tmp_path: P
     assert not (tmp_path / "report").exists()
 
 
+@pytest.mark.long
 def test_against_a_named_server_it_runs_and_reports(target: Target, tmp_path: Path) -> None:
     # What an instant server has no time for is left out.
     chosen = "every_caller_gets_its_own or keeps_its_order or utilisation or (openai and not 32 and not 256)"
