@@ -191,6 +191,20 @@ async def test_another_model_after_a_restart_is_asked_for_when_the_old_one_is_no
     assert [each.body["model"] for each in server.sent] == ["old", "old", "new"]
 
 
+async def test_a_route_that_is_not_there_is_no_reason_to_ask_again():
+    server = Server({"/models": models("m")})
+    pages = Reply(404, {"content-type": "text/html"}, [b"<html>nginx</html>"])
+    routes = [error(404, "Not Found"), error(404, "File Not Found"), Reply(404), pages]
+    async with BatchClient("http://my-model/v1", transport=lambda *_: server, detect=False, server_metrics=False) as client:
+        await client.complete("p")
+        for missing in routes:
+            server.script = [missing]
+            (failed,) = await outcomes(partial(client.complete, "p", max_tokens=4))
+            assert failed.status == 404
+            await client.complete("q")
+    assert server.about.asked == ["/models"]
+
+
 # Trouble -------------------------------------------------------------------------------------------------------------
 
 
