@@ -16,6 +16,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import math
 from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +25,10 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 import anyio
 
 if TYPE_CHECKING:
+    from random import Random
+
     from batchclient._shell.backend import Backend
+    from batchclient.errors import BatchClientError
     from batchclient.retry import RetryPolicy
 
 __all__ = ["Callbacks", "call_back", "ends_task", "ends_unwrapped"]
@@ -100,10 +104,16 @@ class Callbacks:
         return guarded
 
     def guard_policy(self, policy: RetryPolicy) -> RetryPolicy:
-        """Return the retry policy, guarded."""
+        """Return the retry policy, guarded: what it returns is ``None`` or a time, too."""
         return _Guarded(self.guard("retry", policy.decide))
 
 
 class _Guarded:
     def __init__(self, decide: Callable[..., float | None]) -> None:
-        self.decide = decide
+        self._decide = decide
+
+    def decide(self, failure: BatchClientError, attempt: int, elapsed_s: float, rng: Random) -> float | None:
+        delay_s = self._decide(failure, attempt, elapsed_s, rng)
+        if delay_s is not None and not math.isfinite(float(delay_s)):
+            raise ValueError(f"{delay_s} is no delay in seconds")
+        return None if delay_s is None else max(0.0, float(delay_s))

@@ -17,9 +17,17 @@ real vLLM 0.32 on two CPU cores: 8, 16, 32, 64 and 128 in flight with ``max_toke
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass, fields, replace
 
-__all__ = ["PROFILES", "Profile", "profile"]
+__all__ = ["PROFILES", "Profile", "check_finite", "profile"]
+
+
+def check_finite(**numbers: float | None) -> None:
+    """Refuse numbers without an end; raise ``ValueError``."""
+    for name, number in numbers.items():
+        if number is not None and not math.isfinite(number):
+            raise ValueError(f"{name} is a finite number, not {number}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +69,9 @@ class Profile:
     noise_ratio: float = 0.0
     max_queued: int | None = None
 
+    def __post_init__(self) -> None:
+        check_finite(**{each.name: getattr(self, each.name) for each in fields(self)[2:]})
+
     @property
     def is_free(self) -> bool:
         """Whether a step takes no time at all."""
@@ -73,7 +84,7 @@ class Profile:
         Raises:
             ValueError: ``speed`` is not above 0.
         """
-        if not speed > 0:
+        if not 0 < speed < math.inf:
             raise ValueError(f"speed must be above 0, got {speed}")
         if speed == 1:
             return self
