@@ -8,7 +8,7 @@ import re
 import pytest
 
 import batchclient
-from batchclient import BatchClient, bench, errors, simulator, testing, types
+from batchclient import BatchClient, bench, errors, testing, types
 from batchclient.integrations.httpx import BatchTransport
 from tests.shell.scripted import ScriptedTransport, make_client
 
@@ -116,16 +116,3 @@ def test_a_measurement_refuses_them_too():
             assert refused_by(caught.value, name)
     with pytest.raises(errors.ConfigError, match="budget_s"):
         asyncio.run(bench.find(url, budget_s=math.nan))
-
-
-def test_the_simulators_settings_are_finite():
-    taken = []
-    for make, first in ((simulator.Fault, ["slow"]), (simulator.SimulatedServer, []), (simulator.Profile, ["p", "s"])):
-        for name, _ in numbers(make):
-            for value in ANY[:3]:
-                try:
-                    make(*first, **{"value": 1.0} | {name: value} if make is simulator.Fault else {name: value})
-                except ValueError:
-                    continue
-                taken.append((make.__name__, name, value))
-    assert not taken

@@ -17,8 +17,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from batchclient.simulator.profiles import check_finite
-
 if TYPE_CHECKING:
     from batchclient.simulator.validation import CompletionCall
 
@@ -81,7 +79,6 @@ class Fault:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"no fault {self.kind!r}; there are: {', '.join(KINDS)}")
-        check_finite(value=self.value, count=self.count, after=self.after, retry_after_s=self.retry_after_s)
         if not 0 <= self.rate <= 1:
             raise ValueError(f"rate is a probability between 0 and 1, got {self.rate}")
         if self.kind == "status" and not 200 <= self.value <= 599:

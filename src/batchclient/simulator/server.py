@@ -27,7 +27,7 @@ from batchclient.simulator.faults import Fault, FaultInjector
 from batchclient.simulator.guise import Guise, Route
 from batchclient.simulator.guises import make_guise
 from batchclient.simulator.pages import load_headers, page_of
-from batchclient.simulator.profiles import Profile, check_finite, profile
+from batchclient.simulator.profiles import Profile, profile
 from batchclient.simulator.statistics import Counters
 from batchclient.simulator.text import OutputLengths
 from batchclient.simulator.validation import CompletionCall, HttpError, Limits, bad_request
@@ -83,7 +83,6 @@ class SimulatedServer:
     ) -> None:
         if not model:
             raise ValueError("model: a name of at least one character")
-        check_finite(max_model_len_tokens=max_model_len_tokens, epoch_s=epoch_s, max_body_bytes=max_body_bytes)
         if max_queued is not None and max_queued < 0:
             raise ValueError(f"max_queued: at least 0, not {max_queued}")
         if max_body_bytes is not None and max_body_bytes < 1:
