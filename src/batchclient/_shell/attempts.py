@@ -126,9 +126,6 @@ class Attempts:
         most = batch.shape.max_attempts
         if _is_no_retry(batch, failure) or (most is not None and batch.failures + 1 >= most):
             return None
-        return self._ask_policy(batch, error)
-
-    def _ask_policy(self, batch: Batch, error: BatchClientError) -> float | None:
         try:
             return self._policy.decide(error, batch.failures + 1, self._now() - batch.oldest_at, self._rng)
         except Exception:  # a policy is the user's code

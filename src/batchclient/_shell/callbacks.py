@@ -20,15 +20,12 @@ import math
 from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import anyio
 
 if TYPE_CHECKING:
-    from random import Random
-
     from batchclient._shell.backend import Backend
-    from batchclient.errors import BatchClientError
     from batchclient.retry import RetryPolicy
 
 __all__ = ["Callbacks", "call_back", "ends_task", "ends_unwrapped"]
@@ -104,16 +101,17 @@ class Callbacks:
         return guarded
 
     def guard_policy(self, policy: RetryPolicy) -> RetryPolicy:
-        """Return the retry policy, guarded: what it returns is ``None`` or a time, too."""
-        return _Guarded(self.guard("retry", policy.decide))
+        """Return the retry policy, guarded: it returns ``None`` or a time, or raises."""
+
+        def decide(*asked: Any) -> float | None:
+            delay_s = policy.decide(*asked)
+            if delay_s is not None and not math.isfinite(float(delay_s)):
+                raise ValueError(f"{delay_s} is no delay in seconds")
+            return None if delay_s is None else max(0.0, float(delay_s))
+
+        return _Guarded(self.guard("retry", decide))
 
 
 class _Guarded:
     def __init__(self, decide: Callable[..., float | None]) -> None:
-        self._decide = decide
-
-    def decide(self, failure: BatchClientError, attempt: int, elapsed_s: float, rng: Random) -> float | None:
-        delay_s = self._decide(failure, attempt, elapsed_s, rng)
-        if delay_s is not None and not math.isfinite(float(delay_s)):
-            raise ValueError(f"{delay_s} is no delay in seconds")
-        return None if delay_s is None else max(0.0, float(delay_s))
+        self.decide = decide
