@@ -220,8 +220,7 @@ class Starting(Calling):
         if runner.backend.is_current():
             return runner
         if runner.backend.is_running():
-            message = "another running event loop uses this client; make one per event loop, or use call_soon_threadsafe"
-            raise ConfigError(message)
+            raise ConfigError("another running event loop uses this client: one for each, or call_soon_threadsafe")
         # A loop that stands still may go on.
         return None if asyncio._get_running_loop() is not None or runner.backend.is_gone() else runner
 

@@ -37,7 +37,6 @@ _ASK_AGAIN_AFTER_S = 30.0
 _MOST_MODELS = 1024
 _MOST_SHAPES = 1024
 _STATUSES = (401, 403, 404)
-_SILENT_ON_THE_CALL = (None, 502, 504)
 _NO_SUCH_CALL = (405, 501)
 """Method not allowed, not implemented (RFC 9110); llama.cpp answers 501 to kinds of calls which it
 was not started for."""
@@ -118,7 +117,7 @@ class Denials:
         doubt = self.models.get(subject_of(batch.shape))
         if doubt is None or doubt.probe != batch.id:
             return False
-        says_nothing = failure.kind is FailureKind.REJECTED or failure.status in _SILENT_ON_THE_CALL
+        says_nothing = failure.kind is FailureKind.REJECTED or failure.status in (None, 502, 504)
         if not (says_nothing or is_refusal(failure)):
             del self.models[subject_of(batch.shape)]
             return False
