@@ -335,12 +335,12 @@ class Runner:
             return  # within the step of another event
         core = self.core
         try:
-            for each, now in events:
-                core.handle(each, now)
+            for each, at in events:
+                core.handle(each, at)
                 self._execute(core.commands())
         finally:
             events.clear()
-        self._set_timer(now)
+        self._set_timer(at)
 
     def _execute(self, commands: list[Command]) -> None:
         for command in commands:

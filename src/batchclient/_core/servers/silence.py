@@ -37,7 +37,7 @@ class Silence:
     ``since`` is when the present silence began, in the scheduler's time; ``None``: there is none.
     """
 
-    __slots__ = ("_ended", "_first_ended_at", "_first_sent_at", "_heard_at", "_is_told", "_look_at", "_told_at", "since")
+    __slots__ = ("_ended", "_first_end_at", "_first_sent_at", "_heard_at", "_is_told", "_look_at", "_told_at", "since")
 
     def __init__(self) -> None:
         self.since: float | None = None
@@ -45,7 +45,7 @@ class Silence:
         self._ended = 0
         """Requests that ended without an answer since anything came."""
         self._first_sent_at = 0.0
-        self._first_ended_at = 0.0
+        self._first_end_at = 0.0
         """Of the first of them: when it was sent, and when it ended."""
         self._look_at = float("-inf")
         self._is_told = False
@@ -64,13 +64,13 @@ class Silence:
             server: the base URL as it may be shown.
         """
         if not self._ended:
-            self._first_sent_at, self._first_ended_at = sent_at, now
+            self._first_sent_at, self._first_end_at = sent_at, now
         self._ended += 1
         if self._ended < _FEWEST_ENDED or now < self._look_at:
             return ""
         self._look_at = now + _LOOK_EVERY_S
         heard = heard_at()
-        if heard > (self._first_ended_at if self.since is None else self.since):
+        if heard > (self._first_end_at if self.since is None else self.since):
             return self.hear(heard, server, now)
         since = max(self._first_sent_at, self._heard_at, heard)
         if self.since is not None or now - since < _SHORTEST_S:
