@@ -6,6 +6,7 @@ seconds, or ``None`` for stop. Splitting a list to find a bad prompt is no retry
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
@@ -56,10 +57,11 @@ class Backoff:
     cap_s: float = 8.0
 
     def __post_init__(self) -> None:
-        if self.max_attempts < 1:
-            raise ConfigError("max_attempts is at least 1", field="max_attempts")
-        if self.base_s < 0 or self.cap_s < 0:
-            raise ConfigError("a delay is at least 0 s", field="base_s" if self.base_s < 0 else "cap_s")
+        if type(self.max_attempts) is not int or self.max_attempts < 1:
+            raise ConfigError("max_attempts is a whole number of at least 1", field="max_attempts")
+        for name, delay_s in (("base_s", self.base_s), ("cap_s", self.cap_s)):
+            if type(delay_s) not in (int, float) or not 0 <= delay_s < math.inf:
+                raise ConfigError(f"{name} is a number of seconds, at least 0", field=name)
 
     def decide(self, failure: BatchClientError, attempt: int, elapsed_s: float, rng: Random) -> float | None:
         """Return the delay before the next attempt, or ``None``."""

@@ -1,6 +1,7 @@
 """A full queue makes calls wait outside, in order, or refuses them."""
 
-from batchclient._core.messages import AbortRequested, Cancelled, Request, Submitted, Woke
+from batchclient._core.messages import AbortRequested, Cancelled, Request, Retuned, Submitted, Woke
+from batchclient._core.settings import SchedulerSettings
 from tests.inspection import held
 from tests.playbook.playbook import Playbook, answered, calls
 
@@ -80,3 +81,21 @@ def test_calls_that_gave_up_outside_do_not_pile_up_while_the_queue_stands_still(
     play >> answered(a) << ["resolve a", "send b"]
     play >> Woke() << []
     play >> answered(b) << ["resolve b", "send keeper"]
+
+
+def test_a_bound_given_anew_holds_for_calls_to_come_and_for_those_outside():
+    narrow, wide = SchedulerSettings(max_queued=10, raise_when_full=True), SchedulerSettings(max_queued=100)
+    play = Playbook(limit=1, max_queued=100, raise_when_full=True)
+    first, *rest = calls(201)
+    play.submit(first) >> Woke() << ["send c0"]
+    play >> Retuned(narrow) << []
+    for call in rest:
+        play >> Submitted(call)
+    assert (play.queued, play.failed) == (10, 190)
+    play = Playbook(limit=1, max_queued=10)
+    first, *rest = calls(31)
+    play.submit(first) >> Woke() << ["send c0"]
+    play.submit(*rest)
+    assert (play.queued, play.waiting) == (10, 20)
+    play >> Retuned(wide) << []
+    assert (play.queued, play.waiting) == (30, 0)

@@ -98,10 +98,10 @@ def test_a_call_that_can_no_longer_make_it_is_refused_before_it_costs_anything()
     of = shape()
     play = learnt(2.0, of)
     now = play.now
-    (doomed,), (well,) = calls("doomed", of, deadline=now + 1.0), calls("well", of, deadline=now + 3.0)
-    play.submit(doomed, well) >> Woke() << ["send well", "reject doomed: DeadlineExceeded"]
-    assert doomed.attempts == 0
-    assert play.scheduler.statistics().failed == 1
+    doomed, (well,) = calls("a b c", of, deadline=now + 1.0), calls("well", of, deadline=now + 3.0)
+    play.submit(*doomed, well) >> Woke() << ["send well", "reject a b c: DeadlineExceeded"]
+    assert doomed[0].attempts == 0
+    assert play.scheduler.statistics().failed == 3
     play.at(now + 2.0) >> answered(well) << ["resolve well"]
     assert play.wakes_at is None
 

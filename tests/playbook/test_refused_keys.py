@@ -3,7 +3,7 @@
 import pytest
 
 from batchclient._core.messages import FailureKind, Submitted, Woke
-from batchclient.errors import AuthenticationFailed
+from batchclient.errors import AuthenticationFailed, BadRequest
 from batchclient.types import Reply
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
@@ -122,3 +122,40 @@ def test_a_policy_that_tries_refusals_again_is_heeded():
     play >> refused(a, delay=2.0) << ["send b"]
     play >> answered(b) << ["resolve b"]
     play.at(2.0) >> Woke() << ["send a"]
+
+
+def test_whatever_else_the_server_says_of_the_call_that_finds_out_all_goes_on():
+    said = [
+        (FailureKind.BAD_CALL, 400),
+        (FailureKind.LIST_TOO_LONG, 413),
+        (NO, 405),
+        (FailureKind.MAYBE_PROCESSED, 500),
+        (FailureKind.MAYBE_PROCESSED, 200),
+    ]
+    # Nothing of this call: no reply, a full server, a gateway.
+    silent = [
+        (FailureKind.MAYBE_PROCESSED, None),
+        (FailureKind.REJECTED, 429),
+        (FailureKind.REJECTED, 503),
+        (FailureKind.MAYBE_PROCESSED, 502),
+    ]
+    for kind, status in said + silent:
+        play = Playbook(limit=4, max_size=1)
+        a, b, c, d = calls("a b c d")
+        play.submit(a) >> Woke() << ["send a"]
+        play >> refused(a, 404) << ["reject a: AuthenticationFailed"]
+        play.at(1.0).submit(b, c, d) >> Woke() << ["send b"]
+        sent = ["send c", "send d"] if (kind, status) in said else ["send c"]
+        play >> failed(b, kind, error=BadRequest, status=status) << ["reject b: BadRequest", *sent]
+
+
+def test_many_shapes_of_a_doubted_model_hide_no_other_call():
+    play = Playbook(limit=64)
+    asked, *others = [calls(f"a{i}", shape(model="away"))[0] for i in range(200)]
+    (b,) = calls("b")
+    play.submit(asked) >> Woke() << ["send a0"]
+    play >> refused(asked, 404) << ["reject a0: AuthenticationFailed"]
+    play.at(1.0).submit(*others, b) >> Woke() << ["send a1", "send b"]
+    play >> answered(b) << ["resolve b"]
+    play >> answered(others[0])
+    assert play.queued == 199 - 1 - 64

@@ -187,6 +187,66 @@ def test_a_call_from_a_second_trio_loop_is_refused():
     assert all("another running event loop" in str(outcome) for outcome in outcomes)
 
 
+CHANGES = [
+    lambda client: client.pause(),
+    lambda client: client.resume(),
+    lambda client: client.pin(1),
+    lambda client: client.unpin(),
+    lambda client: client.retune(limit=1),
+    lambda client: client.abort(),
+    lambda client: client.add_endpoint("http://other/v1"),
+]
+
+
+def test_changes_from_another_thread_are_refused_and_change_nothing():
+    server = ScriptedTransport(held=True)
+    client, refused = make_client(server, limit=5), []
+
+    def change_all():
+        for change in CHANGES:
+            with pytest.raises(ConfigError, match="another running event loop"):
+                change(client)
+            refused.append(change)
+
+    async def in_a_loop():
+        change_all()
+
+    async def main():
+        call = asyncio.ensure_future(client.complete("mine"))
+        await server.arrived(1)
+        before = client.statistics().endpoints
+        for target in (change_all, lambda: asyncio.run(in_a_loop())):
+            thread = threading.Thread(target=target)
+            thread.start()
+            thread.join()
+        assert refused == CHANGES * 2
+        assert client.statistics().endpoints == before
+        server.release()
+        return (await call).text
+
+    assert run(main) == answer_to("mine")
+    # A later loop knows of none of them either.
+    assert run(lambda: client.complete("later")).text == answer_to("later")
+
+
+def test_a_change_while_the_loop_stands_still_holds_when_it_goes_on():
+    server = ScriptedTransport()
+    client = make_client(server)
+    loop = VirtualLoop()
+    assert loop.run_until_complete(client.complete("p")).text == answer_to("p")
+    client.pause()
+    client.add_endpoint("http://other/v1")
+    client.pin(3)
+    held = loop.create_task(client.complete("held"))
+    loop.run_until_complete(asyncio.sleep(1))
+    assert [endpoint.limit for endpoint in client.statistics().endpoints] == [3, 3]
+    assert not held.done()
+    client.resume()
+    assert loop.run_until_complete(held).text == answer_to("held")
+    loop.run_until_complete(client.aclose())
+    loop.close()
+
+
 def test_closing_from_another_loop_closes_the_client():
     server = ScriptedTransport()
     client = make_client(server)

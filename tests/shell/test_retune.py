@@ -5,7 +5,7 @@ import logging
 import anyio
 import pytest
 
-from batchclient import AdaptiveLimit, BatchClient, Batching, ConfigError, Schedule
+from batchclient import AdaptiveLimit, BatchClient, Batching, CallAborted, ConfigError, Schedule
 from tests.shell.scripted import ScriptedTransport, make_client, settle
 
 
@@ -118,6 +118,50 @@ async def test_a_hook_that_fails_disturbs_nobody(caplog):
         client.retune(limit=5)
         assert (await client.complete("y", max_tokens=1)).finish_reason
     assert caplog.text.count("on_adjustment failed") == 1
+
+
+@pytest.mark.parametrize("where", ["on_adjustment", "size_for", "log"])
+async def test_what_a_hook_does_to_the_client_is_done_after_the_step(where):
+    """Else a batch would be sent for calls that have ended."""
+
+    def hook(*_):
+        if client.statistics().queued or where != "size_for":
+            client.abort()
+        return 4
+
+    class Handler(logging.Handler):
+        emit = hook
+
+    hooks = {"on_adjustment": {"on_adjustment": hook}, "size_for": {"batching": Batching(size_for=hook)}, "log": {}}
+    server = ScriptedTransport(held=True)
+    log = logging.getLogger("batchclient")
+    handler, level = Handler(), log.level
+    async with make_client(server, limit=1, **hooks[where]) as client, anyio.create_task_group() as group:
+        ended = []
+
+        async def call(prompt):
+            with pytest.raises(CallAborted):
+                await client.complete(prompt)
+            ended.append(prompt)
+
+        if where != "size_for":
+            group.start_soon(call, "flying")
+            await settle()
+        group.start_soon(call, "queued")
+        await settle()
+        if where == "log":
+            log.addHandler(handler)
+            log.setLevel(logging.DEBUG)
+        try:
+            client.pin(2)
+        finally:
+            log.removeHandler(handler)
+            log.setLevel(level)
+        await settle()
+        assert "queued" in ended
+        assert (client.statistics().in_flight, client.statistics().abandoned) == (0, 0)
+        assert {sent.state for sent in server.sent} <= {"cancelled"}
+        assert [sent.prompts for sent in server.sent] == ([] if where == "size_for" else [["flying"]])
 
 
 async def test_a_limit_that_is_found_grows_while_that_pays():

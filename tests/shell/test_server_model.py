@@ -8,6 +8,7 @@ from tests.seams import connected
 from tests.shell.clocks import count_alive
 from tests.shell.scripted import Reply, ScriptedTransport, error, make_client, settle
 from tests.shell.test_detection import TGI, VLLM, Pages, models, ok
+from tests.shell.test_retries import Says
 
 from batchclient import (
     AuthenticationFailed,
@@ -191,6 +192,22 @@ async def test_another_model_after_a_restart_is_asked_for_when_the_old_one_is_no
     assert [each.body["model"] for each in server.sent] == ["old", "old", "new"]
 
 
+async def test_a_route_that_is_not_there_is_no_reason_to_ask_again():
+    server = Server({"/models": models("m")})
+    pages = Reply(404, {"content-type": "text/html"}, [b"<html>nginx</html>"])
+    routes = [error(404, "Not Found"), error(404, "File Not Found"), Reply(404), pages]
+    async with BatchClient(
+        "http://my-model/v1", transport=lambda *_: server, detect=False, server_metrics=False
+    ) as client:
+        await client.complete("p")
+        for missing in routes:
+            server.script = [missing]
+            (failed,) = await outcomes(partial(client.complete, "p", max_tokens=4))
+            assert failed.status == 404
+            await client.complete("q")
+    assert server.about.asked == ["/models"]
+
+
 # Trouble -------------------------------------------------------------------------------------------------------------
 
 
@@ -215,6 +232,17 @@ async def test_a_policy_says_when_it_is_asked_again():
             await client.complete("p")
         assert caught.value.attempt == 2
         assert anyio.current_time() - started == pytest.approx(7.02)
+
+
+async def test_a_policy_that_fails_ends_the_question_with_the_servers_error(caplog):
+    for said in (float("nan"), float("inf"), "soon", ValueError("mine")):
+        server = Server({"/models": Reply(503, {}, [b'{"error":{"message":"Loading model"}}'])})
+        policy = Says(said)
+        async with make(server, retry=policy) as client:
+            with pytest.raises(ServerFault, match="Loading model"):
+                await client.complete("p")
+        assert (server.about.asked, len(policy.asked)) == (["/models"], 1)
+    assert caplog.text.count("the retry policy failed; the question for the model ends") == 4
 
 
 class EveryTwoSeconds:

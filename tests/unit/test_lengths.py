@@ -6,6 +6,7 @@ import pytest
 
 from batchclient._core.kinds import Kind
 from batchclient._core.learnt.lengths import OutputLengths, PromptLengths
+from batchclient._core.learnt.times import ServiceTimes
 from batchclient._core.requests import Batch, Request, Shape
 from batchclient.types import Choice, Completion, Usage
 from tests.inspection import held
@@ -47,12 +48,13 @@ def test_the_mean_moves_by_a_tenth():
     assert lengths.expected(b"k", None) == 100
 
 
-def test_it_remembers_4096_keys_and_forgets_the_first():
-    lengths = OutputLengths()
-    for n in range(4097):
+def test_of_4096_keys_the_one_that_was_learnt_of_longest_ago_is_forgotten():
+    lengths, times = OutputLengths(), ServiceTimes()
+    for n in (*range(4096), 0, 4096):
         lengths.learn(b"%d" % n, 1.0)
-    assert lengths.expected(b"0", None) == 256
-    assert lengths.expected(b"1", None) == lengths.expected(b"4096", None) == 1
+        times.learn(b"%d" % n, 1.0, 0.0, count=100)
+    assert [lengths.expected(b"%d" % n, None) for n in (0, 1, 2, 4096)] == [1, 256, 1, 1]
+    assert [times.likely(b"%d" % n, 0.0) > 0 for n in (0, 1, 2, 4096)] == [True, False, True, True]
 
 
 # Prompts ------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from batchclient.errors import BadRequest
 
 
 M = ("m", Kind.COMPLETION)
+NO = Failure(FailureKind.REFUSED, BadRequest, "no", 404)
 
 
 def batch(number=1, model="m", sent_at=0.0, kind=Kind.COMPLETION):
@@ -38,8 +39,8 @@ def test_one_call_at_a_time_may_ask():
     probe = batch(2, sent_at=1.0)
     refusals.begin_probe(probe)
     assert not refusals.may_probe(M, 1.0, elsewhere=False)
-    assert not refusals.end_probe(batch(3))
-    assert refusals.end_probe(probe)
+    assert not refusals.end_probe(batch(3), NO)
+    assert refusals.end_probe(probe, NO)
     assert refusals.may_probe(M, 1.0, elsewhere=False)
 
 
@@ -50,7 +51,7 @@ def test_where_another_takes_the_calls_it_is_asked_again_every_half_minute():
     assert refusals.may_probe(M, 31.0, elsewhere=True)
     probe = batch(2, sent_at=31.0)
     refusals.begin_probe(probe)
-    refusals.end_probe(probe)
+    refusals.end_probe(probe, NO)
     refusals.doubt(probe, 32.0)
     assert not refusals.may_probe(M, 61.9, elsewhere=True)
 
@@ -83,7 +84,7 @@ def test_a_doubt_about_one_kind_of_call_is_none_about_another():
     refusals.doubt(batch(kind=Kind.EMBEDDING), 1.0)
     assert M not in refusals.models
     refusals.begin_probe(batch(2, kind=Kind.EMBEDDING))
-    assert not refusals.end_probe(batch(2))
+    assert not refusals.end_probe(batch(2), NO)
     refusals.answered(batch(3, sent_at=2.0))
     assert set(refusals.models) == {("m", Kind.EMBEDDING)}
 

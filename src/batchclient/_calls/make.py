@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
@@ -39,6 +40,8 @@ _LONGEST_TENANT = 256
 _SHAPES_REMEMBERED = 4096
 _TRUNCATING = frozenset({"truncate_prompt_tokens", "truncate"})
 """Fields by which a server is told to cut a long prompt: no prompt is too long, then."""
+_NAMES_MODEL = re.compile(r"(?<![\w./-])model", re.IGNORECASE)
+"""Words of a 404 for want of the model and not of the route; a URL may have the word, too."""
 
 
 class CallMaker:
@@ -254,7 +257,8 @@ class CallMaker:
             length = model_len_in(error.message)
             if length is not None:
                 self.lengths.learn(batch.endpoint, batch.shape.model, length, batch.sent_at)
-            if isinstance(error, NotFound) and self._settings.model is None and batch.shape.model == self.default_model:
+            is_missing = isinstance(error, NotFound) and _NAMES_MODEL.search(error.message)
+            if is_missing and self._settings.model is None and batch.shape.model == self.default_model:
                 self.asks_model = True
 
     def _check_text(self, prompt: str, model: str, params: Mapping[str, Any], now: float, kind: Kind) -> bytes:

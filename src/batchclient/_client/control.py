@@ -4,7 +4,8 @@ Rules:
 - Each method works before the first call, too, and after the event loop has ended: the change holds
   for the present runner and for every later runner.
 - No method touches a call under way, but ``abort``, and ``remove_endpoint`` with ``drain=False``.
-- Bad input is refused before anything is changed, with an error that names the argument.
+- Bad input is refused before anything is changed, with an error that names the argument. So is a
+  call from another thread or event loop than the running one, with a ``ConfigError``.
 """
 
 from __future__ import annotations
@@ -48,11 +49,12 @@ class ControlMethods(Starting):
         from batchclient._client.settings import changed
 
         changes = {"limit": limit, "batching": batching, "max_queued": max_queued, **unknown}
+        runner = self._present_runner()
         self._settings = changed(self._settings, changes)
-        if self._runner is not None and not self._runner.ended:
+        if runner is not None:
             limits = None if limit is None else [self._make_limit() for _ in self._endpoints]
             core = self._settings.scheduler(self._dialects.at_first, self._callbacks)
-            self._runner.tell(Retuned(core, limits, self._pinned))
+            runner.tell(Retuned(core, limits, self._pinned))
 
     def pin(self, limit: int) -> None:
         """Hold the limit of every endpoint at a number, whatever is learnt, until ``unpin()``.
@@ -62,30 +64,34 @@ class ControlMethods(Starting):
         """
         if type(limit) is not int or limit < 1:
             raise ConfigError("pin: a whole number of at least 1; unpin() lets the limit be found again", field="limit")
+        runner = self._present_runner()
         self._pinned = limit
-        if self._runner is not None:
-            self._runner.tell(Retuned(pin=limit))
+        if runner is not None:
+            runner.tell(Retuned(pin=limit))
 
     def unpin(self) -> None:
         """Let the limit be found again; answers to pinned calls count."""
+        runner = self._present_runner()
         self._pinned = None
-        if self._runner is not None:
-            self._runner.tell(Retuned(pin=UNPIN))
+        if runner is not None:
+            runner.tell(Retuned(pin=UNPIN))
 
     def pause(self) -> None:
         """Send nothing more until ``resume()``.
 
         Requests in flight go on, and calls may still be made.
         """
+        runner = self._present_runner()
         self._paused = True
-        if self._runner is not None:
-            self._runner.tell(Paused())
+        if runner is not None:
+            runner.tell(Paused())
 
     def resume(self) -> None:
         """Send again."""
+        runner = self._present_runner()
         self._paused = False
-        if self._runner is not None:
-            self._runner.tell(Resumed())
+        if runner is not None:
+            runner.tell(Resumed())
 
     def add_endpoint(self, base_url: str | Server) -> None:
         """Send calls to another server, too. The server has a limit of its own, like the others.
@@ -168,6 +174,7 @@ class ControlMethods(Starting):
 
         The client stays open.
         """
-        if self._runner is not None:
-            self._runner.model_question.fail(CallAborted("the call was ended by abort()"))
-            self._runner.tell(AbortRequested())
+        runner = self._present_runner()
+        if runner is not None:
+            runner.model_question.fail(CallAborted("the call was ended by abort()"))
+            runner.tell(AbortRequested())

@@ -119,12 +119,9 @@ class Starting(Calling):
         if self._closed:
             raise ClientClosed("the client is closed; make a new one")
         loop = asyncio._get_running_loop()
-        if self._runner is not None and not self._runner.ended:
-            if self._runner.backend.is_current():
-                return self._runner
-            if self._runner.backend.is_running():
-                message = "another running event loop uses this client; make one client per event loop"
-                raise ConfigError(message)
+        present = self._present_runner()
+        if present is not None and present.backend.is_current():
+            return present
         backend: Backend
         if loop is not None:
             backend = AsyncioBackend(self._context)
@@ -222,8 +219,9 @@ class Starting(Calling):
         if runner.backend.is_current():
             return runner
         if runner.backend.is_running():
-            raise ConfigError("another running event loop uses this client; make one client per event loop")
-        return None
+            raise ConfigError("another running event loop uses this client: one for each, or call_soon_threadsafe")
+        # A loop that stands still may go on.
+        return None if asyncio._get_running_loop() is not None or runner.backend.is_gone() else runner
 
     def _make_limit(self) -> LimitControl:
         # Imported with the first client, as the rest of the limit is.

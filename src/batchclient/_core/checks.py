@@ -1,8 +1,8 @@
 """The checks of granting: may the group at the queue's front go to an endpoint now?
 
-``Checks.judge`` asks the checks in order. Each returns ``SKIP`` (the group), ``STOP`` (looking for
-this endpoint), or ``None``: no objection. A check which holds a group until a time calls ``wake``
-with the time.
+``Checks.judge`` asks the checks in order. Each returns ``NOT_HERE`` or ``SKIP`` (the group, which
+waits for other reasons, or for permits or company), ``STOP`` (looking for this endpoint), or
+``None``: no objection. A check which holds a group until a time calls ``wake`` with the time.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Verdict(Enum):
     """How a look at the group at the front of the queue ends."""
 
     TAKE = "take"
+    NOT_HERE = "not here"
     SKIP = "skip"
     STOP = "stop"
 
@@ -130,14 +131,14 @@ class Checks:
         return Verdict.TAKE
 
     def _failed_here(self, look: Look) -> Verdict | None:
-        return Verdict.SKIP if look.sheltered and look.oldest.failed_on == look.endpoint.id else None
+        return Verdict.NOT_HERE if look.sheltered and look.oldest.failed_on == look.endpoint.id else None
 
     def _left_to_others(self, look: Look) -> Verdict | None:
         lacking = look.endpoint.denials.shapes
         if not lacking or look.lone or not self._endpoints.leaves(look.group.shape, look.endpoint, look.now):
             return None
         self._wake(lacking[look.group.shape.answer_key])
-        return Verdict.SKIP
+        return Verdict.NOT_HERE
 
     def _in_doubt(self, look: Look) -> Verdict | None:
         shape, refusals = look.group.shape, look.endpoint.denials
@@ -145,7 +146,7 @@ class Checks:
         if not look.doubtful:
             return None
         elsewhere = not look.lone and self._endpoints.others_take(shape, look.endpoint, look.now)
-        return None if refusals.may_probe(subject_of(shape), look.now, elsewhere=elsewhere) else Verdict.SKIP
+        return None if refusals.may_probe(subject_of(shape), look.now, elsewhere=elsewhere) else Verdict.NOT_HERE
 
     def _reserved(self, look: Look) -> Verdict | None:
         priority, reserve = look.group.shape.priority, look.reserve

@@ -147,11 +147,13 @@ class Fleet:
         endpoint = self._endpoints.by_id[batch.endpoint]
         if endpoint.leaving or not endpoint.health.in_use or self._endpoints.others_in_use(endpoint):
             return
-        replies = [
-            one.wire.read_at for one in self._batches.values() if one.endpoint == endpoint.id and one.wire.replied
-        ]
-        heard_at = max([endpoint.answered_at, *replies])
-        self._tell_silence(endpoint, endpoint.silence.end_request(batch.sent_at, heard_at, endpoint.shown_name, now))
+
+        def heard_at() -> float:
+            own = [one.wire for one in self._batches.values() if one.endpoint == endpoint.id]
+            return max([endpoint.answered_at, *(wire.read_at for wire in own if wire.replied)])
+
+        words = endpoint.silence.end_request(batch.sent_at, heard_at, endpoint.shown_name, now)
+        self._tell_silence(endpoint, words)
 
     def hear(self, endpoint: Endpoint, at: float, now: float) -> None:
         """Something came from a server: part of a reply, or a page."""
@@ -201,7 +203,7 @@ class Fleet:
 
     def see_off(self, endpoint: Endpoint) -> None:
         """Forget a leaving endpoint if its last batch is over."""
-        if not any(batch.endpoint == endpoint.id for batch in self._batches.values()):
+        if not endpoint.in_flight and all(batch.endpoint != endpoint.id for batch in self._batches.values()):
             self._endpoints.forget(endpoint)
             self._asking.remove(endpoint.id)
             self._command(EndpointGone(endpoint.id))

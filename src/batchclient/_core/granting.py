@@ -40,6 +40,8 @@ __all__ = ["Granting"]
 
 _GROUPS_LOOKED_AT = 16
 """How many groups one step passes over for want of permits or company before it stops looking."""
+_NOT_HERE = 1 / 64
+"""What a group that may not go here counts: a model in doubt may have hundreds, at 5 µs a look."""
 _SHORTEST_SHARE = 8
 """No list is cut shorter to keep another endpoint busy: singles cost client and server more than
 they bring."""
@@ -168,8 +170,8 @@ class Granting:
         """
         look = self._look_at(endpoint, now, most, lone=lone, shelter=shelter)
         passed_over: list[Group] = []
-        more = False
-        while endpoint.free > 0 and len(passed_over) < _GROUPS_LOOKED_AT and not self._is_over_rate(look):
+        looked_at, more = 0.0, False
+        while endpoint.free > 0 and looked_at < _GROUPS_LOOKED_AT and not self._is_over_rate(look):
             found = self._queue.pop(look.above)
             if found is None:
                 break
@@ -177,6 +179,7 @@ class Granting:
             verdict = self._checks.judge(look)
             if verdict is not Verdict.TAKE:
                 passed_over.append(look.group)
+                looked_at += _NOT_HERE if verdict is Verdict.NOT_HERE else 1
                 if verdict is Verdict.STOP:
                     break
                 continue

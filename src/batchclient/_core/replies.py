@@ -197,7 +197,7 @@ class Replies:
             self._times.learn_at_least(batch.shape.learnt_as, now - batch.sent_at, now)
         self._fleet.judge(batch, failure, now)
         self._outage.watch(now, failure)
-        disproved = endpoint.denials.end_probe(batch)
+        disproved = endpoint.denials.end_probe(batch, failure)
         self._feeding.failed(batch, failure, in_flight, left, len(alive), now)
         note_attempt(alive, batch, failure, now)
         if failure.kind in _OF_THE_ENDPOINT:

@@ -11,7 +11,6 @@ Rules:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
@@ -127,17 +126,8 @@ class Attempts:
         most = batch.shape.max_attempts
         if _is_no_retry(batch, failure) or (most is not None and batch.failures + 1 >= most):
             return None
-        return self._ask_policy(batch, error)
-
-    def _ask_policy(self, batch: Batch, error: BatchClientError) -> float | None:
         try:
-            delay_s = self._policy.decide(error, batch.failures + 1, self._now() - batch.oldest_at, self._rng)
-            if delay_s is None:
-                return None
-            delay_s = float(delay_s)
-            if not math.isfinite(delay_s):
-                raise ValueError(f"{delay_s} is no delay in seconds")
-            return max(0.0, delay_s)
+            return self._policy.decide(error, batch.failures + 1, self._now() - batch.oldest_at, self._rng)
         except Exception:  # a policy is the user's code
             message = "the retry policy failed; batch %d is not tried again"
             log("retry_policy_failed", message, batch.id, exc_info=True, batch=batch.id)

@@ -16,10 +16,11 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import math
 from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import anyio
 
@@ -100,8 +101,15 @@ class Callbacks:
         return guarded
 
     def guard_policy(self, policy: RetryPolicy) -> RetryPolicy:
-        """Return the retry policy, guarded."""
-        return _Guarded(self.guard("retry", policy.decide))
+        """Return the retry policy, guarded: it returns ``None`` or a time, or raises."""
+
+        def decide(*asked: Any) -> float | None:
+            delay_s = policy.decide(*asked)
+            if delay_s is not None and not math.isfinite(float(delay_s)):
+                raise ValueError(f"{delay_s} is no delay in seconds")
+            return None if delay_s is None else max(0.0, float(delay_s))
+
+        return _Guarded(self.guard("retry", decide))
 
 
 class _Guarded:

@@ -29,6 +29,7 @@ from batchclient._core.spent import seconds
 from batchclient._shell.backend import Backend, Cancellable, Waiter
 from batchclient._shell.callbacks import ends_task
 from batchclient._shell.dialect_choice import DialectChoice
+from batchclient._shell.log import log
 from batchclient._shell.pages import BODY_TRICKLES, FetchedPage, StartTask, read_page
 from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
 from batchclient.dialects._replies import HTML_PAGE, error_in, read_retry_after, redact
@@ -218,10 +219,15 @@ class ModelQuestion:
                     raise error from None
             if strangers >= _REFUSALS_OF_A_STRANGER * len(places):
                 raise error
-            delay_s = self._policy.decide(error, attempt, self._backend.now() - began, self._rng)
+            try:
+                delay_s = self._policy.decide(error, attempt, self._backend.now() - began, self._rng)
+            except Exception:  # a policy is the user's code
+                message = "the retry policy failed; the question for the model ends"
+                log("retry_policy_failed", message, exc_info=True, batch=None)
+                delay_s = None
             if delay_s is None:
                 raise error
-            await anyio.sleep(max(0.0, float(delay_s)))
+            await anyio.sleep(delay_s)
 
     async def _fetch(self, transport: Transport, request: WireRequest) -> FetchedPage:
         silence_s = self._timeouts.read_s

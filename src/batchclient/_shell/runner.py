@@ -2,7 +2,8 @@
 
 Rules:
 - Every event takes the same step: tell the core the event and the time, carry out the core's
-  commands, set the only timer to the core's next deadline.
+  commands, set the only timer to the core's next deadline. What is told within a step, as by a
+  user's hook, is taken in when its commands are carried out.
 - A call is queued at once. The core decides in the event loop's next turn, so that all calls of one
   turn are decided together. Later decisions wait for the timer.
 - Every ``SendBatch`` is one task (``tasks``), an attempt (``attempts``), which ends with exactly
@@ -138,6 +139,8 @@ class Runner:
         self._tracing = tracing
         self._send = self._attempts.send if tracing is None else tracing.around(self._attempts.send)
         self._announcer = Announcer(on_adjustment, logs)
+        self._events: list[tuple[Event, float]] = []
+        """Of the present step: each has a turn."""
         self._due_now = False
         self._timer: Cancellable | None = None
         self._timer_at = 0.0
@@ -333,13 +336,18 @@ class Runner:
     # The step ------------------------------------------------------------------------------------------------------
 
     def _step(self, event: Event, now: float) -> None:
+        events = self._events
+        events.append((event, now))
+        if len(events) > 1:
+            return  # within the step of another event
         core = self.core
-        core.handle(event, now)
-        commands = core.commands()
-        while commands:
-            self._execute(commands)
-            commands = core.commands()
-        self._set_timer(now)
+        try:
+            for each, at in events:
+                core.handle(each, at)
+                self._execute(core.commands())
+        finally:
+            events.clear()
+        self._set_timer(at)
 
     def _execute(self, commands: list[Command]) -> None:
         for command in commands:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from batchclient.bench.arrivals import Closed, Poisson
+from batchclient.bench.arrivals import Closed, Poisson, check_numbers
 from batchclient.bench.cell import Cell, Figures, Setting
 from batchclient.bench.find import Recommendation, SearchResult, find_in
 from batchclient.bench.generator import Times
@@ -21,7 +21,6 @@ from batchclient.bench.session import BenchFailed, begin
 from batchclient.bench.slo import Slo
 from batchclient.bench.sweep import cells, check_objectives, settings_of
 from batchclient.bench.workload import Workload
-from batchclient.errors import ConfigError
 from batchclient.transport import Transport
 
 __all__ = [
@@ -77,6 +76,7 @@ async def find(
             the other.
         BatchClientError: the very first call failed.
     """
+    check_numbers(budget_s=() if budget_s is None else [budget_s])
     workload = workload or Workload()
     check_objectives(slos, ["fixed" if over == "limit" else "adaptive"], workload.call)
     session = await begin(
@@ -135,8 +135,8 @@ async def sweep(
     settings = settings_of(strategies, concurrency=concurrency, sizes=sizes, rates=rates)
     workload = workload or Workload()
     check_objectives(slos, strategies, workload.call)
-    if type(repeat) is not int or repeat < 1:
-        raise ConfigError("repeat: a whole number, 1 or more", field="repeat")
+    check_numbers(whole=True, repeat=[repeat])
+    check_numbers(budget_s=() if budget_s is None else [budget_s])
     session = await begin(
         base_url,
         workload,

@@ -12,12 +12,20 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from batchclient.errors import ConfigError
 
-__all__ = ["Closed", "Load", "Poisson"]
+__all__ = ["Closed", "Load", "Poisson", "check_numbers"]
+
+
+def check_numbers(*, whole: bool = False, **arguments: Iterable[object]) -> None:
+    """Refuse what is no finite number above 0, with a ``ConfigError`` that names the argument."""
+    for name, values in arguments.items():
+        for value in values:
+            if type(value) not in ((int,) if whole else (int, float)) or not 0 < value < math.inf:  # type: ignore[operator]
+                raise ConfigError(f"{name}: a {'whole ' if whole else ''}number above 0", field=name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +42,7 @@ class Closed:
     callers: int
 
     def __post_init__(self) -> None:
-        if type(self.callers) is not int or self.callers < 1:
-            raise ConfigError("callers: a whole number, 1 or more", field="callers")
+        check_numbers(whole=True, callers=[self.callers])
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +63,7 @@ class Poisson:
     burstiness: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("rate", "burstiness"):
-            value = getattr(self, name)
-            if type(value) not in (int, float) or not 0 < value < math.inf:
-                raise ConfigError(f"{name}: a number above 0", field=name)
+        check_numbers(rate=[self.rate], burstiness=[self.burstiness])
 
     def times(self, seconds: float, seed: int) -> Iterator[float]:
         """Yield the arrivals of some seconds, ascending, from 0."""

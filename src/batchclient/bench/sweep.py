@@ -13,6 +13,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Iterable, Sequence
 
+from batchclient.bench.arrivals import check_numbers
 from batchclient.bench.cell import Cell, Setting
 from batchclient.bench.session import Session, Silence
 from batchclient.bench.slo import Slo
@@ -38,8 +39,10 @@ def settings_of(
         rates: of open loads, calls per second.
 
     Raises:
-        ConfigError: a strategy is unknown, or there is no load.
+        ConfigError: a strategy is unknown, there is no load, or a number is none above 0.
     """
+    check_numbers(whole=True, concurrency=concurrency, sizes=sizes)
+    check_numbers(rates=rates)
     for strategy in strategies:
         if strategy not in STRATEGIES:
             raise ConfigError(f"strategies: no {strategy!r}; there are: {', '.join(STRATEGIES)}", field="strategies")

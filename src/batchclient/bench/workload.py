@@ -20,6 +20,7 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import Literal
 
+from batchclient.bench.arrivals import check_numbers
 from batchclient.errors import ConfigError
 
 __all__ = ["Workload"]
@@ -82,10 +83,7 @@ class Workload:
     _words_per_token: float = field(default=1.0, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("prompt_tokens", "output_tokens"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise ConfigError(f"{name}: a whole number, 1 or more", field=name)
+        check_numbers(whole=True, prompt_tokens=[self.prompt_tokens], output_tokens=[self.output_tokens])
         if type(self.spread) not in (int, float) or not 0 <= self.spread < math.inf:
             raise ConfigError("spread: a number, 0 or more", field="spread")
         if self.prefix_reuse is not None and not (

@@ -274,7 +274,7 @@ CORE = (
         "words: a reply that has begun is no silence",
         "batchclient._core.fleet",
         "Fleet.end_unanswered",
-        "max([endpoint.answered_at, *replies])",
+        "max([endpoint.answered_at, *(wire.read_at for wire in own if wire.replied)])",
         "endpoint.answered_at",
         "tests/playbook/test_silences.py::test_whatever_comes_is_no_silence",
     ),

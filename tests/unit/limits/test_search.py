@@ -258,6 +258,15 @@ def test_a_higher_class_waits_for_no_second_look():
     assert loop.limits == [10]
 
 
+def test_one_class_is_no_higher_one_whatever_its_number():
+    limits = []
+    for priority in (0, 3):
+        loop = Loop(Search(64, 64, 1024), full_at(8, seconds=0.2), queued=lambda load: max(0, load - 8))
+        loop.run(8.0, priority=priority)
+        limits.append(loop.limits)
+    assert limits[0] == limits[1] != [10]
+
+
 # More --------------------------------------------------------------------------------------------------------------
 
 

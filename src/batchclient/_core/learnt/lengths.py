@@ -80,6 +80,7 @@ class OutputLengths:
             if len(self._mean) > _REMEMBERED_KEYS:
                 self._mean.popitem(last=False)
         else:
+            self._mean.move_to_end(key)
             self._mean[key] = mean = seen + _EWMA_WEIGHT * (tokens - seen)
             if int(mean) != int(seen):
                 self.changes += 1

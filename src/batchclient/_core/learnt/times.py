@@ -72,6 +72,7 @@ class ServiceTimes:
             if len(self._times) > _REMEMBERED_KEYS:
                 self._times.popitem(last=False)
             return
+        self._times.move_to_end(key)
         times.count += count
         times.deviation_s += _DEVIATION_WEIGHT * (abs(seconds - times.mean_s) - times.deviation_s)
         times.mean_s += _MEAN_WEIGHT * (seconds - times.mean_s)

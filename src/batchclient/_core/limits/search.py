@@ -80,7 +80,8 @@ class Search(Limit):
         self._queue = StandingQueue()
         self._latency_s = 0.0
         self._ended_at = self._work_since = math.inf
-        self._class, self._other_class_at = 0, -math.inf
+        self._class: int | None = None
+        self._other_class_at = -math.inf
         """The priority class of the last answer, and when the class last changed."""
         self._cut_off_at = -math.inf
         self._forget()
@@ -187,8 +188,9 @@ class Search(Limit):
         self._latency_s += NEWEST_SHARE * (seconds - self._latency_s) if self._latency_s else seconds
         if sample.first_tokens_s:
             self._least_first_s = min(self._least_first_s, sample.first_tokens_s / sample.sequences)
-        if sample.priority != self._class:
-            self._class, self._other_class_at = sample.priority, now
+        if self._class not in (None, sample.priority):
+            self._other_class_at = now
+        self._class = sample.priority
         return change
 
     def _wait_is_harm(self, now: float) -> bool:

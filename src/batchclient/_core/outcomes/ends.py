@@ -265,6 +265,7 @@ class Ends:
     def give_up(self, hopeless: list[Request], now: float) -> None:
         """End calls, taken out of the queue, which could only be answered too late."""
         crowd = self._crowd(len(hopeless))
+        errors: list[tuple[Request, BatchClientError]] = []
         for request in hopeless:
             outages = self._endpoints.outages_after(request.queued_at)
             spent = time_spent(request, outages, now)
@@ -272,8 +273,11 @@ class Ends:
             why = f"; {silence}" if silence else _way_out(request, outages, now, crowd)
             told = f" ({spent}{why})" if spent else ""
             message = f"the call's timeout_s cannot be met: what is left of it is less than such calls take{told}"
-            self.reject([request], with_cause(DeadlineExceeded(message), request, outages), now)
+            request.state = RequestState.DONE
+            error = DeadlineExceeded(message, attempt=request.attempts)
+            errors.append((request, with_cause(error, request, outages)))
         self._deadlines.ended(len(hopeless))
+        self._tell(errors, now)
 
     def _tell(self, errors: list[tuple[Request, BatchClientError]], now: float) -> None:
         """Count calls that end with errors, and tell their callers."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from batchclient._core.messages import Batch, Failed, FailureKind, Isolation, Request, RequestState
 from batchclient._core.outcomes.recovery_table import Case, Way, row_for
@@ -247,8 +248,8 @@ class Recovery:
         """When a list has waited long enough, since another endpoint may have the list, if any."""
         if not self._parked:
             return None
-        waits = (one.until for lists in self._parked.values() for one in lists if endpoints.others_in_use(one.endpoint))
-        return min(waits, default=None)
+        firsts = [lists[0] for lists in self._parked.values() if lists]
+        return min((one.until for one in firsts if endpoints.others_in_use(one.endpoint)), default=None)
 
     def unpark(self, batch: int, now: float) -> list[Parked]:
         """Return the lists that waited for a batch, without requests whose callers have gone."""
@@ -257,9 +258,10 @@ class Recovery:
     def unpark_late(self, endpoints: Endpoints, now: float) -> list[Parked]:
         """Return, likewise, lists which have waited long enough."""
         late: list[Parked] = []
-        for batch, lists in self._parked.items():
-            due = [one for one in lists if one.until <= now and endpoints.others_in_use(one.endpoint)]
-            self._parked[batch] = [one for one in lists if one not in due]
+        for lists in self._parked.values():
+            # Those that wait for one batch are of its endpoint, the first that failed in front.
+            due = list(takewhile(lambda one: one.until <= now and endpoints.others_in_use(one.endpoint), lists))
+            del lists[: len(due)]
             late += due
         return self._free(late, now)
 

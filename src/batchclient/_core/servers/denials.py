@@ -9,7 +9,8 @@ Rules:
   has no path for completions.
 - While a model is in doubt, one call for the model is sent at a time, in a batch of its own. If the
   endpoint refuses again, every waiting call of the kind for the model fails with the same error.
-  Later calls find out anew, again with one call.
+  Later calls find out anew, again with one call. No reply, a full server (429, 503) and a gateway
+  (502, 504) say nothing of the call: then another call finds out.
 - If another endpoint is in use and has not refused the model, the model's calls go there. The
   doubtful endpoint is asked again every 30 s.
 - A refused shape has no form in the endpoint's dialect, or was answered with 405 or 501. Its calls
@@ -111,10 +112,14 @@ class Denials:
         """Note a batch of one call, sent to find out."""
         self.models[subject_of(batch.shape)].probe = batch.id
 
-    def end_probe(self, batch: Batch) -> bool:
-        """Return whether a failed batch was sent to find out; another call may then be sent."""
+    def end_probe(self, batch: Batch, failure: Failure) -> bool:
+        """Return whether a failed batch was to find out, and did not; another call may then be sent."""
         doubt = self.models.get(subject_of(batch.shape))
         if doubt is None or doubt.probe != batch.id:
+            return False
+        says_nothing = failure.kind is FailureKind.REJECTED or failure.status in (None, 502, 504)
+        if not (says_nothing or is_refusal(failure)):
+            del self.models[subject_of(batch.shape)]
             return False
         doubt.probe = None
         return True

@@ -15,6 +15,8 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from batchclient._core.spent import seconds
 
 __all__ = ["Silence"]
@@ -23,6 +25,8 @@ _FEWEST_ENDED = 3
 """As many silences in a row eject an endpoint beside others (``health``)."""
 _SHORTEST_S = 5.0
 """A choice: calls with shorter timeouts than that may be too short for a server that is well."""
+_LOOK_EVERY_S = 0.25
+"""Thousands of requests may end together, and a look goes through all that are open."""
 _TOLD_AGAIN_AFTER_S = 60.0
 """A choice: a server that answers now and then fills no log."""
 
@@ -33,7 +37,7 @@ class Silence:
     ``since`` is when the present silence began, in the scheduler's time; ``None``: there is none.
     """
 
-    __slots__ = ("_ended", "_first_sent_at", "_heard_at", "_is_told", "_told_at", "since")
+    __slots__ = ("_ended", "_first_end_at", "_first_sent_at", "_heard_at", "_is_told", "_look_at", "_told_at", "since")
 
     def __init__(self) -> None:
         self.since: float | None = None
@@ -41,7 +45,9 @@ class Silence:
         self._ended = 0
         """Requests that ended without an answer since anything came."""
         self._first_sent_at = 0.0
-        """When the first of them was sent."""
+        self._first_end_at = 0.0
+        """Of the first of them: when it was sent, and when it ended."""
+        self._look_at = float("-inf")
         self._is_told = False
         """Whether a warning told the beginning of the present silence."""
         self._told_at = float("-inf")
@@ -49,25 +55,29 @@ class Silence:
     def __repr__(self) -> str:
         return f"<Silence since {self.since}: {self._ended} requests>"
 
-    def end_request(self, sent_at: float, heard_at: float, server: str, now: float) -> str:
+    def end_request(self, sent_at: float, heard_at: Callable[[], float], server: str, now: float) -> str:
         """A request has ended without an answer; return the warning to give, if any.
 
         Args:
             sent_at: when the request was sent.
-            heard_at: when anything last came from the server, as far as the caller knows.
+            heard_at: looks at all open requests for when anything last came from the server.
             server: the base URL as it may be shown.
         """
-        said = self.hear(heard_at, server, now)
         if not self._ended:
-            self._first_sent_at = sent_at
+            self._first_sent_at, self._first_end_at = sent_at, now
         self._ended += 1
-        since = max(self._first_sent_at, self._heard_at)
-        if self.since is not None or self._ended < _FEWEST_ENDED or now - since < _SHORTEST_S:
-            return said
-        self.since = since
-        self._is_told = now - self._told_at >= _TOLD_AGAIN_AFTER_S
+        if self._ended < _FEWEST_ENDED or now < self._look_at:
+            return ""
+        self._look_at = now + _LOOK_EVERY_S
+        heard = heard_at()
+        if heard > (self._first_end_at if self.since is None else self.since):
+            return self.hear(heard, server, now)
+        since = max(self._first_sent_at, self._heard_at, heard)
+        if self.since is not None or now - since < _SHORTEST_S:
+            return ""
+        self.since, self._is_told = since, now - self._told_at >= _TOLD_AGAIN_AFTER_S
         if not self._is_told:
-            return said
+            return ""
         self._told_at = now
         return f"a silence of {server} has begun: {self._seen}; nothing has come for {seconds(now - since)}"
 

@@ -25,11 +25,11 @@ _SMALLEST_SWEEP = 1024
 class Overflow:
     """Calls waiting for the queue, by lane; ``max_queued`` bounds a lane's calls in the queue."""
 
-    __slots__ = ("_lines", "_max_queued", "_queue", "size")
+    __slots__ = ("_lines", "_queue", "max_queued", "size")
 
     def __init__(self, queue: Queue, max_queued: int) -> None:
         self._queue = queue
-        self._max_queued = max_queued
+        self.max_queued = max_queued
         self._lines: dict[Lane, deque[Request]] = {}
         self.size = 0
 
@@ -40,7 +40,7 @@ class Overflow:
 
     def is_full(self, request: Request) -> bool:
         """Whether the queue has no place for the request's lane."""
-        return self._queue.lane_of(request.shape).size >= self._max_queued
+        return self._queue.lane_of(request.shape).size >= self.max_queued
 
     def add(self, request: Request) -> None:
         """Let a request wait."""
@@ -67,7 +67,7 @@ class Overflow:
         """Remove and return the requests for which there are places now."""
         admitted: list[Request] = []
         for lane, line in list(self._lines.items()):
-            places = self._max_queued - lane.size
+            places = self.max_queued - lane.size
             while line and places > 0:
                 request = line.popleft()
                 if request.state is _WAITING:
