@@ -17,6 +17,7 @@ from tests.shell import clocks
 from batchclient import BadRequest, BatchClient, Batching, Completion, Schedule
 from batchclient.simulator import SimulatedServer, SimulatorTransport, expected_text
 
+GREEDY = {"temperature": 0}
 SGLANG = Peer("sglang", CAN["sglang"])
 PLAIN_OR_STREAMED = pytest.mark.parametrize("max_tokens", [2, 12], ids=["plain", "streamed"])
 
@@ -118,6 +119,17 @@ def test_a_bad_parameter_fails_its_caller_alone(max_tokens: int) -> None:
     assert all(isinstance(answer, Completion) for answer in answers)
     texts = [expected_text(f"prompt {i}", max_tokens=max_tokens, **params[i]) for i in range(16) if i != 5]
     assert [answer.text for answer in answers] == texts
+
+
+def test_a_parameter_of_a_wrong_type_fails_its_caller_alone() -> None:
+    params: list[dict[str, Any]] = [{"seed": 1}, {"seed": "x"}, {}, {"seed": 3}]
+    answers, _ = together(params, max_tokens=2, **GREEDY)
+    assert repr(answers.pop(1)) == """ConfigError("seed is a whole number, not 'x'")"""
+    assert [answer.text for answer in answers] == [
+        expected_text(f"prompt {i}", max_tokens=2, **GREEDY, **params[i]) for i in (0, 2, 3)
+    ]
+    answers, _ = together([{"logprobs": "5"}] * 2, peer=Peer("llamacpp", CAN["llamacpp"]), max_tokens=2)
+    assert [repr(answer) for answer in answers] == ["""ConfigError("logprobs is a whole number, not '5'")"""] * 2
 
 
 @PLAIN_OR_STREAMED

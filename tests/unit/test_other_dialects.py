@@ -1,5 +1,6 @@
 """The dialects of other servers than vLLM: what they send, how they read what comes, and what is refused before it is sent."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -67,6 +68,18 @@ def test_nothing_of_vllms_is_sent_to_other_servers(name, streamed):
 def test_tei_generates_nothing():
     failure = make_dialect("tei", ()).encode(batch_of("a"))
     assert (failure.kind, failure.error) == (FailureKind.UNSUPPORTED, BadRequest)
+
+
+def test_no_type_of_a_parameter_breaks_writing_or_reading():
+    values = ["x", [], {}, 1.5, True, [1], {"type": ["x"]}, {"type": "json_schema", "json_schema": [1]}]
+    fields = ["seed", "logprobs", "stop", "top_p", "response_format", "best_of", "logit_bias"]
+    for name, field, value, streamed in itertools.product([*DIALECTS, None], fields, values, [False, True]):
+        dialect, batch = make_dialect(name, ()), batch_of("a", "b", streamed=streamed, extra_body={field: value})
+        request = dialect.encode(batch)
+        if isinstance(request, Failure):
+            assert request.kind is FailureKind.UNSUPPORTED, (name, field, value)
+        else:
+            dialect.decoder(batch)
 
 
 # Fields of ours that are refused --------------------------------------------------------------------------------

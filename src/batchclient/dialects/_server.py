@@ -21,7 +21,7 @@ from batchclient.dialects._replies import error_in, read_retry_after, redact
 from batchclient.dialects._status import failure_of
 from batchclient.dialects._unknown_fields import OUR_FIELDS, refused_fields
 from batchclient.dialects.completions import ANY_NUMBER, events_per_choice
-from batchclient.errors import BadRequest, NotFound
+from batchclient.errors import BadRequest, ConfigError, NotFound
 from batchclient.transport import WireRequest
 
 __all__ = ["Form", "ServerDialect"]
@@ -90,7 +90,13 @@ class ServerDialect:
             self._learnt,
         )
         batch.wire.to_list_route = len(batch.requests) > 1 and batch.shape.kind in self.list_routes
-        return form.encode(batch)
+        try:
+            return form.encode(batch)
+        except Exception as error:  # a parameter has a type of which no request can be made
+            # Calls with parameters of their own go singly then, and the culprit fails alone.
+            kind = FailureKind.MIX_REFUSED if batch.shape.is_mixed else FailureKind.UNSUPPORTED
+            what = error.message if isinstance(error, ConfigError) else "a parameter has a wrong type"
+            return Failure(kind, ConfigError, what, cause=error)
 
     def decoder(self, batch: Batch, content_type: str = "") -> Decoder:
         """Return a fresh decoder for the batch's reply."""
