@@ -78,6 +78,35 @@ async def test_each_of_200_texts_gets_its_own_vector():
     assert client.statistics().in_flight == 0
 
 
+class OnlyLists(Recorder):
+    """Takes no text by itself, and no text "bad"."""
+
+    says = "Input should be a valid list"
+
+    async def send(self, request, timeouts):
+        reply = await super().send(request, timeouts)
+        given = json.loads(request.body)["input"]
+        if isinstance(given, str) or "bad" in given:
+            return await ScriptedTransport(error(422, self.says)).send(request, timeouts)
+        return reply
+
+
+async def test_a_lone_text_goes_as_a_list_of_one_where_only_lists_are_taken():
+    server = OnlyLists()
+    async with make_client(server) as client:
+        assert (await client.embed("a")).vector == vector_of("a")
+        (bad,) = await outcomes([client.embed("bad")])
+        assert isinstance(bad, BadRequest)
+        assert (await client.embed("b")).vector == vector_of("b")
+    assert [body["input"] for body in server.bodies("/embeddings")] == ["a", ["a"], ["bad"], "b", ["b"]]
+    server = OnlyLists()
+    server.says = "no"
+    async with make_client(server) as client:
+        assert isinstance((await outcomes([client.embed("a")]))[0], BadRequest)
+        await outcomes([client.embed("c"), client.embed("d")])
+        assert (await client.embed("a")).vector == vector_of("a")
+
+
 async def test_a_lists_usage_is_shared_out():
     server = Recorder()
     async with make_client(server) as client:

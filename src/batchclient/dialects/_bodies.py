@@ -43,7 +43,7 @@ class Bodies(Generic[T]):
 
 
 def whole_number(fields: Mapping[str, Any], name: str) -> int | None:
-    """Return a field that a body is computed from, or ``None``; raise ``ConfigError`` for another type."""
+    """Return a field from which a body is computed; raise ``ConfigError`` for another type."""
     value = fields.get(name)
     if value is not None and type(value) is not int:
         raise ConfigError(f"{name} is a whole number, not {value!r:.40}", field=name)

@@ -31,13 +31,15 @@ Answers = list[tuple[int, Any]]
 def input_of(batch: Batch, name: bytes = b"input") -> bytes:
     """Write a batch's prompts as a member of a JSON object, with a comma.
 
-    A single prompt is written as itself, with its caller's own fields; several prompts as a list.
+    A single prompt is written as itself, where the server takes that, with its caller's own fields;
+    several prompts as a list.
     """
     requests = batch.requests
-    if len(requests) > 1:
-        return b'"%b":[%b],' % (name, b",".join([request.prompt for request in requests]))
-    solo = requests[0].solo_fields
-    return b'"%b":%b,%b' % (name, requests[0].prompt, solo + b"," if solo else b"")
+    prompts = b",".join([request.prompt for request in requests])
+    if len(requests) > 1 or batch.wire.lone_as_list:
+        prompts = b"[%b]" % prompts
+    solo = requests[0].solo_fields if len(requests) == 1 else b""
+    return b'"%b":%b,%b' % (name, prompts, solo + b"," if solo else b"")
 
 
 def finite(number: object) -> float:

@@ -9,7 +9,9 @@ for the dialect's life.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from batchclient._core.kinds import Kind
@@ -27,6 +29,8 @@ from batchclient.transport import WireRequest
 __all__ = ["Form", "ServerDialect"]
 
 _NO_ROUTE = (404, 405)
+_A_LIST = re.compile(r"\b(?:list|array|sequence)\b", re.IGNORECASE)
+"""Words of servers that take embeddings as lists alone (pydantic, JSON schema, serde)."""
 
 
 class Form(Protocol):
@@ -89,6 +93,9 @@ class ServerDialect:
             self._without | OUR_FIELDS if batch.bare else self._without,
             self._learnt,
         )
+        batch.wire.lone_as_list = (
+            len(batch.requests) == 1 and batch.shape.kind is Kind.EMBEDDING and self._learnt.lone_as_list
+        )
         batch.wire.to_list_route = len(batch.requests) > 1 and batch.shape.kind in self.list_routes
         try:
             return form.encode(batch)
@@ -122,7 +129,7 @@ class ServerDialect:
         if status in _NO_ROUTE and len(prompts) > 1 and batch.shape.kind in self.list_routes and "model" not in clean:
             # If the model is missing after all, each call by itself gets the same reply again.
             return Failure(FailureKind.LIST_REFUSED, NotFound, f"{status}: {clean}", status, code=code)
-        return failure_of(
+        failure = failure_of(
             status,
             clean,
             code,
@@ -130,6 +137,13 @@ class ServerDialect:
             packed=batch.packed,
             retry_after_s=read_retry_after(headers, wall_time),
         )
+        if failure.kind is FailureKind.BAD_CALL and len(prompts) == 1 and batch.shape.kind is Kind.EMBEDDING:
+            # The text is to blame, or its form. A refusal changes the form for the next call.
+            learnt = self._learnt
+            learnt.lone_as_list = not batch.wire.lone_as_list and (learnt.takes_lists or bool(_A_LIST.search(clean)))
+            if learnt.lone_as_list:
+                return replace(failure, kind=FailureKind.FIELDS_REFUSED)
+        return failure
 
     @staticmethod
     def rate_limits(headers: Mapping[str, str]) -> tuple[RateWindow, ...]:
