@@ -82,11 +82,12 @@ class OnlyLists(Recorder):
     """Takes no text by itself, and no text "bad"."""
 
     says = "Input should be a valid list"
+    refused = ("a", "b", "bad")
 
     async def send(self, request, timeouts):
         reply = await super().send(request, timeouts)
         given = json.loads(request.body)["input"]
-        if isinstance(given, str) or "bad" in given:
+        if given in self.refused or (isinstance(given, list) and "bad" in given):
             return await ScriptedTransport(error(422, self.says)).send(request, timeouts)
         return reply
 
@@ -105,6 +106,14 @@ async def test_a_lone_text_goes_as_a_list_of_one_where_only_lists_are_taken():
         assert isinstance((await outcomes([client.embed("a")]))[0], BadRequest)
         await outcomes([client.embed("c"), client.embed("d")])
         assert (await client.embed("a")).vector == vector_of("a")
+    # Where one was answered by itself, a refusal is about the text.
+    server = OnlyLists()
+    server.refused = ("bad",)
+    async with make_client(server) as client:
+        await outcomes([client.embed("c"), client.embed("d")])
+        await client.embed("a")
+        assert isinstance((await outcomes([client.embed("bad")]))[0], BadRequest)
+    assert [body["input"] for body in server.bodies("/embeddings")] == [["c", "d"], "a", "bad"]
 
 
 async def test_a_lists_usage_is_shared_out():

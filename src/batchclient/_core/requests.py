@@ -262,8 +262,8 @@ class Learnt:
     """Whether the usage beside a choice of a list is known to be the choice's own, not a sum."""
     takes_lists: bool = False
     """Whether a list of embeddings was answered."""
-    lone_as_list: bool = False
-    """Whether a lone embedding goes as a list of one: by itself, one was refused."""
+    lone_as_list: bool | None = None
+    """Whether a lone embedding goes as a list of one; ``False``: one was answered by itself."""
 
 
 @dataclass(slots=True, eq=False)

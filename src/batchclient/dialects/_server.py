@@ -94,7 +94,7 @@ class ServerDialect:
             self._learnt,
         )
         batch.wire.lone_as_list = (
-            len(batch.requests) == 1 and batch.shape.kind is Kind.EMBEDDING and self._learnt.lone_as_list
+            len(batch.requests) == 1 and batch.shape.kind is Kind.EMBEDDING and self._learnt.lone_as_list is True
         )
         batch.wire.to_list_route = len(batch.requests) > 1 and batch.shape.kind in self.list_routes
         try:
@@ -137,11 +137,12 @@ class ServerDialect:
             packed=batch.packed,
             retry_after_s=read_retry_after(headers, wall_time),
         )
-        if failure.kind is FailureKind.BAD_CALL and len(prompts) == 1 and batch.shape.kind is Kind.EMBEDDING:
+        lone = len(prompts) == 1 and batch.shape.kind is Kind.EMBEDDING and self._learnt.lone_as_list is not False
+        if lone and failure.kind is FailureKind.BAD_CALL:
             # The text is to blame, or its form. A refusal changes the form for the next call.
-            learnt = self._learnt
-            learnt.lone_as_list = not batch.wire.lone_as_list and (learnt.takes_lists or bool(_A_LIST.search(clean)))
-            if learnt.lone_as_list:
+            as_list = not batch.wire.lone_as_list and (self._learnt.takes_lists or _A_LIST.search(clean))
+            self._learnt.lone_as_list = True if as_list else None
+            if as_list:
                 return replace(failure, kind=FailureKind.FIELDS_REFUSED)
         return failure
 
