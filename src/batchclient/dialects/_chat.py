@@ -16,6 +16,7 @@ Facts (vLLM 0.32, observed on a running server; replies in ``tests/wire/vllm``):
 
 from __future__ import annotations
 
+from itertools import chain, groupby
 from typing import Any
 
 from batchclient._core.messages import Batch, Failure, FailureKind
@@ -34,7 +35,7 @@ __all__ = ["Chat", "ChatPlainDecoder", "ChatStreamDecoder"]
 _PATH = "/chat/completions"
 _COUNT_FIELDS = b'"return_token_ids":true,'
 _TEXTS = frozenset({"content", "reasoning", "reasoning_content", "refusal"})
-"""Fields of a message that are always texts."""
+"""Fields of a message that are texts; ``content`` may be parts instead."""
 
 
 class Chat:
@@ -159,14 +160,35 @@ def _text(message: dict[str, Any]) -> str:
     content = message.get("content")
     if content is None:
         return ""
+    if type(content) is list:
+        # Parts: Mistral's reasoning models, gateways. What is no text stays in the message alone.
+        return "".join([part["text"] for part in content if part["type"] == "text"])
     if type(content) is not str:
         raise TypeError("a message's content is no string")
     return content
 
 
+def _join_parts(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Join neighbours of the types that come in pieces: text, and thinking (a text, or parts)."""
+    joined: list[dict[str, Any]] = []
+    for kind, group in groupby(parts, lambda part: part["type"]):
+        alike = list(group)
+        if kind in ("text", "thinking"):
+            values = [part[kind] for part in alike]
+            whole = _join_parts([*chain(*values)]) if type(values[0]) is list else "".join(values)
+            alike = [{**alike[0], kind: whole}]
+        joined += alike
+    return joined
+
+
 def _join(deltas: list[dict[str, Any]]) -> dict[str, Any]:
     """Join the pieces of a message into a plain reply's message."""
-    message = {"role": "assistant", "content": None, **join_deltas(deltas, _TEXTS)}
+    content = None
+    if any(type(delta.get("content")) is list for delta in deltas):
+        contents = [delta["content"] for delta in deltas if delta.get("content")]
+        content = _join_parts([*chain(*([{"type": "text", "text": c}] if type(c) is str else c for c in contents))])
+        deltas = [{name: value for name, value in delta.items() if name != "content"} for delta in deltas]
+    message = {"role": "assistant", "content": content, **join_deltas(deltas, _TEXTS)}
     calls = message.get("tool_calls")
     if calls or message.get("reasoning") or message.get("reasoning_content"):
         # The opening event's empty content says nothing: if no other came, a plain reply has null.
