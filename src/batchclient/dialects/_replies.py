@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-__all__ = ["HTML_PAGE", "error_in", "model_len_in", "read_retry_after", "redact"]
+__all__ = ["HTML_PAGE", "error_in", "model_len_in", "read_retry_after", "redact", "status_in", "told_in"]
 
 HTML_PAGE = "an HTML page"
 """The message of an error whose body is HTML."""
@@ -27,6 +27,10 @@ _DATE = re.compile(r"[A-Za-z]{3,9},? [0-9A-Za-z: +-]{1,40}")
 """All three forms of HTTP's dates begin with a weekday. ``parsedate_to_datetime`` alone would take
 digits of any script, and underscores.
 """
+_STATUS = re.compile(r"[45][0-9]{2}")
+_NAMES = ("error", "errors", "detail", "message", "msg", "title")
+"""Where servers put an error, or its words, the first that holds any; ``title`` is RFC 9457's."""
+_DEEPEST = 8
 _LONGEST_MESSAGE = 400
 _SHORTEST_SECRET = 4
 _WORDS = frozenset({"role", "type"})
@@ -39,25 +43,49 @@ def error_in(body: bytes) -> tuple[str, str | None]:
 
     Seen on real servers: ``{"error": {"message", "type", "code"}}`` (vLLM, llama.cpp),
     ``{"error": "…"}`` (vLLM's 401, TGI), ``{"detail": "…" | [{"loc", "msg"}]}`` (FastAPI), a flat
-    ``{"message", "type"}`` (SGLang), plain text and HTML.
+    ``{"message", "type"}`` (SGLang), plain text and HTML. Gateways nest these, and put them in lists.
     """
     try:
         reply = from_json(body)
     except ValueError:
         text = body[:_LONGEST_MESSAGE].decode("utf-8", "replace").strip()
         return (HTML_PAGE if text[:1] == "<" else text) or "no message", None
-    if not isinstance(reply, dict):
-        return f"a JSON {type(reply).__name__} where an object was expected", None
-    error: Any = reply.get("error", reply.get("detail", reply))
-    if isinstance(error, str):
-        return error, _code(reply)
-    if isinstance(error, list):
-        # FastAPI echoes the input, prompts included: take only the place and the message.
-        parts = [f"{_place(item.get('loc'))}: {item.get('msg', '')}" for item in error if isinstance(item, dict)]
-        return "; ".join(parts) or "no message", None
-    if isinstance(error, dict):
-        return str(error.get("message", "no message")), _code(error)
-    return "no message", None
+    message, code = told_in(reply)
+    if not message and not isinstance(reply, dict):
+        message = f"a JSON {type(reply).__name__} where an object was expected"
+    return message or "no message", code
+
+
+def told_in(said: Any, depth: int = _DEEPEST) -> tuple[str, str | None]:
+    """Return (message, code) of an error, wherever in the value they are; empty: no message."""
+    if isinstance(said, str):
+        return said, None
+    if isinstance(said, list):
+        told = [told_in(each, depth - 1) for each in said] if depth else []
+        return "; ".join(message for message, _ in told if message), next((code for _, code in told if code), None)
+    if not isinstance(said, dict) or not depth:
+        return "", None
+    # FastAPI echoes the input, prompts included: take only the place and the message.
+    for name in _NAMES:
+        message, code = told_in(said.get(name), depth - 1)
+        if message:
+            place = _place(said.get("loc"))
+            return f"{place}: {message}" if place else message, code or _code(said)
+    return "", _code(said)
+
+
+def status_in(said: Any, depth: int = _DEEPEST) -> int | None:
+    """Return the HTTP status told by an error, the innermost first; ``None``: none is."""
+    if isinstance(said, list):
+        told = [status_in(each, depth - 1) for each in said] if depth else []
+        return next((status for status in told if status), None)
+    if not isinstance(said, dict) or not depth:
+        return None
+    for name in _NAMES:
+        if (status := status_in(said.get(name), depth - 1)) is not None:
+            return status
+    values = (str(said.get(name)) for name in ("code", "status", "status_code", "http_status_code"))
+    return next((int(value) for value in values if _STATUS.fullmatch(value)), None)
 
 
 def model_len_in(message: str) -> int | None:
