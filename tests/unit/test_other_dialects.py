@@ -10,7 +10,7 @@ from batchclient._core.kinds import Kind
 from batchclient._core.messages import Failure, FailureKind
 from batchclient.dialects import DIALECTS, make_dialect
 from batchclient.dialects._shapes import Shapes
-from batchclient.errors import BadRequest, DemuxError, ServerFault
+from batchclient.errors import BadRequest, ConfigError, DemuxError, ServerFault
 from batchclient.types import Usage
 from tests.params import as_given
 from tests.unit.golden import make_batch, make_request
@@ -74,7 +74,11 @@ def test_no_type_of_a_parameter_breaks_writing_or_reading():
     values = ["x", [], {}, 1.5, True, [1], {"type": ["x"]}, {"type": "json_schema", "json_schema": [1]}]
     fields = ["seed", "logprobs", "stop", "top_p", "response_format", "best_of", "logit_bias"]
     for name, field, value, streamed in itertools.product([*DIALECTS, None], fields, values, [False, True]):
-        dialect, batch = make_dialect(name, ()), batch_of("a", "b", streamed=streamed, extra_body={field: value})
+        try:
+            batch = batch_of("a", "b", streamed=streamed, extra_body={field: value})
+        except ConfigError:
+            continue
+        dialect = make_dialect(name, ())
         request = dialect.encode(batch)
         if isinstance(request, Failure):
             assert request.kind is FailureKind.UNSUPPORTED, (name, field, value)

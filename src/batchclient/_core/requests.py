@@ -261,9 +261,8 @@ class Learnt:
     usage_is_own: bool = True
     """Whether the usage beside a choice of a list is known to be the choice's own, not a sum."""
     takes_lists: bool = False
-    """Whether a list of embeddings was answered."""
-    lone_as_list: bool | None = None
-    """Whether a lone embedding goes as a list of one; ``False``: one was answered by itself."""
+    """Whether a list of embeddings was answered, and no lone one by itself."""
+    lone_as_list: bool = False
 
 
 @dataclass(slots=True, eq=False)

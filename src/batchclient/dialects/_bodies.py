@@ -4,16 +4,16 @@ thousand with the same few parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from pydantic_core import from_json
 
 from batchclient._core.messages import Failure, FailureKind
 from batchclient._core.requests import Shape
-from batchclient.errors import BadRequest, ConfigError
+from batchclient.errors import BadRequest
 
-__all__ = ["Bodies", "refuse", "whole_number"]
+__all__ = ["Bodies", "refuse"]
 
 _REMEMBERED = 256
 T = TypeVar("T")
@@ -40,14 +40,6 @@ class Bodies(Generic[T]):
             fields = {name: value for name, value in from_json(shape.body).items() if value is not None}
             self._made[shape.body] = made = self._make(fields)
         return made
-
-
-def whole_number(fields: Mapping[str, Any], name: str) -> int | None:
-    """Return a field from which a body is computed; raise ``ConfigError`` for another type."""
-    value = fields.get(name)
-    if value is not None and type(value) is not int:
-        raise ConfigError(f"{name} is a whole number, not {value!r:.40}", field=name)
-    return value
 
 
 def refuse(server: str, what: str) -> Failure:

@@ -18,7 +18,7 @@ from typing import Any
 from batchclient._core.messages import Batch, Failure, FailureKind
 from batchclient.dialects._demux import Demux
 from batchclient.dialects._reader import OpenAIReader, Reader
-from batchclient.dialects._replies import redact, status_in, told_in
+from batchclient.dialects._replies import redact, told_in
 from batchclient.dialects._status import failure_of
 from batchclient.errors import DemuxError, DialectError, ServerFault
 from batchclient.types import Choice, Completion, Usage
@@ -137,10 +137,10 @@ class ReplyDecoder:
 
     def _error_reply(self, error: object) -> Failure:
         """Return the failure told by an error object; its code decides as a status would."""
-        message, code = told_in(error)
+        message, code, status = told_in(error)
         clean = None if code is None else self._clean(code)
-        status = status_in(error) or 500
-        return failure_of(status, self._clean(message or "no message"), clean, streamed=False, retry_after_s=None)
+        message = self._clean(message or "no message")
+        return failure_of(status or 500, message, clean, streamed=False, retry_after_s=None)
 
 
 def is_aborted(piece: Mapping[str, Any]) -> bool:
@@ -229,7 +229,7 @@ def error_of(reply: Any) -> object:
     if reply.get("choices") is not None or reply.keys() & _ANSWERS:
         return None
     is_error = "error" in (reply.get("object"), reply.get("type"))
-    told = reply.get("detail") or reply.get("errors") or (reply.get("msg") and status_in(reply))
+    told = reply.get("detail") or reply.get("errors") or (reply.get("msg") and told_in(reply)[2])
     return reply if is_error or told else None
 
 

@@ -52,10 +52,7 @@ class _Vectors(ItemsDecoder):
     def _answers(self, reply: Any) -> tuple[Answers, Failure | None]:
         answers, failure = super()._answers(reply)
         wire = self._batch.wire
-        if len(self._batch.requests) > 1:
-            wire.learnt.takes_lists = True
-        elif not wire.lone_as_list:
-            wire.learnt.lone_as_list = False
+        wire.learnt.takes_lists = len(self._batch.requests) > 1 or wire.lone_as_list
         if len({len(embedding.vector) for _, embedding in answers}) > 1:
             # At least one vector is another than asked for, and nothing says which.
             return [], malformed("the reply's vectors have different lengths", once=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-__all__ = ["HTML_PAGE", "error_in", "model_len_in", "read_retry_after", "redact", "status_in", "told_in"]
+__all__ = ["HTML_PAGE", "error_in", "model_len_in", "read_retry_after", "redact", "told_in"]
 
 HTML_PAGE = "an HTML page"
 """The message of an error whose body is HTML."""
@@ -30,7 +30,6 @@ digits of any script, and underscores.
 _STATUS = re.compile(r"[45][0-9]{2}")
 _NAMES = ("error", "errors", "detail", "message", "msg", "title")
 """Where servers put an error, or its words, the first that holds any; ``title`` is RFC 9457's."""
-_DEEPEST = 8
 _LONGEST_MESSAGE = 400
 _SHORTEST_SECRET = 4
 _WORDS = frozenset({"role", "type"})
@@ -43,49 +42,36 @@ def error_in(body: bytes) -> tuple[str, str | None]:
 
     Seen on real servers: ``{"error": {"message", "type", "code"}}`` (vLLM, llama.cpp),
     ``{"error": "…"}`` (vLLM's 401, TGI), ``{"detail": "…" | [{"loc", "msg"}]}`` (FastAPI), a flat
-    ``{"message", "type"}`` (SGLang), plain text and HTML. Gateways nest these, and put them in lists.
+    ``{"message", "type"}`` (SGLang), plain text and HTML. Gateways nest these, or make lists of them.
     """
     try:
         reply = from_json(body)
     except ValueError:
         text = body[:_LONGEST_MESSAGE].decode("utf-8", "replace").strip()
         return (HTML_PAGE if text[:1] == "<" else text) or "no message", None
-    message, code = told_in(reply)
+    message, code, _ = told_in(reply)
     if not message and not isinstance(reply, dict):
         message = f"a JSON {type(reply).__name__} where an object was expected"
     return message or "no message", code
 
 
-def told_in(said: Any, depth: int = _DEEPEST) -> tuple[str, str | None]:
-    """Return (message, code) of an error, wherever in the value they are; empty: no message."""
-    if isinstance(said, str):
-        return said, None
+def told_in(said: Any, depth: int = 8) -> tuple[str, str | None, int | None]:
+    """Return (message, code, status) of an error, wherever they stand; empty: no message."""
+    if isinstance(said, str) or not depth:
+        return said if isinstance(said, str) else "", None, None
     if isinstance(said, list):
-        told = [told_in(each, depth - 1) for each in said] if depth else []
-        return "; ".join(message for message, _ in told if message), next((code for _, code in told if code), None)
-    if not isinstance(said, dict) or not depth:
-        return "", None
-    # FastAPI echoes the input, prompts included: take only the place and the message.
-    for name in _NAMES:
-        message, code = told_in(said.get(name), depth - 1)
-        if message:
-            place = _place(said.get("loc"))
-            return f"{place}: {message}" if place else message, code or _code(said)
-    return "", _code(said)
-
-
-def status_in(said: Any, depth: int = _DEEPEST) -> int | None:
-    """Return the HTTP status told by an error, the innermost first; ``None``: none is."""
-    if isinstance(said, list):
-        told = [status_in(each, depth - 1) for each in said] if depth else []
-        return next((status for status in told if status), None)
-    if not isinstance(said, dict) or not depth:
-        return None
-    for name in _NAMES:
-        if (status := status_in(said.get(name), depth - 1)) is not None:
-            return status
+        told = [each for each in (told_in(item, depth - 1) for item in said) if each[0]]
+        messages, codes, statuses = zip(*told, strict=True) if told else ((), (), ())
+        return "; ".join(messages), next(filter(None, codes), None), next(filter(None, statuses), None)
+    if not isinstance(said, dict):
+        return "", None, None
+    inner = (told_in(said.get(name), depth - 1) for name in _NAMES)
+    message, code, status = next((told for told in inner if told[0]), ("", None, None))
     values = (str(said.get(name)) for name in ("code", "status", "status_code", "http_status_code"))
-    return next((int(value) for value in values if _STATUS.fullmatch(value)), None)
+    status = status or next((int(value) for value in values if _STATUS.fullmatch(value)), None)
+    # FastAPI echoes the input, prompts included: take only the place and the message.
+    place = _place(said.get("loc")) if message else ""
+    return f"{place}: {message}" if place else message, code or _code(said), status
 
 
 def model_len_in(message: str) -> int | None:

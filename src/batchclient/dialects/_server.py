@@ -9,7 +9,6 @@ for the dialect's life.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
@@ -29,8 +28,6 @@ from batchclient.transport import WireRequest
 __all__ = ["Form", "ServerDialect"]
 
 _NO_ROUTE = (404, 405)
-_A_LIST = re.compile(r"\b(?:list|array|sequence)\b", re.IGNORECASE)
-"""Words of servers that take embeddings as lists alone (pydantic, JSON schema, serde)."""
 
 
 class Form(Protocol):
@@ -93,17 +90,15 @@ class ServerDialect:
             self._without | OUR_FIELDS if batch.bare else self._without,
             self._learnt,
         )
-        batch.wire.lone_as_list = (
-            len(batch.requests) == 1 and batch.shape.kind is Kind.EMBEDDING and self._learnt.lone_as_list is True
-        )
+        lone = batch.shape.kind is Kind.EMBEDDING and len(batch.requests) == 1
+        batch.wire.lone_as_list = lone and self._learnt.lone_as_list
         batch.wire.to_list_route = len(batch.requests) > 1 and batch.shape.kind in self.list_routes
         try:
             return form.encode(batch)
         except Exception as error:  # a parameter has a type of which no request can be made
             # Calls with parameters of their own go singly then, and the culprit fails alone.
             kind = FailureKind.MIX_REFUSED if batch.shape.is_mixed else FailureKind.UNSUPPORTED
-            what = error.message if isinstance(error, ConfigError) else "a parameter has a wrong type"
-            return Failure(kind, ConfigError, what, cause=error)
+            return Failure(kind, ConfigError, "a parameter has a wrong type", cause=error)
 
     def decoder(self, batch: Batch, content_type: str = "") -> Decoder:
         """Return a fresh decoder for the batch's reply."""
@@ -137,12 +132,11 @@ class ServerDialect:
             packed=batch.packed,
             retry_after_s=read_retry_after(headers, wall_time),
         )
-        lone = len(prompts) == 1 and batch.shape.kind is Kind.EMBEDDING and self._learnt.lone_as_list is not False
+        lone = batch.shape.kind is Kind.EMBEDDING and len(prompts) == 1 and self._learnt.takes_lists
         if lone and failure.kind is FailureKind.BAD_CALL:
-            # The text is to blame, or its form. A refusal changes the form for the next call.
-            as_list = not batch.wire.lone_as_list and (self._learnt.takes_lists or _A_LIST.search(clean))
-            self._learnt.lone_as_list = True if as_list else None
-            if as_list:
+            # The text is to blame, or its form: each refusal changes the form.
+            self._learnt.lone_as_list = not batch.wire.lone_as_list
+            if self._learnt.lone_as_list:
                 return replace(failure, kind=FailureKind.FIELDS_REFUSED)
         return failure
 

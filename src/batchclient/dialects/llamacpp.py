@@ -31,7 +31,7 @@ from typing import Any
 
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Failure, FailureKind
-from batchclient.dialects._bodies import Bodies, refuse, whole_number
+from batchclient.dialects._bodies import Bodies, refuse
 from batchclient.dialects._chat import Chat
 from batchclient.dialects._dialect import Decoder
 from batchclient.dialects._embeddings import Embeddings
@@ -90,10 +90,9 @@ def _native(fields: dict[str, Any]) -> bytes | None:
         # The same parameter by both of its names.
         return None
     body.setdefault("n_predict", _DEFAULT_MAX_TOKENS)
-    logprobs = whole_number(fields, "logprobs")
-    if logprobs is not None:
+    if fields.get("logprobs") is not None:
         # 0 asks for none at all there, and for the chosen token's alone in OpenAI's API.
-        body["n_probs"] = max(1, logprobs)
+        body["n_probs"] = max(1, fields["logprobs"])
     if fields.get("return_token_ids"):
         body["return_tokens"] = True
     return canonical(body)

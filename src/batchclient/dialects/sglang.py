@@ -29,7 +29,7 @@ from typing import Any
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Failure
 from batchclient._core.requests import Shape
-from batchclient.dialects._bodies import Bodies, whole_number
+from batchclient.dialects._bodies import Bodies
 from batchclient.dialects._chat import Chat
 from batchclient.dialects._dialect import Decoder, OwnFields
 from batchclient.dialects._embeddings import Embeddings
@@ -192,9 +192,7 @@ class _Generate:
         return decoder_of(batch, secrets, content_type, _GenerateReader(batch))
 
 
-_ASKED: Bodies[dict[str, Any]] = Bodies(
-    lambda fields: {"seed": whole_number(fields, "seed"), "logprobs": fields.get("logprobs")}
-)
+_ASKED: Bodies[dict[str, Any]] = Bodies(lambda fields: {name: fields.get(name) for name in ("seed", "logprobs")})
 
 
 def _asked(shape: Shape) -> dict[str, Any]:

@@ -21,11 +21,10 @@ Rules:
   (``Recovery.search``), each once. Prompts failing alone are tried again as the policy allows. If
   every prompt alone was answered, but no part of several prompts, the server has stopped taking
   lists. If both halves of two lists in a row were answered, lists were too long.
-- A 404, 405, 412 or 415 may mean the list: one member goes at once. If the member is answered, the
-  rest goes singly. If not, all fail. After a 404 the member is also the call that finds out about
-  the model (see ``denials``).
+- A 404, 405, 412 or 415 may mean the list: one member goes at once, and if it is answered, the rest
+  goes singly. After a 404 the member also finds out about the model (see ``denials``).
 - A closed connection may mean the list, too, if no list was ever answered, or else before the calls
-  would fail. A restart closes the connections of many lists at once: that is one failure of each.
+  would fail.
 - A break of the connection during or just after the writing of a long list may be an unstated
   refusal of its length. If a member is answered, the break was a refusal.
 - Not all servers have a route for lists. Until a list was answered on the route, any refusal there
@@ -41,7 +40,6 @@ from batchclient._core.kinds import Kind
 from batchclient._core.learnt.abilities import Abilities
 from batchclient._core.messages import Batch, Failed, Failure, FailureKind, Isolation, Request
 from batchclient._core.outcomes.recovery import Parked, Recovery
-from batchclient._core.servers.denials import is_refusal
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
 from batchclient.errors import ConnectionLost
@@ -94,16 +92,17 @@ class MemberFirst:
         """
         batch, failure, abilities = event.batch, event.failure, endpoint.can(event.batch.shape.kind)
         tried_lists, tried_form = abilities.failed(batch)
-        refused = len(batch.requests) > 1 and _may_mean_lists(failure)
-        by_route = refused or _may_be_the_route(event, abilities)
-        closed = len(batch.requests) > 1 and _closed(event, abilities)
-        if not alive or not (failure.unforeseen or failure.while_sending or by_route or closed):
+        listed = len(batch.requests) > 1
+        refused = listed and _may_mean_lists(failure)
+        closed = listed and _closed(event, abilities)
+        by_list = refused or closed or _may_be_the_route(event, abilities)
+        if not alive or not (failure.unforeseen or failure.while_sending or by_list):
             return False
         if not refused and abilities.form_failed(batch, now, tried=tried_form):
             # The form is known to fail here: the calls go again at once, bare.
             self._recovery.send_bare(alive, batch)
             return True
-        if len(batch.requests) == 1:
+        if not listed:
             return False
         isolation = batch.isolation
         if isolation is not None and isolation.blind:
@@ -136,7 +135,7 @@ class MemberFirst:
             sent = self._send(parked.requests[:1], parked, now)
             if sent is None:
                 return False
-            if is_refusal(parked.event.failure) and _may_mean_lists(parked.event.failure):
+            if parked.event.failure.status == 404:
                 # Meanwhile no further list is sent there for the model.
                 endpoint.denials.doubt(batch, now)
                 endpoint.denials.begin_probe(sent)
