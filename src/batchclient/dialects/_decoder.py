@@ -19,6 +19,7 @@ from batchclient._core.messages import Batch, Failure, FailureKind
 from batchclient.dialects._demux import Demux
 from batchclient.dialects._reader import OpenAIReader, Reader
 from batchclient.dialects._replies import redact, told_in
+from batchclient.dialects._shares import TOO_MANY
 from batchclient.dialects._status import failure_of
 from batchclient.errors import DemuxError, DialectError, ServerFault
 from batchclient.types import Choice, Completion, Usage
@@ -261,6 +262,6 @@ def usage_in(usage: object) -> Usage | None:
     if not isinstance(usage, dict):
         return None
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    if type(prompt) is int and type(completion) is int and prompt >= 0 and completion >= 0:
+    if type(prompt) is int and type(completion) is int and 0 <= prompt < TOO_MANY and 0 <= completion < TOO_MANY:
         return Usage(prompt, completion)
     return None

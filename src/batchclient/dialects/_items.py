@@ -12,7 +12,7 @@ Rules:
 
 from __future__ import annotations
 
-import math
+import sys
 from typing import Any
 
 from batchclient._core.messages import Batch, Failure
@@ -46,7 +46,8 @@ def finite(number: object) -> float:
     """Return a finite number; raise ``TypeError`` or ``ValueError`` for any other value."""
     if type(number) not in (int, float):
         raise TypeError("a score is no number")
-    if not math.isfinite(number):  # type: ignore[arg-type]
+    # (``isfinite`` raises for a whole number of 400 digits.)
+    if not abs(number) <= sys.float_info.max:  # type: ignore[arg-type]
         raise ValueError("a score is not finite")
     return float(number)  # type: ignore[arg-type]
 

@@ -188,6 +188,9 @@ class UsageWatch:
             return None
         began = self._began
         if began is not None:
+            if not usage.completion_tokens:
+                # Beside the role, before any token: a sum and an own usage are alike.
+                return None
             began.add(index)
             if usage.completion_tokens >= len(began):
                 return None

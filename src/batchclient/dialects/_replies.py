@@ -22,7 +22,8 @@ _LENGTHS = (
     re.compile(r"available context size \(([1-9][0-9]{0,11}) tokens\)"),
 )
 """The words of vLLM, of SGLang (for the requested length, for a prompt alone) and of llama.cpp."""
-_NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,15})?|\.[0-9]{1,15}")
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]*)?|\.[0-9]+")
+_LONGEST_WISH_S = 1e9
 _DATE = re.compile(r"[A-Za-z]{3,9},? [0-9A-Za-z: +-]{1,40}")
 """All three forms of HTTP's dates begin with a weekday. ``parsedate_to_datetime`` alone would take
 digits of any script, and underscores.
@@ -70,18 +71,15 @@ def told_in(said: Any, depth: int = 8) -> tuple[str, str | None, int | None]:
     values = (str(said.get(name)) for name in ("code", "status", "status_code", "http_status_code"))
     status = status or next((int(value) for value in values if _STATUS.fullmatch(value)), None)
     # FastAPI echoes the input, prompts included: take only the place and the message.
-    place = _place(said.get("loc")) if message else ""
-    return f"{place}: {message}" if place else message, code or _code(said), status
+    loc = said.get("loc") or ""
+    place = ".".join(map(str, loc)) if isinstance(loc, list) else str(loc)
+    return f"{place}: {message}" if message and place else message, code or _code(said), status
 
 
 def model_len_in(message: str) -> int | None:
     """Return the model's length in tokens, if an error message tells the length."""
     found = next((match for match in (length.search(message) for length in _LENGTHS) if match), None)
     return int(found[1]) if found else None
-
-
-def _place(loc: object) -> str:
-    return ".".join(map(str, loc)) if isinstance(loc, list) else str(loc or "")
 
 
 def _code(error: Mapping[str, Any]) -> str | None:
@@ -194,7 +192,7 @@ def read_retry_after(headers: Mapping[str, str], wall_time: float) -> float | No
         value = headers.get(name, "").strip(" \t")
         seconds = None
         if _NUMBER.fullmatch(value):
-            seconds = float(value) * scale
+            seconds = min(float(value) * scale, _LONGEST_WISH_S)
         elif name == "retry-after":
             seconds = _date(value, wall_time)
         if seconds is not None and seconds > 0:
