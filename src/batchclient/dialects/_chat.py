@@ -16,7 +16,6 @@ Facts (vLLM 0.32, observed on a running server; replies in ``tests/wire/vllm``):
 
 from __future__ import annotations
 
-from itertools import chain, groupby
 from typing import Any
 
 from batchclient._core.messages import Batch, Failure, FailureKind
@@ -168,27 +167,18 @@ def _text(message: dict[str, Any]) -> str:
     return content
 
 
-def _join_parts(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Join neighbours of the types that come in pieces: text, and thinking (a text, or parts)."""
-    joined: list[dict[str, Any]] = []
-    for kind, group in groupby(parts, lambda part: part["type"]):
-        alike = list(group)
-        if kind in ("text", "thinking"):
-            values = [part[kind] for part in alike]
-            whole = _join_parts([*chain(*values)]) if type(values[0]) is list else "".join(values)
-            alike = [{**alike[0], kind: whole}]
-        joined += alike
-    return joined
+def _parts(content: Any) -> Any:
+    """Return content as parts; ``None``: it says nothing."""
+    return [{"type": "text", "text": content}] if content and type(content) is str else content or None
 
 
 def _join(deltas: list[dict[str, Any]]) -> dict[str, Any]:
     """Join the pieces of a message into a plain reply's message."""
-    content = None
+    texts = _TEXTS
     if any(type(delta.get("content")) is list for delta in deltas):
-        contents = [delta["content"] for delta in deltas if delta.get("content")]
-        content = _join_parts([*chain(*([{"type": "text", "text": c}] if type(c) is str else c for c in contents))])
-        deltas = [{name: value for name, value in delta.items() if name != "content"} for delta in deltas]
-    message = {"role": "assistant", "content": content, **join_deltas(deltas, _TEXTS)}
+        texts = _TEXTS - {"content"}
+        deltas = [{**delta, "content": _parts(delta.get("content"))} for delta in deltas]
+    message = {"role": "assistant", "content": None, **join_deltas(deltas, texts)}
     calls = message.get("tool_calls")
     if calls or message.get("reasoning") or message.get("reasoning_content"):
         # The opening event's empty content says nothing: if no other came, a plain reply has null.
