@@ -8,6 +8,7 @@ import pytest
 
 from batchclient import Backoff, BatchClient, BatchClientError, ConfigError, Http
 from batchclient.transport._proxies import proxy_for
+from batchclient.transport._under_way import UnderWay
 from tests.transport.rawserver import RawServer, body_of, response
 
 PROXY = "http://proxy:3128"
@@ -197,3 +198,11 @@ def test_aiohttp_has_no_socks_proxies(environment):
     environment(all_proxy="socks5://127.0.0.1:1080")
     with pytest.raises(ConfigError, match="SOCKS"):
         BatchClient("http://server.test/v1", http=Http(backend="aiohttp", trust_env=True))
+
+
+async def test_a_socket_behind_a_socks_proxy_is_fresh_as_well():
+    for event in ("connection.connect_tcp.started", "socks.connect_tcp.started", "http11.send_request_headers.started"):
+        request = UnderWay(None)
+        request.watch()
+        await request.trace(event, {})
+        assert request.fresh is ("connect_tcp" in event)

@@ -43,7 +43,7 @@ def error_in(body: bytes) -> tuple[str, str | None]:
 
     Seen on real servers: ``{"error": {"message", "type", "code"}}`` (vLLM, llama.cpp),
     ``{"error": "…"}`` (vLLM's 401, TGI), ``{"detail": "…" | [{"loc", "msg"}]}`` (FastAPI), a flat
-    ``{"message", "type"}`` (SGLang), plain text and HTML. Gateways nest these, or make lists of them.
+    ``{"message", "type"}`` (SGLang), plain text and HTML. Gateways nest these, and list several.
     """
     try:
         reply = from_json(body)
