@@ -14,9 +14,13 @@ from tests.contract.peers import CAN, Peer
 from tests.seams import connected
 from tests.shell import clocks
 
-from batchclient import BadRequest, BatchClient, Batching, Completion, Schedule
+from batchclient import BadRequest, BatchClient, Batching, Completion, ConfigError, Schedule
+from batchclient._core.kinds import Kind
+from batchclient._core.messages import Batch
+from batchclient.dialects.sglang import SglangDialect
 from batchclient.simulator import SimulatedServer, SimulatorTransport, expected_text
 
+GREEDY = {"temperature": 0}
 SGLANG = Peer("sglang", CAN["sglang"])
 PLAIN_OR_STREAMED = pytest.mark.parametrize("max_tokens", [2, 12], ids=["plain", "streamed"])
 
@@ -118,6 +122,33 @@ def test_a_bad_parameter_fails_its_caller_alone(max_tokens: int) -> None:
     assert all(isinstance(answer, Completion) for answer in answers)
     texts = [expected_text(f"prompt {i}", max_tokens=max_tokens, **params[i]) for i in range(16) if i != 5]
     assert [answer.text for answer in answers] == texts
+
+
+def test_a_parameter_of_a_wrong_type_fails_its_caller_alone() -> None:
+    params: list[dict[str, Any]] = [{"seed": 1}, {"seed": "x"}, {}, {"seed": 3}]
+    answers, _ = together(params, max_tokens=2, **GREEDY)
+    wrong = answers.pop(1)
+    assert (type(wrong), wrong.field) == (ConfigError, "seed")
+    assert [answer.text for answer in answers] == [
+        expected_text(f"prompt {i}", max_tokens=2, **GREEDY, **params[i]) for i in (0, 2, 3)
+    ]
+    answers, _ = together([{"logprobs": "5"}] * 2, peer=Peer("llamacpp", CAN["llamacpp"]), max_tokens=2)
+    assert [(type(answer), answer.field) for answer in answers] == [(ConfigError, "logprobs")] * 2
+
+
+def test_what_a_request_cannot_be_made_of_fails_its_caller_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = SglangDialect.forms[Kind.COMPLETION].encode
+
+    def encode(batch: Batch) -> Any:
+        assert all(request.prompt != b'"prompt 1"' for request in batch.requests)
+        return write(batch)
+
+    monkeypatch.setattr(SglangDialect.forms[Kind.COMPLETION], "encode", encode)
+    answers, _ = together([{"seed": i} for i in range(4)], max_tokens=2)
+    assert type(answers.pop(1)) is ConfigError
+    assert [answer.text for answer in answers] == [
+        expected_text(f"prompt {i}", max_tokens=2, seed=i) for i in (0, 2, 3)
+    ]
 
 
 @PLAIN_OR_STREAMED

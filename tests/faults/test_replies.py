@@ -186,8 +186,18 @@ async def test_row_16_indices_out_of_order():
 
 @pytest.mark.parametrize(
     "usage",
-    ["missing", None, {}, {"prompt_tokens": -1, "completion_tokens": 1}, {"prompt_tokens": None}, [], "much"],
-    ids=str,
+    [
+        "missing",
+        None,
+        {},
+        {"prompt_tokens": -1, "completion_tokens": 1},
+        {"prompt_tokens": None},
+        [],
+        "much",
+        {"prompt_tokens": 1, "completion_tokens": 10**400},
+        {"prompt_tokens": 10**400, "completion_tokens": 1},
+    ],
+    ids=range(9),
 )
 async def test_row_18_usage_that_is_none(usage):
     fields = {} if usage == "missing" else {"usage": usage}

@@ -121,15 +121,22 @@ def test_where_every_server_says_no_such_call_that_is_told():
     assert (str(error).endswith("no other server in use takes it"), error.attempt) == (True, 2)
 
 
-@pytest.mark.parametrize("status", [405, 501])
-def test_what_a_server_has_no_such_call_for_goes_elsewhere_too(status):
+def test_what_a_server_has_no_such_call_for_goes_elsewhere_too():
     play = Playbook(limit=[4, 4])
     a, b = calls("a b", shape())
     play.submit(a, b) >> Woke() << ["send a b @0"]
-    kind = FailureKind.REFUSED if status == 405 else FailureKind.BAD_CALL
-    play >> failed(a, kind, error=ServerFault, status=status) << ["send a b @1"]
+    play >> failed(a, FailureKind.BAD_CALL, error=ServerFault, status=501) << ["send a b @1"]
     # It was sent, and that was an attempt.
     assert (a.attempts, play.scheduler.statistics().retries) == (2, 1)
+    play >> answered(a, b) << ["resolve a b"]
+
+
+def test_after_a_405_of_a_list_one_member_finds_out_before_all_go_elsewhere():
+    play = Playbook(limit=[4, 4])
+    a, b = calls("a b", shape())
+    play.submit(a, b) >> Woke() << ["send a b @0"]
+    play >> failed(a, FailureKind.REFUSED, error=ServerFault, status=405) << ["send a @0"]
+    play >> failed(a, FailureKind.REFUSED, error=ServerFault, status=405) << ["send b a @1"]
     play >> answered(a, b) << ["resolve a b"]
 
 

@@ -18,14 +18,19 @@ from batchclient._core.messages import (
     Resumed,
     Woke,
 )
-from batchclient.errors import AuthenticationFailed, BadRequest, ConnectionLost, DialectError, ServerFault
+from batchclient.errors import AuthenticationFailed, BadRequest, ConnectionLost, DialectError, NotFound, ServerFault
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
 _numbers = count()
 MAYBE = FailureKind.MAYBE_PROCESSED
 A_500 = Failure(MAYBE, ServerFault, "500: no", 500)
 NO_ANSWER = Failure(MAYBE, DialectError, "the reply is not JSON", once=True)
+CLOSED = Failure(MAYBE, ConnectionLost, "the connection broke")
 RESET = Failure(MAYBE, ConnectionLost, "the connection broke", while_sending=True)
+
+
+def refusal(status):
+    return Failure(FailureKind.REFUSED, NotFound if status == 404 else BadRequest, f"{status}: no", status)
 
 
 class Server:
@@ -140,6 +145,58 @@ def test_a_server_that_takes_no_lists_is_spoken_to_singly_after_two(failure):
     assert sizes == [(8, ""), (8, ""), (1, "bare"), (7, "bare")] + [(1, "")] * 7
     assert (server.play.succeeded, server.play.failed) == (8, 0)
     assert server.serve(*more(8)) == [(1, "")] * 8
+
+
+@pytest.mark.parametrize("status", [404, 405, 412, 415])
+@pytest.mark.parametrize("proven", [False, True])
+def test_a_status_that_refuses_every_call_alike_may_mean_the_list(status, proven):
+    works = proven
+    server = Server(lambda batch: refusal(status) if is_list(batch) and not works else None)
+    server.serve(*more(8))
+    works = False
+    if proven:
+        assert server.serve(*more(8)) == [(8, ""), (1, "bare")] + [(1, "")] * 7
+    assert server.play.failed == 0
+    assert server.serve(*more(8)) == [(1, "")] * 8
+    # Five minutes later one list tries.
+    server.play.at(server.play.now + 301.0)
+    assert server.serve(*more(4)) == [(4, ""), (1, "bare")] + [(1, "")] * 3
+    # A server that refuses every call so is not taken for one without lists.
+    server = Server(lambda _: refusal(status))
+    assert server.serve(*more(8)) == [(8, ""), (1, "bare")]
+    assert (server.play.failed, server.play.endpoints[0].lists_refused) == (8, False)
+
+
+def test_a_server_that_closes_the_connection_on_lists_is_spoken_to_singly():
+    works = False
+    server = Server(lambda batch: CLOSED if is_list(batch) and not works else None)
+    assert server.serve(*more(8)) == [(8, ""), (8, ""), (1, "bare"), (7, "bare")] + [(1, "")] * 7
+    assert server.serve(*more(8)) == [(1, "")] * 8
+    server.play.at(server.play.now + 301.0)
+    works = True
+    assert server.serve(*more(8)) == [(8, "")]
+    # Once lists were answered, one member goes before the list would fail.
+    works = False
+    assert server.serve(*more(2)) == [(2, "")] * 5 + [(1, "bare"), (1, "")]
+    assert server.play.failed == 0
+
+
+def test_a_restart_alone_says_nothing_of_lists():
+    server = Server(lambda batch: CLOSED if batch.id <= 2 else None)
+    assert server.serve(*more(4), *more(4)) == [(4, ""), (4, ""), (4, ""), (4, "")]
+    assert (server.play.failed, server.play.endpoints[0].lists_refused) == (0, False)
+    server = Server(lambda _: CLOSED)
+    assert server.serve(*more(4)) == [
+        (4, ""),
+        (4, ""),
+        (1, "bare"),
+        (4, ""),
+        (1, "bare"),
+        (4, ""),
+        (1, "bare"),
+        (4, ""),
+    ]
+    assert (server.play.failed, server.play.endpoints[0].lists_refused) == (4, False)
 
 
 def test_one_that_takes_no_lists_is_asked_again_by_one_list_after_5_then_10_minutes():

@@ -14,7 +14,18 @@ def refused(request, status=401, **fields):
     return failed(request, NO, error=AuthenticationFailed, status=status, **fields)
 
 
-@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_404_of_lists_is_also_found_out_by_one_member():
+    play = Playbook(limit=8, max_size=2)
+    a, b, c, d, e, f = calls("a b c d e f")
+    play.submit(a, b, c, d) >> Woke() << ["send a b", "send c d"]
+    play >> refused(a, 404) << ["send a"]
+    play >> refused(c, 404) << []
+    play >> refused(a, 404) << ["reject b a: AuthenticationFailed", "reject c d: AuthenticationFailed"]
+    play.submit(e, f) >> Woke() << ["send e"]
+    play >> refused(e, 404) << ["reject e: AuthenticationFailed", "reject f: AuthenticationFailed"]
+
+
+@pytest.mark.parametrize("status", [401, 403])
 def test_after_the_first_refusal_one_call_finds_out_and_all_that_is_queued_fails(status):
     play = Playbook(limit=4, max_size=2, max_queued=8)
     everyone = calls("a b c d e f g h i j k l m n")

@@ -78,6 +78,40 @@ async def test_each_of_200_texts_gets_its_own_vector():
     assert client.statistics().in_flight == 0
 
 
+class OnlyLists(Recorder):
+    """Takes no text by itself, and no text "bad"."""
+
+    refused = ("a", "b", "bad")
+
+    async def send(self, request, timeouts):
+        reply = await super().send(request, timeouts)
+        given = json.loads(request.body)["input"]
+        if given in self.refused or (isinstance(given, list) and "bad" in given):
+            return await ScriptedTransport(error(422)).send(request, timeouts)
+        return reply
+
+
+async def test_a_lone_text_goes_as_a_list_of_one_where_only_lists_are_taken():
+    server = OnlyLists()
+    async with make_client(server) as client:
+        assert isinstance((await outcomes([client.embed("a")]))[0], BadRequest)
+        await outcomes([client.embed("c"), client.embed("d")])
+        assert (await client.embed("a")).vector == vector_of("a")
+        assert isinstance((await outcomes([client.embed("bad")]))[0], BadRequest)
+        assert (await client.embed("b")).vector == vector_of("b")
+    asked = [body["input"] for body in server.bodies("/embeddings")]
+    asked[1].sort()
+    assert asked == ["a", ["c", "d"], "a", ["a"], ["bad"], "b", ["b"]]
+    # Where one was answered by itself, a refusal is about the text.
+    server = OnlyLists()
+    server.refused = ("bad",)
+    async with make_client(server) as client:
+        await outcomes([client.embed("c"), client.embed("d")])
+        await client.embed("a")
+        assert isinstance((await outcomes([client.embed("bad")]))[0], BadRequest)
+    assert [body["input"] for body in server.bodies("/embeddings")][1:] == ["a", "bad"]
+
+
 async def test_a_lists_usage_is_shared_out():
     server = Recorder()
     async with make_client(server) as client:

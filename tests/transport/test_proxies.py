@@ -8,6 +8,7 @@ import pytest
 
 from batchclient import Backoff, BatchClient, BatchClientError, ConfigError, Http
 from batchclient.transport._proxies import proxy_for
+from batchclient.transport._under_way import UnderWay
 from tests.transport.rawserver import RawServer, body_of, response
 
 PROXY = "http://proxy:3128"
@@ -181,7 +182,27 @@ def test_a_proxy_that_cannot_be_used_is_refused_with_the_client_and_not_shown(gi
     BatchClient("https://server.test/v1", http=Http(backend=backend, trust_env=True))
 
 
+@pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "SSL_CERT_DIR"])
+async def test_certificates_that_are_not_there_are_named(variable, backend, monkeypatch, tmp_path):
+    (tmp_path / "no.pem").write_text("no certificate")
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    for path in (tmp_path / "nowhere", tmp_path / "no.pem"):
+        monkeypatch.setenv(variable, str(path))
+        http = Http(backend=backend, trust_env=True)
+        async with BatchClient("https://127.0.0.1:9/v1", model="m", http=http, detect=False) as client:
+            with pytest.raises(ConfigError, match=f"{variable} of the environment leads to no certificates"):
+                await client.complete("p")
+
+
 def test_aiohttp_has_no_socks_proxies(environment):
     environment(all_proxy="socks5://127.0.0.1:1080")
     with pytest.raises(ConfigError, match="SOCKS"):
         BatchClient("http://server.test/v1", http=Http(backend="aiohttp", trust_env=True))
+
+
+async def test_a_socket_behind_a_socks_proxy_is_fresh_as_well():
+    for event in ("connection.connect_tcp.started", "socks.connect_tcp.started", "http11.send_request_headers.started"):
+        request = UnderWay(None)
+        request.watch()
+        await request.trace(event, {})
+        assert request.fresh is ("connect_tcp" in event)

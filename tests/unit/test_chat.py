@@ -378,6 +378,36 @@ def test_choices_in_any_order_go_to_their_conversations():
     assert {place: each.text for place, each in answers.items()} == {0: "t0", 1: "t1", 2: "t2"}
 
 
+def test_content_in_parts_is_read_and_kept():
+    thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}
+    parts = [thinking, {"type": "text", "text": "one"}, {"type": "reference", "reference_ids": [1]}]
+    body = reply(message(content=[*parts, {"type": "text", "text": " two"}]), message(1, content="plain"))
+    answers, _ = decode(batch_of(user("a"), user("b")), body)
+    assert [answers[i].text for i in range(2)] == ["one two", "plain"]
+    assert answers[0].choices[0].message["content"] == [*parts, {"type": "text", "text": " two"}]
+    batch = batch_of(user("a"), streamed=True, to_caller=True)
+    pieces = [
+        chunk(role="assistant", content=""),
+        chunk(content=[thinking]),
+        chunk(content=[{"type": "thinking", "thinking": [{"type": "text", "text": " So"}]}]),
+        chunk(content=[{"type": "text", "text": "one"}]),
+        chunk(content=" two"),
+        chunk(finish_reason="stop", content=None),
+    ]
+    decoder = VllmDialect().decoder(batch)
+    ((_, answer),) = decoder.feed(events(*pieces), 12.0) + decoder.end(12.0)[0]
+    assert "".join(delta.text for delta in decoder.deltas) == answer.text == "one two"
+    assert decoder.deltas[1].message == {"content": [thinking]}
+    whole = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm. So"}]}
+    assert answer.choices[0].message["content"] == [whole, {"type": "text", "text": "one two"}]
+    assert thinking["thinking"] == [{"type": "text", "text": "Hm."}]
+    for odd in ([{"text": "x"}], ["x"], [{"type": "text", "text": 5}], {"type": "text", "text": "x"}):
+        answers, failure = decode(
+            batch_of(user("a"), streamed=True), events(chunk(content=odd), chunk(finish_reason="stop"))
+        )
+        assert (answers, failure.error) == ({}, DialectError)
+
+
 @pytest.mark.parametrize("reason", ["abort", "error"])
 def test_an_aborted_answer_is_a_fault(reason):
     body = reply(message(0, role="assistant", content="x"), message(1, reason, role="assistant", content="x"))

@@ -686,3 +686,35 @@ def test_an_answer_without_a_bound_is_told_as_long_ones_are(max_tokens, interval
     assert json.loads(request.body)["stream_interval"] == interval
     # A server that sends an event per token is not told apart from one that writes a long answer.
     assert (dialect.events_per_choice(shape) > 1_000_000) is (max_tokens is None)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("name", ["vllm", "openai", "tgi"])
+def test_an_errors_words_and_status_are_told_wherever_they_stand(name, streamed):
+    told = [
+        {"error": {"message": "no", "http_status_code": 422}},
+        {"error": "no", "code": "422"},
+        {"detail": {"message": "no", "status": 422}},
+        {"detail": [{"loc": [], "msg": "no"}], "status_code": 422},
+        {"errors": [{"msg": "no", "code": 422}]},
+        {"msg": "no", "code": 422},
+        [{"error": {"message": "no", "code": 422}}],
+    ]
+    bodies = [json.dumps(each).encode() for each in told]
+    if streamed:
+        begun = events(piece("a"), done=False)
+        lines = [b'event: error\ndata: {"message": "no", "status": 422}', b'error: {"message": "no", "code": 422}']
+        lines += [b"data: " + body for body in bodies]
+        bodies = [begun + line + b"\n\ndata: [DONE]\n\n" for line in lines]
+    for body in bodies:
+        answers, failure = read(batch_of("p", streamed=streamed), body, name=name)
+        assert (answers, failure.kind, failure.message) == ({}, FailureKind.BAD_CALL, "422: no"), body
+    _, failure = read(batch_of("p"), b"event: error\ndata: out of luck\n\n", name=name)
+    assert (failure.error, failure.message) == (ServerFault, "500: out of luck")
+
+
+def test_fields_of_other_names_are_no_errors_beside_an_answer():
+    body = json.dumps(piece("a", "stop") | {"detail": "cached", "errors": [1], "msg": "ok", "code": 422}).encode()
+    assert texts(batch_of("p", streamed=False), body) == ({0: "a"}, None)
+    body = events(piece("a"), {"msg": "ping"}, piece("b", "stop") | {"detail": "x"})
+    assert texts(batch_of("p"), body) == ({0: "ab"}, None)

@@ -1,6 +1,8 @@
 """The dialects of other servers than vLLM: what they send, how they read what comes, and what is refused before it is sent."""
 
+import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from batchclient._core.kinds import Kind
 from batchclient._core.messages import Failure, FailureKind
 from batchclient.dialects import DIALECTS, make_dialect
 from batchclient.dialects._shapes import Shapes
-from batchclient.errors import BadRequest, DemuxError, ServerFault
+from batchclient.errors import BadRequest, ConfigError, DemuxError, ServerFault
 from batchclient.types import Usage
 from tests.params import as_given
 from tests.unit.golden import make_batch, make_request
@@ -69,6 +71,22 @@ def test_tei_generates_nothing():
     assert (failure.kind, failure.error) == (FailureKind.UNSUPPORTED, BadRequest)
 
 
+def test_no_type_of_a_parameter_breaks_writing_or_reading():
+    values = ["x", [], {}, 1.5, True, [1], {"type": ["x"]}, {"type": "json_schema", "json_schema": [1]}]
+    fields = ["seed", "logprobs", "stop", "top_p", "response_format", "best_of", "logit_bias"]
+    for name, field, value, streamed in itertools.product([*DIALECTS, None], fields, values, [False, True]):
+        try:
+            batch = batch_of("a", "b", streamed=streamed, extra_body={field: value})
+        except ConfigError:
+            continue
+        dialect = make_dialect(name, ())
+        request = dialect.encode(batch)
+        if isinstance(request, Failure):
+            assert request.kind is FailureKind.UNSUPPORTED, (name, field, value)
+        else:
+            dialect.decoder(batch)
+
+
 # Fields of ours that are refused --------------------------------------------------------------------------------
 
 
@@ -94,6 +112,41 @@ def test_a_refusal_of_fields_of_ours_has_them_left_out(status, message, fields):
     left = body.keys() | body.get("stream_options", {}).keys()
     assert not fields & left
     assert {"stream_interval", "stream_options", "continuous_usage_stats"} - fields <= left
+
+
+@pytest.mark.parametrize("name", [*DIALECTS, None])
+def test_no_dialect_sends_a_field_again_that_was_refused_by_name(name):
+    shape, _ = Shapes().shape({"max_tokens": 20}, "tiny")
+    shape = replace(shape, priority=3, tells_priority=True)
+    for field in ("stream_interval", "priority"):
+        dialect = make_dialect(name, ())
+        batch = make_batch(shape, [make_request(shape, each) for each in "ab"], streamed=True)
+        request = dialect.encode(batch)
+        if not isinstance(request, Failure) and f'"{field}"'.encode() in request.body:
+            dialect.failure(batch, 400, {}, f'{{"error": "unknown field {field}"}}'.encode(), 0.0)
+            assert f'"{field}"'.encode() not in dialect.encode(batch).body
+
+
+def test_running_sums_are_not_believed_after_a_chat_of_two_choices():
+    """The events that open the choices count no token yet, whether the usage is a sum or not."""
+    dialect = make_dialect(None, ())
+
+    def decoded(batch, *pieces):
+        dialect.encode(batch)
+        decoder = dialect.decoder(batch)
+        usages = [{"prompt_tokens": 5, "completion_tokens": tokens} for *_, tokens in pieces]
+        choices = [{"index": index, **said} for index, said, _ in pieces]
+        chunks = [{"choices": [choice], "usage": usage} for choice, usage in zip(choices, usages, strict=True)]
+        return dict(decoder.feed(events(*chunks), 12.0) + decoder.end(12.0)[0])
+
+    chat, _ = Shapes().shape({"max_tokens": 40, "n": 2}, "tiny", kind=Kind.CHAT)
+    batch = make_batch(chat, [make_request(chat, [{"role": "user", "content": "a"}])], streamed=True)
+    opening = [(i, {"delta": {"role": "assistant", "content": ""}, "finish_reason": None}, 0) for i in (0, 1)]
+    said = [(i, {"delta": {"content": "x"}, "finish_reason": None}, 1 + i) for i in (0, 1)]
+    decoded(batch, *opening, *said, *[(i, {"delta": {"content": "y"}, "finish_reason": "stop"}, 4) for i in (0, 1)])
+    sums = [(i, {"text": "a" * 20, "finish_reason": "stop"}, 20 * (i + 1)) for i in range(4)]
+    answers = decoded(batch_of(*"abcd", streamed=True, max_tokens=90), *sums)
+    assert all(answer.usage.completion_tokens_estimated for answer in answers.values())
 
 
 def test_a_batch_that_was_under_way_meanwhile_is_sent_again_as_well():

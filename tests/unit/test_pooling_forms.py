@@ -91,7 +91,11 @@ def test_a_text_to_tokenize(form, path, field):
 def test_base64_is_asked_for_unless_the_caller_chose():
     shapes = Shapes()
     assert shapes.shape({}, "m", kind=Kind.EMBEDDING)[0].packable
-    assert not shapes.shape({"encoding_format": "float"}, "m", kind=Kind.EMBEDDING)[0].packable
+    assert shapes.shape({"dimensions": 8, "input_type": "query"}, "m", kind=Kind.EMBEDDING)[0].packable
+    # Vectors of bits or of bytes come as base64, too.
+    for name in ("encoding_format", "embedding_type", "output_dtype", "precision"):
+        value = "float" if name == "encoding_format" else "binary"
+        assert not shapes.shape({"extra_body": {name: value}}, "m", kind=Kind.EMBEDDING)[0].packable
     assert not shapes.shape({}, "m", kind=Kind.CLASSIFICATION)[0].packable
     assert not shapes.shape({}, "m")[0].packable
 
@@ -162,10 +166,11 @@ def test_an_error_inside_a_200_is_an_error():
 
 
 def test_one_score_that_is_none_leaves_the_others():
-    reply = b'{"data":[{"index":0,"score":NaN},{"index":1,"score":0.5}]}'
-    answers, failure = read(PairScores(), batch_of(Kind.SCORE, ["q", "a"], ["r", "b"]), reply)
-    assert [answer.score for answer in answers] == [0.5]
-    assert failure.once
+    for score in (b"NaN", b"-1e999", b"1" * 400):
+        reply = b'{"data":[{"index":0,"score":%b},{"index":1,"score":0.5}]}' % score
+        answers, failure = read(PairScores(), batch_of(Kind.SCORE, ["q", "a"], ["r", "b"]), reply)
+        assert [answer.score for answer in answers] == [0.5]
+        assert failure.once
 
 
 def test_bodies_that_others_wrote_may_hold_what_no_server_is_known_to_take():

@@ -36,6 +36,9 @@ def parse(*chunks):
         (b"data: [DONE]\n\n", [b"[DONE]"]),
         ("data: né\u2028\u0085\n\n".encode(), ["né\u2028\u0085".encode()]),
         (b'data: {"a": "data: b"}\n\n', [b'{"a": "data: b"}']),
+        (b'event: error\ndata: {"a": 1}\n\ndata: b\n\n', [b'{"error":{"a": 1}}', b"b"]),
+        (b"event:error\ndata: no\n\nevent: error\n\ndata: b\n\n", [b'{"error":"no"}', b"b"]),
+        (b'error: {"a": 1}\n\n', [b'{"error": {"a": 1}}']),
         (b"data:a\n\ndata: b", [b"a", b"b"]),
     ],
 )

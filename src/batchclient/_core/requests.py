@@ -260,6 +260,9 @@ class Learnt:
 
     usage_is_own: bool = True
     """Whether the usage beside a choice of a list is known to be the choice's own, not a sum."""
+    takes_lists: bool = False
+    """Whether a list of embeddings was answered, and no lone one by itself."""
+    lone_as_list: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -292,6 +295,7 @@ class WireNotes:
         without: fields which the server refuses and we would have added.
         learnt: the dialect's knowledge of the server.
         to_list_route: whether the batch is a list on a route which not all servers have.
+        lone_as_list: whether the batch is a lone call written as a list of one.
     """
 
     replied: bool = False
@@ -302,6 +306,7 @@ class WireNotes:
     without: frozenset[str] = frozenset()
     learnt: Learnt = field(default_factory=Learnt)
     to_list_route: bool = False
+    lone_as_list: bool = False
 
 
 @dataclass(slots=True, eq=False)

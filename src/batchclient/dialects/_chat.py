@@ -34,7 +34,7 @@ __all__ = ["Chat", "ChatPlainDecoder", "ChatStreamDecoder"]
 _PATH = "/chat/completions"
 _COUNT_FIELDS = b'"return_token_ids":true,'
 _TEXTS = frozenset({"content", "reasoning", "reasoning_content", "refusal"})
-"""Fields of a message that are always texts."""
+"""Fields of a message that are texts; ``content`` may be parts instead."""
 
 
 class Chat:
@@ -159,14 +159,26 @@ def _text(message: dict[str, Any]) -> str:
     content = message.get("content")
     if content is None:
         return ""
+    if type(content) is list:
+        # Parts: Mistral's reasoning models, gateways. What is no text stays in the message alone.
+        return "".join([part["text"] for part in content if part["type"] == "text"])
     if type(content) is not str:
         raise TypeError("a message's content is no string")
     return content
 
 
+def _parts(content: Any) -> Any:
+    """Return content as parts; ``None``: it says nothing."""
+    return [{"type": "text", "text": content}] if content and type(content) is str else content or None
+
+
 def _join(deltas: list[dict[str, Any]]) -> dict[str, Any]:
     """Join the pieces of a message into a plain reply's message."""
-    message = {"role": "assistant", "content": None, **join_deltas(deltas, _TEXTS)}
+    texts = _TEXTS
+    if any(type(delta.get("content")) is list for delta in deltas):
+        texts = _TEXTS - {"content"}
+        deltas = [{**delta, "content": _parts(delta.get("content"))} for delta in deltas]
+    message = {"role": "assistant", "content": None, **join_deltas(deltas, texts)}
     calls = message.get("tool_calls")
     if calls or message.get("reasoning") or message.get("reasoning_content"):
         # The opening event's empty content says nothing: if no other came, a plain reply has null.

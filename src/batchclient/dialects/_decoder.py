@@ -18,7 +18,8 @@ from typing import Any
 from batchclient._core.messages import Batch, Failure, FailureKind
 from batchclient.dialects._demux import Demux
 from batchclient.dialects._reader import OpenAIReader, Reader
-from batchclient.dialects._replies import redact
+from batchclient.dialects._replies import redact, told_in
+from batchclient.dialects._shares import TOO_MANY
 from batchclient.dialects._status import failure_of
 from batchclient.errors import DemuxError, DialectError, ServerFault
 from batchclient.types import Choice, Completion, Usage
@@ -46,6 +47,8 @@ ABORTED = frozenset({"abort", "error"})
 """Reasons to finish that mean a failure."""
 
 
+_ANSWERS = frozenset({"data", "results", "content", "text", "meta_info", "tokens", "embedding"})
+"""Fields that hold answers beside ``choices``."""
 _JOINED = frozenset({"reasoning", "reasoning_content"})
 """Other fields of a choice whose texts come in pieces (LiteLLM's completions). Every event has the
 whole of any other field.
@@ -135,14 +138,10 @@ class ReplyDecoder:
 
     def _error_reply(self, error: object) -> Failure:
         """Return the failure told by an error object; its code decides as a status would."""
-        fields = error if isinstance(error, dict) else {"message": str(error)}
-        status = fields.get("code")
-        if type(status) is not int or not 400 <= status < 600:
-            status = 500
-        code = fields.get("type")
-        message = self._clean(str(fields.get("message", "no message")))
-        clean = self._clean(code) if isinstance(code, str) else None
-        return failure_of(status, message, clean, streamed=False, retry_after_s=None)
+        message, code, status = told_in(error)
+        clean = None if code is None else self._clean(code)
+        message = self._clean(message or "no message")
+        return failure_of(status or 500, message, clean, streamed=False, retry_after_s=None)
 
 
 def is_aborted(piece: Mapping[str, Any]) -> bool:
@@ -221,14 +220,18 @@ def malformed(what: str, cause: BaseException | None = None, *, once: bool = Fal
     return Failure(FailureKind.MAYBE_PROCESSED, DialectError, what, cause=cause, once=once)
 
 
-def error_of(reply: Mapping[str, Any]) -> object:
-    """Return the error told by a reply or event; ``None``: none, or an empty one by an answer."""
+def error_of(reply: Any) -> object:
+    """Return a reply or event that tells an error; ``None``: none, or an empty one by an answer."""
+    if isinstance(reply, list):
+        return reply if reply and all(isinstance(each, dict) and error_of(each) for each in reply) else None
     error = reply.get("error")
     if error is not None and (error or not reply.get("choices")):
-        return error
-    if reply.get("choices") is None and "error" in (reply.get("object"), reply.get("type")):
         return reply
-    return None
+    if reply.get("choices") is not None or reply.keys() & _ANSWERS:
+        return None
+    is_error = "error" in (reply.get("object"), reply.get("type"))
+    told = reply.get("detail") or reply.get("errors") or (reply.get("msg") and told_in(reply)[2])
+    return reply if is_error or told else None
 
 
 def spoilt(cause: BaseException) -> Failure:
@@ -259,6 +262,6 @@ def usage_in(usage: object) -> Usage | None:
     if not isinstance(usage, dict):
         return None
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    if type(prompt) is int and type(completion) is int and prompt >= 0 and completion >= 0:
+    if type(prompt) is int and type(completion) is int and 0 <= prompt < TOO_MANY and 0 <= completion < TOO_MANY:
         return Usage(prompt, completion)
     return None

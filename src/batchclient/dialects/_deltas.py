@@ -14,6 +14,7 @@ The differences, where the reference would spoil the answer or raise:
 - Numbers may have gaps, and begin anywhere. A piece without a number belongs to the entry of its
   ``id``; with neither ``id`` nor name, to the last entry.
 - The last truth value counts.
+- Parts of a content go on: text after text, thinking after thinking.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ __all__ = ["join_deltas"]
 
 _LABELS = frozenset({"id", "name", "role", "type"})
 """Texts sent whole, perhaps with every piece; only a name may come in pieces."""
+_PARTS = ("text", "thinking")
+"""The types of a content's parts that go on in the next piece."""
 
 
 class _Text(list[str]):
@@ -134,7 +137,8 @@ class _Entries:
             if is_named and label and known and label != known:
                 entry = None
         elif not self._strict:
-            entry = None
+            kind, last = piece.get("type"), self._found[-1][1] if self._found else None
+            entry = last if kind in _PARTS and type(last) is dict and last.get("type") == kind else None
         elif place is not None:
             raise TypeError("a tool call's index is no number")
         elif label:

@@ -8,7 +8,8 @@ base64 in the same way):
   bytes. So base64 is asked for unless the caller chose a form.
 - A vector is read in either form: many servers ignore the field (Ollama, SGLang). A server that
   refuses the field is asked without it.
-- A single input is no list, so that servers without lists can be asked, too.
+- A single input is no list, so that servers without lists can be asked, too. A server that takes
+  nothing but lists gets a list of one.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class Embeddings:
 class _Vectors(ItemsDecoder):
     def _answers(self, reply: Any) -> tuple[Answers, Failure | None]:
         answers, failure = super()._answers(reply)
+        wire = self._batch.wire
+        wire.learnt.takes_lists = len(self._batch.requests) > 1 or wire.lone_as_list
         if len({len(embedding.vector) for _, embedding in answers}) > 1:
             # At least one vector is another than asked for, and nothing says which.
             return [], malformed("the reply's vectors have different lengths", once=True)

@@ -12,7 +12,7 @@ Rules:
 
 from __future__ import annotations
 
-import math
+import sys
 from typing import Any
 
 from batchclient._core.messages import Batch, Failure
@@ -31,20 +31,23 @@ Answers = list[tuple[int, Any]]
 def input_of(batch: Batch, name: bytes = b"input") -> bytes:
     """Write a batch's prompts as a member of a JSON object, with a comma.
 
-    A single prompt is written as itself, with its caller's own fields; several prompts as a list.
+    A single prompt is written as itself, where the server takes that, with its caller's own fields;
+    several prompts as a list.
     """
     requests = batch.requests
-    if len(requests) > 1:
-        return b'"%b":[%b],' % (name, b",".join([request.prompt for request in requests]))
-    solo = requests[0].solo_fields
-    return b'"%b":%b,%b' % (name, requests[0].prompt, solo + b"," if solo else b"")
+    prompts = b",".join([request.prompt for request in requests])
+    if len(requests) > 1 or batch.wire.lone_as_list:
+        prompts = b"[%b]" % prompts
+    solo = requests[0].solo_fields if len(requests) == 1 else b""
+    return b'"%b":%b,%b' % (name, prompts, solo + b"," if solo else b"")
 
 
 def finite(number: object) -> float:
     """Return a finite number; raise ``TypeError`` or ``ValueError`` for any other value."""
     if type(number) not in (int, float):
         raise TypeError("a score is no number")
-    if not math.isfinite(number):  # type: ignore[arg-type]
+    # (``isfinite`` raises for a whole number of 400 digits.)
+    if not abs(number) <= sys.float_info.max:  # type: ignore[arg-type]
         raise ValueError("a score is not finite")
     return float(number)  # type: ignore[arg-type]
 

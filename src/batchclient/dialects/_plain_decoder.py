@@ -110,7 +110,7 @@ class PlainDecoder(ReplyDecoder):
         return answers, failure
 
     def _read(self, reply: Any) -> tuple[list[tuple[int, Completion]], Failure | None]:
-        refusal = error_of(reply) if isinstance(reply, dict) else None
+        refusal = error_of(reply) if isinstance(reply, (dict, list)) else None
         if refusal is not None:
             return [], self._error_reply(refusal)
         if (

@@ -150,9 +150,10 @@ class StopReader:
 
 def _stops_of(fields: Mapping[str, Any]) -> tuple[str, ...]:
     stop = fields.get("stop")
-    if fields.get("include_stop_str_in_output"):
+    stops = [stop] if isinstance(stop, str) else stop
+    if not isinstance(stops, list) or fields.get("include_stop_str_in_output"):
         return ()
-    return tuple(each for each in ([stop] if isinstance(stop, str) else stop or ()) if isinstance(each, str) and each)
+    return tuple(each for each in stops if isinstance(each, str) and each)
 
 
 _STOPS: Bodies[tuple[str, ...]] = Bodies(_stops_of)
@@ -187,6 +188,9 @@ class UsageWatch:
             return None
         began = self._began
         if began is not None:
+            if not usage.completion_tokens:
+                # Beside the role, before any token: a sum and an own usage are alike.
+                return None
             began.add(index)
             if usage.completion_tokens >= len(began):
                 return None

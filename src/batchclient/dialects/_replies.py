@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-__all__ = ["HTML_PAGE", "error_in", "model_len_in", "read_retry_after", "redact"]
+__all__ = ["HTML_PAGE", "error_in", "model_len_in", "read_retry_after", "redact", "told_in"]
 
 HTML_PAGE = "an HTML page"
 """The message of an error whose body is HTML."""
@@ -22,11 +22,15 @@ _LENGTHS = (
     re.compile(r"available context size \(([1-9][0-9]{0,11}) tokens\)"),
 )
 """The words of vLLM, of SGLang (for the requested length, for a prompt alone) and of llama.cpp."""
-_NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,15})?|\.[0-9]{1,15}")
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]*)?|\.[0-9]+")
+_LONGEST_WISH_S = 1e9
 _DATE = re.compile(r"[A-Za-z]{3,9},? [0-9A-Za-z: +-]{1,40}")
 """All three forms of HTTP's dates begin with a weekday. ``parsedate_to_datetime`` alone would take
 digits of any script, and underscores.
 """
+_STATUS = re.compile(r"[45][0-9]{2}")
+_NAMES = ("error", "errors", "detail", "message", "msg", "title")
+"""Where servers put an error, or its words, the first that holds any; ``title`` is RFC 9457's."""
 _LONGEST_MESSAGE = 400
 _SHORTEST_SECRET = 4
 _WORDS = frozenset({"role", "type"})
@@ -39,35 +43,43 @@ def error_in(body: bytes) -> tuple[str, str | None]:
 
     Seen on real servers: ``{"error": {"message", "type", "code"}}`` (vLLM, llama.cpp),
     ``{"error": "…"}`` (vLLM's 401, TGI), ``{"detail": "…" | [{"loc", "msg"}]}`` (FastAPI), a flat
-    ``{"message", "type"}`` (SGLang), plain text and HTML.
+    ``{"message", "type"}`` (SGLang), plain text and HTML. Gateways nest these, and list several.
     """
     try:
         reply = from_json(body)
     except ValueError:
         text = body[:_LONGEST_MESSAGE].decode("utf-8", "replace").strip()
         return (HTML_PAGE if text[:1] == "<" else text) or "no message", None
-    if not isinstance(reply, dict):
-        return f"a JSON {type(reply).__name__} where an object was expected", None
-    error: Any = reply.get("error", reply.get("detail", reply))
-    if isinstance(error, str):
-        return error, _code(reply)
-    if isinstance(error, list):
-        # FastAPI echoes the input, prompts included: take only the place and the message.
-        parts = [f"{_place(item.get('loc'))}: {item.get('msg', '')}" for item in error if isinstance(item, dict)]
-        return "; ".join(parts) or "no message", None
-    if isinstance(error, dict):
-        return str(error.get("message", "no message")), _code(error)
-    return "no message", None
+    message, code, _ = told_in(reply)
+    if not message and not isinstance(reply, dict):
+        message = f"a JSON {type(reply).__name__} where an object was expected"
+    return message or "no message", code
+
+
+def told_in(said: Any, depth: int = 8) -> tuple[str, str | None, int | None]:
+    """Return (message, code, status) of an error, wherever they stand; empty: no message."""
+    if isinstance(said, str) or not depth:
+        return said if isinstance(said, str) else "", None, None
+    if isinstance(said, list):
+        told = [each for each in (told_in(item, depth - 1) for item in said) if each[0]]
+        messages, codes, statuses = zip(*told, strict=True) if told else ((), (), ())
+        return "; ".join(messages), next(filter(None, codes), None), next(filter(None, statuses), None)
+    if not isinstance(said, dict):
+        return "", None, None
+    inner = (told_in(said.get(name), depth - 1) for name in _NAMES)
+    message, code, status = next((told for told in inner if told[0]), ("", None, None))
+    values = (str(said.get(name)) for name in ("code", "status", "status_code", "http_status_code"))
+    status = status or next((int(value) for value in values if _STATUS.fullmatch(value)), None)
+    # FastAPI echoes the input, prompts included: take only the place and the message.
+    loc = said.get("loc") or ""
+    place = ".".join(map(str, loc)) if isinstance(loc, list) else str(loc)
+    return f"{place}: {message}" if message and place else message, code or _code(said), status
 
 
 def model_len_in(message: str) -> int | None:
     """Return the model's length in tokens, if an error message tells the length."""
     found = next((match for match in (length.search(message) for length in _LENGTHS) if match), None)
     return int(found[1]) if found else None
-
-
-def _place(loc: object) -> str:
-    return ".".join(map(str, loc)) if isinstance(loc, list) else str(loc or "")
 
 
 def _code(error: Mapping[str, Any]) -> str | None:
@@ -180,7 +192,7 @@ def read_retry_after(headers: Mapping[str, str], wall_time: float) -> float | No
         value = headers.get(name, "").strip(" \t")
         seconds = None
         if _NUMBER.fullmatch(value):
-            seconds = float(value) * scale
+            seconds = min(float(value) * scale, _LONGEST_WISH_S)
         elif name == "retry-after":
             seconds = _date(value, wall_time)
         if seconds is not None and seconds > 0:

@@ -10,6 +10,7 @@ for the dialect's life.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from batchclient._core.kinds import Kind
@@ -21,7 +22,7 @@ from batchclient.dialects._replies import error_in, read_retry_after, redact
 from batchclient.dialects._status import failure_of
 from batchclient.dialects._unknown_fields import OUR_FIELDS, refused_fields
 from batchclient.dialects.completions import ANY_NUMBER, events_per_choice
-from batchclient.errors import BadRequest, NotFound
+from batchclient.errors import BadRequest, ConfigError, NotFound
 from batchclient.transport import WireRequest
 
 __all__ = ["Form", "ServerDialect"]
@@ -86,8 +87,15 @@ class ServerDialect:
             self._without | OUR_FIELDS if batch.bare else self._without,
             self._learnt,
         )
+        lone = batch.shape.kind is Kind.EMBEDDING and len(batch.requests) == 1
+        batch.wire.lone_as_list = lone and self._learnt.lone_as_list
         batch.wire.to_list_route = len(batch.requests) > 1 and batch.shape.kind in self.list_routes
-        return form.encode(batch)
+        try:
+            return form.encode(batch)
+        except Exception as error:  # a parameter has a type of which no request can be made
+            # Calls with parameters of their own go singly then, and the culprit fails alone.
+            kind = FailureKind.MIX_REFUSED if batch.shape.is_mixed else FailureKind.UNSUPPORTED
+            return Failure(kind, ConfigError, "a parameter has a wrong type", cause=error)
 
     def decoder(self, batch: Batch, content_type: str = "") -> Decoder:
         """Return a fresh decoder for the batch's reply."""
@@ -113,7 +121,7 @@ class ServerDialect:
         if status in _NO_ROUTE and len(prompts) > 1 and batch.shape.kind in self.list_routes and "model" not in clean:
             # If the model is missing after all, each call by itself gets the same reply again.
             return Failure(FailureKind.LIST_REFUSED, NotFound, f"{status}: {clean}", status, code=code)
-        return failure_of(
+        failure = failure_of(
             status,
             clean,
             code,
@@ -121,6 +129,13 @@ class ServerDialect:
             packed=batch.packed,
             retry_after_s=read_retry_after(headers, wall_time),
         )
+        lone = batch.shape.kind is Kind.EMBEDDING and len(prompts) == 1 and self._learnt.takes_lists
+        if lone and failure.kind is FailureKind.BAD_CALL:
+            # The text is to blame, or its form: each refusal changes the form.
+            self._learnt.lone_as_list = not batch.wire.lone_as_list
+            if self._learnt.lone_as_list:
+                return replace(failure, kind=FailureKind.FIELDS_REFUSED)
+        return failure
 
     @staticmethod
     def rate_limits(headers: Mapping[str, str]) -> tuple[RateWindow, ...]:

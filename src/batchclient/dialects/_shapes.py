@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchclient._core.kinds import Kind
 from batchclient._core.requests import Shape
-from batchclient.dialects._arguments import INPUT_FIELDS, refuse_unknown
+from batchclient.dialects._arguments import INPUT_FIELDS, known_fields, refuse_unknown
 from batchclient.dialects._fields import canonical, check_embedding_fields, sort_fields
 from batchclient.errors import ConfigError
 
@@ -33,6 +33,8 @@ _PREFIXES = {
     Kind.EMBEDDING: (b"embedding:", b"embedding ids:"),
     Kind.CLASSIFICATION: (b"classification:", b"classification ids:"),
 }
+_OF_NUMBERS = {"encoding_format", "embedding_type", "embedding_types"}
+"""With these, as with fields that are not known, a vector may be of other numbers: packed bits."""
 _MIXED = b"mixed:"
 _GENERATING = frozenset({Kind.COMPLETION, Kind.CHAT})
 
@@ -180,10 +182,13 @@ def _make_shape(
             plain_only=True,
             kind=kind,
             counted=counted,
-            packable=kind is Kind.EMBEDDING and "encoding_format" not in fields,
+            packable=kind is Kind.EMBEDDING and fields.keys() <= known_fields(kind) - _OF_NUMBERS | {"model"},
         )
     n = _count(fields, "n", 1)
     is_chat = kind is Kind.CHAT
+    _count(fields, "seed", -(1 << 63))
+    if not is_chat:
+        _count(fields, "logprobs", -1)
     max_tokens = _count(fields, "max_tokens", 0)
     if is_chat and _count(fields, "max_completion_tokens", 0) is not None:
         # OpenAI's newer name; it stands before ``max_tokens`` (vLLM 0.32,

@@ -18,11 +18,13 @@ from collections.abc import Sequence
 from batchclient._core.messages import Batch
 from batchclient.types import Usage
 
-__all__ = ["Made", "estimated_tokens", "prompt_shares", "share_out", "shared_usages", "size_of"]
+__all__ = ["TOO_MANY", "Made", "estimated_tokens", "prompt_shares", "share_out", "shared_usages", "size_of"]
 
 _BYTES_PER_TOKEN = 4
 """A rough mean for English text."""
 _ANY = 1 << 30
+TOO_MANY = 1 << 53
+"""A number of tokens that is nonsense, and that arithmetic with fractions may not bear."""
 _MOST_BYTES_PER_EVENT = 16
 """An event with more text on average holds more than one token."""
 
@@ -80,7 +82,7 @@ def prompt_shares(batch: Batch, total: object) -> tuple[list[int], bool] | None:
 
     ``None``: the server told no number.
     """
-    if type(total) is not int or total < 0:
+    if type(total) is not int or not 0 <= total < TOO_MANY:
         return None
     sizes = [request.prompt_tokens for request in batch.requests]
     if len(sizes) == 1:

@@ -4,10 +4,13 @@ Source: WHATWG HTML, section 9.2.6 "Interpreting an event stream". Lines end wit
 the lines of an event join with LF. Comments (keep-alive pings) and other fields are skipped.
 
 Differences: a last event is delivered without its blank line, because some servers leave the line
-out. Half an event is then no JSON and fails later. No byte-order mark is looked for.
+out. Half an event is then no JSON and fails later. No byte-order mark is looked for. The payload of
+an event ``error``, or of a line ``error: …`` (older llama.cpp), is delivered as ``{"error": …}``.
 """
 
 from __future__ import annotations
+
+from pydantic_core import from_json, to_json
 
 __all__ = ["EventStream"]
 
@@ -15,7 +18,7 @@ __all__ = ["EventStream"]
 class EventStream:
     """An incremental parser; ``rest`` is an unfinished line, ``data`` an unfinished event."""
 
-    __slots__ = ("_skip_lf", "data", "rest")
+    __slots__ = ("_is_error", "_skip_lf", "data", "rest")
 
     def __init__(self) -> None:
         # Lists, joined once: a line in many chunks, or an event of many lines, must not cost its
@@ -23,6 +26,7 @@ class EventStream:
         self.rest: list[bytes] = []
         self.data: list[bytes] = []
         self._skip_lf = False
+        self._is_error = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the payloads that are complete now."""
@@ -48,12 +52,28 @@ class EventStream:
         for line in lines:
             if not line:
                 if data:
-                    payloads.append(data[0] if len(data) == 1 else b"\n".join(data))
+                    payload = data[0] if len(data) == 1 else b"\n".join(data)
+                    payloads.append(_error(payload) if self._is_error else payload)
                     data.clear()
+                self._is_error = False
             elif line.startswith(b"data:"):
                 data.append(line[6:] if line[5:6] == b" " else line[5:])
+            elif line.startswith(b"error:"):
+                data.append(line[6:])
+                self._is_error = True
+            elif line.startswith(b"event:"):
+                self._is_error = line[6:].strip() == b"error"
         return payloads
 
     def end(self) -> list[bytes]:
         """Return the last payload if the stream ended without its blank line."""
         return self.feed(b"\n\n")
+
+
+def _error(payload: bytes) -> bytes:
+    """Return the payload of an error event as the error of a JSON object."""
+    try:
+        from_json(payload)
+    except ValueError:
+        payload = to_json(payload.decode("utf-8", "replace"))
+    return b'{"error":%b}' % payload

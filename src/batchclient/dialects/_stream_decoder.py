@@ -152,7 +152,7 @@ class StreamDecoder(ReplyDecoder):
                 if event is None:
                     # llama.cpp opens its streams with ``data: null``.
                     continue
-                if event.get("error") is not None or "choices" not in event:
+                if "choices" not in event or event.get("error") is not None:
                     error = error_of(event)
                     if error is not None:
                         self._failure = self._error_reply(mend(error))

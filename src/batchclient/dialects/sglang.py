@@ -161,7 +161,8 @@ class _Generate:
     def _around(self, batch: Batch) -> dict[str, Any]:
         """Return all members but the prompts."""
         shape = batch.shape
-        of_stream = {"stream_interval": stream_interval(shape)} if batch.streamed and not shape.to_caller else {}
+        sets_interval = batch.streamed and not shape.to_caller and "stream_interval" not in batch.wire.without
+        of_stream = {"stream_interval": stream_interval(shape)} if sets_interval else {}
         if shape.is_mixed:
             each = [own for request in batch.requests for own in self._of_prompt(request.shape, of_stream)]
         else:
@@ -174,7 +175,7 @@ class _Generate:
         logprobs = _asked(shape)["logprobs"]
         if logprobs is not None:
             fields |= {"return_logprob": True, "top_logprobs_num": logprobs, "return_text_in_logprobs": True}
-        if shape.tells_priority:
+        if shape.tells_priority and "priority" not in batch.wire.without:
             fields["priority"] = shape.priority
         return fields
 

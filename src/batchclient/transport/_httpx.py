@@ -35,10 +35,12 @@ Rules for requests:
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import time
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -335,7 +337,15 @@ class HttpxTransport:
 
     def _make_tls(self) -> ssl.SSLContext:
         if self._base_url.startswith("https:"):
-            made: ssl.SSLContext = self._library.http.create_ssl_context(trust_env=self._trust_env)
+            certificates, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+            try:
+                if self._trust_env and folder and not certificates:
+                    next(Path(folder).iterdir(), None)
+                made: ssl.SSLContext = self._library.http.create_ssl_context(trust_env=self._trust_env)
+            except OSError as error:
+                variable = "SSL_CERT_FILE" if certificates else "SSL_CERT_DIR"
+                why = f"trust_env: {variable} of the environment leads to no certificates"
+                raise ConfigError(why, field="trust_env") from error
             return made
         # Reading the certificate store takes some 20 ms and plain HTTP needs none. The context
         # trusts nobody.

@@ -60,7 +60,8 @@ class UnderWay:
 
     async def trace(self, event: str, info: object) -> None:
         """Httpcore's trace extension."""
-        if event == "connection.connect_tcp.started":
+        # (``connection.…``, or ``socks.…`` behind a SOCKS proxy.)
+        if event.endswith(".connect_tcp.started"):
             self.fresh = True
         elif event.endswith(("send_request_headers.complete", "send_request_body.complete")):
             if event.endswith("body.complete"):

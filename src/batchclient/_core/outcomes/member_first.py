@@ -21,6 +21,10 @@ Rules:
   (``Recovery.search``), each once. Prompts failing alone are tried again as the policy allows. If
   every prompt alone was answered, but no part of several prompts, the server has stopped taking
   lists. If both halves of two lists in a row were answered, lists were too long.
+- A 404, 405, 412 or 415 may mean the list: one member goes at once, and if it is answered, the rest
+  goes singly. After a 404 the member also finds out about the model (see ``denials``).
+- A closed connection may mean the list, too, if no list was ever answered, or else before the calls
+  would fail.
 - A break of the connection during or just after the writing of a long list may be an unstated
   refusal of its length. If a member is answered, the break was a refusal.
 - Not all servers have a route for lists. Until a list was answered on the route, any refusal there
@@ -34,16 +38,19 @@ from collections.abc import Callable
 from batchclient._core.granting import Granting
 from batchclient._core.kinds import Kind
 from batchclient._core.learnt.abilities import Abilities
-from batchclient._core.messages import Batch, Failed, FailureKind, Isolation, Request
+from batchclient._core.messages import Batch, Failed, Failure, FailureKind, Isolation, Request
 from batchclient._core.outcomes.recovery import Parked, Recovery
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
+from batchclient.errors import ConnectionLost
 
 __all__ = ["MemberFirst"]
 
 _MOST_TRIALS = 3
 _LONGEST_WAIT_S = 5.0
 """More than a short answer takes. A longer wait is worse than another endpoint."""
+_STATUSES = (404, 405, 412, 415)
+"""Statuses by which gateways and routers refuse lists (RFC 9110, section 15.5)."""
 
 
 class MemberFirst:
@@ -85,14 +92,17 @@ class MemberFirst:
         """
         batch, failure, abilities = event.batch, event.failure, endpoint.can(event.batch.shape.kind)
         tried_lists, tried_form = abilities.failed(batch)
-        by_route = _may_be_the_route(event, abilities)
-        if not alive or not (failure.unforeseen or failure.while_sending or by_route):
+        listed = len(batch.requests) > 1
+        refused = listed and _may_mean_lists(failure)
+        closed = listed and _closed(event, abilities)
+        by_list = refused or closed or _may_be_the_route(event, abilities)
+        if not alive or not (failure.unforeseen or failure.while_sending or by_list):
             return False
-        if abilities.form_failed(batch, now, tried=tried_form):
+        if not refused and abilities.form_failed(batch, now, tried=tried_form):
             # The form is known to fail here: the calls go again at once, bare.
             self._recovery.send_bare(alive, batch)
             return True
-        if len(batch.requests) == 1:
+        if not listed:
             return False
         isolation = batch.isolation
         if isolation is not None and isolation.blind:
@@ -105,7 +115,8 @@ class MemberFirst:
             self._recovery.send_singly(alive, batch.failures, isolation)
             return True
         again = batch.failures > 0 or tried_lists or failure.kind is FailureKind.REFUSED
-        alone_counts = event.retry_delay_s is None or not abilities.lists_proven
+        # A restart closes the connections of all lists at once.
+        alone_counts = event.retry_delay_s is None or not (abilities.lists_proven or closed)
         if not again and not (alone_counts and abilities.lists_failed > 1):
             return False
         return self._try_one(Parked(event, alive, endpoint, now + _LONGEST_WAIT_S), now, paused=paused)
@@ -124,6 +135,10 @@ class MemberFirst:
             sent = self._send(parked.requests[:1], parked, now)
             if sent is None:
                 return False
+            if parked.event.failure.status == 404:
+                # Meanwhile no further list is sent there for the model.
+                endpoint.denials.doubt(batch, now)
+                endpoint.denials.begin_probe(sent)
             isolation.trials += 1
             parked.requests = parked.requests[1:]
             self._under_way[key] = trial = sent.id
@@ -187,6 +202,9 @@ class MemberFirst:
         batch, recovery, abilities = event.batch, self._recovery, endpoint.can(event.batch.shape.kind)
         if event.failure.while_sending:
             self._begin_search(parked, now)
+        elif _may_mean_lists(event.failure):
+            abilities.lists.refuse(now)
+            recovery.send_singly(alive, batch.failures, batch.isolation)
         elif _differs_bare(batch) and not abilities.proves_form(batch):
             if batch.isolation is None:
                 batch.isolation = Isolation(size=len(alive))
@@ -219,6 +237,18 @@ def _differs_bare(batch: Batch) -> bool:
     """Whether a bare list would be another request; on a route for lists a member tells nothing."""
     adds_fields = batch.packed or "return_token_ids" not in batch.wire.without
     return not (batch.bare or batch.wire.to_list_route) and (batch.streamed or adds_fields)
+
+
+def _may_mean_lists(failure: Failure) -> bool:
+    """Whether a refusal of every call alike may be one of the list."""
+    return failure.kind is FailureKind.REFUSED and failure.status in _STATUSES
+
+
+def _closed(event: Failed, abilities: Abilities) -> bool:
+    """Whether a list met a closed connection, and lists are in doubt or its calls would fail."""
+    lost = event.failure.status is None and issubclass(event.failure.error, ConnectionLost)
+    in_doubt = not abilities.lists_proven or abilities.lists.in_doubt
+    return lost and (in_doubt or event.retry_delay_s is None)
 
 
 def _may_be_the_route(event: Failed, abilities: Abilities) -> bool:
