@@ -314,13 +314,13 @@ class Says:
 
 async def test_a_users_policy_is_asked_once_per_failed_batch():
     policy = Says(2.0, 3.0)
-    server = ScriptedTransport(error(502), ConnectionLost("broke"), error(502))
+    server = ScriptedTransport(error(502), ReadTimedOut("broke"), error(502))
     async with make_client(server, retry=policy) as client:
         outcomes = await call_all(client, ["a", "b"])
     assert {type(each) for each in outcomes.values()} == {ServerFault}
     assert [(kind, attempt) for kind, attempt, _ in policy.asked] == [
         (ServerFault, 1),
-        (ConnectionLost, 2),
+        (ReadTimedOut, 2),
         (ServerFault, 3),
     ]
     assert [elapsed_s for _, _, elapsed_s in policy.asked] == pytest.approx([0, 2, 5], abs=0.1)

@@ -187,7 +187,7 @@ def _make_shape(
     n = _count(fields, "n", 1)
     is_chat = kind is Kind.CHAT
     _count(fields, "seed", -(1 << 63))
-    if not is_chat:
+    if not is_chat and type(fields.get("logprobs")) is not bool:
         _count(fields, "logprobs", -1)
     max_tokens = _count(fields, "max_tokens", 0)
     if is_chat and _count(fields, "max_completion_tokens", 0) is not None:
