@@ -323,7 +323,7 @@ CORE = (
         "an endpoint that was removed is not forgotten before its last batch",
         "batchclient._core.fleet",
         "Fleet.see_off",
-        "not any(batch.endpoint == endpoint.id for batch in self._batches.values())",
+        "not endpoint.in_flight and all(batch.endpoint != endpoint.id for batch in self._batches.values())",
         "True",
         _SIMULATION,
     ),
