@@ -195,7 +195,7 @@ def test_where_nothing_answers_the_status_is_5(cli):
 
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"])
 def test_a_page_of_a_byte_now_and_then_holds_nobody(cli, monkeypatch, head):
-    monkeypatch.setattr("batchclient.cli.top._PATIENCE_S", 0.15)
+    monkeypatch.setattr("batchclient.cli.top.PATIENCE_S", 0.15)
     over = Event()
 
     def trickle(listener):

@@ -34,7 +34,7 @@ from batchclient.jobs.statuses import Status, of_signal
 __all__ = ["top"]
 
 _EVERY_S = 0.25
-_PATIENCE_S = 3.0
+PATIENCE_S = 3.0
 _WINDOW_S = 5.0
 """Rates are over so long, seconds."""
 _LARGEST = 16 << 20
@@ -134,7 +134,7 @@ class _Place:
             self._headers["Authorization"] = f"Basic {known}"
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         # It knows no proxy, and follows no redirect: the user is for this place alone.
-        self._connect = partial(kind, host, port, timeout=_PATIENCE_S)
+        self._connect = partial(kind, host, port, timeout=PATIENCE_S)
 
     def read(self) -> Page:
         """Read the page.
@@ -146,13 +146,13 @@ class _Place:
         # In a thread: the connection's timeout is one of each byte.
         Thread(target=self._fetch, args=(found,), daemon=True).start()
         try:
-            reply = found.get(timeout=_PATIENCE_S)
+            reply = found.get(timeout=PATIENCE_S)
             if isinstance(reply, Exception):
                 raise reply
             status, body = reply
             content = json.loads(body) if status == HTTPStatus.OK else None
         except Empty:
-            raise _Unread(f"{_PATH} did not come within {_PATIENCE_S:g} s") from None
+            raise _Unread(f"{_PATH} did not come within {PATIENCE_S:g} s") from None
         except (OSError, HTTPException) as error:
             why = getattr(error, "strerror", None) or type(error).__name__
             raise _Unread(f"nothing answers ({why})") from None
