@@ -184,8 +184,6 @@ class World:
     def make_answer(self, number, positions, ended, tokens):
         batch, unanswered = self.open[number]
         if positions:
-            # It answers again.
-            self.blocked_until.pop(batch.endpoint, None)
             self.answered.add(batch.endpoint)
             if batch.endpoint in self.growth:
                 since, sequences = self.growth[batch.endpoint]

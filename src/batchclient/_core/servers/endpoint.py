@@ -4,9 +4,8 @@ Rules:
 - Permits are a counter. A permit is taken in the very step that emits ``SendBatch``, and returned
   when a choice finishes or its connection closes. ``in_flight`` counts all sequences which the
   server still works on, whether or not a caller still waits.
-- ``blocked_until`` is the server's own wish (``Retry-After``); ``health`` judges the failures.
-  While requests are in flight, their answers may end that rest early. A gateway's pause lasts its
-  time.
+- ``blocked_until`` is the server's own wish (``Retry-After``); ``health`` judges the failures. The
+  rest lasts its time: nothing is sent in it, and answers to older requests say nothing of it.
 - ``abilities`` tell what the server can do with each kind of call.
 """
 
@@ -199,7 +198,6 @@ class Endpoint:
 
     def answer(self, sequences: int, now: float) -> LimitChange | None:
         """Take in an answer; return the change of the limit, if an outage ends."""
-        self.blocked_until = None
         health = self.health
         if health.ailing:
             return self.live(sequences, now)
