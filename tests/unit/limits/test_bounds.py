@@ -6,7 +6,6 @@ import pytest
 
 from batchclient._core.limits import Outcome
 from batchclient._core.limits.bounds import Bounds
-from batchclient._core.limits.refused import Refusals
 from tests.unit.limits.samples import sample
 
 
@@ -103,22 +102,17 @@ def test_refusals_at_any_load_bound_no_more_than_a_few_times():
     assert cuts <= 3
 
 
-def test_a_refusal_at_the_top_is_judged_by_what_is_refused_below():
-    def judged(share_below):
-        refusals = Refusals()
-        for turn in range(200):
-            dropped = share_below and turn % round(1 / share_below) == 0
-            outcome = Outcome.DROPPED if dropped else Outcome.SUCCESS
-            refusals.on_sample(sample(1.0, load=50.0, sequences=8, outcome=outcome))
-        verdicts = []
-        for _ in range(3):
-            refusals.on_sample(sample(2.0, load=100.0, sequences=8, outcome=Outcome.DROPPED))
-            verdicts.append(refusals.about_load(100))
-        return verdicts
-
-    assert judged(0.0) == [True, True, True]
-    assert judged(0.1) == [False, True, True], "one may be chance where a tenth is refused; two in a row are not"
-    assert judged(0.5) == [False, False, False]
+def test_a_refusal_far_above_a_servers_bound_is_about_load_though_less_was_refused_as_well():
+    """A server takes 22 at once, and 256 are sent."""
+    bounds = Bounds()
+    for load in range(20, 257):
+        if load <= 22:
+            answer(bounds, 1.0, load, limit=256)
+        else:
+            refuse(bounds, 1.0, load, limit=256)
+    for second, limit in ((3.0, 120), (5.0, 90), (7.0, 70), (9.0, 50)):
+        assert refuse(bounds, second, limit, limit=limit)
+        assert bounds.load == pytest.approx(0.8 * limit)
 
 
 def test_a_refusal_that_names_a_time_is_about_how_often_calls_come():

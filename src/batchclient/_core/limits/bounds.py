@@ -22,11 +22,13 @@ import math
 from collections import deque
 
 from batchclient._core.limits.base import NEWEST_SHARE, Outcome, Sample
-from batchclient._core.limits.refused import CHANCE, Refusals, poisson_tail
+from batchclient._core.limits.refused import Refusals
 from batchclient._core.limits.trial import Silence
 
 __all__ = ["Bounds"]
 
+_CHANCE = 0.05
+"""Rarer results are no chance: the usual level of a one-sided test."""
 _BELOW_RATIO = 0.95
 _HOLDS_S = 30.0
 _CUT_RATIO = 0.8
@@ -103,8 +105,8 @@ class Bounds:
         if self._ended < max(_LEAST_ENDED, limit / 2):
             self._rise(sample.now, limit)
             return False
-        by_chance = poisson_tail(self._late, _LATE_SHARE * self._ended)
-        late = self._heeds_lateness and self._late > 1 and by_chance < CHANCE and self._came_late(sample.now, limit)
+        by_chance = _poisson_tail(self._late, _LATE_SHARE * self._ended)
+        late = self._heeds_lateness and self._late > 1 and by_chance < _CHANCE and self._came_late(sample.now, limit)
         self._restart()
         self._rise(sample.now, limit)
         return late
@@ -183,3 +185,12 @@ class Bounds:
             # The bound is without effect.
             self.load = math.inf
         self.reason = "some time has passed: more is tried"
+
+
+def _poisson_tail(times: int, expected: float) -> float:
+    """The chance of at least so many."""
+    term = below = math.exp(-expected)
+    for count in range(1, times):
+        term *= expected / count
+        below += term
+    return 1 - below
