@@ -196,7 +196,7 @@ class Client:
             self.trace.cut += failure.kind is FailureKind.MAYBE_PROCESSED
             error = failure.to_error(batch.requests[0].attempts)
             delay_s = _POLICY.decide(error, batch.failures + 1, now - batch.oldest_at, self._rng)
-            self.core.handle(Failed(batch, failure, delay_s), now)
+            self.core.handle(Failed(batch, failure, delay_s, self._rng.random()), now)
         self.step(now)
 
     def _obey(self, now: float) -> None:

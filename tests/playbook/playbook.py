@@ -89,9 +89,9 @@ def answered(*requests, tokens=1, ended=None):
     return Answered(batch, answers, batch.unanswered == len(answers) if ended is None else ended)
 
 
-def failed(request, kind, *, delay=None, error=None, **fields):
-    """The batch of this call failed; ``delay`` is what the retry policy said."""
-    return Failed(request.batch, Failure(kind, error or _ERRORS.get(kind, BadRequest), "no", **fields), delay)
+def failed(request, kind, *, delay=None, error=None, jitter=0.0, **fields):
+    """The batch of this call failed; ``delay`` is what the retry policy said, ``jitter`` what the shell drew."""
+    return Failed(request.batch, Failure(kind, error or _ERRORS.get(kind, BadRequest), "no", **fields), delay, jitter)
 
 
 def _names(requests):

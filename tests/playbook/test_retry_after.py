@@ -111,13 +111,17 @@ def test_a_call_that_backs_off_for_another_reason_is_held_by_the_rest_as_well():
     assert play.errors["a"].retry_after_s == 9.0
 
 
-def test_while_anything_is_in_flight_its_answer_may_end_the_rest():
+def test_a_rest_lasts_its_time_whatever_older_requests_bring():
     play = Playbook(max_size=1)
-    (a, b), (late,) = calls("a b"), calls("late", deadline=5.0)
-    play.submit(a, b) >> Woke() << ["send a", "send b"]
+    (a, b, c), (late,), (patient,) = calls("a b c"), calls("late", deadline=5.0), calls("patient")
+    play.submit(a, b, c) >> Woke() << ["send a", "send b", "send c"]
     play.at(1.0) >> failed(a, REJECTED, delay=9.0, retry_after_s=9.0) << []
-    play.submit(late) >> Woke() << []
-    play.at(2.0) >> answered(b) << ["resolve b", "send late"]
+    play.submit(late, patient) >> Woke() << []
+    play.at(2.0) >> answered(b) << ["resolve b"]
+    # A shorter wish that comes later shortens nothing.
+    play.at(2.5) >> failed(c, REJECTED, delay=0.0, retry_after_s=1.0) << ["reject late: RateLimited"]
+    assert (play.endpoints[0].blocked_until, play.wakes_at) == (10.0, 10.0)
+    play.at(10.0) >> Woke() << ["send a", "send c", "send patient"]
 
 
 def test_where_nothing_is_in_flight_any_more_the_call_fails_then():

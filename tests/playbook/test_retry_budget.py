@@ -3,6 +3,7 @@
 import pytest
 
 from batchclient._core.messages import AbortRequested, Cancelled, FailureKind, Woke
+from batchclient.errors import ServerFault
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
 LOST = FailureKind.MAYBE_PROCESSED
@@ -52,9 +53,9 @@ def test_fresh_calls_that_flow_pay_for_retries_at_once():
     play.submit(*first) >> Woke()
     # Of a hundred calls' worth a list of eight takes 104.
     for _ in range(13):
-        play >> failed(first[0], FailureKind.REJECTED, delay=0.0, status=429)
+        play >> failed(first[0], LOST, delay=0.0, status=502, error=ServerFault)
         assert play.last.requests == first
-    play >> failed(first[0], FailureKind.REJECTED, delay=0.0, status=429) << []
+    play >> failed(first[0], LOST, delay=0.0, status=502, error=ServerFault) << []
     play.submit(*calls(" ".join(f"x{i}" for i in range(16)))) >> Woke()
     for _ in range(2):
         assert play.backing_off == 8

@@ -80,6 +80,8 @@ DOUBLES_AFTER_S = 5.0
 """Slow start: how long until an endpoint that recovers is given twice as much, though nothing is answered."""
 REFUSALS_OF_A_STRANGER = 3
 """A lone endpoint that never answered anything is not waited for after so many refused connections."""
+LONGEST_SPELL_S, SPELL_RESTS = 10.0, 10.0
+"""After a free refusal: how long an endpoint is paced at most, a pause of 2 s beside, and in rests that it asked for."""
 
 
 class SeeSaw(Limit):
@@ -127,6 +129,8 @@ class World:
         self.drained = 0
         self.paused = False
         self.blocked_until = {}
+        self.paced_until = {}
+        """Until when an endpoint may be sent no more than it answers, after a refusal for load, at the most."""
         self.not_before = {}
         self.states = {}
         """By endpoint, what the core said of it after the last event (``EndpointStatistics``)."""
@@ -184,8 +188,6 @@ class World:
     def make_answer(self, number, positions, ended, tokens):
         batch, unanswered = self.open[number]
         if positions:
-            # It answers again.
-            self.blocked_until.pop(batch.endpoint, None)
             self.answered.add(batch.endpoint)
             if batch.endpoint in self.growth:
                 since, sequences = self.growth[batch.endpoint]
@@ -207,6 +209,9 @@ class World:
             self.cohorts[batch.requests[position].waiter] = f"failed with {number}"
             if kind == "MAYBE_PROCESSED" and not batch.moving and delay is not None and status != 503:
                 self.not_before[batch.requests[position].waiter] = self.now + delay
+        if kind == "REJECTED":
+            until = self.now + max(LONGEST_SPELL_S, SPELL_RESTS * min(retry_after or 0.0, 60.0))
+            self.paced_until[batch.endpoint] = max(until, self.paced_until.get(batch.endpoint, 0.0))
         if kind == "REJECTED" and retry_after is not None:
             until = self.now + min(retry_after, 60.0)
             self.blocked_until[batch.endpoint] = max(until, self.blocked_until.get(batch.endpoint, 0.0))
@@ -521,6 +526,7 @@ class Machine(RuleBasedStateMachine):
                 world.paused
                 or endpoint.state not in ("healthy", "recovering")
                 or (endpoint.blocked_until is not None and world.now < endpoint.blocked_until)
+                or world.now < world.paced_until.get(endpoint.id, 0.0)
             ):
                 continue
             for request in queued:

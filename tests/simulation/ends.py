@@ -29,6 +29,7 @@ _PATIENCE_S = 30.0
 _IN_TIME_S = 0.05
 """How late a caller may hear of its deadline."""
 _COSTS_NO_ATTEMPT = frozenset({Fault.REFUSED, Fault.NO_STREAMS, Fault.SLOW})
+_MAY_BE_FREE = frozenset({Fault.LIMITED, Fault.LIMITED_FOR, Fault.UNAVAILABLE, Fault.UNAVAILABLE_FOR})
 _NAMES_NO_CULPRIT = frozenset({Fault.BROKEN, Fault.LISTS_FAIL, Fault.ERROR_EVENT, Fault.CUT_BODY, Fault.CUT_STREAM})
 
 
@@ -89,6 +90,8 @@ def check_call(world, call):
     free += min(call.hits[Fault.WRONG_INDEX] + call.hits[Fault.INDEX_TWICE] + call.hits[Fault.CUT_STREAM], 4)
     # Of a list that names no culprit a member goes alone, up to three times, and what is left of it once without our fields.
     free += 4 * (sum(call.hits[fault] for fault in _NAMES_NO_CULPRIT) > 1)
+    # Nor does a refusal for load while the server takes other work, and its list goes in halves.
+    free += min(sum(call.hits[fault] for fault in _MAY_BE_FREE), 19)
     splits = math.ceil(math.log2(call.longest_list))
     assert call.sends <= world.plan.max_attempts + splits + free, f"{name} was sent too often"
     if plan.timeout_s is not None:

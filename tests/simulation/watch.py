@@ -10,6 +10,7 @@
 
 import math
 from collections import Counter
+from random import Random
 
 from batchclient._core.messages import (
     AbortBatch,
@@ -76,6 +77,7 @@ class WatchedCore:
     def __init__(self, core, world):
         self.core = core
         self.world = world
+        self.jitter = Random(world.plan.seed)
         self.now = 0.0
         self.calls = []
         self.live = {}
@@ -119,6 +121,9 @@ class WatchedCore:
             assert now > self.now - _CLOCK_S, "time goes back"
             # A timer may fire a moment early, and is then told its own time.
             self.now = max(self.now, now)
+            if type(event) is Failed:
+                # The shell's jitter is no part of a seed.
+                event.jitter = self.jitter.random()
             self.note(event)
             self.core.handle(event, now)
             self.statistics_now = self.core.statistics()

@@ -129,8 +129,12 @@ class Feeding:
             left: all unanswered requests; those without a caller are done already.
             alive: how many callers still wait.
         """
+        outcome = _outcome(failure)
+        if failure.status == 503 and alive > 1 and in_flight == len(left) * batch.shape.weight:
+            # With nothing else in flight the list is too long, and not the limit too high.
+            outcome = Outcome.IGNORED
         if alive:
-            self._observe(batch, in_flight, alive, _outcome(failure), now, failure=failure)
+            self._observe(batch, in_flight, alive, outcome, now, failure=failure)
         if alive < len(left):
             gone = [request for request in left if request.state is RequestState.DONE]
             late = sum(_is_late(request, batch, now) for request in gone)

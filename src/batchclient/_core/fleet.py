@@ -75,7 +75,7 @@ class Fleet:
     def judge(self, batch: Batch, failure: Failure, now: float) -> None:
         """Tell an endpoint's health and rates how a batch failed."""
         endpoint = self._endpoints.by_id[batch.endpoint]
-        sign = sign_of(failure)
+        sign = Sign.ALIVE if batch.refused_freely else sign_of(failure)
         if endpoint.rates is not None and (sign is Sign.REFUSED or failure.kind is FailureKind.UNSUPPORTED):
             endpoint.rates.refund(batch.charged_tokens, batch.sent_at, now)
         if failure.status is not None or batch.wire.replied:

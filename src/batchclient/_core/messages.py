@@ -106,11 +106,13 @@ class Failed:
     """The response is over and its connection released; the unanswered requests have failed.
 
     ``retry_delay_s`` is the retry policy's pause before the next attempt; ``None``: do not retry.
+    ``jitter`` is random, from 0 to 1: pauses of the scheduler's own are shortened by it.
     """
 
     batch: Batch
     failure: Failure
     retry_delay_s: float | None = None
+    jitter: float = 0.0
 
 
 @dataclass(slots=True, eq=False)

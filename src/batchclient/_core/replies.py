@@ -28,9 +28,10 @@ from batchclient._core.messages import (
 )
 from batchclient._core.outcomes.ends import Ends
 from batchclient._core.outcomes.resending import Resending
-from batchclient._core.servers.endpoint import Endpoint
+from batchclient._core.servers.endpoint import LONGEST_BLOCK_S, Endpoint
 from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.outage import Outage
+from batchclient._core.servers.pace import may_be_free
 from batchclient._core.spent import note_attempt
 from batchclient._core.statistics import Counters
 from batchclient._core.waiting.deadlines import Deadlines
@@ -131,10 +132,11 @@ class Replies:
             if lone_member:
                 self._resending.member_first.answered(batch, now, paused=paused)
         if event.ended:
+            endpoint.pace.answered()
             self._feeding.ended(batch, endpoint, now)
             observed.request_ended(batch, endpoint.shown_name, now)
             assert not batch.unanswered, "a batch ends when all its requests are answered"
-            del self._batches[batch.id]
+            del self._batches[batch.id], endpoint.open[batch.id]
             if endpoint.leaving:
                 self._fleet.see_off(endpoint)
         elif batch.unanswered and not batch.callers and not batch.aborting:
@@ -193,13 +195,14 @@ class Replies:
         if dropped and failure.retry_after_s is not None:
             endpoint.block(failure.retry_after_s, now)
             endpoint.refusal = failure.of_the_server
+        note_attempt(alive, batch, failure, now)
+        self._judge_refusal(event, left, alive, endpoint, now)
         if batch.expired:
             self._times.learn_at_least(batch.shape.learnt_as, now - batch.sent_at, now)
         self._fleet.judge(batch, failure, now)
         self._outage.watch(now, failure)
         disproved = endpoint.denials.end_probe(batch, failure)
         self._feeding.failed(batch, failure, in_flight, left, len(alive), now)
-        note_attempt(alive, batch, failure, now)
         if failure.kind in _OF_THE_ENDPOINT:
             for request in alive:
                 request.failed_on = endpoint.id
@@ -212,12 +215,28 @@ class Replies:
         if endpoint.leaving:
             self._fleet.see_off(endpoint)
 
+    def _judge_refusal(
+        self, event: Failed, left: list[Request], alive: list[Request], endpoint: Endpoint, now: float
+    ) -> None:
+        """Find out whether a failure is a free refusal, and what may be sent there next."""
+        batch, failure, seconds = event.batch, event.failure, now - event.batch.sent_at
+        refusals = max((request.endured.refusals for request in alive if request.endured is not None), default=0)
+        if may_be_free(failure, refusals, seconds):
+            batch.refusal_s = seconds
+            batch.refused_freely = endpoint.takes_work(seconds, now)
+        if batch.refused_freely:
+            endpoint.pace.refused(min(failure.retry_after_s or 0.0, LONGEST_BLOCK_S), now)
+            if not batch.failures:
+                endpoint.budget.sent(-batch.tokens_at_risk * len(left) / len(batch.requests), -len(left))
+        if endpoint.pace.left is not None and not endpoint.in_flight:
+            endpoint.pace.pause(event.jitter, now)
+
     def _take_back(
         self, batch: Batch, endpoint: Endpoint, now: float, *, was_sent: bool
     ) -> tuple[list[Request], list[Request]]:
         """Take back a failed batch's permits; return its open requests, and those with a caller."""
         weight = batch.shape.weight
-        del self._batches[batch.id]
+        del self._batches[batch.id], endpoint.open[batch.id]
         self._counters.batch_failed(len(batch.requests), batch.alone, was_sent=was_sent)
         left = [request for request, done in zip(batch.requests, batch.answered, strict=True) if not done]
         alive = []

@@ -127,12 +127,14 @@ class Endured:
         in_attempts_s, in_pauses_s: seconds in attempts and between attempts.
         paused_since: when the last attempt ended, or the last counted pause.
         failure: the last failure that concerns the caller; ``None``: none so far.
+        refusals: how often a server refused the call for load.
     """
 
     in_attempts_s: float = 0.0
     in_pauses_s: float = 0.0
     paused_since: float = 0.0
     failure: Failure | None = None
+    refusals: int = 0
 
 
 class Request:
@@ -346,6 +348,10 @@ class Batch:
     """Whether the endpoint is being removed and open requests are to go elsewhere."""
     expired: bool = False
     """Whether a caller's deadline passed while the server worked on the batch."""
+    refusal_s: float | None = None
+    """How long a refusal took which is free if the server takes other work (see ``pace``)."""
+    refused_freely: bool = False
+    """Whether the batch was refused for load by a server that takes other work."""
     has_families: bool = False
     """Whether requests with a prefix family (long prompts) may be in the batch."""
     answered: bytearray = field(default_factory=bytearray)

@@ -336,7 +336,7 @@ class Scheduler:
             self._settle()
 
     def _send(self, batch: Batch) -> None:
-        self._batches[batch.id] = batch
+        self._batches[batch.id] = self._by_id[batch.endpoint].open[batch.id] = batch
         self._commands.append(SendBatch(batch))
         self._asking.sent(self._now)
         self._stalls.sent(self._now)

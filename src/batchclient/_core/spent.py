@@ -92,6 +92,7 @@ def note_attempt(requests: Iterable[Request], batch: Batch, failure: Failure, no
             request.endured = endured = Endured()
         endured.in_attempts_s += now - batch.sent_at
         endured.paused_since = now
+        endured.refusals += failure.kind is FailureKind.REJECTED
         if is_told:
             endured.failure = failure
 

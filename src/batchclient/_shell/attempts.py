@@ -117,7 +117,8 @@ class Attempts:
             facts = {"batch": batch.id, "size": len(batch.requests), "error": error, "status": status}
             facts |= {"reason": kind, "retry_in_s": delay_s}
             self._log("attempt_failed", batch.endpoint, message, batch, kind, told, delay_s, **facts)
-            self._tell(Failed(batch, failure if begun else replace(failure, begun=False), delay_s))
+            failure = failure if begun else replace(failure, begun=False)
+            self._tell(Failed(batch, failure, delay_s, self._rng.random()))
 
     def _learn(self, batch: Batch, failure: Failure) -> float | None:
         """Learn from a failure; return the seconds until a retry, if any."""

@@ -122,7 +122,7 @@ def test_refusals_bound_a_number_that_is_found_and_let_go_of_it():
     control = LimitControl(Found(100))
     server = Server(control, lambda load: 1.0)
     server.run(10.0)
-    assert server.refuse().limit == 80
+    assert server.refuse().limit == 95
     assert server.run(60.0) == 100
     assert control.reason == "found"
 
@@ -138,7 +138,7 @@ def test_late_answers_bound_a_number_that_is_found():
 def test_a_server_that_was_started_anew_is_not_bound_by_what_the_old_one_refused():
     control = LimitControl(FixedLimit(64), [Asked()])
     Server(control, lambda load: 1.0).refuse()
-    assert control.limit == 51
+    assert control.limit == 60
     change = control.on_restart(1.0)
     assert (change.limit, change.reason) == (64, "fixed")
 
@@ -148,7 +148,7 @@ def test_of_a_server_that_was_started_anew_a_number_that_is_found_hears_what_was
     control = LimitControl(number)
     Server(control, lambda load: 1.0).refuse()
     control.on_restart(1.0)
-    assert number.heard[-1] == "restart, perhaps 51"
+    assert number.heard[-1] == "restart, perhaps 60"
 
 
 def test_a_pin_is_no_guess_of_what_a_new_server_may_have():

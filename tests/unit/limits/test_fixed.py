@@ -27,10 +27,10 @@ def test_it_holds_until_the_server_refuses_and_comes_back():
     server = Server(limit, lambda load: 1.0)
     assert server.run(30.0) == 100
     change = server.refuse()
-    assert (change.limit, change.reason) == (80, "the server refused work")
-    assert server.run(59.0) == 80
-    assert 80 < server.run(62.0) < 100
-    assert server.run(70.0) == 100
+    assert (change.limit, change.reason) == (95, "the server refused work")
+    assert server.run(33.9) == 95
+    assert 95 < server.run(34.9) < 100
+    assert server.run(40.0) == 100
     assert limit.reason == "fixed"
 
 

@@ -1,11 +1,12 @@
 """For a while, no limit above a load which the server refused, or which made answers late.
 
 Rules:
-- The bound is just below the load, or half of the limit if more, and holds for half a minute. Then
-  the bound rises by a twentieth per mean latency, until the next refusal or its end.
+- The bound is just below the load, or half of the limit if more. It holds for half a minute, after
+  a refusal for four episodes. Then it rises by a twentieth per mean latency, until the next refusal
+  or its end.
 - An episode is a mean latency: its failures were sent before the bound. But a refusal of less load
-  lowers the bound further: else calls above the server's own bound are refused as fast as sent. Two
-  cuts at most, since refusals may have another reason.
+  lowers the bound further: else calls above the server's own bound are refused as fast as sent. To
+  half at most, since refusals may have another reason.
 - Refusals may be about something else than load (``Refusals``). A refusal with a time
   (``Retry-After``) is about the rate of calls, and bounds the load only if repeated after the time.
 - Answers are late if more than one in fifty is, beyond chance. If less load brings less in time,
@@ -22,14 +23,17 @@ import math
 from collections import deque
 
 from batchclient._core.limits.base import NEWEST_SHARE, Outcome, Sample
-from batchclient._core.limits.refused import CHANCE, Refusals, poisson_tail
+from batchclient._core.limits.refused import Refusals
 from batchclient._core.limits.trial import Silence
 
 __all__ = ["Bounds"]
 
+_CHANCE = 0.05
+"""Rarer results are no chance: the usual level of a one-sided test."""
 _BELOW_RATIO = 0.95
 _HOLDS_S = 30.0
-_CUT_RATIO = 0.8
+_REFUSED_HOLDS_EPISODES = 4
+"""A refusal too many costs little (see ``servers.pace``)."""
 _RISE = 1.05
 _SHORTEST_EPISODE_S = 1.0
 _LATE_SHARE = 0.02
@@ -103,8 +107,8 @@ class Bounds:
         if self._ended < max(_LEAST_ENDED, limit / 2):
             self._rise(sample.now, limit)
             return False
-        by_chance = poisson_tail(self._late, _LATE_SHARE * self._ended)
-        late = self._heeds_lateness and self._late > 1 and by_chance < CHANCE and self._came_late(sample.now, limit)
+        by_chance = _poisson_tail(self._late, _LATE_SHARE * self._ended)
+        late = self._heeds_lateness and self._late > 1 and by_chance < _CHANCE and self._came_late(sample.now, limit)
         self._restart()
         self._rise(sample.now, limit)
         return late
@@ -122,13 +126,14 @@ class Bounds:
             if now >= self._cooling_until and self._cause is _REFUSED:
                 self.load = math.inf
             return False
+        load = _BELOW_RATIO * sample.in_flight_at_sent
         if now < self._cooling_until:
-            load = max(self._tightest, _BELOW_RATIO * sample.in_flight_at_sent)
+            load = max(self._tightest, load)
             if load > _BELOW_RATIO * self.load or sample.in_flight_at_sent < self.load / 2:
                 return False
             self.load = load
             return True
-        self._set(min(max(_BELOW_RATIO * sample.in_flight, limit / 2), _CUT_RATIO * limit), _REFUSED, now)
+        self._set(min(max(load, limit / 2), _BELOW_RATIO * limit), _REFUSED, now)
         return True
 
     def _came_late(self, now: float, limit: int) -> bool:
@@ -166,12 +171,13 @@ class Bounds:
 
     def _set(self, load: float, reason: str, now: float) -> None:
         self.load, self.reason, self._cause = max(1.0, load), reason, reason
-        self._tightest = max(1.0, _CUT_RATIO**2 * self.load)
+        self._tightest = max(1.0, self.load / 2)
         self._set_at = now
         self._restart()
-        self._cooling_until = self._counts_from = now + max(self._latency_s, _SHORTEST_EPISODE_S)
+        episode_s = max(self._latency_s, _SHORTEST_EPISODE_S)
+        self._cooling_until = self._counts_from = now + episode_s
         self._tokens = self._counted = 0
-        self._rises_at = now + _HOLDS_S
+        self._rises_at = now + (_REFUSED_HOLDS_EPISODES * episode_s if reason is _REFUSED else _HOLDS_S)
 
     def _rise(self, now: float, limit: int) -> None:
         """Rise by a twentieth when due; a bound above the limit in force, or unused, goes."""
@@ -183,3 +189,12 @@ class Bounds:
             # The bound is without effect.
             self.load = math.inf
         self.reason = "some time has passed: more is tried"
+
+
+def _poisson_tail(times: int, expected: float) -> float:
+    """The chance of at least so many."""
+    term = below = math.exp(-expected)
+    for count in range(1, times):
+        term *= expected / count
+        below += term
+    return 1 - below

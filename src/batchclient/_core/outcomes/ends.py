@@ -200,8 +200,8 @@ class Ends:
     def end_held(self, now: float, *, paused: bool) -> None:
         """End the calls with deadlines before any server takes calls again.
 
-        Nothing may be in flight: an answer could end a server's rest early. A client ``paused`` by
-        its caller judges when it goes on.
+        Nothing may be in flight: such calls may be answered before their deadlines. A client
+        ``paused`` by its caller judges when it goes on.
         """
         if paused:
             return

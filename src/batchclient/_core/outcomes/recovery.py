@@ -60,6 +60,8 @@ class _Resend:
     tokens: float
     """The cost of sending the requests again, taken from the endpoint's retry budget."""
     bare: bool = False
+    refusal_s: float | None = None
+    """How long the refusal took, if it may turn out to be free."""
 
 
 class Recovery:
@@ -118,13 +120,16 @@ class Recovery:
             return True
         endpoint = resend.endpoint
         limit = endpoint.limit.limit
-        if not endpoint.budget.take(resend.tokens * len(alive) / len(resend.requests), limit, now):
+        free = resend.refusal_s is not None and endpoint.takes_work(resend.refusal_s, now)
+        if not free and not endpoint.budget.take(resend.tokens * len(alive) / len(resend.requests), limit, now):
             until = endpoint.budget.when(limit, now)
             self._unpaid_until = until if self._unpaid_until is None else min(until, self._unpaid_until)
             return False
         self.backing_off -= len(alive)
         note_pause(alive, now)
-        self._resend(alive, resend.failures, resend.isolation, bare=resend.bare)
+        if free and resend.failures == 1:
+            endpoint.budget.sent(-resend.tokens, -len(resend.requests))
+        self._resend(alive, resend.failures - free, resend.isolation, bare=resend.bare)
         return True
 
     def requests(self) -> list[Request]:
@@ -171,7 +176,12 @@ class Recovery:
         batch = event.batch
         failures = batch.failures + row.is_attempt
         match row.way:
-            case Way.AT_ONCE:
+            case Way.FREELY if 8 * len(alive) > endpoint.limit.limit:
+                middle = (len(alive) + 1) // 2
+                for half in (alive[:middle], alive[middle:]):
+                    if half:
+                        self._again(half, batch)
+            case Way.AT_ONCE | Way.FREELY:
                 self._again(alive, batch)
             case Way.BARE:
                 self.send_bare(alive, batch)
@@ -327,7 +337,7 @@ class Recovery:
             request.state = RequestState.BACKING_OFF
         self.backing_off += len(alive)
         assert failed.event.retry_delay_s is not None
-        resend = _Resend(alive, failures, batch.isolation, endpoint, _tokens(alive, batch), bare)
+        resend = _Resend(alive, failures, batch.isolation, endpoint, _tokens(alive, batch), bare, batch.refusal_s)
         # The batch's id breaks ties: resends are not comparable.
         heapq.heappush(self._backoff, (now + failed.event.retry_delay_s, batch.id, resend))
 

@@ -26,6 +26,7 @@ class Way(Enum):
     SINGLY = "one by one, at once"
     HALVES = "in two halves, at once"
     SEARCH = "in halves, and those again, until the guilty are alone"
+    FREELY = "at no cost, a request for each that the server answers"
     LATER = "together, when the retry policy says"
     NOT = "they fail"
 
@@ -124,7 +125,8 @@ def _too_long_for_its_queue(case: Case) -> bool:
     # vLLM's queue limit is shorter than the list, and waiting is in vain.
     batch = case.batch
     longer = len(batch.requests) > case.abilities.longest_list
-    return case.failure.status == 503 and batch.failures > 0 and longer and not case.endpoint.in_flight
+    again = batch.failures > 0 or any(one.endured is not None and one.endured.refusals > 1 for one in case.alive)
+    return case.failure.status == 503 and again and longer and not case.endpoint.in_flight
 
 
 def _worth_another_try(case: Case) -> bool:
@@ -214,6 +216,13 @@ TABLE = (
         "503 for the second time, nothing else is in flight there, and no list as long was ever answered",
         _shorter_lists,
         "shorter lists",
+    ),
+    Row(
+        (FailureKind.REJECTED,),
+        Way.FREELY,
+        lambda case: case.batch.refused_freely and case.may_be_retried,
+        "a free refusal: the server takes other work, and the retry policy does not give up",
+        is_retry=True,
     ),
     Row((FailureKind.BAD_CALL, FailureKind.LIST_REFUSED), Way.SEARCH, lambda case: case.listed, "a list"),
     # A server that answers only the first prompt of a list does so every time. The first list was

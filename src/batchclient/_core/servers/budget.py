@@ -11,7 +11,7 @@ Rules:
 - The budget delays and never fails a call. A retry goes while the budget is not in debt, and may
   leave the budget in debt. Later retries wait, in order.
 - Calls which were not sent cost nothing; neither do calls sent again in another form (splits,
-  singles, plain).
+  singles, plain). Free refusals (``pace``) do not even pay in.
 
 Sources: the 20 % and 10 per second are those of Finagle's and tower's ``RetryBudget``. Like gRPC's
 throttle the budget belongs to a server. Unlike all three the budget counts tokens, since tokens are

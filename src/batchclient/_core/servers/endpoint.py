@@ -4,9 +4,8 @@ Rules:
 - Permits are a counter. A permit is taken in the very step that emits ``SendBatch``, and returned
   when a choice finishes or its connection closes. ``in_flight`` counts all sequences which the
   server still works on, whether or not a caller still waits.
-- ``blocked_until`` is the server's own wish (``Retry-After``); ``health`` judges the failures.
-  While requests are in flight, their answers may end that rest early. A gateway's pause lasts its
-  time.
+- ``blocked_until`` is the server's own wish (``Retry-After``); ``health`` judges the failures. The
+  rest lasts its time: nothing is sent in it, and answers to older requests say nothing of it.
 - ``abilities`` tell what the server can do with each kind of call.
 """
 
@@ -17,11 +16,12 @@ from collections.abc import Iterable, Mapping
 from batchclient._core.kinds import Kind
 from batchclient._core.learnt.abilities import Abilities
 from batchclient._core.limits import Limit, LimitChange, Sample
-from batchclient._core.messages import Failure, FailureKind, RateWindow
+from batchclient._core.messages import Batch, Failure, FailureKind, RateWindow
 from batchclient._core.servers.budget import RetryBudget
 from batchclient._core.servers.dead_engine import DeadEngine
 from batchclient._core.servers.denials import Denials
 from batchclient._core.servers.health import Health
+from batchclient._core.servers.pace import ANSWERED_S, HELD_RATIO, Pace
 from batchclient._core.servers.rates import Rates
 from batchclient._core.servers.silence import Silence
 from batchclient._core.servers.speed import Speed
@@ -30,10 +30,10 @@ from batchclient._core.spent import ServerOutage, seconds
 from batchclient._core.statistics import EndpointStatistics
 from batchclient.errors import RateLimited
 
-__all__ = ["Endpoint"]
+__all__ = ["LONGEST_BLOCK_S", "Endpoint"]
 
 _NOTHING_KNOWN: Mapping[Kind, int] = {}
-_LONGEST_BLOCK_S = 60.0
+LONGEST_BLOCK_S = 60.0
 """A server may ask for a longer rest. Its refused calls then fail; later calls find out anew."""
 _NOTHING_LEFT = Failure(FailureKind.REJECTED, RateLimited, "the gateway says that nothing is left of its rate limit")
 
@@ -69,10 +69,13 @@ class Endpoint:
         "limit",
         "max_size",
         "name",
+        "open",
         "outage",
+        "pace",
         "rates",
         "refusal",
         "returned",
+        "served_at",
         "server",
         "silence",
         "slots",
@@ -126,6 +129,11 @@ class Endpoint:
         self.dead_engine = DeadEngine()
         self.answered_at = float("-inf")
         """When the server last answered anything."""
+        self.served_at = float("-inf")
+        """When the server last answered a call."""
+        self.pace = Pace()
+        self.open: dict[int, Batch] = {}
+        """The batches under way, by their ids: the oldest first."""
 
     @classmethod
     def made_for(cls, settings: SchedulerSettings, number: int, limit: Limit, name: str) -> Endpoint:
@@ -145,6 +153,8 @@ class Endpoint:
     @property
     def free(self) -> int:
         """Permits free now."""
+        if self.pace.left == 0 and self.in_flight:
+            return 0
         free, allowed = self.limit.limit - self.in_flight, self.health.allowed
         return free if allowed is None else min(free, allowed - self.in_flight)
 
@@ -153,6 +163,7 @@ class Endpoint:
         self._area += self.in_flight * (now - self._area_at)
         self._area_at = now
         self.in_flight += sequences
+        self.pace.sent()
 
     def give_back(self, sequences: int, now: float) -> None:
         """Return permits."""
@@ -194,12 +205,12 @@ class Endpoint:
 
     def block(self, seconds: float, now: float) -> None:
         """Leave the endpoint alone for some seconds; an earlier, longer rest stays."""
-        until = now + min(seconds, _LONGEST_BLOCK_S)
+        until = now + min(seconds, LONGEST_BLOCK_S)
         self.blocked_until = until if self.blocked_until is None else max(self.blocked_until, until)
 
     def answer(self, sequences: int, now: float) -> LimitChange | None:
         """Take in an answer; return the change of the limit, if an outage ends."""
-        self.blocked_until = None
+        self.served_at = now
         health = self.health
         if health.ailing:
             return self.live(sequences, now)
@@ -220,6 +231,13 @@ class Endpoint:
             change = self.limit.on_restart(now)
         health.answered_once = True
         return change
+
+    def takes_work(self, refusal_s: float, now: float) -> bool:
+        """Whether the server takes other work than what it refused after ``refusal_s`` (``pace``)."""
+        if now - self.served_at <= ANSWERED_S:
+            return True
+        oldest = next(iter(self.open.values()), None)
+        return oldest is not None and 0 < now - oldest.sent_at >= HELD_RATIO * refusal_s
 
     @property
     def shown_name(self) -> str:
