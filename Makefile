@@ -9,7 +9,7 @@ PYRIGHT = PATH="$(CURDIR)/$(BIN):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)
 # Tests that need no server of others.
 ALONE = not vllm and not llamacpp and not transformers and not gpu and not redis
 
-.PHONY: help setup demo test how-long lint types layers unit long test-vllm test-servers test-gpu test-openai2 test-openai-own test-integrations test-proxies test-redis test-ray prometheus bench bench-vllm million sim storm mutations mutants snapshots soak release-check format clean
+.PHONY: help setup demo test lint types layers unit long test-vllm test-servers test-gpu test-openai2 test-openai-own test-integrations test-proxies test-redis test-ray prometheus bench bench-vllm million sim storm mutations mutants snapshots soak release-check format clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -27,10 +27,7 @@ setup: $(STAMP)  ## Make the virtual environment
 demo: $(STAMP)  ## 2,000 texts through batch_map beside AsyncOpenAI + gather; BASE_URL=… MODEL=… for your own server
 	@$(BIN)/batchclient demo $(if $(BASE_URL),--base-url $(BASE_URL)) $(if $(MODEL),--model $(MODEL))
 
-test: how-long lint types layers unit  ## Everything that needs no server of others: about 12 to 15 minutes on two shared cores
-
-how-long:
-	@echo "make test: about 12 to 15 minutes, measured on two shared cores"
+test: lint types layers unit  ## What needs no server of others: six to nine minutes on two shared cores
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
