@@ -27,7 +27,7 @@ setup: $(STAMP)  ## Make the virtual environment
 demo: $(STAMP)  ## 2,000 texts through batch_map beside AsyncOpenAI + gather; BASE_URL=… MODEL=… for your own server
 	@$(BIN)/batchclient demo $(if $(BASE_URL),--base-url $(BASE_URL)) $(if $(MODEL),--model $(MODEL))
 
-test: lint types layers unit  ## What needs no server of others: six to nine minutes on two shared cores
+test: lint types layers unit  ## What needs no server of others: about five minutes on two shared cores
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
