@@ -2,10 +2,12 @@
 
 import pytest
 
+from batchclient._core.failures import FailureKind
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Retuned, ServerKnown, Woke
 from batchclient._core.settings import SchedulerSettings
-from tests.playbook.playbook import Playbook, answered, calls, shape
+from batchclient.errors import ReadTimedOut, ServerFault
+from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
 
 def test_a_list_is_no_longer_than_max_list():
@@ -125,6 +127,14 @@ def test_lone_calls_go_plain_until_a_stream_has_told_that_it_sends_few_events():
         play >> answered(second, tokens=500) << ["resolve second"]
         play.submit(third) >> Woke() << ["send third"]
         assert play.last.streamed is streamed
+
+
+def test_lone_calls_are_streamed_once_one_was_given_up_for_its_silence():
+    for given_up in ({"error": ReadTimedOut}, {"error": ServerFault, "status": 504, "silent_s": 60.0}):
+        play, _first, second, third = _chats()
+        play.at(60.0) >> failed(second, FailureKind.MAYBE_PROCESSED, **given_up)
+        play.submit(third) >> Woke() << ["send third"]
+        assert play.last.streamed
 
 
 def test_lone_calls_are_streamed_for_callers_for_objectives_and_where_they_may_take_long():

@@ -121,8 +121,9 @@ class BatchingRule:
 
         Plain go members that finish together, and requests that cannot be streamed. Where a stream
         sends an event per token, it costs client and server many times the CPU of a plain answer:
-        lists whose members fill their ``max_tokens`` go plain there, and so do lone calls. A lone
-        call's first stream, on an idle server, tells which server that is.
+        lists whose members fill their ``max_tokens`` go plain there, and so do lone calls, unless
+        one was given up for its silence. The first lone call on an idle server is streamed, which
+        tells which server that is.
         """
         if size == 1 and shape.verbatim:
             return False
@@ -133,7 +134,7 @@ class BatchingRule:
         costly = endpoint.can(shape.kind).event_per_token
         if self._settings.watches_first_tokens:
             costly = False
-        if size == 1 and most is not None and most <= _SOON_TOKENS:
+        if size == 1 and most is not None and most <= _SOON_TOKENS and not endpoint.can(shape.kind).lone_cut:
             together = together or costly or (costly is None and endpoint.in_flight > 0)
         elif size > 1 and costly:
             together = together or self._end_together(shape, self._lengths.expected(shape.learnt_as, most))

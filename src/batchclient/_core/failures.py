@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from batchclient.errors import BatchClientError, ConnectFailed, ConnectionLost, DialectError
+from batchclient.errors import BatchClientError, ConnectFailed, ConnectionLost, DialectError, ReadTimedOut
 
 if TYPE_CHECKING:
     from batchclient.types import Reply
@@ -104,6 +104,11 @@ class Failure:
         if self.silent_s <= _SILENCE_S:
             return False
         return self.status in _GATEWAYS or (self.status is None and issubclass(self.error, ConnectionLost))
+
+    @property
+    def silent(self) -> bool:
+        """Whether a gateway or this client gave up, because nothing came for too long."""
+        return self.cut_off or (self.status is None and issubclass(self.error, ReadTimedOut))
 
     @property
     def unforeseen(self) -> bool:
