@@ -170,6 +170,49 @@ def test_a_spell_after_a_retry_after_lasts_ten_times_as_long_and_begins_with_the
     play.at(21.0) >> Woke() << ["send fresh"]
 
 
+def test_after_a_rest_one_is_sent_though_another_is_still_under_way():
+    play, (long, c) = busy("long", "c")
+    play >> refused(c, retry_after_s=2.0) << []
+    play.at(3.0) >> Woke() << ["send c"]
+
+
+def test_a_server_that_refused_all_at_once_is_filled_again_up_to_half():
+    play, (held, *others) = busy("held", *(f"c{number}" for number in range(7)), limit=9)
+    for other in reversed(others):
+        play >> refused(other, retry_after_s=2.0) << []
+    play.at(3.0) >> Woke() << ["send c0"]
+    play.at(3.1) >> answered(others[0]) << ["resolve c0", "send c1", "send c2"]
+    play.at(3.2) >> answered(others[1]) << ["resolve c1", "send c3", "send c4"]
+    play >> answered(others[2]) << ["resolve c2", "send c5"]
+
+
+def test_a_call_with_less_time_than_the_rest_fails_at_once():
+    play = Playbook(limit=8)
+    first, _held = calls("first held", SINGLE)
+    (late,) = calls("late", SINGLE, deadline=11.0)
+    play.submit(first, _held, late) >> Woke()
+    play.at(1.0) >> answered(first) << ["resolve first"]
+    play >> refused(late, retry_after_s=30.0) << ["reject late: RateLimited"]
+
+
+def test_a_server_that_refuses_all_from_now_on_is_asked_as_the_policy_says():
+    play, (it,) = busy("it")
+    play >> refused(it) << []
+    play.at(1.2) >> Woke() << ["send it"]
+    # Nothing was answered for ten seconds: these are attempts, and no pause of the client's own comes on top.
+    for at in (12.0, 12.5, 13.0, 13.5, 14.0):
+        play.at(at) >> refused(it, delay=0.5) << []
+        play.at(at + 0.5) >> Woke() << ["send it"]
+
+
+def test_who_left_and_who_is_to_blame_give_their_places_back():
+    for end in (FailureKind.REFUSED, FailureKind.BAD_CALL):
+        play, (a, _held, c) = busy("a", "held", "c")
+        play >> refused(c) << []
+        play.at(1.1) >> failed(a, end, status=400)
+        assert play.seen[-1] == "send c"
+
+
 @pytest.mark.parametrize(("jitter", "shares"), [(0.0, 1.0), (1.0, 0.5)])
 def test_with_none_under_way_one_is_sent_after_a_pause_that_doubles_up_to_two_seconds(jitter, shares):
     play, (it,) = busy("it")

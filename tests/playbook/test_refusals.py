@@ -227,13 +227,14 @@ def test_a_list_that_gets_503_while_others_are_in_flight_waits():
     play.at(2.0) >> answered(x) << ["resolve x", "send a", "send b"]
 
 
-def test_the_same_list_refused_twice_with_429_waits():
-    play = Playbook(limit=8)
-    a, b = calls("a b")
-    play.submit(a, b) >> Woke() << ["send a b"]
-    play >> failed(a, FailureKind.REJECTED, delay=1.0, status=429) << []
-    play.at(1.0) >> Woke() << ["send a b"]
-    play >> failed(a, FailureKind.REJECTED, delay=1.0, status=429) << []
+def test_the_same_list_refused_twice_with_429_is_halved_unless_a_rest_is_asked_for():
+    for rest_s, then in ((1.0, []), (None, ["send a", "send b"])):
+        play = Playbook(limit=8)
+        a, b = calls("a b")
+        play.submit(a, b) >> Woke() << ["send a b"]
+        play >> failed(a, FailureKind.REJECTED, delay=1.0, status=429, retry_after_s=rest_s) << []
+        play.at(1.0) >> Woke() << ["send a b"]
+        play >> failed(a, FailureKind.REJECTED, delay=1.0, status=429, retry_after_s=rest_s) << then
 
 
 def test_a_batch_that_breaks_after_its_last_answer_fails_nobody():

@@ -132,7 +132,7 @@ class Replies:
             if lone_member:
                 self._resending.member_first.answered(batch, now, paused=paused)
         if event.ended:
-            endpoint.pace.answered()
+            endpoint.pace.answered(len(endpoint.open) - 1)
             self._feeding.ended(batch, endpoint, now)
             observed.request_ended(batch, endpoint.shown_name, now)
             assert not batch.unanswered, "a batch ends when all its requests are answered"
@@ -227,11 +227,13 @@ class Replies:
             batch.refusal_s = seconds
             batch.refused_freely = endpoint.takes_work(seconds, now)
         if batch.refused_freely:
-            endpoint.pace.refused(min(failure.retry_after_s or 0.0, LONGEST_BLOCK_S), now)
+            endpoint.pace.refused(min(failure.retry_after_s or 0.0, LONGEST_BLOCK_S), len(endpoint.open), now)
             if not batch.failures:
                 endpoint.budget.sent(-batch.tokens_at_risk * len(left) / len(batch.requests), -len(left))
-        if endpoint.pace.left is not None and not endpoint.in_flight:
-            endpoint.pace.pause(event.jitter, now)
+            if not endpoint.in_flight:
+                endpoint.pace.pause(event.jitter, now)
+        elif failure.kind not in (FailureKind.REJECTED, FailureKind.MAYBE_PROCESSED):
+            endpoint.pace.given_back()
 
     def _take_back(
         self, batch: Batch, endpoint: Endpoint, now: float, *, was_sent: bool

@@ -134,7 +134,7 @@ class _Place:
             self._headers["Authorization"] = f"Basic {known}"
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         # It knows no proxy, and follows no redirect: the user is for this place alone.
-        self._connect = partial(kind, host, port, timeout=PATIENCE_S)
+        self._connect = partial(kind, host, port or kind.default_port, timeout=PATIENCE_S)
 
     def read(self) -> Page:
         """Read the page.

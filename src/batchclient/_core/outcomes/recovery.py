@@ -164,7 +164,7 @@ class Recovery:
         row = row_for(failed)
         if row.learn is not None:
             row.learn(failed, now)
-        if row.way is Way.LATER and failed.failure.retry_after_s is not None:
+        if row.way in (Way.LATER, Way.FREELY) and failed.failure.retry_after_s is not None:
             failed = self._sort_out(failed, now)
             alive = failed.alive
             if not alive:

@@ -122,11 +122,12 @@ def _first_list(case: Case) -> bool:
 
 
 def _too_long_for_its_queue(case: Case) -> bool:
-    # vLLM's queue limit is shorter than the list, and waiting is in vain.
-    batch = case.batch
+    # The server's queue is shorter than the list. A 429 that names a rest is about a rate.
+    batch, failure = case.batch, case.failure
+    full = failure.status == 503 or (failure.status == 429 and failure.retry_after_s is None)
     longer = len(batch.requests) > case.abilities.longest_list
     again = batch.failures > 0 or any(one.endured is not None and one.endured.refusals > 1 for one in case.alive)
-    return case.failure.status == 503 and again and longer and not case.endpoint.in_flight
+    return full and again and longer and not case.endpoint.in_flight
 
 
 def _worth_another_try(case: Case) -> bool:
@@ -213,7 +214,8 @@ TABLE = (
         (),
         Way.HALVES,
         _too_long_for_its_queue,
-        "503 for the second time, nothing else is in flight there, and no list as long was ever answered",
+        "503, or 429 without `Retry-After`, for the second time; nothing else is in flight there,"
+        " and no list as long was ever answered",
         _shorter_lists,
         "shorter lists",
     ),

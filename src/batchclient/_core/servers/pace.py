@@ -11,7 +11,10 @@ Rules:
   with an answer. The spell ends when 32 were answered for each that was refused, or after a
   quarter of a second. It lasts twice as long each time that the next refusal comes soon, up to 8 s.
 - After a ``Retry-After`` the spell is ten times as long as the rest. So rests take a tenth of the
-  time at most.
+  time at most. One request is sent when the rest is over. Up to half of what was under way before
+  the refusal, each answer brings two: a server that refused all of it is filled again.
+- A request that its caller left, or that was to blame itself, gives its place back. One that was
+  lost does not.
 - With none under way one is sent after a pause of 0.1 s, doubled each time, up to 2 s. A random
   part of the pause, half at most, is left out: clients refused together come back apart.
 
@@ -55,12 +58,15 @@ def may_be_free(failure: Failure, refusals: int, seconds: float) -> bool:
 class Pace:
     """What one endpoint may be sent, in spells that begin with a free refusal."""
 
-    __slots__ = ("_owed", "_pause_s", "_paused_until", "_spell_s", "_until", "left")
+    __slots__ = ("_half", "_owed", "_pause_s", "_paused_until", "_rest_until", "_spell_s", "_until", "left")
 
     def __init__(self) -> None:
         self.left: int | None = None
         """Requests that may be sent now, with none under way one more; ``None``: any number."""
         self._until = self._paused_until = -math.inf
+        self._rest_until = math.inf
+        self._half = 0
+        """Half of the requests under way before a spell with a rest."""
         self._owed = 0.0
         """Answered requests which are due before the spell ends early."""
         self._spell_s = _SHORTEST_SPELL_S
@@ -69,13 +75,21 @@ class Pace:
     def __repr__(self) -> str:
         return f"<Pace: {self.left} until {self._until:.3f} s>"
 
-    def refused(self, rest_s: float, now: float) -> None:
-        """A request was refused; ``rest_s`` is the server's ``Retry-After``, 0 if there is none."""
+    def refused(self, rest_s: float, under_way: int, now: float) -> None:
+        """A request was refused.
+
+        Args:
+            rest_s: the server's ``Retry-After``, 0 if there is none.
+            under_way: requests that are still under way.
+        """
         if self.left is None:
             soon = now < self._until + 2 * self._spell_s
             self._spell_s = min(_LONGEST_SPELL_S, 2 * self._spell_s) if soon else _SHORTEST_SPELL_S
             self._owed = 0.0
+            self._half = under_way // 2 if rest_s else 0
         self.left = 0
+        if rest_s:
+            self._rest_until = now + rest_s
         self._owed += math.inf if rest_s else _ANSWERS
         self._until = max(self._until, now + max(self._spell_s, _SPELL_RESTS * rest_s))
 
@@ -90,17 +104,24 @@ class Pace:
         if self.left:
             self.left -= 1
 
-    def answered(self) -> None:
-        """A request has ended with an answer."""
+    def answered(self, under_way: int) -> None:
+        """A request has ended with an answer; so many others are under way."""
         if self.left is not None:
-            self.left += 1
+            self.left += 2 if under_way + self.left < self._half else 1
             self._owed -= 1
             self._pause_s = _FIRST_PAUSE_S
+
+    def given_back(self) -> None:
+        """A request has ended without an answer, and the server is not to blame."""
+        if self.left is not None:
+            self.left += 1
 
     def is_paused(self, now: float) -> bool:
         """Whether a pause lasts in which nothing is sent. Ends a spell that is over."""
         if self.left is not None and (now >= self._until or self._owed <= 0) and now >= self._paused_until:
             self.left = None
+        if self.left is not None and now >= self._rest_until:
+            self.left, self._rest_until = max(1, self.left), math.inf
         return self.left is not None and now < self._paused_until
 
     def wakes_at(self, now: float) -> float:

@@ -41,6 +41,7 @@ from batchclient.integrations.redis._reading import Reader, Room
 from batchclient.integrations.redis._settings import WorkerStatistics, make_settings
 from batchclient.integrations.redis._tasks import LOOK_S, end, to_its_end
 from batchclient.integrations.redis._work import PartFunction, Work
+from batchclient.types import NOT_GIVEN, NotGiven
 
 __all__ = ["Worker"]
 
@@ -262,7 +263,8 @@ class Worker:
             ClientClosed: the client was closed under the worker.
             DeadlineExceeded: its deadline has passed.
         """
-        message, timeout_s = work.message, None
+        message = work.message
+        timeout_s: float | NotGiven = NOT_GIVEN
         if message.deadline is not None:
             timeout_s = message.deadline - self._broker.now()
             if timeout_s <= 0:
