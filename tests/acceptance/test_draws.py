@@ -144,7 +144,7 @@ def test_no_more_is_answered_than_the_rate_allows():
 
 def test_a_gateway_cuts_what_says_nothing_for_too_long():
     # A call takes 1.01 s; 8 at once in one slot: the fifth's first token would come after 4 s.
-    calls = Calls(Lengths(50), Lengths(100), 100, alone_reason="one a request")
+    calls = Calls(Lengths(50), Lengths(100), 2000, alone_reason="one a request")
     scenario = Scenario("", replace(SERVER, max_num_seqs=1), Closed(calls, 16), duration_s=8.0, gateway_s=3.5)
     alone, crowded = (simulate(scenario, fixed(limit)) for limit in (2, 8))
     assert alone.cut == 0 and alone.resolved == 7

@@ -107,8 +107,8 @@ class Failure:
 
     @property
     def silent(self) -> bool:
-        """Whether a gateway or this client gave up, because nothing came for too long."""
-        return self.cut_off or (self.status is None and issubclass(self.error, ReadTimedOut))
+        """Whether a gateway (504) or this client gave up, because nothing came for too long."""
+        return self.cut_off or self.status == 504 or issubclass(self.error, ReadTimedOut)
 
     @property
     def unforeseen(self) -> bool:
