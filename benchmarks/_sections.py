@@ -405,10 +405,11 @@ def odd_servers(data: Result) -> list[str]:
         rows.append([case["label"], *cells, share, ", ".join(f"{each:.0%}" for each in later)])
         if case["rests"]:
             rests = [sum(run["rests_broken"] for run in arms[name]["runs"]) for name in ("default", "throughput")]
-    calls = [case["calls"] for case in data["servers"].values()]
+    calls = {case["calls"] for case in data["servers"].values()}
+    number = " to ".join(f"{each:,}" for each in sorted({min(calls), max(calls)}))
     parts = [
         prose(
-            f"Calls/s of {min(calls):,} to {max(calls):,} calls at once, with answers of 54 tokens in the mean, by a"
+            f"Calls/s of {number} calls at once, with answers of 54 tokens in the mean, by a"
             " client that knows nothing of the server. A proxy before the simulator refuses what the server does not"
             " bear. `AsyncOpenAI` is at its best of 16, 64 and 256 in flight, and has its own two retries. Raw is"
             " `httpx` with lists of a fixed size, at the best of five sizes and numbers."
