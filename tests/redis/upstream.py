@@ -79,7 +79,8 @@ class Upstream:
                 refusals = self.refused.get(prompt)
                 if refusals:
                     status = refusals.pop(0) if isinstance(refusals, list) else refusals
-                    return _Response(status, {"error": {"message": "no", "type": "refused", "code": status}})
+                    words = "The model `m` does not exist." if status == 404 else "no"
+                    return _Response(status, {"error": {"message": words, "type": "refused", "code": status}})
         finally:
             self.under_way -= 1
         choices = [{"index": at, "text": "yes", "finish_reason": "stop"} for at in range(len(prompts))]
