@@ -45,12 +45,11 @@ layers: $(STAMP)
 unit: $(STAMP)
 	$(BIN)/python -m pytest -n $(or $(N),3) --dist worksteal -m "$(ALONE) and not long" --durations=10 $(PYTEST_ARGS)
 
-long: $(STAMP)  ## What finds rarer faults: studies, trio everywhere, simulated faults, damaged replies, a soak of two minutes
+long: $(STAMP)  ## What finds rarer faults: studies, trio everywhere, simulated faults, damaged replies
 	$(BIN)/python -m pytest -n $(or $(N),3) --dist worksteal -m "$(ALONE) and long" --durations=10 $(PYTEST_ARGS)
 	$(BIN)/python -m tests.simulation --seeds 1000
 	$(BIN)/python -m tests.storm --seeds 300 --processes 10
 	$(BIN)/python -m tests.mutations --seeds 1000
-	$(BIN)/python -m tests.soak --seconds 120
 
 test-vllm: $(STAMP)  ## The live suites against a real vLLM on this machine's CPU (installs it: 3.4 GB)
 	scripts/test_vllm.sh $(PYTEST_ARGS)
