@@ -180,3 +180,14 @@ async def test_servers_with_another_model_are_asked_anew(shared_server):
         await bench.add("b")
         assert (await wait_for(lambda: bench.result("b")))["deliveries"] == 1
         assert worker.statistics().dead == 0
+
+
+async def test_the_clients_own_timeout_bounds_a_message_without_a_deadline(shared_server):
+    async with bench_on(shared_server) as bench, bench.upstream.client(timeout_s=0.2) as client:
+        bench.upstream.held = {"long"}
+        await bench.add("long")
+        worker, _ = await bench.start(client=client)
+        await wait_for(lambda: bench.upstream.under_way)
+        await wait_for(lambda: not bench.upstream.under_way)
+        assert worker.statistics().results == 0
+        bench.upstream.release()

@@ -228,6 +228,7 @@ class Endpoint:
             for abilities in self._abilities.values():
                 abilities.longest_list = 1
                 abilities.event_per_token = None
+                abilities.lone_cut = False
             change = self.limit.on_restart(now)
         health.answered_once = True
         return change
