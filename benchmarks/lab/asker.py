@@ -38,7 +38,6 @@ from batchclient._core.messages import (
     Asked,
     AskOutcome,
     Batch,
-    Begun,
     Failed,
     Failure,
     FailureKind,
@@ -55,7 +54,6 @@ from batchclient._core.messages import (
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.settings import SchedulerSettings
 from batchclient._shell.dialect_choice import DialectChoice
-from batchclient.dialects import ENGINES
 from batchclient.dialects.vllm import VllmDialect
 from batchclient.errors import ConnectionLost
 from batchclient.retry import Backoff
@@ -99,7 +97,7 @@ def client_setup(arguments: Mapping[str, Any]) -> Setup:
     choice = DialectChoice(dialect, ())
     return Setup(
         settings.scheduler(choice.at_first),
-        lambda: make_limit(settings, turn=Turn(), engine=choice.engine),
+        lambda: make_limit(settings, turn=Turn()),
         choice if Page.SERVER in connections.pages else None,
         # When it is known which server it is, is drawn.
         frozenset({Page.LOAD} & connections.pages.keys()),
@@ -177,7 +175,7 @@ class Client:
         assert known is not None and choice is not None
         facts = known.facts
         _, caps = choice.of(facts)
-        self.core.handle(ServerKnown(0, caps, facts.takes, facts.server, facts.known in ENGINES), now)
+        self.core.handle(ServerKnown(0, caps, facts.takes, facts.server), now)
 
     # Replies --------------------------------------------------------------------------------------
 
@@ -186,9 +184,7 @@ class Client:
         batch, failure = reply.batch, reply.failure
         if batch.id in self._closed:
             return
-        if reply.begun:
-            self.core.handle(Begun(batch), now)
-        elif failure is None:
+        if failure is None:
             batch.wire.heard = True
             self.core.handle(Answered(batch, reply.answers, reply.ended), now)
         else:

@@ -227,7 +227,7 @@ class Starting(Calling):
         # Imported with the first client, as the rest of the limit is.
         from batchclient._client.make_limit import make_limit
 
-        limit = make_limit(self._settings, turn=self._turn, engine=self._dialects.engine)
+        limit = make_limit(self._settings, turn=self._turn)
         # Also where a server joins later, or a runner starts anew.
         limit.pin(self._pinned, 0.0)
         return limit

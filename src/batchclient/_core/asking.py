@@ -141,6 +141,11 @@ class Asking:
         elif event.page is Page.SERVER and self._server is not None:
             self._server.asked(event, now, busy=busy)
 
+    def load_took_s(self, endpoint: int, now: float) -> float:
+        """Return for how long the question about an endpoint's load has been open."""
+        asked = None if self._load is None else self._load.endpoints.get(endpoint)
+        return now - asked.asked_at if asked is not None and asked.asking else 0.0
+
     def ask_again(self, endpoint: int, now: float) -> None:
         """An endpoint has come back, perhaps as another server."""
         if self._server is not None:

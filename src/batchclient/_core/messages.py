@@ -24,7 +24,6 @@ __all__ = [
     "AskOutcome",
     "Asked",
     "Batch",
-    "Begun",
     "Cancelled",
     "CloseRequested",
     "Command",
@@ -80,13 +79,6 @@ class Cancelled:
     """The caller has gone; nobody waits for the answer."""
 
     request: Request
-
-
-@dataclass(slots=True, eq=False)
-class Begun:
-    """Each prompt of a batch with ``tell_begun`` has its first token, and none its whole answer."""
-
-    batch: Batch
 
 
 @dataclass(slots=True, eq=False)
@@ -175,8 +167,6 @@ class ServerKnown:
     caps: Mapping[Kind, int]
     slots: int | None = None
     server: str | None = None
-    engine: bool = False
-    """Whether the server batches hundreds of sequences and queues the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +253,6 @@ class CloseRequested:
 Event = (
     Submitted
     | Cancelled
-    | Begun
     | Answered
     | Failed
     | Woke

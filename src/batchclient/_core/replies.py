@@ -227,7 +227,8 @@ class Replies:
             batch.refusal_s = seconds
             batch.refused_freely = endpoint.takes_work(seconds, now)
         if batch.refused_freely:
-            endpoint.pace.refused(min(failure.retry_after_s or 0.0, LONGEST_BLOCK_S), len(endpoint.open), now)
+            rest_s = min(failure.retry_after_s or 0.0, LONGEST_BLOCK_S)
+            endpoint.pace.refused(rest_s, len(endpoint.open), endpoint.in_flight, now)
             if not batch.failures:
                 endpoint.budget.sent(-batch.tokens_at_risk * len(left) / len(batch.requests), -len(left))
             if not endpoint.in_flight:

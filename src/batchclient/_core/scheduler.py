@@ -54,7 +54,6 @@ from batchclient._core.messages import (
     Answered,
     Asked,
     Batch,
-    Begun,
     Cancelled,
     CloseRequested,
     Command,
@@ -185,7 +184,6 @@ class Scheduler:
         self._handlers: dict[type, Callable[[Any], None]] = {
             Submitted: self._on_submitted,
             Cancelled: self._on_cancelled,
-            Begun: self._on_begun,
             Answered: self._on_answered,
             Failed: self._on_failed,
             Woke: self._on_woke,
@@ -315,10 +313,6 @@ class Scheduler:
 
     # Answers and failures ------------------------------------------------------------------------------------------
 
-    def _on_begun(self, event: Begun) -> None:
-        if self._feeding.begun(event.batch, self._now):
-            self._settle()
-
     def _on_answered(self, event: Answered) -> None:
         self._replies.answered(event, self._now, paused=self._paused)
         self._settle()
@@ -328,7 +322,7 @@ class Scheduler:
         self._settle()
 
     def _on_load(self, event: LoadReported) -> None:
-        changed = self._feeding.on_load(event, self._now)
+        changed = self._feeding.on_load(event, self._asking.load_took_s(event.endpoint, self._now), self._now)
         if self._fleet.look_for_life(event, self._now):
             self._outage.watch(self._now, STILL)
             changed = True

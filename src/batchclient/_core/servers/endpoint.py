@@ -64,7 +64,6 @@ class Endpoint:
         "held_since",
         "id",
         "in_flight",
-        "is_engine",
         "leaving",
         "limit",
         "max_size",
@@ -74,7 +73,6 @@ class Endpoint:
         "pace",
         "rates",
         "refusal",
-        "returned",
         "served_at",
         "server",
         "silence",
@@ -94,8 +92,6 @@ class Endpoint:
         self.name = name
         self.slots: int | None = None
         """The sequences taken at once, by the server's own word."""
-        self.is_engine = False
-        """Whether the server is an engine: it batches hundreds of sequences and queues the rest."""
         self.server: str | None = None
         """The server's name and version, for display; ``None``: not found out."""
         """Whether the server is of a sort known to serve the prompts of a list at once."""
@@ -106,7 +102,6 @@ class Endpoint:
         self._known_caps = known_caps
         self._abilities: dict[Kind, Abilities] = {}
         self.in_flight = 0
-        self.returned = 0
         """Permits given back, for any reason."""
         self.speed = Speed()
         self._area = 0.0
@@ -146,14 +141,9 @@ class Endpoint:
         return f"<Endpoint {self.id}: {self.in_flight} of {self.limit.limit} in flight>"
 
     @property
-    def opening(self) -> bool:
-        """Whether first tokens may still raise the limit."""
-        return self.limit.opening
-
-    @property
     def free(self) -> int:
         """Permits free now."""
-        if self.pace.left == 0 and self.in_flight:
+        if self.pace.holds(self.in_flight):
             return 0
         free, allowed = self.limit.limit - self.in_flight, self.health.allowed
         return free if allowed is None else min(free, allowed - self.in_flight)
@@ -170,7 +160,6 @@ class Endpoint:
         self._area += self.in_flight * (now - self._area_at)
         self._area_at = now
         self.in_flight -= sequences
-        self.returned += sequences
         assert self.in_flight >= 0, "more permits returned than taken"
 
     def area(self, now: float) -> float:
