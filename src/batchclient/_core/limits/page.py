@@ -11,7 +11,7 @@ Rules:
   a tenth, since a small queue refills a place the moment it comes free; by half at most.
 - Each step is checked by the generated tokens per second of the looks before and after it, over 3 s
   and a mean latency. More stays for a gain of a twentieth, and goes back at once for preemptions.
-  Less goes back if it clearly generates less than 0.97. What did not pay is not tried for a
+  Less goes back if it generates less than 0.97, clearly or for a minute. What did not pay is not tried for a
   minute, then two, up to fifteen. For a minute after less, more is a tenth.
 - A limit that is not used, or changed by another hand, ends a check without a verdict.
 """
@@ -131,23 +131,31 @@ class PageSteps:
         if took_s >= _SLOW_S or now - took_s < self._changed_at + _COUNTS_AFTER_S + self._first_s:
             return None
         self._looks.append(look)
-        while len(self._looks) > _LEAST_LOOKS and self._looks[1].at <= now - self._check_s:
-            self._looks.popleft()
         step = self._step
-        if step is not None:
-            if step.other > step.first and self._preempted:
-                return self._back(step, "made the server throw sequences out", now)
-            if now - self._looks[0].at < self._check_s:
-                return None
+        if step is None:
+            while len(self._looks) > _LEAST_LOOKS and self._looks[1].at <= now - self._check_s:
+                self._looks.popleft()
+            return self._next(limit, most, now)
+        if step.other > step.first and self._preempted:
+            return self._back(step, "made the server throw sequences out", now)
+        lasted_s = now - self._looks[0].at
+        if lasted_s < self._check_s:
+            return None
+        if not self._used:
             self._step = None
-            if not self._used:
-                return step.first, f"{step.other} in flight were not used"
-            per_s, error = self._rate()
-            gain = per_s / step.per_s
-            if step.other > step.first and gain < 1 + LOSS:
-                return self._back(step, f"generated {gain:.0%} of what {step.first} did", now)
-            if step.other < step.first and gain < _HELD - _CERTAIN * math.hypot(error, step.error):
-                return self._back(step, f"generated {gain:.0%} of what {step.first} did", now)
+            return step.first, f"{step.other} in flight were not used"
+        per_s, error = self._rate()
+        gain = per_s / step.per_s
+        if step.other > step.first:
+            paid = gain >= 1 + LOSS
+        else:
+            paid = gain >= _HELD
+            unclear = gain >= _HELD - _CERTAIN * math.hypot(error, step.error)
+            if not paid and unclear and lasted_s < _MINUTE_S:
+                return None
+        if not paid:
+            return self._back(step, f"generated {gain:.0%} of what {step.first} did", now)
+        self._step = None
         return self._next(limit, most, now)
 
     @property
