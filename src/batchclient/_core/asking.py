@@ -20,14 +20,17 @@ Rules of the load:
 - A slow page is asked for less often: half of the time no question is open.
 
 Rules of the server:
-- The first question comes 0.25 s after the first batch; if no call is under way then, with the next
-  batch. The question comes after 0.1 s if calls are queued then and nothing has been answered: a
-  known server may raise the limit.
+- Where the calls surely go to the network (``asks_first``) the question leaves with the first call.
+  The first list waits for the end of the question, 0.25 s at most: there are servers that a list
+  kills. A call that goes alone waits for nothing. The same holds when an endpoint comes back.
+- Elsewhere the first question comes 0.25 s after the first batch; if no call is under way then,
+  with the next batch. The question comes after 0.1 s if calls are queued then and nothing has been
+  answered: a known server may raise the limit.
 - An answer holds until the endpoint comes back from an outage, perhaps as another server.
 - After silence the question is repeated after 5 s, then every 60 s, while calls are under way. An
   open question outlives the last call.
 
-Why so late: a test with a mocked transport expects no requests but its own. Such a test ends within
+Why so late elsewhere: a test with a mocked library expects no requests but its own. Such a test ends within
 0.25 s and its mock answers within 0.1 s, so no question is asked. (In a longer test respx raises
 for an unknown route, which changes nothing. A catch-all route would be called, and pytest-httpx
 fails the test: ``server_metrics=False`` is for such tests.) A late question about load loses
@@ -45,6 +48,7 @@ __all__ = ["Asking", "LoadTimes"]
 
 _LONGEST_PAUSE_S = 60.0
 _SERVER_AFTER_S = 0.25
+_LISTS_WAIT_S = 0.25
 _SERVER_EARLY_AFTER_S = 0.1
 _SERVER_PAUSES_S = (5.0, 60.0)
 _EARLY_S = 0.001
@@ -78,9 +82,10 @@ class Asking:
         endpoints: the ids of the first endpoints.
         asks_for_load: whether the load of an endpoint, given by id, could change anything now.
         awaits_first_answer: whether calls are queued while no server has ever answered.
+        asks_first: whether a server may be asked which it is before its first list.
     """
 
-    __slots__ = ("_load", "_server")
+    __slots__ = ("_load", "_server", "lists_wait", "unasked")
 
     def __init__(
         self,
@@ -90,11 +95,20 @@ class Asking:
         awaits_first_answer: Callable[[], bool],
         command: Callable[[Command], None],
         load_times: LoadTimes,
+        asks_first: Callable[[], bool],
     ) -> None:
         asked = frozenset(pages)
         numbers = list(endpoints)
+        self.lists_wait: dict[int, float] = {}
+        """By endpoint whose question is open: the time until which lists wait for its end."""
+        self.unasked = False
+        """Whether an endpoint has come for which ``ask_first`` was not called yet."""
         self._load = _LoadQuestions(asks_for_load, command, load_times) if Page.LOAD in asked else None
-        self._server = _ServerQuestions(awaits_first_answer, command) if Page.SERVER in asked else None
+        self._server = (
+            _ServerQuestions(awaits_first_answer, command, asks_first, self.lists_wait)
+            if Page.SERVER in asked
+            else None
+        )
         for number in numbers:
             self.add(number)
 
@@ -105,6 +119,12 @@ class Asking:
         if load is None or server is None:
             return load if server is None else server
         return min(load, server)
+
+    def ask_first(self, now: float) -> None:
+        """Calls are queued: servers may be asked before their first list is sent."""
+        self.unasked = False
+        if self._server is not None:
+            self._server.ask_first(now)
 
     def sent(self, now: float) -> None:
         """Batches are sent."""
@@ -152,6 +172,7 @@ class Asking:
             self._load.endpoints[endpoint] = _Load()
         if self._server is not None:
             self._server.add(endpoint)
+            self.unasked = True
 
     def remove(self, endpoint: int) -> None:
         """An endpoint has gone: drop its questions."""
@@ -262,11 +283,27 @@ class _Server:
 class _ServerQuestions:
     """Which servers the endpoints are."""
 
-    __slots__ = ("_awaits_first_answer", "_command", "endpoints", "look_at", "wanted")
+    __slots__ = (
+        "_asks_first",
+        "_awaits_first_answer",
+        "_command",
+        "_lists_wait",
+        "endpoints",
+        "look_at",
+        "wanted",
+    )
 
-    def __init__(self, awaits_first_answer: Callable[[], bool], command: Callable[[Command], None]) -> None:
+    def __init__(
+        self,
+        awaits_first_answer: Callable[[], bool],
+        command: Callable[[Command], None],
+        asks_first: Callable[[], bool],
+        lists_wait: dict[int, float],
+    ) -> None:
         self._awaits_first_answer = awaits_first_answer
         self._command = command
+        self._asks_first = asks_first
+        self._lists_wait = lists_wait
         self.endpoints: dict[int, _Server] = {}
         self.look_at: float | None = None
         self.wanted = True
@@ -276,6 +313,14 @@ class _ServerQuestions:
         self.endpoints[number] = _Server()
         # The next batch sets the time of its question.
         self.wanted, self.look_at = True, None
+
+    def ask_first(self, now: float) -> None:
+        """Ask the endpoints that were not asked yet, if that may be; their lists wait."""
+        new = [number for number, endpoint in self.endpoints.items() if endpoint.open and endpoint.ask_at is None]
+        if new and self._asks_first():
+            for number in new:
+                self.endpoints[number].ask_at = self.look_at = now
+                self._lists_wait[number] = now + _LISTS_WAIT_S
 
     def wake(self, now: float) -> None:
         """A batch is sent: ask the questions due now, and set times for the others."""
@@ -307,6 +352,7 @@ class _ServerQuestions:
         if endpoint is None:
             return
         endpoint.asking = False
+        self._lists_wait.pop(event.endpoint, None)
         if event.outcome is AskOutcome.SILENCE:
             endpoint.ask_at = now + (endpoint.pauses.pop(0) if endpoint.pauses else _SERVER_PAUSES_S[-1])
         else:
@@ -320,6 +366,8 @@ class _ServerQuestions:
         if endpoint is not None:
             self.drop(number, endpoint)
             self.endpoints[number] = _Server(anew=True, ask_at=now)
+            if self._asks_first():
+                self._lists_wait[number] = now + _LISTS_WAIT_S
             self.wanted = True
             self.wake(now)
 
@@ -330,6 +378,7 @@ class _ServerQuestions:
 
     def drop(self, number: int, endpoint: _Server) -> None:
         """Drop an endpoint's open question."""
+        self._lists_wait.pop(number, None)
         if endpoint.asking:
             endpoint.asking = False
             self._command(DropAsk(number, Page.SERVER))

@@ -7,7 +7,7 @@ waits for other reasons, or for permits or company), ``STOP`` (looking for this 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 
 from batchclient._core.batching import BatchingRule
@@ -94,9 +94,12 @@ class Look:
 
 
 class Checks:
-    """The checks of a scheduler; ``wake`` takes a time at which to grant again."""
+    """The checks of a scheduler; ``wake`` takes a time at which to grant again.
 
-    __slots__ = ("_endpoints", "_in_order", "_queue", "_rule", "_taking", "_wake")
+    ``lists_wait``: by endpoint, the time until which lists wait there (see ``asking``).
+    """
+
+    __slots__ = ("_endpoints", "_in_order", "_lists_wait", "_queue", "_rule", "_taking", "_wake")
 
     def __init__(
         self,
@@ -105,12 +108,14 @@ class Checks:
         rule: BatchingRule,
         taking: Taking,
         wake: Callable[[float], None],
+        lists_wait: Mapping[int, float],
     ) -> None:
         self._endpoints = endpoints
         self._queue = queue
         self._rule = rule
         self._taking = taking
         self._wake = wake
+        self._lists_wait = lists_wait
         self._in_order = (
             self._failed_here,
             self._left_to_others,
@@ -119,6 +124,7 @@ class Checks:
             self._kept_for_conversations,
             self._waits_by_rule,
             self._costs_too_much,
+            self._is_unknown,
         )
 
     def judge(self, look: Look) -> Verdict:
@@ -206,6 +212,15 @@ class Checks:
         # No younger, cheaper call goes before it.
         self._wake(until)
         return Verdict.STOP
+
+    def _is_unknown(self, look: Look) -> Verdict | None:
+        if not self._lists_wait or look.count == 1:
+            return None
+        until = self._lists_wait.get(look.endpoint.id, look.now)
+        if until <= look.now:
+            return None
+        self._wake(until)
+        return Verdict.NOT_HERE
 
 
 def _may_pass(starving: Group, reserve: Reserve, endpoint: Endpoint) -> bool:

@@ -11,6 +11,7 @@ Rules 3, 5 and 9 of the scheduler, and:
   ``rates``).
 - Calls held for a moment by a fast endpoint do not go to a slower endpoint which would answer
   later.
+- The first list to a server waits until the server has said which it is (see ``asking``).
 - Groups are looked at in the queue's order (see ``checks``). A group waiting for company or for
   more permits is passed over, unless the batching rule lets nothing younger go before it.
 - Once two priority classes are in use, the lowest leaves a reserve of permits to the others. Calls
@@ -21,6 +22,8 @@ Rules 3, 5 and 9 of the scheduler, and:
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from batchclient._core.batching import BatchingRule
 from batchclient._core.checks import Checks, Look, Verdict
@@ -48,7 +51,10 @@ they bring."""
 
 
 class Granting:
-    """Grants a scheduler's permits. ``length_reach``: how many length buckets a batch may span."""
+    """Grants a scheduler's permits.
+
+    ``length_reach``: how many length buckets a batch may span. ``lists_wait``: see ``Checks``.
+    """
 
     __slots__ = ("_checks", "_endpoints", "_length_reach", "_lengths", "_queue", "_rule", "_taking", "wake_at")
 
@@ -60,6 +66,7 @@ class Granting:
         length_reach: int | None,
         lengths: OutputLengths,
         taking: Taking,
+        lists_wait: Mapping[int, float],
     ) -> None:
         self._endpoints = endpoints
         self._queue = queue
@@ -69,7 +76,7 @@ class Granting:
         self._taking = taking
         self.wake_at: float | None = None
         """When to grant again though nothing else happens."""
-        self._checks = Checks(endpoints, queue, rule, taking, self._wake)
+        self._checks = Checks(endpoints, queue, rule, taking, self._wake, lists_wait)
 
     def retune(self, settings: SchedulerSettings) -> None:
         """Go on with other numbers."""

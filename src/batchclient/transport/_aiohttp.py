@@ -24,8 +24,10 @@ from batchclient.transport._proxies import proxy_headers
 from batchclient.transport._sockets import is_readable
 from batchclient.transport._under_way import AIOHTTP_EVENTS, UnderWay
 
-__all__ = ["make_request", "make_transport"]
+__all__ = ["WAYS", "make_request", "make_transport"]
 
+WAYS: tuple[Any, ...] = (AiohttpTransport.handle_async_request, aiohttp.ClientSession._request)
+"""The functions that a request goes through, where a mock may stand."""
 _LARGEST_PIECE_BYTES = 256 * 1024
 """A large body in one piece would hold up the event loop; aiohttp warns of such a piece."""
 
