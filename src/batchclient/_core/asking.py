@@ -39,10 +39,11 @@ nothing: reports change no limit before they cover 3 s.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from batchclient._core.messages import Ask, Asked, AskOutcome, Command, DropAsk, Page
+from batchclient._core.servers.endpoint import Endpoint
 
 __all__ = ["Asking", "LoadTimes"]
 
@@ -79,18 +80,18 @@ class Asking:
 
     Args:
         pages: the sorts of question which the shell can ask.
-        endpoints: the ids of the first endpoints.
+        endpoints: by id; the first are there.
         asks_for_load: whether the load of an endpoint, given by id, could change anything now.
         awaits_first_answer: whether calls are queued while no server has ever answered.
         asks_first: whether a server may be asked which it is before its first list.
     """
 
-    __slots__ = ("_load", "_server", "lists_wait", "unasked")
+    __slots__ = ("_load", "_server", "unasked")
 
     def __init__(
         self,
         pages: Iterable[Page],
-        endpoints: Iterable[int],
+        endpoints: Mapping[int, Endpoint],
         asks_for_load: Callable[[int], bool],
         awaits_first_answer: Callable[[], bool],
         command: Callable[[Command], None],
@@ -98,18 +99,13 @@ class Asking:
         asks_first: Callable[[], bool],
     ) -> None:
         asked = frozenset(pages)
-        numbers = list(endpoints)
-        self.lists_wait: dict[int, float] = {}
-        """By endpoint whose question is open: the time until which lists wait for its end."""
         self.unasked = False
         """Whether an endpoint has come for which ``ask_first`` was not called yet."""
         self._load = _LoadQuestions(asks_for_load, command, load_times) if Page.LOAD in asked else None
         self._server = (
-            _ServerQuestions(awaits_first_answer, command, asks_first, self.lists_wait)
-            if Page.SERVER in asked
-            else None
+            _ServerQuestions(endpoints, awaits_first_answer, command, asks_first) if Page.SERVER in asked else None
         )
-        for number in numbers:
+        for number in endpoints:
             self.add(number)
 
     def next(self) -> float | None:
@@ -287,7 +283,7 @@ class _ServerQuestions:
         "_asks_first",
         "_awaits_first_answer",
         "_command",
-        "_lists_wait",
+        "_served",
         "endpoints",
         "look_at",
         "wanted",
@@ -295,15 +291,15 @@ class _ServerQuestions:
 
     def __init__(
         self,
+        served: Mapping[int, Endpoint],
         awaits_first_answer: Callable[[], bool],
         command: Callable[[Command], None],
         asks_first: Callable[[], bool],
-        lists_wait: dict[int, float],
     ) -> None:
+        self._served = served
         self._awaits_first_answer = awaits_first_answer
         self._command = command
         self._asks_first = asks_first
-        self._lists_wait = lists_wait
         self.endpoints: dict[int, _Server] = {}
         self.look_at: float | None = None
         self.wanted = True
@@ -320,7 +316,7 @@ class _ServerQuestions:
         if new and self._asks_first():
             for number in new:
                 self.endpoints[number].ask_at = self.look_at = now
-                self._lists_wait[number] = now + _LISTS_WAIT_S
+                self._served[number].lists_wait_until = now + _LISTS_WAIT_S
 
     def wake(self, now: float) -> None:
         """A batch is sent: ask the questions due now, and set times for the others."""
@@ -352,7 +348,7 @@ class _ServerQuestions:
         if endpoint is None:
             return
         endpoint.asking = False
-        self._lists_wait.pop(event.endpoint, None)
+        self._served[event.endpoint].lists_wait_until = 0.0
         if event.outcome is AskOutcome.SILENCE:
             endpoint.ask_at = now + (endpoint.pauses.pop(0) if endpoint.pauses else _SERVER_PAUSES_S[-1])
         else:
@@ -367,7 +363,7 @@ class _ServerQuestions:
             self.drop(number, endpoint)
             self.endpoints[number] = _Server(anew=True, ask_at=now)
             if self._asks_first():
-                self._lists_wait[number] = now + _LISTS_WAIT_S
+                self._served[number].lists_wait_until = now + _LISTS_WAIT_S
             self.wanted = True
             self.wake(now)
 
@@ -378,7 +374,6 @@ class _ServerQuestions:
 
     def drop(self, number: int, endpoint: _Server) -> None:
         """Drop an endpoint's open question."""
-        self._lists_wait.pop(number, None)
         if endpoint.asking:
             endpoint.asking = False
             self._command(DropAsk(number, Page.SERVER))

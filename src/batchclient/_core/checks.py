@@ -7,7 +7,7 @@ waits for other reasons, or for permits or company), ``STOP`` (looking for this 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import Enum
 
 from batchclient._core.batching import BatchingRule
@@ -94,12 +94,9 @@ class Look:
 
 
 class Checks:
-    """The checks of a scheduler; ``wake`` takes a time at which to grant again.
+    """The checks of a scheduler; ``wake`` takes a time at which to grant again."""
 
-    ``lists_wait``: by endpoint, the time until which lists wait there (see ``asking``).
-    """
-
-    __slots__ = ("_endpoints", "_in_order", "_lists_wait", "_queue", "_rule", "_taking", "_wake")
+    __slots__ = ("_endpoints", "_in_order", "_queue", "_rule", "_taking", "_wake")
 
     def __init__(
         self,
@@ -108,14 +105,12 @@ class Checks:
         rule: BatchingRule,
         taking: Taking,
         wake: Callable[[float], None],
-        lists_wait: Mapping[int, float],
     ) -> None:
         self._endpoints = endpoints
         self._queue = queue
         self._rule = rule
         self._taking = taking
         self._wake = wake
-        self._lists_wait = lists_wait
         self._in_order = (
             self._failed_here,
             self._left_to_others,
@@ -214,10 +209,8 @@ class Checks:
         return Verdict.STOP
 
     def _is_unknown(self, look: Look) -> Verdict | None:
-        if not self._lists_wait or look.count == 1:
-            return None
-        until = self._lists_wait.get(look.endpoint.id, look.now)
-        if until <= look.now:
+        until = look.endpoint.lists_wait_until
+        if look.count == 1 or until <= look.now:
             return None
         self._wake(until)
         return Verdict.NOT_HERE

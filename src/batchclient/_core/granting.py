@@ -23,8 +23,6 @@ Rules 3, 5 and 9 of the scheduler, and:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from batchclient._core.batching import BatchingRule
 from batchclient._core.checks import Checks, Look, Verdict
 from batchclient._core.learnt.lengths import OutputLengths
@@ -51,10 +49,7 @@ they bring."""
 
 
 class Granting:
-    """Grants a scheduler's permits.
-
-    ``length_reach``: how many length buckets a batch may span. ``lists_wait``: see ``Checks``.
-    """
+    """Grants a scheduler's permits. ``length_reach``: how many length buckets a batch may span."""
 
     __slots__ = ("_checks", "_endpoints", "_length_reach", "_lengths", "_queue", "_rule", "_taking", "wake_at")
 
@@ -66,7 +61,6 @@ class Granting:
         length_reach: int | None,
         lengths: OutputLengths,
         taking: Taking,
-        lists_wait: Mapping[int, float],
     ) -> None:
         self._endpoints = endpoints
         self._queue = queue
@@ -76,7 +70,7 @@ class Granting:
         self._taking = taking
         self.wake_at: float | None = None
         """When to grant again though nothing else happens."""
-        self._checks = Checks(endpoints, queue, rule, taking, self._wake, lists_wait)
+        self._checks = Checks(endpoints, queue, rule, taking, self._wake)
 
     def retune(self, settings: SchedulerSettings) -> None:
         """Go on with other numbers."""

@@ -154,13 +154,7 @@ class Scheduler:
         rule = BatchingRule(settings, self._lengths)
         self._taking = Taking(self._queue, rule, self._lengths, self._counters, self._times, self._deadlines)
         self._granting = Granting(
-            self._endpoints,
-            self._queue,
-            rule,
-            settings.length_reach,
-            self._lengths,
-            self._taking,
-            self._asking.lists_wait,
+            self._endpoints, self._queue, rule, settings.length_reach, self._lengths, self._taking
         )
         self._recovery = Recovery(self._queue, self._counters)
         self._ends = Ends(
@@ -369,9 +363,9 @@ class Scheduler:
         self._asking.look(self._now)
 
     def _on_asked(self, event: Asked) -> None:
-        waited = event.page is Page.SERVER and event.endpoint in self._asking.lists_wait
         self._asking.asked(event, self._now, busy=not self.idle)
-        if waited:
+        if event.page is Page.SERVER:
+            # Lists wait no longer.
             self._settle()
 
     def _asks_for_load(self, endpoint: int) -> bool:

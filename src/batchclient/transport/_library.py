@@ -68,7 +68,7 @@ def is_mocked(backend: str) -> bool:
     if backend == "aiohttp":
         from batchclient.transport import _aiohttp
 
-        ways = _aiohttp.WAYS
+        ways = _aiohttp.ways()
     homes = [getattr(way, "__globals__", {}).get("__name__", "").partition(".")[0] for way in ways]
     return not _LIBRARIES.issuperset(homes)
 

@@ -67,6 +67,7 @@ class Endpoint:
         "is_engine",
         "leaving",
         "limit",
+        "lists_wait_until",
         "max_size",
         "name",
         "open",
@@ -94,6 +95,8 @@ class Endpoint:
         self.name = name
         self.slots: int | None = None
         """The sequences taken at once, by the server's own word."""
+        self.lists_wait_until = 0.0
+        """Until when lists wait for the server's word on which server it is."""
         self.is_engine = False
         """Whether the server is an engine: it batches hundreds of sequences and queues the rest."""
         self.server: str | None = None
