@@ -293,6 +293,25 @@ async def test_a_server_that_is_loading_is_asked_again_later():
     assert [round(at - pages.asked_at[0]) for at in pages.asked_at] == [0, 5, 5]
 
 
+# Before the first list ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("page", "after_s", "sizes"),
+    [(TGI["/models"], 0.02, [4, 1]), (ConnectFailed("refused"), 0.0, [5]), ("hangs", 0.25, [5])],
+)
+async def test_the_first_list_waits_for_what_the_server_says_and_no_longer(page, after_s, sizes):
+    server, pages = ScriptedTransport(), Pages({**TGI, "/models": page})
+    async with make(server, pages, asks_first=True) as client:
+        started = anyio.current_time()
+        async with anyio.create_task_group() as group:
+            for number in range(5):
+                group.start_soon(client.complete, f"p{number}")
+        assert anyio.current_time() - started == pytest.approx(after_s, abs=1e-6)
+        assert sorted(map(len, server.prompts), reverse=True) == sizes
+        assert pages.asked_at[0] == started
+
+
 # What it changes ----------------------------------------------------------------------------------------------------
 
 

@@ -51,6 +51,22 @@ class Guise:
         return parts[0].status, dict(parts[0].headers), b"".join(part.body for part in parts)
 
 
+def test_a_server_that_takes_no_lists_is_known_by_its_header_or_by_its_models():
+    python = {"server": "BaseHTTP/0.6 Python/3.12.1"}
+    for headers, card, why in (
+        (python, {"id": "m"}, "it is built on Python's http.server, as mlx_lm.server is"),
+        (python, {"id": "m", "owned_by": "vllm"}, ""),
+        ({}, {"id": "org/m", "owned_by": "org", "status": {"value": "loaded"}}, "it is transformers serve"),
+        ({}, {"id": "/a/b", "owned_by": "local", "status": {"value": "unloaded"}}, "it is transformers serve"),
+        ({}, {"id": "org/m", "owned_by": "org"}, ""),
+        ({}, {"id": "org/m", "owned_by": "llamacpp", "status": {"value": "loaded"}}, ""),
+    ):
+        facts, asked = find({"/v1/models": page(200, headers, data=[card])})
+        assert (facts.singly, facts.caps) == (why, dict.fromkeys(Kind, 1) if why else {})
+        assert len(asked) == (1 if why else 2)
+    assert find({"/v1/models": (200, python, b"")})[0].singly
+
+
 # Real pages ---------------------------------------------------------------------------------------------------------
 
 

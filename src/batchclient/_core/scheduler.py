@@ -101,6 +101,10 @@ __all__ = ["Scheduler"]
 _LOAD_TIMES = LoadTimes()
 
 
+def _never() -> bool:
+    return False
+
+
 class Scheduler:
     """The state machine behind a client. See the rules at the top of this file.
 
@@ -108,6 +112,8 @@ class Scheduler:
         limits: a limit algorithm per endpoint.
         names: the endpoints' base URLs as they may be shown; none, or one per endpoint.
         pages: the pages for which servers may be asked beside the calls.
+        asks_first: whether they may be asked which servers they are before their first list; called
+            when the first call is queued, and when an endpoint comes or comes back.
     """
 
     def __init__(
@@ -117,6 +123,7 @@ class Scheduler:
         names: Sequence[str] = (),
         pages: Iterable[Page] = (),
         load_times: LoadTimes = _LOAD_TIMES,
+        asks_first: Callable[[], bool] = _never,
     ) -> None:
         if not limits:
             raise ValueError("a scheduler needs at least one endpoint")
@@ -139,7 +146,7 @@ class Scheduler:
         self._counters = Counters()
         self._feeding = Feeding(self._endpoints, self._lengths, self._say)
         self._stalls = Stalls(watched=settings.heeds_time)
-        self._asking = Asking(pages, self._by_id, self._asks_for_load, self._awaits_first_answer, self._say, load_times)
+        self._asking = Asking(pages, self._by_id, self._asks_for_load, self._say, load_times, asks_first)
         self._fleet = Fleet(self._endpoints, self._batches, self._say, self._feeding, self._asking)
         rule = BatchingRule(settings, self._lengths)
         self._taking = Taking(self._queue, rule, self._lengths, self._counters, self._times, self._deadlines)
@@ -349,6 +356,9 @@ class Scheduler:
 
     def _on_asked(self, event: Asked) -> None:
         self._asking.asked(event, self._now, busy=not self.idle)
+        if event.page is Page.SERVER:
+            # Lists wait no longer.
+            self._settle()
 
     def _asks_for_load(self, endpoint: int) -> bool:
         """Whether an endpoint's load could change anything now.
@@ -358,10 +368,6 @@ class Scheduler:
         """
         it = self._by_id[endpoint]
         return it.in_flight > 1 or (it.in_flight == 1 and it.health.ailing)
-
-    def _awaits_first_answer(self) -> bool:
-        """Whether calls are queued behind others in flight, and no server has ever answered."""
-        return bool(self._queue.size or self._overflow.size) and not self._endpoints.known
 
     def _on_paused(self, event: Paused) -> None:
         self._paused = True
@@ -436,6 +442,8 @@ class Scheduler:
         if not self._paused:
             if not self._batches and self._queue.size:
                 self._feeding.resumed(now)
+            if self._asking.unasked and self._queue.size:
+                self._asking.ask_first(now)
             for batch in self._granting.grant(now):
                 self._send(batch)
             if hopeless := self._taking.hopeless:

@@ -66,6 +66,7 @@ class Endpoint:
         "in_flight",
         "leaving",
         "limit",
+        "lists_wait_until",
         "max_size",
         "name",
         "open",
@@ -92,6 +93,8 @@ class Endpoint:
         self.name = name
         self.slots: int | None = None
         """The sequences taken at once, by the server's own word."""
+        self.lists_wait_until = 0.0
+        """Until when lists wait for the server's word on which server it is."""
         self.server: str | None = None
         """The server's name and version, for display; ``None``: not found out."""
         """Whether the server is of a sort known to serve the prompts of a list at once."""
