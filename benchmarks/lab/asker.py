@@ -66,7 +66,7 @@ __all__ = ["Client", "Setup", "client_setup", "limit_setup"]
 _CLOSED = Failure(FailureKind.MAYBE_PROCESSED, ConnectionLost, "nobody waited for it any more")
 _URL = "http://lab/v1"
 _POLICY = Backoff()
-_SAYS_NOTHING_AFTER_S = 0.02
+_SAYS_NOTHING_AFTER_S = 0.005
 """From the question which server it is to an answer that tells nothing."""
 
 
@@ -213,7 +213,7 @@ class Client:
                 elif kind is Ask:
                     if command.page is Page.SERVER:
                         known = self._run.scenario.known
-                        self._known_at = now + (_SAYS_NOTHING_AFTER_S if known is None else known.after_s / 10)
+                        self._known_at = now + (_SAYS_NOTHING_AFTER_S if known is None else known.after_s / 40)
                     else:
                         self._read_page(now)
                 elif kind is Adjusted:

@@ -233,7 +233,9 @@ class Replies:
                 endpoint.budget.sent(-batch.tokens_at_risk * len(left) / len(batch.requests), -len(left))
             if not endpoint.in_flight:
                 endpoint.pace.pause(event.jitter, now)
-        elif failure.kind not in (FailureKind.REJECTED, FailureKind.MAYBE_PROCESSED):
+        elif failure.kind is FailureKind.MAYBE_PROCESSED:
+            endpoint.pace.lost(len(left) * batch.shape.weight)
+        elif failure.kind is not FailureKind.REJECTED:
             endpoint.pace.given_back()
 
     def _take_back(

@@ -11,7 +11,7 @@ Rules:
   with an answer. The spell ends when 32 were answered for each that was refused, or after a
   quarter of a second. It lasts twice as long each time that the next refusal comes soon, up to 8 s.
 - A long list ends with its longest answer. So a request may also go while the sequences under way
-  are less than half of those which the server held when it refused.
+  are less than three quarters of those which the server held when it refused.
 - After a ``Retry-After`` the spell is ten times as long as the rest. So rests take a tenth of the
   time at most. One request is sent when the rest is over. Up to half of what was under way before
   the refusal, each answer brings two: a server that refused all of it is filled again.
@@ -42,6 +42,7 @@ _SHORTEST_SPELL_S = 0.25
 _LONGEST_SPELL_S = 8.0
 _SPELL_RESTS = 10.0
 _ANSWERS = 32
+_HELD_SHARE = 0.75
 
 
 def may_be_free(failure: Failure, refusals: int, seconds: float) -> bool:
@@ -108,7 +109,7 @@ class Pace:
 
     def holds(self, in_flight: int) -> bool:
         """Whether nothing more may be sent beside so many sequences."""
-        return self.left == 0 and in_flight > 0 and in_flight >= self._held / 2
+        return self.left == 0 and in_flight > 0 and in_flight >= _HELD_SHARE * self._held
 
     def sent(self) -> None:
         """A request is sent."""
@@ -126,6 +127,10 @@ class Pace:
         """A request has ended without an answer, and the server is not to blame."""
         if self.left is not None:
             self.left += 1
+
+    def lost(self, sequences: int) -> None:
+        """A request was lost, and the server may still hold it."""
+        self._held -= sequences
 
     def is_paused(self, now: float) -> bool:
         """Whether a pause lasts in which nothing is sent. Ends a spell that is over."""
