@@ -1,4 +1,4 @@
-"""When servers are asked for their pages: beside the calls, never before or instead of a call.
+"""When servers are asked for their pages: beside the calls, never instead of a call.
 
 Two sorts of question exist (``Page``): how busy a server is, and which server it is. ``Ask`` and
 ``DropAsk`` are the commands; the shell fetches and reads the page. ``LoadReported`` or
@@ -30,11 +30,11 @@ Rules of the server:
 - After silence the question is repeated after 5 s, then every 60 s, while calls are under way. An
   open question outlives the last call.
 
-Why so late elsewhere: a test with a mocked library expects no requests but its own. Such a test ends within
-0.25 s and its mock answers within 0.1 s, so no question is asked. (In a longer test respx raises
-for an unknown route, which changes nothing. A catch-all route would be called, and pytest-httpx
-fails the test: ``server_metrics=False`` is for such tests.) A late question about load loses
-nothing: reports change no limit before they cover 3 s.
+Why so late elsewhere: a test with a mocked library expects no requests but its own. Such a test
+ends within 0.25 s and its mock answers within 0.1 s, so no question is asked. (In a longer test
+respx raises for an unknown route, which changes nothing. A catch-all route would be called, and
+pytest-httpx fails the test: ``server_metrics=False`` is for such tests.) A late question about load
+loses nothing: reports change no limit before they cover 3 s.
 """
 
 from __future__ import annotations
