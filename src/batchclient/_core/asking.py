@@ -1,4 +1,4 @@
-"""When servers are asked for their pages: beside the calls, never before or instead of a call.
+"""When servers are asked for their pages: beside the calls, never instead of a call.
 
 Two sorts of question exist (``Page``): how busy a server is, and which server it is. ``Ask`` and
 ``DropAsk`` are the commands; the shell fetches and reads the page. ``LoadReported`` or

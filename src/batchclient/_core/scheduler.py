@@ -10,8 +10,8 @@ Rules (numbered as in ``docs/explanation/batching.md``):
     servers take parameters per prompt. A shape may say that its calls go alone.
  2. A submitted call is looked at in the next step, so that the calls of one event-loop turn travel
     together. On an idle endpoint the call is then sent at once: nothing lingers and nothing is
-    held. Exception: a moment's wait for a conversation whose next turn is about to come (see
-    ``conversations``).
+    held. Exceptions: the first list waits for the server's word on which it is (see ``asking``); a
+    moment's wait for a conversation whose next turn is about to come (see ``conversations``).
  3. On a busy endpoint a group waits until enough permits are free: as many as its next list needs,
     or a *quantum*, ``refill_ratio`` of the limit. The wait ends ``refill_s`` after the endpoint
     began to hold permits. Younger groups of the class wait behind.
