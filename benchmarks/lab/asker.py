@@ -177,7 +177,8 @@ class Client:
         assert known is not None and choice is not None
         facts = known.facts
         _, caps = choice.of(facts)
-        self.core.handle(ServerKnown(0, caps, facts.takes, facts.server, facts.known in ENGINES), now)
+        engine = facts.known in ENGINES
+        self.core.handle(ServerKnown(0, caps, facts.takes, facts.server, engine, facts.event_per_token), now)
 
     # Replies --------------------------------------------------------------------------------------
 

@@ -177,6 +177,8 @@ class ServerKnown:
     server: str | None = None
     engine: bool = False
     """Whether the server batches hundreds of sequences and queues the rest."""
+    event_per_token: bool | None = None
+    """Whether its streams send an event per token in any case; ``None``: a stream will tell."""
 
 
 @dataclass(frozen=True, slots=True)
