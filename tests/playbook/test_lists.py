@@ -150,6 +150,8 @@ def test_a_server_known_to_send_an_event_per_token_gets_long_answers_plain_from_
     for known, most, sent in (True, 130, ["send a", "send b"]), (True, 129, ["send a b"]), (None, 130, ["send a b"]):
         play = Playbook(limit=64)
         play >> ServerKnown(0, {}, server="vllm 0.25.1", event_per_token=known)
+        play.submit(*calls("chat", shape(max_output_tokens=130, kind=Kind.CHAT))) >> Woke() << ["send chat"]
+        assert play.last.streamed is (known is None), "kinds that come later"
         play.submit(*calls("a b", shape(max_output_tokens=most))) >> Woke() << sent
         assert play.last.streamed is (len(sent) == 1), (known, most)
 
