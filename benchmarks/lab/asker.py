@@ -177,7 +177,7 @@ class Client:
         if known is not None:
             facts = known.facts
             _, caps = choice.of(facts)
-            self.core.handle(ServerKnown(0, caps, facts.takes, facts.server), now)
+            self.core.handle(ServerKnown(0, caps, facts.takes, facts.server, facts.event_per_token), now)
         outcome = AskOutcome.NOTHING if known is None else AskOutcome.ANSWERED
         self.core.handle(Asked(0, Page.SERVER, outcome), now)
 

@@ -160,6 +160,20 @@ def test_the_names_of_all_models_are_known_before_the_last_page():
 # Details ------------------------------------------------------------------------------------------------------------
 
 
+def test_which_servers_send_an_event_per_token_in_any_case():
+    for known in ("vllm", "0.9.2"), ("vllm", "0.25.1"), ("vllm", "0.26.0rc1"), ("tgi", "3.3.6"):
+        assert ServerFacts(*known).event_per_token is True, known
+    for other in (
+        ("vllm", "0.27.0"),
+        ("vllm", "0.32.0"),
+        ("vllm", "1.0.0"),
+        ("vllm", "0.1.dev1+g0"),
+        ("vllm", None),
+        (None,),
+    ):
+        assert ServerFacts(*other).event_per_token is None, other
+
+
 def cards(*models, owned_by="vllm"):
     return page(object="list", data=[{"object": "model", "owned_by": owned_by, **model} for model in models])
 

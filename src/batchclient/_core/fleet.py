@@ -177,7 +177,7 @@ class Fleet:
         if endpoint is None:
             return
         caps = endpoint.list_caps(now)
-        endpoint.know(event.caps, event.server)
+        endpoint.know(event.caps, event.server, event_per_token=event.event_per_token)
         reason = f"it was found to be {event.server or 'no server that is known'}"
         for kind, cap in caps.items():
             self._note_list_cap(endpoint, kind, cap, reason, now)

@@ -167,6 +167,8 @@ class ServerKnown:
     caps: Mapping[Kind, int]
     slots: int | None = None
     server: str | None = None
+    event_per_token: bool | None = None
+    """Whether its streams send an event per token in any case; ``None``: a stream will tell."""
 
 
 @dataclass(frozen=True, slots=True)

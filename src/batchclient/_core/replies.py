@@ -199,8 +199,8 @@ class Replies:
         self._judge_refusal(event, left, alive, endpoint, now)
         if batch.expired:
             self._times.learn_at_least(batch.shape.learnt_as, now - batch.sent_at, now)
-        if not batch.streamed and len(batch.requests) == 1 and failure.silent:
-            endpoint.can(batch.shape.kind).lone_cut = True
+        if not batch.streamed and failure.silent:
+            endpoint.can(batch.shape.kind).plain_cut = True
         self._fleet.judge(batch, failure, now)
         self._outage.watch(now, failure)
         disproved = endpoint.denials.end_probe(batch, failure)

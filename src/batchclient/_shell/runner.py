@@ -221,7 +221,7 @@ class Runner:
         caps = self._servers.learn(endpoint, facts)
         if self._on_server is not None:
             self._on_server(endpoint, facts, self._now())
-        self.tell(ServerKnown(endpoint, caps, facts.takes, facts.server))
+        self.tell(ServerKnown(endpoint, caps, facts.takes, facts.server, facts.event_per_token))
 
     def _hear_model(self, name: str, endpoint: int, fingerprint: Fingerprint) -> None:
         """Take in the model named by a server."""

@@ -77,6 +77,8 @@ _REFUSES = frozenset({"tgi", "tei"})
 _ON_PYTHONS_SERVER = "it is built on Python's http.server, as mlx_lm.server is"
 _POOLED = (Kind.EMBEDDING, Kind.SCORE, Kind.RERANK, Kind.CLASSIFICATION, Kind.TOKENS)
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,39}")
+_OLD_VLLM = re.compile(r"0\.(\d|1\d|2[0-6])\.\d")
+"""Before 0.27 ``stream_interval`` is ignored. A build of no release calls itself 0.1.dev."""
 _LONGEST_NAME = 512
 _MOST_MODELS = 1024
 _LARGEST_NUMBER = 1_000_000_000
@@ -147,6 +149,12 @@ class ServerFacts:
     def known(self) -> str | None:
         """The dialect's name if the server is known by name."""
         return self.dialect if self.dialect != "openai" else None
+
+    @property
+    def event_per_token(self) -> bool | None:
+        """Whether streams send an event per token in any case; ``None``: not told."""
+        old = self.dialect == "tgi" or (self.dialect == "vllm" and _OLD_VLLM.match(self.version or ""))
+        return True if old else None
 
     @property
     def server(self) -> str | None:

@@ -53,6 +53,7 @@ class Endpoint:
         "_abilities",
         "_area",
         "_area_at",
+        "_event_per_token",
         "_known_caps",
         "abandoned",
         "answered_at",
@@ -103,6 +104,7 @@ class Endpoint:
         self.limit = limit
         self.max_size = max_size
         self._known_caps = known_caps
+        self._event_per_token: bool | None = None
         self._abilities: dict[Kind, Abilities] = {}
         self.in_flight = 0
         """Permits given back, for any reason."""
@@ -217,10 +219,11 @@ class Endpoint:
         self.answered_at = now
         if health.ailing and health.answer(sequences, self.limit.limit, now):
             self.speed.forget()
+            self._event_per_token = None
             for abilities in self._abilities.values():
                 abilities.longest_list = 1
                 abilities.event_per_token = None
-                abilities.lone_cut = False
+                abilities.plain_cut = False
             change = self.limit.on_restart(now)
         health.answered_once = True
         return change
@@ -261,14 +264,18 @@ class Endpoint:
         abilities = self._abilities.get(kind)
         if abilities is None:
             self._abilities[kind] = abilities = Abilities(self._known_caps.get(kind))
+            abilities.event_per_token = self._event_per_token
         return abilities
 
-    def know(self, caps: Mapping[Kind, int], server: str | None) -> None:
-        """Take in which server was found, and its longest lists of prompts by kind."""
+    def know(self, caps: Mapping[Kind, int], server: str | None, *, event_per_token: bool | None) -> None:
+        """Take in which server was found, its longest lists of prompts by kind, and how it streams."""
         self._known_caps = caps
+        self._event_per_token = event_per_token
         self.server = server
         for kind, abilities in self._abilities.items():
             abilities.known_cap = caps.get(kind)
+            if event_per_token is not None:
+                abilities.event_per_token = event_per_token
 
     def list_cap(self, now: float, kind: Kind = Kind.COMPLETION, most: int | None = None) -> int:
         """Return the longest list to send now; ``most``, if given, stands for ``max_size``."""
