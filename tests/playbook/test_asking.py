@@ -126,8 +126,6 @@ def test_each_endpoint_is_asked_for_itself():
 
 def test_which_server_it_is_is_asked_a_quarter_of_a_second_after_the_first_batch_and_once():
     play, several = with_two_in_flight(SERVER)
-    assert play.wakes_at == 0.1
-    play.at(0.1) >> Woke() << []
     assert play.wakes_at == 0.25
     play.at(0.25) >> Woke() << ["ask SERVER"]
     assert play.wakes_at is None
@@ -136,20 +134,6 @@ def test_which_server_it_is_is_asked_a_quarter_of_a_second_after_the_first_batch
     play.at(9.0) >> answered(*several) << ["resolve c0 c1"]
     play.at(99.0).submit(*calls("d e")) >> Woke() << ["send d e"]
     assert play.wakes_at is None
-
-
-def test_where_calls_are_queued_and_nothing_is_answered_it_is_asked_after_a_tenth():
-    play = Playbook(2, [SERVER])
-    play.submit(*calls(3)) >> Woke() << ["send c0 c1"]
-    play.at(0.1) >> Woke() << ["ask SERVER"]
-
-
-def test_where_something_is_answered_it_is_not_asked_early():
-    play = Playbook(2, [SERVER])
-    play.submit(*(several := calls(5))) >> Woke() << ["send c0 c1"]
-    play.at(0.05) >> answered(*several[:2]) << ["resolve c0 c1", "send c2 c3"]
-    play.at(0.1) >> Woke() << []
-    play.at(0.25) >> Woke() << ["ask SERVER"]
 
 
 def test_calls_that_are_over_sooner_see_no_question_and_later_ones_do():

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from batchclient._core.limits.base import NEWEST_SHARE, USED_RATIO, Outcome, Sample, ServerLoad
@@ -47,7 +48,6 @@ _MINUTE_S = 60.0
 class _Look(NamedTuple):
     at: float
     tokens: float
-    running: float
     waiting: float
     in_flight: int
     kv_usage_ratio: float
@@ -207,7 +207,7 @@ class PageSteps:
         """Generated tokens per second of the looks, and its relative standard error."""
         looks = list(self._looks)
         per_s = (looks[-1].tokens - looks[0].tokens) / (looks[-1].at - looks[0].at)
-        rates = [(b.tokens - a.tokens) / (b.at - a.at) for a, b in zip(looks, looks[1:], strict=False)]
+        rates = [(b.tokens - a.tokens) / (b.at - a.at) for a, b in pairwise(looks)]
         if per_s <= 0 or len(rates) < 2:
             return max(per_s, 1e-9), math.inf
         squares = sum((rate / per_s - 1) ** 2 for rate in rates)
@@ -220,6 +220,5 @@ def _look(load: ServerLoad, in_flight: int, now: float) -> _Look | None:
         return None
     if not _LEAST_SHOWN <= (load.running + load.waiting) / in_flight <= _MOST_SHOWN:
         return None
-    return _Look(
-        now, load.generation_tokens, load.running, load.waiting, in_flight, load.kv_usage_ratio or 0.0, load.preemptions or 0.0
-    )
+    cache, preemptions = load.kv_usage_ratio or 0.0, load.preemptions or 0.0
+    return _Look(now, load.generation_tokens, load.waiting, in_flight, cache, preemptions)

@@ -59,14 +59,15 @@ class Search(Limit):
 
     __slots__ = (
         "_ceiling", "_class", "_cut_off_at", "_ended_at", "_latency_s", "_least_first_s", "_left", "_most",
-        "_other_class_at", "_page", "_settling", "_silences", "_trial", "_turn", "_usual", "_voids", "_window",
-        "_work_since",
+        "_other_class_at", "_page", "_settling", "_silences", "_start", "_trial", "_turn", "_usual", "_voids",
+        "_window", "_work_since",
     )  # fmt: skip
 
     def __init__(self, start: int = START, ceiling: int = 1024, turn: Turn | None = None) -> None:
         if not 1 <= start <= ceiling:
             raise ValueError(f"1 <= start <= ceiling, got {start}, {ceiling}")
         super().__init__(start, "the start")
+        self._start = start
         self._ceiling = self._most = ceiling
         """The highest limit; the server's own bound may lower ``_most``."""
         self._turn = turn or Turn()
@@ -126,10 +127,13 @@ class Search(Limit):
 
     def on_known(self, slots: int | None, now: float) -> LimitChange | None:
         change = self.interrupt(now)
+        bounded = self.limit == self._most < self._start
         self._most = self._ceiling if slots is None else min(self._ceiling, max(1, slots))
-        if self.limit <= self._most:
-            return change
-        return self._move(self._most, f"the server allows {slots} calls at once")
+        if self.limit > self._most:
+            return self._move(self._most, f"the server allows {slots} calls at once")
+        if bounded and self.limit < self._most:
+            return self._move(min(self._start, self._most), "the server that allowed fewer has gone")
+        return change
 
     def on_resume(self, now: float) -> LimitChange | None:
         return self._end_trial(now) if now - self._ended_at > _PAUSE_S else None
