@@ -19,7 +19,7 @@ from tests.transport.test_expected_requests import answer
 from batchclient import BatchClient, Http
 from batchclient.simulator.app import EmbeddedServer
 from batchclient.testing import MockLLM
-from batchclient.transport._library import is_mocked
+from batchclient.transport._httpx import is_mocked
 
 URL = "http://server.test/v1"
 

@@ -89,7 +89,7 @@ class Connections:
 
     def asks_first(self) -> bool:
         """Whether servers may be asked which they are with the first call: no mock looks on."""
-        from batchclient.transport._library import is_mocked
+        from batchclient.transport._httpx import is_mocked
 
         return not is_mocked(self._settings.http.backend)
 

@@ -60,8 +60,9 @@ if TYPE_CHECKING:
     import httpx
     import httpx2
 
-__all__ = ["HttpxTransport", "check_arguments"]
+__all__ = ["HttpxTransport", "check_arguments", "is_mocked"]
 
+_LIBRARIES = frozenset({"httpx", "httpx2", "httpcore", "httpcore2", "httpx_aiohttp", "aiohttp"})
 _CONNECTIONS_PER_POOL = 8
 _KEEPALIVE_S = 3.0
 _ID = "x-request-id"
@@ -94,6 +95,22 @@ def check_arguments(http_client: object, backend: str) -> None:
     except ImportError as error:
         message = f"http.backend: {backend!r} needs the extra: pip install 'batchclient[{backend}]'"
         raise ConfigError(message, field="http.backend") from error
+
+
+def is_mocked(backend: str) -> bool:
+    """Return whether a mock stands on a backend's way to the network.
+
+    A mock puts a function of its own in the place of a library's (respx, pytest-httpx, ``MockLLM``,
+    aioresponses, VCR.py). Instrumentation that wraps a function shows the function's own module.
+    """
+    lib = library(backend)
+    ways = (lib.http.AsyncHTTPTransport.handle_async_request, lib.core.AsyncConnectionPool.handle_async_request)
+    if backend == "aiohttp":
+        from batchclient.transport import _aiohttp
+
+        ways = _aiohttp.ways()
+    homes = [getattr(way, "__globals__", {}).get("__name__", "").partition(".")[0] for way in ways]
+    return not _LIBRARIES.issuperset(homes)
 
 
 class HttpxTransport:
