@@ -32,7 +32,7 @@ test: lint types layers unit  ## What needs no server of others: about five minu
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/python scripts/prose.py check
+	$(BIN)/python scripts/prose.py
 
 types: $(STAMP)
 	$(BIN)/mypy
