@@ -51,9 +51,10 @@ async def test_row_46_hook_that_raises(caplog):
     told = []
     with caplog.at_level(logging.ERROR, "batchclient"):
         async with FaultServer() as server, make(server, batching=Batching(max_size=1), on_adjustment=fail) as client:
-            done = await asyncio.gather(*(client.complete(f"{n}", max_tokens=1) for n in range(400)))
-    assert [each.text for each in done] == [f"<{n}>" for n in range(400)]
-    assert len(told) > 1
+            # How many calls an adjustment takes depends on the machine.
+            while len(told) < 2:
+                done = await asyncio.gather(*(client.complete(f"{n}", max_tokens=1) for n in range(400)))
+                assert [each.text for each in done] == [f"<{n}>" for n in range(400)]
     assert sum("on_adjustment failed" in record.message for record in caplog.records) == 1
 
 
