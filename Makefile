@@ -87,11 +87,10 @@ test-ray:  ## MapBatches in real Ray Data, in an environment of its own (650 MB)
 	PYTHON=$(PYTHON) scripts/ray_env.sh
 	"$${BATCHCLIENT_RAY_VENV:-.ray}/bin/python" -m pytest tests/ray $(PYTEST_ARGS)
 
-bench: $(STAMP)  ## Client CPU per call, latency of a lone call, a million documents, threads; into docs/benchmarks.md
+bench: $(STAMP)  ## Client CPU per call, latency of a lone call, a million documents; into docs/benchmarks.md
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/drop_in.py
 	$(BIN)/python benchmarks/million.py
-	$(BIN)/python benchmarks/sync.py
 	$(BIN)/python benchmarks/strategies.py
 	$(BIN)/python benchmarks/report.py
 

@@ -29,7 +29,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from _common import instant_server, machine, machine_line, median, spread, table, write_results
+from _common import instant_server, machine, median, provenance, table, write_results
 from million import documents, memory_mib
 from redis.asyncio import Redis
 
@@ -143,24 +143,10 @@ def measure(base_url: str, socket: str, options: argparse.Namespace) -> dict[str
 
 
 def markdown(facts: dict[str, Any], result: dict[str, Any]) -> str:
-    rows = [
-        [
-            f"{result['messages_per_s']:,.0f}",
-            f"{result['cpu_us']:.1f}",
-            f"{result['peak_mib']:.1f}",
-            f"{result['enqueued_per_s']:,.0f}",
-            spread([run["messages_per_s"] for run in result["runs"]]),
-            spread([run["load"] for run in result["runs"]]),
-        ]
-    ]
-    head = ("messages/s", "CPU µs a message", "peak MiB", "enqueued/s", "messages/s, all", "load")
-    parts = ["# One worker of a Redis stream", machine_line(facts), table(head, rows)]
-    if "queued" in result:
-        parts.append(
-            f"Beside a queue of {result['queued']:,} messages: {result['queued_per_s']:,.0f} messages/s, "
-            f"{result['queued_mib']:.1f} MiB."
-        )
-    return "\n\n".join(parts)
+    row = [f"{result['messages_per_s']:,.0f}", f"{result['cpu_us']:.1f}", f"{result['peak_mib']:.1f}"]
+    row.append(f"{result['queued']:,}: {result['queued_mib']:.1f} MiB" if "queued" in result else "")
+    header = ("messages/s", "CPU µs a message", "peak MiB", "beside a queue of")
+    return f"{table(header, [row])}\n\n{provenance(facts)}"
 
 
 def main() -> None:

@@ -162,9 +162,10 @@ async def test_row_34_metrics_page_that_is_none(caplog):
 
     pages = []
     with caplog.at_level(logging.INFO, "batchclient"):
-        async with FaultServer(then=serve) as server, make(
-            server, batching=Batching(max_size=1), server_metrics=None
-        ) as client:
+        async with (
+            FaultServer(then=serve) as server,
+            make(server, batching=Batching(max_size=1), server_metrics=None) as client,
+        ):
             done = await asyncio.gather(*(client.complete(f"{n}") for n in range(4)))
             assert [each.attempts for each in done] == [1] * 4
     assert pages == ["/metrics"]
@@ -247,7 +248,9 @@ async def test_row_39_deadline(where):
             began = asyncio.get_running_loop().time()
             with pytest.raises(DeadlineExceeded, match=where):
                 await client.complete("p", timeout_s=0.2)
-            assert 0.2 <= asyncio.get_running_loop().time() - began < 5  # a busy machine; shell/test_deadlines has 50 ms
+            assert (
+                0.2 <= asyncio.get_running_loop().time() - began < 5
+            )  # a busy machine; shell/test_deadlines has 50 ms
             if where == "in the queue":
                 other.cancel()
         assert len(server.heard) == 1
