@@ -7,7 +7,7 @@
 The worker is ``batchclient.integrations.redis.Worker`` in a process of its own, with the defaults
 of ``batchclient work``: lists of 32 prompts, results as keys. Redis writes its log to the disk
 (AOF, ``everysec``), and the instant server answers at once; both are on the same machine.
-``scripts/redis.sh`` fetches the server.
+``scripts/environments.py`` fetches the server.
 
 The bars: at least 8,000 messages/s, at most 75 µs CPU a message, and at most 10 MiB more memory
 beside a queue of a million messages than beside a short one.
@@ -51,7 +51,7 @@ def redis_server(folder: Path) -> Iterator[str]:
     try:
         while not Path(socket).exists():
             if process.poll() is not None:
-                raise SystemExit("redis-server did not start; scripts/redis.sh fetches one")
+                raise SystemExit("redis-server did not start; scripts/environments.py fetches one")
             time.sleep(0.05)
         yield socket
     finally:

@@ -177,7 +177,7 @@ def test_the_blocks_of_all_pages_are_typed(tmp_path: Path) -> None:
         if BLOCK.search(page.read_text()):
             module = tmp_path / (re.sub(r"\W", "_", name(page)) + ".py")
             module.write_text(as_module(page))
-    # A cache of its own: ``make types`` may run at the same time.
+    # A cache of its own: ``make lint`` may run at the same time.
     command = [sys.executable, "-m", "mypy", "--cache-dir", str(ROOT / ".mypy_cache/docs")]
     command += map(str, sorted(tmp_path.iterdir()))
     checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""What the contracts of ``make layers`` cannot say: which imports are needed, no circles, no calls for the time."""
+"""What the contracts of ``make lint`` cannot say: which imports are needed, no circles, no calls for the time."""
 
 import ast
 from fnmatch import fnmatch
