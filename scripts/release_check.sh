@@ -4,13 +4,11 @@
 # the archive and a wheel from the tree. The wheels must be equal byte for byte. Metadata and
 # contents are read back, and the wheel is installed into an empty environment per extra.
 # With VERSION, a fact that an upload needs and that is missing is an error; without, a line.
-# Needs git, a package index, and PYTHON (3.11 to 3.13). Nothing is uploaded, and the temporary
-# folder is removed.
+# Needs git, a package index, and PYTHON (3.11 to 3.13). Nothing is uploaded.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-python=${PYTHON:-python3.11}
-python=$(command -v "$python")
+python=$(command -v "${PYTHON:-python3.11}") || { echo "release_check.sh: name a Python: PYTHON=python3.11" >&2; exit 3; }
 
 # What this shell says of Python's paths and of git's folders is not for the environments made here.
 unset PYTHONPATH PYTHONHOME PIP_USER GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE
@@ -75,7 +73,7 @@ if grep -rlF -e "$work" -e "$root" "$work/from-sdist"; then
 fi
 done_with "metadata and contents"
 
-version=$("$work/tools/bin/python" -c 'import sys; sys.path.insert(0, sys.argv[1]); import _release; print(_release.project()["version"])' "$work/tree/scripts")
+version=$(sed -nE 's/^version = "(.*)"$/\1/p' "$work/tree/pyproject.toml")
 for extra in none cli httpx2 aiohttp otel prometheus redis; do
     venv=$work/$extra
     "$python" -m venv --without-pip "$venv"

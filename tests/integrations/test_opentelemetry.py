@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 instrumentation = pytest.importorskip(
-    "opentelemetry.instrumentation.httpx", reason="OpenTelemetry is not installed here: make test-extra WHICH=integrations"
+    "opentelemetry.instrumentation.httpx",
+    reason="OpenTelemetry is not installed here: make test-extra WHICH=integrations",
 )
 
 import httpx2
