@@ -422,9 +422,9 @@ CORE = (
     Protection(
         "where a stream sends an event per token lists that end together go plain",
         "batchclient._core.batching",
-        "BatchingRule.wants_stream",
-        "together or self._end_together(shape, self._lengths.expected(shape.learnt_as, most))",
-        "together and self._end_together(shape, self._lengths.expected(shape.learnt_as, most))",
+        "BatchingRule._plain_size",
+        "self._lengths.fills(learnt_as, most)",
+        "False",
         "tests/playbook/test_lists.py::test_where_a_stream_sends_an_event_per_token_lists_that_end_together_go_plain",
     ),
     Protection(
