@@ -187,14 +187,11 @@ def machine() -> dict[str, Any]:
     }
 
 
-def machine_line(facts: dict[str, Any]) -> str:
-    packages = ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
-    measured = f"commit {facts['commit']}; " if facts.get("commit") else ""
-    return (
-        f"{facts['cpu']}, {facts['cores']} cores, "
-        f"shared and noisy (load average {facts['load_average']} at the start); "
-        f"Python {facts['python']}; {packages}; {facts['date']}; {measured}`{facts['command']}`"
-    )
+def provenance(*runs: dict[str, Any]) -> str:
+    """Say on which machine, at which commit, when and by which command results were made."""
+    machines = ", or ".join(dict.fromkeys(f"{run['cpu']}, {run['cores']} cores" for run in runs))
+    lines = dict.fromkeys(f"    {run['commit']}  {run['date']}  {run['command']}" for run in runs)
+    return "\n".join([f"{machines}; commit, time and command:\n", *lines])
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -218,6 +215,7 @@ def merged(page: str, name: str, text: str) -> str:
 
 
 def write_results(name: str, data: dict[str, Any], markdown: str, folder: Path = RESULTS) -> None:
+    """Write all figures as JSON, and as Markdown what ``docs/benchmarks.md`` shows of them."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n")
     (folder / f"{name}.md").write_text(markdown.rstrip() + "\n")

@@ -29,11 +29,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from _common import instant_server, machine, machine_line, server_counts, table, write_results
-from journal import PAD, check, documents, memory_mib
+from _common import instant_server, machine, provenance, server_counts, table, write_results
+from million import check, documents, memory_mib
 
 from batchclient import BatchClient
 
+PAD = 640
+"""So an answer's body in the journal has about 1 KB."""
 BARS = {"last_rows_per_s": 20_000.0, "growth_mib": 20.0, "resume_s": 15.0, "resume_mib": 150.0}
 AT_LEAST = ("last_rows_per_s",)
 SHARES = 10
@@ -183,17 +185,12 @@ def shortfalls(result: dict[str, Any]) -> list[str]:
 
 def markdown(facts: dict[str, Any], result: dict[str, Any]) -> str:
     rows = []
-    for arm, each in result.items():
-        resume = [f"{each[name]:,.1f}" if name in each else "" for name in ("resume_s", "resume_mib", "requests")]
-        figures = (each[name] for name in ("rows_per_s", "last_rows_per_s", "growth_mib", "peak_mib", "journal_mb"))
-        rows.append(
-            [arm, f"{each['rows']:,}", *(f"{figure:,.0f}" for figure in figures), *resume, f"{each['load']:.1f}"]
-        )
-    header = (
-        "arm", "rows", "rows/s", "in the last tenth", "growth MiB", "peak MiB", "journal MB",
-        "resume s", "resume MiB", "requests", "load",
-    )  # fmt: skip
-    return "\n\n".join(["# Durable jobs of millions of rows", machine_line(facts), table(header, rows)])
+    for name, arm in result.items():
+        figures = [f"{arm[column]:,.0f}" for column in ("rows_per_s", "last_rows_per_s", "growth_mib", "peak_mib")]
+        resume = f"{arm['resume_s']:.1f} s, {arm['resume_mib']:.0f} MiB" if "resume_s" in arm else ""
+        rows.append([name, f"{arm['rows']:,}", *figures, resume])
+    header = ("job", "rows", "rows/s", "in the last tenth", "memory's growth, MiB", "peak, MiB", "resume once finished")
+    return f"{table(header, rows)}\n\n{provenance(facts)}"
 
 
 def parsed() -> argparse.Namespace:

@@ -17,7 +17,7 @@ import random
 import time
 from collections.abc import Sequence
 
-from _common import machine, machine_line, median, spread, table
+from _common import machine, median, provenance, spread, table
 
 from batchclient._core.limits import FixedLimit
 from batchclient._core.messages import Answered, Request, Resolve, SendBatch, Shape, Submitted, Woke
@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("--depths", default="100,10000,1000000")
     parser.add_argument("--repetitions", type=int, default=3)
     options = parser.parse_args()
-    print(machine_line(machine()))
+    print(provenance(machine()))
     print(core_table(core_costs([int(depth) for depth in options.depths.split(",")], options.repetitions)))
 
 

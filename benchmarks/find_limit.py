@@ -21,7 +21,7 @@ import sys
 import time
 from pathlib import Path
 
-from _common import HERE, machine, machine_line, table
+from _common import HERE, machine, provenance, table
 
 sys.path.insert(0, str(HERE.parent))
 
@@ -136,7 +136,7 @@ def main() -> None:
             rows.append(one(drawn, seed))
             print(f"{len(rows)}/{wanted} {rows[-1]}", file=sys.stderr, flush=True)
         seed += 1
-    print(machine_line(machine()))
+    print(provenance(machine()))
     print(table(list(rows[0]), [[str(value) for value in row.values()] for row in rows]))
     right = sum(row["verdict"] == "right" for row in rows)
     undecided = sum(row["verdict"] == "undecided" for row in rows)

@@ -53,7 +53,7 @@ from typing import Any
 
 import httpx2
 import openai
-from _common import machine, machine_line, median, spread, table, write_results
+from _common import machine, median, provenance, table, write_results
 from _vllm import OtherCores, Prompts, Server, add_server_options, given_or_started, learn_prompts
 
 from batchclient import BatchClient
@@ -196,12 +196,8 @@ def ratios(case: dict[str, Any], name: str) -> list[float]:
 
     Infinite where a call of this arm failed.
     """
-    rivals = [runs for rival, runs in case["runs"].items() if rival.startswith(RIVAL)]
-    found = []
-    for number, run in enumerate(case["runs"][name]):
-        best_s = min(seconds(runs[number]) for runs in rivals)
-        found.append(math.inf if run["failed"] else seconds(run) / best_s)
-    return found
+    pairs = zip(case["runs"][name], best_of_round(case), strict=True)
+    return [math.inf if run["failed"] else seconds(run) / best_s for run, best_s in pairs]
 
 
 def shortfalls(data: dict[str, Any]) -> list[str]:
@@ -216,40 +212,30 @@ def shortfalls(data: dict[str, Any]) -> list[str]:
     return said
 
 
-def rows(case: dict[str, Any]) -> list[list[str]]:
-    made = []
-    for name, runs in case["runs"].items():
-        took, over = [seconds(run) for run in runs], ratios(case, name)
-        made.append(
-            [
-                case["cell"],
-                name,
-                f"{median(took):.2f} ({spread(took)})",
-                f"{median(over):.2f}",
-                f"{max(over):.2f}",
-                f"{sum(run['failed'] for run in runs)}",
-                f"{median([run['other'] for run in runs]):.2f}",
-            ]
-        )
-    return made
+def best_of_round(case: dict[str, Any]) -> list[float]:
+    """The seconds of the fastest ``AsyncOpenAI`` arm, round by round."""
+    arms = [runs for name, runs in case["runs"].items() if name.startswith(RIVAL)]
+    return [min(seconds(run) for run in runs) for runs in zip(*arms, strict=True)]
 
 
 def markdown(data: dict[str, Any]) -> str:
+    rows = []
+    for case in data["cases"]:
+        over = ratios(case, DEFAULT)
+        arms = (case["runs"][DEFAULT], case["runs"][f"{RIVAL}, all at once"])
+        took = [[seconds(run) for run in runs] for runs in arms] + [best_of_round(case)]
+        rows.append(
+            [case["cell"], *(f"{median(each):.3g}" for each in took), f"{median(over):.2f}", f"{max(over):.2f}"]
+        )
     header = (
         "calls × tokens",
-        "client",
-        "s until the last answer",
-        "over the best AsyncOpenAI, median",
-        "worst",
-        "failed calls",
-        "others' cores",
+        "`BatchClient`, s",
+        "`AsyncOpenAI` + `gather`, s",
+        "at its best, s",
+        "ours over its best",
+        "worst round",
     )
-    introduction = (
-        f"All calls at once with a fresh client, on {data['server']}. Medians of interleaved rounds (smallest to"
-        " largest). Each ratio is taken within a round, against the fastest AsyncOpenAI arm of that round."
-    )
-    cells = table(header, [row for case in data["cases"] for row in rows(case)])
-    return "\n\n".join(["# A first job", introduction, cells, data["machine"]])
+    return f"{table(header, rows)}\n\n{provenance(data['machine'])}"
 
 
 # --- the command ---
@@ -324,7 +310,7 @@ def main() -> None:
     options = arguments()
     allow_many_connections()
     named = options.base_url or {"vllm": "a real vLLM", "simulator": "the embedded server, profile gpu"}[options.server]
-    data: dict[str, Any] = {"cases": [], "server": named, "machine": machine_line(machine())}
+    data: dict[str, Any] = {"cases": [], "server": named, "machine": machine()}
     with served(options) as server:
         prompts = asyncio.run(learn_prompts(server))
         for open_client in arms_of(WARM_UP, options.client).values():

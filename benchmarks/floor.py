@@ -21,10 +21,10 @@ class Floor:
     A list has up to ``limit`` prompts.
     """
 
-    def __init__(self, base_url: str, *, model: str, max_tokens: int, limit: int = 64, **extra: Any) -> None:
+    def __init__(self, base_url: str, *, model: str, max_tokens: int, limit: int = 64) -> None:
         self._http = httpx.AsyncClient(timeout=60, headers={"content-type": "application/json"})
         self._url = httpx.URL(f"{base_url}/completions")
-        self._fields = {"model": model, "max_tokens": max_tokens, **extra}
+        self._fields = {"model": model, "max_tokens": max_tokens}
         self._free = limit
         self._waiting: list[tuple[str, asyncio.Future[str]]] = []
         self._flush_due = False

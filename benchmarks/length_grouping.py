@@ -30,11 +30,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import math
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +43,7 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks._common import machine, machine_line, median, table, write_results
+from benchmarks._common import machine, median, provenance, table, write_results
 from benchmarks.lab.profiles import SCENARIOS
 from benchmarks.lab.workloads import Calls, Lengths
 from benchmarks.strategies import Job, Strategy, run
@@ -97,19 +96,6 @@ def static(options: argparse.Namespace) -> dict[str, Any]:
         }
         for answers, calls in STATIC_ANSWERS.items()
     }
-
-
-def static_text(data: dict[str, Any]) -> str:
-    rows = []
-    for answers, limits in data.items():
-        for limit, arms in limits.items():
-            base = fmean(arms["arrival order"])
-            rows += [
-                [answers, limit, arm, f"{fmean(rates):.1f}", f"{fmean(rates) / base:.2f}"]
-                for arm, rates in arms.items()
-            ]
-    header = ("answers", "limit", "order", "answers/s", "of arrival order")
-    return f"## On a server with static padding, virtual time\n\n{table(header, rows)}"
 
 
 # --- a real vLLM ---
@@ -165,31 +151,24 @@ def vllm(options: argparse.Namespace) -> dict[str, Any]:
     return rates
 
 
-def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return an interval that holds the median of the distribution with at least 95 % certainty.
-
-    For fewer than six values the interval reaches from the least to the most.
-    """
-    ordered, count = sorted(values), len(values)
-    below, outside = 0, 0.5**count
-    while below + 1 < count // 2 and 2 * (more := outside + math.comb(count, below + 1) * 0.5**count) <= 0.05:
-        below, outside = below + 1, more
-    return ordered[below], ordered[-1 - below]
-
-
-def vllm_text(data: dict[str, Any]) -> str:
+def markdown(data: dict[str, Any]) -> str:
+    """The shares of the rates in order of arrival, for the default limit and for a real vLLM."""
     rows = []
-    for answers, arms in data.items():
-        base = arms["arrival order"]
-        for arm, rates in arms.items():
-            ratios = [rate / other for rate, other in zip(rates, base, strict=True)]
-            low, high = median_interval(ratios)
-            rows.append([answers, arm, f"{median(rates):.0f}", f"{median(ratios):.3f} ({low:.3f} to {high:.3f})"])
-    header = ("answers", "order", "answers/s", "of arrival order, median (95 % interval)")
-    return f"## On a real vLLM, two CPU cores, tiny model\n\n{table(header, rows)}"
+    for answers, limits in data["parts"].get("static", {}).items():
+        arms = limits["found (the default)"]
+        shares = [fmean(arms[arm]) / fmean(arms["arrival order"]) for arm in ("nearest lengths", "one bucket")]
+        rows.append(["simulated, pads", answers, *(f"{share:.2f}" for share in shares)])
+    for answers, arms in data["parts"].get("vllm", {}).items():
+        ratios = [
+            median([one / other for one, other in zip(arms[arm], arms["arrival order"], strict=True)])
+            for arm in ("nearest lengths", "one bucket")
+        ]
+        rows.append(["a real vLLM", answers, *(f"{ratio:.2f}" for ratio in ratios)])
+    header = ("server", "answers", "nearest lengths (the default)", "one bucket (`Batching(length_reach=0)`)")
+    return f"{table(header, rows)}\n\n{provenance(data['machine'])}"
 
 
-PARTS = {"static": (static, static_text), "vllm": (vllm, vllm_text)}
+PARTS = {"static": static, "vllm": vllm}
 
 
 def main() -> None:
@@ -201,14 +180,11 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=lambda given: [int(each) for each in given.split(",")], default=[1, 16])
     options = parser.parse_args()
     data: dict[str, Any] = {"machine": machine(), "parts": {}}
-    text = ["# Grouping by length", machine_line(data["machine"])]
     for name in options.parts.split(","):
-        measure, report = PARTS[name]
-        data["parts"][name] = measure(options)
-        text.append(report(data["parts"][name]))
-        print(text[-1], end="\n\n", flush=True)
+        data["parts"][name] = PARTS[name](options)
+    print(markdown(data))
     if set(options.parts.split(",")) == set(PARTS):
-        write_results("length_grouping", data, "\n\n".join(text))
+        write_results("length_grouping", data, markdown(data))
 
 
 if __name__ == "__main__":

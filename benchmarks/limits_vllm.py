@@ -53,12 +53,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from _callers import MIXTURE, Conversations, Load, Work, completing
-from _common import RESULTS, machine, machine_line, median, write_results
-from _limits_report import BEST_FIXED, DEFAULT, NO_PAGE, markdown, shortfalls
+from _common import RESULTS, machine, median, provenance, table, write_results
 from _vllm import Server, learn_prompts, vllm
 
 from batchclient import BatchClient
 
+DEFAULT, NO_PAGE = "default", "server_metrics=False"
+"""The arms whose limit finds itself. All others are fixed ones."""
+BEST_FIXED = "best fixed"
+"""The fixed limit with the most answers per second. Most bars are a share of its figure."""
 CALLERS = 512
 AGENTS = 300
 AGENT_PAUSE_S = (1.0, 3.0)
@@ -206,6 +209,74 @@ def agents(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 PARTS = {"outputs": outputs, "conversations": conversations, "timeouts": timeouts, "agents": agents}
 
 
+# --- the report ---
+
+LOADS = {
+    "ten turns on a prefix": "conversations of ten turns",
+    "1 s, 64 tokens": "callers that wait 1 s",
+    "300 agents": "300 agents that pause",
+}
+
+
+def named(case: dict[str, Any]) -> str:
+    """A case's name for readers of a page or a picture."""
+    name = case["case"]
+    tokens = name.removeprefix("max_tokens ")
+    if tokens == name:
+        return LOADS.get(name, name)
+    return {"1": "1 token each", "mixed": "4 to 128 tokens each"}.get(tokens, f"{tokens} tokens each")
+
+
+def kept(case: dict[str, Any], name: str, max_other: float) -> list[dict[str, float]]:
+    return [run for run in case["runs"][name] if not run["other"] > max_other]
+
+
+def rate(case: dict[str, Any], name: str, max_other: float) -> float | None:
+    """The median answers per second; ``None`` if no window was quiet or the arm was left out."""
+    rates = [run["per_s"] for run in kept(case, name, max_other)] if name in case["runs"] else []
+    return median(rates) if rates else None
+
+
+def best_fixed(case: dict[str, Any], max_other: float) -> float | None:
+    """The best fixed limit's median, or ``None`` while a fixed limit is missing.
+
+    The missing one may be the best.
+    """
+    rates = [rate(case, name, max_other) for name in case["runs"] if name not in (DEFAULT, NO_PAGE)]
+    known = [each for each in rates if each is not None]
+    return max(known) if known and len(known) == len(rates) else None
+
+
+def shortfalls(cases: list[dict[str, Any]], max_other: float) -> list[str]:
+    """A sentence for each bar that the default client misses, or that could not be judged."""
+    said = []
+    for case in cases:
+        own = rate(case, DEFAULT, max_other)
+        for to, bar in case["bars"].items():
+            against = best_fixed(case, max_other) if to == BEST_FIXED else rate(case, to, max_other)
+            what = f"{case['case']}: the default client's share of {to}"
+            if own is None or not against:
+                said.append(f"{what} is not known: an arm was left out, or its windows were too noisy")
+            elif own / against < bar:
+                said.append(f"{what} is {own / against:.2f}, below {bar}")
+    return said
+
+
+def markdown(data: dict[str, Any]) -> str:
+    rows, at_most = [], data["max_other"]
+    for case in data["cases"]:
+        own, best = rate(case, DEFAULT, at_most), best_fixed(case, at_most)
+        if own is None or best is None:
+            rows.append([named(case), "too noisy", "", "", "", ""])
+            continue
+        fixed_ones = [name for name in case["runs"] if name not in (DEFAULT, NO_PAGE)]
+        best_name = next(name for name in fixed_ones if rate(case, name, at_most) == best)
+        last = median([run["limit"] for run in case["runs"][DEFAULT]])
+        rows.append([named(case), f"{own:.0f}", f"{best:.0f}", best_name, f"{own / best:.2f}", f"{last:.0f}"])
+    header = ("load", "default, answers/s", BEST_FIXED, "its limit", "share", "the default's at the end")
+    return f"{table(header, rows)}\n\n{provenance(*(case['machine'] for case in data['cases']))}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default=",".join(PARTS))
@@ -231,7 +302,7 @@ def main() -> None:
     kept_file = RESULTS / f"{options.name}.json"
     if options.add and kept_file.exists():
         data["cases"] = json.loads(kept_file.read_text())["cases"]
-    here = machine_line(machine())
+    here = machine()
     measured = []
     for name in options.parts.split(","):
         for case in PARTS[name](options):

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from _common import instant_server, machine, machine_line, server_counts, table, write_results
+from _common import instant_server, machine, provenance, server_counts, table, write_results
 
 from batchclient import BatchClient
 
@@ -76,20 +76,11 @@ async def run(base_url: str, count: int, max_tokens: int, settings: dict[str, An
     }
 
 
-def markdown(facts: dict[str, Any], result: dict[str, Any], counts: dict[str, Any]) -> str:
-    mean = counts["prompts"] / counts["requests"]
-    summary = (
-        f"{result['documents']:,} documents (`max_tokens={result['max_tokens']}`): "
-        f"**{result['documents_per_s']:,.0f} documents/s**, "
-        f"{result['cpu_us_per_document']:.1f} µs of client CPU each, lists of {mean:.1f} on average, "
-        f"peak {result['peak_mib']:.1f} MiB, "
-        f"{result['growth_mib']:+.1f} MiB from the first {EVERY:,} documents to the last. "
-        "Every answer was checked; each document came exactly once."
-    )
-    rows = [[f"{s['documents']:,}", f"{s['wall_s']:.1f}", f"{s['rss_mib']:.1f}"] for s in result["samples"]]
-    return "\n\n".join(
-        ["# A million documents", machine_line(facts), summary, table(("documents", "seconds", "resident MiB"), rows)]
-    )
+def markdown(facts: dict[str, Any], result: dict[str, Any]) -> str:
+    figures = (result["documents"], result["documents_per_s"], result["cpu_us_per_document"], result["peak_mib"])
+    row = [f"{figure:,.{digits}f}" for figure, digits in zip(figures, (0, 0, 1, 0), strict=True)]
+    shown = table(("documents", "documents/s", "client CPU µs/document", "peak MiB"), [row])
+    return f"{shown}\n\n{provenance(facts)}"
 
 
 def main() -> None:
@@ -105,7 +96,7 @@ def main() -> None:
         settings = {"preset": options.preset, "limit": options.limit}
         result = asyncio.run(run(base_url, options.count, options.max_tokens, settings))
         counts = server_counts(base_url)
-    text = markdown(facts, result, counts)
+    text = markdown(facts, result)
     write_results(options.name, {"machine": facts, **result, "list_sizes": counts["list_sizes"]}, text)
     print(text)
 

@@ -1,4 +1,4 @@
-"""One night's job, killed half way and started again, with batchclient and with other tools.
+"""One night's job, killed half way and started again: with batchclient, and as people write it by hand.
 
     python benchmarks/night.py
     python benchmarks/night.py --seeds 1 --only batchclient --check
@@ -8,9 +8,7 @@ the moment at which the server has answered a share of the rows, which a seed dr
 SIGKILL ends the tool's processes. The same command is then started again, as the tool's
 documentation says.
 
-The server generates for ``--seconds`` per row in ``--slots`` slots, and counts. vLLM's run-batch is
-an engine and no client: its rows are counted from its progress and its output alone, and the engine
-is not the simulated one.
+The server generates for ``--seconds`` per row in ``--slots`` slots, and counts.
 """
 
 from __future__ import annotations
@@ -20,39 +18,69 @@ import asyncio
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from _common import machine, machine_line, median, table, write_results
+from _common import HERE, machine, median, provenance, table, write_results
 from _night_server import NightServer, row_of
-from _night_tools import Job, Tool, tools
 
 MOST_S = 300.0
 """A run that takes longer is given up."""
 
 
-def write_input(path: Path, job: Job, *, is_batch: bool) -> None:
-    """Write the rows; as a file of OpenAI's batches where the tool wants one."""
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What every tool is to do."""
+
+    rows: int
+    max_tokens: int
+    concurrency: int
+
+
+def batchclient_map(source: Path, out: Path, base_url: str, job: Job) -> list[str]:
+    options = ["--base-url", base_url, "--model", "instant", "--prompt", "{prompt}", "--resume"]
+    numbers = ["--max-tokens", str(job.max_tokens), "--concurrency", str(job.concurrency)]
+    return [sys.executable, "-m", "batchclient", "map", str(source), "-o", str(out), *options, *numbers]
+
+
+def script(how: str, source: Path, out: Path, base_url: str, job: Job) -> list[str]:
+    numbers = [str(job.max_tokens), str(job.concurrency)]
+    return [sys.executable, str(HERE / "_night_scripts.py"), how, str(source), str(out), base_url, *numbers]
+
+
+Command = Callable[[Path, Path, str, Job], Sequence[str]]
+"""From input, output, base URL and job; the same for the first run and the second."""
+OURS = "`batchclient map --resume`"
+TOOLS: dict[str, Command] = {
+    OURS: batchclient_map,
+    "`AsyncOpenAI`, written at the end": partial(script, "at-the-end"),
+    "`AsyncOpenAI`, each row appended": partial(script, "append"),
+    "`AsyncOpenAI`, a file kept open": partial(script, "keep-open"),
+}
+
+
+def write_input(path: Path, job: Job) -> None:
     with path.open("w") as file:
         for number in range(job.rows):
             prompt = f"row {number:06d} is a report: summarise it in one line"
-            row: dict[str, Any] = {"id": f"{number:06d}", "prompt": prompt}
-            if is_batch:
-                body = {"model": "instant", "messages": [{"role": "user", "content": prompt}]}
-                body["max_tokens"] = job.max_tokens
-                row = {"custom_id": row["id"], "method": "POST", "url": "/v1/chat/completions", "body": body}
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps({"id": f"{number:06d}", "prompt": prompt}) + "\n")
 
 
-def look(out: Path, text_of: Callable[[dict[str, Any]], str | None]) -> dict[str, int]:
+def text_of(line: dict[str, Any]) -> str | None:
+    """The answer in a line of an output; ``None``: the row has none."""
+    return None if line.get("error") else line.get("completion", line.get("text"))
+
+
+def look(out: Path) -> dict[str, int]:
     """Count an output: rows answered, rows that are there twice, lines that cannot be read."""
     rows: list[int] = []
     torn = 0
@@ -71,9 +99,8 @@ def look(out: Path, text_of: Callable[[dict[str, Any]], str | None]) -> dict[str
 class Run:
     """One run of a tool's command, in a process group of its own."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+    def __init__(self, command: Sequence[str], log: Path) -> None:
         self._command = command
-        self._environment = dict(os.environ) | dict(environment)
         self._log = log
         self._process: asyncio.subprocess.Process
         self.was_killed = False
@@ -82,7 +109,7 @@ class Run:
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
-                env=self._environment, start_new_session=True,
+                start_new_session=True,
             )  # fmt: skip
 
     def kill(self) -> None:
@@ -100,77 +127,45 @@ class Run:
             raise SystemExit(f"{self._command}: more than {MOST_S:.0f} s; see {self._log}") from None
 
 
-async def night(tool: Tool, job: Job, share: float, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+async def night(name: str, job: Job, share: float, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Run, kill and resume one tool's job; return the account."""
     source, out, log = folder / "in.jsonl", folder / "out.jsonl", folder / "log"
-    write_input(source, job, is_batch=tool.is_engine)
+    write_input(source, job)
     server = NightServer(options.slots, options.seconds)
-    base_url = await server.start()
+    command = TOOLS[name](source, out, await server.start(), job)
     at = round(share * job.rows)
-    first = Run(tool.command(source, out, base_url, job), tool.environment, log)
-    progress = Progress(log) if tool.is_engine else None
+    first, second = Run(command, log), Run(command, log)
     began = time.perf_counter()
-    if progress is None:
-        server.on_answered = lambda count: first.kill() if count == at else None
+    server.on_answered = lambda count: first.kill() if count == at else None
     await first.start()
-    watcher = asyncio.create_task(progress.kill_at(at, first)) if progress else None
     await first.wait()
     if not first.was_killed:
-        raise SystemExit(f"{tool.name}: ended before the kill:\n{log.read_text()[-3000:]}")
+        raise SystemExit(f"{name}: ended before the kill:\n{log.read_text()[-3000:]}")
     killed_at = time.perf_counter()
-    if watcher:
-        await watcher
     # Connections that the kill closed are seen in the event loop's next turns.
     await asyncio.sleep(0.05)
-    before = look(out, tool.text_of)
+    before = look(out)
     sent, answered = server.received.copy(), server.answered.copy()
-    second = Run(tool.command(source, out, base_url, job), tool.environment, log)
     await second.start()
     status = await second.wait()
     took = time.perf_counter() - killed_at
     server.close()
-    after = look(out, tool.text_of)
-    if progress:
-        again = progress.answered
-        tokens = again * (len("row 000000 is a report: summarise it in one line") // 4 + 1 + job.max_tokens)
-        in_flight = None
-    else:
-        again = sum(server.received[row] > sent[row] for row in answered)
-        tokens = sum((server.answered[row] - 1) * server.tokens[row] for row in server.answered)
-        in_flight = len(sent) - len(answered)
+    after = look(out)
     return {
         "share": share,
         "status": status,
-        "answered_before": progress.answered if progress else len(answered),
-        "in_flight": in_flight,
+        "answered_before": len(answered),
+        "in_flight": len(sent) - len(answered),
         "output_before": before,
         "output_after": after,
         "lost": job.rows - after["answered"],
-        "sent_again": again,
-        "tokens_twice": tokens,
+        "sent_again": sum(server.received[row] > sent[row] for row in answered),
+        "tokens_twice": sum((server.answered[row] - 1) * server.tokens[row] for row in server.answered),
         "torn": after["torn"],
         "first_s": killed_at - began,
         "resume_s": took,
         "load": os.getloadavg()[0],
     }
-
-
-class Progress:
-    """The progress bar that run-batch writes."""
-
-    def __init__(self, log: Path) -> None:
-        self._log = log
-        self.answered = 0
-
-    async def kill_at(self, at: int, run: Run) -> None:
-        while self.answered < at and not run.was_killed:
-            await asyncio.sleep(0.02)
-            text = self._log.read_text(errors="replace") if self._log.exists() else ""
-            numbers = re.findall(r"(\d+)/\d+ \[", text)
-            self.answered = max([self.answered, *map(int, numbers)])
-            if "Traceback" in text and not numbers:
-                return
-        run.kill()
 
 
 COLUMNS = ("lost", "twice", "torn", "sent_again", "tokens_twice", "resume_s")
@@ -184,56 +179,32 @@ def medians(runs: Sequence[dict[str, Any]]) -> dict[str, float]:
     return {name: median([run[name] for run in flat]) for name in (*COLUMNS, "answered_before", "written_before")}
 
 
-def result_table(runs: dict[str, list[dict[str, Any]]]) -> str:
+def markdown(data: dict[str, Any]) -> str:
+    rows = []
+    for name, runs in data["runs"].items():
+        middle = medians(runs)
+        written, again = (
+            f"{middle[column]:,.0f} of {middle['answered_before']:,.0f}" for column in ("written_before", "sent_again")
+        )
+        whole = [f"{middle[column]:,.0f}" for column in ("lost", "twice", "torn")]
+        rows.append([name, written, *whole, again, f"{middle['tokens_twice']:,.0f}", f"{middle['resume_s']:.1f}"])
     header = (
         "tool",
-        "answered at the kill",
-        "of these in the output",
+        "answers in the output at the kill",
         "rows lost",
         "rows twice",
         "lines torn",
         "answered rows sent again",
         "tokens paid twice",
-        "s from the kill to the whole output",
+        "s to the whole output",
     )
-    rows = []
-    for name, each in runs.items():
-        middle = medians(each)
-        cells = [f"{middle[column]:,.0f}" for column in ("answered_before", "written_before", *COLUMNS[:-1])]
-        rows.append([name, *cells, f"{middle['resume_s']:.1f}"])
-    return table(header, rows)
-
-
-def conditions(data: dict[str, Any]) -> str:
-    job = data["job"]
-    return (
-        f"{job['rows']:,} rows of {job['max_tokens']} tokens, {job['concurrency']} in flight, {data['slots']} slots of"
-        f" {data['seconds']} s. Medians of {data['seeds']} kills, each at another share of the answers."
-    )
-
-
-def markdown(data: dict[str, Any]) -> str:
-    lines = [
-        "# A job that is killed half way",
-        machine_line(data["machine"]),
-        conditions(data),
-        result_table(data["runs"]),
-    ]
-    rows = [
-        [name, f"{run['share']:.2f}", run["status"], run["output_before"], run["output_after"], run["in_flight"],
-         f"{run['first_s']:.1f}", f"{run['resume_s']:.1f}", f"{run['load']:.1f}"]
-        for name, runs in data["runs"].items() for run in runs
-    ]  # fmt: skip
-    header = ("tool", "share", "status", "output at the kill", "at the end", "in flight", "s before", "s after", "load")
-    lines.append(table(header, rows))
-    lines += [f"Not run: {each}." for each in data["not_run"]]
-    return "\n\n".join(lines)
+    return f"{table(header, rows)}\n\n{provenance(data['machine'])}"
 
 
 def shortfalls(data: dict[str, Any]) -> list[str]:
     """Name the rows that batchclient lost, doubled, tore, or sent again beyond one group."""
     missed = []
-    for run in next((runs for name, runs in data["runs"].items() if "batchclient" in name), ()):
+    for run in data["runs"].get(OURS, ()):
         faults = {name: run[name] for name in ("status", "lost", "torn") if run[name]}
         if run["output_after"]["twice"]:
             faults["twice"] = run["output_after"]["twice"]
@@ -263,18 +234,17 @@ def main() -> None:
     options = parsed()
     job = Job(options.rows, options.max_tokens, options.concurrency)
     facts = machine()
-    can_run, not_run = tools()
     runs: dict[str, list[dict[str, Any]]] = {}
     for seed in range(options.seeds):
         share = random.Random(seed).uniform(0.4, 0.6)
-        for tool in can_run:
-            if options.only not in tool.name:
+        for name in TOOLS:
+            if options.only not in name:
                 continue
             folder = Path(tempfile.mkdtemp(prefix="night-"))
-            run = asyncio.run(night(tool, job, share, options, folder))
+            run = asyncio.run(night(name, job, share, options, folder))
             shutil.rmtree(folder)
-            runs.setdefault(tool.name, []).append(run)
-            print(tool.name, json.dumps(run), flush=True)
+            runs.setdefault(name, []).append(run)
+            print(name, json.dumps(run), flush=True)
     data = {
         "machine": facts,
         "job": {"rows": job.rows, "max_tokens": job.max_tokens, "concurrency": job.concurrency},
@@ -282,7 +252,6 @@ def main() -> None:
         "seconds": options.seconds,
         "seeds": options.seeds,
         "most_sent_again": options.most_sent_again,
-        "not_run": not_run,
         "runs": runs,
     }
     text = markdown(data)

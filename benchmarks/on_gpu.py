@@ -24,6 +24,7 @@ import json
 import os
 import platform
 import random
+import re
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -34,7 +35,7 @@ from typing import Any
 
 import httpx
 import openai
-from _common import RESULTS, command_line, commit, cpu_model, median, table, write_results
+from _common import RESULTS, command_line, commit, cpu_model, median, provenance, table, write_results
 
 from batchclient import BatchClient
 
@@ -186,10 +187,10 @@ def raw(size: int, in_flight: int) -> Callable[..., Coroutine[Any, Any, Answered
     return run
 
 
-DEFAULT, ALL_AT_ONCE, ENGINE = "BatchClient", "AsyncOpenAI, all at once", "LLM.generate"
+DEFAULT, RIVAL, ENGINE = "BatchClient", "AsyncOpenAI", "LLM.generate"
 ARMS = {
     DEFAULT: ours(),
-    ALL_AT_ONCE: theirs(None),
+    f"{RIVAL}, all at once": theirs(None),
     "AsyncOpenAI, 512": theirs(512),
     "BatchClient, limit=1024": ours(limit=1024),
     "AsyncOpenAI, 256": theirs(256),
@@ -302,19 +303,6 @@ def engine(options: argparse.Namespace) -> None:
 # --- the results ---
 
 
-FIGURES = {
-    "calls_per_s": "calls/s",
-    "output_tokens_per_s": "output tokens/s",
-    "client_cpu_us": "client CPU µs/call",
-    "api_cpu_us": "API CPU µs/call",
-}
-
-
-def cell(runs: Sequence[dict[str, Any]], figure: str) -> str:
-    values = [run[figure] for run in runs if run.get(figure) is not None]
-    return f"{median(values):,.0f}" if values else ""
-
-
 def gathered(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The lines by server, job and client, and the machine of each server."""
     servers: dict[str, Any] = {}
@@ -332,19 +320,39 @@ def gathered(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def markdown(data: dict[str, Any]) -> str:
-    parts = ["# On a GPU", "Medians, where a client ran more than once."]
-    header = ("job", "client", "calls", *FIGURES.values(), "runs")
+    """The default client, the best of openai's by calls/s, and the engine where it had as many calls."""
+    rows = []
     for server, own in data["servers"].items():
-        parts.append(f"## {server}")
-        parts += [", ".join(f"{name} {value}" for name, value in facts.items()) for facts in own["facts"]]
-        rows = [
-            [job, arm, f"{runs[0]['calls']:,}", *(cell(runs, figure) for figure in FIGURES), len(runs)]
-            for job, arms in own["jobs"].items()
-            for arm, runs in arms.items()
-        ]
-        parts.append(table(header, rows))
-        parts += [f"Not whole: {line}" for line in own["not_whole"]]
-    return "\n\n".join(parts)
+        for job, arms in own["jobs"].items():
+            rivals = [arm for arm in arms if arm.startswith(RIVAL)]
+            if DEFAULT not in arms or not rivals:
+                continue
+            rates = {arm: median([run["calls_per_s"] for run in runs]) for arm, runs in arms.items()}
+            theirs = max(rivals, key=rates.__getitem__)
+            calls = arms[DEFAULT][0]["calls"]
+            engine_per_s = rates[ENGINE] if ENGINE in arms and arms[ENGINE][0]["calls"] == calls else None
+            cpu_us = [median([run["client_cpu_us"] for run in arms[arm]]) for arm in (DEFAULT, theirs)]
+            rows.append(
+                [
+                    re.sub(r".* (\d+(?:\.\d+)?) billion.*", r"\1 B", server),
+                    f"{calls:,} {job}",
+                    f"{rates[DEFAULT]:,.0f}",
+                    f"{rates[theirs]:,.0f} ({theirs.removeprefix(RIVAL).removeprefix(', ')})",
+                    f"{rates[DEFAULT] / rates[theirs]:.2f} ×",
+                    f"{engine_per_s:,.0f}, {rates[DEFAULT] / engine_per_s:.2f} ×" if engine_per_s else "",
+                    ", ".join(f"{each:,.0f}" for each in cpu_us),
+                ]
+            )
+    header = (
+        "model",
+        "job",
+        "calls/s, default client",
+        "`AsyncOpenAI` at its best (in flight)",
+        "ratio",
+        "`LLM.generate`, and our ratio to it",
+        "client CPU µs/call: ours, theirs",
+    )
+    return f"{table(header, rows)}\n\n{provenance(data['machine'])}"
 
 
 def write_page(options: argparse.Namespace) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from _common import machine, machine_line, median, spread, table, write_results
+from _common import machine, median, provenance, spread, table, write_results
 from _vllm import Server, add_server_options, given_or_started
 
 from batchclient.bench import Cell, Figures, Setting, Times, Workload
@@ -135,50 +135,25 @@ def ratio_values(case: dict[str, Any], ours: str, theirs: str, figure: str) -> l
     return [one[figure] / other[figure] for one, other in pairs if other[figure]]
 
 
-def rows(case: dict[str, Any]) -> list[list[str]]:
-    made, rival = [], best_rival(case)
-    for name, runs in case["runs"].items():
-        marks = Counter(mark for run in runs for mark in run["marks"])
-        over = [ratio_values(case, name, rival, figure) for figure in ("per_s", "api_ms")]
-        made.append(
-            [
-                case["call"],
-                case["cell"],
-                name,
-                f"{middle(runs, 'per_s'):.0f}",
-                *(f"{median(values):.2f} ({spread(values)})" if values else "" for values in over),
-                *(f"{middle(runs, figure):.0f}" for figure in ("p50_ms", "p95_ms", "sent_p50_ms", "cpu_us")),
-                f"{middle(runs, 'api_ms'):.2f}",
-                *(f"{middle(runs, figure):.1f}" for figure in ("mean_list", "output_tokens")),
-                ", ".join(f"{mark} ({count})" for mark, count in marks.items()),
-            ]
-        )
-    return made
+KINDS = {"complete": "completions", "chat": "chats", "embed": "embeddings"}
 
 
 def markdown(data: dict[str, Any]) -> str:
-    header = (
-        "call",
-        "tokens in x out",
-        "client, load",
-        "calls/s",
-        "of AsyncOpenAI's at its best",
-        "API CPU, of AsyncOpenAI's",
-        "p50 ms",
-        "p95 ms",
-        "p50 ms since sent",
-        "client CPU µs",
-        "API CPU ms",
-        "mean list",
-        "tokens of an answer",
-        "marks (runs)",
-    )
-    introduction = (
-        "Medians of interleaved cells; ratios are medians of the ratios within a repetition (smallest to largest)."
-        " A mark says why a cell is not to be trusted."
-    )
-    shown = table(header, [row for case in data["cases"] for row in rows(case)])
-    return "\n\n".join(["# On a real vLLM", introduction, shown, machine_line(data["machine"])])
+    """Our client beside the rival at its best, with as many callers."""
+    rows = []
+    for case in data["cases"]:
+        theirs = best_rival(case)
+        ours = theirs.replace(THEIRS, OURS)
+        tokens, _, made = case["cell"].partition("x")
+        out = "" if case["call"] == "embed" else f", {made.replace('mixed', 'up to 64')} out"
+        row = [f"{KINDS[case['call']]}, {tokens} in{out}", theirs.split()[-3]]
+        for figure, digits in (("per_s", 0), ("p95_ms", 0), ("api_ms", 2)):
+            values = ratio_values(case, ours, theirs, figure)
+            row.append(", ".join(f"{middle(case['runs'][name], figure):,.{digits}f}" for name in (ours, theirs)))
+            row.append(f"{median(values):.2f} ×" + f" ({spread(values)})" * (figure == "per_s"))
+        rows.append(row)
+    header = ("calls, tokens", "callers", "calls/s: ours, theirs", "ratio", "p95 ms", "ratio", "API CPU ms", "ratio")
+    return f"{table(header, rows)}\n\n{provenance(data['machine'])}"
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Cost of a call in the client: CPU, calls/s and latency of ``BatchClient`` and of other clients.
 
-    python benchmarks/overhead.py                     # everything, about five minutes
-    python benchmarks/overhead.py --cpu-s 0.5 --repetitions 3 --sections loop --arms plain,openai
+    python benchmarks/overhead.py                     # everything, about three minutes
+    python benchmarks/overhead.py --cpu-s 0.5 --repetitions 3 --arms plain,openai
     python benchmarks/overhead.py --beside ../before  # this checkout beside another one
     python benchmarks/overhead.py --beside ../before --arms plain,lone --repetitions 9 --cpu-s 0.5
 
@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import gc
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -37,18 +36,16 @@ from _common import (
     commit,
     instant_server,
     machine,
-    machine_line,
     median,
-    percentile,
+    provenance,
     server_counts,
     spread,
     table,
     write_results,
 )
 from floor import Floor
-from pydantic_core import from_json, to_json
 
-from batchclient import BatchClient, Batching, Http
+from batchclient import BatchClient, Batching
 
 MODEL = "instant"
 LIMIT = 64
@@ -93,13 +90,10 @@ async def our_chats(base_url: str) -> AsyncIterator[Call]:
         yield call
 
 
-def floor(**extra: Any) -> OpenClient:
-    @contextlib.asynccontextmanager
-    async def opened(base_url: str) -> AsyncIterator[Call]:
-        async with Floor(base_url, model=MODEL, max_tokens=1, limit=LIMIT, **extra) as client:
-            yield client.complete
-
-    return opened
+@contextlib.asynccontextmanager
+async def floor(base_url: str) -> AsyncIterator[Call]:
+    async with Floor(base_url, model=MODEL, max_tokens=1, limit=LIMIT) as client:
+        yield client.complete
 
 
 def openai_client(*, aiohttp: bool = False) -> OpenClient:
@@ -114,28 +108,6 @@ def openai_client(*, aiohttp: bool = False) -> OpenClient:
             yield call
 
     return opened
-
-
-@contextlib.asynccontextmanager
-async def plain_httpx(base_url: str) -> AsyncIterator[Call]:
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    async with httpx.AsyncClient(timeout=TIMEOUT_S, limits=limits, headers=JSON_BODY) as client:
-        url = httpx.URL(f"{base_url}/completions")
-
-        async def call(prompt: str) -> str:
-            reply = await client.post(url, content=to_json({"model": MODEL, "prompt": prompt, "max_tokens": 1}))
-            text: str = from_json(reply.content)["choices"][0]["text"]
-            return text
-
-        yield call
-
-
-@contextlib.asynccontextmanager
-async def nothing(_base_url: str) -> AsyncIterator[Call]:
-    async def call(prompt: str) -> str:
-        return "echo:" + prompt[:16]
-
-    yield call
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,57 +132,27 @@ class Arm:
 
 
 ARMS = (
-    Arm("harness", "the loop itself (no client)", nothing),
-    Arm("floor", "hand-written micro-batcher, plain lists", floor()),
-    Arm("floor_ids", "the same, asking for token ids as we do", floor(return_token_ids=True)),
-    Arm("plain", "BatchClient, plain lists", ours(1, preset="throughput"), needs_us=True),
-    Arm("plain_balanced", "BatchClient, plain lists, preset balanced", ours(1, preset="balanced"), needs_us=True),
-    Arm(
-        "plain_aiohttp",
-        "BatchClient, plain lists, aiohttp",
-        ours(1, preset="throughput", http=Http(backend="aiohttp")),
-        needs_us=True,
-    ),
-    Arm("streamed", "BatchClient, streamed lists", ours(16, preset="throughput"), needs_us=True),
-    Arm(
-        "streamed_aiohttp",
-        "BatchClient, streamed lists, aiohttp",
-        ours(16, preset="throughput", http=Http(backend="aiohttp")),
-        needs_us=True,
-    ),
+    Arm("plain", "`BatchClient`, plain batches (`max_tokens` ≤ 4)", ours(1, preset="throughput"), needs_us=True),
+    Arm("plain_balanced", 'the same, `preset="balanced"`', ours(1, preset="balanced"), needs_us=True),
+    Arm("streamed", "`BatchClient`, streamed batches", ours(16, preset="throughput"), needs_us=True),
     Arm(
         "streamed_spaced",
-        "BatchClient, streamed lists, each event 1 ms after the last",
+        "the same, each event 1 ms after the last",
         ours(16, preset="throughput"),
         needs_us=True,
         spaced=True,
     ),
     Arm(
-        "streamed_spaced_aiohttp",
-        "BatchClient, streamed lists, aiohttp, each event 1 ms after the last",
-        ours(16, preset="throughput", http=Http(backend="aiohttp")),
-        needs_us=True,
-        spaced=True,
-    ),
-    Arm(
         "singles",
-        "BatchClient, a request for each call",
+        "`BatchClient`, a request for each call",
         ours(1, preset="throughput", batching=Batching(max_size=1)),
         needs_us=True,
     ),
-    Arm("lone", "BatchClient as it comes, one call after the other", ours(1), in_flight=1, needs_us=True),
-    Arm("chats", "BatchClient, lists of chats", our_chats, needs_us=True),
-    Arm("openai_16", "AsyncOpenAI, 16 in flight", openai_client(), in_flight=16),
-    Arm("openai", "AsyncOpenAI, 64 in flight", openai_client()),
-    Arm(
-        "openai_aiohttp_16",
-        "AsyncOpenAI with its aiohttp client, 16 in flight",
-        openai_client(aiohttp=True),
-        in_flight=16,
-    ),
-    Arm("openai_aiohttp", "AsyncOpenAI with its aiohttp client, 64 in flight", openai_client(aiohttp=True)),
-    Arm("httpx_16", "httpx, one pool, 16 in flight", plain_httpx, in_flight=16),
-    Arm("httpx", "httpx, one pool, 64 in flight", plain_httpx),
+    Arm("lone", "`BatchClient` as it comes, one call after the other", ours(1), in_flight=1, needs_us=True),
+    Arm("chats", "`BatchClient`, lists of chats", our_chats, needs_us=True),
+    Arm("floor", "a micro-batcher by hand, without retries or checks", floor),
+    Arm("openai_aiohttp", "`AsyncOpenAI` with its aiohttp client", openai_client(aiohttp=True)),
+    Arm("openai", "`AsyncOpenAI`", openai_client()),
 )
 BESIDE = ("plain", "streamed", "streamed_spaced", "singles", "lone", "chats")
 """Arms of ``--beside`` where none are named."""
@@ -295,24 +237,19 @@ def closed_loops(
     return runs
 
 
-def loop_rows(arms: Sequence[Arm], runs: dict[str, list[LoopRun]]) -> list[list[str]]:
+def loop_table(arms: Sequence[Arm], runs: dict[str, list[LoopRun]], rivals: dict[str, str]) -> str:
+    """A row for each arm that ``rivals`` has, whose ratio is taken within a repetition: a drift cancels out."""
     rows = []
     for arm in arms:
-        done = runs[arm.name]
-        cpu = [run.measured.cpu_us for run in done]
-        rows.append(
-            [
-                arm.label,
-                f"{median(cpu):.1f}",
-                spread(cpu),
-                f"{median([run.measured.calls_per_s for run in done]):,.0f}",
-                f"{median([run.measured.p50_ms for run in done]):.2f}",
-                f"{median([run.measured.p95_ms for run in done]):.2f}",
-                f"{median([run.mean_list for run in done]):.1f}",
-                f"{median([run.server_us for run in done]):.1f}",
-            ]
-        )
-    return rows
+        if arm.name not in rivals or rivals[arm.name] not in runs:
+            continue
+        done, others = runs[arm.name], runs[rivals[arm.name]]
+        over = [one.measured.cpu_us / other.measured.cpu_us for one, other in zip(done, others, strict=True)]
+        cpu_us = median([run.measured.cpu_us for run in done])
+        calls_per_s = median([run.measured.calls_per_s for run in done])
+        share = "1" if rivals[arm.name] == arm.name else f"{median(over):.3f} ({spread(over)})"
+        rows.append([arm.label, f"{cpu_us:,.1f}", share, f"{calls_per_s:,.0f}"])
+    return table(("client", "CPU µs/call", "of `AsyncOpenAI`'s (min to max)", "calls/s"), rows)
 
 
 def loop_data(arms: Sequence[Arm], runs: dict[str, list[LoopRun]]) -> dict[str, Any]:
@@ -327,37 +264,27 @@ def loop_data(arms: Sequence[Arm], runs: dict[str, list[LoopRun]]) -> dict[str, 
     }
 
 
-LOOP_HEADER = ("client", "CPU µs/call", "min to max", "calls/s", "p50 ms", "p95 ms", "mean list", "server CPU µs/call")
-
-
 # --- a lone call ----------------------------------------------------------------------------------
-
-LONE_PRESETS = ("latency", "balanced", "throughput")
 
 
 async def lone_latencies(base_url: str, blocks: int, calls: int) -> dict[str, list[float]]:
-    """p50 (ms) of sequential calls per block: each preset, and ``httpx.post``.
-
-    ``httpx.post`` sends the very body our client sends.
-    """
-    medians: dict[str, list[float]] = {name: [] for name in ("httpx.post", *LONE_PRESETS)}
-    async with contextlib.AsyncExitStack() as stack:
-        clients = {name: await stack.enter_async_context(batch_client(base_url, preset=name)) for name in LONE_PRESETS}
-        http = await stack.enter_async_context(httpx.AsyncClient(timeout=TIMEOUT_S, headers=JSON_BODY))
-        await clients["balanced"].complete(prompts(1)[0], max_tokens=1)
+    """p50 (ms) of sequential calls per block: ours, and ``httpx.post`` of the very body our client sends."""
+    medians: dict[str, list[float]] = {"httpx.post": [], "BatchClient": []}
+    async with batch_client(base_url) as client, httpx.AsyncClient(timeout=TIMEOUT_S, headers=JSON_BODY) as http:
+        await client.complete(prompts(1)[0], max_tokens=1)
         body = (await http.get(f"{base_url}/last")).content
         url = httpx.URL(f"{base_url}/completions")
 
         async def post(_: str) -> None:
             await http.post(url, content=body)
 
-        def completing(client: Any) -> Callable[[str], Any]:
-            return lambda prompt: client.complete(prompt, max_tokens=1)
+        async def complete(prompt: str) -> None:
+            await client.complete(prompt, max_tokens=1)
 
-        calling = {"httpx.post": post, **{name: completing(client) for name, client in clients.items()}}
+        calling: dict[str, Callable[[str], Any]] = {"httpx.post": post, "BatchClient": complete}
         for _ in range(blocks):
             for name in random.sample(list(calling), len(calling)):
-                await sequential_p50(calling[name], calls // 10)  # a pool that idled through the other blocks wakes up
+                await sequential_p50(calling[name], calls // 10)  # a pool that idled through the other block wakes up
                 medians[name].append(await sequential_p50(calling[name], calls))
     return medians
 
@@ -371,127 +298,13 @@ async def sequential_p50(call: Callable[[str], Any], count: int) -> float:
     return median(latencies) * 1e3
 
 
-async def first_calls(base_url: str, repetitions: int) -> dict[str, list[float]]:
-    """Milliseconds from nothing to the first answer: (building the client included, the call alone)."""
-    body = to_json({"model": MODEL, "prompt": prompts(1)[0], "max_tokens": 1})
-
-    async def first_httpx() -> tuple[float, float]:
-        started = time.perf_counter()
-        async with httpx.AsyncClient(timeout=TIMEOUT_S, headers=JSON_BODY) as client:
-            built = time.perf_counter()
-            await client.post(f"{base_url}/completions", content=body)
-            ended = time.perf_counter()
-        return ended - started, ended - built
-
-    async def first_ours() -> tuple[float, float]:
-        started = time.perf_counter()
-        async with batch_client(base_url) as client:
-            built = time.perf_counter()
-            await client.complete(prompts(1)[0], max_tokens=1)
-            ended = time.perf_counter()
-        return ended - started, ended - built
-
-    firsts = {"BatchClient": first_ours, "httpx": first_httpx}
-    taken: dict[str, list[float]] = {
-        f"{name}, {what}": [] for name in firsts for what in ("built and called", "called")
-    }
-    for repetition in range(repetitions + 1):
-        for name in random.sample(list(firsts), len(firsts)):
-            both, call = await firsts[name]()
-            if repetition:  # the first pays for imports
-                taken[f"{name}, built and called"].append(both * 1e3)
-                taken[f"{name}, called"].append(call * 1e3)
-    return taken
-
-
-# --- a deep queue ---------------------------------------------------------------------------------
-
-
-async def gathered(base_url: str, count: int, max_tokens: int) -> Measured:
-    """``gather`` of ``count`` calls made in one turn.
-
-    No application code makes a deeper queue without a map.
-    """
-    async with batch_client(base_url, preset="throughput") as client:
-        await asyncio.gather(*(client.complete(prompt, max_tokens=max_tokens) for prompt in prompts(LIMIT)))
-        documents = prompts(count)
-        gc.collect()
-        cpu, wall = time.process_time(), time.perf_counter()
-        answers = await asyncio.gather(*(client.complete(prompt, max_tokens=max_tokens) for prompt in documents))
-        wall_s, cpu_s = time.perf_counter() - wall, time.process_time() - cpu
-    assert [answer.text for answer in answers] == [expected(prompt) for prompt in documents]
-    return Measured(count, wall_s, cpu_s, 0.0, 0.0, 0.0)
-
-
-def gathers(base_url: str, repetitions: int, count: int) -> dict[str, list[Measured]]:
-    kinds = {"plain": 1, "streamed": 16}
-    runs: dict[str, list[Measured]] = {kind: [] for kind in kinds}
-    for _ in range(repetitions):
-        for kind in random.sample(list(kinds), len(kinds)):
-            runs[kind].append(asyncio.run(gathered(base_url, count, kinds[kind])))
-    return runs
-
-
-# --- the report -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A figure, one value a repetition; its median must stay at or below the bound, if any."""
-
-    name: str
-    values: list[float]
-    bound: float | None
-    unit: str = "×"
-
-    @property
-    def value(self) -> float:
-        return median(self.values)
-
-    @property
-    def met(self) -> bool | None:
-        return None if self.bound is None else self.value <= self.bound
-
-    def row(self) -> list[str]:
-        bound = "none" if self.bound is None else f"≤ {self.bound:.3g} {self.unit}"
-        verdict = {True: "yes", False: "**no**", None: ""}[self.met]
-        return [self.name, f"{self.value:.3g} {self.unit}", spread(self.values), bound, verdict]
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "value": self.value, "met": self.met}
-
-
-Bounds = tuple[tuple[str, str, float | None], ...]
-"""(an arm, another one, the most that the first's CPU may be of the second's)."""
-BOUNDS: Bounds = (
-    ("plain", "openai", 1 / 30),
-    ("plain", "openai_aiohttp", 1 / 8),
-    ("plain", "floor", 2.0),
-    ("plain_aiohttp", "openai_aiohttp", 1 / 8),
-    ("streamed", "openai", 1 / 15),
-    ("streamed_aiohttp", "openai", 1 / 15),
-    ("streamed_spaced", "openai", None),
-    ("streamed_spaced_aiohttp", "openai", None),
-)
-
-
-def ratios(arms: Sequence[Arm], runs: dict[str, list[LoopRun]], bounds: Bounds) -> list[Target]:
-    """Ratios of CPU per call, taken within each repetition: a drift of the machine cancels out."""
-    labels = {arm.name: arm.label for arm in arms}
-    targets = []
-    for ours_name, theirs, bound in bounds:
-        if runs.get(ours_name) and runs.get(theirs):
-            pairs = zip(runs[ours_name], runs[theirs], strict=True)
-            values = [a.measured.cpu_us / b.measured.cpu_us for a, b in pairs]
-            targets.append(Target(f"CPU per call: {labels[ours_name]} / {labels[theirs]}", values, bound))
-    return targets
-
-
-def ms_rows(taken: dict[str, list[float]]) -> list[list[str]]:
-    return [
-        [name, f"{median(values):.3f}", spread(values), f"{percentile(values, 0.95):.3f}"]
-        for name, values in taken.items()
-    ]
+def lone_text(medians: dict[str, list[float]]) -> str:
+    own, theirs = medians["BatchClient"], medians["httpx.post"]
+    added = [one - other for one, other in zip(own, theirs, strict=True)]
+    return (
+        f"A lone call on an idle client takes {median(own):.2f} ms, and `httpx.post` with the same body\n"
+        f"{median(theirs):.2f} ms. The difference within a block of calls is {median(added):.2f} ms\n({spread(added)})."
+    )
 
 
 def arguments() -> argparse.Namespace:
@@ -501,8 +314,6 @@ def arguments() -> argparse.Namespace:
         "--cpu-s", type=float, default=1.6, help="client CPU seconds per run; half for the slow clients"
     )
     parser.add_argument("--arms", help="comma-separated names of clients; all, or the usual ones of --beside")
-    parser.add_argument("--sections", default="loop,lone,gather", help="comma-separated")
-    parser.add_argument("--gather", type=int, default=10_000, help="calls of the gather section")
     parser.add_argument("--name", default="overhead", help="file name of the results")
     parser.add_argument("--beside", type=checkout, metavar="CHECKOUT", help="another checkout of batchclient")
     options = parser.parse_args()
@@ -516,8 +327,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     options = arguments()
-    sections = options.sections.split(",")
-    report = Report(machine())
+    facts = machine()
     with instant_server() as base_url, instant_server(EVENT_GAP_S) as spaced_url:
         if options.beside:
             told = [
@@ -525,86 +335,16 @@ def main() -> None:
                 for arm in options.arms
             ]
             shown = pair_table(*pairs(options.beside, told, options.repetitions))
-            print(f"{machine_line(machine())}; beside commit {commit(options.beside)}\n\n{shown}")
+            print(f"{shown}\n\nbeside commit {commit(options.beside)}; {provenance(facts)}")
             return
-        if "loop" in sections:
-            arms, left_out = usable(options.arms, base_url)
-            report.loops(arms, closed_loops(base_url, spaced_url, arms, options.repetitions, options.cpu_s), left_out)
-        if "lone" in sections:
-            report.lone(asyncio.run(lone_latencies(base_url, 2 * options.repetitions, 300)))
-            report.first(asyncio.run(first_calls(base_url, 4 * options.repetitions)))
-        if "gather" in sections:
-            report.gathered(options.gather, gathers(base_url, options.repetitions, options.gather))
-    report.write(options.name)
-
-
-class Report:
-    """Collects the sections, then writes Markdown and JSON."""
-
-    def __init__(self, facts: dict[str, Any]) -> None:
-        self._data: dict[str, Any] = {"machine": facts}
-        self._parts = ["# What a call costs the client\n", machine_line(facts)]
-        self._targets: list[Target] = []
-
-    def _section(self, title: str, body: str) -> None:
-        self._parts.append(f"\n## {title}\n\n{body}")
-
-    def loops(self, arms: Sequence[Arm], runs: dict[str, list[LoopRun]], left_out: dict[str, str]) -> None:
-        missing = "".join(f"\n\nLeft out, `{name}`: {reason}" for name, reason in left_out.items())
-        self._section(
-            "Closed loop against the instant server",
-            f"{LIMIT} calls in flight unless said; "
-            f"medians of {len(next(iter(runs.values())))} interleaved repetitions.\n\n"
-            + table(LOOP_HEADER, loop_rows(arms, runs))
-            + missing,
-        )
-        self._targets += ratios(arms, runs, BOUNDS)
-        self._data["loop"] = loop_data(arms, runs)
-
-    def lone(self, medians: dict[str, list[float]]) -> None:
-        self._section(
-            "A lone call on an idle client",
-            "p50 of sequential calls, ms; one value a block, blocks interleaved; "
-            "`httpx.post` sends the body our client sent and does not parse the answer.\n\n"
-            + table(("call", "median p50", "min to max", "worst"), ms_rows(medians)),
-        )
-        for preset in ("balanced", "latency"):
-            pairs = zip(medians[preset], medians["httpx.post"], strict=True)
-            added = [a - b for a, b in pairs]
-            self._targets.append(Target(f"added latency of a lone call, preset {preset}", added, 0.3, "ms"))
-        self._data["lone_ms"] = medians
-
-    def first(self, taken: dict[str, list[float]]) -> None:
-        self._section(
-            "The first call of a fresh client", table(("what", "median ms", "min to max", "p95"), ms_rows(taken))
-        )
-        self._data["first_ms"] = taken
-
-    def gathered(self, count: int, runs: dict[str, list[Measured]]) -> None:
-        rows = [
-            [
-                kind,
-                f"{median([run.cpu_us for run in done]):.1f}",
-                spread([run.cpu_us for run in done]),
-                f"{median([run.calls_per_s for run in done]):,.0f}",
-            ]
-            for kind, done in runs.items()
-        ]
-        self._section(f"`gather` of {count:,} calls", table(("lists", "CPU µs/call", "min to max", "calls/s"), rows))
-        self._data["gather"] = {
-            kind: [{**asdict(run), "cpu_us": run.cpu_us} for run in done] for kind, done in runs.items()
-        }
-
-    def write(self, name: str) -> None:
-        if self._targets:
-            rows = table(
-                ("figure", "median", "min to max", "target", "met"), [target.row() for target in self._targets]
-            )
-            self._parts.insert(2, f"\n## Against the targets\n\n{rows}")
-        self._data["targets"] = [target.as_dict() for target in self._targets]
-        markdown = "\n".join(self._parts)
-        write_results(name, self._data, markdown)
-        print(markdown)
+        arms, left_out = usable(options.arms, base_url)
+        runs = closed_loops(base_url, spaced_url, arms, options.repetitions, options.cpu_s)
+        lone = asyncio.run(lone_latencies(base_url, 2 * options.repetitions, 300))
+    data = {"machine": facts, "loop": loop_data(arms, runs), "lone_ms": lone, "left_out": left_out}
+    rivals = {arm.name: "openai" for arm in arms if arm.in_flight == LIMIT}
+    shown = "\n\n".join([loop_table(arms, runs, rivals), lone_text(lone), provenance(facts)])
+    write_results(options.name, data, shown)
+    print(shown)
 
 
 if __name__ == "__main__":

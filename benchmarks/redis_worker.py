@@ -7,7 +7,7 @@
 The worker is ``batchclient.integrations.redis.Worker`` in a process of its own, with the defaults
 of ``batchclient work``: lists of 32 prompts, results as keys. Redis writes its log to the disk
 (AOF, ``everysec``), and the instant server answers at once; both are on the same machine.
-``scripts/redis.sh`` fetches the server.
+``scripts/environments.py`` fetches the server.
 
 The bars: at least 8,000 messages/s, at most 75 µs CPU a message, and at most 10 MiB more memory
 beside a queue of a million messages than beside a short one.
@@ -29,7 +29,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from _common import instant_server, machine, machine_line, median, spread, table, write_results
+from _common import instant_server, machine, median, provenance, table, write_results
 from million import documents, memory_mib
 from redis.asyncio import Redis
 
@@ -51,7 +51,7 @@ def redis_server(folder: Path) -> Iterator[str]:
     try:
         while not Path(socket).exists():
             if process.poll() is not None:
-                raise SystemExit("redis-server did not start; scripts/redis.sh fetches one")
+                raise SystemExit("redis-server did not start; scripts/environments.py fetches one")
             time.sleep(0.05)
         yield socket
     finally:
@@ -143,24 +143,10 @@ def measure(base_url: str, socket: str, options: argparse.Namespace) -> dict[str
 
 
 def markdown(facts: dict[str, Any], result: dict[str, Any]) -> str:
-    rows = [
-        [
-            f"{result['messages_per_s']:,.0f}",
-            f"{result['cpu_us']:.1f}",
-            f"{result['peak_mib']:.1f}",
-            f"{result['enqueued_per_s']:,.0f}",
-            spread([run["messages_per_s"] for run in result["runs"]]),
-            spread([run["load"] for run in result["runs"]]),
-        ]
-    ]
-    head = ("messages/s", "CPU µs a message", "peak MiB", "enqueued/s", "messages/s, all", "load")
-    parts = ["# One worker of a Redis stream", machine_line(facts), table(head, rows)]
-    if "queued" in result:
-        parts.append(
-            f"Beside a queue of {result['queued']:,} messages: {result['queued_per_s']:,.0f} messages/s, "
-            f"{result['queued_mib']:.1f} MiB."
-        )
-    return "\n\n".join(parts)
+    row = [f"{result['messages_per_s']:,.0f}", f"{result['cpu_us']:.1f}", f"{result['peak_mib']:.1f}"]
+    row.append(f"{result['queued']:,}: {result['queued_mib']:.1f} MiB" if "queued" in result else "")
+    header = ("messages/s", "CPU µs a message", "peak MiB", "beside a queue of")
+    return f"{table(header, [row])}\n\n{provenance(facts)}"
 
 
 def main() -> None:

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # Build llama.cpp's llama-server for this machine's CPU into .cache/llama/ (or
-# $BATCHCLIENT_LLAMA_DIR), unless one of the same version is there.
-# No distribution packages llama-server, but the source of llama-cpp-python holds all of llama.cpp.
-# A venv beside it (tools/) writes the GGUF model, and brings cmake and ninja where the machine has
-# none.
+# $BATCHCLIENT_LLAMA_DIR), unless one of the same version is there. No distribution packages it, but
+# the source of llama-cpp-python holds all of llama.cpp. A venv beside it (tools/) writes the GGUF
+# model, and brings cmake and ninja where the machine has none.
 # The build needs a C++ compiler: 80 MB to load; about 5 minutes on 2 cores, once.
 set -euo pipefail
 

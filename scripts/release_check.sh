@@ -4,17 +4,11 @@
 # the archive and a wheel from the tree. The wheels must be equal byte for byte. Metadata and
 # contents are read back, and the wheel is installed into an empty environment per extra.
 # With VERSION, a fact that an upload needs and that is missing is an error; without, a line.
-# Needs git, a package index, and PYTHON (3.11 to 3.13). Nothing is uploaded, and the temporary
-# folder is removed.
+# Needs git, a package index, and PYTHON (3.11 to 3.13). Nothing is uploaded.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-python=${PYTHON:-python3.11}
-if ! "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then
-    echo "release_check.sh: $python is no Python 3.11 to 3.13; name one: PYTHON=python3.11" >&2
-    exit 3
-fi
-python=$(command -v "$python")
+python=$(command -v "${PYTHON:-python3.11}") || { echo "release_check.sh: name a Python: PYTHON=python3.11" >&2; exit 3; }
 
 # What this shell says of Python's paths and of git's folders is not for the environments made here.
 unset PYTHONPATH PYTHONHOME PIP_USER GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE
@@ -48,18 +42,12 @@ echo "release of ${commit:0:12}: about 3 minutes on two shared cores"
 pip "$work/tools" install --require-hashes --requirement "$work/tree/requirements/release.lock"
 done_with "build requirements"
 
-# Builds need no network. They run without one where the kernel lets this script take it away, else
-# with pip's index off.
-offline=()
-if unshare --map-root-user --net true 2>/dev/null; then
-    offline=(unshare --map-root-user --net)
-fi
 wheel_from() {
-    "${offline[@]}" "$work/tools/bin/python" -m pip --disable-pip-version-check --quiet wheel \
+    "$work/tools/bin/python" -m pip --disable-pip-version-check --quiet wheel \
         --no-index --no-deps --no-build-isolation --no-cache-dir --wheel-dir "$2" "$1"
 }
 mkdir "$work/dist" "$work/from-sdist"
-(cd "$work/tree" && "${offline[@]}" "$work/tools/bin/python" -m hatchling build --target sdist --directory "$work/dist") \
+(cd "$work/tree" && "$work/tools/bin/python" -m hatchling build --target sdist --directory "$work/dist") \
     >"$work/said.txt" 2>&1 || { cat "$work/said.txt" >&2; exit 1; }
 sdist=("$work"/dist/*.tar.gz)
 tar -xzf "${sdist[0]}" -C "$work/from-sdist"
@@ -71,14 +59,21 @@ if ! cmp "${wheel[0]}" "$work/wheel-of-sdist/$(basename "${wheel[0]}")"; then
     echo "release_check.sh: the wheel of the source archive is another than the wheel of the tree" >&2
     exit 1
 fi
-done_with "archives${offline[*]:+, without a network}"
+done_with "archives"
 wc -c "${sdist[0]}" "${wheel[0]}" | sed '$d' | awk '{n = split($2, part, "/"); printf "  %s: %.0f KB\n", part[n], $1 / 1000}'
 
-(cd "$work/dist" && "$work/tools/bin/python" -m twine check --strict ./*)
-"$work/tools/bin/python" "$work/tree/scripts/_release.py" archives "$work/dist" "$work" "$root" "${HOME:-/root}/"
+"$work/tools/bin/validate-pyproject" "$work/tree/pyproject.toml"
+"$work/tools/bin/twine" check --strict "$work"/dist/*
+# Each file of src is in the wheel, and nothing else; not one names a path of this machine.
+"$work/tools/bin/check-wheel-contents" --src-dir "$work/tree/src" \
+    --toplevel batchclient,batchclient_script,pytest_batchclient "${wheel[0]}"
+if grep -rlF -e "$work" -e "$root" "$work/from-sdist"; then
+    echo "release_check.sh: these files hold a path of this machine" >&2
+    exit 1
+fi
 done_with "metadata and contents"
 
-version=$("$work/tools/bin/python" -c 'import sys; sys.path.insert(0, sys.argv[1]); import _release; print(_release.project()["version"])' "$work/tree/scripts")
+version=$(sed -nE 's/^version = "(.*)"$/\1/p' "$work/tree/pyproject.toml")
 for extra in none cli httpx2 aiohttp otel prometheus redis; do
     venv=$work/$extra
     "$python" -m venv --without-pip "$venv"
@@ -98,10 +93,6 @@ printf 'def test_it(llm_server, mock_llm):\n    assert llm_server.base_url and m
     >"$work/said.txt" 2>&1 || { cat "$work/said.txt" >&2; exit 1; }
 done_with "the pytest plugin"
 
-if [[ -n ${1:-} ]]; then
-    "$work/tools/bin/python" "$work/tree/scripts/_release.py" ready "$1"
-else
-    echo "missing for an upload:"
-    "$work/tools/bin/python" "$work/tree/scripts/_release.py" missing | sed 's/^/  /'
-fi
+[[ -n ${1:-} ]] || echo "missing for an upload:"
+"$work/tools/bin/python" "$work/tree/scripts/_release.py" "$@"
 echo "release-check: all is well, $SECONDS s"

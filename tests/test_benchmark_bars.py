@@ -20,9 +20,9 @@ def first_job(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.fixture
-def limits_report(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def limits_vllm(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(BENCHMARKS)
-    return importlib.import_module("_limits_report")
+    return importlib.import_module("limits_vllm")
 
 
 @pytest.fixture
@@ -35,24 +35,6 @@ def night(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def bulk(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(BENCHMARKS)
     return importlib.import_module("bulk")
-
-
-@pytest.fixture
-def scale_out(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    return importlib.import_module("scale_out")
-
-
-def test_the_bars_of_many_servers_and_workers(scale_out: ModuleType) -> None:
-    met = {
-        "in-flight": {"share": 0.9},
-        "first-answers": {"worst_cpu_s": 0.2, "worst_s": 3.0},
-        "collector": {"share": 1.0},
-        "partition": {"share": 0.9},
-    }
-    assert scale_out.shortfalls(met) == []
-    missed = {name: dict.fromkeys(figures, 0.89) for name, figures in met.items()}
-    assert [line.partition(":")[0] for line in scale_out.shortfalls(missed)] == list(met)
 
 
 def job(ours: list[float], *rivals: list[float], failed: int = 0) -> dict:
@@ -97,24 +79,24 @@ def case(rates: dict[str, float], *, noisy: str = "") -> dict:
     return {"case": "agents", "bars": {"best fixed": 0.9, "server_metrics=False": 0.95}, "runs": runs}
 
 
-def test_a_limit_is_held_against_the_best_fixed_one_and_the_client_without_the_page(limits_report: ModuleType) -> None:
+def test_a_limit_is_held_against_the_best_fixed_one_and_the_client_without_the_page(limits_vllm: ModuleType) -> None:
     rates = {"default": 90.0, "server_metrics=False": 94.0, "16": 70.0, "64": 100.0}
-    assert limits_report.shortfalls([case(rates)], 0.3) == []
-    assert limits_report.shortfalls([case(rates | {"default": 89.0})], 0.3) == [
+    assert limits_vllm.shortfalls([case(rates)], 0.3) == []
+    assert limits_vllm.shortfalls([case(rates | {"default": 89.0})], 0.3) == [
         "agents: the default client's share of best fixed is 0.89, below 0.9",
         "agents: the default client's share of server_metrics=False is 0.95, below 0.95",
     ]
 
 
 @pytest.mark.parametrize("noisy", ["default", "16"])
-def test_a_bar_without_a_quiet_window_is_missed(limits_report: ModuleType, noisy: str) -> None:
+def test_a_bar_without_a_quiet_window_is_missed(limits_vllm: ModuleType, noisy: str) -> None:
     rates = {"default": 90.0, "server_metrics=False": 90.0, "16": 70.0, "64": 100.0}
-    (first, *_) = limits_report.shortfalls([case(rates, noisy=noisy)], 0.3)
+    (first, *_) = limits_vllm.shortfalls([case(rates, noisy=noisy)], 0.3)
     assert first.startswith("agents: the default client's share of best fixed is not known")
 
 
-def test_a_bar_against_an_arm_that_was_left_out_is_missed(limits_report: ModuleType) -> None:
-    (said,) = limits_report.shortfalls([case({"default": 90.0, "64": 100.0})], 0.3)
+def test_a_bar_against_an_arm_that_was_left_out_is_missed(limits_vllm: ModuleType) -> None:
+    (said,) = limits_vllm.shortfalls([case({"default": 90.0, "64": 100.0})], 0.3)
     assert "server_metrics=False is not known" in said
 
 
@@ -143,8 +125,8 @@ def test_a_killed_job_is_held_against_its_own_bars_alone(night: ModuleType, faul
 def test_an_output_is_counted_by_rows_lines_that_cannot_be_read_and_repeats(night: ModuleType, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     out.write_text('{"text": "row 000001 a"}\n{"text": "row 000001 a"}\n{"text": null}\n{"text": "row 0000')
-    assert night.look(out, lambda line: line["text"]) == {"answered": 1, "twice": 1, "torn": 1}
-    assert night.look(tmp_path / "none", lambda line: line["text"]) == {"answered": 0, "twice": 0, "torn": 0}
+    assert night.look(out) == {"answered": 1, "twice": 1, "torn": 1}
+    assert night.look(tmp_path / "none") == {"answered": 0, "twice": 0, "torn": 0}
 
 
 def test_a_long_job_is_judged_by_its_last_tenth_and_by_the_memory_after_its_first(bulk: ModuleType) -> None:

@@ -177,13 +177,14 @@ def test_the_blocks_of_all_pages_are_typed(tmp_path: Path) -> None:
         if BLOCK.search(page.read_text()):
             module = tmp_path / (re.sub(r"\W", "_", name(page)) + ".py")
             module.write_text(as_module(page))
-    # The cache is the one of ``make types``.
-    command = [sys.executable, "-m", "mypy", *map(str, sorted(tmp_path.iterdir()))]
+    # A cache of its own: ``make lint`` may run at the same time.
+    command = [sys.executable, "-m", "mypy", "--cache-dir", str(ROOT / ".mypy_cache/docs")]
+    command += map(str, sorted(tmp_path.iterdir()))
     checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout.replace(str(tmp_path), "")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "benchmarks").rglob("*.md"))], ids=name)
 def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
         if "://" not in target:
@@ -290,7 +291,27 @@ def test_the_page_of_spans_has_each_event() -> None:
     assert events == [conventions.RETRY, conventions.SPLIT, conventions.FAILOVER]
 
 
-def test_the_readme_shows_what_was_measured() -> None:
+def test_the_readme_shows_what_the_page_of_figures_has() -> None:
     found = re.search(r"<!-- measured -->(.*?)<!-- /measured -->", (ROOT / "README.md").read_text(), re.DOTALL)
     assert found, "README.md has no measured section"
-    assert found[1].strip(), "README.md's measured section is empty: run make bench"
+    cells = [cell for line in found[1].strip().splitlines()[2:] for cell in line.split("|")[2:]]
+    figures = re.findall(r"\d[\d,.]*", " ".join(cells))
+    page = (ROOT / "docs/benchmarks.md").read_text()
+    assert len(figures) >= 8
+    assert [each for each in figures if each.rstrip(".") not in page] == []
+
+
+def test_each_table_of_figures_names_a_commit_and_a_command_that_is_there() -> None:
+    page = (ROOT / "docs/benchmarks.md").read_text()
+    gone = set(re.findall(r"`(\w+\.py)`", page.partition("\n## ")[0]))
+    for section in page.split("\n## ")[1:]:
+        programs = re.findall(r"^    [0-9a-f]{7,8}  .* UTC  python benchmarks/(\w+\.py)", section, re.MULTILINE)
+        assert programs, section.partition("\n")[0]
+        assert [each for each in programs if each not in gone and not (ROOT / "benchmarks" / each).exists()] == []
+
+
+def test_the_page_of_figures_shows_the_results() -> None:
+    page = (ROOT / "docs/benchmarks.md").read_text()
+    for name, shown in re.findall(r"<!-- results:(\w+) -->\n(.*?)\n<!-- /results", page, re.DOTALL):
+        result = (ROOT / f"benchmarks/results/{name}.md").read_text()
+        assert shown == result.rstrip(), f"python benchmarks/report.py: {name}"

@@ -1,17 +1,13 @@
-"""Imports point inward, and the core knows no clock, no randomness and no I/O."""
+"""What the contracts of ``make lint`` cannot say: which imports are needed, no circles, no calls for the time."""
 
 import ast
-import subprocess
-import sys
 from fnmatch import fnmatch
+from graphlib import TopologicalSorter
 from pathlib import Path
 
-import pytest
+import grimp
 
-from scripts import import_graph
-
-ROOT = Path(__file__).parent.parent
-SOURCE = ROOT / "src" / "batchclient"
+SOURCE = Path(__file__).parent.parent / "src" / "batchclient"
 CORE = sorted((SOURCE / "_core").rglob("*.py"))
 PURE = [*CORE, *sorted((SOURCE / "dialects").glob("*.py"))]
 # What the core needs of the standard library; anything else wants a reason.
@@ -43,49 +39,46 @@ def imported(path):
             yield node.module
 
 
-def named(paths):
-    return [pytest.param(path, id=str(path.relative_to(SOURCE))) for path in paths]
+def place(path, node=None):
+    return f"{path.relative_to(SOURCE)}:{node.lineno if node else 1}"
 
 
-def test_the_contracts_of_pyproject_hold():
-    lint = Path(sys.executable).parent / "lint-imports"
-    done = subprocess.run([lint, "--no-cache"], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
+def nodes(paths):
+    """Each node of these files, with its file."""
+    return ((path, node) for path in paths for node in ast.walk(ast.parse(path.read_text("utf-8"))))
 
 
-def test_there_is_a_core_to_look_at():
+def test_the_core_imports_only_itself_and_plain_tools():
     assert {"scheduler.py", "queue.py", "messages.py"} <= {path.name for path in CORE}
+    for path in CORE:
+        assert {name.split(".")[0] for name in imported(path)} <= KNOWN_TO_THE_CORE, place(path)
+        ours = {name for name in imported(path) if name.startswith("batchclient")}
+        own = ("batchclient._core", "batchclient.types", "batchclient.errors")
+        assert all(name.startswith(own) for name in ours), place(path)
+        assert len(path.read_text("utf-8").splitlines()) <= 500, f"{place(path)}: no module swallows the project"
 
 
-@pytest.mark.parametrize("path", named(CORE))
-def test_the_core_imports_only_itself_and_plain_tools(path):
-    assert {name.split(".")[0] for name in imported(path)} <= KNOWN_TO_THE_CORE
-    ours = {name for name in imported(path) if name.startswith("batchclient")}
-    assert all(name.startswith(("batchclient._core", "batchclient.types", "batchclient.errors")) for name in ours)
+def test_pure_code_imports_no_clock_no_dice_and_no_io():
+    for path in PURE:
+        assert not {name.split(".")[0] for name in imported(path)} & CLOCKS_AND_DICE, place(path)
 
 
-@pytest.mark.parametrize("path", named(PURE))
-def test_pure_code_imports_no_clock_no_dice_and_no_io(path):
-    assert not {name.split(".")[0] for name in imported(path)} & CLOCKS_AND_DICE
-
-
-@pytest.mark.parametrize("path", named(PURE))
-def test_pure_code_never_asks_for_the_time_of_day(path):
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+def test_pure_code_never_asks_for_the_time_of_day():
+    for path, node in nodes(PURE):
         if isinstance(node, ast.Attribute):
             assert (
                 node.attr not in ("now", "utcnow", "today", "monotonic", "perf_counter")
                 or isinstance(node.value, ast.Name)
                 and node.value.id in ("self", "sample", "event", "look")
-            ), f"{path.name}:{node.lineno}"
-        assert not isinstance(node, (ast.Await, ast.AsyncFunctionDef, ast.AsyncWith, ast.AsyncFor))
+            ), place(path, node)
+        asynchronous = (ast.Await, ast.AsyncFunctionDef, ast.AsyncWith, ast.AsyncFor)
+        assert not isinstance(node, asynchronous), place(path, node)
 
 
-@pytest.mark.parametrize("path", named(CORE))
-def test_the_core_calls_nothing_that_asks_the_world(path):
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+def test_the_core_calls_nothing_that_asks_the_world():
+    for path, node in nodes(CORE):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            assert node.func.id not in ASKS_THE_WORLD, f"{path.name}:{node.lineno}"
+            assert node.func.id not in ASKS_THE_WORLD, place(path, node)
 
 
 def test_the_transport_alone_imports_the_http_library_beside_the_integrations():
@@ -111,24 +104,10 @@ def imported_at_run_time(path):
 
 
 def test_no_module_is_part_of_a_circle_of_imports():
-    graph = dict(import_graph.imports_of(import_graph.modules_of(), typed=True))
+    """Imports within functions and those for types alone are counted, too."""
+    graph = grimp.build_graph("batchclient", cache_dir=None)
+    imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
     # Registries load these by name, which no import statement shows.
     for registry, kind in (("dialects", "dialects.*"), ("simulator.guises", "simulator.guise_*")):
-        loaded = {name for name in graph if fnmatch(name, f"batchclient.{kind}")}
-        graph[f"batchclient.{registry}"] |= loaded
-    assert import_graph.circles(graph) == []
-
-
-def test_a_circle_is_found_also_where_types_alone_close_it():
-    one = ast.parse("from package.two import f")
-    two = ast.parse("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from package import three")
-    three = ast.parse("def g():\n    import package.one")
-    modules = {"package": ast.parse(""), "package.one": one, "package.two": two, "package.three": three}
-    assert import_graph.circles(import_graph.imports_of(modules, typed=False)) == []
-    circle = ["package.one", "package.three", "package.two"]
-    assert import_graph.circles(import_graph.imports_of(modules, typed=True)) == [circle]
-
-
-@pytest.mark.parametrize("path", named(CORE))
-def test_no_module_of_the_core_swallows_the_project(path):
-    assert len(path.read_text("utf-8").splitlines()) <= 500
+        imports[f"batchclient.{registry}"] |= {name for name in imports if fnmatch(name, f"batchclient.{kind}")}
+    TopologicalSorter(imports).prepare()  # a CycleError names the circle

@@ -1,4 +1,4 @@
-"""``batchclient demo``, on few texts; ``make demo`` runs it whole."""
+"""``batchclient demo``, on few texts; ``batchclient demo`` runs it whole."""
 
 from collections import Counter
 

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,8 +17,6 @@ COMMANDS = re.findall(r"^```text\n(.*?)^```", PAGE.read_text(), re.MULTILINE | r
 
 @pytest.mark.parametrize("command", COMMANDS, ids=["chat", "completion"])
 def test_a_command_of_the_page_runs(command, tmp_path):
-    if "jq " in command and shutil.which("jq") is None:
-        pytest.skip("jq is not installed here")
     documents = [{"text": f"Bonjour {number}"} for number in range(50)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(document) + "\n" for document in documents))
     (tmp_path / "batchclient").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m batchclient "$@"\n')

@@ -166,7 +166,7 @@ def chunked(pieces, *, end=True):
 
 
 def whole(heard):
-    """The right answer; no page is there."""
+    """The right answer; 404 to a question, such as the one for the server's load."""
     if heard.method == "GET":
         return response(b"", "404 Not Found")
     if heard.json.get("stream"):
@@ -225,9 +225,10 @@ def hang():
 
 
 def make(server, backend="httpx", *, also=(), **arguments):
-    """A client of the server, and of the URLs in ``also`` before it; it tries again at once."""
+    """A client of the server, and of the URLs in ``also`` before it; it tries again at once, and asks for no load."""
     urls = [*also, server.url]
-    return connected(urls, backend=backend, **{"model": "m", "retry": Backoff(base_s=0), "detect": False, **arguments})
+    return connected(urls, backend=backend, **{"model": "m", "retry": Backoff(base_s=0), "detect": False,
+                                                "server_metrics": False, **arguments})  # fmt: skip
 
 
 def nobody_listens():

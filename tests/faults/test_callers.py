@@ -9,7 +9,7 @@ import traceback
 import zlib
 
 import pytest
-from tests.faults.faultserver import FaultServer, cut, hang, make, nobody_listens, says
+from tests.faults.faultserver import FaultServer, cut, hang, make, nobody_listens, says, whole
 from tests.shell.clocks import VirtualLoop, WatchedLoop
 from tests.shell.scripted import ScriptedTransport, make_client
 from tests.transport.rawserver import answers_in_a_thread, response
@@ -48,12 +48,19 @@ async def test_row_46_hook_that_raises(caplog):
         told.append(adjustment)
         raise RuntimeError("of the user's")
 
-    told = []
+    def reply(heard):
+        # A refusal lowers the limit.
+        return busy if len(server.heard) % 50 == 1 else whole(heard)
+
+    told, busy = [], response(b"{}", "429 Too Many Requests", [("retry-after", "0")])
     with caplog.at_level(logging.ERROR, "batchclient"):
-        async with FaultServer() as server, make(server, batching=Batching(max_size=1), on_adjustment=fail) as client:
-            done = await asyncio.gather(*(client.complete(f"{n}", max_tokens=1) for n in range(400)))
-    assert [each.text for each in done] == [f"<{n}>" for n in range(400)]
-    assert len(told) > 1
+        async with (
+            FaultServer(then=says(*[reply] * 999)) as server,
+            make(server, batching=Batching(max_size=1), on_adjustment=fail) as client,
+        ):
+            while len(told) < 2:
+                done = await asyncio.gather(*(client.complete(f"{n}", max_tokens=1) for n in range(50)))
+                assert [each.text for each in done] == [f"<{n}>" for n in range(50)]
     assert sum("on_adjustment failed" in record.message for record in caplog.records) == 1
 
 

@@ -70,7 +70,7 @@ async def test_row_02_name_that_does_not_resolve_and_then_does(backend, monkeypa
     async with FaultServer() as server:
         url = f"http://llm.test:{server.port}/v1"
         async with BatchClient(
-            url, model="m", http=Http(backend=backend), retry=Backoff(base_s=0.01), detect=False
+            url, model="m", http=Http(backend=backend), retry=Backoff(base_s=0.01), detect=False, server_metrics=False
         ) as client:
             assert (await client.complete("p")).attempts == 3
             # Two refusals, two pauses of the endpoint: half a second, then a second. No loop without a delay.

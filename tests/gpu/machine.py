@@ -75,7 +75,7 @@ def find(environ: Mapping[str, str] = os.environ, devices: Path = Path("/dev")) 
 
 
 def _local(environ: Mapping[str, str]) -> tuple[str | None, str | None]:
-    """(what can be started, its interpreter): the one named, else ours, else that of scripts/vllm_env.sh."""
+    """(what can be started, its interpreter): the one named, else ours, else that of scripts/environments.py."""
     venv = Path(environ.get("BATCHCLIENT_VLLM_VENV") or ROOT / ".vllm").absolute()
     named = environ.get("BATCHCLIENT_VLLM_PYTHON")
     if named:

@@ -1,4 +1,4 @@
-"""DSPy over LiteLLM's sessions: the real package (``make test-integrations``)."""
+"""DSPy over LiteLLM's sessions: the real package (``make test-extra WHICH=integrations``)."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ from batchclient import Batching
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else LiteLLM's import asks the network
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    dspy = pytest.importorskip("dspy", reason="DSPy is not installed here: make test-integrations")
+    dspy = pytest.importorskip("dspy", reason="DSPy is not installed here: make test-extra WHICH=integrations")
     import litellm
 
 import httpx

@@ -20,7 +20,7 @@ import pytest
 from batchclient import errors
 from batchclient.simulator import EmbeddedServer
 
-pytest.importorskip("fastapi", reason="fastapi is not installed here: make test-integrations")
+pytest.importorskip("fastapi", reason="fastapi is not installed here: make test-extra WHICH=integrations")
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/integrations/fastapi_service.py"

@@ -1,4 +1,4 @@
-"""instructor over ``BatchTransport``: the real package (``make test-integrations``)."""
+"""instructor over ``BatchTransport``: the real package (``make test-extra WHICH=integrations``)."""
 
 import asyncio
 import warnings
@@ -8,7 +8,9 @@ from batchclient import Batching
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    instructor = pytest.importorskip("instructor", reason="instructor is not installed here: make test-integrations")
+    instructor = pytest.importorskip(
+        "instructor", reason="instructor is not installed here: make test-extra WHICH=integrations"
+    )
     import httpx2
 
 import openai

@@ -1,4 +1,4 @@
-"""LangChain's ``ChatOpenAI`` and ``OpenAIEmbeddings`` over ``BatchTransport``: the real packages (``make test-integrations``)."""
+"""LangChain's ``ChatOpenAI`` and ``OpenAIEmbeddings`` over ``BatchTransport``: the real packages (``make test-extra WHICH=integrations``)."""
 
 import asyncio
 import os
@@ -11,7 +11,9 @@ from batchclient import Batching
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    pytest.importorskip("langchain_openai", reason="LangChain is not installed here: make test-integrations")
+    pytest.importorskip(
+        "langchain_openai", reason="LangChain is not installed here: make test-extra WHICH=integrations"
+    )
     import httpx2
     from langchain_core.prompts import ChatPromptTemplate
     from langchain_openai import ChatOpenAI, OpenAI, OpenAIEmbeddings

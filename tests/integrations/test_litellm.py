@@ -1,4 +1,4 @@
-"""LiteLLM over ``BatchTransport``: the real package (``make test-integrations``)."""
+"""LiteLLM over ``BatchTransport``: the real package (``make test-extra WHICH=integrations``)."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ import pytest
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else its import asks the network
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    litellm = pytest.importorskip("litellm", reason="LiteLLM is not installed here: make test-integrations")
+    litellm = pytest.importorskip("litellm", reason="LiteLLM is not installed here: make test-extra WHICH=integrations")
 
 import httpx
 import httpx2

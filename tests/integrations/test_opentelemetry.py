@@ -1,11 +1,12 @@
-"""OpenTelemetry's instrumentation of httpx and of httpx2 sees every request that we send by it, under our own span: the real packages (``make test-integrations``)."""
+"""OpenTelemetry's instrumentation of httpx and of httpx2 sees every request that we send by it, under our own span: the real packages (``make test-extra WHICH=integrations``)."""
 
 import asyncio
 
 import pytest
 
 instrumentation = pytest.importorskip(
-    "opentelemetry.instrumentation.httpx", reason="OpenTelemetry is not installed here: make test-integrations"
+    "opentelemetry.instrumentation.httpx",
+    reason="OpenTelemetry is not installed here: make test-extra WHICH=integrations",
 )
 
 import httpx2

@@ -34,7 +34,7 @@ ENVIRONMENT = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 
 def needs(package):
     if importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed here: make test-integrations")
+        pytest.skip(f"{package} is not installed here: make test-extra WHICH=integrations")
 
 
 def run(*command):

@@ -16,7 +16,8 @@ from urllib.request import urlopen
 import pytest
 
 prometheus_client = pytest.importorskip(
-    "prometheus_client", reason="prometheus_client is not installed here: make setup, or make test-integrations"
+    "prometheus_client",
+    reason="prometheus_client is not installed here: make setup, or make test-extra WHICH=integrations",
 )
 
 from prometheus_client import CollectorRegistry, generate_latest

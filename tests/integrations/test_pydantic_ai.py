@@ -1,4 +1,4 @@
-"""pydantic-ai over the drop-in: the real package (``make test-integrations``)."""
+"""pydantic-ai over the drop-in: the real package (``make test-extra WHICH=integrations``)."""
 
 import asyncio
 import warnings
@@ -8,7 +8,9 @@ from batchclient import Batching
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    pydantic_ai = pytest.importorskip("pydantic_ai", reason="pydantic-ai is not installed here: make test-integrations")
+    pydantic_ai = pytest.importorskip(
+        "pydantic_ai", reason="pydantic-ai is not installed here: make test-extra WHICH=integrations"
+    )
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
 

@@ -1,4 +1,4 @@
-"""Langfuse and OpenInference beside the drop-in: the real packages (``make test-integrations``), each in a process of its own, as they patch openai."""
+"""Langfuse and OpenInference beside the drop-in: the real packages (``make test-extra WHICH=integrations``), each in a process of its own, as they patch openai."""
 
 import importlib.util
 import subprocess
@@ -69,7 +69,7 @@ TRACERS = {
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_each_call_is_a_span_with_input_output_and_usage(counted, tracer, order):
     if importlib.util.find_spec(tracer.partition(".")[0]) is None:
-        pytest.skip(f"{tracer} is not installed here: make test-integrations")
+        pytest.skip(f"{tracer} is not installed here: make test-extra WHICH=integrations")
     install, usage = TRACERS[tracer]
     parts = [install, IMPORT] if order == "before" else [IMPORT, install]
     program = START + f"USAGE = {usage}\n" + "".join(parts) + CALLS

@@ -51,7 +51,7 @@ def _attached(url: str) -> LiveServer:
 def skip_without_vllm() -> None:
     """Skip unless the run is one with a real vLLM."""
     if not os.environ.get("BATCHCLIENT_TEST_VLLM"):
-        pytest.skip("needs a real vLLM: run `make test-vllm` (it sets BATCHCLIENT_TEST_VLLM=1)")
+        pytest.skip("needs a real vLLM: run `make test-extra WHICH=vllm` (it sets BATCHCLIENT_TEST_VLLM=1)")
 
 
 @contextlib.contextmanager
@@ -94,7 +94,7 @@ def _booted_other(kind: type[ServerProcess]) -> ServerProcess:
 def other_server(kind: type[ServerProcess]) -> Iterator[LiveServer]:
     """A server that is not vLLM: skipped where it was not set up, an error where it does not come up."""
     if not os.environ.get("BATCHCLIENT_TEST_SERVERS"):
-        pytest.skip("needs servers of others: run `make test-servers` (it sets BATCHCLIENT_TEST_SERVERS=1)")
+        pytest.skip("needs servers of others: run `make test-extra WHICH=servers` (it sets BATCHCLIENT_TEST_SERVERS=1)")
     try:
         server = _booted_other(kind)
     except NotInstalled as missing:

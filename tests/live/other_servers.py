@@ -23,7 +23,7 @@ def llama_dir() -> Path:
 
 
 def transformers_venv() -> Path:
-    """Where scripts/transformers_env.sh installs transformers."""
+    """Where scripts/environments.py installs transformers."""
     return Path(os.environ.get("BATCHCLIENT_TRANSFORMERS_VENV") or ROOT / ".transformers").absolute()
 
 
@@ -59,7 +59,7 @@ class TransformersServer(ServerProcess):
 
     def check(self) -> None:
         if not (transformers_venv() / "bin" / "transformers").is_file():
-            raise NotInstalled(f"{transformers_venv()} holds no transformers: run scripts/transformers_env.sh")
+            raise NotInstalled(f"{transformers_venv()} holds no transformers: run scripts/environments.py")
         if not (self._model_dir / "config.json").is_file():
             raise NotInstalled(f"{self._model_dir} holds no model: run scripts/make_tiny_model.py")
 

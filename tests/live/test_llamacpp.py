@@ -29,7 +29,7 @@ LONG = {"max_tokens": 1500, "temperature": 0, "logit_bias": {"2": -100}}
 def mortal() -> Iterator[LlamaServer]:
     """A server of one's own, not yet started; skipped as the common one is."""
     if not os.environ.get("BATCHCLIENT_TEST_SERVERS"):
-        pytest.skip("needs servers of others: run `make test-servers` (it sets BATCHCLIENT_TEST_SERVERS=1)")
+        pytest.skip("needs servers of others: run `make test-extra WHICH=servers` (it sets BATCHCLIENT_TEST_SERVERS=1)")
     server = LlamaServer()
     try:
         server.check()

@@ -23,7 +23,7 @@ BOOT_S = 240.0
 def mortal() -> Iterator[VllmServer]:
     """A server of our own to kill; on the other core, as the common one may run beside it."""
     if not os.environ.get("BATCHCLIENT_TEST_VLLM"):
-        pytest.skip("needs a real vLLM: run `make test-vllm` (it sets BATCHCLIENT_TEST_VLLM=1)")
+        pytest.skip("needs a real vLLM: run `make test-extra WHICH=vllm` (it sets BATCHCLIENT_TEST_VLLM=1)")
     with VllmServer(SAME_IN_ANY_COMPANY, env={"VLLM_CPU_OMP_THREADS_BIND": "1"}) as server:
         yield server
 

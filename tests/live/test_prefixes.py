@@ -24,7 +24,7 @@ WORDS = ["def", "class", "return", "import", "self", "for", "while", "not", "in"
 def tight() -> Iterator[VllmServer]:
     """A KV cache of 3,072 tokens: about 26 of these prompts. On the other core: the common server may run beside it."""
     if not os.environ.get("BATCHCLIENT_TEST_VLLM"):
-        pytest.skip("needs a real vLLM: run `make test-vllm` (it sets BATCHCLIENT_TEST_VLLM=1)")
+        pytest.skip("needs a real vLLM: run `make test-extra WHICH=vllm` (it sets BATCHCLIENT_TEST_VLLM=1)")
     flags = ("--num-gpu-blocks-override", "96", "--block-size", "32")
     with VllmServer(flags, env={"VLLM_CPU_OMP_THREADS_BIND": "1"}) as server:
         yield server

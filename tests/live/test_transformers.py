@@ -23,7 +23,7 @@ PROMPTS = [f"def f{i}(" for i in range(8)]
 def mortal_server() -> ContinuousTransformersServer:
     """One with a KV cache of 1,024 tokens, to be killed; skipped as the common ones are."""
     if not os.environ.get("BATCHCLIENT_TEST_SERVERS"):
-        pytest.skip("needs servers of others: run `make test-servers` (it sets BATCHCLIENT_TEST_SERVERS=1)")
+        pytest.skip("needs servers of others: run `make test-extra WHICH=servers` (it sets BATCHCLIENT_TEST_SERVERS=1)")
     server = ContinuousTransformersServer(("--cb-num-blocks", "32"))
     try:
         server.check()

@@ -29,7 +29,7 @@ class VllmBootError(BootError):
 
 
 def venv_dir() -> Path:
-    """Where scripts/vllm_env.sh installs vLLM."""
+    """Where scripts/environments.py installs vLLM."""
     return Path(os.environ.get("BATCHCLIENT_VLLM_VENV") or ROOT / ".vllm").absolute()
 
 
@@ -55,9 +55,9 @@ class VllmServer(ServerProcess):
 
     def check(self) -> None:
         if not self._program().is_file():
-            raise VllmBootError(f"{self._program()} is missing: run scripts/vllm_env.sh")
+            raise VllmBootError(f"{self._program()} is missing: run scripts/environments.py")
         if not (self._model_dir / "config.json").is_file():
-            raise VllmBootError(f"{self._model_dir} holds no model: run scripts/test_vllm.sh, which makes it")
+            raise VllmBootError(f"{self._model_dir} holds no model: run make test-extra WHICH=vllm, which makes it")
 
     def wait_until_healthy(self, deadline_s: float) -> None:
         super().wait_until_healthy(deadline_s)

@@ -1,4 +1,4 @@
-"""Every protection is in the code as it is. ``make mutants`` takes one after the other out."""
+"""Every protection is in the code as it is. ``python -m tests.mutants`` takes one after the other out."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Five hundred mutated replies; ``make mutations`` has thousands."""
+"""Five hundred mutated replies; ``python -m tests.mutations`` has thousands."""
 
 from collections import Counter
 

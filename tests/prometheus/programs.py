@@ -1,4 +1,4 @@
-"""Prometheus and promtool: those on the path, or those of scripts/prometheus.sh; and a Prometheus as a process."""
+"""Prometheus and promtool: those on the path, or those of scripts/environments.py; and a Prometheus as a process."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def program(name: str) -> str | None:
 
 needs_promtool = pytest.mark.skipif(
     program("promtool") is None,
-    reason="promtool is not here: scripts/prometheus.sh brings it; or BATCHCLIENT_PROMTOOL=…",
+    reason="promtool is not here: scripts/environments.py brings it; or BATCHCLIENT_PROMTOOL=…",
 )
 needs_prometheus = pytest.mark.skipif(
-    program("prometheus") is None, reason="prometheus is not here: scripts/prometheus.sh brings it"
+    program("prometheus") is None, reason="prometheus is not here: scripts/environments.py brings it"
 )
 
 
@@ -65,7 +65,7 @@ class PrometheusServer(ServerProcess):
 
     def check(self) -> None:
         if program("prometheus") is None:
-            raise NotInstalled("prometheus is missing: run scripts/prometheus.sh")
+            raise NotInstalled("prometheus is missing: run scripts/environments.py")
 
     def _command(self) -> list[str]:
         return [

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip(
-    "prometheus_client", reason="prometheus_client is not installed here: make setup, or make test-integrations"
+    "prometheus_client",
+    reason="prometheus_client is not installed here: make setup, or make test-extra WHICH=integrations",
 )
 
 from batchclient._metrics.alerts import alerts_of

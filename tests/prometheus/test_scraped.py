@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 pytest.importorskip(
-    "prometheus_client", reason="prometheus_client is not installed here: make setup, or make test-integrations"
+    "prometheus_client",
+    reason="prometheus_client is not installed here: make setup, or make test-extra WHICH=integrations",
 )
 
 from batchclient import BatchClient

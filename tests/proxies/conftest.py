@@ -25,7 +25,7 @@ def _upstream():
 def proxy(tmp_path_factory, _upstream, tool_upstream):
     """A proxy that does not come up is an error, never a skip."""
     if not installed():
-        pytest.skip("LiteLLM's proxy is not installed here: make test-proxies")
+        pytest.skip("LiteLLM's proxy is not installed here: make test-extra WHICH=proxies")
     served = models(_upstream.base_url, tool_upstream.base_url)
     with LitellmProxy(tmp_path_factory.mktemp("litellm"), served) as proxy:
         yield proxy

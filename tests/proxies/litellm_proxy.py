@@ -88,7 +88,7 @@ class LitellmProxy(ServerProcess):
 
     def check(self) -> None:
         if not installed():
-            raise NotInstalled("LiteLLM's proxy is missing: run `make test-proxies`, which installs it")
+            raise NotInstalled("LiteLLM's proxy is missing: run `make test-extra WHICH=proxies`, which installs it")
 
     def _command(self) -> list[str]:
         program = Path(sys.executable).parent / "litellm"

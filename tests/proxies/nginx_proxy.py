@@ -36,7 +36,7 @@ http {{
 
 
 def program() -> str | None:
-    """The nginx on the path, or the one of scripts/nginx.sh; ``None``: there is none."""
+    """The nginx on the path, or the one of scripts/environments.py; ``None``: there is none."""
     fetched = Path(os.environ.get("BATCHCLIENT_NGINX_DIR") or ROOT / ".cache" / "nginx") / "usr/sbin/nginx"
     return shutil.which("nginx") or (str(fetched) if fetched.is_file() else None)
 
@@ -59,7 +59,7 @@ class NginxProxy(ServerProcess):
 
     def check(self) -> None:
         if program() is None:
-            raise NotInstalled("nginx is missing: run `make test-proxies`, which fetches Debian's")
+            raise NotInstalled("nginx is missing: run `make test-extra WHICH=proxies`, which fetches Debian's")
 
     def _command(self) -> list[str]:
         folder = self._config.parent

@@ -1,4 +1,4 @@
-"""LiteLLM's real proxy before a server whose answers show whose they are (``make test-proxies``)."""
+"""LiteLLM's real proxy before a server whose answers show whose they are (``make test-extra WHICH=proxies``)."""
 
 import asyncio
 import json

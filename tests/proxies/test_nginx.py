@@ -1,4 +1,4 @@
-"""A real nginx before a server whose answers show whose they are (``make test-proxies``)."""
+"""A real nginx before a server whose answers show whose they are (``make test-extra WHICH=proxies``)."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ from tests.proxies.litellm_proxy import installed
 from tests.proxies.nginx_proxy import SILENCE_S, NginxProxy
 
 # Ten seconds, which `make test` is not to take because an nginx is about.
-pytestmark = pytest.mark.skipif(not installed(), reason="in the environment of make test-proxies only")
+pytestmark = pytest.mark.skipif(not installed(), reason="in the environment of make test-extra WHICH=proxies only")
 LONGEST_S = 60.0
 COUNT = 100
 LONG = "word" * 75_000  # 300 KB; nginx takes bodies of 1 MB

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-pytest.importorskip("ray", reason="Ray is not installed here: make test-ray")
+pytest.importorskip("ray", reason="Ray is not installed here: make test-extra WHICH=ray")
 import pyarrow
 import pyarrow.parquet
 from ray.exceptions import RayError

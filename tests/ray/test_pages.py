@@ -10,7 +10,7 @@ import pytest
 
 from batchclient.simulator import EmbeddedServer
 
-pytest.importorskip("ray", reason="Ray is not installed here: make test-ray")
+pytest.importorskip("ray", reason="Ray is not installed here: make test-extra WHICH=ray")
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```py\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ENVIRONMENT = {

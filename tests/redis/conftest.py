@@ -23,7 +23,7 @@ LONGEST_S = 30.0
 @pytest.fixture(scope="session")
 def shared_server():
     if program() is None:
-        pytest.skip("there is no redis-server: make test-redis fetches Debian's")
+        pytest.skip("there is no redis-server: make test-extra WHICH=redis fetches Debian's")
     with RedisServer() as server:
         yield server
 
@@ -32,7 +32,7 @@ def shared_server():
 def redis_server():
     """A server that the test may kill."""
     if program() is None:
-        pytest.skip("there is no redis-server: make test-redis fetches Debian's")
+        pytest.skip("there is no redis-server: make test-extra WHICH=redis fetches Debian's")
     with RedisServer() as server:
         yield server
 

@@ -18,7 +18,7 @@ START_LIMIT_S = 20.0
 
 
 def program() -> str | None:
-    """The redis-server on the path, or the one of scripts/redis.sh; ``None``: there is none."""
+    """The redis-server on the path, or the one of scripts/environments.py; ``None``: there is none."""
     fetched = Path(os.environ.get("BATCHCLIENT_REDIS_DIR") or ROOT / ".cache" / "redis") / "bin/redis-server"
     return shutil.which("redis-server") or (str(fetched) if fetched.is_file() else None)
 

@@ -177,7 +177,7 @@ async def test_a_wrong_password_is_refused_and_not_waited_for(redis_server):
 
 async def test_all_keys_of_a_stream_with_a_tag_are_in_one_slot():
     if program() is None:
-        pytest.skip("there is no redis-server: make test-redis fetches Debian's")
+        pytest.skip("there is no redis-server: make test-extra WHICH=redis fetches Debian's")
     with RedisServer(*cluster_options()) as server:
         async with bench_on(server) as bench, bench.upstream.client() as client:
             await bench.redis.execute_command("CLUSTER", "ADDSLOTS", *range(16384))

@@ -86,7 +86,7 @@ async def test_a_worker_outlasts_a_redis_that_will_not(redis_server, unwilling, 
 async def test_after_a_failover_a_worker_finds_the_master_under_the_same_name(tmp_path):
     """The old master goes on as a replica, and closes no connection."""
     if program() is None:
-        pytest.skip("there is no redis-server: make test-redis fetches Debian's")
+        pytest.skip("there is no redis-server: make test-extra WHICH=redis fetches Debian's")
     ports = free_port(), free_port()
     at_once = ("--repl-diskless-sync-delay", "0")
     with (
@@ -172,7 +172,7 @@ async def test_a_short_time_limit_of_the_connection_shortens_the_readings(shared
 
 async def test_a_cluster_wants_a_hash_tag():
     if program() is None:
-        pytest.skip("there is no redis-server: make test-redis fetches Debian's")
+        pytest.skip("there is no redis-server: make test-extra WHICH=redis fetches Debian's")
     with RedisServer(*cluster_options()) as server:
         async with bench_on(server) as bench, bench.upstream.client() as client:
             with pytest.raises(ConfigError, match=r"stream: a Redis Cluster .* as in '\{queue\}'"):

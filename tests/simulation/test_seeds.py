@@ -1,4 +1,4 @@
-"""A few hundred runs of the deterministic simulation; ``make sim`` has thousands and says what met what."""
+"""A few hundred runs of the deterministic simulation; ``python -m tests.simulation`` has thousands and says what met what."""
 
 import os
 import subprocess

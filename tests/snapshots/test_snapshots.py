@@ -1,4 +1,4 @@
-"""A sample of the hashes, and the whole public surface; ``make snapshots`` checks all."""
+"""A sample of the hashes, and the whole public surface; ``python -m tests.snapshots`` checks all."""
 
 import inspect
 from array import array

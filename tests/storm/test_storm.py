@@ -1,4 +1,4 @@
-"""A hundred storms and a few processes with signals; ``make storm`` has thousands, and fifty."""
+"""A hundred storms and a few processes with signals; ``python -m tests.storm`` has thousands, and fifty."""
 
 import gc
 

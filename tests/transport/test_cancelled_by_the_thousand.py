@@ -1,4 +1,4 @@
-"""Row 38 in small; ``make soak`` cancels a hundred thousand."""
+"""Row 38 in small; ``python -m tests.soak`` cancels a hundred thousand."""
 
 from tests.soak.cancellations import cancel_many
 from tests.transport.conftest import two_backends

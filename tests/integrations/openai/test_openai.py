@@ -1,4 +1,4 @@
-"""openai's own clients over ``BatchTransport``: whichever major is installed; ``make test-openai2`` runs it on major 2."""
+"""openai's own clients over ``BatchTransport``: whichever major is installed; ``make test-extra WHICH=openai2`` runs it on major 2."""
 
 import asyncio
 import importlib

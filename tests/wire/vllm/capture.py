@@ -2,7 +2,7 @@
 
 Each case becomes NAME.json beside this file: the request, the status, a few headers, and the body as text (for a
 stream the exact SSE text). The files were recorded from the server that tests/live/vllm_server.py starts, with the
-model of scripts/make_tiny_model.py; the texts depend on that model, the shapes on the vLLM of scripts/vllm_env.sh.
+model of scripts/make_tiny_model.py; the texts depend on that model, the shapes on the vLLM of scripts/environments.py.
 
 The pages of /metrics (metrics_idle.txt before any request, metrics_busy.txt with 8 sequences running and 32 waiting,
 metrics_after.txt) come from the same server with --max-num-seqs 8 and 48 prompts of 600 tokens, saved as curl gives them.
