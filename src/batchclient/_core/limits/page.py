@@ -1,4 +1,4 @@
-"""Steps of the limit by the server's metrics page: more while more generates more, and no more than it runs.
+"""Steps of the limit by the server's metrics page: more for more tokens, and no more than runs.
 
 Rules:
 - A look is a report that shows this client's sequences and hardly any others: running and waiting
