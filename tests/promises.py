@@ -69,16 +69,9 @@ def run_tests(copy, tests):
     redis = os.environ.get("BATCHCLIENT_REDIS_DIR") or str(ROOT / ".cache/redis")
     environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "BATCHCLIENT_REDIS_DIR": redis}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *tests]
+    kept = {"cwd": copy, "env": environment, "capture_output": True, "text": True, "check": False}
     try:
-        done = subprocess.run(
-            command,
-            cwd=copy,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=LONGEST_S * len(tests),
-            check=False,
-        )
+        done = subprocess.run(command, timeout=LONGEST_S * len(tests), **kept)
     except subprocess.TimeoutExpired:
         return None, f"longer than {LONGEST_S:g} s a test"
     return done.returncode, done.stdout + done.stderr
@@ -99,13 +92,9 @@ def verdict(line, copy):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", action="store_true", help="break the promises, one after the other")
-    parser.add_argument(
-        "--only", default="", metavar="PATTERN", help="a regular expression for promise, module or test"
-    )
+    parser.add_argument("--only", default="", metavar="PATTERN", help="those whose promise, module or test matches")
     parser.add_argument("--sample", type=int, metavar="N", help="as many, drawn at random")
-    parser.add_argument(
-        "--seed", type=int, default=random.SystemRandom().randrange(10**6), help="draws the same sample again"
-    )
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="draws the same sample again")
     options = parser.parse_args()
     lines = [each for each in table() if re.search(options.only, f"{each.promise}\t{each.module}\t{each.test}")]
     if wrong := list(faults(lines)):
@@ -121,9 +110,8 @@ def main():
         copy = Path(folder) / "tree"
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "__pycache__"), symlinks=True)
         # What is compiled goes by the text: a mutant may be as old and as long as the module that it replaces.
-        subprocess.run(
-            [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "checked-hash", copy / "src"], check=True
-        )
+        compile_all = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "checked-hash", copy / "src"]
+        subprocess.run(compile_all, check=True)
         code, output = run_tests(copy, sorted({each.test for each in lines}))
         if code != 0:
             sys.exit(f"{output}\nThe tests do not pass on the code as it is: their failing would show nothing.")
