@@ -9,7 +9,7 @@ PYRIGHT = PATH="$(CURDIR)/$(BIN):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)
 # Tests that need no server of others.
 ALONE = not vllm and not llamacpp and not transformers and not gpu and not redis
 
-.PHONY: help setup demo test lint types layers unit long test-vllm test-servers test-gpu test-openai2 test-openai-own test-integrations test-proxies test-redis test-ray prometheus bench bench-vllm million sim storm mutations mutants snapshots soak release-check format clean
+.PHONY: help setup demo test lint types layers unit long test-vllm test-servers test-gpu test-openai2 test-openai-own test-integrations test-proxies test-redis test-ray prometheus bench bench-vllm million sim storm mutations promises snapshots soak release-check format clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -45,11 +45,12 @@ layers: $(STAMP)
 unit: $(STAMP)
 	$(BIN)/python -m pytest -n $(or $(N),3) --dist worksteal -m "$(ALONE) and not long" --durations=10 $(PYTEST_ARGS)
 
-long: $(STAMP)  ## What finds rarer faults: studies, trio everywhere, simulated faults, damaged replies
+long: $(STAMP)  ## What finds rarer faults: studies, trio everywhere, simulated faults, damaged replies, a sample of broken promises
 	$(BIN)/python -m pytest -n $(or $(N),3) --dist worksteal -m "$(ALONE) and long" --durations=10 $(PYTEST_ARGS)
 	$(BIN)/python -m tests.simulation --seeds 1000
 	$(BIN)/python -m tests.storm --seeds 300 --processes 10
 	$(BIN)/python -m tests.mutations --seeds 1000
+	$(BIN)/python -m tests.promises --run --sample 25
 
 test-vllm: $(STAMP)  ## The live suites against a real vLLM on this machine's CPU (installs it: 3.4 GB)
 	scripts/test_vllm.sh $(PYTEST_ARGS)
@@ -114,9 +115,9 @@ storm: $(STAMP)  ## Cancels, deadlines, closes and user functions that raise, at
 mutations: $(STAMP)  ## Replies of every server, one thing in each gone wrong on its way; SEEDS=10000, or SEED=123 to see one again
 	$(BIN)/python -m tests.mutations $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000))
 
-mutants: $(STAMP)  ## Take out one protection after the other: each time the named test must fail
+promises: $(STAMP)  ## Break each promise of tests/promises.tsv in a copy of the tree: the test that it names must fail
 	scripts/redis.sh || test $$? = 3
-	BATCHCLIENT_REDIS_DIR="$${BATCHCLIENT_REDIS_DIR:-$(CURDIR)/.cache/redis}" $(BIN)/python -m tests.mutants $(ARGS)
+	$(BIN)/python -m tests.promises --run $(ARGS)
 
 snapshots: $(STAMP)  ## Say where commands, bytes on the wire or the public surface differ from the committed hashes; ARGS=--write
 	$(BIN)/python -m tests.snapshots $(ARGS)
