@@ -31,6 +31,7 @@ def connected(
     calls=None,
     metrics=None,
     detection=None,
+    asks_first=False,
     made=lambda transport: None,
     backend=None,
     **arguments,
@@ -42,6 +43,7 @@ def connected(
         calls: for calls; ``None``: the client's own.
         metrics: to ask a server for its load; likewise. A user's ``transport=`` does not reach these.
         detection: to ask which server it is; likewise.
+        asks_first: whether that comes before the first list.
         made: told of each transport for calls.
         backend: the HTTP library, whatever else ``http`` says.
     """
@@ -51,6 +53,9 @@ def connected(
             transport = super().for_calls(base_url) if calls is None else calls(base_url)
             made(transport)
             return transport
+
+        def asks_first(self):
+            return asks_first
 
         def for_metrics(self, base_url):
             return super().for_metrics(base_url) if metrics is None else metrics(base_url)

@@ -38,7 +38,6 @@ from batchclient._core.messages import (
     Asked,
     AskOutcome,
     Batch,
-    Begun,
     Failed,
     Failure,
     FailureKind,
@@ -55,7 +54,6 @@ from batchclient._core.messages import (
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.settings import SchedulerSettings
 from batchclient._shell.dialect_choice import DialectChoice
-from batchclient.dialects import ENGINES
 from batchclient.dialects.vllm import VllmDialect
 from batchclient.errors import ConnectionLost
 from batchclient.retry import Backoff
@@ -68,6 +66,8 @@ __all__ = ["Client", "Setup", "client_setup", "limit_setup"]
 _CLOSED = Failure(FailureKind.MAYBE_PROCESSED, ConnectionLost, "nobody waited for it any more")
 _URL = "http://lab/v1"
 _POLICY = Backoff()
+_SAYS_NOTHING_AFTER_S = 0.005
+"""From the question which server it is to an answer that tells nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +99,9 @@ def client_setup(arguments: Mapping[str, Any]) -> Setup:
     choice = DialectChoice(dialect, ())
     return Setup(
         settings.scheduler(choice.at_first),
-        lambda: make_limit(settings, turn=Turn(), engine=choice.engine),
+        lambda: make_limit(settings, turn=Turn()),
         choice if Page.SERVER in connections.pages else None,
-        # When it is known which server it is, is drawn.
-        frozenset({Page.LOAD} & connections.pages.keys()),
+        frozenset(connections.pages),
     )
 
 
@@ -127,7 +126,7 @@ class Client:
         self._run = run
         self._setup = setup
         limit = setup.make_limit()
-        self.core = Scheduler(setup.settings, [limit], pages=setup.pages)
+        self.core = Scheduler(setup.settings, [limit], pages=setup.pages, asks_first=lambda: True)
         self.trace = Trace(scenario.duration_s)
         self.trace.limits.append((now, limit.limit))
         self.delivered = 0
@@ -174,10 +173,13 @@ class Client:
 
     def _hear_of_server(self, now: float) -> None:
         known, choice = self._run.scenario.known, self._setup.choice
-        assert known is not None and choice is not None
-        facts = known.facts
-        _, caps = choice.of(facts)
-        self.core.handle(ServerKnown(0, caps, facts.takes, facts.server, facts.known in ENGINES), now)
+        assert choice is not None
+        if known is not None:
+            facts = known.facts
+            _, caps = choice.of(facts)
+            self.core.handle(ServerKnown(0, caps, facts.takes, facts.server, facts.event_per_token), now)
+        outcome = AskOutcome.NOTHING if known is None else AskOutcome.ANSWERED
+        self.core.handle(Asked(0, Page.SERVER, outcome), now)
 
     # Replies --------------------------------------------------------------------------------------
 
@@ -186,9 +188,7 @@ class Client:
         batch, failure = reply.batch, reply.failure
         if batch.id in self._closed:
             return
-        if reply.begun:
-            self.core.handle(Begun(batch), now)
-        elif failure is None:
+        if failure is None:
             batch.wire.heard = True
             self.core.handle(Answered(batch, reply.answers, reply.ended), now)
         else:
@@ -211,7 +211,11 @@ class Client:
                 elif kind is SendBatch:
                     self._send(command.batch, now)
                 elif kind is Ask:
-                    self._read_page(now)
+                    if command.page is Page.SERVER:
+                        known = self._run.scenario.known
+                        self._known_at = now + (_SAYS_NOTHING_AFTER_S if known is None else known.after_s / 40)
+                    else:
+                        self._read_page(now)
                 elif kind is Adjusted:
                     adjustment = command.adjustment
                     if adjustment.setting == "limit":
@@ -260,8 +264,6 @@ class Client:
         trace.prompts += len(batch.requests)
         for request in batch.requests:
             request.waiter.sent_at = now
-        if trace.requests == 1 and self._run.scenario.known is not None and self._setup.choice is not None:
-            self._known_at = now + self._run.scenario.known.after_s
         self._run.front.send(batch, now)
 
     def _resolve(self, request: Request, tokens: int, now: float) -> None:

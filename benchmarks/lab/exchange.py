@@ -11,7 +11,7 @@ __all__ = ["Exchange", "Reply"]
 class Reply:
     """The part of one response that the client reads at one moment."""
 
-    __slots__ = ("answers", "at", "batch", "begun", "ended", "failure")
+    __slots__ = ("answers", "at", "batch", "ended", "failure")
 
     def __init__(
         self,
@@ -20,14 +20,12 @@ class Reply:
         answers: list[tuple[int, Completion]],
         ended: bool,  # noqa: FBT001
         failure: Failure | None = None,
-        begun: bool = False,  # noqa: FBT001, FBT002
     ) -> None:
         self.at = at
         self.batch = batch
         self.answers = answers
         self.ended = ended
         self.failure = failure
-        self.begun = begun
         """Whether it is the last of the first tokens."""
 
 
@@ -43,14 +41,13 @@ class Exchange:
         "plain",
         "sequences",
         "tokens",
-        "unbegun",
         "unfinished",
     )
 
     def __init__(self, batch: Batch) -> None:
         size = len(batch.requests)
         self.batch = batch
-        self.left = self.unbegun = size
+        self.left = size
         self.unfinished = [batch.shape.weight] * size
         self.tokens = [0] * size
         self.first_s: list[float | None] = [None] * size

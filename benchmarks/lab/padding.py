@@ -100,7 +100,6 @@ class PaddingServer(LabServer):
         for exchange, position, _, tokens in done:
             if not exchange.gone:
                 # Its end comes with it, in one read.
-                exchange.batch.tell_begun = False
                 self._first_token(exchange, position, now)
                 self._finish(exchange, position, tokens, now)
         self._begin(now)

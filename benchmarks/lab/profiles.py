@@ -76,7 +76,7 @@ class Known:
     """The server says which product it is.
 
     Args:
-        after_s: seconds after a client's first request.
+        after_s: forty times the seconds from the question to the answer.
         facts: the facts on the server's pages.
     """
 

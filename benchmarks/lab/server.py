@@ -204,10 +204,6 @@ class LabServer:
             batch = exchange.batch
             read_at = exchange.heard_at = self._spend(self.profile.event_s, at)
             exchange.first_s[position] = read_at - batch.sent_at
-            exchange.unbegun -= 1
-            # A batch whose answers have begun to end is no news.
-            if not exchange.unbegun and batch.tell_begun and exchange.left == len(batch.requests):
-                self._outbox.append(Reply(read_at, batch, [], False, begun=True))
 
     def _finish(self, exchange: Exchange, position: int, tokens: int, at: float) -> None:
         """One choice has ended."""

@@ -116,10 +116,10 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         dialect: the server's language: ``"vllm"``, ``"sglang"``, ``"tgi"``, ``"llamacpp"``,
             ``"trtllm"``, ``"tei"`` or ``"openai"``, which is any other with OpenAI's API.
             ``docs/reference/servers.md`` says what each has.
-        detect: whether to find out with at most three GETs beside the calls which server each
-            endpoint is, and so its dialect, its limits and its model's length; on by default,
-            except with an ``http_client``, a ``transport``, a ``dialect`` or
-            ``server_metrics=False`` given.
+        detect: whether to find out with at most three GETs which server each endpoint is, and so
+            its dialect, its limits and its model's length. They leave with the first call; the
+            first list waits for them, 0.25 s at most. On by default, except with an
+            ``http_client``, a ``transport``, a ``dialect`` or ``server_metrics=False`` given.
         server_metrics: whether to ask servers for their ``/metrics`` page while calls are under
             way, to try a lower limit where calls queue there; on by default, except with an
             ``http_client``, a ``transport`` or a ``dialect`` given.

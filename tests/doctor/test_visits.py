@@ -368,3 +368,10 @@ def test_encryption_on_the_way_to_a_private_address(look):
 
 def test_the_url_is_in_the_diagnosis_as_it_may_be_shown(look):
     assert look()[0].facts.url == URL
+
+
+def test_a_server_that_a_list_may_kill_gets_none(look):
+    diagnosis, transport = look(guise="openai", headers={"server": "BaseHTTP/0.6 Python/3.12.1"})
+    assert ids(diagnosis) == ["lists-refused", "no-metrics"]
+    assert diagnosis.findings[0].seen == "it is built on Python's http.server, as mlx_lm.server is"
+    assert [type(body["prompt"]) for body in transport.bodies] == [str]

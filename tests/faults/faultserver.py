@@ -166,7 +166,9 @@ def chunked(pieces, *, end=True):
 
 
 def whole(heard):
-    """The right answer."""
+    """The right answer; no page is there."""
+    if heard.method == "GET":
+        return response(b"", "404 Not Found")
     if heard.json.get("stream"):
         return chunked(events_of(heard))
     return response(body_of(heard), headers=[("content-type", "application/json")])

@@ -104,13 +104,17 @@ class Playbook:
     Args:
         limit: sequences in flight, or an algorithm; a list of them makes as many endpoints.
         pages: what servers can be asked beside the calls.
+        asks_first: whether they may be asked which they are before their first list.
         settings: fields of ``SchedulerSettings``.
     """
 
-    def __init__(self, limit=4, pages=(), **settings):
+    def __init__(self, limit=4, pages=(), *, asks_first=False, **settings):
         limits = limit if isinstance(limit, list) else [limit]
         self.scheduler = Scheduler(
-            SchedulerSettings(**settings), [FixedLimit(n) if isinstance(n, int) else n for n in limits], pages=pages
+            SchedulerSettings(**settings),
+            [FixedLimit(n) if isinstance(n, int) else n for n in limits],
+            pages=pages,
+            asks_first=lambda: asks_first,
         )
         self.now = 0.0
         self.sent = []

@@ -2,6 +2,7 @@
 
 import pytest
 
+from batchclient._core.kinds import Kind
 from batchclient._core.limits import ServerLoad
 from batchclient._core.messages import (
     Asked,
@@ -13,11 +14,13 @@ from batchclient._core.messages import (
     LoadReported,
     Page,
     Paused,
+    Resumed,
+    ServerKnown,
     Woke,
 )
 from batchclient._core.limits import FixedLimit
 from batchclient.errors import DialectError
-from tests.playbook.playbook import Playbook, answered, calls, failed
+from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
 LOAD, SERVER = Page.LOAD, Page.SERVER
 ANSWERED, NOTHING, SILENCE = AskOutcome.ANSWERED, AskOutcome.NOTHING, AskOutcome.SILENCE
@@ -123,8 +126,6 @@ def test_each_endpoint_is_asked_for_itself():
 
 def test_which_server_it_is_is_asked_a_quarter_of_a_second_after_the_first_batch_and_once():
     play, several = with_two_in_flight(SERVER)
-    assert play.wakes_at == 0.1
-    play.at(0.1) >> Woke() << []
     assert play.wakes_at == 0.25
     play.at(0.25) >> Woke() << ["ask SERVER"]
     assert play.wakes_at is None
@@ -133,20 +134,6 @@ def test_which_server_it_is_is_asked_a_quarter_of_a_second_after_the_first_batch
     play.at(9.0) >> answered(*several) << ["resolve c0 c1"]
     play.at(99.0).submit(*calls("d e")) >> Woke() << ["send d e"]
     assert play.wakes_at is None
-
-
-def test_where_calls_are_queued_and_nothing_is_answered_it_is_asked_after_a_tenth():
-    play = Playbook(2, [SERVER])
-    play.submit(*calls(3)) >> Woke() << ["send c0 c1"]
-    play.at(0.1) >> Woke() << ["ask SERVER"]
-
-
-def test_where_something_is_answered_it_is_not_asked_early():
-    play = Playbook(2, [SERVER])
-    play.submit(*(several := calls(5))) >> Woke() << ["send c0 c1"]
-    play.at(0.05) >> answered(*several[:2]) << ["resolve c0 c1", "send c2 c3"]
-    play.at(0.1) >> Woke() << []
-    play.at(0.25) >> Woke() << ["ask SERVER"]
 
 
 def test_calls_that_are_over_sooner_see_no_question_and_later_ones_do():
@@ -170,10 +157,11 @@ def test_after_silence_it_is_asked_again_after_5_and_60_seconds_while_there_are_
     assert play.wakes_at is None
 
 
-def test_an_endpoint_that_comes_back_is_asked_anew():
-    play = Playbook(4, [SERVER])
-    play.submit(*(several := calls("a b"))) >> Woke() << ["send a b"]
-    play.at(0.25) >> Woke() << ["ask SERVER"]
+@pytest.mark.parametrize("first", [False, True])
+def test_an_endpoint_that_comes_back_is_asked_anew(first):
+    play = Playbook(64, [SERVER], asks_first=first)
+    play.submit(*(several := calls("a b"))) >> Woke() << (["ask SERVER"] if first else ["send a b"])
+    play.at(0.25) >> Woke() << (["send a b"] if first else ["ask SERVER"])
     play >> told(SERVER, ANSWERED) << []
     play.at(1.0) >> answered(*several) << ["resolve a b"]
     play.at(2.0).submit(*(c := calls("c"))) >> Woke() << ["send c"]
@@ -183,6 +171,70 @@ def test_an_endpoint_that_comes_back_is_asked_anew():
         pass
     assert play.seen == ["send c"], "the probe"
     play >> answered(*c) << ["ask SERVER anew", "resolve c"]
+    play.submit(*calls("d e")) >> Woke() << ([] if first else ["send d e"])
+    play.at(play.now + 0.01) >> told(SERVER, ANSWERED) << (["send d e"] if first else [])
+
+
+# ... and before the first list ------------------------------------------------------------------------------------------
+
+
+def test_the_first_list_waits_until_the_server_is_known_and_calls_that_go_alone_do_not():
+    play = Playbook(8, [SERVER], asks_first=True)
+    assert play.wakes_at is None
+    play.submit(*calls(3)) >> Woke() << ["ask SERVER"]
+    assert play.wakes_at == 0.25
+    play.at(0.001).submit(*calls("alone", shape())) >> Woke() << ["send alone"]
+    play.at(0.002).submit(*calls("chat chat2", shape(alone_reason="a chat"))) >> Woke() << ["send chat", "send chat2"]
+    play.at(0.003).submit(*calls("late")) >> Woke() << []
+    play.at(0.004) >> ServerKnown(0, {Kind.COMPLETION: 3}, None, None) << []
+    play >> told(SERVER, ANSWERED) << ["send c0 c1 c2", "send late"]
+
+
+def test_to_a_server_known_to_take_no_lists_all_go_singly_from_the_first():
+    play = Playbook(8, [SERVER], asks_first=True)
+    play.submit(*calls(3)) >> Woke() << ["ask SERVER"]
+    play.at(0.004) >> ServerKnown(0, dict.fromkeys(Kind, 1), None, None) << ["send c0", "send c1", "send c2"]
+    assert play.alone == {"no lists of this kind": 3}
+
+
+def test_a_first_call_that_goes_alone_goes_before_the_question():
+    play = Playbook(8, [SERVER], asks_first=True)
+    play.submit(*(a := calls("a"))) >> Woke() << ["send a", "ask SERVER"]
+    play.at(0.1) >> answered(*a) << ["resolve a"]
+    play.at(0.2).submit(*calls("b c")) >> Woke() << []
+    assert play.wakes_at == 0.25, "counted from the first call"
+    play.at(0.25) >> Woke() << ["send b c"]
+    play.at(0.3) >> told(SERVER, SILENCE) << []
+
+
+def test_a_question_that_has_failed_holds_up_nothing_nor_one_that_ended_before_the_first_call():
+    for outcome in (SILENCE, ANSWERED):
+        play = Playbook(8, [SERVER], asks_first=True)
+        play.submit(*calls(3)) >> Woke() << ["ask SERVER"]
+        play.at(0.001) >> told(SERVER, outcome) << ["send c0 c1 c2"]
+    play = Playbook(8, [SERVER], asks_first=True) >> told(SERVER, ANSWERED)
+    play.submit(*calls(3)) >> Woke() << ["send c0 c1 c2"]
+
+
+def test_a_waiting_list_keeps_its_deadline_and_ends_with_the_client():
+    play = Playbook(8, [SERVER], asks_first=True)
+    play.submit(*calls("a b", deadline=0.1), *calls("c d")) >> Woke() << ["ask SERVER"]
+    play.at(0.1) >> Woke() << ["reject a b: DeadlineExceeded"]
+    play.at(0.2) >> CloseRequested() << ["drop SERVER", "reject c d: ClientClosed", "drained"]
+    assert play.wakes_at is None
+
+
+def test_each_endpoint_is_waited_for_by_itself_and_a_paused_client_asks_nothing():
+    play = Playbook([4, 4], [SERVER], asks_first=True)
+    play >> Paused() << []
+    play.submit(*calls(4)) >> Woke() << []
+    play >> Resumed() << []
+    play >> Woke() << ["ask SERVER @0", "ask SERVER @1"]
+    play.at(0.01) >> told(SERVER, ANSWERED, endpoint=1) << ["send c0 c1 c2 c3 @1"]
+    play.submit(*calls(4, shape())) >> Woke() << []
+    play.at(0.25) >> Woke() << ["send c0 c1 c2 c3 @0"]
+    play.at(0.3) >> EndpointAdded(2, FixedLimit(4), "new") << []
+    play.submit(*calls("x y", shape())) >> Woke() << ["ask SERVER @2"]
 
 
 def test_an_endpoint_that_joins_is_asked_and_one_that_leaves_no_more():

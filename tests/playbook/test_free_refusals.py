@@ -136,6 +136,20 @@ def test_while_refusals_are_free_one_request_is_sent_for_each_that_ended_with_an
     assert play.wakes_at == 1.2 + 0.1
 
 
+def test_a_request_goes_too_where_a_list_has_kept_less_than_three_quarters_of_what_the_server_held():
+    play = Playbook(limit=8)
+    (first,) = calls("first", SINGLE)
+    several, (it, other) = calls("a b c d"), calls("it other", SINGLE)
+    play.submit(first) >> Woke()
+    play.at(1.0) >> answered(first)
+    play.submit(*several) >> Woke() << ["send a b c d"]
+    play.submit(it, other) >> Woke() << ["send it", "send other"]
+    play >> refused(it) << []
+    # Five are held by two requests: d and c are answered while their list goes on.
+    play.at(1.1) >> answered(several[3]) << ["resolve d"]
+    play.at(1.1) >> answered(several[2]) << ["resolve c", "send it"]
+
+
 def test_a_spell_ends_by_time_and_lasts_twice_as_long_if_the_next_refusal_comes_soon():
     play, (a, b, c, d) = busy("a", "b", "c", "d")
     for spell_s in (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0):

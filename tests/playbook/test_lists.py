@@ -92,11 +92,68 @@ def test_where_a_stream_sends_an_event_per_token_lists_that_end_together_go_plai
         ("answers of other lengths", {"tokens": 20, "events": 20}),
         ("too short to tell", {"tokens": 7, "events": 7, "max_output_tokens": 8}),
         ("an objective of first tokens", {"tokens": 64, "events": 64, "watches_first_tokens": True}),
-        ("a long silence", {"tokens": 129, "events": 129, "max_output_tokens": 129}),
+        ("a long silence", {"tokens": 129, "events": 129, "max_output_tokens": 1025}),
     ],
 )
 def test_else_lists_are_streamed(why, seen):
     assert _two_lists(**seen).last.streamed
+
+
+def _after_events(*, limit, tokens, max_output_tokens=400, **own):
+    """A list of eight, answered with so many tokens and as many events for each, and eight more calls."""
+    play, of = Playbook(limit=limit), shape(max_output_tokens=max_output_tokens, **own)
+    first, later = calls("a b c d e f g h", of), calls("i j k l m n o p", of)
+    play.submit(*first) >> Woke()
+    assert play.last.streamed
+    play.last.wire.events = 8 * tokens
+    play.at(1.0) >> answered(*first, tokens=tokens) << ["resolve a b c d e f g h"]
+    play.submit(*later) >> Woke()
+    return play
+
+
+def test_where_a_stream_sends_an_event_per_token_long_answers_go_plain_each_in_a_request_of_its_own():
+    play = _after_events(limit=256, tokens=65)
+    play << [f"send {name}" for name in "ijklmnop"]
+    assert not any(batch.streamed for batch in play.sent[1:])
+    assert play.alone == {"a stream would send an event per token": 8}
+
+
+def test_under_a_higher_limit_they_go_in_short_plain_lists():
+    for limit, tokens, lists in (
+        (512, 20, ["i j k l m n", "o p"]),
+        (512, 64, ["i j", "k l", "m n", "o p"]),
+        (1024, 64, ["i j k l", "m n o p"]),
+        (1024, 130, list("ijklmnop")),
+    ):
+        play = _after_events(limit=limit, tokens=tokens)
+        play << [f"send {names}" for names in lists]
+        assert not any(batch.streamed for batch in play.sent[1:])
+
+
+def test_short_answers_and_those_that_must_be_streamed_stay_in_streamed_lists():
+    for seen in {"tokens": 64}, {"tokens": 65, "max_output_tokens": 1025}, {"tokens": 65, "echo": True}:
+        play = _after_events(limit=256, **seen)
+        play << ["send i j k l m n o p"]
+        assert play.last.streamed, seen
+
+
+def test_lists_are_streamed_again_once_a_plain_one_was_given_up_for_its_silence():
+    play = _after_events(limit=512, tokens=64)
+    play << ["send i j", "send k l", "send m n", "send o p"]
+    play.at(61.0) >> failed(play.sent[1].requests[0], FailureKind.MAYBE_PROCESSED, error=ReadTimedOut)
+    play.submit(*calls("q r", shape(max_output_tokens=400))) >> Woke() << ["send q r"]
+    assert play.last.streamed
+
+
+def test_a_server_known_to_send_an_event_per_token_gets_long_answers_plain_from_the_first_on():
+    # An answer of which none was seen yet is taken for half of what it may be.
+    for known, most, sent in (True, 130, ["send a", "send b"]), (True, 129, ["send a b"]), (None, 130, ["send a b"]):
+        play = Playbook(limit=64)
+        play >> ServerKnown(0, {}, server="vllm 0.25.1", event_per_token=known)
+        play.submit(*calls("chat", shape(max_output_tokens=130, kind=Kind.CHAT))) >> Woke() << ["send chat"]
+        assert play.last.streamed is (known is None), "kinds that come later"
+        play.submit(*calls("a b", shape(max_output_tokens=most))) >> Woke() << sent
+        assert play.last.streamed is (len(sent) == 1), (known, most)
 
 
 def test_what_a_stream_sends_is_seen_anew_in_each():

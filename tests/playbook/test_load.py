@@ -11,7 +11,7 @@ class Runs(Limit):
 
     __slots__ = ()
 
-    def on_load(self, load, in_flight, now):
+    def on_load(self, load, in_flight, now, took_s=0.0):
         return self._set(int(load.running), f"{load.waiting:g} wait beside {in_flight}")
 
 

@@ -30,17 +30,9 @@ def test_but_not_a_number_that_was_given():
     assert play.adjusted == ["limit 8 -> 32: set by the caller"]
 
 
-def test_on_an_engine_a_fresh_limit_begins_where_others_open_to():
+def test_a_fresh_limit_begins_at_its_start():
     play = Playbook([LimitControl(Search(64))])
-    play >> ServerKnown(0, {}, server="vllm 0.32.0", engine=True)
-    assert play.adjusted == ["limit 64 -> 256: the server is an engine that queues what is too much"]
-    play.at(1.0) >> Retuned(limits=[LimitControl(Search(32, opens_to=64))])
-    assert (play.adjusted, in_force(play)) == (["limit 256 -> 64: set by the caller"], (64, "set by the caller"))
-
-
-def test_of_a_server_that_is_not_known_it_begins_at_its_start():
-    play = Playbook([LimitControl(Search(64))])
-    play >> Retuned(limits=[LimitControl(Search(32, opens_to=64))])
+    play >> Retuned(limits=[LimitControl(Search(32))])
     assert play.adjusted == ["limit 64 -> 32: set by the caller"]
 
 

@@ -15,7 +15,6 @@ from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.transport import SimulatorTransport
 
 FIRST_AFTER_S = 0.25
-EARLY_AFTER_S = 0.1
 
 
 def ok(**body):
@@ -155,45 +154,6 @@ async def test_short_calls_are_enough_if_there_are_some_later():
         assert shown(client) == ["vllm 0.32.0"]
 
 
-async def test_where_calls_are_queued_and_nothing_is_answered_it_is_asked_after_a_tenth_of_a_second():
-    server, pages = ScriptedTransport(held=True), Pages(VLLM)
-    async with make(server, pages, limit=4) as client:
-        async with anyio.create_task_group() as group:
-            started = anyio.current_time()
-            group.start_soon(partial(under_way, client, server, 5.0, calls=5))
-            await anyio.sleep(EARLY_AFTER_S - 0.002)
-            assert pages.asked == []
-            await anyio.sleep(1.0)
-            assert shown(client) == ["vllm 0.32.0"]
-    assert pages.asked == ["/models", "/version"], "once, not again after a quarter of a second"
-    assert pages.asked_at[0] - started == pytest.approx(EARLY_AFTER_S, abs=0.002)
-
-
-@pytest.mark.parametrize("single_flight", [True, False])
-@pytest.mark.parametrize(
-    ("calls", "answered_after_s", "asked_after_s"),
-    [
-        (4, None, FIRST_AFTER_S),
-        (5, None, EARLY_AFTER_S),
-        (5, 0.09, FIRST_AFTER_S),
-        (5, 0.11, EARLY_AFTER_S),
-    ],
-)
-async def test_it_is_asked_early_only_where_calls_are_queued_and_nothing_is_answered(
-    calls, answered_after_s, asked_after_s, single_flight
-):
-    server, pages = ScriptedTransport(held=True), Pages(VLLM)
-    async with make(server, pages, limit=4, batching=Batching(max_size=1), single_flight=single_flight) as client:
-        async with anyio.create_task_group() as group:
-            started = anyio.current_time()
-            group.start_soon(partial(under_way, client, server, 5.0, calls=calls))
-            if answered_after_s is not None:
-                await anyio.sleep(answered_after_s)
-                server.sent[0].release()
-    assert pages.asked_at[0] - started == pytest.approx(asked_after_s, abs=0.002)
-    assert pages.asked == ["/models", "/version"]
-
-
 async def test_a_server_that_answers_calls_by_the_hundred_within_a_tenth_of_a_second_sees_no_other_request():
     server, pages = ScriptedTransport(), Pages(VLLM)
     server.script = [lambda sent: Reply(chunks=[0.05, *echo(sent).chunks])] * 4
@@ -293,6 +253,25 @@ async def test_a_server_that_is_loading_is_asked_again_later():
     assert [round(at - pages.asked_at[0]) for at in pages.asked_at] == [0, 5, 5]
 
 
+# Before the first list ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("page", "after_s", "sizes"),
+    [(TGI["/models"], 0.02, [4, 1]), (ConnectFailed("refused"), 0.0, [5]), ("hangs", 0.25, [5])],
+)
+async def test_the_first_list_waits_for_what_the_server_says_and_no_longer(page, after_s, sizes):
+    server, pages = ScriptedTransport(), Pages({**TGI, "/models": page})
+    async with make(server, pages, asks_first=True) as client:
+        started = anyio.current_time()
+        async with anyio.create_task_group() as group:
+            for number in range(5):
+                group.start_soon(client.complete, f"p{number}")
+        assert anyio.current_time() - started == pytest.approx(after_s, abs=1e-6)
+        assert sorted(map(len, server.prompts), reverse=True) == sizes
+        assert pages.asked_at[0] == started
+
+
 # What it changes ----------------------------------------------------------------------------------------------------
 
 
@@ -305,14 +284,6 @@ async def test_slots_bound_a_limit_that_is_found_and_not_one_that_was_given():
             assert (endpoint.limit, endpoint.server) == (expected, "llamacpp")
             if limit == "auto":
                 assert endpoint.limit_reason == "the server allows 4 calls at once"
-
-
-async def test_an_engine_that_is_recognized_gets_what_it_is_known_to_batch():
-    server, pages = ScriptedTransport(held=True), Pages(VLLM)
-    async with make(server, pages, limit="auto") as client:
-        await under_way(client, server, 1.0)
-        (endpoint,) = client.statistics().endpoints
-        assert (endpoint.limit, endpoint.limit_reason) == (256, "the server is an engine that queues what is too much")
 
 
 async def test_the_servers_own_cap_shortens_lists():

@@ -59,7 +59,6 @@ _OF_A_BATCH = {
     "alone": attrgetter("alone"),
     "packed": attrgetter("packed"),
     "bare": attrgetter("bare"),
-    "tells_begun": attrgetter("tell_begun"),
 }
 """The same of a batch."""
 _OF_AN_ANSWER = {

@@ -136,7 +136,7 @@ class RawServer:
 
 
 async def answer(heard, reader, writer, server):
-    writer.write(response(body_of(heard)))
+    writer.write(response(b"", "404 Not Found") if heard.method == "GET" else response(body_of(heard)))
     await writer.drain()
 
 

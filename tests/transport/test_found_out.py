@@ -1,14 +1,25 @@
 """Finding out which server it is over real sockets, and beside mocked ones."""
 
 import asyncio
+import json
+import threading
+from functools import partial, wraps
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from unittest import mock
 
+import aiohttp
+import httpcore
+import httpcore2
 import httpx
+import httpx2
 import pytest
 import respx
 from tests.transport.test_expected_requests import answer
 
-from batchclient import BatchClient
+from batchclient import BatchClient, Http
 from batchclient.simulator.app import EmbeddedServer
+from batchclient.testing import MockLLM
+from batchclient.transport._library import is_mocked
 
 URL = "http://server.test/v1"
 
@@ -33,6 +44,87 @@ async def test_a_url_is_enough(guise):
             answers = await client.batch_map([f"Question {number}" for number in range(16)], "{}", max_tokens=2)
             assert len(answers) == 16
             assert endpoint.batch_size_cap == (4 if guise == "tgi" else 32)
+
+
+class LikeMlxServer(BaseHTTPRequestHandler):
+    """As mlx_lm.server 0.32: a list of prompts ends the thread that generates, and all is 404 from then on."""
+
+    def do_GET(self):
+        self.reply(200, self.server.models)
+
+    def do_POST(self):
+        prompt = json.loads(self.rfile.read(int(self.headers["content-length"])))["prompt"]
+        self.server.dead |= not isinstance(prompt, str)
+        if self.server.dead:
+            self.reply(404, {"error": "generation thread died"})
+        else:
+            usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+            self.reply(200, {"choices": [{"index": 0, "text": prompt, "finish_reason": "stop"}], "usage": usage})
+
+    def reply(self, status, body):
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.parametrize("model", ["m", None])
+async def test_a_server_that_a_list_kills_lives(model, backend, caplog):
+    caplog.set_level("INFO", "batchclient")
+    prompts = [f"p{number}" for number in range(6)]
+    with ThreadingHTTPServer(("127.0.0.1", 0), LikeMlxServer) as running:
+        running.dead = False
+        # Without a cache of Hugging Face's its page is empty.
+        running.models = "" if model else {"object": "list", "data": [{"id": "m", "object": "model", "created": 1}]}
+        threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True).start()
+        made = partial(
+            BatchClient, f"http://127.0.0.1:{running.server_port}/v1", model=model, http=Http(backend=backend)
+        )
+        async with made() as one, made() as other:
+            assert [each.text for each in await asyncio.gather(*map(one.complete, prompts))] == prompts
+            assert [each.text for each in await other.batch_map(prompts, "{}")] == prompts
+        running.shutdown()
+    said = [record.reason for record in caplog.records if record.event == "no_lists"]
+    assert said == ["it is built on Python's http.server, as mlx_lm.server is"] * 2, "once by each client"
+
+
+async def test_a_mocked_library_sees_the_first_list_before_any_question():
+    async with BatchClient(URL, model="m") as client:
+        # The client was there before the mock.
+        with respx.mock as router:
+            router.route(host="server.test").mock(side_effect=answer)
+            assert len(await asyncio.gather(*[client.complete(f"{number}") for number in range(3)])) == 3
+            assert [json.loads(call.request.content)["prompt"] for call in router.calls] == [["0", "1", "2"]]
+
+
+class Wrapper:
+    """As ``wrapt``'s, by which OpenTelemetry wraps functions: it shows the attributes of what it wraps."""
+
+    def __init__(self, wrapped):
+        self.wrapped = wrapped
+
+    def __getattr__(self, name):
+        return getattr(self.wrapped, name)
+
+
+def test_a_mock_of_a_library_is_seen_and_a_wrapper_that_passes_all_on_is_none(backend):
+    ways = {
+        "httpx": (httpx.AsyncHTTPTransport, httpcore.AsyncConnectionPool),
+        "httpx2": (httpx2.AsyncHTTPTransport, httpcore2.AsyncConnectionPool),
+        "aiohttp": (aiohttp.ClientSession,),
+    }[backend]
+    name = "_request" if backend == "aiohttp" else "handle_async_request"
+    for owner in ways:
+        own = getattr(owner, name)
+        recording = wraps(own)(lambda *args: None)
+        for other in (Wrapper(own), recording, mock.AsyncMock(), mock.create_autospec(own)):
+            with mock.patch.object(owner, name, other):
+                assert is_mocked(backend) is not isinstance(other, Wrapper)
+    with MockLLM():
+        assert is_mocked(backend) is (backend != "aiohttp"), "it does not stand before aiohttp"
+    assert not is_mocked(backend)
 
 
 async def test_a_mocked_server_that_knows_no_such_page_loses_nothing(caplog):

@@ -289,7 +289,8 @@ async def test_a_certificate_is_always_checked(backend, certificate, monkeypatch
 
     async def ask(host, *, trust_env=False):
         http = Http(backend=backend, trust_env=trust_env)
-        async with BatchClient(f"https://{host}:{port}/v1", model="m", api_key=KEY, retry=NEVER, http=http) as client:
+        given = {"model": "m", "api_key": KEY, "retry": NEVER, "http": http, "detect": False}
+        async with BatchClient(f"https://{host}:{port}/v1", **given) as client:
             await client.complete("p")
 
     with pytest.raises(ConnectFailed):

@@ -51,6 +51,22 @@ class Guise:
         return parts[0].status, dict(parts[0].headers), b"".join(part.body for part in parts)
 
 
+def test_a_server_that_takes_no_lists_is_known_by_its_header_or_by_its_models():
+    python = {"server": "BaseHTTP/0.6 Python/3.12.1"}
+    for headers, card, why in (
+        (python, {"id": "m"}, "it is built on Python's http.server, as mlx_lm.server is"),
+        (python, {"id": "m", "owned_by": "vllm"}, ""),
+        ({}, {"id": "org/m", "owned_by": "org", "status": {"value": "loaded"}}, "it is transformers serve"),
+        ({}, {"id": "/a/b", "owned_by": "local", "status": {"value": "unloaded"}}, "it is transformers serve"),
+        ({}, {"id": "org/m", "owned_by": "org"}, ""),
+        ({}, {"id": "org/m", "owned_by": "llamacpp", "status": {"value": "loaded"}}, ""),
+    ):
+        facts, asked = find({"/v1/models": page(200, headers, data=[card])})
+        assert (facts.singly, facts.caps) == (why, dict.fromkeys(Kind, 1) if why else {})
+        assert len(asked) == (1 if why else 2)
+    assert find({"/v1/models": (200, python, b"")})[0].singly
+
+
 # Real pages ---------------------------------------------------------------------------------------------------------
 
 
@@ -142,6 +158,20 @@ def test_the_names_of_all_models_are_known_before_the_last_page():
 
 
 # Details ------------------------------------------------------------------------------------------------------------
+
+
+def test_which_servers_send_an_event_per_token_in_any_case():
+    for known in ("vllm", "0.9.2"), ("vllm", "0.25.1"), ("vllm", "0.26.0rc1"), ("tgi", "3.3.6"):
+        assert ServerFacts(*known).event_per_token is True, known
+    for other in (
+        ("vllm", "0.27.0"),
+        ("vllm", "0.32.0"),
+        ("vllm", "1.0.0"),
+        ("vllm", "0.1.dev1+g0"),
+        ("vllm", None),
+        (None,),
+    ):
+        assert ServerFacts(*other).event_per_token is None, other
 
 
 def cards(*models, owned_by="vllm"):

@@ -87,6 +87,12 @@ class Connections:
         """Whether each server is surely sent a key: an ``http_client`` may bring any or none."""
         return self._http_client is None and all(_secrets_of(headers) for headers in self._headers.values())
 
+    def asks_first(self) -> bool:
+        """Whether servers may be asked which they are with the first call: no mock looks on."""
+        from batchclient.transport._library import is_mocked
+
+        return not is_mocked(self._settings.http.backend)
+
     def know(self, server: CheckedServer) -> tuple[str, ...]:
         """Take note of a server, and return the secrets on the way to that server.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from batchclient._core.limits import FixedLimit, Limit
 from batchclient._core.limits.control import LimitControl
 from batchclient._core.limits.objective import Objective
-from batchclient._core.limits.search import OPENS_TO, START, Search
+from batchclient._core.limits.search import START, Search
 from batchclient._core.limits.trial import Turn
 from batchclient._shell.descriptors import within_descriptors
 
@@ -22,22 +22,18 @@ if TYPE_CHECKING:
 
 __all__ = ["make_limit"]
 
-_URGENT = 32, 64
-"""The start, and the opening, where a burst had better wait here than be served slowly."""
+_URGENT = 64
+"""The start where a burst had better wait here than be served slowly."""
 
 
-def make_limit(settings: Settings, *, turn: Turn | None = None, engine: bool = False) -> LimitControl:
+def make_limit(settings: Settings, *, turn: Turn | None = None) -> LimitControl:
     """Return a fresh limit for an endpoint.
 
     Args:
         settings: the client's.
         turn: shared by the limits of a client.
-        engine: whether the server is known to be an engine that batches hundreds of sequences.
     """
-    limit = LimitControl(_number(settings, turn), _objectives(settings.limit))
-    if engine:
-        limit.on_known(None, 0.0, engine=True)
-    return limit
+    return LimitControl(_number(settings, turn), _objectives(settings.limit))
 
 
 def _number(settings: Settings, turn: Turn | None) -> Limit:
@@ -45,14 +41,14 @@ def _number(settings: Settings, turn: Turn | None) -> Limit:
     if isinstance(limit, int):
         return FixedLimit(within_descriptors(limit, servers, warn_below=limit))
     # A limit that is found seldom goes as far as it may.
-    ceiling = within_descriptors(limit.max, servers, warn_below=OPENS_TO)
+    ceiling = within_descriptors(limit.max, servers, warn_below=START)
     if limit.start is not None:
-        start = opens_to = limit.start
+        start = limit.start
     elif settings.preset == "latency" or _objectives(limit):
-        start, opens_to = _URGENT
+        start = _URGENT
     else:
-        start, opens_to = START, OPENS_TO
-    return Search(min(start, ceiling), opens_to, ceiling, turn)
+        start = START
+    return Search(min(start, ceiling), ceiling, turn)
 
 
 def _objectives(limit: int | CheckedLimit) -> list[Objective]:

@@ -165,7 +165,13 @@ class Starting(Calling):
     def _make_core(self) -> Scheduler | SingleFlight:
         settings = self._settings.scheduler(self._dialects.at_first, self._callbacks)
         names = [shown(url) for url, _ in self._endpoints]
-        core = Scheduler(settings, [self._make_limit() for _ in names], names, self._connections.pages)
+        core = Scheduler(
+            settings,
+            [self._make_limit() for _ in names],
+            names,
+            self._connections.pages,
+            asks_first=self._connections.asks_first,
+        )
         return SingleFlight(core) if self._settings.single_flight else core
 
     def _make_tracing(self, core: Core, backend: Backend) -> TracedCore:
@@ -227,7 +233,7 @@ class Starting(Calling):
         # Imported with the first client, as the rest of the limit is.
         from batchclient._client.make_limit import make_limit
 
-        limit = make_limit(self._settings, turn=self._turn, engine=self._dialects.engine)
+        limit = make_limit(self._settings, turn=self._turn)
         # Also where a server joins later, or a runner starts anew.
         limit.pin(self._pinned, 0.0)
         return limit

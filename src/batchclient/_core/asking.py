@@ -1,4 +1,4 @@
-"""When servers are asked for their pages: beside the calls, never before or instead of a call.
+"""When servers are asked for their pages: beside the calls, never instead of a call.
 
 Two sorts of question exist (``Page``): how busy a server is, and which server it is. ``Ask`` and
 ``DropAsk`` are the commands; the shell fetches and reads the page. ``LoadReported`` or
@@ -20,32 +20,36 @@ Rules of the load:
 - A slow page is asked for less often: half of the time no question is open.
 
 Rules of the server:
-- The first question comes 0.25 s after the first batch; if no call is under way then, with the next
-  batch. The question comes after 0.1 s if calls are queued then and nothing has been answered: a
-  known server may raise the limit.
+- Where the calls surely go to the network (``asks_first``) the question leaves with the first call.
+  The first list waits for the end of the question, 0.25 s at most: there are servers that a list
+  kills. A call that goes alone waits for nothing. The same holds when an endpoint comes back.
+  Until then at most 64 such calls are in flight: the server may take few at once.
+- Elsewhere the first question comes 0.25 s after the first batch; if no call is under way then,
+  with the next batch.
 - An answer holds until the endpoint comes back from an outage, perhaps as another server.
 - After silence the question is repeated after 5 s, then every 60 s, while calls are under way. An
   open question outlives the last call.
 
-Why so late: a test with a mocked transport expects no requests but its own. Such a test ends within
-0.25 s and its mock answers within 0.1 s, so no question is asked. (In a longer test respx raises
-for an unknown route, which changes nothing. A catch-all route would be called, and pytest-httpx
-fails the test: ``server_metrics=False`` is for such tests.) A late question about load loses
-nothing: reports change no limit before they cover 3 s.
+Why so late elsewhere: a test with a mocked library expects no requests but its own. Such a test
+ends within 0.25 s, so no question is asked. (In a longer test respx raises for an unknown route,
+which changes nothing. A catch-all route would be called, and pytest-httpx fails the test:
+``server_metrics=False`` is for such tests.) A late question about load loses little: the page
+changes no limit before a second has passed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from batchclient._core.messages import Ask, Asked, AskOutcome, Command, DropAsk, Page
+from batchclient._core.servers.endpoint import Endpoint
 
 __all__ = ["Asking", "LoadTimes"]
 
 _LONGEST_PAUSE_S = 60.0
 _SERVER_AFTER_S = 0.25
-_SERVER_EARLY_AFTER_S = 0.1
+_LISTS_WAIT_S = 0.25
 _SERVER_PAUSES_S = (5.0, 60.0)
 _EARLY_S = 0.001
 """A timer may fire this much too soon, seconds."""
@@ -75,27 +79,28 @@ class Asking:
 
     Args:
         pages: the sorts of question which the shell can ask.
-        endpoints: the ids of the first endpoints.
+        endpoints: by id; the first are there.
         asks_for_load: whether the load of an endpoint, given by id, could change anything now.
-        awaits_first_answer: whether calls are queued while no server has ever answered.
+        asks_first: whether a server may be asked which it is before its first list.
     """
 
-    __slots__ = ("_load", "_server")
+    __slots__ = ("_load", "_server", "unasked")
 
     def __init__(
         self,
         pages: Iterable[Page],
-        endpoints: Iterable[int],
+        endpoints: Mapping[int, Endpoint],
         asks_for_load: Callable[[int], bool],
-        awaits_first_answer: Callable[[], bool],
         command: Callable[[Command], None],
         load_times: LoadTimes,
+        asks_first: Callable[[], bool],
     ) -> None:
         asked = frozenset(pages)
-        numbers = list(endpoints)
+        self.unasked = False
+        """Whether an endpoint has come for which ``ask_first`` was not called yet."""
         self._load = _LoadQuestions(asks_for_load, command, load_times) if Page.LOAD in asked else None
-        self._server = _ServerQuestions(awaits_first_answer, command) if Page.SERVER in asked else None
-        for number in numbers:
+        self._server = _ServerQuestions(endpoints, command, asks_first) if Page.SERVER in asked else None
+        for number in endpoints:
             self.add(number)
 
     def next(self) -> float | None:
@@ -105,6 +110,12 @@ class Asking:
         if load is None or server is None:
             return load if server is None else server
         return min(load, server)
+
+    def ask_first(self, now: float) -> None:
+        """Calls are queued: servers may be asked before their first list is sent."""
+        self.unasked = False
+        if self._server is not None:
+            self._server.ask_first(now)
 
     def sent(self, now: float) -> None:
         """Batches are sent."""
@@ -141,6 +152,11 @@ class Asking:
         elif event.page is Page.SERVER and self._server is not None:
             self._server.asked(event, now, busy=busy)
 
+    def load_took_s(self, endpoint: int, now: float) -> float:
+        """Return for how long the question about an endpoint's load has been open."""
+        asked = None if self._load is None else self._load.endpoints.get(endpoint)
+        return now - asked.asked_at if asked is not None and asked.asking else 0.0
+
     def ask_again(self, endpoint: int, now: float) -> None:
         """An endpoint has come back, perhaps as another server."""
         if self._server is not None:
@@ -152,6 +168,7 @@ class Asking:
             self._load.endpoints[endpoint] = _Load()
         if self._server is not None:
             self._server.add(endpoint)
+            self.unasked = True
 
     def remove(self, endpoint: int) -> None:
         """An endpoint has gone: drop its questions."""
@@ -244,8 +261,6 @@ class _Server:
     asking: bool = False
     ask_at: float | None = None
     """``None``: not before the first batch."""
-    early_at: float | None = None
-    """When to decide on a question before ``ask_at``; ``None``: decided, or no batch yet."""
     pauses: list[float] = field(default_factory=lambda: list(_SERVER_PAUSES_S))
 
     @property
@@ -253,20 +268,21 @@ class _Server:
         """Whether something is left to ask and no question is open."""
         return self.open and not self.asking
 
-    @property
-    def look_at(self) -> float | None:
-        """When a question may be due."""
-        return self.ask_at if self.early_at is None else self.early_at
-
 
 class _ServerQuestions:
     """Which servers the endpoints are."""
 
-    __slots__ = ("_awaits_first_answer", "_command", "endpoints", "look_at", "wanted")
+    __slots__ = ("_asks_first", "_command", "_served", "endpoints", "look_at", "wanted")
 
-    def __init__(self, awaits_first_answer: Callable[[], bool], command: Callable[[Command], None]) -> None:
-        self._awaits_first_answer = awaits_first_answer
+    def __init__(
+        self,
+        served: Mapping[int, Endpoint],
+        command: Callable[[Command], None],
+        asks_first: Callable[[], bool],
+    ) -> None:
+        self._served = served
         self._command = command
+        self._asks_first = asks_first
         self.endpoints: dict[int, _Server] = {}
         self.look_at: float | None = None
         self.wanted = True
@@ -277,36 +293,38 @@ class _ServerQuestions:
         # The next batch sets the time of its question.
         self.wanted, self.look_at = True, None
 
+    def ask_first(self, now: float) -> None:
+        """Ask the endpoints that were not asked yet, if that may be; their lists wait."""
+        new = [number for number, endpoint in self.endpoints.items() if endpoint.open and endpoint.ask_at is None]
+        if new and self._asks_first():
+            for number in new:
+                self.endpoints[number].ask_at = self.look_at = now
+                self._served[number].lists_wait_until = now + _LISTS_WAIT_S
+
     def wake(self, now: float) -> None:
         """A batch is sent: ask the questions due now, and set times for the others."""
         for endpoint in self.endpoints.values():
             if endpoint.ask_at is None:
-                endpoint.ask_at, endpoint.early_at = now + _SERVER_AFTER_S, now + _SERVER_EARLY_AFTER_S
+                endpoint.ask_at = now + _SERVER_AFTER_S
         self.look(now)
 
     def look(self, now: float) -> None:
         due = now + _EARLY_S
         for number, endpoint in self.endpoints.items():
-            if endpoint.wants and self._is_due(endpoint, due):
+            if endpoint.wants and endpoint.ask_at is not None and endpoint.ask_at <= due:
                 endpoint.asking = True
                 self._command(Ask(number, Page.SERVER, endpoint.anew))
                 endpoint.anew = False
-        waiting = [each.look_at for each in self.endpoints.values() if each.wants and each.look_at is not None]
+        waiting = [each.ask_at for each in self.endpoints.values() if each.wants and each.ask_at is not None]
         self.look_at = min(waiting, default=None)
         self.wanted = any(each.open for each in self.endpoints.values())
-
-    def _is_due(self, endpoint: _Server, now: float) -> bool:
-        if endpoint.early_at is not None and endpoint.early_at <= now:
-            endpoint.early_at = None
-            if self._awaits_first_answer():
-                return True
-        return endpoint.ask_at is not None and endpoint.ask_at <= now
 
     def asked(self, event: Asked, now: float, *, busy: bool) -> None:
         endpoint = self.endpoints.get(event.endpoint)
         if endpoint is None:
             return
         endpoint.asking = False
+        self._served[event.endpoint].lists_wait_until = 0.0
         if event.outcome is AskOutcome.SILENCE:
             endpoint.ask_at = now + (endpoint.pauses.pop(0) if endpoint.pauses else _SERVER_PAUSES_S[-1])
         else:
@@ -320,6 +338,8 @@ class _ServerQuestions:
         if endpoint is not None:
             self.drop(number, endpoint)
             self.endpoints[number] = _Server(anew=True, ask_at=now)
+            if self._asks_first():
+                self._served[number].lists_wait_until = now + _LISTS_WAIT_S
             self.wanted = True
             self.wake(now)
 

@@ -21,6 +21,14 @@ _PLAIN_SHARE = 1 / 8
 of ``alone_above_tokens``."""
 _TOGETHER_SHARE = 1 / 2
 """The same share for calls whose answers have been seen to end together."""
+_EVENTS_OF_A_REQUEST = 64
+"""A request costs a server as much as so many events at most (vLLM: 20 to 60). Where each token is
+an event, a longer answer is cheaper in a request of its own."""
+_SPARE_LIMIT = 512
+"""From this limit on permits may idle: a plain list keeps all until its slowest member ends."""
+_IDLE_SHARE = 4
+"""Such a list has at most this share of the limit, divided by the tokens of an answer. Chosen by
+draws."""
 
 
 class BatchingRule:
@@ -92,7 +100,7 @@ class BatchingRule:
             chosen = settings.size_for(group.size)
             if chosen is not None:
                 return max(1, min(chosen, endpoint.list_cap(now, shape.kind, _ANY)))
-        return longest
+        return min(longest, self._plain_size(shape, endpoint) or longest)
 
     def alone(self, shape: Shape, endpoint: Endpoint, now: float) -> str | None:
         """Why calls of a shape go singly, or ``None``."""
@@ -109,6 +117,8 @@ class BatchingRule:
             return "long output expected"
         if shape.lists_plain and expected > _PLAIN_SHARE * longest and not self._end_together(shape, expected):
             return "long output expected, and the list cannot stream"
+        if self._plain_size(shape, endpoint) == 1:
+            return "a stream would send an event per token"
         return None
 
     def _end_together(self, shape: Shape, expected: int) -> bool:
@@ -116,14 +126,37 @@ class BatchingRule:
         short = expected <= _TOGETHER_SHARE * self._settings.alone_above_tokens
         return short and self._lengths.fills(shape.learnt_as, shape.max_output_tokens)
 
+    def _plain_size(self, shape: Shape, endpoint: Endpoint) -> int:
+        """How long a list may go plain where a stream sends an event per token; 0: it is streamed."""
+        most, learnt_as = shape.max_output_tokens, shape.learnt_as
+        settled = shape.lists_plain or shape.plain_only or shape.echo or not self._settings.streams_lists
+        if settled or not endpoint.can(shape.kind).event_per_token or not self._ends_soon(shape, endpoint):
+            return 0
+        if self._lengths.fills(learnt_as, most):
+            return _ANY
+        # An answer of which none was seen yet is taken for half of what it may be.
+        expected = min(self._lengths.expected(learnt_as, most), (most or 0) // 2)
+        limit = endpoint.limit.limit // shape.weight
+        if expected <= _EVENTS_OF_A_REQUEST and limit < _SPARE_LIMIT:
+            return 0
+        return max(1, limit // (_IDLE_SHARE * max(1, expected)))
+
+    def _ends_soon(self, shape: Shape, endpoint: Endpoint) -> bool:
+        """Whether a plain reply does no harm: it ends before a gateway cuts the silence, and no
+        objective needs the time of a first token.
+        """
+        most = shape.max_output_tokens
+        cut = endpoint.can(shape.kind).plain_cut or self._settings.watches_first_tokens
+        return most is not None and most <= _SOON_TOKENS and not cut
+
     def wants_stream(self, shape: Shape, size: int, endpoint: Endpoint, now: float) -> bool:
         """Whether to stream a batch, as far as failures of such calls allow.
 
         Plain go members that finish together, and requests that cannot be streamed. Where a stream
         sends an event per token, it costs client and server many times the CPU of a plain answer:
-        lists whose members fill their ``max_tokens`` go plain there, and so do lone calls, unless
-        one was given up for its silence. The first lone call on an idle server is streamed, which
-        tells which server that is.
+        lists of ``_plain_size`` go plain there, and so do lone calls, unless a plain one was given
+        up for its silence. The first lone call on an idle server is streamed, which tells which
+        server that is.
         """
         if size == 1 and shape.verbatim:
             return False
@@ -132,12 +165,10 @@ class BatchingRule:
         most = shape.max_output_tokens
         together = most is not None and most <= _ENDS_AT_ONCE_TOKENS
         costly = endpoint.can(shape.kind).event_per_token
-        if self._settings.watches_first_tokens:
-            costly = False
-        if size == 1 and most is not None and most <= _SOON_TOKENS and not endpoint.can(shape.kind).lone_cut:
-            together = together or costly or (costly is None and endpoint.in_flight > 0)
-        elif size > 1 and costly:
-            together = together or self._end_together(shape, self._lengths.expected(shape.learnt_as, most))
+        if size > 1:
+            together = together or size <= self._plain_size(shape, endpoint)
+        elif costly or (costly is None and endpoint.in_flight > 0):
+            together = together or self._ends_soon(shape, endpoint)
         if shape.to_caller or (shape.echo and most):
             # The caller wants every piece; or a plain list cannot both echo and count tokens.
             together = False

@@ -21,6 +21,9 @@ from batchclient._core.waiting.queue import FamilyGroup, Group, Queue
 
 __all__ = ["Checks", "Look", "Verdict"]
 
+_UNKNOWN_LIMIT = 64
+"""Calls in flight at a server that has not said yet which it is, and how many it takes at once."""
+
 
 class Verdict(Enum):
     """How a look at the group at the front of the queue ends."""
@@ -119,6 +122,7 @@ class Checks:
             self._kept_for_conversations,
             self._waits_by_rule,
             self._costs_too_much,
+            self._is_unknown,
         )
 
     def judge(self, look: Look) -> Verdict:
@@ -206,6 +210,13 @@ class Checks:
         # No younger, cheaper call goes before it.
         self._wake(until)
         return Verdict.STOP
+
+    def _is_unknown(self, look: Look) -> Verdict | None:
+        until = look.endpoint.lists_wait_until
+        if until <= look.now or (look.count == 1 and look.endpoint.in_flight < _UNKNOWN_LIMIT):
+            return None
+        self._wake(until)
+        return Verdict.NOT_HERE
 
 
 def _may_pass(starving: Group, reserve: Reserve, endpoint: Endpoint) -> bool:

@@ -86,21 +86,6 @@ class Feeding:
             shared_tokens,
         )
 
-    def begun(self, batch: Batch, now: float) -> bool:
-        """Every prompt of a batch has its first token; return whether a limit changed."""
-        endpoint = self._endpoints.by_id[batch.endpoint]
-        if not endpoint.opening or batch.unanswered < len(batch.requests) or batch.sent_at < self.trusts_from:
-            return False
-        # Servers begin prompts in order: no older sequence waits any more. Of the last prompt's
-        # choices only the first is known to have begun.
-        running = batch.load.in_flight - (endpoint.returned - batch.load.returned) - (batch.shape.weight - 1)
-        before = endpoint.limit.limit
-        change = endpoint.limit.on_begun(running, now)
-        if change is None:
-            return False
-        self.adjusted(endpoint.id, "limit", before, change.limit, change.reason, now)
-        return True
-
     def resumed(self, now: float) -> None:
         """Calls are about to be sent, and nothing is in flight anywhere."""
         for endpoint in self._endpoints.serving:
@@ -143,13 +128,13 @@ class Feeding:
             if late < len(gone):
                 self._observe(batch, in_flight, len(gone) - late, Outcome.WASTED, now)
 
-    def on_load(self, event: LoadReported, now: float) -> bool:
-        """A server has reported its load; return whether a limit changed."""
+    def on_load(self, event: LoadReported, took_s: float, now: float) -> bool:
+        """A server has reported its load, asked ``took_s`` ago; return whether a limit changed."""
         endpoint = self._endpoints.by_id.get(event.endpoint)
         if endpoint is None:
             return False
         before = endpoint.limit.limit
-        change = endpoint.limit.on_load(event.load, endpoint.in_flight, now)
+        change = endpoint.limit.on_load(event.load, endpoint.in_flight, now, took_s)
         if change is None:
             return False
         self.adjusted(endpoint.id, "limit", before, change.limit, change.reason, now)

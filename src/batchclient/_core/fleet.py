@@ -177,13 +177,13 @@ class Fleet:
         if endpoint is None:
             return
         caps = endpoint.list_caps(now)
-        endpoint.know(event.caps, event.server)
+        endpoint.know(event.caps, event.server, event_per_token=event.event_per_token)
         reason = f"it was found to be {event.server or 'no server that is known'}"
         for kind, cap in caps.items():
             self._note_list_cap(endpoint, kind, cap, reason, now)
         before = endpoint.limit.limit
-        endpoint.slots, endpoint.is_engine = event.slots, event.engine
-        change = endpoint.limit.on_known(event.slots, now, engine=event.engine)
+        endpoint.slots = event.slots
+        change = endpoint.limit.on_known(event.slots, now)
         if change is not None:
             self._adjusted(endpoint.id, "limit", before, change.limit, change.reason, now)
 
@@ -222,7 +222,7 @@ class Fleet:
             if event.limits is not None:
                 endpoint.limit.interrupt(now)
                 endpoint.limit = event.limits[place]
-                endpoint.limit.on_known(endpoint.slots, now, engine=endpoint.is_engine)
+                endpoint.limit.on_known(endpoint.slots, now)
                 endpoint.limit.reason = "set by the caller"
             if event.pin is not None:
                 endpoint.limit.pin(event.pin or None, now)

@@ -11,6 +11,7 @@ Rules 3, 5 and 9 of the scheduler, and:
   ``rates``).
 - Calls held for a moment by a fast endpoint do not go to a slower endpoint which would answer
   later.
+- The first list to a server waits until the server has said which it is (see ``asking``).
 - Groups are looked at in the queue's order (see ``checks``). A group waiting for company or for
   more permits is passed over, unless the batching rule lets nothing younger go before it.
 - Once two priority classes are in use, the lowest leaves a reserve of permits to the others. Calls

@@ -24,7 +24,6 @@ __all__ = [
     "AskOutcome",
     "Asked",
     "Batch",
-    "Begun",
     "Cancelled",
     "CloseRequested",
     "Command",
@@ -80,13 +79,6 @@ class Cancelled:
     """The caller has gone; nobody waits for the answer."""
 
     request: Request
-
-
-@dataclass(slots=True, eq=False)
-class Begun:
-    """Each prompt of a batch with ``tell_begun`` has its first token, and none its whole answer."""
-
-    batch: Batch
 
 
 @dataclass(slots=True, eq=False)
@@ -175,8 +167,8 @@ class ServerKnown:
     caps: Mapping[Kind, int]
     slots: int | None = None
     server: str | None = None
-    engine: bool = False
-    """Whether the server batches hundreds of sequences and queues the rest."""
+    event_per_token: bool | None = None
+    """Whether its streams send an event per token in any case; ``None``: a stream will tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +255,6 @@ class CloseRequested:
 Event = (
     Submitted
     | Cancelled
-    | Begun
     | Answered
     | Failed
     | Woke

@@ -199,8 +199,8 @@ class Replies:
         self._judge_refusal(event, left, alive, endpoint, now)
         if batch.expired:
             self._times.learn_at_least(batch.shape.learnt_as, now - batch.sent_at, now)
-        if not batch.streamed and len(batch.requests) == 1 and failure.silent:
-            endpoint.can(batch.shape.kind).lone_cut = True
+        if not batch.streamed and failure.silent:
+            endpoint.can(batch.shape.kind).plain_cut = True
         self._fleet.judge(batch, failure, now)
         self._outage.watch(now, failure)
         disproved = endpoint.denials.end_probe(batch, failure)
@@ -227,12 +227,15 @@ class Replies:
             batch.refusal_s = seconds
             batch.refused_freely = endpoint.takes_work(seconds, now)
         if batch.refused_freely:
-            endpoint.pace.refused(min(failure.retry_after_s or 0.0, LONGEST_BLOCK_S), len(endpoint.open), now)
+            rest_s = min(failure.retry_after_s or 0.0, LONGEST_BLOCK_S)
+            endpoint.pace.refused(rest_s, len(endpoint.open), endpoint.in_flight, now)
             if not batch.failures:
                 endpoint.budget.sent(-batch.tokens_at_risk * len(left) / len(batch.requests), -len(left))
             if not endpoint.in_flight:
                 endpoint.pace.pause(event.jitter, now)
-        elif failure.kind not in (FailureKind.REJECTED, FailureKind.MAYBE_PROCESSED):
+        elif failure.kind is FailureKind.MAYBE_PROCESSED:
+            endpoint.pace.lost(len(left) * batch.shape.weight)
+        elif failure.kind is not FailureKind.REJECTED:
             endpoint.pace.given_back()
 
     def _take_back(

@@ -272,13 +272,11 @@ class LoadAtSend:
     """An endpoint's permits when a batch was granted there; the limit gets its load from them.
 
     Args:
-        returned: permits given back to the endpoint by then.
         area: the endpoint's sequence-seconds by then (``Endpoint.area``).
         admitted_at: the endpoint's limit.
         in_flight: the endpoint's sequences in flight, the batch's own among them.
     """
 
-    returned: int = 0
     area: float = 0.0
     admitted_at: int = 0
     in_flight: int = 0
@@ -366,8 +364,6 @@ class Batch:
     """Output tokens expected of each request at the grant, if the tenant was charged for them."""
     tokens_at_risk: int = 0
     """Estimated prompt and output tokens of all requests: the cost of sending the batch again."""
-    tell_begun: bool = False
-    """Whether ``Begun`` may still raise the limit; the shell clears the flag after a look."""
     verdict: Failure | None = None
     """Why the batch of a given-up endpoint is ended; the shell reports it as the failure."""
 

@@ -10,8 +10,8 @@ Rules (numbered as in ``docs/explanation/batching.md``):
     servers take parameters per prompt. A shape may say that its calls go alone.
  2. A submitted call is looked at in the next step, so that the calls of one event-loop turn travel
     together. On an idle endpoint the call is then sent at once: nothing lingers and nothing is
-    held. Exception: a moment's wait for a conversation whose next turn is about to come (see
-    ``conversations``).
+    held. Exceptions: the first list waits for the server's word on which it is (see ``asking``); a
+    moment's wait for a conversation whose next turn is about to come (see ``conversations``).
  3. On a busy endpoint a group waits until enough permits are free: as many as its next list needs,
     or a *quantum*, ``refill_ratio`` of the limit. The wait ends ``refill_s`` after the endpoint
     began to hold permits. Younger groups of the class wait behind.
@@ -54,7 +54,6 @@ from batchclient._core.messages import (
     Answered,
     Asked,
     Batch,
-    Begun,
     Cancelled,
     CloseRequested,
     Command,
@@ -102,6 +101,10 @@ __all__ = ["Scheduler"]
 _LOAD_TIMES = LoadTimes()
 
 
+def _never() -> bool:
+    return False
+
+
 class Scheduler:
     """The state machine behind a client. See the rules at the top of this file.
 
@@ -109,6 +112,8 @@ class Scheduler:
         limits: a limit algorithm per endpoint.
         names: the endpoints' base URLs as they may be shown; none, or one per endpoint.
         pages: the pages for which servers may be asked beside the calls.
+        asks_first: whether they may be asked which servers they are before their first list; called
+            when the first call is queued, and when an endpoint comes or comes back.
     """
 
     def __init__(
@@ -118,6 +123,7 @@ class Scheduler:
         names: Sequence[str] = (),
         pages: Iterable[Page] = (),
         load_times: LoadTimes = _LOAD_TIMES,
+        asks_first: Callable[[], bool] = _never,
     ) -> None:
         if not limits:
             raise ValueError("a scheduler needs at least one endpoint")
@@ -140,7 +146,7 @@ class Scheduler:
         self._counters = Counters()
         self._feeding = Feeding(self._endpoints, self._lengths, self._say)
         self._stalls = Stalls(watched=settings.heeds_time)
-        self._asking = Asking(pages, self._by_id, self._asks_for_load, self._awaits_first_answer, self._say, load_times)
+        self._asking = Asking(pages, self._by_id, self._asks_for_load, self._say, load_times, asks_first)
         self._fleet = Fleet(self._endpoints, self._batches, self._say, self._feeding, self._asking)
         rule = BatchingRule(settings, self._lengths)
         self._taking = Taking(self._queue, rule, self._lengths, self._counters, self._times, self._deadlines)
@@ -185,7 +191,6 @@ class Scheduler:
         self._handlers: dict[type, Callable[[Any], None]] = {
             Submitted: self._on_submitted,
             Cancelled: self._on_cancelled,
-            Begun: self._on_begun,
             Answered: self._on_answered,
             Failed: self._on_failed,
             Woke: self._on_woke,
@@ -315,10 +320,6 @@ class Scheduler:
 
     # Answers and failures ------------------------------------------------------------------------------------------
 
-    def _on_begun(self, event: Begun) -> None:
-        if self._feeding.begun(event.batch, self._now):
-            self._settle()
-
     def _on_answered(self, event: Answered) -> None:
         self._replies.answered(event, self._now, paused=self._paused)
         self._settle()
@@ -328,7 +329,7 @@ class Scheduler:
         self._settle()
 
     def _on_load(self, event: LoadReported) -> None:
-        changed = self._feeding.on_load(event, self._now)
+        changed = self._feeding.on_load(event, self._asking.load_took_s(event.endpoint, self._now), self._now)
         if self._fleet.look_for_life(event, self._now):
             self._outage.watch(self._now, STILL)
             changed = True
@@ -355,6 +356,9 @@ class Scheduler:
 
     def _on_asked(self, event: Asked) -> None:
         self._asking.asked(event, self._now, busy=not self.idle)
+        if event.page is Page.SERVER:
+            # Lists wait no longer.
+            self._settle()
 
     def _asks_for_load(self, endpoint: int) -> bool:
         """Whether an endpoint's load could change anything now.
@@ -364,10 +368,6 @@ class Scheduler:
         """
         it = self._by_id[endpoint]
         return it.in_flight > 1 or (it.in_flight == 1 and it.health.ailing)
-
-    def _awaits_first_answer(self) -> bool:
-        """Whether calls are queued behind others in flight, and no server has ever answered."""
-        return bool(self._queue.size or self._overflow.size) and not self._endpoints.known
 
     def _on_paused(self, event: Paused) -> None:
         self._paused = True
@@ -442,6 +442,8 @@ class Scheduler:
         if not self._paused:
             if not self._batches and self._queue.size:
                 self._feeding.resumed(now)
+            if self._asking.unasked and self._queue.size:
+                self._asking.ask_first(now)
             for batch in self._granting.grant(now):
                 self._send(batch)
             if hopeless := self._taking.hopeless:

@@ -104,7 +104,6 @@ class Taking:
             shape=shape,
             requests=requests,
             streamed=streamed,
-            tell_begun=streamed and endpoint.opening,
             failures=group.failures,
             sent_at=now,
             oldest_at=oldest_at,
@@ -115,7 +114,7 @@ class Taking:
             unanswered=size,
             callers=size,
             answered=bytearray(size),
-            load=LoadAtSend(endpoint.returned, endpoint.area(now), endpoint.limit.limit),
+            load=LoadAtSend(endpoint.area(now), endpoint.limit.limit),
             lane=lane,
         )
         abilities.sent(batch)

@@ -19,6 +19,11 @@ __all__ = ["CHECKS", "Check"]
 _GENERATING = frozenset({"vllm", "sglang", "tgi", "llamacpp", "trtllm", "openai"})
 _WITH_CAP = frozenset({"tgi", "tei"})
 """Servers that tell how many prompts a request may hold."""
+_WITHOUT_LISTS: Mapping[Lists | None, str] = {
+    Lists.REFUSED: "A list of {} prompts is refused",
+    Lists.SOME_ANSWERED: "Of a list of {} prompts some have no answer",
+    Lists.UNTRIED: "Such a server takes no lists, and none was tried",
+}
 _OWN_ROUTES = {"sglang": "/generate", "llamacpp": "/completion"}
 """Routes that lie beside ``/v1``, where a proxy may leave them out."""
 _SHORT_CAP = 32
@@ -138,13 +143,9 @@ CHECKS: tuple[Check, ...] = (
         "lists-refused",
         Weight.COSTLY,
         ("lists", "list_size"),
-        lambda facts: facts.lists in (Lists.REFUSED, Lists.SOME_ANSWERED),
-        lambda facts: (
-            f"A list of {facts.list_size} prompts is refused: each call is a request of its own."
-            if facts.lists is Lists.REFUSED
-            else f"Of a list of {facts.list_size} prompts some have no answer: each call is a request of its own."
-        ),
-        lambda facts: f"the reply to the list: {facts.refusal}",
+        lambda facts: facts.lists in _WITHOUT_LISTS,
+        lambda facts: f"{_WITHOUT_LISTS[facts.lists].format(facts.list_size)}: each call is a request of its own.",
+        lambda facts: facts.refusal if facts.lists is Lists.UNTRIED else f"the reply to the list: {facts.refusal}",
         {
             "vllm": f"VLLM_USE_RUST_FRONTEND=0, if that front end is in use; else {_BEHIND}",
             None: f"{_BEHIND}, or a server that takes lists, such as vLLM, SGLang or llama-server",

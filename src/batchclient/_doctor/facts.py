@@ -31,6 +31,8 @@ class Lists(IntEnum):
     PLAIN = 3
     """A list is answered, but not as a stream."""
     TAKEN = 4
+    UNTRIED = 5
+    """Such a server takes none, and a list may kill it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ class Facts:
         tokens: tokens of the streamed call.
         lists: how a list of prompts was taken.
         list_size: prompts in the list.
-        refusal: the server's words about the list.
+        refusal: the server's words about the list, or why none was tried.
         serial: how often a list was seen to be served one prompt after the other.
         held_back: whether streams came in one piece at their end.
         without_completions: the kind of call that the server has instead of completions.

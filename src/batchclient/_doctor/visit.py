@@ -186,7 +186,10 @@ class _Visitor:
             model=None if model is None else redact(model, (), self._patient.secrets),
             max_len=next(iter(lengths), told.max_len),
             slots=told.slots if told.dialect in ("sglang", "llamacpp") else None,
-            list_cap=min(told.caps.values(), default=None),
+            list_cap=None if told.singly else min(told.caps.values(), default=None),
+            lists=Lists.UNTRIED if told.singly else None,
+            list_size=1 if told.singly else None,
+            refusal=told.singly,
         )
         if facts.fault is None:
             status = self._pages.get("/models", _NO_PAGE)[0]
@@ -292,7 +295,7 @@ class _Visitor:
         return call, alone
 
     async def _try_list(self, trials: Trials, call: Kind, alone: Trial) -> None:
-        size = min(LIST_SIZE, self._facts.list_cap or LIST_SIZE)
+        size = 1 if self._told.singly else min(LIST_SIZE, self._facts.list_cap or LIST_SIZE)
         if size < 2:  # no list
             return
         streamed = alone.is_stream

@@ -208,7 +208,7 @@ class Questions:
 
     def _conclude(self, endpoint: int, fingerprint: Fingerprint) -> None:
         facts = fingerprint.facts()
-        if facts.server is not None or (facts.dialect is not None and not fingerprint.open):
+        if facts.server is not None or ((facts.dialect or facts.singly) and not fingerprint.open):
             # Facts of a page still missing can be added later.
             self._report_server(endpoint, facts)
         elif not fingerprint.open:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from batchclient._core.kinds import Kind
-from batchclient.dialects import ENGINES, Dialect, make_dialect
+from batchclient.dialects import Dialect, make_dialect
 
 if TYPE_CHECKING:
     from batchclient.dialects._fingerprints import ServerFacts
@@ -38,11 +38,6 @@ class DialectChoice:
         self.secrets: tuple[str, ...] = secrets
         self.at_first: Dialect = self.make()
         """The dialect assumed for every server until the server is known."""
-
-    @property
-    def engine(self) -> bool:
-        """Whether every server is known to be an engine that batches hundreds of sequences."""
-        return self.given in ENGINES
 
     def make(self) -> Dialect:
         """Return a fresh dialect for an unknown endpoint."""

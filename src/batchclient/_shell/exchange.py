@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from batchclient._core.messages import Answered, Batch, Begun, Event, Failure, FailureKind, RatesReported
+from batchclient._core.messages import Answered, Batch, Event, Failure, FailureKind, RatesReported
 from batchclient._shell.backend import Backend
 from batchclient._shell.log import EndpointLog
 from batchclient.errors import (
@@ -209,10 +209,6 @@ class Exchanges:
                 if verbatim:
                     _add_head(answers, response)
                 pending.add(answers)
-            if batch.tell_begun and decoder.begun:
-                batch.tell_begun = False
-                if not pending.holds:
-                    self._tell(Begun(batch))
             if decoder.failed or decoder.complete:
                 # The rest, perhaps endless, is not awaited.
                 return

@@ -83,6 +83,7 @@ _ALL = (
     Event("telemetry_failed", _WARNING, ("error",), "a tracer, a span processor or a propagator failed, or is slow"),
     Event("endpoint_state", _INFO, ("endpoint", "state", "reason"), "where a server stands, once per change"),
     Event("server_known", _INFO, ("endpoint", "server"), "which server an endpoint is"),
+    Event("no_lists", _INFO, ("endpoint", "reason"), "a server takes no lists, and gets calls singly; said once"),
     Event("metrics_page_absent", _INFO, ("endpoint", "reason"), "a server's load is not watched; said once"),
     Event(
         "attempt_failed", _DEBUG, ("endpoint", "batch", "size", "reason", "error", "status", "retry_in_s"),

@@ -60,7 +60,6 @@ from batchclient._shell.fronts import Core, Tracing
 from batchclient._shell.log import EndpointLog
 from batchclient._shell.servers import Servers
 from batchclient._shell.tasks import Tasks
-from batchclient.dialects import ENGINES
 from batchclient.errors import BatchClientError, ClientClosed
 from batchclient.retry import RetryPolicy
 from batchclient.transport import Timeouts, Transport
@@ -222,7 +221,7 @@ class Runner:
         caps = self._servers.learn(endpoint, facts)
         if self._on_server is not None:
             self._on_server(endpoint, facts, self._now())
-        self.tell(ServerKnown(endpoint, caps, facts.takes, facts.server, facts.known in ENGINES))
+        self.tell(ServerKnown(endpoint, caps, facts.takes, facts.server, facts.event_per_token))
 
     def _hear_model(self, name: str, endpoint: int, fingerprint: Fingerprint) -> None:
         """Take in the model named by a server."""

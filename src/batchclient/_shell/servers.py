@@ -79,6 +79,9 @@ class Servers:
                 endpoint=self._url_of(endpoint),
                 server=facts.server,
             )
+            if facts.singly:
+                message, url = "endpoint %d takes no lists, and gets calls singly: %s", self._url_of(endpoint)
+                log("no_lists", message, endpoint, facts.singly, endpoint=url, reason=facts.singly)
         return caps
 
     def hide(self, secrets: tuple[str, ...]) -> None:

@@ -16,12 +16,10 @@ from importlib import import_module
 from batchclient.dialects._dialect import Decoder, Dialect, OwnFields
 from batchclient.errors import ConfigError
 
-__all__ = ["DIALECTS", "ENGINES", "Decoder", "Dialect", "OwnFields", "make_dialect"]
+__all__ = ["DIALECTS", "Decoder", "Dialect", "OwnFields", "make_dialect"]
 
 DIALECTS = ("vllm", "sglang", "tgi", "llamacpp", "trtllm", "tei", "openai")
 """The names of all dialects; each is a module of the package."""
-ENGINES = frozenset(("vllm", "sglang", "trtllm"))
-"""The dialects of engines, which batch hundreds of sequences continuously and queue the rest."""
 
 
 def make_dialect(name: str | None, secrets: tuple[str, ...]) -> Dialect:

@@ -78,7 +78,6 @@ class ReplyDecoder:
         self._own_fields = _HANDED_OUT if self._keep_ids else _COUNTED_ONLY
         self._extra: dict[str, Any] = {}
         self.events = 0
-        self.begun: bool = False
         self.failed = False
 
     def feed(self, chunk: bytes, now: float) -> list[tuple[int, Completion]]:

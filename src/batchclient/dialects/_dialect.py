@@ -25,8 +25,6 @@ class Decoder(Protocol):
     """Streamed events with choices so far: two per choice, or one per token on servers without
     ``stream_interval``.
     """
-    begun: bool
-    """Whether every prompt of a stream has had its first event."""
 
     @property
     def failed(self) -> bool:

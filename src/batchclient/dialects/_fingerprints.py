@@ -10,6 +10,8 @@ Rules:
 - A refused page (401, 403) ends the questions: the other pages would be refused, too. A 503 and its
   like tell nothing at all.
 - Three GETs are the budget of a finding, GETs without an answer included.
+- Some servers take one prompt per request, and a list may kill them. They name no owner: the rows
+  of ``_singly`` know them.
 - SGLang and llama.cpp are called at routes of their own, below the root. Where a proxy lets ``/v1``
   alone through, their pages there are absent, too: the server counts as unknown.
 
@@ -26,6 +28,11 @@ Sources (``servers.md`` sections 0, 1 and 4 of the project's notes; pages in ``t
 - TGI 3.3 and TEI 1.9: ``/info`` with ``max_client_batch_size`` and ``max_concurrent_requests``;
   TGI's has ``max_total_tokens``, TEI's ``max_input_length`` and ``model_type``. TGI's ``owned_by``
   is the model's own name; TEI has no ``/models``.
+- mlx_lm 0.32 ``server.py``: a ``BaseHTTPRequestHandler``, which sends ``Server: BaseHTTP/0.6
+  Python/3.12``; a list of prompts ends its generating thread, and all calls get 404 from then on.
+- transformers 5.24 ``cli/serving``: a list is a 400 (``completion.py``). A model's ``owned_by`` is
+  the first part of its name, ``"local"`` or empty, and its ``status`` has ``value`` alone
+  (``model_manager.py``); llama.cpp's router and its like have other owners.
 """
 
 from __future__ import annotations
@@ -67,8 +74,11 @@ member: transformers serve answers 500 for good.
 """
 _REFUSES = frozenset({"tgi", "tei"})
 """Servers that refuse requests beyond the number they name (``max_concurrent_requests``)."""
+_ON_PYTHONS_SERVER = "it is built on Python's http.server, as mlx_lm.server is"
 _POOLED = (Kind.EMBEDDING, Kind.SCORE, Kind.RERANK, Kind.CLASSIFICATION, Kind.TOKENS)
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,39}")
+_OLD_VLLM = re.compile(r"0\.(\d|1\d|2[0-6])\.\d")
+"""Before 0.27 ``stream_interval`` is ignored. A build of no release calls itself 0.1.dev."""
 _LONGEST_NAME = 512
 _MOST_MODELS = 1024
 _LARGEST_NUMBER = 1_000_000_000
@@ -103,6 +113,7 @@ class ServerFacts:
         max_len: of any model, under whatever name, tokens (llama.cpp, TGI).
         caps: inputs per request, by kind of call, where told.
         slots: sequences taken or run at once, where told.
+        singly: why no request may hold several inputs; empty: lists are tried.
     """
 
     dialect: str | None = None
@@ -111,6 +122,7 @@ class ServerFacts:
     max_len: int | None = None
     caps: Mapping[Kind, int] = field(default_factory=dict)
     slots: int | None = None
+    singly: str = ""
 
     def __str__(self) -> str:
         lengths = [model.max_len for model in self.models if model.max_len is not None] + [self.max_len or 0]
@@ -139,6 +151,12 @@ class ServerFacts:
         return self.dialect if self.dialect != "openai" else None
 
     @property
+    def event_per_token(self) -> bool | None:
+        """Whether streams send an event per token in any case; ``None``: not told."""
+        old = self.dialect == "tgi" or (self.dialect == "vllm" and _OLD_VLLM.match(self.version or ""))
+        return True if old else None
+
+    @property
     def server(self) -> str | None:
         """The server's name to show, such as ``"vllm 0.32.0"``; ``None``: no known server."""
         return f"{self.known} {self.version}" if self.known and self.version else self.known
@@ -163,7 +181,7 @@ class ServerFacts:
 class Fingerprint:
     """The facts told by a server's pages so far."""
 
-    __slots__ = ("_answered", "_asked", "_info", "_models", "_over", "_owner", "_owns_itself", "_page")
+    __slots__ = ("_answered", "_asked", "_info", "_models", "_over", "_owner", "_owns_itself", "_page", "_singly")
 
     def __init__(self) -> None:
         self._asked = 0
@@ -174,6 +192,7 @@ class Fingerprint:
         self._page: str | None = None
         self._info: dict[str, Any] = {}
         self._over = False
+        self._singly = ""
 
     def __repr__(self) -> str:
         return f"<Fingerprint after {self._asked} pages: {self.facts().server}>"
@@ -208,7 +227,7 @@ class Fingerprint:
     def _choose(self) -> str | None:
         if _MODELS not in self._answered:
             return _MODELS
-        if self._info:
+        if self._info or (self._owner is None and self._singly):
             return None
         return next((page for page in _NEXT[self._owner] if page not in self._answered), None)
 
@@ -222,6 +241,8 @@ class Fingerprint:
         assert page is not None, "a page is asked for before it is taken in"
         if self._owner is None and headers.get("server", "").startswith("llama.cpp"):
             self._owner = "llamacpp"
+        if headers.get("server", "").startswith("BaseHTTP/"):
+            self._singly = _ON_PYTHONS_SERVER
         if status in _LATER:
             return False
         self._answered.add(page)
@@ -245,6 +266,8 @@ class Fingerprint:
         if self._owner is None:
             self._owner = next((owner for owner in owners if owner is not None), None)
         self._owns_itself = any(card.get("owned_by") == card["id"] for card in cards)
+        if cards and all(map(_is_of_transformers, cards)):
+            self._singly = "it is transformers serve"
 
     @property
     def _is_behind_v1(self) -> bool:
@@ -259,7 +282,8 @@ class Fingerprint:
         if owner is None and info:
             owner = _owner_of(info)
         if owner is None or self._is_behind_v1:
-            return ServerFacts("openai" if models is not None else None, models=models or ())
+            dialect, caps = "openai" if models is not None else None, dict.fromkeys(Kind, 1) if self._singly else {}
+            return ServerFacts(dialect, models=models or (), caps=caps, singly=self._singly)
         read = {"sglang": _sglang, "llamacpp": _llamacpp, "tgi": _tgi, "tei": _tei}.get(owner)
         said = read(info) if read is not None else {}
         if owner == "sglang" and info.get("allow_auto_truncate") is True:
@@ -279,6 +303,12 @@ def _owner_of(info: dict[str, Any]) -> str | None:
     if _count(info.get("max_input_length")) is not None and _count(info.get("max_batch_tokens")) is not None:
         return "tei"
     return None
+
+
+def _is_of_transformers(card: dict[str, Any]) -> bool:
+    organization, slash, _ = card["id"].partition("/")
+    owners = (organization if slash else "", "local")
+    return card.get("owned_by") in owners and card.get("status") in ({"value": "loaded"}, {"value": "unloaded"})
 
 
 def _sglang(info: dict[str, Any]) -> dict[str, Any]:

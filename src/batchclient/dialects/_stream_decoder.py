@@ -204,7 +204,6 @@ class StreamDecoder(ReplyDecoder):
         if pieces is None:
             self._pieces[index] = pieces = []
             self._first_at.setdefault(index // self._n, now)
-            self.begun: bool = len(self._first_at) == len(self._batch.requests)
             if self._first is not None:
                 answers.append(self._first)
                 self._first = None

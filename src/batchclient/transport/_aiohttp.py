@@ -24,7 +24,7 @@ from batchclient.transport._proxies import proxy_headers
 from batchclient.transport._sockets import is_readable
 from batchclient.transport._under_way import AIOHTTP_EVENTS, UnderWay
 
-__all__ = ["make_request", "make_transport"]
+__all__ = ["make_request", "make_transport", "ways"]
 
 _LARGEST_PIECE_BYTES = 256 * 1024
 """A large body in one piece would hold up the event loop; aiohttp warns of such a piece."""
@@ -45,6 +45,11 @@ def make_request(
     headers["content-length"] = str(len(content))
     stream = library("aiohttp").Pieces(content, _LARGEST_PIECE_BYTES, under_way)
     return httpx.Request(method, url, stream=stream, headers=headers, extensions=extensions)
+
+
+def ways() -> tuple[Any, ...]:
+    """Return the functions that a request goes through now: mocks put theirs in their place."""
+    return AiohttpTransport.handle_async_request, aiohttp.ClientSession._request
 
 
 def make_transport(tls: ssl.SSLContext, limits: httpx.Limits, proxy: httpx.Proxy | None) -> httpx.AsyncBaseTransport:

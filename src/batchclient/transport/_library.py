@@ -6,6 +6,8 @@ Rules:
 - httpcore or httpcore2, the layer below, is imported at once. The library itself would import it
   with the first transport: 0.3 s inside somebody's first call.
 - A library takes parts of a request only as its own classes, so batchclient's are made for each.
+- A mock puts a function of its own in the place of a library's (respx, pytest-httpx, ``MockLLM``,
+  aioresponses, VCR.py). Instrumentation that wraps a function shows the function's own module.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any
 
 from batchclient.transport._body import Pieces
 
-__all__ = ["Library", "library"]
+__all__ = ["Library", "is_mocked", "library"]
 
 
 class Library:
@@ -37,6 +39,7 @@ class Library:
 
 
 _made = cache(Library)
+_LIBRARIES = frozenset({"httpx", "httpx2", "httpcore", "httpcore2", "aiohttp", "httpx_aiohttp"})
 
 
 def library(backend: str) -> Library:
@@ -56,6 +59,18 @@ def library(backend: str) -> Library:
     if backend == "aiohttp":
         import httpx_aiohttp  # noqa: F401  # for ``_aiohttp``, which is imported later
     return _made(httpx, httpcore)
+
+
+def is_mocked(backend: str) -> bool:
+    """Return whether a mock has taken the place of a backend's way to the network."""
+    made = library(backend)
+    ways = (made.http.AsyncHTTPTransport.handle_async_request, made.core.AsyncConnectionPool.handle_async_request)
+    if backend == "aiohttp":
+        from batchclient.transport import _aiohttp
+
+        ways = _aiohttp.ways()
+    homes = [getattr(way, "__globals__", {}).get("__name__", "").partition(".")[0] for way in ways]
+    return not _LIBRARIES.issuperset(homes)
 
 
 class _Headers:

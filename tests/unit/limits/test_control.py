@@ -12,24 +12,20 @@ from tests.unit.limits.samples import Server, sample
 class Found(Limit):
     """A number that is found: it says what it is told to, and remembers what it was told."""
 
-    __slots__ = ("heard", "opening")
+    __slots__ = ("heard",)
 
     def __init__(self, limit=64):
         super().__init__(limit, "found")
         self.heard = []
-        self.opening = True
 
     def on_sample(self, sample):
         self.heard.append("sample")
 
-    def on_begun(self, running, now):
-        self.heard.append(f"{running} begun")
-
-    def on_load(self, load, in_flight, now):
+    def on_load(self, load, in_flight, now, took_s=0.0):
         self.heard.append(f"{load.waiting} wait beside {in_flight}")
 
-    def on_known(self, slots, now, *, engine):
-        self.heard.append(f"slots {slots}, engine {engine}")
+    def on_known(self, slots, now):
+        self.heard.append(f"slots {slots}")
 
     def on_resume(self, now):
         self.heard.append("resume")
@@ -89,15 +85,13 @@ def test_an_objective_that_gave_up_says_so_where_nothing_else_holds_the_limit():
 def test_what_is_told_reaches_the_number_and_the_objectives():
     number, objective = Found(), Asked()
     control = LimitControl(number, [objective])
-    assert control.opening
-    control.on_begun(12, 1.0)
     control.on_sample(sample(2.0))
     control.on_load(ServerLoad(waiting=3), 20, 3.0)
-    control.on_known(100, 4.0, engine=True)
+    control.on_known(100, 4.0)
     control.on_sample(sample(5.0, outcome=Outcome.DROPPED))
     control.on_resume(5.5)
     control.on_restart(6.0)
-    told = ["12 begun", "sample", "3 wait beside 20", "slots 100, engine True", "bound", "sample", "resume"]
+    told = ["sample", "3 wait beside 20", "slots 100", "bound", "sample", "resume"]
     told.append("restart, perhaps 32")
     assert (number.heard, objective.heard) == (told, ["sample", "sample", "forget"])
 
@@ -107,12 +101,12 @@ def test_what_is_told_reaches_the_number_and_the_objectives():
 
 def test_a_number_that_was_given_is_not():
     control = LimitControl(FixedLimit(64))
-    assert control.on_known(8, 1.0, engine=True) is None
+    assert control.on_known(8, 1.0) is None
     assert (control.limit, control.reason) == (64, "fixed")
 
 
 def test_a_server_that_names_more_than_is_found_changes_nothing():
-    assert LimitControl(Found(4)).on_known(8, 1.0, engine=False) is None
+    assert LimitControl(Found(4)).on_known(8, 1.0) is None
 
 
 # Refusals and late answers ------------------------------------------------------------------------------------------
@@ -169,7 +163,7 @@ def test_a_pin_holds_whatever_is_said():
     assert (change.limit, change.reason) == (64, "pinned")
     assert control.on_sample(sample(2.0)) is None
     assert control.on_sample(sample(2.5, load=64.0, outcome=Outcome.DROPPED)) is None
-    assert control.on_known(8, 3.0, engine=False) is None
+    assert control.on_known(8, 3.0) is None
     control.pin(None, 4.0)
     assert control.limit == 3
 

@@ -11,9 +11,8 @@ def test_a_fixed_limit_stays_what_it_is():
     limit = FixedLimit(7)
     for outcome in Outcome:
         assert limit.on_sample(sample(1.0, outcome=outcome)) is None
-    assert limit.on_known(4, 2.0, engine=True) is None
-    assert limit.on_begun(7, 3.0) is None
-    assert (limit.limit, limit.reason, limit.opening) == (7, "fixed", False)
+    assert limit.on_known(4, 2.0) is None
+    assert (limit.limit, limit.reason) == (7, "fixed")
 
 
 @pytest.mark.parametrize("number", [0, -1])
@@ -39,5 +38,5 @@ def test_neither_late_answers_nor_a_page_lower_it():
     for tenth in range(200):
         limit.on_sample(sample(1.0 + tenth / 10, load=64.0, outcome=Outcome.LATE))
         limit.on_load(ServerLoad(running=8, waiting=56), 64, 1.0 + tenth / 10)
-    assert limit.on_known(4, 30.0, engine=False) is None
+    assert limit.on_known(4, 30.0) is None
     assert limit.limit == 64

@@ -10,8 +10,6 @@ from batchclient._core.limits import Outcome, Sample, ServerLoad
 from batchclient._core.limits.search import Search
 from batchclient._core.limits.trial import Turn
 
-ENGINE = {"slots": None, "engine": True}
-
 
 class Loop:
     """Callers who keep as many calls in flight as the limit allows, on a server that is a formula.
@@ -79,80 +77,31 @@ def growing(knee, seconds=1.0):
 # The beginning -----------------------------------------------------------------------------------------------------
 
 
-def test_it_doubles_as_first_tokens_show_that_a_limits_worth_is_served_at_once():
-    limit = Search(64, 256, 1024)
-    changes = [limit.on_begun(running, 0.1) for running in (32, 64, 90, 128, 256)]
-    assert [change and change.limit for change in changes] == [None, 128, None, 256, None]
-    assert changes[1].reason == "64 calls were being answered at once"
-    assert not limit.opening
-
-
-def test_answers_in_one_piece_show_it_too():
-    loop = Loop(Search(64, 256, 1024), full_at(1000, seconds=0.1))
-    assert loop.run(1.0) == 256
-    assert loop.limits == [128, 256]
-
-
-def test_a_limit_that_is_not_used_does_not_double():
-    loop = Loop(Search(64, 256, 1024), full_at(1000, seconds=0.1), at_most=20)
-    assert loop.run(5.0) == 64
-
-
-def test_an_engine_begins_where_others_come_to():
-    limit = Search(64, 256, 1024)
-    assert limit.on_known(**ENGINE, now=0.2).limit == 256
-    assert not limit.opening
-
-
-def test_a_server_of_another_sort_changes_nothing():
-    limit = Search(64, 256, 1024)
-    assert limit.on_known(None, 0.2, engine=False) is None
-    assert limit.opening
-
-
-def test_a_number_that_the_server_names_bounds_it_and_the_doubling():
-    limit = Search(64, 256, 1024)
-    change = limit.on_known(8, 0.2, engine=False)
+def test_a_number_that_the_server_names_bounds_it():
+    limit = Search(256, 1024)
+    assert limit.on_known(300, 0.2) is None
+    change = limit.on_known(8, 0.3)
     assert (change.limit, change.reason) == (8, "the server allows 8 calls at once")
-    assert not limit.opening
-    limit = Search(64, 256, 1024)
-    assert limit.on_known(200, 0.2, engine=False) is None
-    assert [limit.on_begun(running, 0.3).limit for running in (64, 128)] == [128, 200]
-    assert Search(64, 256, 1024).on_known(0, 0.2, engine=False).limit == 1
+    assert Search(256, 1024).on_known(0, 0.2).limit == 1
 
 
-def test_an_engine_begins_at_the_number_that_it_names_if_that_is_less():
-    assert Search(64, 256, 1024).on_known(200, 0.2, engine=True).limit == 200
-    loop = Loop(Search(64, 256, 1024), full_at(100), queued=lambda load: max(0, load - 100))
-    loop.limit.on_known(200, 0.0, engine=True)
-    assert loop.run(60.0) == 112, "what is below the number is searched like any other"
-
-
-def test_what_lowered_it_meanwhile_stands():
-    limit = Search(64, 256, 1024)
-    limit.on_bound(0.1)
-    assert limit.on_known(**ENGINE, now=0.2) is None
-    assert limit.on_begun(64, 0.3) is None
-
-
-def test_a_start_that_was_given_stands():
-    limit = Search(40, 40, 1024)
-    assert not limit.opening
-    assert limit.on_known(**ENGINE, now=0.2) is None
-    assert limit.on_begun(40, 0.3) is None
+def test_what_is_below_the_servers_own_number_is_searched_like_any_other():
+    loop = Loop(Search(256, 1024), full_at(100), queued=lambda load: max(0, load - 100))
+    loop.limit.on_known(200, 0.0)
+    assert loop.run(60.0) == 112
 
 
 @pytest.mark.parametrize(("start", "ceiling"), [(0, 8), (16, 8)])
 def test_bounds_that_make_no_sense_are_refused(start, ceiling):
     with pytest.raises(ValueError, match="1 <= start <= ceiling"):
-        Search(start, 256, ceiling)
+        Search(start, ceiling)
 
 
 # Less --------------------------------------------------------------------------------------------------------------
 
 
 def test_what_waits_in_the_server_all_the_time_is_kept_here_instead():
-    loop = Loop(Search(256, 256, 1024), full_at(64), queued=lambda load: max(0, load - 64))
+    loop = Loop(Search(256, 1024), full_at(64), queued=lambda load: max(0, load - 64))
     assert loop.run(60.0) == 72
     assert loop.changes[0][1:] == (72, "191 calls waited in the server all the time")
     assert loop.changes[1][1:] == (256, "to compare with 72 once more")
@@ -161,20 +110,20 @@ def test_what_waits_in_the_server_all_the_time_is_kept_here_instead():
 
 def test_a_wait_for_first_tokens_shows_it_too():
     # The first answers of a burst have waited for nobody.
-    loop = Loop(Search(256, 256, 1024), full_at(64), first=lambda load: 1 - 0.9 * 64 / max(64, load))
+    loop = Loop(Search(256, 1024), full_at(64), first=lambda load: 1 - 0.9 * 64 / max(64, load))
     loop.tell(sample(0.1, 0.1, 1, first=0.01))
     assert loop.run(90.0) in range(60, 90)
 
 
 def test_nothing_is_tried_in_the_first_ten_seconds():
-    loop = Loop(Search(256, 256, 1024), full_at(64, seconds=0.1), queued=lambda load: max(0, load - 64))
+    loop = Loop(Search(256, 1024), full_at(64, seconds=0.1), queued=lambda load: max(0, load - 64))
     loop.run(30.0)
     assert loop.changes[0][0] >= 10.0
 
 
 def test_a_queue_of_others_is_theirs():
     """Throughput follows what is in flight here: whoever takes less gets less."""
-    loop = Loop(Search(256, 256, 256), lambda load: 4.0, queued=lambda load: load - 64)
+    loop = Loop(Search(256, 256), lambda load: 4.0, queued=lambda load: load - 64)
     assert loop.run(25.0) == 256
     assert "72 in flight brought 72% less" in [reason for _, _, reason in loop.changes]
     tried = [at for at, limit, _ in loop.changes if limit < 256]
@@ -188,13 +137,13 @@ def test_a_queue_of_others_is_theirs():
 
 def test_where_calls_share_prefixes_it_comes_down_to_what_the_cache_holds():
     """Beyond 32 conversations the server computes every prompt anew: five times as slow, whatever the load."""
-    loop = Loop(Search(256, 256, 1024), lambda load: max(0.3, load / (100.0 if load <= 32 else 20.0)), shared=0.9)
+    loop = Loop(Search(256, 1024), lambda load: max(0.3, load / (100.0 if load <= 32 else 20.0)), shared=0.9)
     assert loop.run(300.0) <= 32
     assert loop.limit.limit >= 16
 
 
 def of_48_conversations(**about):
-    loop = Loop(Search(256, 256, 1024), lambda load: max(0.3, load / (100.0 if load <= 32 else 20.0)), **about)
+    loop = Loop(Search(256, 1024), lambda load: max(0.3, load / (100.0 if load <= 32 else 20.0)), **about)
     loop.at_most = 48
     return loop
 
@@ -216,7 +165,7 @@ def test_a_limit_that_is_not_used_stays_where_few_are_in_flight():
 
 
 def test_where_it_costs_throughput_fewer_conversations_are_not_kept():
-    loop = Loop(Search(256, 256, 1024), full_at(256), shared=0.9, at_most=48)
+    loop = Loop(Search(256, 1024), full_at(256), shared=0.9, at_most=48)
     assert loop.run(600.0) == 256
     lower = sum(
         later - earlier for (earlier, limit, _), (later, _, _) in itertools.pairwise(loop.changes) if limit < 256
@@ -225,7 +174,7 @@ def test_where_it_costs_throughput_fewer_conversations_are_not_kept():
 
 
 def test_where_it_costs_throughput_sharing_prefixes_lowers_nothing():
-    loop = Loop(Search(256, 256, 1024), full_at(256), shared=0.9)
+    loop = Loop(Search(256, 1024), full_at(256), shared=0.9)
     assert loop.run(600.0) >= 256
     lower = sum(
         later - earlier for (earlier, limit, _), (later, _, _) in itertools.pairwise(loop.changes) if limit < 256
@@ -236,14 +185,14 @@ def test_where_it_costs_throughput_sharing_prefixes_lowers_nothing():
 def test_noise_lowers_nothing():
     """A server whose answers follow the load, and nothing else, under noise of a fifth per answer."""
     for seed in range(20):
-        loop = Loop(Search(256, 256, 1024), full_at(300), shared=0.9)
+        loop = Loop(Search(256, 1024), full_at(300), shared=0.9)
         loop.noise, loop.unsteadiness = random.Random(seed), 0.2
         assert loop.run(120.0) >= 256, seed
 
 
 def test_a_verdict_that_is_beyond_doubt_waits_for_no_calm():
     """A cache that fits 40 calls brings ten times as much, and a noise of 1.5 per answer would hide a twentieth for a minute."""
-    loop = Loop(Search(64, 64, 1024), lambda load: load / (16 if load > 40 else 160), shared=0.9)
+    loop = Loop(Search(64, 1024), lambda load: load / (16 if load > 40 else 160), shared=0.9)
     while not loop.changes:
         loop.run(loop.now + 1.0)
     loop.unsteadiness = 1.5
@@ -252,7 +201,7 @@ def test_a_verdict_that_is_beyond_doubt_waits_for_no_calm():
 
 
 def test_a_higher_class_waits_for_no_second_look():
-    loop = Loop(Search(64, 64, 1024), full_at(8, seconds=0.2), queued=lambda load: max(0, load - 8))
+    loop = Loop(Search(64, 1024), full_at(8, seconds=0.2), queued=lambda load: max(0, load - 8))
     loop.tell(sample(0.1, 0.05, 8, priority=1))
     loop.run(8.0)
     assert loop.limits == [10]
@@ -261,7 +210,7 @@ def test_a_higher_class_waits_for_no_second_look():
 def test_one_class_is_no_higher_one_whatever_its_number():
     limits = []
     for priority in (0, 3):
-        loop = Loop(Search(64, 64, 1024), full_at(8, seconds=0.2), queued=lambda load: max(0, load - 8))
+        loop = Loop(Search(64, 1024), full_at(8, seconds=0.2), queued=lambda load: max(0, load - 8))
         loop.run(8.0, priority=priority)
         limits.append(loop.limits)
     assert limits[0] == limits[1] != [10]
@@ -271,33 +220,33 @@ def test_one_class_is_no_higher_one_whatever_its_number():
 
 
 def test_more_is_tried_and_kept_where_it_brings_more():
-    loop = Loop(Search(64, 64, 1024), full_at(200))
+    loop = Loop(Search(64, 1024), full_at(200))
     assert loop.run(200.0) in range(126, 280)
     assert loop.changes[0][1:] == (90, "to see whether more calls at once bring more")
     assert loop.limits[:4] == [90, 126, 177, 248]
 
 
 def test_more_that_brings_no_more_is_taken_back():
-    loop = Loop(Search(256, 256, 1024), full_at(200))
+    loop = Loop(Search(256, 1024), full_at(200))
     assert loop.run(60.0) == 256
     assert loop.limits[:2] == [359, 256]
     assert loop.changes[1][2] == "359 in flight brought no more to speak of"
 
 
 def test_it_never_goes_above_its_ceiling():
-    assert Loop(Search(64, 256, 300), full_at(10**6)).run(300.0) == 300
+    assert Loop(Search(64, 300), full_at(10**6)).run(300.0) == 300
 
 
 def test_a_low_limit_grows_though_some_of_the_time_is_a_wait_that_less_does_not_shorten():
     # A third of the time is the prompt's own turn, whatever the load.
-    loop = Loop(Search(8, 8, 1024), lambda load: 1 + load / 1000, first=lambda load: 0.3)
+    loop = Loop(Search(8, 1024), lambda load: 1 + load / 1000, first=lambda load: 0.3)
     loop.tell(sample(0.1, 0.1, 1, first=0.01))
     assert loop.run(900.0) > 100
 
 
 def test_a_limit_does_not_fall_below_the_heaviest_call():
     """What is in flight is one call of 64 sequences: any lower limit would seem to bring as much."""
-    loop = Loop(Search(64, 64, 1024), full_at(1000), shared=0.9)
+    loop = Loop(Search(64, 1024), full_at(1000), shared=0.9)
     for second in range(600):
         loop.now = float(second)
         loop.tell(replace(sample(loop.now, 1.0, 64, shared=0.9), sequences=64, weight=64))
@@ -306,7 +255,7 @@ def test_a_limit_does_not_fall_below_the_heaviest_call():
 
 def test_trials_that_say_nothing_are_not_repeated_at_once():
     """Jobs of 13 s with a pause between two: no trial comes to an end."""
-    loop = Loop(Search(256, 256, 1024), full_at(256), shared=0.5)
+    loop = Loop(Search(256, 1024), full_at(256), shared=0.5)
     while loop.now < 540.0:
         loop.run(loop.now + 13.0)
         loop.now += 5.0
@@ -320,7 +269,7 @@ def test_trials_that_say_nothing_are_not_repeated_at_once():
 
 def trying():
     """A loop in the middle of a trial of less."""
-    loop = Loop(Search(256, 256, 1024), full_at(64), queued=lambda load: max(0, load - 64))
+    loop = Loop(Search(256, 1024), full_at(64), queued=lambda load: max(0, load - 64))
     while loop.limit.limit == 256:
         loop.run(loop.now + 0.01)
     return loop
@@ -341,7 +290,7 @@ def test_a_trial_is_void_and_the_limit_back(what):
     elif what == "a pin":
         loop.limit.interrupt(loop.now)
     elif what == "the server is known":
-        loop.limit.on_known(None, loop.now, engine=True)
+        loop.limit.on_known(None, loop.now)
     elif what == "nothing useful":
         for second in range(1, 400):
             loop.now += 1.0
@@ -366,7 +315,7 @@ def test_a_trial_says_nothing_where_calls_have_become_others():
 
 
 def test_what_is_silent_speaks_again_where_calls_have_become_others():
-    loop = Loop(Search(256, 256, 1024), full_at(256), shared=0.9)
+    loop = Loop(Search(256, 1024), full_at(256), shared=0.9)
     loop.run(230.0)
     assert 200.0 < [at for at, limit, _ in loop.changes if limit == 128][-1] < 220.0
     loop.changes.clear()
@@ -378,7 +327,7 @@ def test_what_is_silent_speaks_again_where_calls_have_become_others():
 
 def test_of_several_servers_one_is_tried_at_a_time():
     turn = Turn()
-    loops = [Loop(Search(256, 256, 1024, turn), full_at(64), queued=lambda load: max(0, load - 64)) for _ in range(2)]
+    loops = [Loop(Search(256, 1024, turn), full_at(64), queued=lambda load: max(0, load - 64)) for _ in range(2)]
     for tenth in range(600):
         for loop in loops:
             loop.run(tenth / 10)
@@ -388,7 +337,7 @@ def test_of_several_servers_one_is_tried_at_a_time():
 
 
 def test_an_unsteady_server_that_tells_nothing_apart_is_left_alone():
-    loop = Loop(Search(256, 256, 1024), full_at(64, seconds=20.0), queued=lambda load: max(0, load - 64))
+    loop = Loop(Search(256, 1024), full_at(64, seconds=20.0), queued=lambda load: max(0, load - 64))
     loop.unsteadiness = 3.0
     loop.run(600.0)
     assert loop.limit.limit == 256

@@ -47,9 +47,9 @@ class Abilities:
         "lists",
         "lists_failed",
         "lists_proven",
-        "lone_cut",
         "longest_list",
         "packing",
+        "plain_cut",
         "plain_form",
         "stream_doubted",
         "stream_form",
@@ -74,8 +74,8 @@ class Abilities:
         self.event_per_token: bool | None = None
         """Whether the last telling stream sent an event per token, though fewer were asked for.
         ``None``: no stream has told yet."""
-        self.lone_cut = False
-        """Whether a plain lone call was given up because nothing came: later ones are streamed."""
+        self.plain_cut = False
+        """Whether a plain batch was given up because nothing came: later ones are streamed."""
         self.stream_doubted = False
         """Whether a stream of several sequences ended early, since the last one answered."""
         self.lists_failed = 0

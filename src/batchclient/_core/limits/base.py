@@ -123,28 +123,19 @@ class Limit:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.limit}: {self.reason}>"
 
-    @property
-    def opening(self) -> bool:
-        """Whether to report the begin of batches (``on_begun``)."""
-        return False
-
     def on_sample(self, sample: Sample) -> LimitChange | None:
         """Take in one observation."""
         return None
 
-    def on_begun(self, running: int, now: float) -> LimitChange | None:
-        """All prompts of a batch have their first token: ``running`` sequences run at once."""
-        return None
+    def on_load(self, load: ServerLoad, in_flight: int, now: float, took_s: float = 0.0) -> LimitChange | None:
+        """Take in a metrics page's report, asked for ``took_s`` ago.
 
-    def on_load(self, load: ServerLoad, in_flight: int, now: float) -> LimitChange | None:
-        """Take in a metrics page's report; ``in_flight`` of its sequences are this client's."""
-        return None
-
-    def on_known(self, slots: int | None, now: float, *, engine: bool) -> LimitChange | None:
-        """Take in which server was found, and its sequences at once (``slots``) if stated.
-
-        An ``engine`` batches hundreds of sequences and queues the rest.
+        ``in_flight`` of its sequences are this client's.
         """
+        return None
+
+    def on_known(self, slots: int | None, now: float) -> LimitChange | None:
+        """Take in that a server was found, and its sequences at once (``slots``) if stated."""
         return None
 
     def on_restart(self, now: float, guess: int | None = None) -> LimitChange | None:

@@ -31,10 +31,6 @@ class LimitControl(Limit):
         self._bounds = Bounds(lateness=not given)
         self._pinned: int | None = None
 
-    @property
-    def opening(self) -> bool:
-        return self._number.opening
-
     def on_sample(self, sample: Sample) -> LimitChange | None:
         if self._bounds.on_sample(sample, self.limit):
             self._number.on_bound(sample.now)
@@ -45,16 +41,13 @@ class LimitControl(Limit):
             objective.on_sample(sample)
         return self._decide()
 
-    def on_begun(self, running: int, now: float) -> LimitChange | None:
-        self._number.on_begun(running, now)
+    def on_load(self, load: ServerLoad, in_flight: int, now: float, took_s: float = 0.0) -> LimitChange | None:
+        if self._pinned is None:
+            self._number.on_load(load, in_flight, now, took_s)
         return self._decide()
 
-    def on_load(self, load: ServerLoad, in_flight: int, now: float) -> LimitChange | None:
-        self._number.on_load(load, in_flight, now)
-        return self._decide()
-
-    def on_known(self, slots: int | None, now: float, *, engine: bool) -> LimitChange | None:
-        self._number.on_known(slots, now, engine=engine)
+    def on_known(self, slots: int | None, now: float) -> LimitChange | None:
+        self._number.on_known(slots, now)
         return self._decide()
 
     def on_resume(self, now: float) -> LimitChange | None:

@@ -130,6 +130,11 @@ class StandingQueue:
         return least * min(report.share for report in window)
 
     @property
+    def most_running(self) -> float:
+        """The most sequences that ran at once in the window; 0: not on the page."""
+        return max((report.running or 0.0 for report in self._window), default=0.0)
+
+    @property
     def _length_s(self) -> float:
         return max(_SHORTEST_WINDOW_S, _WINDOW_LATENCIES * self._latency_s)
 

@@ -1,13 +1,11 @@
 """The search for a limit: a start by evidence, then trials of more or less, each checked.
 
 Rules (the design's, ``docs/explanation/limits.md`` has them for users):
-- The limit begins at ``start``. An engine known to batch hundreds of sequences gets ``opens_to`` at
-  once. Else the limit doubles, up to there, whenever a limit's worth of calls is known to be served
-  at once: by first tokens, or by answers in one piece. Every later change is a trial (``trial``),
-  judged by useful tokens per second.
+- Where the server's page shows this client's sequences alone, the page's steps decide (``page``).
+  Elsewhere every change is a trial (``trial``), judged by useful tokens per second.
 - If sequences of this client wait in the server, by its page (``queue``) or by the time before
-  first tokens, a limit without these is tried. Half is tried if calls share prefixes (a small cache
-  shows in no queue), and if more brought no more. Else 1.4 times is tried.
+  first tokens, a limit without these is tried. Else 1.4 times is tried.
+- Half is tried with and without a page if calls share prefixes: a small cache shows in no queue.
 - A reason that did not pay is silent for a minute, then two, up to fifteen; a new server ends the
   silence, as do prompts or outputs twice or half as long.
 - Nothing is tried in a job's first ten seconds; nor if a window of a minute (or a tenth of the job
@@ -22,14 +20,14 @@ from __future__ import annotations
 import math
 
 from batchclient._core.limits.base import NEWEST_SHARE, USED_RATIO, Limit, LimitChange, Outcome, Sample, ServerLoad
-from batchclient._core.limits.evidence import ONE_PIECE, Settling, Window
-from batchclient._core.limits.queue import StandingQueue
-from batchclient._core.limits.trial import GAIN, LOSS, SHARED, Silence, Trial, Turn, Verdict
+from batchclient._core.limits.evidence import Settling, Window
+from batchclient._core.limits.page import PageSteps
+from batchclient._core.limits.trial import LOSS, SHARED, Silence, Trial, Turn, Verdict
 
-__all__ = ["OPENS_TO", "START", "Search"]
+__all__ = ["START", "Search"]
 
-START, OPENS_TO = 64, 256
-"""The start, and the limit opened to: vLLM's default number of running sequences on small GPUs."""
+START = 256
+"""vLLM's default number of running sequences on small GPUs."""
 
 _LESS = ("queue", "wait", "half")
 """The reasons for less."""
@@ -39,12 +37,11 @@ _PAUSE_S = 3.0
 """So long without an answer, beyond the time of answers, ends a job."""
 _ERROR = 0.03
 """A window's error; ``LOSS`` is enough if calls share prefixes, or after the longest window."""
+_MANY = 32
 _MINUTE_S = 60.0
 """The longest window of a short job. Classes and cut off calls are remembered as long."""
 _JOB_SHARE = 0.1
 _MORE = 1.4
-_FLAT = 0.01
-"""If 1.4 times the load brings less, throughput is flat, and by concavity hardly steeper below."""
 _WAITING_SHARE = 0.1
 """A shorter wait may be for the step under way."""
 _MARGIN = 0.1
@@ -56,28 +53,25 @@ class Search(Limit):
     """A limit found by search.
 
     Args:
-        opens_to: up to where the limit doubles; where an engine begins.
         ceiling: the highest limit.
         turn: shared by the limits of one client's servers.
     """
 
     __slots__ = (
-        "_answered", "_ceiling", "_class", "_cut_off_at", "_ended_at", "_flat", "_latency_s", "_least_first_s",
-        "_left", "_most", "_open", "_opens_to", "_other_class_at", "_queue", "_settling", "_silences", "_trial",
-        "_turn", "_usual", "_voids", "_window", "_work_since",
+        "_ceiling", "_class", "_cut_off_at", "_ended_at", "_latency_s", "_least_first_s", "_left", "_most",
+        "_other_class_at", "_page", "_settling", "_silences", "_start", "_trial", "_turn", "_usual", "_voids",
+        "_window", "_work_since",
     )  # fmt: skip
 
-    def __init__(
-        self, start: int = START, opens_to: int = OPENS_TO, ceiling: int = 1024, turn: Turn | None = None
-    ) -> None:
+    def __init__(self, start: int = START, ceiling: int = 1024, turn: Turn | None = None) -> None:
         if not 1 <= start <= ceiling:
             raise ValueError(f"1 <= start <= ceiling, got {start}, {ceiling}")
         super().__init__(start, "the start")
+        self._start = start
         self._ceiling = self._most = ceiling
         """The highest limit; the server's own bound may lower ``_most``."""
-        self._opens_to = min(opens_to, ceiling)
         self._turn = turn or Turn()
-        self._queue = StandingQueue()
+        self._page = PageSteps()
         self._latency_s = 0.0
         self._ended_at = self._work_since = math.inf
         self._class: int | None = None
@@ -96,17 +90,8 @@ class Search(Limit):
         """The work when something was tried last."""
         self._voids = False
         """Whether the last trial said nothing."""
-        self._flat = False
-        """Whether more than the limit brought no more when tried last."""
         self._left = 1.0
         """The share left, after descents since the last raise, of the yield at the raise."""
-        self._answered = 0
-        """Answers in one piece since the limit was raised."""
-        self._open = self.limit < self._opens_to
-
-    @property
-    def opening(self) -> bool:
-        return self._open
 
     # What it is told -----------------------------------------------------------------------------------------------
 
@@ -123,9 +108,7 @@ class Search(Limit):
             # A sample of no duration (a mocked server's answer) has no rate.
             return None
         change = self._follow(sample)
-        self._queue.on_sample(sample)
-        if self._open:
-            change = self._answer(sample) or change
+        self._page.on_sample(sample)
         if self._settling is not None:
             if not self._settling.is_over(sample):
                 return change
@@ -133,26 +116,24 @@ class Search(Limit):
             self._window = Window(now)
         return (self._look(self._window, now) if self._window.take_in(sample) else None) or change
 
-    def on_begun(self, running: int, now: float) -> LimitChange | None:
-        if not self._open or running < USED_RATIO * self.limit:
+    def on_load(self, load: ServerLoad, in_flight: int, now: float, took_s: float = 0.0) -> LimitChange | None:
+        if self._trial is not None:
+            self._page.queue.on_load(load, in_flight, now)
             return None
-        return self._double(now, f"{running} calls were being answered at once")
+        step = self._page.on_load(load, in_flight, took_s, self.limit, self._most, now)
+        if step is None:
+            return None
+        return self._move(*step)
 
-    def on_load(self, load: ServerLoad, in_flight: int, now: float) -> LimitChange | None:
-        self._queue.on_load(load, in_flight, now)
-        return None
-
-    def on_known(self, slots: int | None, now: float, *, engine: bool) -> LimitChange | None:
+    def on_known(self, slots: int | None, now: float) -> LimitChange | None:
         change = self.interrupt(now)
+        bounded = self.limit == self._most < self._start
         self._most = self._ceiling if slots is None else min(self._ceiling, max(1, slots))
-        limit, why = self.limit, ""
-        if engine and self._open:
-            self._open = False
-            limit, why = self._opens_to, "the server is an engine that queues what is too much"
-        if limit > self._most:
-            limit, why = self._most, f"the server allows {slots} calls at once"
-            self._open = False
-        return self._move(limit, why) if limit != self.limit else change
+        if self.limit > self._most:
+            return self._move(self._most, f"the server allows {slots} calls at once")
+        if bounded and self.limit < self._most:
+            return self._move(min(self._start, self._most), "the server that allowed fewer has gone")
+        return change
 
     def on_resume(self, now: float) -> LimitChange | None:
         return self._end_trial(now) if now - self._ended_at > _PAUSE_S else None
@@ -161,7 +142,7 @@ class Search(Limit):
         change = self._end_trial(now)
         if guess is not None and guess < self.limit:
             change = self._set(guess, "the server was started anew")
-        self._queue.forget()
+        self._page.forget()
         self._forget()
         return change
 
@@ -171,7 +152,6 @@ class Search(Limit):
         return change
 
     def on_bound(self, now: float) -> LimitChange | None:
-        self._open = False
         return self._end_trial(now)
 
     # The job and its pauses ----------------------------------------------------------------------------------------
@@ -197,33 +177,12 @@ class Search(Limit):
         """Whether a wait in the server does harm: to a higher class, or by a gateway's cut."""
         return now - max(self._cut_off_at, self._other_class_at) < _MINUTE_S
 
-    # Opening -------------------------------------------------------------------------------------------------------
-
-    def _answer(self, sample: Sample) -> LimitChange | None:
-        """Count answers in one piece, each a place free again; first tokens tell of streams."""
-        streamed = sample.first_tokens_s < ONE_PIECE * sample.sequences * (sample.now - sample.sent_at)
-        if (sample.first_tokens_s and streamed) or sample.outcome is not Outcome.SUCCESS:
-            return None
-        self._answered += sample.sequences
-        if self._answered < self.limit or sample.in_flight < USED_RATIO * self.limit:
-            return None
-        return self._double(sample.now, f"{self._answered} calls were answered")
-
-    def _double(self, now: float, reason: str) -> LimitChange | None:
-        if self._queue.ours(now):
-            self._open = False
-            return None
-        self._answered = 0
-        limit = min(self._opens_to, self._most, 2 * self.limit)
-        self._open = limit < min(self._opens_to, self._most)
-        return self._move(limit, reason)
-
     # Windows and trials --------------------------------------------------------------------------------------------
 
     def _move(self, limit: int, reason: str, generations: int = 1) -> LimitChange | None:
         """Set the limit, and measure once the sequences sent before have ended."""
         self._settling = Settling(limit, generations)
-        self._queue.restart()
+        self._page.queue.restart()
         return self._set(limit, reason)
 
     def _look(self, window: Window, now: float) -> LimitChange | None:
@@ -238,7 +197,7 @@ class Search(Limit):
             return None
         self._window = Window(now)
         used = window.peak >= USED_RATIO * self.limit or window.peak + window.heaviest > self.limit
-        steady = window.shared > SHARED and window.load > max((1 - LOSS) * window.peak, START // 2)
+        steady = window.shared > SHARED and window.load > max((1 - LOSS) * window.peak, _MANY)
         if not (used or steady) or (noisy and error > LOSS):
             return self._end_trial(now)
         return self._consider(window, now) if self._trial is None else self._judge(self._trial, window, now)
@@ -250,6 +209,7 @@ class Search(Limit):
             self._least_first_s = math.inf
             for silence in self._silences.values():
                 silence.end()
+            self._page.work_changed()
         trusted = self._wait_is_harm(now)
         quiet = now - self._work_since < _QUIET_S
         wanted = self._less(window, now, trusted=trusted) if trusted or not quiet else None
@@ -261,10 +221,7 @@ class Search(Limit):
         if not self._turn.take(self, now + self._longest_s(now), now):
             return None
         self._usual = window
-        self._open = False
         self._trial = Trial(self.limit, window, reason, limit, trusted and reason in _WAITS, self.limit, self._left)
-        if reason == "half" and window.shared <= SHARED:
-            self._trial.loss = GAIN
         return self._try(self._trial, limit, why, window, now)
 
     def _try(self, trial: Trial, limit: int, why: str, window: Window, now: float) -> LimitChange | None:
@@ -281,19 +238,18 @@ class Search(Limit):
     def _less(self, window: Window, now: float, *, trusted: bool) -> tuple[int, str, str] | None:
         """The lowest limit that anything speaks for, its reason, and the reason in words."""
         said: list[tuple[float, str, str]] = []
-        if waits := self._queue.ours(now):
+        alone = self._page.speaks(now)
+        if not alone and (waits := self._page.queue.ours(now)):
             served = max(1.0, window.load - waits)
             said.append((served, "queue", f"{waits:.0f} calls waited in the server all the time"))
         waiting = window.waiting(self._least_first_s)
-        if waiting > _WAITING_SHARE:
+        if not alone and waiting > _WAITING_SHARE:
             served = max(1.0, window.load * (1 - waiting), 0.0 if trusted else window.load / 2)
             said.append((served, "wait", f"calls spent {waiting:.0%} of their time waiting for a first token"))
         lower = [(math.ceil(load + max(1.0, _MARGIN * load)), reason, why) for load, reason, why in said]
         if self.limit > 1 and window.shared > SHARED:
             half = min(self.limit, window.peak) // 2
             lower.append((half, "half", "calls share prefixes: fewer may fit the server's cache"))
-        elif self.limit > 1 and self._flat:
-            lower.append((self.limit // 2, "half", "more at once brought no more"))
         # A smaller step would be lost in the noise.
         most = (1 - _MARGIN) * self.limit
         # Below the heaviest call a limit changes nothing.
@@ -303,8 +259,10 @@ class Search(Limit):
     def _more(self, window: Window, now: float) -> tuple[int, str, str] | None:
         if self.limit >= self._most or window.peak < USED_RATIO * self.limit or self._silences["more"].lasts(now):
             return None
+        if self._page.speaks(now):
+            return None
         waits = window.waiting(self._least_first_s) > _WAITING_SHARE and not self._silences["wait"].lasts(now)
-        if waits or (self._queue.ours(now) and not self._silences["queue"].lasts(now)):
+        if waits or (self._page.queue.ours(now) and not self._silences["queue"].lasts(now)):
             # Less is tried first. If less did not pay, a queue is no reason against more.
             return None
         limit = min(self._most, math.ceil(_MORE * self.limit))
@@ -338,10 +296,10 @@ class Search(Limit):
         """End the trial at a limit."""
         self._trial, self._voids = None, False
         self._turn.give_back(self)
-        self._flat = trial.other > trial.first == limit and trial.lost > -_FLAT
         if limit < trial.first:
             self._left = min(1.0, trial.left * trial.gain)
             self._silences["more"].rest(now)
+            self._page.rest(now)
         elif limit > trial.first:
             self._left = 1.0
             for reason in _LESS:

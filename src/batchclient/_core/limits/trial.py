@@ -25,8 +25,7 @@ _BEFORE_A_PEAK = 0.2
 SHARED = 0.2
 """Calls share prefixes if a larger share of their prompts' tokens was sent before."""
 GAIN = 0.03
-"""The gain due from 1.4 times the load: an elasticity of throughput to load of about a tenth. Less
-load may lose as much where no wait is seen."""
+"""The gain due from 1.4 times the load: an elasticity of throughput to load of about a tenth."""
 
 
 _FIRST_S = 60.0
@@ -65,8 +64,6 @@ class Trial:
     """The lowest limit that held so far; at first the limit before."""
     left: float = 1.0
     """The share left, after descents since the last raise, of the yield at the raise."""
-    loss: float = LOSS
-    """The loss allowed to a lower limit."""
     gain: float = 1.0
     """The yield of ``kept`` relative to that of the limit before."""
     best: float = 1.0
@@ -81,7 +78,7 @@ class Trial:
     def judge(self, window: Window) -> Verdict:
         """Take in a window at the other limit."""
         gain = self._against(window)
-        least = 1 + GAIN if self.other > self.first else max((1 - self.loss) * self.best, (1 - LOSS) / self.left)
+        least = 1 + GAIN if self.other > self.first else max((1 - LOSS) * self.best, (1 - LOSS) / self.left)
         if gain < least:
             self.lost = 1 - gain
             bottom = self.other > self.first or window.shared <= SHARED or gain < (1 - _BEFORE_A_PEAK) * self.best
@@ -108,7 +105,7 @@ class Trial:
     def confirms(self, window: Window) -> bool:
         """Take in a window at the limit before; return whether the kept limit still holds."""
         self.gain /= math.sqrt(self._against(window))
-        return self.gain >= max(1 - self.loss, (1 - LOSS) / self.left)
+        return self.gain >= max(1 - LOSS, (1 - LOSS) / self.left)
 
     def _against(self, window: Window) -> float:
         tokens = self.before.tokens

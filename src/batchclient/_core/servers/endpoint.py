@@ -53,6 +53,7 @@ class Endpoint:
         "_abilities",
         "_area",
         "_area_at",
+        "_event_per_token",
         "_known_caps",
         "abandoned",
         "answered_at",
@@ -64,9 +65,9 @@ class Endpoint:
         "held_since",
         "id",
         "in_flight",
-        "is_engine",
         "leaving",
         "limit",
+        "lists_wait_until",
         "max_size",
         "name",
         "open",
@@ -74,7 +75,6 @@ class Endpoint:
         "pace",
         "rates",
         "refusal",
-        "returned",
         "served_at",
         "server",
         "silence",
@@ -94,8 +94,8 @@ class Endpoint:
         self.name = name
         self.slots: int | None = None
         """The sequences taken at once, by the server's own word."""
-        self.is_engine = False
-        """Whether the server is an engine: it batches hundreds of sequences and queues the rest."""
+        self.lists_wait_until = 0.0
+        """Until when lists wait for the server's word on which server it is."""
         self.server: str | None = None
         """The server's name and version, for display; ``None``: not found out."""
         """Whether the server is of a sort known to serve the prompts of a list at once."""
@@ -104,9 +104,9 @@ class Endpoint:
         self.limit = limit
         self.max_size = max_size
         self._known_caps = known_caps
+        self._event_per_token: bool | None = None
         self._abilities: dict[Kind, Abilities] = {}
         self.in_flight = 0
-        self.returned = 0
         """Permits given back, for any reason."""
         self.speed = Speed()
         self._area = 0.0
@@ -146,14 +146,9 @@ class Endpoint:
         return f"<Endpoint {self.id}: {self.in_flight} of {self.limit.limit} in flight>"
 
     @property
-    def opening(self) -> bool:
-        """Whether first tokens may still raise the limit."""
-        return self.limit.opening
-
-    @property
     def free(self) -> int:
         """Permits free now."""
-        if self.pace.left == 0 and self.in_flight:
+        if self.pace.holds(self.in_flight):
             return 0
         free, allowed = self.limit.limit - self.in_flight, self.health.allowed
         return free if allowed is None else min(free, allowed - self.in_flight)
@@ -170,7 +165,6 @@ class Endpoint:
         self._area += self.in_flight * (now - self._area_at)
         self._area_at = now
         self.in_flight -= sequences
-        self.returned += sequences
         assert self.in_flight >= 0, "more permits returned than taken"
 
     def area(self, now: float) -> float:
@@ -225,10 +219,11 @@ class Endpoint:
         self.answered_at = now
         if health.ailing and health.answer(sequences, self.limit.limit, now):
             self.speed.forget()
+            self._event_per_token = None
             for abilities in self._abilities.values():
                 abilities.longest_list = 1
                 abilities.event_per_token = None
-                abilities.lone_cut = False
+                abilities.plain_cut = False
             change = self.limit.on_restart(now)
         health.answered_once = True
         return change
@@ -269,14 +264,18 @@ class Endpoint:
         abilities = self._abilities.get(kind)
         if abilities is None:
             self._abilities[kind] = abilities = Abilities(self._known_caps.get(kind))
+            abilities.event_per_token = self._event_per_token
         return abilities
 
-    def know(self, caps: Mapping[Kind, int], server: str | None) -> None:
-        """Take in which server was found, and its longest lists of prompts by kind."""
+    def know(self, caps: Mapping[Kind, int], server: str | None, *, event_per_token: bool | None) -> None:
+        """Take in which server was found, its longest lists of prompts by kind, and how it streams."""
         self._known_caps = caps
+        self._event_per_token = event_per_token
         self.server = server
         for kind, abilities in self._abilities.items():
             abilities.known_cap = caps.get(kind)
+            if event_per_token is not None:
+                abilities.event_per_token = event_per_token
 
     def list_cap(self, now: float, kind: Kind = Kind.COMPLETION, most: int | None = None) -> int:
         """Return the longest list to send now; ``most``, if given, stands for ``max_size``."""

@@ -10,6 +10,8 @@ Rules:
 - A free refusal begins a *spell*, in which the endpoint is sent one request for each that ended
   with an answer. The spell ends when 32 were answered for each that was refused, or after a
   quarter of a second. It lasts twice as long each time that the next refusal comes soon, up to 8 s.
+- A long list ends with its longest answer. So a request may also go while the sequences under way
+  are less than three quarters of those which the server held when it refused.
 - After a ``Retry-After`` the spell is ten times as long as the rest. So rests take a tenth of the
   time at most. One request is sent when the rest is over. Up to half of what was under way before
   the refusal, each answer brings two: a server that refused all of it is filled again.
@@ -40,6 +42,7 @@ _SHORTEST_SPELL_S = 0.25
 _LONGEST_SPELL_S = 8.0
 _SPELL_RESTS = 10.0
 _ANSWERS = 32
+_HELD_SHARE = 0.75
 
 
 def may_be_free(failure: Failure, refusals: int, seconds: float) -> bool:
@@ -58,7 +61,7 @@ def may_be_free(failure: Failure, refusals: int, seconds: float) -> bool:
 class Pace:
     """What one endpoint may be sent, in spells that begin with a free refusal."""
 
-    __slots__ = ("_half", "_owed", "_pause_s", "_paused_until", "_rest_until", "_spell_s", "_until", "left")
+    __slots__ = ("_half", "_held", "_owed", "_pause_s", "_paused_until", "_rest_until", "_spell_s", "_until", "left")
 
     def __init__(self) -> None:
         self.left: int | None = None
@@ -67,6 +70,8 @@ class Pace:
         self._rest_until = math.inf
         self._half = 0
         """Half of the requests under way before a spell with a rest."""
+        self._held = 0.0
+        """Sequences which the server held beside those that it refused; without a rest only."""
         self._owed = 0.0
         """Answered requests which are due before the spell ends early."""
         self._spell_s = _SHORTEST_SPELL_S
@@ -75,19 +80,22 @@ class Pace:
     def __repr__(self) -> str:
         return f"<Pace: {self.left} until {self._until:.3f} s>"
 
-    def refused(self, rest_s: float, under_way: int, now: float) -> None:
+    def refused(self, rest_s: float, under_way: int, in_flight: int, now: float) -> None:
         """A request was refused.
 
         Args:
             rest_s: the server's ``Retry-After``, 0 if there is none.
             under_way: requests that are still under way.
+            in_flight: their sequences.
         """
         if self.left is None:
             soon = now < self._until + 2 * self._spell_s
             self._spell_s = min(_LONGEST_SPELL_S, 2 * self._spell_s) if soon else _SHORTEST_SPELL_S
             self._owed = 0.0
             self._half = under_way // 2 if rest_s else 0
+            self._held = math.inf
         self.left = 0
+        self._held = 0.0 if rest_s else min(self._held, in_flight)
         if rest_s:
             self._rest_until = now + rest_s
         self._owed += math.inf if rest_s else _ANSWERS
@@ -98,6 +106,10 @@ class Pace:
         self._paused_until = now + (1 - jitter / 2) * self._pause_s
         self._until = max(self._until, self._paused_until + self._spell_s)
         self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s)
+
+    def holds(self, in_flight: int) -> bool:
+        """Whether nothing more may be sent beside so many sequences."""
+        return self.left == 0 and in_flight > 0 and in_flight >= _HELD_SHARE * self._held
 
     def sent(self) -> None:
         """A request is sent."""
@@ -115,6 +127,10 @@ class Pace:
         """A request has ended without an answer, and the server is not to blame."""
         if self.left is not None:
             self.left += 1
+
+    def lost(self, sequences: int) -> None:
+        """A request was lost, and the server may still hold it."""
+        self._held -= sequences
 
     def is_paused(self, now: float) -> bool:
         """Whether a pause lasts in which nothing is sent. Ends a spell that is over."""

@@ -1,0 +1,224 @@
+"""Steps of the limit by the server's metrics page: more while more generates more, and no more than it runs.
+
+Rules:
+- A look is a report that shows this client's sequences and hardly any others: running and waiting
+  together are 0.8 to 1.25 of its own in flight. So one replica's page behind a router decides
+  nothing. Looks count if asked for a second and a mean time to first token after the last change
+  of the limit, and if the page took less than 2 s.
+- More: after two looks at a used limit with no queue, a KV cache that is not nearly full and no new
+  preemption, the limit doubles, at most once a mean latency.
+- Less: where a queue of this client's stands (``queue``), the limit becomes the most that ran, and
+  a tenth, since a small queue refills a place the moment it comes free; by half at most.
+- Each step is checked by the generated tokens per second of the looks before and after it, over 3 s
+  and a mean latency. More stays for a gain of a twentieth, and goes back at once for preemptions.
+  Less goes back if it generates less than 0.97, clearly or for a minute. What did not pay is not tried for a
+  minute, then two, up to fifteen. For a minute after less, more is a tenth.
+- A limit that is not used, or changed by another hand, ends a check without a verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from batchclient._core.limits.base import NEWEST_SHARE, USED_RATIO, Outcome, Sample, ServerLoad
+from batchclient._core.limits.queue import StandingQueue
+from batchclient._core.limits.trial import LOSS, Silence
+
+__all__ = ["PageSteps"]
+
+_LEAST_SHOWN, _MOST_SHOWN = 0.8, 1.25
+_COUNTS_AFTER_S = 1.0
+_SLOW_S = 2.0
+_STALE_AFTER_S = 5.0
+_SHORTEST_CHECK_S = 3.0
+_LEAST_LOOKS = 2
+_FULL_KV_RATIO = 0.8
+_DOUBLE, _TENTH_MORE = 2.0, 1.1
+_MARGIN = 0.1
+_HELD = 0.97
+_CERTAIN = 2.0
+"""Standard errors."""
+_MINUTE_S = 60.0
+
+
+class _Look(NamedTuple):
+    at: float
+    tokens: float
+    waiting: float
+    in_flight: int
+    kv_usage_ratio: float
+    preemptions: float
+
+
+@dataclass(slots=True)
+class _Step:
+    """A change under check; ``per_s`` and ``error``: tokens per second before it, relative error."""
+
+    first: int
+    other: int
+    per_s: float
+    error: float
+
+
+class PageSteps:
+    """The steps of one limit."""
+
+    __slots__ = (
+        "_capped_at", "_changed_at", "_first_s", "_latency_s", "_limit", "_looks", "_seen_at", "_silences", "_step",
+        "queue",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.queue = StandingQueue()
+        """The queue that stands in the server."""
+        self._latency_s = self._first_s = 0.0
+        """Means over the last answers: seconds, to the end and to the first token."""
+        self._forget()
+
+    def forget(self) -> None:
+        """The server was started anew."""
+        self.queue.forget()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._limit = 0
+        self._changed_at = self._seen_at = self._capped_at = -math.inf
+        self._looks: deque[_Look] = deque()
+        self._silences = {more: Silence() for more in (True, False)}
+        self._step: _Step | None = None
+
+    def work_changed(self) -> None:
+        """Prompts or answers are much longer or shorter: what did not pay may pay now."""
+        for silence in self._silences.values():
+            silence.end()
+
+    def rest(self, now: float) -> None:
+        """A trial has lowered the limit: more is not tried for a minute."""
+        self._silences[True].rest(now)
+
+    def speaks(self, now: float) -> bool:
+        """Whether the page shows this client's sequences alone, so that the steps decide."""
+        return now - self._seen_at <= _STALE_AFTER_S
+
+    def on_sample(self, sample: Sample) -> None:
+        """Take in one observation: the times of answers."""
+        self.queue.on_sample(sample)
+        if sample.outcome is Outcome.SUCCESS:
+            seconds = sample.now - sample.sent_at
+            self._latency_s += NEWEST_SHARE * (seconds - self._latency_s) if self._latency_s else seconds
+            first_s = sample.first_tokens_s / sample.sequences
+            self._first_s += NEWEST_SHARE * (first_s - self._first_s) if self._first_s else first_s
+
+    def on_load(
+        self, load: ServerLoad, in_flight: int, took_s: float, limit: int, most: int, now: float
+    ) -> tuple[int, str] | None:
+        """Take in a report; return a new limit of at most ``most``, and why."""
+        self.queue.on_load(load, in_flight, now)
+        if limit != self._limit:
+            self._limit, self._changed_at = limit, now
+            self._looks.clear()
+            if self._step is not None and self._step.other != limit:
+                self._step = None
+        look = _look(load, in_flight, now)
+        if look is None or (self._looks and look.tokens < self._looks[-1].tokens):
+            self._looks.clear()
+            return None
+        self._seen_at = now
+        if took_s >= _SLOW_S or now - took_s < self._changed_at + _COUNTS_AFTER_S + self._first_s:
+            return None
+        self._looks.append(look)
+        step = self._step
+        if step is None:
+            while len(self._looks) > _LEAST_LOOKS and self._looks[1].at <= now - self._check_s:
+                self._looks.popleft()
+            return self._next(limit, most, now)
+        if step.other > step.first and self._preempted:
+            return self._back(step, "made the server throw sequences out", now)
+        lasted_s = now - self._looks[0].at
+        if lasted_s < self._check_s:
+            return None
+        if not self._used:
+            self._step = None
+            return step.first, f"{step.other} in flight were not used"
+        per_s, error = self._rate()
+        gain = per_s / step.per_s
+        if step.other > step.first:
+            paid = gain >= 1 + LOSS
+        else:
+            paid = gain >= _HELD
+            unclear = gain >= _HELD - _CERTAIN * math.hypot(error, step.error)
+            if not paid and unclear and lasted_s < _MINUTE_S:
+                return None
+        if not paid:
+            return self._back(step, f"generated {gain:.0%} of what {step.first} did", now)
+        self._step = None
+        return self._next(limit, most, now)
+
+    @property
+    def _check_s(self) -> float:
+        return max(_SHORTEST_CHECK_S, self._latency_s)
+
+    @property
+    def _used(self) -> bool:
+        return max(look.in_flight for look in self._looks) >= USED_RATIO * self._limit
+
+    @property
+    def _preempted(self) -> bool:
+        return self._looks[-1].preemptions > self._looks[0].preemptions
+
+    def _next(self, limit: int, most: int, now: float) -> tuple[int, str] | None:
+        looks = self._looks
+        if len(looks) < _LEAST_LOOKS or not self._used:
+            return None
+        if waits := self.queue.ours(now):
+            lower = max(math.ceil((1 + _MARGIN) * self.queue.most_running), (limit + 1) // 2)
+            if lower > (1 - _MARGIN) * limit or self._silences[False].lasts(now):
+                return None
+            self._capped_at = now
+            return self._take(lower, f"{waits:.0f} calls waited in the server all the time")
+        waiting = min(look.waiting for look in looks)
+        if (
+            limit >= most
+            or self._silences[True].lasts(now)
+            or waiting > max(2.0, 0.05 * limit)
+            or looks[-1].kv_usage_ratio >= _FULL_KV_RATIO
+            or self._preempted
+            or now - self._changed_at < self._latency_s
+        ):
+            return None
+        tenth = now - self._capped_at < _MINUTE_S
+        higher = min(most, math.ceil((_TENTH_MORE if tenth else _DOUBLE) * limit))
+        return self._take(higher, f"the server ran {limit} at once, and none waited")
+
+    def _take(self, other: int, why: str) -> tuple[int, str]:
+        self._step = _Step(self._limit, other, *self._rate())
+        return other, why
+
+    def _back(self, step: _Step, why: str, now: float) -> tuple[int, str]:
+        self._step = None
+        self._silences[step.other > step.first].begin(now)
+        return step.first, f"{step.other} in flight {why}"
+
+    def _rate(self) -> tuple[float, float]:
+        """Generated tokens per second of the looks, and its relative standard error."""
+        looks = list(self._looks)
+        per_s = (looks[-1].tokens - looks[0].tokens) / (looks[-1].at - looks[0].at)
+        rates = [(b.tokens - a.tokens) / (b.at - a.at) for a, b in pairwise(looks)]
+        if per_s <= 0 or len(rates) < 2:
+            return max(per_s, 1e-9), math.inf
+        squares = sum((rate / per_s - 1) ** 2 for rate in rates)
+        return per_s, math.sqrt(squares / (len(rates) - 1) / len(rates))
+
+
+def _look(load: ServerLoad, in_flight: int, now: float) -> _Look | None:
+    """Return a report as a look; ``None``: others' sequences are there, or some of ours are not."""
+    if load.running is None or load.waiting is None or load.generation_tokens is None or not in_flight:
+        return None
+    if not _LEAST_SHOWN <= (load.running + load.waiting) / in_flight <= _MOST_SHOWN:
+        return None
+    cache, preemptions = load.kv_usage_ratio or 0.0, load.preemptions or 0.0
+    return _Look(now, load.generation_tokens, load.waiting, in_flight, cache, preemptions)

@@ -1,0 +1,164 @@
+"""The limit by the server's metrics page: more while more generates more, and no more than the server runs."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+
+from batchclient._core.limits import Outcome, ServerLoad
+from batchclient._core.limits.control import LimitControl
+from batchclient._core.limits.search import Search
+from tests.unit.limits.test_search import sample
+
+
+class Server:
+    """A server that runs ``slots`` at once, with a report every half second; callers use the whole limit.
+
+    Args:
+        per_s: generated tokens per second, by the number that runs.
+        shown: the share of our sequences that the page shows: a router may hide some, others may be there.
+        fields: of every report.
+    """
+
+    def __init__(self, slots, per_s=lambda running: 20.0 * running, *, limit=256, shown=1.0, latency_s=1.0, **fields):
+        self.limit = Search(limit, 1024)
+        self.slots, self.per_s, self.shown, self.latency_s, self.fields = slots, per_s, shown, latency_s, fields
+        self.now, self.made, self.preemptions, self.at_most, self.took_s = 0.0, 0.0, 0, math.inf, 0.0
+        self.changes = []
+
+    def run(self, until):
+        while self.now < until:
+            self.now += 0.5
+            load = int(min(self.limit.limit, self.at_most))
+            running = min(load, self.slots)
+            self.made += 0.5 * self.per_s(running)
+            self.limit.on_sample(sample(self.now, self.latency_s, load))
+            held = self.shown * load
+            report = replace(
+                ServerLoad(min(held, self.slots), max(0.0, held - self.slots), 0.1, self.preemptions, self.made),
+                **self.fields,
+            )
+            change = self.limit.on_load(report, load, self.now, self.took_s)
+            if change is not None:
+                self.changes.append((self.now, change.limit, change.reason))
+        return self.limit.limit
+
+    @property
+    def limits(self):
+        return [limit for _, limit, _ in self.changes]
+
+
+# More --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_runs_a_thousand_is_given_a_thousand():
+    server = Server(1024)
+    assert server.run(12.0) == 1024
+    assert [change[1:] for change in server.changes] == [
+        (512, "the server ran 256 at once, and none waited"),
+        (1024, "the server ran 512 at once, and none waited"),
+    ]
+
+
+def test_more_that_generates_no_more_goes_back_and_rests_ever_longer():
+    server = Server(1024, lambda running: 20.0 * min(running, 256))
+    server.run(800.0)
+    assert server.changes[1][1:] == (256, "512 in flight generated 100% of what 256 did")
+    tried = [at for at, limit, _ in server.changes if limit == 512]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(tried)]
+    assert [60 < gaps[0] < 75, 120 < gaps[1] < 135, 240 < gaps[2] < 255] == [True] * 3
+
+
+def test_more_goes_back_at_once_where_the_server_throws_sequences_out():
+    server = Server(1024)
+    server.run(3.0)
+    assert server.limits == [512]
+    server.run(server.now + 1.5)
+    server.preemptions += 3
+    server.run(server.now + 0.5)
+    assert server.changes[-1][1:] == (256, "512 in flight made the server throw sequences out")
+
+
+def test_it_doubles_at_most_once_a_mean_latency():
+    server = Server(1024, latency_s=20.0)
+    server.run(60.0)
+    assert server.limits == [512, 1024]
+    assert server.changes[0][0] >= 20.0 and server.changes[1][0] - server.changes[0][0] >= 20.0
+
+
+@pytest.mark.parametrize(
+    "why", ["cache", "others", "router", "slow page", "no tokens", "unused", "the server's own number", "a pin"]
+)
+def test_nothing_more_is_tried(why):
+    server = Server(1024)
+    if why == "cache":
+        server.fields = {"kv_usage_ratio": 0.8}
+    elif why == "others":
+        server.shown = 1.3
+    elif why == "router":
+        server.shown = 0.5
+    elif why == "slow page":
+        server.took_s = 2.5
+    elif why == "no tokens":
+        server.fields = {"generation_tokens": None}
+    elif why == "unused":
+        server.at_most = 200
+    elif why == "the server's own number":
+        server.limit.on_known(256, 0.0)
+    else:
+        server.limit = LimitControl(server.limit)
+        server.limit.pin(256, 0.0)
+    assert server.run(9.0) == 256
+
+
+def test_a_page_of_counters_that_fall_decides_nothing():
+    server = Server(1024)
+    # Two replicas take turns behind one URL.
+    server.per_s = lambda running: 1e6 if server.now % 1.0 else -1e6 + 40.0 * running
+    assert server.run(9.0) == 256
+
+
+# Less --------------------------------------------------------------------------------------------------------------
+
+
+def test_what_waits_in_the_server_is_kept_here_by_half_at_most_at_a_step():
+    server = Server(64)
+    assert server.run(30.0) == 71
+    assert server.limits == [128, 71]
+    assert server.changes[0][2] == "186 calls waited in the server all the time"
+
+
+def test_less_that_generates_less_goes_back_and_rests():
+    # The server takes long to fill a place that came free.
+    server = Server(64, lambda running: 0.0)
+    server.per_s = lambda running: 20.0 * min(server.limit.limit, 256)
+    server.run(60.0)
+    assert server.limits == [128, 256]
+    assert server.changes[1][2] == "128 in flight generated 50% of what 256 did"
+
+
+def test_after_less_more_is_a_tenth():
+    server = Server(64)
+    server.run(30.0)
+    server.slots = 1024
+    server.run(34.0)
+    assert server.limits[2:] == [79]
+
+
+def test_work_that_ends_before_one_window_changes_nothing():
+    assert Server(64).run(3.0) == 256
+
+
+def test_the_server_may_be_started_anew_under_a_check():
+    server = Server(1024)
+    server.run(3.0)
+    server.limit.on_restart(server.now, 256)
+    server.made = 0.0
+    assert server.run(4.5) == 256
+
+
+def test_wasted_answers_tell_no_latency():
+    server = Server(1024)
+    server.limit.on_sample(sample(0.1, 900.0, 1, outcome=Outcome.WASTED))
+    assert server.run(4.0) == 512
