@@ -27,11 +27,12 @@ setup: $(STAMP)  ## Make the virtual environment
 test: lint  ## What needs no server of others: about five minutes on two shared cores
 	$(PYTEST) -m "$(ALONE) and not long" $(PYTEST_ARGS)
 
-long: $(STAMP)  ## What finds rarer faults: studies, simulated faults, damaged replies, a soak; SLOW=1: every kill, SECONDS=600: of soak
+long: $(STAMP)  ## What finds rarer faults: studies, simulated faults, damaged replies, broken promises, a soak; SLOW=1: every kill, SECONDS=600: of soak
 	$(PYTEST) -m "$(ALONE) and long" $(PYTEST_ARGS)
 	$(BIN)/python -m tests.simulation --seeds 1000
 	$(BIN)/python -m tests.storm --seeds 300 --processes 10
 	$(BIN)/python -m tests.mutations --seeds 1000
+	$(BIN)/python -m tests.promises --run --sample 25
 	$(BIN)/python -m tests.soak --seconds $(or $(SECONDS),180) --cancellations 10000
 	$(if $(SLOW),SLOW=1 $(BIN)/python -m pytest tests/crashes tests/journal/test_kills.py tests/redis/test_kills.py)
 

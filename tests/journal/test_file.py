@@ -78,6 +78,18 @@ def test_a_row_that_is_written_again_keeps_its_place(killed):
     assert seq == (46,)
 
 
+def test_a_commit_waits_for_the_disk_unless_normal_was_asked_for(path, monkeypatch):
+    connections, connect = [], sqlite3.connect
+    monkeypatch.setattr(
+        sqlite3, "connect", lambda *args, **more: connections.append(connect(*args, **more)) or connections[-1]
+    )
+    path.touch()
+    for sync, level in (("full", 2), ("normal", 1)):
+        file = JournalFile(path, sync)
+        assert connections[-1].execute("PRAGMA synchronous").fetchone() == (level,)
+        file.close()
+
+
 @pytest.mark.parametrize("read_only", [False, True])
 def test_a_damaged_page_among_the_last_rows_costs_its_own_rows_alone(killed, read_only):
     connection = sqlite3.connect(killed)

@@ -1,10 +1,11 @@
 """Time, as the core is told it."""
 
-from batchclient._core.limits import FixedLimit
+from batchclient._core.limits import FixedLimit, Outcome
 from batchclient._core.messages import Answered, Request, SendBatch, Shape, Submitted, Woke
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.settings import SchedulerSettings
 from batchclient.types import Choice, Completion, Usage
+from tests.playbook.playbook import Playbook, answered, calls
 
 
 class Recording(FixedLimit):
@@ -27,3 +28,15 @@ def test_a_clock_behind_the_last_timer_does_not_turn_time_back():
     core.handle(Answered(send.batch, [(0, Completion((Choice(0, "a", "stop"),), Usage(1, 1), 1))], ended=True), 9.985)
     (sample,) = limit.samples
     assert (sample.sent_at, sample.now) == (10.0, 10.0)
+
+
+def test_what_was_sent_before_our_own_event_loop_stood_still_says_nothing_of_the_server():
+    limit = Recording(1)
+    play = Playbook(limit, heeds_time=True)
+    first, second = calls(2)
+    play.submit(first, second) >> Woke() << ["send c0"]
+    assert play.wakes_at == 0.5, "a timer that watches the event loop"
+    play.at(10.0) >> Woke()
+    play.at(10.1) >> answered(first) << ["resolve c0", "send c1"]
+    play.at(10.3) >> answered(second)
+    assert [sample.outcome for sample in limit.samples] == [Outcome.IGNORED, Outcome.SUCCESS]

@@ -89,6 +89,26 @@ def test_moved_by_hand_it_goes_no_further(clock, library):
 
 
 @BOTH
+def test_advanced_all_that_was_due_has_happened_to_its_end(clock, library):
+    clock.jumps = False
+    seen = []
+
+    async def work():
+        await anyio.sleep(5)
+        for _ in range(3):
+            await anyio.lowlevel.checkpoint()
+        seen.append("done")
+
+    async def main():
+        async with anyio.create_task_group() as group:
+            group.start_soon(work)
+            await clock.advance(5)
+            assert seen == ["done"]
+
+    on(library, clock, main)
+
+
+@BOTH
 def test_advancing_a_clock_that_jumps_is_sleeping(clock, library):
     async def main():
         await clock.advance(10)

@@ -98,6 +98,14 @@ def read(name, statistics, clock_s=None, job=None):
     return dict(metric.read(view))
 
 
+def test_retries_splits_and_shared_calls_are_each_their_own_number():
+    names = ("retries", "retries_delayed", "splits", "shared", "reused", "waiting", "backing_off")
+    numbers = {name: place for place, name in enumerate(names, 1)}
+    made = replace(Scheduler(SchedulerSettings(), [FixedLimit(4)]).statistics(), **numbers)
+    totals = [*(f"{name}_total" for name in names[:5]), *names[5:]]
+    assert [read(name, made) for name in totals] == [{(): place} for place in numbers.values()]
+
+
 def test_the_oldest_call_is_as_old_as_the_snapshots_clock_says():
     made = Scheduler(SchedulerSettings(), [FixedLimit(4)]).statistics()
     assert read("oldest_queued_seconds", made, 100.0) == {("0",): 0.0}
