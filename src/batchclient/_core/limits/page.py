@@ -11,8 +11,8 @@ Rules:
   a tenth, since a small queue refills a place the moment it comes free; by half at most.
 - Each step is checked by the generated tokens per second of the looks before and after it, over 3 s
   and a mean latency. More stays for a gain of a twentieth, and goes back at once for preemptions.
-  Less goes back if it generates less than 0.97, clearly or for a minute. What did not pay is not tried for a
-  minute, then two, up to fifteen. For a minute after less, more is a tenth.
+  Less goes back if it generates less than 0.97, clearly or for a minute. What did not pay is not
+  tried for a minute, then two, up to fifteen. For a minute after less, more is a tenth.
 - A limit that is not used, or changed by another hand, ends a check without a verdict.
 """
 
