@@ -8,6 +8,8 @@ import ssl
 import pytest
 from hypothesis import settings
 
+from tests.promises import table
+
 # No deadline: the machines are shared and noisy, and a slow example says nothing about the code.
 settings.register_profile("ci", derandomize=True, deadline=None, database=None, print_blob=True)
 settings.register_profile("explore", max_examples=3000, deadline=None, print_blob=True)
@@ -24,3 +26,13 @@ def certificates_read_once():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ssl, "create_default_context", functools.cache(ssl.create_default_context))
         yield
+
+
+def pytest_terminal_summary(terminalreporter):
+    """The last screen names the promises of promises.tsv whose tests failed."""
+    failed = {report.nodeid.partition("[")[0] for report in terminalreporter.stats.get("failed", ())}
+    broken = [line.promise for line in table() if line.test.partition("[")[0] in failed] if failed else []
+    if broken:
+        terminalreporter.section("broken promises")
+        for promise in broken:
+            terminalreporter.line(promise)
