@@ -197,6 +197,14 @@ def test_to_a_server_known_to_take_no_lists_all_go_singly_from_the_first():
     assert play.alone == {"no lists of this kind": 3}
 
 
+def test_until_the_server_has_said_how_many_it_takes_64_calls_that_go_alone_are_in_flight():
+    play = Playbook(256, [SERVER], asks_first=True)
+    play.submit(*calls(100, shape(alone_reason="a chat"))) >> Woke()
+    assert (len(play.sent), play.wakes_at) == (64, 0.25)
+    play.at(0.004) >> told(SERVER, ANSWERED)
+    assert len(play.sent) == 100
+
+
 def test_a_first_call_that_goes_alone_goes_before_the_question():
     play = Playbook(8, [SERVER], asks_first=True)
     play.submit(*(a := calls("a"))) >> Woke() << ["send a", "ask SERVER"]

@@ -80,6 +80,15 @@ def test_more_goes_back_at_once_where_the_server_throws_sequences_out():
     assert server.changes[-1][1:] == (256, "512 in flight made the server throw sequences out")
 
 
+def test_more_goes_back_where_the_page_shows_no_longer_what_it_brings():
+    server = Server(1024)
+    server.run(3.0)
+    # The API process of the server holds the others back: the engine sees half.
+    server.shown = 0.5
+    assert server.run(20.0) == 256
+    assert server.changes[-1][2] == "512 in flight could not be judged by the page"
+
+
 def test_it_doubles_at_most_once_a_mean_latency():
     server = Server(1024, latency_s=20.0)
     server.run(60.0)

@@ -10,9 +10,10 @@ Rules:
 - Less: where a queue of this client's stands (``queue``), the limit becomes the most that ran, and
   a tenth, since a small queue refills a place the moment it comes free; by half at most.
 - Each step is checked by the generated tokens per second of the looks before and after it, over 3 s
-  and a mean latency. More stays for a gain of a twentieth, and goes back at once for preemptions.
-  Less goes back if it generates less than 0.97, clearly or for a minute. What did not pay is not
-  tried for a minute, then two, up to fifteen. For a minute after less, more is a tenth.
+  and a mean latency. More stays for a gain of a twentieth, and goes back at once for preemptions,
+  or where four such times bring no verdict. Less goes back if it generates less than 0.97, clearly
+  or for a minute. What did not pay is not tried for a minute, then two, up to fifteen. For a minute
+  after less, more is a tenth.
 - A limit that is not used, or changed by another hand, ends a check without a verdict.
 """
 
@@ -35,6 +36,7 @@ _COUNTS_AFTER_S = 1.0
 _SLOW_S = 2.0
 _STALE_AFTER_S = 5.0
 _SHORTEST_CHECK_S = 3.0
+_CHECKS_AT_MOST = 4
 _LEAST_LOOKS = 2
 _FULL_KV_RATIO = 0.8
 _DOUBLE, _TENTH_MORE = 2.0, 1.1
@@ -56,10 +58,14 @@ class _Look(NamedTuple):
 
 @dataclass(slots=True)
 class _Step:
-    """A change under check; ``per_s`` and ``error``: tokens per second before it, relative error."""
+    """A change under check; ``per_s`` and ``error``: tokens per second before it, relative error.
+
+    ``until``: the time of a verdict at the latest, for more.
+    """
 
     first: int
     other: int
+    until: float
     per_s: float
     error: float
 
@@ -123,6 +129,9 @@ class PageSteps:
             self._looks.clear()
             if self._step is not None and self._step.other != limit:
                 self._step = None
+        step = self._step
+        if step is not None and step.other > step.first and now > step.until:
+            return self._back(step, "could not be judged by the page", now)
         look = _look(load, in_flight, now)
         if look is None or (self._looks and look.tokens < self._looks[-1].tokens):
             self._looks.clear()
@@ -131,7 +140,6 @@ class PageSteps:
         if took_s >= _SLOW_S or now - took_s < self._changed_at + _COUNTS_AFTER_S + self._first_s:
             return None
         self._looks.append(look)
-        step = self._step
         if step is None:
             while len(self._looks) > _LEAST_LOOKS and self._looks[1].at <= now - self._check_s:
                 self._looks.popleft()
@@ -179,7 +187,7 @@ class PageSteps:
             if lower > (1 - _MARGIN) * limit or self._silences[False].lasts(now):
                 return None
             self._capped_at = now
-            return self._take(lower, f"{waits:.0f} calls waited in the server all the time")
+            return self._take(lower, f"{waits:.0f} calls waited in the server all the time", now)
         waiting = min(look.waiting for look in looks)
         if (
             limit >= most
@@ -192,10 +200,11 @@ class PageSteps:
             return None
         tenth = now - self._capped_at < _MINUTE_S
         higher = min(most, math.ceil((_TENTH_MORE if tenth else _DOUBLE) * limit))
-        return self._take(higher, f"the server ran {limit} at once, and none waited")
+        return self._take(higher, f"the server ran {limit} at once, and none waited", now)
 
-    def _take(self, other: int, why: str) -> tuple[int, str]:
-        self._step = _Step(self._limit, other, *self._rate())
+    def _take(self, other: int, why: str, now: float) -> tuple[int, str]:
+        until = now + _COUNTS_AFTER_S + self._first_s + _CHECKS_AT_MOST * self._check_s
+        self._step = _Step(self._limit, other, until, *self._rate())
         return other, why
 
     def _back(self, step: _Step, why: str, now: float) -> tuple[int, str]:
