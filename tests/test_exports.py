@@ -30,7 +30,9 @@ def test_every_module_says_what_it_exports_and_each_name_exists_once():
         assert len(set(names)) == len(names), name
         assert all(hasattr(module, one) for one in names), name
         # A private protocol of a module may be used by its siblings without being public.
-        own = [one for one, value in vars(module).items() if getattr(value, "__module__", None) == name and one[0] != "_"]
+        own = [
+            one for one, value in vars(module).items() if getattr(value, "__module__", None) == name and one[0] != "_"
+        ]
         assert not own or hasattr(module, "__all__"), f"{name} has no __all__"
 
 

@@ -182,7 +182,9 @@ def test_the_textbooks_strategies_answer_everything_and_stand_in_its_order():
     for title, scenario in cases(quick=True).items():
         figures = {strategy.name: run(scenario, strategy, seed=1) for strategy in STRATEGIES}
         assert all(one["unanswered"] == 0 and one["answers"] > 100 for one in figures.values()), title
-        assert all(one["prompts_per_request"] <= (1 if name == "sequential" else BATCH) for name, one in figures.items())
+        assert all(
+            one["prompts_per_request"] <= (1 if name == "sequential" else BATCH) for name, one in figures.items()
+        )
         if "continuous batching: a job" in title:
             sequential, static, *_, continuous, limit_found = (one["answers_per_s"] for one in figures.values())
             assert 5 * sequential < static < 0.5 * min(continuous, limit_found)

@@ -19,10 +19,10 @@ def test_choices_may_come_in_any_order():
     assert [demux.finish(demux.check(index)) for index in (3, 0, 1, 2)] == [None, None, 0, 1]
 
 
-@pytest.mark.parametrize("index", [-1, 4, 10**30, True, False, None, "1", 1.0, [], float("nan")])
-def test_an_index_of_no_choice_is_refused(index):
-    with pytest.raises(DemuxError, match="4 choices"):
-        Demux(2, 2).check(index)
+def test_an_index_of_no_choice_is_refused():
+    for index in [-1, 4, 10**30, True, False, None, "1", 1.0, [], float("nan")]:
+        with pytest.raises(DemuxError, match="4 choices"):
+            Demux(2, 2).check(index)
 
 
 def test_an_index_that_has_finished_is_refused():

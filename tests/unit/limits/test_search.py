@@ -275,29 +275,27 @@ def trying():
     return loop
 
 
-@pytest.mark.parametrize(
-    "what", ["refusal", "late answers", "a pause", "a pin", "the server is known", "nothing useful", "a restart"]
-)
-def test_a_trial_is_void_and_the_limit_back(what):
-    loop = trying()
-    if what == "refusal":
-        loop.tell(sample(loop.now, 0.1, 60, outcome=Outcome.DROPPED))
-    elif what == "late answers":
-        loop.limit.on_bound(loop.now)
-    elif what == "a pause":
-        assert loop.limit.on_resume(loop.now + 1.0) is None
-        assert loop.limit.on_resume(loop.now + 60.0).limit == 256
-    elif what == "a pin":
-        loop.limit.interrupt(loop.now)
-    elif what == "the server is known":
-        loop.limit.on_known(None, loop.now)
-    elif what == "nothing useful":
-        for second in range(1, 400):
-            loop.now += 1.0
-            loop.tell(sample(loop.now, 1.0, 60, outcome=Outcome.WASTED))
-    else:
-        loop.limit.on_restart(loop.now)
-    assert loop.limit.limit == 256
+def test_a_trial_is_void_and_the_limit_back():
+    for what in ["refusal", "late answers", "a pause", "a pin", "the server is known", "nothing useful", "a restart"]:
+        loop = trying()
+        if what == "refusal":
+            loop.tell(sample(loop.now, 0.1, 60, outcome=Outcome.DROPPED))
+        elif what == "late answers":
+            loop.limit.on_bound(loop.now)
+        elif what == "a pause":
+            assert loop.limit.on_resume(loop.now + 1.0) is None
+            assert loop.limit.on_resume(loop.now + 60.0).limit == 256
+        elif what == "a pin":
+            loop.limit.interrupt(loop.now)
+        elif what == "the server is known":
+            loop.limit.on_known(None, loop.now)
+        elif what == "nothing useful":
+            for second in range(1, 400):
+                loop.now += 1.0
+                loop.tell(sample(loop.now, 1.0, 60, outcome=Outcome.WASTED))
+        else:
+            loop.limit.on_restart(loop.now)
+        assert loop.limit.limit == 256
 
 
 def test_a_trial_says_nothing_where_the_limit_is_not_used():
