@@ -45,8 +45,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks._common import machine, median, provenance, table, write_results
 from benchmarks.lab.profiles import SCENARIOS
-from benchmarks.lab.workloads import Calls, Lengths
 from benchmarks.lab.strategies import Job, Strategy, run
+from benchmarks.lab.workloads import Calls, Lengths
 
 from batchclient import BatchClient, Batching, Schedule
 from batchclient._core.learnt.lengths import PromptLengths

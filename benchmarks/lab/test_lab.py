@@ -1,4 +1,4 @@
-"""The laboratory: it simulates what it says, as real servers were measured, and the client's own limit keeps its promises on it.
+"""The laboratory simulates what it says, as real servers were measured; and what the client's limit promises on it.
 
     python -m pytest benchmarks/lab
 
@@ -90,10 +90,11 @@ def test_the_best_fixed_limit_is_the_smallest_within_a_hundredth_and_shares_are_
     grid = [FixedRun(limit, whole, whole, 1.0, 0.0) for limit, whole in ((8, 99), (4, 98.5), (16, 99.4))]
     assert best(grid).limit == 4
     shares = [0.8, 0.9]
+    rest = 2.0, 0.0, 1.0, 9, 0, 9, 0, 0, 8, ((0.0, 8),), "-", 60, 0
     runs = [
-        ArmRun("neighbour", 1, arm, False, False, 100 * share, 100 * share, 2.0, 0.0, 1.0, 9, 0, 9, 0, 0, 8, ((0.0, 8),), "-", 60, 0)
+        ArmRun("neighbour", 1, arm, False, False, 100 * share, 100 * share, *rest)
         for arm, share in zip(("default", "fixed-64"), shares, strict=True)
-    ]  # fmt: skip
+    ]
     results = [Result(draw("neighbour", 1), run, [FixedRun(16, 100, 100, 1.0, 0.0)]) for run in runs]
     assert [result.share for result in results] == pytest.approx(shares)
     (missed,) = check(results)
@@ -114,7 +115,7 @@ def test_the_best_fixed_limit_is_the_smallest_within_a_hundredth_and_shares_are_
 )
 def test_a_fixed_limit_has_the_throughput_of_the_engines_formula(limit, step_s):
     engine = Profile("test", "", 0.012, 12e-9, 60e-6, prefill_token_s=20e-6, max_num_seqs=1024)
-    # Resident tokens of spread outputs would be more than p + o/2; sigma 0.3 is enough to keep them from running in step.
+    # Resident tokens of spread outputs would be more than p + o/2; with sigma 0.3 they do not run in step.
     calls = Calls(Lengths(100), Lengths(150, 0.3), max_tokens=1024)
     settings = {"refill_s": 0.0, "refill_ratio": 0.0, "linger_s": 0.0}
     scenario = Scenario("test", engine, Closed(calls), duration_s=60.0, settings=settings)
@@ -194,15 +195,15 @@ def test_the_textbooks_strategies_answer_everything_and_stand_in_its_order():
 
 
 def test_a_server_that_refuses_is_not_flooded_with_what_it_refuses():
-    """Some 5,000 sequences are served. Once a list or two were refused, an earlier version sent up to 60,000 more into the same bound."""
+    """Some 5,000 sequences are served. An earlier version sent up to 60,000 more once a list or two were refused."""
     for seed in range(5):
         assert simulate(SCENARIOS["rejecting"], found(), seed).rejected <= 500
 
 
 @pytest.mark.parametrize(("objective_s", "most_s", "least"), [(12.0, 12.5, 0.9), (10.0, 10.8, 0.66)])
 def test_a_latency_objective_is_kept_where_lengths_differ(objective_s, most_s, least):
-    # Fixed limits of 256, 128 and 16 have 12.65, 9.44 and 8.46 s, at 1, 0.66 and 0.1 of the throughput. An earlier version looked only at
-    # answers sent after its last change; of those the short ones had ended.
+    # Fixed limits of 256, 128 and 16 have 12.65, 9.44 and 8.46 s, at 1, 0.66 and 0.1 of the throughput.
+    # An earlier version looked only at answers sent after its last change; of those the short ones had ended.
     for seed in range(3):
         trace = simulate(SCENARIOS["A"], LimitControl(Search(), [Objective(objective_s)]), seed)
         assert trace.latency_s(120, 240)[1] <= most_s
