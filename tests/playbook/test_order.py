@@ -150,8 +150,10 @@ def test_where_the_oldest_calls_are_probably_late_the_newest_go_first():
     of = shape()
     play, holder, began = held_back(of, limit=2)
     play.submit(*calls("o1 o2 o3", of, deadline=began + 2.5))
-    play.at(began + 1.9).submit(*calls("n1 n2", of, deadline=began + 4.4))
+    play.at(began + 1.8).submit(*calls("n1", of, deadline=began + 4.4))
+    play.at(began + 1.9).submit(*calls("n2", of, deadline=began + 4.4))
     play.at(began + 2.0) >> answered(holder) << ["resolve holder", "send n2 n1"]
+    assert play.last.oldest_at == began + 1.8
     assert play.queued == 3, "the others may be lucky yet"
 
 

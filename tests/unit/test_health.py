@@ -81,6 +81,16 @@ def test_so_many_failures_in_a_row_eject_and_the_pause_doubles_with_each_failed_
             health.end_probe(100 + number)
 
 
+def test_a_probe_that_says_nothing_makes_room_for_another():
+    health = Health()
+    fail(health, Sign.REFUSED, 1, 0.0)
+    health.begin_probe(4)
+    health.end_probe(3)
+    assert health.state is HealthState.PROBING
+    health.end_probe(4)
+    assert (health.state, health.probe) == (HealthState.EJECTED, None)
+
+
 def test_the_last_endpoint_in_use_is_ejected_only_when_it_refuses_connections():
     for sign in (Sign.SILENT, Sign.FAULTY):
         health = Health()

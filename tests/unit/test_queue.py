@@ -32,6 +32,13 @@ def seqs(requests):
     return [one.seq for one in requests]
 
 
+def test_a_cancelled_call_is_never_taken():
+    a, b, c = request(0), request(1), request(2)
+    queue = fill(Queue(), a, b, c)
+    end(queue, b)
+    assert seqs(queue.take(queue.pop()[0], 5, None, 0.0)) == [0, 2]
+
+
 def test_a_batch_is_filled_from_the_oldests_bucket_then_from_the_nearest_the_shorter_first():
     group = Group(ONE)
     for seq, bucket in [(0, 5), (1, 9), (2, 4), (3, 5), (4, 6), (5, 1)]:
