@@ -117,11 +117,6 @@ def test_tool_calls_are_not_streamed_inside():
     assert not Shapes().shape({"tools": [{}]}, "m", kind=Kind.CHAT, to_caller=True)[0].plain_only
 
 
-def test_chats_and_completions_never_share():
-    shapes = Shapes()
-    assert shapes.shape({}, "m")[0].key != shapes.shape({}, "m", kind=Kind.CHAT)[0].key
-
-
 def test_a_form_that_is_demanded_joins_the_key():
     schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
     keys = {
@@ -349,12 +344,6 @@ def test_a_list_with_wrong_indices_is_handed_to_nobody():
         answers, failure = decode(batch_of(user("a"), user("b")), body)
         assert answers == {}
         assert (failure.kind, failure.error) == (FailureKind.MISMATCH, DemuxError)
-
-
-def test_choices_in_any_order_go_to_their_conversations():
-    body = reply(*[message(i, role="assistant", content=f"t{i}") for i in (2, 0, 1)])
-    answers, _ = decode(batch_of(user("a"), user("b"), user("c")), body)
-    assert {place: each.text for place, each in answers.items()} == {0: "t0", 1: "t1", 2: "t2"}
 
 
 def test_content_in_parts_is_read_and_kept():
