@@ -28,7 +28,7 @@ test: lint  ## What needs no server of others: about five minutes on two shared 
 	$(PYTEST) -m "$(ALONE) and not long" $(PYTEST_ARGS)
 
 long: $(STAMP)  ## What finds rarer faults: studies, simulated faults, damaged replies, broken promises, a soak; SLOW=1: every kill, SECONDS=600: of soak
-	$(PYTEST) -m "$(ALONE) and long" $(PYTEST_ARGS)
+	$(PYTEST) -m "$(ALONE) and long" tests benchmarks/lab $(PYTEST_ARGS)
 	$(BIN)/python -m tests.simulation --seeds 1000
 	$(BIN)/python -m tests.storm --seeds 300 --processes 10
 	$(BIN)/python -m tests.mutations --seeds 1000
@@ -67,7 +67,7 @@ bench: $(STAMP)  ## Client CPU per call, latency of a lone call, a million docum
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/drop_in.py
 	$(BIN)/python benchmarks/million.py
-	$(BIN)/python benchmarks/strategies.py
+	$(BIN)/python benchmarks/lab/strategies.py
 	$(BIN)/python benchmarks/report.py
 
 release-check:  ## A release without the upload, in about 3 minutes: archives, contents, an environment per extra; VERSION=0.1.0 for one that is ready

@@ -30,7 +30,6 @@ EXCEPTIONS = {
     "simulation/run.py": {"_make_core"},
     "simulator/measure.py": {"_child"},
     "snapshots/surface.py": {"_is_protocol"},
-    "unit/test_gpu_suite.py": {"_command", "_samples"},
 }
 """By file, private attributes that are still looked at. This list may only become shorter."""
 

@@ -134,6 +134,53 @@ def test_a_server_that_was_slow_is_asked_again_after_a_while():
     play.submit(call) >> Woke() << ["send call"]
 
 
+def held_back(of, limit):
+    """A server whose calls took half a second and one and a half in turn, and a call that holds all its permits."""
+    play = Playbook(limit=limit)
+    for number in range(100):
+        (call,) = calls(f"seen{number}", of, deadline=1e6)
+        play.submit(call) >> Woke() << [f"send seen{number}"]
+        play.at(play.now + (1.5 if number % 2 else 0.5)) >> answered(call)
+    (holder,) = calls("holder", shape(alone_reason="alone", weight=limit))
+    play.submit(holder) >> Woke() << ["send holder"]
+    return play, holder, play.now
+
+
+def test_where_the_oldest_calls_are_probably_late_the_newest_go_first():
+    of = shape()
+    play, holder, began = held_back(of, limit=2)
+    play.submit(*calls("o1 o2 o3", of, deadline=began + 2.5))
+    play.at(began + 1.8).submit(*calls("n1", of, deadline=began + 4.4))
+    play.at(began + 1.9).submit(*calls("n2", of, deadline=began + 4.4))
+    play.at(began + 2.0) >> answered(holder) << ["resolve holder", "send n2 n1"]
+    assert play.last.oldest_at == began + 1.8
+    assert play.queued == 3, "the others may be lucky yet"
+
+
+def test_while_there_is_time_the_oldest_go_first():
+    of = shape()
+    play, holder, began = held_back(of, limit=2)
+    play.submit(*calls("o1 o2", of, deadline=began + 4.4))
+    play.at(began + 1.9).submit(*calls("n1 n2", of, deadline=began + 6.0))
+    play.at(began + 2.0) >> answered(holder) << ["resolve holder", "send o1 o2"]
+
+
+def test_no_permit_goes_to_a_call_that_has_waited_and_is_probably_late_while_others_wait():
+    of = shape()
+    play, holder, began = held_back(of, limit=1)
+    play.submit(*calls("a b", of, deadline=began + 2.5))
+    # Of the two the last is alone, and is tried.
+    play.at(began + 1.0) >> answered(holder) << ["resolve holder", "send a", "reject b: DeadlineExceeded"]
+
+
+def test_a_fresh_call_is_tried_though_it_is_probably_late():
+    """Else a server too slow for everybody's deadlines would be sent nothing, and nobody would find out that it recovered."""
+    of = shape()
+    play, holder, began = held_back(of, limit=4)
+    play.submit(*calls("a b c d e f", of, deadline=began + 1.6))
+    play.at(began + 0.1) >> answered(holder) << ["resolve holder", "send f e d c"]
+
+
 def test_where_times_vary_nothing_is_refused():
     of = shape()
     play = Playbook(limit=1)

@@ -7,7 +7,6 @@ python -m tests.snapshots --show wire/vllm/models
 python -m tests.snapshots --write                   # after a change that was meant
 
 - ``simulation/SEED``: events and commands of a run of ``tests/simulation``; see ``core``.
-- ``lab/FAMILY/SEED``: the same of a run of ``benchmarks/lab``, where limits are searched for.
 - ``playbook/FILE::TEST``: the same of a test in ``tests/playbook``.
 - ``wire/SERVER/RECORDING``: bytes sent and outcomes told, with a reply of ``tests/wire``; see ``wire``.
 - ``surface``: public names, signatures, fields and bases; see ``surface``.

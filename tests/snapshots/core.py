@@ -17,9 +17,6 @@ from contextlib import contextmanager
 from dataclasses import fields
 from operator import attrgetter
 
-from benchmarks.lab.drawn_runs import ARMS, run_arm
-from benchmarks.lab.draws import draw
-
 from batchclient._core.messages import (
     AbortBatch,
     Answered,
@@ -38,7 +35,7 @@ from batchclient._core.statistics import Statistics
 from tests.simulation.run import run_seed
 from tests.snapshots.text import text_of
 
-__all__ = ["lines_of_draw", "lines_of_seed", "recorded"]
+__all__ = ["lines_of_seed", "recorded"]
 
 _OF_A_CALL = {
     "deadline": attrgetter("deadline"),
@@ -80,13 +77,6 @@ def lines_of_seed(seed):
     with recorded() as record:
         outcome = run_seed(seed)
     return record.lines() + [f"WRONG {each}" for each in outcome.wrong]
-
-
-def lines_of_draw(family, seed):
-    """Return the lines of one run of the laboratory: the default limit on a server drawn by seed."""
-    with recorded() as record:
-        run_arm(draw(family, seed), "default", ARMS["default"])
-    return record.lines()
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """All that has a hash, by name, and what differs from the committed hashes and surface.
 
-A name is ``simulation/SEED``, ``lab/FAMILY/SEED``, ``playbook/FILE::TEST``,
-``wire/SERVER/RECORDING`` or ``surface``. ``hashes.txt`` has a line a name. ``surface.txt`` has the
-public surface whole, so that a diff shows how it changed.
+A name is ``simulation/SEED``, ``playbook/FILE::TEST``, ``wire/SERVER/RECORDING`` or ``surface``.
+``hashes.txt`` has a line a name. ``surface.txt`` has the public surface whole, so that a diff shows
+how it changed.
 """
 
 import hashlib
@@ -11,15 +11,12 @@ from difflib import unified_diff
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks.lab.draws import FAMILIES
-
-from tests.snapshots.core import lines_of_draw, lines_of_seed
+from tests.snapshots.core import lines_of_seed
 from tests.snapshots.playbooks import FOLDER, lines_of_playbooks
 from tests.snapshots.surface import surface
 from tests.snapshots.wire import lines_of_wire, names_of_wire
 
 __all__ = [
-    "DRAWS",
     "SEEDS",
     "SURFACE",
     "differences",
@@ -31,8 +28,6 @@ __all__ = [
 ]
 
 SEEDS = range(500)
-DRAWS = [f"lab/{family}/{seed}" for family in FAMILIES for seed in ((1,) if family in ("late", "rated") else (1, 2, 3))]
-"""Runs of the laboratory, for the search of limits. Those of two families take ten seconds each."""
 SURFACE = "surface"
 _FOLDER = Path(__file__).parent
 _AT_A_TIME = 20
@@ -115,14 +110,12 @@ def _gathered(wanted, make):
     seeds = [f"simulation/{seed}" for seed in SEEDS]
     seeds += [one for one in wanted if one.removeprefix("simulation/").isdigit() and one not in seeds]
     names = list(_chosen(dict.fromkeys(seeds + [f"wire/{name}" for name in names_of_wire()]), wanted))
-    draws = list(_chosen(dict.fromkeys(DRAWS), wanted))
     # The tests in a file are known once they have run.
     files = [f"playbook/{path.name}" for path in sorted(FOLDER.glob("test_*.py"))]
     files = [
         file for file in files if not wanted or any(file.startswith(one) or one.startswith(file) for one in wanted)
     ]
-    tasks = [[name] for name in draws]
-    tasks += [some[i : i + _AT_A_TIME] for some in (files, names) for i in range(0, len(some), _AT_A_TIME)]
+    tasks = [some[i : i + _AT_A_TIME] for some in (files, names) for i in range(0, len(some), _AT_A_TIME)]
     found = {}
     if tasks:
         with get_context("spawn").Pool(min(os.cpu_count() or 1, len(tasks))) as pool:
@@ -141,9 +134,6 @@ def _lines_of(names):
         kind, _, rest = name.partition("/")
         if kind == "playbook":
             found |= {f"playbook/{test}": lines for test, lines in lines_of_playbooks(rest).items()}
-        elif kind == "lab":
-            family, seed = rest.split("/")
-            found[name] = lines_of_draw(family, int(seed))
         else:
             found[name] = lines_of_seed(int(rest)) if kind == "simulation" else lines_of_wire(rest)
     return found

@@ -1,16 +1,12 @@
 """A sample of the hashes, and the whole public surface; ``python -m tests.snapshots`` checks all."""
 
 import inspect
-from array import array
-from dataclasses import dataclass
-from enum import Enum
 
 import pytest
 
 from tests.playbook import test_endings, test_refill
 from tests.snapshots.core import lines_of_seed, recorded
-from tests.snapshots.snapshots import DRAWS, SEEDS, hash_of, read_hashes, surface_differences
-from tests.snapshots.text import text_of
+from tests.snapshots.snapshots import SEEDS, hash_of, read_hashes, surface_differences
 from tests.snapshots.wire import lines_of_wire, names_of_wire
 
 pytestmark = pytest.mark.long
@@ -53,46 +49,4 @@ def test_the_public_surface_is_the_same():
 
 def test_every_seed_and_every_recording_has_a_hash():
     expected = {f"simulation/{seed}" for seed in SEEDS} | {f"wire/{name}" for name in names_of_wire()}
-    expected |= set(DRAWS)
     assert expected == {name for name in COMMITTED if not name.startswith("playbook/")}
-
-
-# The text ------------------------------------------------------------------------------------------------------------
-
-
-class Colour(Enum):
-    RED = "red"
-
-
-@dataclass
-class Record:
-    late: object
-    early: object = None
-    _hidden: object = None
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.1 + 0.2, "0.3"),
-        (1.0, "1"),
-        (True, "True"),
-        ("é", r"'\xe9'"),
-        ({"b": 1, "a": {2, 1}}, "{'a': {1, 2}, 'b': 1}"),
-        ((1, [2]), "[1, [2]]"),
-        (array("f", [0.5]), "[0.5]"),
-        (Colour.RED, "Colour.RED"),
-        (Record(1, 2, 3), "Record(early=2, late=1)"),
-        (Record, "Record"),
-        (hash_of, "function hash_of"),
-        (object(), "object"),
-        (ValueError("no"), "ValueError(cause=None, text='no')"),
-    ],
-)
-def test_a_text_has_no_order_module_or_address(value, text):
-    assert text_of(value) == text
-
-
-def test_what_is_known_by_name_is_told_by_it():
-    named = Record(1)
-    assert text_of(Record([named]), lambda value: "one" if value is named else None) == "Record(early=None, late=[one])"

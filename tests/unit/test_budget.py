@@ -15,12 +15,12 @@ def spent(tokens=100.0, calls=1, at=10.0):
     return budget
 
 
-@pytest.mark.parametrize(("limit", "calls"), [(8, 100), (100, 100), (512, 512)])
-def test_it_begins_with_all_that_may_be_in_flight_and_at_least_a_hundred_calls(limit, calls):
-    budget = RetryBudget()
-    budget.sent(3000.0, 10)
-    assert budget.level(limit, 0.0) == calls * 300.0
-    assert budget.level(limit, 1e6) == calls * 300.0
+def test_it_begins_with_all_that_may_be_in_flight_and_at_least_a_hundred_calls():
+    for limit, calls in [(8, 100), (100, 100), (512, 512)]:
+        budget = RetryBudget()
+        budget.sent(3000.0, 10)
+        assert budget.level(limit, 0.0) == calls * 300.0
+        assert budget.level(limit, 1e6) == calls * 300.0
 
 
 def test_a_fifth_of_what_is_sent_flows_in():
@@ -44,13 +44,6 @@ def test_a_retry_takes_its_tokens_and_may_leave_a_debt_that_the_next_waits_for()
     assert budget.when(LIMIT, 10.0) == pytest.approx(15.0)
     assert not budget.take(1.0, LIMIT, 14.9)
     assert budget.take(1.0, LIMIT, budget.when(LIMIT, 10.0))
-
-
-def test_a_refusal_takes_nothing():
-    budget = spent()
-    budget.charge(100.0, LIMIT, 10.0)
-    assert not budget.take(1e9, LIMIT, 10.0)
-    assert budget.level(LIMIT, 10.0) == -100.0
 
 
 def test_looking_changes_nothing():

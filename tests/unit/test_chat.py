@@ -3,8 +3,6 @@
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import FailureKind
@@ -16,10 +14,8 @@ from batchclient.dialects.vllm import VllmDialect
 from batchclient.errors import BadRequest, ConfigError, DemuxError, DialectError, NotFound, ServerFault
 from batchclient.types import Usage
 from tests.unit.golden import NAMES, golden, make_batch, make_request
-from tests.unit.test_vllm import decode, events, seen
+from tests.unit.test_vllm import CHATS, decode, events
 
-CHATS = [name for name in NAMES if name.startswith("chat_") and "_error_" not in name and "bug" not in name]
-STREAMS = [name for name in CHATS if name.startswith("chat_stream")]
 ERRORS = [name for name in NAMES if name.startswith("chat_") and "_error_" in name]
 
 
@@ -94,17 +90,13 @@ def shape(**params):
     return Shapes().shape(params, "m", kind=Kind.CHAT)[0]
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
+def test_what_lists_lack_sends_a_chat_alone():
+    for params in [
         {"tools": [{"type": "function"}]}, {"tool_choice": "auto"}, {"n": 2}, {"use_beam_search": True}, {"functions": []},
         {"prompt_logprobs": 1}, {"return_token_ids": True}, {"modalities": ["text", "audio"]},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_what_lists_lack_sends_a_chat_alone(params):
-    (name,) = params
-    assert shape(**params).alone_reason == name
+    ]:  # fmt: skip
+        (name,) = params
+        assert shape(**params).alone_reason == name
 
 
 def test_an_ordinary_chat_may_share_a_plain_list():
@@ -125,11 +117,6 @@ def test_tool_calls_are_not_streamed_inside():
     assert not Shapes().shape({"tools": [{}]}, "m", kind=Kind.CHAT, to_caller=True)[0].plain_only
 
 
-def test_chats_and_completions_never_share():
-    shapes = Shapes()
-    assert shapes.shape({}, "m")[0].key != shapes.shape({}, "m", kind=Kind.CHAT)[0].key
-
-
 def test_a_form_that_is_demanded_joins_the_key():
     schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
     keys = {
@@ -147,99 +134,88 @@ def test_a_call_for_a_waiting_caller_is_alone_and_learns_lengths_with_the_others
     assert (streamed.alone_reason, streamed.to_caller) == ("streamed to its caller", True)
 
 
-@pytest.mark.parametrize(
-    ("kind", "field"),
-    [(Kind.COMPLETION, "messages"), (Kind.CHAT, "prompt"), (Kind.CHAT, "messages"), (Kind.CHAT, "stream"), (Kind.COMPLETION, "stream")],
-)  # fmt: skip
-def test_a_field_of_the_other_method_is_refused(kind, field):
-    with pytest.raises(ConfigError) as caught:
-        Shapes().shape({field: True}, "m", kind=kind)
-    assert caught.value.field == field
-    assert ("chat()" if kind is Kind.CHAT else "complete()") in caught.value.message
+def test_a_field_of_the_other_method_is_refused():
+    for kind, field in [(Kind.COMPLETION, "messages"), (Kind.CHAT, "prompt"), (Kind.CHAT, "messages"), (Kind.CHAT, "stream"), (Kind.COMPLETION, "stream")]:  # fmt: skip
+        with pytest.raises(ConfigError) as caught:
+            Shapes().shape({field: True}, "m", kind=kind)
+        assert caught.value.field == field
+        assert ("chat()" if kind is Kind.CHAT else "complete()") in caught.value.message
 
 
-@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens", "n"])
-@pytest.mark.parametrize("value", [-1, 1.5, True, "3"])
-def test_a_wrong_number_is_refused(field, value):
-    with pytest.raises(ConfigError) as caught:
-        shape(**{field: value})
-    assert caught.value.field == field
+def test_a_wrong_number_is_refused():
+    for field in ["max_tokens", "max_completion_tokens", "n"]:
+        for value in [-1, 1.5, True, "3"]:
+            with pytest.raises(ConfigError) as caught:
+                shape(**{field: value})
+            assert caught.value.field == field
 
 
-@pytest.mark.parametrize("params", [{"use_beam_search": True}, {"prompt_logprobs": 1}, {"stream_interval": 0}])
-def test_what_cannot_be_streamed_to_a_caller_is_refused(params):
-    with pytest.raises(ConfigError):
-        Shapes().shape(params, "m", kind=Kind.CHAT, to_caller=True)
+def test_what_cannot_be_streamed_to_a_caller_is_refused():
+    for params in [{"use_beam_search": True}, {"prompt_logprobs": 1}, {"stream_interval": 0}]:
+        with pytest.raises(ConfigError):
+            Shapes().shape(params, "m", kind=Kind.CHAT, to_caller=True)
 
 
-@pytest.mark.parametrize(
-    ("content", "media"),
-    [
+def test_parts_that_are_no_text_are_seen():
+    for content, media in [
         ("hi", False), (None, False), ([{"type": "text", "text": "hi"}], False), ([], False),
         ([{"type": "image_url", "image_url": {"url": "x"}}], True), (["odd"], True),
         ([{"type": "text", "text": "hi"}, {"type": "input_audio"}], True),
-    ],
-)  # fmt: skip
-def test_parts_that_are_no_text_are_seen(content, media):
-    assert has_media([{"role": "user", "content": content}]) is media
+    ]:  # fmt: skip
+        assert has_media([{"role": "user", "content": content}]) is media
 
 
-@pytest.mark.parametrize(
-    "messages",
-    ["hi", b"hi", {"role": "user"}, [], ["hi"], [{}], [{"role": ""}], [{"role": "user", "content": {1}}], 5, None],
-)
-def test_what_is_no_conversation_is_refused(messages):
-    with pytest.raises(ConfigError) as caught:
-        write_messages(messages)
-    assert caught.value.field == "messages"
+def test_what_is_no_conversation_is_refused():
+    for messages in [
+        "hi",
+        b"hi",
+        {"role": "user"},
+        [],
+        ["hi"],
+        [{}],
+        [{"role": ""}],
+        [{"role": "user", "content": {1}}],
+        5,
+        None,
+    ]:
+        with pytest.raises(ConfigError) as caught:
+            write_messages(messages)
+        assert caught.value.field == "messages"
 
 
 # Goldens ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", CHATS)
-def test_every_conversation_of_a_golden_reply_has_its_own_message(name):
-    record = golden(name)
-    answers, failure = decode(record.batch(), record.body)
-    assert failure is None
-    assert sorted(answers) == list(range(len(record.prompts)))
-    for completion in answers.values():
-        assert [one.index for one in completion.choices] == list(range(record.params.get("n", 1)))
-        for one in completion.choices:
-            assert one.message == {"role": "assistant", "content": one.text}
-            assert one.finish_reason in ("stop", "length")
-        assert completion.extra["id"].startswith("chatcmpl-")
+def test_every_conversation_of_a_golden_reply_has_its_own_message():
+    for name in CHATS:
+        record = golden(name)
+        answers, failure = decode(record.batch(), record.body)
+        assert failure is None
+        assert sorted(answers) == list(range(len(record.prompts)))
+        for completion in answers.values():
+            assert [one.index for one in completion.choices] == list(range(record.params.get("n", 1)))
+            for one in completion.choices:
+                assert one.message == {"role": "assistant", "content": one.text}
+                assert one.finish_reason in ("stop", "length")
+            assert completion.extra["id"].startswith("chatcmpl-")
 
 
-@pytest.mark.parametrize("name", CHATS)
-@settings(max_examples=12)
-@given(st.data())
-def test_a_golden_reply_reads_the_same_at_any_split_points(name, data):
-    record = golden(name)
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(record.body)), max_size=9)))
-    chunks = [record.body[a:b] for a, b in zip([0, *cuts], [*cuts, len(record.body)], strict=True)]
-    assert seen(decode(record.batch(), *chunks)) == seen(decode(record.batch(), record.body))
-
-
-@pytest.mark.parametrize(
-    ("streamed", "plain"),
-    [
+def test_a_joined_stream_is_the_plain_reply():
+    for streamed, plain in [
         ("chat_stream_two_events", "chat_plain"),
         ("chat_stream_event_per_token", "chat_plain"),
         ("chat_stream_no_usage", "chat_plain"),
         ("chat_stream_stop_string", "chat_stop_string"),
         ("chat_stream_n2_logprobs_token_ids", "chat_n2_logprobs"),
-    ],
-)
-def test_a_joined_stream_is_the_plain_reply(streamed, plain):
-    joined, _ = decode(golden(streamed).batch(), golden(streamed).body)
-    whole, _ = decode(golden(plain).batch(), golden(plain).body)
-    for one, other in zip(joined[0].choices, whole[0].choices, strict=True):
-        assert (one.message, one.text, one.finish_reason) == (other.message, other.text, other.finish_reason)
-        assert (one.token_ids, one.logprobs) == (other.token_ids, other.logprobs)
-        assert one.extra.get("stop_reason") == other.extra.get("stop_reason")
-    if joined[0].usage is not None:
-        assert joined[0].usage == whole[0].usage
+    ]:
+        joined, _ = decode(golden(streamed).batch(), golden(streamed).body)
+        whole, _ = decode(golden(plain).batch(), golden(plain).body)
+        for one, other in zip(joined[0].choices, whole[0].choices, strict=True):
+            assert (one.message, one.text, one.finish_reason) == (other.message, other.text, other.finish_reason)
+            assert (one.token_ids, one.logprobs) == (other.token_ids, other.logprobs)
+            assert one.extra.get("stop_reason") == other.extra.get("stop_reason")
+        if joined[0].usage is not None:
+            assert joined[0].usage == whole[0].usage
 
 
 def test_a_lone_chat_has_its_usage_and_one_of_a_list_its_output_tokens_and_a_share_of_the_prompts():
@@ -268,31 +244,29 @@ def test_a_stream_has_one_event_more_than_tokens():
     assert decoder.events == 7
 
 
-@pytest.mark.parametrize("name", ERRORS)
-def test_a_golden_refusal_has_a_kind_and_holds_no_text(name):
-    record = golden(name)
-    conversations = [each for each in record.prompts if each] or [user("x")]
-    batch = batch_of(*conversations)
-    failure = VllmDialect().failure(batch, record.status, {}, record.body, 0.0)
-    if record.status == 405:
-        assert failure.kind is FailureKind.REFUSED
-    else:
-        assert failure.error in (BadRequest, NotFound)
-    assert "x x x x" not in failure.message
+def test_a_golden_refusal_has_a_kind_and_holds_no_text():
+    for name in ERRORS:
+        record = golden(name)
+        conversations = [each for each in record.prompts if each] or [user("x")]
+        batch = batch_of(*conversations)
+        failure = VllmDialect().failure(batch, record.status, {}, record.body, 0.0)
+        if record.status == 405:
+            assert failure.kind is FailureKind.REFUSED
+        else:
+            assert failure.error in (BadRequest, NotFound)
+        assert "x x x x" not in failure.message
 
 
 # What servers send -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [404, 405])
-@pytest.mark.parametrize(
-    "body", [b'{"detail":"Not Found"}', b"", b'{"detail":"Method Not Allowed"}', b"<html>no</html>"]
-)
-def test_a_missing_list_route_refuses_lists_and_nobodys_model(status, body):
-    failure = VllmDialect().failure(batch_of(user("hi"), user("what")), status, {}, body, 0.0)
-    assert failure.kind is FailureKind.LIST_REFUSED
-    failure = VllmDialect().failure(batch_of(user("hi")), status, {}, body, 0.0)
-    assert failure.kind is FailureKind.REFUSED
+def test_a_missing_list_route_refuses_lists_and_nobodys_model():
+    for status in [404, 405]:
+        for body in [b'{"detail":"Not Found"}', b"", b'{"detail":"Method Not Allowed"}', b"<html>no</html>"]:
+            failure = VllmDialect().failure(batch_of(user("hi"), user("what")), status, {}, body, 0.0)
+            assert failure.kind is FailureKind.LIST_REFUSED
+            failure = VllmDialect().failure(batch_of(user("hi")), status, {}, body, 0.0)
+            assert failure.kind is FailureKind.REFUSED
 
 
 def test_a_missing_model_refuses_the_calls():
@@ -364,18 +338,12 @@ def test_a_plain_message_is_as_the_server_sent_it_without_its_nulls():
     assert decode(batch_of(user("hi")), body)[0][0].message == {"role": "assistant", "content": "hi"}
 
 
-@pytest.mark.parametrize("indices", [(0,), (0, 0), (0, 2), (0, 1, 1), ()])
-def test_a_list_with_wrong_indices_is_handed_to_nobody(indices):
-    body = reply(*[message(index, role="assistant", content="x") for index in indices])
-    answers, failure = decode(batch_of(user("a"), user("b")), body)
-    assert answers == {}
-    assert (failure.kind, failure.error) == (FailureKind.MISMATCH, DemuxError)
-
-
-def test_choices_in_any_order_go_to_their_conversations():
-    body = reply(*[message(i, role="assistant", content=f"t{i}") for i in (2, 0, 1)])
-    answers, _ = decode(batch_of(user("a"), user("b"), user("c")), body)
-    assert {place: each.text for place, each in answers.items()} == {0: "t0", 1: "t1", 2: "t2"}
+def test_a_list_with_wrong_indices_is_handed_to_nobody():
+    for indices in [(0,), (0, 0), (0, 2), (0, 1, 1), ()]:
+        body = reply(*[message(index, role="assistant", content="x") for index in indices])
+        answers, failure = decode(batch_of(user("a"), user("b")), body)
+        assert answers == {}
+        assert (failure.kind, failure.error) == (FailureKind.MISMATCH, DemuxError)
 
 
 def test_content_in_parts_is_read_and_kept():
@@ -415,25 +383,27 @@ def test_an_aborted_answer_is_a_fault(reason):
     assert (sorted(answers), failure.error) == ([0], ServerFault)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+def test_what_is_no_message_is_no_answer():
+    for body in [
         reply({"index": 0, "finish_reason": "stop"}), reply(message(content=5)), reply(message(content=[{"type": "text"}])),
         b'{"choices": 5}', b"{}", reply({"index": 0, "message": None}),
-    ],
-)  # fmt: skip
-def test_what_is_no_message_is_no_answer(body):
-    answers, failure = decode(batch_of(user("a")), body)
-    assert (answers, failure.error) == ({}, DialectError)
+    ]:  # fmt: skip
+        answers, failure = decode(batch_of(user("a")), body)
+        assert (answers, failure.error) == ({}, DialectError)
 
 
-@pytest.mark.parametrize(
-    "delta",
-    [{"content": 5}, {"tool_calls": 5}, {"tool_calls": [5]}, {"tool_calls": [{"index": "x"}]}, {"reasoning": {}}],
-)
-def test_a_piece_that_is_none_is_no_answer(delta):
-    answers, failure = decode(batch_of(user("a"), streamed=True), events(chunk(**delta), chunk(finish_reason="stop")))
-    assert (answers, failure.error) == ({}, DialectError)
+def test_a_piece_that_is_none_is_no_answer():
+    for delta in [
+        {"content": 5},
+        {"tool_calls": 5},
+        {"tool_calls": [5]},
+        {"tool_calls": [{"index": "x"}]},
+        {"reasoning": {}},
+    ]:
+        answers, failure = decode(
+            batch_of(user("a"), streamed=True), events(chunk(**delta), chunk(finish_reason="stop"))
+        )
+        assert (answers, failure.error) == ({}, DialectError)
 
 
 def test_deltas_are_kept_for_a_waiting_caller_only():
@@ -452,24 +422,21 @@ def test_deltas_are_kept_for_a_waiting_caller_only():
 # Secrets ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "echo",
-    [
+def test_texts_within_messages_are_cut_out_of_a_servers_words():
+    for echo in [
         "cannot use 'the patient John Smith'",
         'cannot use {"role": "user", "content": "the patient John Smith"}',
         "cannot use [{'role': 'user', 'content': [{'type': 'text', 'text': 'the patient John Smith'}]}]",
         "cannot use the patient John Sm...",
         "cannot use ...tient John Smith",
-    ],
-)
-@pytest.mark.parametrize("nested", [False, True])
-def test_texts_within_messages_are_cut_out_of_a_servers_words(echo, nested):
-    text = "the patient John Smith"
-    content = [{"type": "text", "text": text}] if nested else text
-    wire, _ = write_messages([{"role": "system", "content": "brief"}, {"role": "user", "content": content}])
-    shown = redact(echo, [wire], ())
-    assert "John" not in shown
-    assert shown.startswith("cannot use ")
+    ]:
+        for nested in [False, True]:
+            text = "the patient John Smith"
+            content = [{"type": "text", "text": text}] if nested else text
+            wire, _ = write_messages([{"role": "system", "content": "brief"}, {"role": "user", "content": content}])
+            shown = redact(echo, [wire], ())
+            assert "John" not in shown
+            assert shown.startswith("cannot use ")
 
 
 def test_arguments_of_tool_calls_and_image_links_are_cut_out_too():

@@ -58,19 +58,6 @@ def test_an_answer_weighs_the_more_the_older_the_measure_is():
     assert speed.seconds(15.0, idle=False) == pytest.approx(0.5)
 
 
-def test_without_a_measure_the_least_loaded_is_chosen_and_then_the_one_with_most_room():
-    assert chosen(endpoint(0, in_flight=5), endpoint(1, in_flight=3), endpoint(2, in_flight=4)) == 1
-    assert chosen(endpoint(0, limit=4), endpoint(1, limit=10, in_flight=1)) == 1
-    assert chosen(endpoint(0, limit=2), endpoint(1, limit=4, in_flight=1)) == 1
-    assert chosen(endpoint(7), endpoint(3)) == 7
-
-
-def test_one_three_times_slower_is_not_chosen_while_the_fast_one_has_permits():
-    slow = endpoint(0, speed=3.0)
-    for in_flight in range(10):
-        assert chosen(slow, endpoint(1, in_flight=in_flight, speed=1.0)) == 1
-
-
 def test_one_a_little_slower_is_chosen_when_the_other_is_so_much_fuller():
     assert chosen(endpoint(0, speed=1.2), endpoint(1, in_flight=2, speed=1.0)) == 1
     assert chosen(endpoint(0, speed=1.2), endpoint(1, in_flight=4, speed=1.0)) == 0
@@ -80,13 +67,6 @@ def test_one_that_was_not_measured_counts_as_the_fastest_that_was():
     assert expected_waits([endpoint(0, speed=2.0), endpoint(1), endpoint(2, speed=4.0)], 0.0) == pytest.approx(
         [2.2, 2.2, 4.4]
     )
-
-
-def test_a_call_goes_elsewhere_than_where_it_failed_if_it_can():
-    full = endpoint(1, in_flight=9)
-    assert chosen(endpoint(0), full, failed_on=0) == 1
-    assert chosen(endpoint(0), failed_on=0) == 0
-    assert chosen(endpoint(0), full, failed_on=5) == 0
 
 
 def test_an_ejected_endpoint_that_may_be_probed_gets_the_call_however_slow_it_was():

@@ -8,7 +8,6 @@ from batchclient._client.settings import make_settings
 from batchclient.config import PRESETS, Settings
 from batchclient.dialects.vllm import VllmDialect
 from batchclient.errors import ConfigError
-from batchclient import Batching
 
 URL = "http://localhost:8000/v1"
 GROUPS = {AdaptiveLimit: "limit", Batching: "batching", Schedule: "schedule", Http: "http"}
@@ -24,11 +23,11 @@ def refused(**arguments):
     return caught.value
 
 
-@pytest.mark.parametrize("preset", sorted(PRESETS))
-def test_a_preset_gives_its_numbers(preset):
-    settings = make(preset)
-    for group, numbers in PRESETS[preset].items():
-        assert {name: getattr(getattr(settings, group), name) for name in numbers} == numbers
+def test_a_preset_gives_its_numbers():
+    for preset in sorted(PRESETS):
+        settings = make(preset)
+        for group, numbers in PRESETS[preset].items():
+            assert {name: getattr(getattr(settings, group), name) for name in numbers} == numbers
 
 
 def test_the_presets_are_those_that_are_promised():
@@ -52,22 +51,21 @@ def test_an_argument_wins_over_the_preset():
     assert (settings.limit, settings.batching.linger_s) == (7, 0.0)
 
 
-@pytest.mark.parametrize("preset", sorted(PRESETS))
-def test_a_group_changes_the_fields_that_it_gives_and_no_other(preset):
-    settings = make(preset, batching=Batching(max_size=8))
-    assert settings.batching.max_size == 8
-    expected = make(preset).batching.model_dump() | {"max_size": 8}
-    assert settings.batching.model_dump() == expected
-    assert settings.schedule == make(preset).schedule
+def test_a_group_changes_the_fields_that_it_gives_and_no_other():
+    for preset in sorted(PRESETS):
+        settings = make(preset, batching=Batching(max_size=8))
+        assert settings.batching.max_size == 8
+        expected = make(preset).batching.model_dump() | {"max_size": 8}
+        assert settings.batching.model_dump() == expected
+        assert settings.schedule == make(preset).schedule
 
 
 def test_none_means_not_given():
     assert make("latency", limit=None, batching=None).model_dump() == make("latency").model_dump()
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
+def test_a_wrong_value_is_refused_by_name():
+    for name, values in [
         ("limit", [0, -1, 1.5, "64", True, "knee"]),
         ((AdaptiveLimit, "start"), [0, 1.5, True]),
         ((Batching, "max_size"), [0, 2.0, False]),
@@ -95,24 +93,21 @@ def test_none_means_not_given():
         ("model", ["", 5]),
         ("headers", [5, {"a": 1}, {"a": "x\ny"}, {"a\r": "x"}, {"a": "x\0"}]),
         ("base_url", [5, [], [5], ["http://a", 5]]),
-    ],
-)
-def test_a_wrong_value_is_refused_by_name(name, values):
-    for value in values:
-        if isinstance(name, str):
-            error, field = refused(**{name: value}), name
-        else:
-            group, field = name
-            with pytest.raises(ConfigError) as caught:
-                group(**{field: value})
-            error, field = caught.value, f"{GROUPS[group]}.{field}"
-        assert error.field == field, value
-        assert str(error).startswith(f"{field}: ")
+    ]:
+        for value in values:
+            if isinstance(name, str):
+                error, field = refused(**{name: value}), name
+            else:
+                group, field = name
+                with pytest.raises(ConfigError) as caught:
+                    group(**{field: value})
+                error, field = caught.value, f"{GROUPS[group]}.{field}"
+            assert error.field == field, value
+            assert str(error).startswith(f"{field}: ")
 
 
-@pytest.mark.parametrize(
-    ("given", "kept"),
-    [
+def test_urls_are_kept_in_one_spelling():
+    for given, kept in [
         (URL, (URL,)),
         (URL + "/", (URL,)),
         (f"  {URL}\n", (URL,)),
@@ -126,15 +121,12 @@ def test_a_wrong_value_is_refused_by_name(name, values):
         ("http://a:8080/v1", ("http://a:8080/v1",)),
         ("http://[FE80::80]:80/v1", ("http://[fe80::80]/v1",)),
         ("http://a:/v1?Key=B:80", ("http://a/v1?Key=B:80",)),
-    ],
-)
-def test_urls_are_kept_in_one_spelling(given, kept):
-    assert tuple(server.url for server in make(base_url=given).base_url) == kept
+    ]:
+        assert tuple(server.url for server in make(base_url=given).base_url) == kept
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
+def test_what_is_no_url_is_refused():
+    for url in [
         "",
         "localhost:8000",
         "ftp://a/v1",
@@ -144,10 +136,8 @@ def test_urls_are_kept_in_one_spelling(given, kept):
         "http://a/v1\nx",
         "http://[::1",
         "/v1",
-    ],
-)
-def test_what_is_no_url_is_refused(url):
-    assert refused(base_url=url).field == "base_url"
+    ]:
+        assert refused(base_url=url).field == "base_url"
 
 
 def test_a_password_in_a_url_is_refused_and_not_shown():
@@ -197,6 +187,6 @@ def test_every_setting_is_an_argument_of_the_client():
     assert set(Settings.model_fields) <= arguments
 
 
-@pytest.mark.parametrize("preset", sorted(PRESETS))
-def test_the_preset_is_kept(preset):
-    assert make(preset).preset == preset
+def test_the_preset_is_kept():
+    for preset in sorted(PRESETS):
+        assert make(preset).preset == preset

@@ -23,32 +23,6 @@ def filled(*deadlines):
     return watched, requests
 
 
-def test_nothing_watched_is_nothing_due():
-    assert Deadlines().next() is None
-    assert Deadlines().expired(1e9) == []
-
-
-def test_the_earliest_is_next():
-    watched, _ = filled(3.0, 1.0, 2.0)
-    assert watched.next() == 1.0
-
-
-def test_what_is_due_comes_in_the_order_of_deadlines_and_then_of_age():
-    watched, (a, b, c, d) = filled(3.0, 1.0, 2.0, 1.0)
-    assert watched.expired(0.9) == []
-    assert watched.expired(2.0) == [b, d, c]
-    assert watched.expired(2.0) == []
-    assert watched.next() == 3.0
-    assert watched.expired(3.0) == [a]
-
-
-def test_ended_and_abandoned_calls_are_never_due():
-    watched, (a, b, c) = filled(1.0, 2.0, 3.0)
-    a.state, b.state = RequestState.DONE, RequestState.ABANDONED
-    assert watched.next() == 3.0
-    assert watched.expired(9.0) == [c]
-
-
 def test_a_million_finished_calls_do_not_pile_up():
     watched = Deadlines()
     watched.add(request(0, 1.0))

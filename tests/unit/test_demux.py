@@ -14,15 +14,10 @@ def test_choices_are_numbered_prompt_by_prompt():
     assert demux.complete
 
 
-def test_choices_may_come_in_any_order():
-    demux = Demux(2, 2)
-    assert [demux.finish(demux.check(index)) for index in (3, 0, 1, 2)] == [None, None, 0, 1]
-
-
-@pytest.mark.parametrize("index", [-1, 4, 10**30, True, False, None, "1", 1.0, [], float("nan")])
-def test_an_index_of_no_choice_is_refused(index):
-    with pytest.raises(DemuxError, match="4 choices"):
-        Demux(2, 2).check(index)
+def test_an_index_of_no_choice_is_refused():
+    for index in [-1, 4, 10**30, True, False, None, "1", 1.0, [], float("nan")]:
+        with pytest.raises(DemuxError, match="4 choices"):
+            Demux(2, 2).check(index)
 
 
 def test_an_index_that_has_finished_is_refused():
@@ -30,11 +25,6 @@ def test_an_index_that_has_finished_is_refused():
     demux.finish(demux.check(1))
     with pytest.raises(DemuxError, match="choice 1 twice"):
         demux.check(1)
-
-
-def test_an_index_may_be_checked_often_before_it_finishes():
-    demux = Demux(1, 1)
-    assert demux.check(0) == demux.check(0) == 0
 
 
 def test_a_long_index_is_shortened_in_the_message():

@@ -14,11 +14,11 @@ def test_vllm_is_the_default(name):
     assert type(make_dialect(name, ())) is VllmDialect
 
 
-@pytest.mark.parametrize("name", ["tgi2", "", "VLLM", "_server"])
-def test_an_unknown_dialect_is_refused_with_those_there_are(name):
-    with pytest.raises(ConfigError, match="'vllm'") as caught:
-        make_dialect(name, ())
-    assert caught.value.field == "dialect"
+def test_an_unknown_dialect_is_refused_with_those_there_are():
+    for name in ["tgi2", "", "VLLM", "_server"]:
+        with pytest.raises(ConfigError, match="'vllm'") as caught:
+            make_dialect(name, ())
+        assert caught.value.field == "dialect"
 
 
 def test_a_dialect_is_told_the_keys_it_must_not_show():

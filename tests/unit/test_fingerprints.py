@@ -1,9 +1,9 @@
 """Which server it is, from its pages: real ones, the embedded server's in every guise, and whatever else may come."""
 
+import itertools
 import json
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,9 +114,8 @@ def test_a_server_that_is_loading_is_asked_the_same_again():
 # The guises ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("guise", "server", "asked", "caps", "model"),
-    [
+def test_guises():
+    for guise, server, asked, caps, model in [
         ("vllm", "vllm 0.32.0", ["/v1/models", "/version"], {}, "org/model"),
         ("sglang", "sglang 0.5.23", ["/v1/models", "/server_info"], {}, "org/model"),
         ("llamacpp", "llamacpp", ["/v1/models", "/props"], {}, "org/model"),
@@ -124,26 +123,24 @@ def test_a_server_that_is_loading_is_asked_the_same_again():
         ("tgi", "tgi", ["/v1/models", "/info"], {Kind.COMPLETION: 4}, "tgi"),
         ("tei", "tei", ["/v1/models", "/info"], {Kind.EMBEDDING: 32, Kind.SCORE: 32}, "org/model"),
         ("openai", None, ["/v1/models", "/info"], {}, "org/model"),
-    ],
-)
-def test_guises(guise, server, asked, caps, model):
-    pages = Guise(guise)
-    facts, paths = find(pages)
-    assert paths == asked
-    assert facts.dialect == guise
-    assert (facts.server or "none").startswith(server or "none")
-    assert facts.server is None or facts.version is not None
-    assert {kind: facts.caps.get(kind) for kind in caps} == caps
-    assert facts.base_models() == [model]
-    lengths = {"vllm": 4096, "sglang": 4096, "llamacpp": 4096, "tgi": 4096}
-    assert facts.length_of("org/model") == lengths.get(guise)
-    slots = {
-        "sglang": pages.server.profile.max_num_seqs,
-        "llamacpp": pages.server.profile.max_num_seqs,
-        "tgi": 128,
-        "tei": 512,
-    }
-    assert facts.slots == slots.get(guise)
+    ]:
+        pages = Guise(guise)
+        facts, paths = find(pages)
+        assert paths == asked
+        assert facts.dialect == guise
+        assert (facts.server or "none").startswith(server or "none")
+        assert facts.server is None or facts.version is not None
+        assert {kind: facts.caps.get(kind) for kind in caps} == caps
+        assert facts.base_models() == [model]
+        lengths = {"vllm": 4096, "sglang": 4096, "llamacpp": 4096, "tgi": 4096}
+        assert facts.length_of("org/model") == lengths.get(guise)
+        slots = {
+            "sglang": pages.server.profile.max_num_seqs,
+            "llamacpp": pages.server.profile.max_num_seqs,
+            "tgi": 128,
+            "tei": 512,
+        }
+        assert facts.slots == slots.get(guise)
 
 
 def test_the_names_of_all_models_are_known_before_the_last_page():
@@ -178,9 +175,8 @@ def cards(*models, owned_by="vllm"):
     return page(object="list", data=[{"object": "model", "owned_by": owned_by, **model} for model in models])
 
 
-@pytest.mark.parametrize(
-    ("models", "expected"),
-    [
+def test_base_models():
+    for models, expected in [
         ([{"id": "a"}, {"id": "b"}], ["a", "b"]),
         ([{"id": "a", "parent": None}, {"id": "lora", "parent": "a"}], ["a"]),
         ([{"id": "a", "root": "x"}, {"id": "alias", "root": "x"}], ["a"]),
@@ -188,11 +184,9 @@ def cards(*models, owned_by="vllm"):
         ([{"id": "lora", "parent": "gone"}], ["lora"]),
         ([], []),
         ([{"id": ""}, {"id": 5}, {}], []),
-    ],
-)
-def test_base_models(models, expected):
-    facts, _ = find({"/v1/models": cards(*models)})
-    assert facts.base_models() == expected
+    ]:
+        facts, _ = find({"/v1/models": cards(*models)})
+        assert facts.base_models() == expected
 
 
 def test_older_sglang_has_another_path():
@@ -221,31 +215,28 @@ def test_a_gateway_between_is_no_known_server_and_nothing_is_taken_for_granted_o
     assert asked == ["/v1/models", "/info"]
 
 
-@pytest.mark.parametrize("owner", ["sglang", "llamacpp"])
-@pytest.mark.parametrize("status", [403, 404, 500])
-def test_a_server_whose_own_pages_are_out_of_reach_is_not_called_at_its_own_routes(owner, status):
+def test_a_server_whose_own_pages_are_out_of_reach_is_not_called_at_its_own_routes():
     """A proxy lets ``/v1`` alone through."""
-    refusal = (status, {"server": "llama.cpp"} if owner == "llamacpp" else {}, b"")
-    pages = dict.fromkeys(("/server_info", "/get_server_info", "/props"), refusal)
-    facts, _ = find(pages | {"/v1/models": cards({"id": "m"}, owned_by=owner)})
-    assert (facts.known, facts.base_models()) == (None, ["m"])
+    for owner, status in itertools.product(["sglang", "llamacpp"], [403, 404, 500]):
+        refusal = (status, {"server": "llama.cpp"} if owner == "llamacpp" else {}, b"")
+        pages = dict.fromkeys(("/server_info", "/get_server_info", "/props"), refusal)
+        facts, _ = find(pages | {"/v1/models": cards({"id": "m"}, owned_by=owner)})
+        assert (facts.known, facts.base_models()) == (None, ["m"])
 
 
-@pytest.mark.parametrize("field", ["version", "build_info"])
-@pytest.mark.parametrize("version", ["<script>", "1\n2", "x" * 41, "", 5, None, ["1"]])
-def test_a_version_that_is_none_is_not_shown(field, version):
-    facts, _ = find({"/v1/models": cards({"id": "m"}), "/version": page(**{field: version})})
-    assert facts.server == "vllm"
-
-
-@pytest.mark.parametrize("number", [0, -1, 1.5, True, "8", None, 10**12])
-def test_a_number_that_is_none_is_not_there(number):
-    pages = {
-        "/v1/models": cards({"id": "m", "max_model_len": number, "meta": {"n_ctx": number}}, owned_by="llamacpp"),
-        "/props": page(total_slots=number, default_generation_settings={"n_ctx": number}),
-    }
-    facts, _ = find(pages)
-    assert (facts.slots, facts.length_of("m"), facts.dialect) == (None, None, "llamacpp")
+def test_a_version_or_a_number_that_is_none_is_not_shown():
+    for field, version in itertools.product(
+        ["version", "build_info"], ["<script>", "1\n2", "x" * 41, "", 5, None, ["1"]]
+    ):
+        facts, _ = find({"/v1/models": cards({"id": "m"}), "/version": page(**{field: version})})
+        assert facts.server == "vllm"
+    for number in (0, -1, 1.5, True, "8", None, 10**12):
+        pages = {
+            "/v1/models": cards({"id": "m", "max_model_len": number, "meta": {"n_ctx": number}}, owned_by="llamacpp"),
+            "/props": page(total_slots=number, default_generation_settings={"n_ctx": number}),
+        }
+        facts, _ = find(pages)
+        assert (facts.slots, facts.length_of("m"), facts.dialect) == (None, None, "llamacpp")
 
 
 GARBAGE = [
@@ -263,39 +254,27 @@ GARBAGE = [
 ]
 
 
-@pytest.mark.parametrize("body", GARBAGE, ids=range(len(GARBAGE)))
-@pytest.mark.parametrize("status", [200, 204, 302, 400, 404, 405, 418, 500, 503])
-def test_garbage_changes_nothing(status, body):
-    facts, asked = find({path: (status, {}, body) for path in ("/v1/models", "/info", "/version", "/props")})
-    # An empty list of models is a list.
-    assert facts.server is None and facts.slots is None and facts.models == () and facts.caps == {}
-    assert len(asked) <= 3
+def test_garbage_changes_nothing():
+    for status, body in itertools.product([200, 204, 302, 400, 404, 405, 418, 500, 503], GARBAGE):
+        facts, asked = find({path: (status, {}, body) for path in ("/v1/models", "/info", "/version", "/props")})
+        # An empty list of models is a list.
+        assert facts.server is None and facts.slots is None and facts.models == () and facts.caps == {}, (
+            status,
+            body[:40],
+        )
+        assert len(asked) <= 3
 
 
+FIELDS = """
+    data id owned_by meta n_ctx max_model_len version internal_states total_slots
+    default_generation_settings max_concurrent_requests max_total_tokens max_client_batch_size
+""".split()
 _values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.sampled_from(["vllm", "sglang", "llamacpp"]),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(
-                [
-                    "data",
-                    "id",
-                    "owned_by",
-                    "meta",
-                    "n_ctx",
-                    "max_model_len",
-                    "version",
-                    "internal_states",
-                    "total_slots",
-                ]
-                + [
-                    "default_generation_settings",
-                    "max_concurrent_requests",
-                    "max_total_tokens",
-                    "max_client_batch_size",
-                ]
-            ),
+            st.sampled_from(FIELDS),
             inner,
             max_size=4,
         )

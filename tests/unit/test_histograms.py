@@ -30,9 +30,8 @@ def seen(histogram):
 # The estimate ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "q, counts, expected",
-    [
+def test_a_quantile_is_linear_within_its_bucket():
+    for q, counts, expected in [
         (0.5, (4, 0, 0, 0), 0.5),
         (1.0, (4, 0, 0, 0), 1.0),
         (0.5, (1, 2, 1, 0), 1.5),  # the second of four; one in the first bucket, so half of the second bucket's way
@@ -41,20 +40,18 @@ def seen(histogram):
         (0.5, (0, 0, 2, 0), 3.0),
         (0.0, (0, 3, 0, 0), 1.0),
         (0.99, (1, 0, 0, 9), 4.0),  # above the last bound nothing is known but the bound
-    ],
-)
-def test_a_quantile_is_linear_within_its_bucket(q, counts, expected):
-    assert Histogram((1.0, 2.0, 4.0), counts, 0.0).quantile(q) == pytest.approx(expected)
+    ]:
+        assert Histogram((1.0, 2.0, 4.0), counts, 0.0).quantile(q) == pytest.approx(expected)
 
 
 def test_nothing_is_known_of_an_empty_histogram():
     assert math.isnan(Histogram((1.0,), (0, 0), 0.0).quantile(0.5))
 
 
-@pytest.mark.parametrize("q", [-0.1, 1.1, 95, math.nan])
-def test_a_share_is_between_0_and_1(q):
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        Histogram((1.0,), (1, 0), 1.0).quantile(q)
+def test_a_share_is_between_0_and_1():
+    for q in [-0.1, 1.1, 95, math.nan]:
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            Histogram((1.0,), (1, 0), 1.0).quantile(q)
 
 
 # What is observed when ---------------------------------------------------------------------------------------------
@@ -76,21 +73,26 @@ def test_queue_and_request_are_the_calls_time_where_it_went_once():
     assert seen(call) == {2.56: 1, 5.12: 1}
 
 
-@pytest.mark.parametrize(
-    "size, bucket, size_class",
-    [(1, 1, "1"), (2, 2, "2-4"), (4, 4, "2-4"), (5, 8, "5-8"), (17, 32, "17-32"), (64, 64, "33-64"), (65, 128, "65+")],
-)
-def test_requests_are_observed_by_their_size(size, bucket, size_class):
-    play = Playbook(limit=128, max_size=128)
-    together = calls(size)
-    play.submit(*together) >> Woke()
-    play.at(0.5) >> answered(*together)
-    sizes = of(play, "batch_size", SERVER)
-    assert (seen(sizes), sizes.sum) == ({bucket: 1}, size)
-    durations = play.histograms["request_duration_seconds"]
-    assert {key: (seen(each), each.sum) for key, each in durations.items()} == {
-        (SERVER, "completion", size_class): ({0.64: 1}, 0.5)
-    }
+def test_requests_are_observed_by_their_size():
+    for size, bucket, size_class in [
+        (1, 1, "1"),
+        (2, 2, "2-4"),
+        (4, 4, "2-4"),
+        (5, 8, "5-8"),
+        (17, 32, "17-32"),
+        (64, 64, "33-64"),
+        (65, 128, "65+"),
+    ]:
+        play = Playbook(limit=128, max_size=128)
+        together = calls(size)
+        play.submit(*together) >> Woke()
+        play.at(0.5) >> answered(*together)
+        sizes = of(play, "batch_size", SERVER)
+        assert (seen(sizes), sizes.sum) == ({bucket: 1}, size)
+        durations = play.histograms["request_duration_seconds"]
+        assert {key: (seen(each), each.sum) for key, each in durations.items()} == {
+            (SERVER, "completion", size_class): ({0.64: 1}, 0.5)
+        }
 
 
 def test_a_bucket_holds_its_bound():
@@ -149,28 +151,25 @@ def test_a_call_leaves_the_queue_for_the_first_time_once():
     assert of(play, "call_duration_seconds", "completion", "succeeded").sum == 3.0
 
 
-@pytest.mark.parametrize(
-    "kind, fields, outcome",
-    [
+def test_a_failed_request_has_an_outcome():
+    for kind, fields, outcome in [
         (FailureKind.MAYBE_PROCESSED, {}, "broken"),
         (FailureKind.MISMATCH, {}, "broken"),
         (FailureKind.MAYBE_PROCESSED, {"error": ReadTimedOut}, "timed_out"),
         (FailureKind.MAYBE_PROCESSED, {"out_of_memory": True}, "overloaded"),
         (FailureKind.REJECTED, {}, "overloaded"),
         (FailureKind.REFUSED, {}, "refused"),
-    ],
-)
-def test_a_failed_request_has_an_outcome(kind, fields, outcome):
-    play = Playbook()
-    (a,) = calls("a")
-    play.submit(a) >> Woke() << ["send a"]
-    play.at(1.0) >> failed(a, kind, **fields)
-    assert play.outcomes == {(SERVER, "completion", outcome): 1}
-    assert (
-        of(play, "call_duration_seconds", "completion", "failed").count
-        == sum(play.scheduler.statistics().errors.values())
-        == 1
-    )
+    ]:
+        play = Playbook()
+        (a,) = calls("a")
+        play.submit(a) >> Woke() << ["send a"]
+        play.at(1.0) >> failed(a, kind, **fields)
+        assert play.outcomes == {(SERVER, "completion", outcome): 1}
+        assert (
+            of(play, "call_duration_seconds", "completion", "failed").count
+            == sum(play.scheduler.statistics().errors.values())
+            == 1
+        )
 
 
 def test_a_request_whose_callers_have_all_gone_was_cancelled():

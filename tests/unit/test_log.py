@@ -110,17 +110,14 @@ def test_a_record_below_the_level_costs_no_look_at_the_endpoint():
     assert kept == []
 
 
-@pytest.mark.parametrize(
-    "sentence, name",
-    [
+def test_the_cores_sentences_are_events():
+    for sentence, name in [
         ("an outage of http://a/v1 has begun: 3 failures in a row", "outage_began"),
         ("an outage of http://a/v1 ended after 7 s: it has begun to answer", "outage_ended"),
         ("a silence of endpoint 0 has begun: nothing has come for 90 s", "silence_began"),
         ("a silence of endpoint 0 ended after 90 s: a page", "silence_ended"),
-    ],
-)
-def test_the_cores_sentences_are_events(sentence, name):
-    assert notice_of(sentence) == name
+    ]:
+        assert notice_of(sentence) == name
 
 
 def test_a_handler_that_raises_ends_nothing():

@@ -1,7 +1,5 @@
 """From settings to the limit of an endpoint: where it begins."""
 
-import pytest
-
 from batchclient import AdaptiveLimit
 from batchclient._client.make_limit import make_limit
 from batchclient._client.settings import make_settings
@@ -9,9 +7,8 @@ from batchclient._client.settings import make_settings
 URL = "http://localhost:8000/v1"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
+def test_where_a_limit_begins():
+    for arguments, expected in [
         ({}, 256),
         ({"preset": "throughput"}, 256),
         ({"preset": "latency"}, 64),
@@ -22,8 +19,6 @@ URL = "http://localhost:8000/v1"
         ({"limit": AdaptiveLimit(start=10)}, 10),
         ({"preset": "latency", "limit": AdaptiveLimit(start=400)}, 400),
         ({"limit": 7}, 7),
-    ],
-)
-def test_where_a_limit_begins(arguments, expected):
-    preset = arguments.pop("preset", "balanced")
-    assert make_limit(make_settings(preset, {"base_url": URL, **arguments})).limit == expected
+    ]:
+        preset = arguments.pop("preset", "balanced")
+        assert make_limit(make_settings(preset, {"base_url": URL, **arguments})).limit == expected

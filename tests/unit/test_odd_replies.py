@@ -132,28 +132,30 @@ def test_the_pieces_of_a_list_under_one_number_are_nobodys_answer():
     assert (place, answer.text, answer.time_to_first_token_s) == (0, "a", 1.0)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 99])
-def test_a_byte_order_mark_costs_no_piece(size):
-    body = b"\xef\xbb\xbf" + events(piece("a"), piece("b", "stop"))
-    assert texts(batch_of("p"), *[body[at : at + size] for at in range(0, len(body), size)]) == ({0: "ab"}, None)
-    assert texts(batch_of("p", streamed=False), b"\xef\xbb\xbf" + plain(choice(0))) == ({0: "t"}, None)
+def test_a_byte_order_mark_costs_no_piece():
+    for size in [1, 2, 3, 99]:
+        body = b"\xef\xbb\xbf" + events(piece("a"), piece("b", "stop"))
+        assert texts(batch_of("p"), *[body[at : at + size] for at in range(0, len(body), size)]) == ({0: "ab"}, None)
+        assert texts(batch_of("p", streamed=False), b"\xef\xbb\xbf" + plain(choice(0))) == ({0: "t"}, None)
 
 
-@pytest.mark.parametrize("name", ["vllm", "openai", "tgi"])
-@pytest.mark.parametrize("repeated", ["", None, "left out", "b"])
-@pytest.mark.parametrize("reason", [None, "stop"])
-def test_a_usage_that_repeats_the_finished_choice_is_a_usage(name, repeated, reason):
+def test_a_usage_that_repeats_the_finished_choice_is_a_usage():
     """LiteLLM's proxy, 1.108: its last event has the choice once more, without a text."""
-    last = piece(repeated, reason, usage=TOLD)
-    last = without(last, "text") if repeated == "left out" else last
-    answers, failure = read(batch_of("p"), events(piece("a"), piece("b", "stop"), last), name=name)
-    assert (answers[0].text, failure) == ("ab", None)
-    if name == "openai":
-        assert answers[0].usage == Usage(3, 2)
-    two = events(
-        piece("a", "stop"), piece("b", "stop", index=1), last | {"choices": [last["choices"][0] | {"index": 1}]}
-    )
-    assert texts(batch_of("p", "q"), two, name=name) == ({0: "a", 1: "b"}, None)
+    for name in ["vllm", "openai", "tgi"]:
+        for repeated in ["", None, "left out", "b"]:
+            for reason in [None, "stop"]:
+                last = piece(repeated, reason, usage=TOLD)
+                last = without(last, "text") if repeated == "left out" else last
+                answers, failure = read(batch_of("p"), events(piece("a"), piece("b", "stop"), last), name=name)
+                assert (answers[0].text, failure) == ("ab", None)
+                if name == "openai":
+                    assert answers[0].usage == Usage(3, 2)
+                two = events(
+                    piece("a", "stop"),
+                    piece("b", "stop", index=1),
+                    last | {"choices": [last["choices"][0] | {"index": 1}]},
+                )
+                assert texts(batch_of("p", "q"), two, name=name) == ({0: "a", 1: "b"}, None)
 
 
 def test_a_chats_usage_that_repeats_the_finished_choice_is_a_usage():
@@ -167,34 +169,31 @@ def test_a_chats_usage_that_repeats_the_finished_choice_is_a_usage():
         assert (answers[0].text, answers[0].usage, failure) == ("a", Usage(3, 2), None)
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
+def test_anything_new_after_the_end_is_a_mismatch():
+    for more in [
         piece("c", usage=TOLD),
         piece("b", "stop"),
         piece("c"),
         piece("", "abort"),
         piece("", token_ids=[7]),
         piece("b", "stop", usage=TOLD, token_ids=[7]),
-    ],
-)
-def test_anything_new_after_the_end_is_a_mismatch(more):
-    assert texts(batch_of("p"), events(piece("a"), piece("b", "stop"), more)) == ({}, FailureKind.MISMATCH)
+    ]:
+        assert texts(batch_of("p"), events(piece("a"), piece("b", "stop"), more)) == ({}, FailureKind.MISMATCH)
 
 
-@pytest.mark.parametrize("more", [{"content": "b"}, {"tool_calls": [{"index": 0}]}, {"reasoning": "b"}])
-def test_anything_new_after_a_chats_end_is_a_mismatch(more):
-    stream = events(delta(content="a"), delta("stop"), delta(usage=TOLD, **more))
-    assert texts(chat_of(), stream) == ({}, FailureKind.MISMATCH)
+def test_anything_new_after_a_chats_end_is_a_mismatch():
+    for more in [{"content": "b"}, {"tool_calls": [{"index": 0}]}, {"reasoning": "b"}]:
+        stream = events(delta(content="a"), delta("stop"), delta(usage=TOLD, **more))
+        assert texts(chat_of(), stream) == ({}, FailureKind.MISMATCH)
 
 
-@pytest.mark.parametrize("end", [b"data: [DONE] \n\n", b"data:[DONE]\n\n", b"data: \t[DONE]\n\n"])
-def test_an_end_with_blanks_is_the_end(end):
-    batch = batch_of("p")
-    dialect = make_dialect("openai", ())
-    dialect.encode(batch)
-    ((_, answer),) = dialect.decoder(batch).feed(events(piece("a", "stop"), done=False) + end, 12.0)
-    assert answer.text == "a"
+def test_an_end_with_blanks_is_the_end():
+    for end in [b"data: [DONE] \n\n", b"data:[DONE]\n\n", b"data: \t[DONE]\n\n"]:
+        batch = batch_of("p")
+        dialect = make_dialect("openai", ())
+        dialect.encode(batch)
+        ((_, answer),) = dialect.decoder(batch).feed(events(piece("a", "stop"), done=False) + end, 12.0)
+        assert answer.text == "a"
 
 
 def test_an_error_without_its_envelope_is_an_error():
@@ -207,26 +206,26 @@ def test_an_error_without_its_envelope_is_an_error():
         assert (answers, failure.status, failure.message) == ({}, 404, "404: no")
 
 
-@pytest.mark.parametrize("error", [{}, "", False])
-def test_an_empty_error_beside_an_answer_is_none(error):
-    assert texts(batch_of("p"), events(piece("a", "stop") | {"error": error})) == ({0: "a"}, None)
-    assert texts(batch_of("p", streamed=False), plain(choice(0), error=error)) == ({0: "t"}, None)
+def test_an_empty_error_beside_an_answer_is_none():
+    for error in [{}, "", False]:
+        assert texts(batch_of("p"), events(piece("a", "stop") | {"error": error})) == ({0: "a"}, None)
+        assert texts(batch_of("p", streamed=False), plain(choice(0), error=error)) == ({0: "t"}, None)
 
 
 # Numbers of choices --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["vllm", "openai", "tgi"])
-@pytest.mark.parametrize("index", [None, "left out", "0", 0.0])
-def test_a_lone_choice_needs_no_number(name, index):
-    first, last = piece("a", index=index), piece("b", "stop", index=index)
-    whole = choice(index)
-    if index == "left out":
-        first, last = without(first, "index"), without(last, "index")
-        del whole["index"]
-    options = {"stop": ["zz"]}
-    assert texts(batch_of("p", **options), events(first, last), name=name) == ({0: "ab"}, None)
-    assert texts(batch_of("p", streamed=False, **options), plain(whole), name=name) == ({0: "t"}, None)
+def test_a_lone_choice_needs_no_number():
+    for name in ["vllm", "openai", "tgi"]:
+        for index in [None, "left out", "0", 0.0]:
+            first, last = piece("a", index=index), piece("b", "stop", index=index)
+            whole = choice(index)
+            if index == "left out":
+                first, last = without(first, "index"), without(last, "index")
+                del whole["index"]
+            options = {"stop": ["zz"]}
+            assert texts(batch_of("p", **options), events(first, last), name=name) == ({0: "ab"}, None)
+            assert texts(batch_of("p", streamed=False, **options), plain(whole), name=name) == ({0: "t"}, None)
 
 
 def test_a_lone_chat_input_and_item_need_no_number():
@@ -250,59 +249,61 @@ def test_numbers_as_texts_and_as_floats_are_numbers():
         assert texts(batch_of("p", "q", streamed=False), body) == (expected, None)
 
 
-@pytest.mark.parametrize("index", [None, "left out", 1, True, [], {}])
-def test_two_choices_need_numbers(index):
+def test_two_choices_need_numbers():
     """Also where one was asked for: which it is cannot be known."""
-    one, other = (choice(index, text) for text in "ab")
-    if index == "left out":
-        del one["index"], other["index"]
-    if index in (None, "left out"):
-        begun = events({"choices": [each | {"finish_reason": None} for each in (one, other)]}, done=False)
-        assert texts(batch_of("p"), begun + events({"choices": [one]})) == ({}, FailureKind.MISMATCH)
-    for batch in (batch_of("p"), batch_of("p", "q")):
-        assert texts(batch, events({"choices": [one, other]})) == ({}, FailureKind.MISMATCH)
-        assert texts(batch_of(*"pq"[: len(batch.requests)], streamed=False), plain(one, other)) == (
-            {},
-            FailureKind.MISMATCH,
-        )
+    for index in [None, "left out", 1, True, [], {}]:
+        one, other = (choice(index, text) for text in "ab")
+        if index == "left out":
+            del one["index"], other["index"]
+        if index in (None, "left out"):
+            begun = events({"choices": [each | {"finish_reason": None} for each in (one, other)]}, done=False)
+            assert texts(batch_of("p"), begun + events({"choices": [one]})) == ({}, FailureKind.MISMATCH)
+        for batch in (batch_of("p"), batch_of("p", "q")):
+            assert texts(batch, events({"choices": [one, other]})) == ({}, FailureKind.MISMATCH)
+            assert texts(batch_of(*"pq"[: len(batch.requests)], streamed=False), plain(one, other)) == (
+                {},
+                FailureKind.MISMATCH,
+            )
 
 
 # Texts that are left out ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["vllm", "openai", "tgi", "sglang", "llamacpp"])
-@pytest.mark.parametrize("last", [None, "left out"])
-def test_the_last_event_needs_no_text(name, last):
+def test_the_last_event_needs_no_text():
     """LiteLLM's proxy, 1.108."""
-    end = piece(None, "stop")
-    end = without(end, "text") if last == "left out" else end
-    params = {"no_such": 1} if name in ("sglang", "llamacpp") else {"stop": ["bz"]}
-    assert texts(batch_of("p", **params), events(piece("ab"), end), name=name) == ({0: "ab"}, None)
-    batch = batch_of("p", to_caller=True, **params)
-    dialect = make_dialect(name, ())
-    dialect.encode(batch)
-    decoder = dialect.decoder(batch)
-    decoder.feed(events(piece("ab"), end), 12.0)
-    assert "".join(each.text for each in decoder.deltas) == "ab"
+    for name in ["vllm", "openai", "tgi", "sglang", "llamacpp"]:
+        for last in [None, "left out"]:
+            end = piece(None, "stop")
+            end = without(end, "text") if last == "left out" else end
+            params = {"no_such": 1} if name in ("sglang", "llamacpp") else {"stop": ["bz"]}
+            assert texts(batch_of("p", **params), events(piece("ab"), end), name=name) == ({0: "ab"}, None)
+            batch = batch_of("p", to_caller=True, **params)
+            dialect = make_dialect(name, ())
+            dialect.encode(batch)
+            decoder = dialect.decoder(batch)
+            decoder.feed(events(piece("ab"), end), 12.0)
+            assert "".join(each.text for each in decoder.deltas) == "ab"
 
 
-@pytest.mark.parametrize("name", ["vllm", "openai", "tgi"])
-@pytest.mark.parametrize("lost", [0, 1])
-@pytest.mark.parametrize("text", [None, "left out"])
-def test_a_text_that_was_lost_on_its_way_is_not_taken_for_an_empty_one(name, lost, text):
+def test_a_text_that_was_lost_on_its_way_is_not_taken_for_an_empty_one():
     """The first piece has to have one. The last has to where it tells of tokens: the rest of the answer, perhaps all but its first token."""
-    stream = [
-        piece("a", usage=TOLD | {"completion_tokens": 1}),
-        piece("bcd", "stop", usage=TOLD | {"completion_tokens": 4}),
-    ]
-    stream[lost] = without(stream[lost], "text") if text == "left out" else stream[lost] | {
-        "choices": [stream[lost]["choices"][0] | {"text": None}]
-    }  # fmt: skip
-    # TGI's reader holds the "a" back, and hands it out with the end.
-    for options in ({}, {"stop": ["az"]} if name != "tgi" else {"stop": ["zz"]}):
-        answers, kind = texts(batch_of("p", "q", **options), events(piece("x", "stop", 1), *stream), name=name)
-        assert answers == ({0: "a", 1: "x"} if name == "openai" and lost else {1: "x"})
-        assert kind is (None if name == "openai" and lost else FailureKind.REFUSED)
+    for name in ["vllm", "openai", "tgi"]:
+        for lost in [0, 1]:
+            for text in [None, "left out"]:
+                stream = [
+                    piece("a", usage=TOLD | {"completion_tokens": 1}),
+                    piece("bcd", "stop", usage=TOLD | {"completion_tokens": 4}),
+                ]
+                stream[lost] = without(stream[lost], "text") if text == "left out" else stream[lost] | {
+                    "choices": [stream[lost]["choices"][0] | {"text": None}]
+                }  # fmt: skip
+                # TGI's reader holds the "a" back, and hands it out with the end.
+                for options in ({}, {"stop": ["az"]} if name != "tgi" else {"stop": ["zz"]}):
+                    answers, kind = texts(
+                        batch_of("p", "q", **options), events(piece("x", "stop", 1), *stream), name=name
+                    )
+                    assert answers == ({0: "a", 1: "x"} if name == "openai" and lost else {1: "x"})
+                    assert kind is (None if name == "openai" and lost else FailureKind.REFUSED)
 
 
 def test_an_answer_without_any_text_is_empty_unless_it_has_another_form():
@@ -337,26 +338,26 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize("fields", BROKEN, ids=str)
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_choice_that_cannot_be_read_fails_alone_and_is_not_asked_for_again(fields, place):
-    choices = [choice(index, f"t{index}") | {"token_ids": [1]} for index in range(3)]
-    choices[place] |= fields
-    rest = {index: f"t{index}" for index in range(3) if index != place}
-    for batch, body in (
-        (batch_of("p", "q", "r", streamed=False, return_token_ids=True), plain(*choices)),
-        (batch_of("p", "q", "r", return_token_ids=True), events(*[{"choices": [each]} for each in choices])),
-        (batch_of("p", "q", "r", return_token_ids=True), events({"choices": choices})),
-    ):
-        answers, failure = read(batch, body)
-        assert {index: answer.text for index, answer in answers.items()} == rest
-        assert (failure.kind, failure.error, failure.status, failure.final) == (
-            FailureKind.REFUSED,
-            DialectError,
-            None,
-            True,
-        )
-        assert "t0" not in failure.message
+def test_a_choice_that_cannot_be_read_fails_alone_and_is_not_asked_for_again():
+    for fields in BROKEN:
+        for place in [0, 1, 2]:
+            choices = [choice(index, f"t{index}") | {"token_ids": [1]} for index in range(3)]
+            choices[place] |= fields
+            rest = {index: f"t{index}" for index in range(3) if index != place}
+            for batch, body in (
+                (batch_of("p", "q", "r", streamed=False, return_token_ids=True), plain(*choices)),
+                (batch_of("p", "q", "r", return_token_ids=True), events(*[{"choices": [each]} for each in choices])),
+                (batch_of("p", "q", "r", return_token_ids=True), events({"choices": choices})),
+            ):
+                answers, failure = read(batch, body)
+                assert {index: answer.text for index, answer in answers.items()} == rest
+                assert (failure.kind, failure.error, failure.status, failure.final) == (
+                    FailureKind.REFUSED,
+                    DialectError,
+                    None,
+                    True,
+                )
+                assert "t0" not in failure.message
 
 
 def test_nothing_more_of_a_choice_that_cannot_be_read_is_looked_at():
@@ -387,14 +388,14 @@ def test_a_reply_of_which_nothing_can_be_read_is_at_fault_itself(streamed):
         assert (failure.final, failure.once) == (False, size == 1)
 
 
-@pytest.mark.parametrize("streamed", [True, False])
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
-def test_what_may_be_tried_again_wins(streamed, order):
-    choices = [choice(0), choice(1, "t", "abort"), choice(2, 5)]
-    choices = [choices[place] for place in order]
-    body = events(*[{"choices": [each]} for each in choices]) if streamed else plain(*choices)
-    answers, failure = read(batch_of("p", "q", "r", streamed=streamed), body)
-    assert (sorted(answers), failure.kind, failure.error) == ([0], FailureKind.MAYBE_PROCESSED, ServerFault)
+def test_what_may_be_tried_again_wins():
+    for streamed in [True, False]:
+        for order in [(0, 1, 2), (2, 1, 0)]:
+            choices = [choice(0), choice(1, "t", "abort"), choice(2, 5)]
+            choices = [choices[place] for place in order]
+            body = events(*[{"choices": [each]} for each in choices]) if streamed else plain(*choices)
+            answers, failure = read(batch_of("p", "q", "r", streamed=streamed), body)
+            assert (sorted(answers), failure.kind, failure.error) == ([0], FailureKind.MAYBE_PROCESSED, ServerFault)
 
 
 def test_a_chat_that_cannot_be_read_fails_alone():
@@ -408,85 +409,84 @@ def test_a_chat_that_cannot_be_read_fails_alone():
         assert texts(batch, stream)[1] is FailureKind.MAYBE_PROCESSED
 
 
-@pytest.mark.parametrize("odd", [5, [], "much", {"prompt_tokens": "x"}, [1], True])
-def test_what_only_counts_costs_no_answer(odd):
+def test_what_only_counts_costs_no_answer():
     """Token ids that we asked for, and usages wherever they stand."""
-    choices = [
-        choice(0, token_ids=odd, prompt_token_ids=odd, usage=odd),
-        choice(1, token_ids=[1], prompt_token_ids=[1, 2]),
-    ]
-    answers, failure = read(batch_of("p", "q", streamed=False), plain(*choices, usage=odd))
-    assert (sorted(answers), failure, answers[1].usage) == ([0, 1], None, Usage(2, 1))
-    stream = events(*[{"choices": [each], "usage": odd} for each in choices])
-    assert texts(batch_of("p", "q"), stream) == ({0: "t", 1: "t"}, None)
-    native = [{"content": "t", "stop": True, "stop_type": "eos", "index": i, "tokens_predicted": odd} for i in (0, 1)]
-    assert texts(batch_of("p", "q", streamed=False), json.dumps(native).encode(), name="llamacpp") == (
-        {0: "t", 1: "t"},
-        None,
-    )
-    generated = [
-        {"index": i, "text": "t", "meta_info": {"completion_tokens": odd, "finish_reason": {"type": "stop"}}}
-        for i in (0, 1)
-    ]
-    assert texts(batch_of("p", "q", streamed=False), json.dumps(generated).encode(), name="sglang") == (
-        {0: "t", 1: "t"},
-        None,
-    )
-    assert texts(batch_of("p", "q"), events(*generated), name="sglang") == ({0: "t", 1: "t"}, None)
+    for odd in [5, [], "much", {"prompt_tokens": "x"}, [1], True]:
+        choices = [
+            choice(0, token_ids=odd, prompt_token_ids=odd, usage=odd),
+            choice(1, token_ids=[1], prompt_token_ids=[1, 2]),
+        ]
+        answers, failure = read(batch_of("p", "q", streamed=False), plain(*choices, usage=odd))
+        assert (sorted(answers), failure, answers[1].usage) == ([0, 1], None, Usage(2, 1))
+        stream = events(*[{"choices": [each], "usage": odd} for each in choices])
+        assert texts(batch_of("p", "q"), stream) == ({0: "t", 1: "t"}, None)
+        native = [
+            {"content": "t", "stop": True, "stop_type": "eos", "index": i, "tokens_predicted": odd} for i in (0, 1)
+        ]
+        assert texts(batch_of("p", "q", streamed=False), json.dumps(native).encode(), name="llamacpp") == (
+            {0: "t", 1: "t"},
+            None,
+        )
+        generated = [
+            {"index": i, "text": "t", "meta_info": {"completion_tokens": odd, "finish_reason": {"type": "stop"}}}
+            for i in (0, 1)
+        ]
+        assert texts(batch_of("p", "q", streamed=False), json.dumps(generated).encode(), name="sglang") == (
+            {0: "t", 1: "t"},
+            None,
+        )
+        assert texts(batch_of("p", "q"), events(*generated), name="sglang") == ({0: "t", 1: "t"}, None)
 
 
-@pytest.mark.parametrize("spoil", [{"meta_info": None}, {"text": 5}, {"meta_info": {"finish_reason": 5}}], ids=str)
-def test_an_item_of_sglangs_that_cannot_be_read_fails_alone(spoil):
-    items = [
-        {"index": i, "text": "t", "meta_info": {"completion_tokens": 1, "finish_reason": {"type": "stop"}}}
-        for i in (0, 1)
-    ]
-    items[1] |= spoil
-    assert texts(batch_of("p", "q", streamed=False), json.dumps(items).encode(), name="sglang") == (
-        {0: "t"},
-        FailureKind.REFUSED,
-    )
-    assert texts(batch_of("p", "q"), events(*items), name="sglang") == ({0: "t"}, FailureKind.REFUSED)
-    assert texts(batch_of("p", "q"), events(*items[::-1]), name="sglang") == ({0: "t"}, FailureKind.REFUSED)
+def test_an_item_of_sglangs_that_cannot_be_read_fails_alone():
+    for spoil in [{"meta_info": None}, {"text": 5}, {"meta_info": {"finish_reason": 5}}]:
+        items = [
+            {"index": i, "text": "t", "meta_info": {"completion_tokens": 1, "finish_reason": {"type": "stop"}}}
+            for i in (0, 1)
+        ]
+        items[1] |= spoil
+        assert texts(batch_of("p", "q", streamed=False), json.dumps(items).encode(), name="sglang") == (
+            {0: "t"},
+            FailureKind.REFUSED,
+        )
+        assert texts(batch_of("p", "q"), events(*items), name="sglang") == ({0: "t"}, FailureKind.REFUSED)
+        assert texts(batch_of("p", "q"), events(*items[::-1]), name="sglang") == ({0: "t"}, FailureKind.REFUSED)
 
 
-@pytest.mark.parametrize("spoil", [{"content": None}, {"content": 5}, {"stop_type": []}], ids=str)
-def test_an_item_of_llamacpps_that_cannot_be_read_fails_alone(spoil):
-    items = [{"index": i, "content": "t", "stop": True, "stop_type": "eos"} for i in (0, 1)]
-    items[0] |= spoil
-    assert texts(batch_of("p", "q", streamed=False), json.dumps(items).encode(), name="llamacpp") == (
-        {1: "t"},
-        FailureKind.REFUSED,
-    )
-    assert texts(batch_of("p", "q"), events(*items), name="llamacpp") == ({1: "t"}, FailureKind.REFUSED)
+def test_an_item_of_llamacpps_that_cannot_be_read_fails_alone():
+    for spoil in [{"content": None}, {"content": 5}, {"stop_type": []}]:
+        items = [{"index": i, "content": "t", "stop": True, "stop_type": "eos"} for i in (0, 1)]
+        items[0] |= spoil
+        assert texts(batch_of("p", "q", streamed=False), json.dumps(items).encode(), name="llamacpp") == (
+            {1: "t"},
+            FailureKind.REFUSED,
+        )
+        assert texts(batch_of("p", "q"), events(*items), name="llamacpp") == ({1: "t"}, FailureKind.REFUSED)
 
 
-@pytest.mark.parametrize(
-    ("kind", "prompts", "good", "bad"),
-    [
+def test_an_item_that_cannot_be_read_fails_alone():
+    for kind, prompts, good, bad in [
         (Kind.EMBEDDING, ["a", "b"], {"embedding": [1.0]}, [{"embedding": None}, {"embedding": 5}, {"embedding": ["x"]}, {}]),
         (Kind.SCORE, [["q", "a"], ["r", "b"]], {"score": 1.0}, [{"score": None}, {"score": "1"}, {}]),
         (Kind.CLASSIFICATION, ["a", "b"], {"label": "x", "probs": [1.0]}, [{"label": 5, "probs": [1.0]}, {"label": "x", "probs": 5}, {"label": "x"}]),
-    ],
-)  # fmt: skip
-def test_an_item_that_cannot_be_read_fails_alone(kind, prompts, good, bad):
-    for spoilt in bad:
-        body = json.dumps({"data": [good | {"index": 1}, spoilt | {"index": 0}]}).encode()
-        answers, failure = read(batch_of(*prompts, kind=kind, streamed=False), body)
-        assert (sorted(answers), failure.kind, failure.final) == ([1], FailureKind.REFUSED, True)
-        both = json.dumps({"data": [spoilt | {"index": 1}, spoilt | {"index": 0}]}).encode()
-        answers, failure = read(batch_of(*prompts, kind=kind, streamed=False), both)
-        assert (answers, failure.kind) == ({}, FailureKind.MAYBE_PROCESSED)
+    ]:  # fmt: skip
+        for spoilt in bad:
+            body = json.dumps({"data": [good | {"index": 1}, spoilt | {"index": 0}]}).encode()
+            answers, failure = read(batch_of(*prompts, kind=kind, streamed=False), body)
+            assert (sorted(answers), failure.kind, failure.final) == ([1], FailureKind.REFUSED, True)
+            both = json.dumps({"data": [spoilt | {"index": 1}, spoilt | {"index": 0}]}).encode()
+            answers, failure = read(batch_of(*prompts, kind=kind, streamed=False), both)
+            assert (answers, failure.kind) == ({}, FailureKind.MAYBE_PROCESSED)
 
 
-@pytest.mark.parametrize(
-    ("name", "reply"),
-    [("sglang", {"tokens": [[5], ["x"]]}), ("sglang", {"tokens": [[5], None]}), ("tei", [[{"id": 5}], [{"no": 5}]]), ("tei", [[{"id": 5}], 7])],
-)  # fmt: skip
-def test_a_text_whose_tokens_cannot_be_read_fails_alone(name, reply):
-    batch = batch_of("a", "b", kind=Kind.TOKENS, streamed=False)
-    answers, failure = read(batch, json.dumps(reply).encode(), name=name)
-    assert ({place: answer.ids for place, answer in answers.items()}, failure.kind) == ({0: [5]}, FailureKind.REFUSED)
+def test_a_text_whose_tokens_cannot_be_read_fails_alone():
+    for name, reply in [("sglang", {"tokens": [[5], ["x"]]}), ("sglang", {"tokens": [[5], None]}), ("tei", [[{"id": 5}], [{"no": 5}]]), ("tei", [[{"id": 5}], 7])]:  # fmt: skip
+        batch = batch_of("a", "b", kind=Kind.TOKENS, streamed=False)
+        answers, failure = read(batch, json.dumps(reply).encode(), name=name)
+        assert ({place: answer.ids for place, answer in answers.items()}, failure.kind) == (
+            {0: [5]},
+            FailureKind.REFUSED,
+        )
 
 
 # Lone surrogates -----------------------------------------------------------------------------------------------------
@@ -510,9 +510,8 @@ def test_a_lone_surrogate_is_read_and_can_be_written():
     assert alone[0].reply.body["choices"][0]["text"] == "a\ufffd"
 
 
-@pytest.mark.parametrize(
-    ("pieces", "text"),
-    [
+def test_halves_in_two_pieces_are_joined():
+    for pieces, text in [
         (("aHIGH", "LOWb", ""), "a\U0001f600b"),
         (("aHIGH", "", "LOWb"), "a\U0001f600b"),
         (("aHIGH", "b", ""), "a\ufffdb"),
@@ -521,33 +520,34 @@ def test_a_lone_surrogate_is_read_and_can_be_written():
         (("a", "b", "HIGH"), "ab\ufffd"),
         (("a", "bHIGH", ""), "ab\ufffd"),
         (("a", "bHIGH", None), "ab\ufffd"),
-    ],
-)
-def test_halves_in_two_pieces_are_joined(pieces, text):
-    def ended(place):
-        return "stop" if place == 2 else None
+    ]:
 
-    completion = events(*[escaped(piece(each, ended(place))) for place, each in enumerate(pieces)])
-    between = events(*[escaped(piece("xHIGH", ended(place), 1)) for place in range(3)])
-    mixed = b"".join(
-        each + b"\n\n" for pair in zip(completion.split(b"\n\n"), between.split(b"\n\n"), strict=True) for each in pair
-    )
-    assert texts(batch_of("p", "q"), mixed.replace(b"data: [DONE]", b"")) == (
-        {0: text, 1: "x\ufffdx\ufffdx\ufffd"},
-        None,
-    )
-    for fields in ("content", "reasoning"):
-        chat = events(*[escaped(delta(ended(place), **{fields: each})) for place, each in enumerate(pieces)])
+        def ended(place):
+            return "stop" if place == 2 else None
+
+        completion = events(*[escaped(piece(each, ended(place))) for place, each in enumerate(pieces)])
+        between = events(*[escaped(piece("xHIGH", ended(place), 1)) for place in range(3)])
+        mixed = b"".join(
+            each + b"\n\n"
+            for pair in zip(completion.split(b"\n\n"), between.split(b"\n\n"), strict=True)
+            for each in pair
+        )
+        assert texts(batch_of("p", "q"), mixed.replace(b"data: [DONE]", b"")) == (
+            {0: text, 1: "x\ufffdx\ufffdx\ufffd"},
+            None,
+        )
+        for fields in ("content", "reasoning"):
+            chat = events(*[escaped(delta(ended(place), **{fields: each})) for place, each in enumerate(pieces)])
+            answers, _ = read(chat_of(), chat)
+            assert answers[0].message[fields] == text
+        chat = events(
+            *[
+                escaped(delta(ended(place), tool_calls=[{"index": 0, "function": {"arguments": each}}]))
+                for place, each in enumerate(pieces)
+            ]
+        )
         answers, _ = read(chat_of(), chat)
-        assert answers[0].message[fields] == text
-    chat = events(
-        *[
-            escaped(delta(ended(place), tool_calls=[{"index": 0, "function": {"arguments": each}}]))
-            for place, each in enumerate(pieces)
-        ]
-    )
-    answers, _ = read(chat_of(), chat)
-    assert answers[0].message["tool_calls"] == [{"function": {"arguments": text}}]
+        assert answers[0].message["tool_calls"] == [{"function": {"arguments": text}}]
 
 
 def test_a_waiting_caller_is_handed_what_can_be_written():
@@ -586,55 +586,58 @@ def test_pieces_are_mended_to_what_their_whole_is(pieces):
     "".join(got).encode()
 
 
-@pytest.mark.parametrize("depth", [150, 400, 100_000])
-def test_deep_replies_are_judged_and_raise_nothing(depth):
-    for body in (
-        b'{"choices":' + b"[" * depth + b"]" * depth + b"}",
-        b'{"x":"\\ud83d","choices":' + b"[" * depth + b"]" * depth + b"}",
-    ):
-        assert read(batch_of("p", streamed=False), body)[1].error is DialectError
-        assert read(batch_of("p"), b"data: " + body + b"\n\n")[1].error is DialectError
+def test_deep_replies_are_judged_and_raise_nothing():
+    for depth in [150, 400, 100_000]:
+        for body in (
+            b'{"choices":' + b"[" * depth + b"]" * depth + b"}",
+            b'{"x":"\\ud83d","choices":' + b"[" * depth + b"]" * depth + b"}",
+        ):
+            assert read(batch_of("p", streamed=False), body)[1].error is DialectError
+            assert read(batch_of("p"), b"data: " + body + b"\n\n")[1].error is DialectError
 
 
 # Another form than the one that was asked for ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "content_type", ["", "text/plain", "text/event-stream", "application/json; charset=utf-8", "Application/JSON"]
-)
-@pytest.mark.parametrize("blank", [b"", b"\r\n", b" \n", b"\xef\xbb\xbf"])
-def test_a_reply_is_read_for_what_it_is(content_type, blank):
-    whole, stream = blank + plain(choice(0, "ab"), usage=TOLD), events(piece("a"), piece("b", "stop", usage=TOLD))
-    for size in (1, 999):
+def test_a_reply_is_read_for_what_it_is():
+    for content_type in ["", "text/plain", "text/event-stream", "application/json; charset=utf-8", "Application/JSON"]:
+        for blank in [b"", b"\r\n", b" \n", b"\xef\xbb\xbf"]:
+            whole, stream = (
+                blank + plain(choice(0, "ab"), usage=TOLD),
+                events(piece("a"), piece("b", "stop", usage=TOLD)),
+            )
+            for size in (1, 999):
+                for streamed in (True, False):
+                    for body in (
+                        whole,
+                        blank + stream if blank != b" \n" else stream,
+                        b": ping\n\n" + stream,
+                        b"event: x\n" + stream,
+                    ):
+                        chunks = [body[at : at + size] for at in range(0, len(body), size)]
+                        answers, failure = read(batch_of("p", streamed=streamed), *chunks, content_type=content_type)
+                        assert (answers[0].text, answers[0].usage, failure) == ("ab", Usage(3, 2), None)
+                        if not streamed or body is whole:
+                            assert answers[0].time_to_first_token_s is None
+
+
+def test_a_chat_is_read_for_what_it_is():
+    for content_type in ["", "text/plain", "text/event-stream", "application/json"]:
+        whole = plain(
+            {"index": 0, "message": {"role": "assistant", "content": "ab"}, "finish_reason": "stop"}, usage=TOLD
+        )
+        stream = events(delta(role="assistant", content="a"), delta(content="b"), delta("stop", usage=TOLD))
         for streamed in (True, False):
-            for body in (
-                whole,
-                blank + stream if blank != b" \n" else stream,
-                b": ping\n\n" + stream,
-                b"event: x\n" + stream,
-            ):
-                chunks = [body[at : at + size] for at in range(0, len(body), size)]
-                answers, failure = read(batch_of("p", streamed=streamed), *chunks, content_type=content_type)
+            for body in (whole, stream):
+                answers, failure = read(chat_of(streamed=streamed), body, content_type=content_type)
                 assert (answers[0].text, answers[0].usage, failure) == ("ab", Usage(3, 2), None)
-                if not streamed or body is whole:
-                    assert answers[0].time_to_first_token_s is None
-
-
-@pytest.mark.parametrize("content_type", ["", "text/plain", "text/event-stream", "application/json"])
-def test_a_chat_is_read_for_what_it_is(content_type):
-    whole = plain({"index": 0, "message": {"role": "assistant", "content": "ab"}, "finish_reason": "stop"}, usage=TOLD)
-    stream = events(delta(role="assistant", content="a"), delta(content="b"), delta("stop", usage=TOLD))
-    for streamed in (True, False):
-        for body in (whole, stream):
-            answers, failure = read(chat_of(streamed=streamed), body, content_type=content_type)
-            assert (answers[0].text, answers[0].usage, failure) == ("ab", Usage(3, 2), None)
-    (answer,) = read(chat_of(streamed=False, verbatim=True), stream, content_type=content_type)[0].values()
-    assert answer.reply.body == {
-        "id": "1",
-        "object": "chat.completion",
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": "ab"}, "finish_reason": "stop", "logprobs": None}],
-        "usage": TOLD,
-    }  # fmt: skip
+        (answer,) = read(chat_of(streamed=False, verbatim=True), stream, content_type=content_type)[0].values()
+        assert answer.reply.body == {
+            "id": "1",
+            "object": "chat.completion",
+            "choices": [{"index": 0, "message": {"role": "assistant", "content": "ab"}, "finish_reason": "stop", "logprobs": None}],
+            "usage": TOLD,
+        }  # fmt: skip
 
 
 def test_a_list_of_chats_is_never_read_as_a_stream():
@@ -677,40 +680,43 @@ def test_a_page_is_neither():
 # How much is told at once --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("max_tokens", "interval"), [(None, 256), (16, 100_000), (256, 100_000), (257, 256)])
-def test_an_answer_without_a_bound_is_told_as_long_ones_are(max_tokens, interval):
-    params = {} if max_tokens is None else {"max_tokens": max_tokens}
-    shape, _ = Shapes().shape(params, "tiny", kind=Kind.CHAT)
-    dialect = make_dialect("vllm", ())
-    request = dialect.encode(make_batch(shape, [make_request(shape, USER)], streamed=True))
-    assert json.loads(request.body)["stream_interval"] == interval
-    # A server that sends an event per token is not told apart from one that writes a long answer.
-    assert (dialect.events_per_choice(shape) > 1_000_000) is (max_tokens is None)
+def test_an_answer_without_a_bound_is_told_as_long_ones_are():
+    for max_tokens, interval in [(None, 256), (16, 100_000), (256, 100_000), (257, 256)]:
+        params = {} if max_tokens is None else {"max_tokens": max_tokens}
+        shape, _ = Shapes().shape(params, "tiny", kind=Kind.CHAT)
+        dialect = make_dialect("vllm", ())
+        request = dialect.encode(make_batch(shape, [make_request(shape, USER)], streamed=True))
+        assert json.loads(request.body)["stream_interval"] == interval
+        # A server that sends an event per token is not told apart from one that writes a long answer.
+        assert (dialect.events_per_choice(shape) > 1_000_000) is (max_tokens is None)
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("name", ["vllm", "openai", "tgi"])
-def test_an_errors_words_and_status_are_told_wherever_they_stand(name, streamed):
-    told = [
-        {"error": {"message": "no", "http_status_code": 422}},
-        {"error": "no", "code": "422"},
-        {"detail": {"message": "no", "status": 422}},
-        {"detail": [{"loc": [], "msg": "no"}], "status_code": 422},
-        {"errors": [{"msg": "no", "code": 422}]},
-        {"msg": "no", "code": 422},
-        [{"error": {"message": "no", "code": 422}}],
-    ]
-    bodies = [json.dumps(each).encode() for each in told]
-    if streamed:
-        begun = events(piece("a"), done=False)
-        lines = [b'event: error\ndata: {"message": "no", "status": 422}', b'error: {"message": "no", "code": 422}']
-        lines += [b"data: " + body for body in bodies]
-        bodies = [begun + line + b"\n\ndata: [DONE]\n\n" for line in lines]
-    for body in bodies:
-        answers, failure = read(batch_of("p", streamed=streamed), body, name=name)
-        assert (answers, failure.kind, failure.message) == ({}, FailureKind.BAD_CALL, "422: no"), body
-    _, failure = read(batch_of("p"), b"event: error\ndata: out of luck\n\n", name=name)
-    assert (failure.error, failure.message) == (ServerFault, "500: out of luck")
+def test_an_errors_words_and_status_are_told_wherever_they_stand():
+    for streamed in [False, True]:
+        for name in ["vllm", "openai", "tgi"]:
+            told = [
+                {"error": {"message": "no", "http_status_code": 422}},
+                {"error": "no", "code": "422"},
+                {"detail": {"message": "no", "status": 422}},
+                {"detail": [{"loc": [], "msg": "no"}], "status_code": 422},
+                {"errors": [{"msg": "no", "code": 422}]},
+                {"msg": "no", "code": 422},
+                [{"error": {"message": "no", "code": 422}}],
+            ]
+            bodies = [json.dumps(each).encode() for each in told]
+            if streamed:
+                begun = events(piece("a"), done=False)
+                lines = [
+                    b'event: error\ndata: {"message": "no", "status": 422}',
+                    b'error: {"message": "no", "code": 422}',
+                ]
+                lines += [b"data: " + body for body in bodies]
+                bodies = [begun + line + b"\n\ndata: [DONE]\n\n" for line in lines]
+            for body in bodies:
+                answers, failure = read(batch_of("p", streamed=streamed), body, name=name)
+                assert (answers, failure.kind, failure.message) == ({}, FailureKind.BAD_CALL, "422: no"), body
+            _, failure = read(batch_of("p"), b"event: error\ndata: out of luck\n\n", name=name)
+            assert (failure.error, failure.message) == (ServerFault, "500: out of luck")
 
 
 def test_fields_of_other_names_are_no_errors_beside_an_answer():

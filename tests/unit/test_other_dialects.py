@@ -49,21 +49,21 @@ def shown(answers):
     return {place: (answer.text, answer.finish_reason, answer.usage) for place, answer in answers.items()}
 
 
-@pytest.mark.parametrize("name", DIALECTS)
-def test_every_name_has_a_dialect_with_all_slots(name):
-    dialect = make_dialect(name, ())
-    assert dialect.name == name
-    for slot in ("encode", "decoder", "failure", "rate_limits", "hide", "events_per_choice"):
-        assert callable(getattr(dialect, slot))
-    assert "secret" not in repr(make_dialect(name, ("secret",)))
+def test_every_name_has_a_dialect_with_all_slots():
+    for name in DIALECTS:
+        dialect = make_dialect(name, ())
+        assert dialect.name == name
+        for slot in ("encode", "decoder", "failure", "rate_limits", "hide", "events_per_choice"):
+            assert callable(getattr(dialect, slot))
+        assert "secret" not in repr(make_dialect(name, ("secret",)))
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("name", ["openai", "trtllm", "tgi"])
-def test_nothing_of_vllms_is_sent_to_other_servers(name, streamed):
-    _, body = sent(name, batch_of("a", "b", streamed=streamed, max_tokens=20))
-    assert not OURS & body.keys()
-    assert "continuous_usage_stats" not in body.get("stream_options", {})
+def test_nothing_of_vllms_is_sent_to_other_servers():
+    for streamed in [False, True]:
+        for name in ["openai", "trtllm", "tgi"]:
+            _, body = sent(name, batch_of("a", "b", streamed=streamed, max_tokens=20))
+            assert not OURS & body.keys()
+            assert "continuous_usage_stats" not in body.get("stream_options", {})
 
 
 def test_tei_generates_nothing():
@@ -101,30 +101,30 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize(("status", "message", "fields"), REFUSALS)
-def test_a_refusal_of_fields_of_ours_has_them_left_out(status, message, fields):
-    dialect = make_dialect(None, ())
-    batch = batch_of("a", "b", streamed=True, max_tokens=20)
-    dialect.encode(batch)
-    failure = dialect.failure(batch, status, {}, json.dumps({"detail": message}).encode(), 0.0)
-    assert failure.kind is FailureKind.FIELDS_REFUSED
-    body = json.loads(dialect.encode(batch).body)
-    left = body.keys() | body.get("stream_options", {}).keys()
-    assert not fields & left
-    assert {"stream_interval", "stream_options", "continuous_usage_stats"} - fields <= left
+def test_a_refusal_of_fields_of_ours_has_them_left_out():
+    for status, message, fields in REFUSALS:
+        dialect = make_dialect(None, ())
+        batch = batch_of("a", "b", streamed=True, max_tokens=20)
+        dialect.encode(batch)
+        failure = dialect.failure(batch, status, {}, json.dumps({"detail": message}).encode(), 0.0)
+        assert failure.kind is FailureKind.FIELDS_REFUSED
+        body = json.loads(dialect.encode(batch).body)
+        left = body.keys() | body.get("stream_options", {}).keys()
+        assert not fields & left
+        assert {"stream_interval", "stream_options", "continuous_usage_stats"} - fields <= left
 
 
-@pytest.mark.parametrize("name", [*DIALECTS, None])
-def test_no_dialect_sends_a_field_again_that_was_refused_by_name(name):
-    shape, _ = Shapes().shape({"max_tokens": 20}, "tiny")
-    shape = replace(shape, priority=3, tells_priority=True)
-    for field in ("stream_interval", "priority"):
-        dialect = make_dialect(name, ())
-        batch = make_batch(shape, [make_request(shape, each) for each in "ab"], streamed=True)
-        request = dialect.encode(batch)
-        if not isinstance(request, Failure) and f'"{field}"'.encode() in request.body:
-            dialect.failure(batch, 400, {}, f'{{"error": "unknown field {field}"}}'.encode(), 0.0)
-            assert f'"{field}"'.encode() not in dialect.encode(batch).body
+def test_no_dialect_sends_a_field_again_that_was_refused_by_name():
+    for name in [*DIALECTS, None]:
+        shape, _ = Shapes().shape({"max_tokens": 20}, "tiny")
+        shape = replace(shape, priority=3, tells_priority=True)
+        for field in ("stream_interval", "priority"):
+            dialect = make_dialect(name, ())
+            batch = make_batch(shape, [make_request(shape, each) for each in "ab"], streamed=True)
+            request = dialect.encode(batch)
+            if not isinstance(request, Failure) and f'"{field}"'.encode() in request.body:
+                dialect.failure(batch, 400, {}, f'{{"error": "unknown field {field}"}}'.encode(), 0.0)
+                assert f'"{field}"'.encode() not in dialect.encode(batch).body
 
 
 def test_running_sums_are_not_believed_after_a_chat_of_two_choices():
@@ -162,21 +162,20 @@ def test_a_batch_that_was_under_way_meanwhile_is_sent_again_as_well():
     assert again.kind is FailureKind.BAD_CALL
 
 
-@pytest.mark.parametrize(
-    ("message", "params"),
-    [
+def test_a_refusal_of_a_callers_field_is_the_callers():
+    for message, params in [
         ("Unrecognized request argument supplied: foo", {"foo": 1}),
         ("unknown field return_token_ids", {"return_token_ids": True}),
         ("Unexpected fields in the request: {'foo'}", {"foo": 1}),
         ("max_tokens is not supported", {"max_tokens": 3}),
         ("the prompt is too long", {}),
-    ],
-)
-def test_a_refusal_of_a_callers_field_is_the_callers(message, params):
-    dialect = make_dialect(None, ())
-    batch = batch_of("a", "b", **params)
-    dialect.encode(batch)
-    assert dialect.failure(batch, 400, {}, json.dumps({"error": message}).encode(), 0.0).kind is FailureKind.BAD_CALL
+    ]:
+        dialect = make_dialect(None, ())
+        batch = batch_of("a", "b", **params)
+        dialect.encode(batch)
+        assert (
+            dialect.failure(batch, 400, {}, json.dumps({"error": message}).encode(), 0.0).kind is FailureKind.BAD_CALL
+        )
 
 
 @pytest.mark.parametrize(
@@ -237,32 +236,32 @@ def test_more_tokens_than_were_asked_for_are_no_usage_of_one_choice():
     assert [answers[place].usage for place in (0, 1)] == [Usage(1, 1, True, True), Usage(3, 5)]
 
 
-@pytest.mark.parametrize("ending", ["usage", "done", "end"])
-@pytest.mark.parametrize("name", ["openai", None])
-def test_a_lone_calls_answer_waits_for_its_usage(name, ending):
-    batch = batch_of("a", streamed=True, max_tokens=20)
-    dialect = make_dialect(name, ())
-    dialect.encode(batch)
-    decoder = dialect.decoder(batch)
-    assert decoder.feed(events(piece(0, "t", "stop"), {"choices": []}, done=False), 1.0) == []
-    if ending == "usage":
-        ((_, answer),) = decoder.feed(events({"choices": [], "usage": tokens(3, 4)}, done=False), 2.0)
-        assert answer.usage == Usage(3, 4)
-    elif ending == "done":
-        ((_, answer),) = decoder.feed(b"data: [DONE]\n\n", 2.0)
-        assert answer.usage is None
-    answers, failure = decoder.end(3.0)
-    assert failure is None
-    assert len(answers) == (ending == "end")
+def test_a_lone_calls_answer_waits_for_its_usage():
+    for ending in ["usage", "done", "end"]:
+        for name in ["openai", None]:
+            batch = batch_of("a", streamed=True, max_tokens=20)
+            dialect = make_dialect(name, ())
+            dialect.encode(batch)
+            decoder = dialect.decoder(batch)
+            assert decoder.feed(events(piece(0, "t", "stop"), {"choices": []}, done=False), 1.0) == []
+            if ending == "usage":
+                ((_, answer),) = decoder.feed(events({"choices": [], "usage": tokens(3, 4)}, done=False), 2.0)
+                assert answer.usage == Usage(3, 4)
+            elif ending == "done":
+                ((_, answer),) = decoder.feed(b"data: [DONE]\n\n", 2.0)
+                assert answer.usage is None
+            answers, failure = decoder.end(3.0)
+            assert failure is None
+            assert len(answers) == (ending == "end")
 
 
-@pytest.mark.parametrize("name", ["openai", "trtllm", "tgi", None])
-def test_a_plain_lists_sum_is_shared_out(name):
-    batch = batch_of("a", "b", max_tokens=20)
-    choices = [piece(i, text, "stop")["choices"][0] for i, text in enumerate(("t", "three times as long"))]
-    answers, failure = read(name, batch, json.dumps({"choices": choices, "usage": tokens(9, 9)}).encode())
-    assert failure is None
-    assert [answers[place].usage for place in (0, 1)] == [Usage(5, 1, True, True), Usage(4, 8, True, True)]
+def test_a_plain_lists_sum_is_shared_out():
+    for name in ["openai", "trtllm", "tgi", None]:
+        batch = batch_of("a", "b", max_tokens=20)
+        choices = [piece(i, text, "stop")["choices"][0] for i, text in enumerate(("t", "three times as long"))]
+        answers, failure = read(name, batch, json.dumps({"choices": choices, "usage": tokens(9, 9)}).encode())
+        assert failure is None
+        assert [answers[place].usage for place in (0, 1)] == [Usage(5, 1, True, True), Usage(4, 8, True, True)]
 
 
 @pytest.mark.parametrize("name", ["openai", "trtllm"])
@@ -349,21 +348,18 @@ def test_sglang_is_told_openais_default_length_and_gets_ids_as_ids():
     assert sent("sglang", batch_of("a"))[1]["text"] == "a"
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
+def test_sglang_calls_without_a_translation_go_the_other_way():
+    for params in [
         {"echo": True},
         {"no_such": 1},
         {"model": "base:adapter"},
         {"response_format": {"type": "grammar"}},
         {"suffix": "x"},
-    ],
-)
-def test_sglang_calls_without_a_translation_go_the_other_way(params):
-    path, body = sent("sglang", batch_of("a", "b", **params))
-    assert path == "/v1/completions"
-    assert body["prompt"] == ["a", "b"]
-    assert "return_token_ids" not in body
+    ]:
+        path, body = sent("sglang", batch_of("a", "b", **params))
+        assert path == "/v1/completions"
+        assert body["prompt"] == ["a", "b"]
+        assert "return_token_ids" not in body
 
 
 def test_sglang_repeats_the_prompt_for_several_choices_each_with_a_seed_of_its_own():
@@ -437,13 +433,18 @@ def test_tgi_takes_no_top_p_of_one_and_the_rest_as_it_is():
     assert sent("tgi", batch_of("a", streamed=True))[1]["stream"] is True
 
 
-@pytest.mark.parametrize(
-    "params", [{"n": 2}, {"logprobs": 0}, {"echo": True}, {"suffix": "x"}, {"best_of": 2}, {"return_token_ids": True}]
-)
-def test_what_tgi_would_ignore_is_refused_before_it_is_sent(params):
-    failure = make_dialect("tgi", ()).encode(batch_of("a", **params))
-    assert (failure.kind, failure.error) == (FailureKind.UNSUPPORTED, BadRequest)
-    assert "not sent" in failure.message
+def test_what_tgi_would_ignore_is_refused_before_it_is_sent():
+    for params in [
+        {"n": 2},
+        {"logprobs": 0},
+        {"echo": True},
+        {"suffix": "x"},
+        {"best_of": 2},
+        {"return_token_ids": True},
+    ]:
+        failure = make_dialect("tgi", ()).encode(batch_of("a", **params))
+        assert (failure.kind, failure.error) == (FailureKind.UNSUPPORTED, BadRequest)
+        assert "not sent" in failure.message
 
 
 def test_tgi_gets_no_token_ids():
@@ -464,17 +465,15 @@ def test_an_empty_finish_reason_is_none():
     assert shown(answers) == {0: ("yw", "length", Usage(3, 2)), 1: ("xz", "stop", Usage(4, 2))}
 
 
-@pytest.mark.parametrize(
-    "pieces", [["a", "b##", "#"], ["ab#", "##"], ["ab###"], ["a", "b#", "#", "#"], ["ab###x"], ["ab#", "##x", ""]]
-)
-def test_the_stop_string_that_ended_an_answer_of_tgis_is_not_in_it(pieces):
-    batch = batch_of("p", streamed=True, max_tokens=20, stop=["###"])
-    made = [piece(0, text, "") for text in pieces[:-1]] + [piece(0, pieces[-1], "stop_sequence", **tokens(3, 4))]
-    answers, _ = read("tgi", batch, events(*made))
-    assert shown(answers) == {0: ("ab", "stop", Usage(3, 4))}
-    plain = {"choices": [{"index": 0, "text": "ab###", "finish_reason": "stop_sequence"}], "usage": tokens(3, 4)}
-    answers, _ = read("tgi", batch_of("p", max_tokens=20, stop="###"), json.dumps(plain).encode())
-    assert shown(answers) == {0: ("ab", "stop", Usage(3, 4))}
+def test_the_stop_string_that_ended_an_answer_of_tgis_is_not_in_it():
+    for pieces in [["a", "b##", "#"], ["ab#", "##"], ["ab###"], ["a", "b#", "#", "#"], ["ab###x"], ["ab#", "##x", ""]]:
+        batch = batch_of("p", streamed=True, max_tokens=20, stop=["###"])
+        made = [piece(0, text, "") for text in pieces[:-1]] + [piece(0, pieces[-1], "stop_sequence", **tokens(3, 4))]
+        answers, _ = read("tgi", batch, events(*made))
+        assert shown(answers) == {0: ("ab", "stop", Usage(3, 4))}
+        plain = {"choices": [{"index": 0, "text": "ab###", "finish_reason": "stop_sequence"}], "usage": tokens(3, 4)}
+        answers, _ = read("tgi", batch_of("p", max_tokens=20, stop="###"), json.dumps(plain).encode())
+        assert shown(answers) == {0: ("ab", "stop", Usage(3, 4))}
 
 
 def test_what_looked_like_the_beginning_of_a_stop_string_is_kept():
@@ -558,12 +557,12 @@ def test_what_llamacpp_broke_off_is_a_fault():
     assert (answers, failure.error) == ({}, ServerFault)
 
 
-@pytest.mark.parametrize(("prompts", "n", "usage"), [(["a"], 1, Usage(3, 4)), (["a", "b"], 1, None), (["a"], 2, None)])
-def test_the_first_prompts_usage_is_handed_out_only_where_it_is_the_calls(prompts, n, usage):
-    batch = batch_of(*prompts, n=n, no_such=1)
-    choices = [piece(i, "t", "stop")["choices"][0] for i in range(len(prompts) * n)]
-    answers, _ = read("llamacpp", batch, json.dumps({"choices": choices, "usage": tokens(3, 4)}).encode())
-    assert [answers[place].usage for place in range(len(prompts))] == [usage] * len(prompts)
+def test_the_first_prompts_usage_is_handed_out_only_where_it_is_the_calls():
+    for prompts, n, usage in [(["a"], 1, Usage(3, 4)), (["a", "b"], 1, None), (["a"], 2, None)]:
+        batch = batch_of(*prompts, n=n, no_such=1)
+        choices = [piece(i, "t", "stop")["choices"][0] for i in range(len(prompts) * n)]
+        answers, _ = read("llamacpp", batch, json.dumps({"choices": choices, "usage": tokens(3, 4)}).encode())
+        assert [answers[place].usage for place in range(len(prompts))] == [usage] * len(prompts)
 
 
 def test_logprobs_in_chats_form_are_written_as_completions_have_them():
@@ -633,17 +632,17 @@ def read_record(server, name, dialect, streamed=False):
     return [answers[place] for place in range(len(prompts))]
 
 
-@pytest.mark.parametrize("name", ["native_list", "native_stream_list", "native_list_return_tokens"])
-def test_a_real_llama_servers_lists_are_read_each_with_its_usage(name):
-    answers = read_record("llamacpp", name, "llamacpp", streamed="stream" in name)
-    _, _, body = record("llamacpp", "plain_list")
-    assert [answer.text for answer in answers] == [choice["text"] for choice in json.loads(body)["choices"]]
-    assert [answer.usage for answer in answers] == [Usage(3, 6), Usage(2, 6), Usage(3, 6)]
-    assert {answer.finish_reason for answer in answers} == {"length"}
-    if name == "native_list_return_tokens":
-        assert answers[0].choices[0].token_ids == (443, 443, 741, 1448, 741, 815)
-    else:
-        assert answers[0].choices[0].token_ids is None
+def test_a_real_llama_servers_lists_are_read_each_with_its_usage():
+    for name in ["native_list", "native_stream_list", "native_list_return_tokens"]:
+        answers = read_record("llamacpp", name, "llamacpp", streamed="stream" in name)
+        _, _, body = record("llamacpp", "plain_list")
+        assert [answer.text for answer in answers] == [choice["text"] for choice in json.loads(body)["choices"]]
+        assert [answer.usage for answer in answers] == [Usage(3, 6), Usage(2, 6), Usage(3, 6)]
+        assert {answer.finish_reason for answer in answers} == {"length"}
+        if name == "native_list_return_tokens":
+            assert answers[0].choices[0].token_ids == (443, 443, 741, 1448, 741, 815)
+        else:
+            assert answers[0].choices[0].token_ids is None
 
 
 def test_a_real_llama_servers_choices_belong_to_their_prompts():
@@ -678,10 +677,10 @@ def test_a_real_llama_servers_probabilities_are_those_of_its_other_route():
         assert "".join(ours["tokens"]) == answer.text
 
 
-@pytest.mark.parametrize("name", ["stream_single", "stream_single_usage", "plain_single"])
-def test_transformers_serve_is_read_with_its_usage(name):
-    (answer,) = read_record("transformers", name, "openai", streamed="stream" in name)
-    assert (answer.text, answer.finish_reason, answer.usage) == (" name nameval64valiter", "length", Usage(3, 6))
+def test_transformers_serve_is_read_with_its_usage():
+    for name in ["stream_single", "stream_single_usage", "plain_single"]:
+        (answer,) = read_record("transformers", name, "openai", streamed="stream" in name)
+        assert (answer.text, answer.finish_reason, answer.usage) == (" name nameval64valiter", "length", Usage(3, 6))
 
 
 @pytest.mark.parametrize("name", ["plain_single_stop_string", "plain_single_stop_string_alone"])

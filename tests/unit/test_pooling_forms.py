@@ -72,20 +72,17 @@ def test_a_rerank_has_one_query():
     assert (refused.kind, refused.error) == (FailureKind.LIST_REFUSED, BadRequest)
 
 
-@pytest.mark.parametrize(
-    ("form", "path", "field"),
-    [
+def test_a_text_to_tokenize():
+    for form, path, field in [
         (VllmTokens(), "/tokenize", "prompt"),
         (SglangTokens(), "/v1/tokenize", "prompt"),
         (LlamaCppTokens(), "/tokenize", "content"),
         (TgiTokens(), "/tokenize", "inputs"),
         (TeiTokens(), "/tokenize", "inputs"),
-    ],
-)
-def test_a_text_to_tokenize(form, path, field):
-    wire = form.encode(batch_of(Kind.TOKENS, "a b"))
-    assert (wire.path, wire.from_root) == (path, True)
-    assert body(wire)[field] == "a b"
+    ]:
+        wire = form.encode(batch_of(Kind.TOKENS, "a b"))
+        assert (wire.path, wire.from_root) == (path, True)
+        assert body(wire)[field] == "a b"
 
 
 def test_base64_is_asked_for_unless_the_caller_chose():
@@ -113,25 +110,20 @@ def test_kinds_and_token_ids_never_share_a_key():
 # Reading -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
+def test_scores_are_read_in_every_form():
+    for reply in [
         {"data": [{"index": 1, "score": 2.0}, {"index": 0, "score": 1}]},
         {"results": [{"index": 1, "relevance_score": 2.0}, {"index": 0, "relevance_score": 1}]},
         [{"index": 1, "score": 2.0}, {"index": 0, "score": 1}],
-    ],
-    ids=["vLLM", "llama.cpp and Infinity", "TEI and SGLang"],
-)
-def test_scores_are_read_in_every_form(reply):
-    answers, failure = read(RerankScores(), batch_of(Kind.RERANK, ["q", "a"], ["q", "b"]), reply)
-    assert failure is None
-    assert [answer.score for answer in answers] == [1.0, 2.0]
-    assert all(type(answer.score) is float for answer in answers)
+    ]:
+        answers, failure = read(RerankScores(), batch_of(Kind.RERANK, ["q", "a"], ["q", "b"]), reply)
+        assert failure is None
+        assert [answer.score for answer in answers] == [1.0, 2.0]
+        assert all(type(answer.score) is float for answer in answers)
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
+def test_a_reply_that_is_none_fails():
+    for reply in [
         b"not json",
         5,
         {},
@@ -143,21 +135,18 @@ def test_scores_are_read_in_every_form(reply):
         {"data": [{"index": 0, "score": None}]},
         b'{"data":[{"index":0,"score":NaN}]}',
         b'{"data":[{"index":0,"score":1e999}]}',
-    ],
-    ids=str,
-)
-def test_a_reply_that_is_none_fails(reply):
-    answers, failure = read(PairScores(), batch_of(Kind.SCORE, ["q", "a"]), reply)
-    assert answers == []
-    assert failure.kind in (FailureKind.MAYBE_PROCESSED, FailureKind.MISMATCH)
-    assert issubclass(failure.error, DialectError)
+    ]:
+        answers, failure = read(PairScores(), batch_of(Kind.SCORE, ["q", "a"]), reply)
+        assert answers == []
+        assert failure.kind in (FailureKind.MAYBE_PROCESSED, FailureKind.MISMATCH)
+        assert issubclass(failure.error, DialectError)
 
 
-@pytest.mark.parametrize("items", [[], [{"index": 0, "score": 1.0}] * 2, [{"index": 2, "score": 1.0}]])
-def test_wrong_indices_hand_out_nothing(items):
-    batch = batch_of(Kind.SCORE, ["q", "a"], ["r", "b"])
-    answers, failure = read(PairScores(), batch, {"data": items})
-    assert (answers, failure.kind) == ([], FailureKind.MISMATCH)
+def test_wrong_indices_hand_out_nothing():
+    for items in [[], [{"index": 0, "score": 1.0}] * 2, [{"index": 2, "score": 1.0}]]:
+        batch = batch_of(Kind.SCORE, ["q", "a"], ["r", "b"])
+        answers, failure = read(PairScores(), batch, {"data": items})
+        assert (answers, failure.kind) == ([], FailureKind.MISMATCH)
 
 
 def test_an_error_inside_a_200_is_an_error():
@@ -179,9 +168,8 @@ def test_bodies_that_others_wrote_may_hold_what_no_server_is_known_to_take():
     assert json.loads(shape.body) == {"model": "m", "zzz": 1}
 
 
-@pytest.mark.parametrize(
-    ("prompts", "tokens", "total", "usages"),
-    [
+def test_whose_tokens_are_known():
+    for prompts, tokens, total, usages in [
         (["a"], 9, 5, [Usage(5, 0)]),
         (["a", "b"], 3, 7, [Usage(4, 0, True), Usage(3, 0, True)]),
         ([[1, 2, 3], [4, 5, 6]], 3, 6, [Usage(3, 0)] * 2),
@@ -189,35 +177,29 @@ def test_bodies_that_others_wrote_may_hold_what_no_server_is_known_to_take():
         ([[1, 2, 3], [4, 5, 6]], 3, 8, [Usage(4, 0, True)] * 2),
         (["a"], 1, None, [None]),
         (["a"], 1, -1, [None]),
-    ],
-)
-def test_whose_tokens_are_known(prompts, tokens, total, usages):
-    items = [{"index": i, "embedding": [1.0]} for i in range(len(prompts))]
-    batch = batch_of(Kind.EMBEDDING, *prompts, tokens=tokens)
-    answers, _ = read(Embeddings(), batch, {"data": items, "usage": {"prompt_tokens": total}})
-    assert [answer.usage for answer in answers] == usages
+    ]:
+        items = [{"index": i, "embedding": [1.0]} for i in range(len(prompts))]
+        batch = batch_of(Kind.EMBEDDING, *prompts, tokens=tokens)
+        answers, _ = read(Embeddings(), batch, {"data": items, "usage": {"prompt_tokens": total}})
+        assert [answer.usage for answer in answers] == usages
 
 
-@pytest.mark.parametrize(
-    ("form", "prompts", "reply", "ids"),
-    [
+def test_tokens_are_read_in_every_form():
+    for form, prompts, reply, ids in [
         (VllmTokens(), ["a"], {"count": 2, "tokens": [5, 6], "token_strs": None}, [[5, 6]]),
         (SglangTokens(), ["a", "b"], {"tokens": [[5], [6, 7]], "count": [1, 2]}, [[5], [6, 7]]),
         (LlamaCppTokens(), ["a"], {"tokens": []}, [[]]),
         (TgiTokens(), ["a"], [{"id": 5, "text": "a"}], [[5]]),
         (TeiTokens(), ["a"], [[{"id": 5}]], [[5]]),
         (TeiTokens(), ["a", "b"], [[{"id": 5}], []], [[5], []]),
-    ],
-)
-def test_tokens_are_read_in_every_form(form, prompts, reply, ids):
-    answers, failure = read(form, batch_of(Kind.TOKENS, *prompts), reply)
-    assert failure is None
-    assert [answer.ids for answer in answers] == ids
+    ]:
+        answers, failure = read(form, batch_of(Kind.TOKENS, *prompts), reply)
+        assert failure is None
+        assert [answer.ids for answer in answers] == ids
 
 
-@pytest.mark.parametrize(
-    ("form", "prompts", "reply"),
-    [
+def test_tokens_that_are_none_fail():
+    for form, prompts, reply in [
         (VllmTokens(), ["a"], {"tokens": ["5"]}),
         (VllmTokens(), ["a"], {"tokens": 5}),
         (VllmTokens(), ["a"], [5]),
@@ -225,12 +207,10 @@ def test_tokens_are_read_in_every_form(form, prompts, reply, ids):
         (TgiTokens(), ["a"], {"id": 5}),
         (TeiTokens(), ["a", "b"], [[{"id": 5}]]),
         (TeiTokens(), ["a"], [{"id": 5}]),
-    ],
-)
-def test_tokens_that_are_none_fail(form, prompts, reply):
-    answers, failure = read(form, batch_of(Kind.TOKENS, *prompts), reply)
-    assert answers == []
-    assert failure is not None
+    ]:
+        answers, failure = read(form, batch_of(Kind.TOKENS, *prompts), reply)
+        assert answers == []
+        assert failure is not None
 
 
 def test_as_many_texts_as_were_asked_for_or_none():

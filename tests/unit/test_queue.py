@@ -1,6 +1,5 @@
 """What waits for a permit: groups, buckets, the order of age."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,92 +32,11 @@ def seqs(requests):
     return [one.seq for one in requests]
 
 
-def test_an_empty_queue_has_nothing_to_give():
-    queue = Queue()
-    assert queue.pop() is None
-    assert (queue.size, queue.requests()) == (0, [])
-
-
-def test_calls_of_one_shape_form_one_group():
-    queue = Queue()
-    a, b = request(0), request(1)
-    assert queue.add(a) is queue.add(b) is a.group is b.group
-    assert queue.add(request(2, OTHER)) is not a.group
-    assert queue.size == 3
-
-
-def test_a_call_that_is_queued_says_so():
-    one = Request(ONE, b'"p"')
-    one.seq = 0
-    Queue().add(one)
-    assert one.state is RequestState.QUEUED
-
-
-def test_the_group_with_the_oldest_call_comes_first():
-    queue = fill(Queue(), request(0, OTHER), request(1, ONE), request(2, OTHER))
-    group, oldest = queue.pop()
-    assert (group.shape, oldest.seq) == (OTHER, 0)
-    group, oldest = queue.pop()
-    assert (group.shape, oldest.seq) == (ONE, 1)
-    assert queue.pop() is None
-
-
-def test_a_group_that_was_put_back_comes_again():
-    queue = fill(Queue(), request(0), request(1, OTHER))
-    group, _ = queue.pop()
-    queue.restore(group)
-    assert queue.pop()[0] is group
-
-
-def test_a_group_that_was_taken_from_has_the_age_of_what_is_left():
-    queue = fill(Queue(), request(0), request(1, OTHER), request(2))
-    group, _ = queue.pop()
-    assert seqs(queue.take(group, 1, None, 0.0)) == [0]
-    queue.restore(group)
-    assert [queue.pop()[1].seq, queue.pop()[1].seq] == [1, 2]
-
-
-def test_a_group_taken_whole_is_forgotten():
-    queue = fill(Queue(), request(0))
-    group, _ = queue.pop()
-    queue.take(group, 5, None, 0.0)
-    queue.restore(group)
-    assert (queue.size, queue.pop()) == (0, None)
-    assert queue.add(request(1)) is not group
-
-
-def test_a_group_whose_oldest_call_was_cancelled_is_younger():
-    a, b, c = request(0), request(1, OTHER), request(2)
-    queue = fill(Queue(), a, b, c)
-    end(queue, a)
-    assert queue.size == 2
-    assert queue.pop()[1] is b
-    assert queue.pop()[1] is c
-
-
-def test_a_group_whose_calls_were_all_cancelled_never_comes():
-    a = request(0)
-    queue = fill(Queue(), a)
-    end(queue, a)
-    assert queue.pop() is None
-    fresh = request(1)
-    assert queue.add(fresh) is not None
-    assert queue.pop()[1] is fresh
-
-
 def test_a_cancelled_call_is_never_taken():
     a, b, c = request(0), request(1), request(2)
     queue = fill(Queue(), a, b, c)
     end(queue, b)
     assert seqs(queue.take(queue.pop()[0], 5, None, 0.0)) == [0, 2]
-
-
-def test_within_a_bucket_first_come_is_first_served():
-    group = Group(ONE)
-    for seq in (0, 1, 2, 3):
-        group.add(request(seq))
-    assert seqs(group.take(3, None, 0.0)) == [0, 1, 2]
-    assert group.size == 1
 
 
 def test_a_batch_is_filled_from_the_oldests_bucket_then_from_the_nearest_the_shorter_first():
@@ -128,13 +46,13 @@ def test_a_batch_is_filled_from_the_oldests_bucket_then_from_the_nearest_the_sho
     assert seqs(group.take(9, None, 0.0)) == [0, 3, 2, 4, 5, 1]
 
 
-@pytest.mark.parametrize(("reach", "taken"), [(0, [0]), (1, [0, 1]), (2, [0, 1, 2]), (None, [0, 1, 2, 3])])
-def test_reach_says_how_far_a_companion_may_lie(reach, taken):
-    group = Group(ONE)
-    for seq, bucket in [(0, 3), (1, 4), (2, 5), (3, 30)]:
-        group.add(request(seq, bucket=bucket))
-    assert seqs(group.take(9, reach, 0.0)) == taken
-    assert group.size == 4 - len(taken)
+def test_reach_says_how_far_a_companion_may_lie():
+    for reach, taken in [(0, [0]), (1, [0, 1]), (2, [0, 1, 2]), (None, [0, 1, 2, 3])]:
+        group = Group(ONE)
+        for seq, bucket in [(0, 3), (1, 4), (2, 5), (3, 30)]:
+            group.add(request(seq, bucket=bucket))
+        assert seqs(group.take(9, reach, 0.0)) == taken
+        assert group.size == 4 - len(taken)
 
 
 def test_a_whole_group_reaches_everywhere():
@@ -142,16 +60,6 @@ def test_a_whole_group_reaches_everywhere():
     for seq, bucket in [(0, 3), (1, 30)]:
         group.add(request(seq, bucket=bucket))
     assert seqs(group.take(2, 0, 0.0)) == [0, 1]
-
-
-def test_taking_from_a_group_of_the_dead_gives_nothing():
-    group = Group(ONE)
-    one = request(0)
-    group.add(one)
-    one.state = RequestState.DONE
-    group.discard()
-    assert group.take(1, None, 0.0) == []
-    assert group.oldest() is None
 
 
 def test_a_sealed_group_has_the_age_of_its_oldest_call_and_mixes_with_nobody():
@@ -165,13 +73,6 @@ def test_a_sealed_group_has_the_age_of_its_oldest_call_and_mixes_with_nobody():
     fresh = queue.pop()[0]
     assert fresh is not sealed
     assert queue.add(request(9)) is fresh
-
-
-def test_a_sealed_group_is_not_the_fresh_group_of_its_shape():
-    queue = Queue()
-    queue.add_sealed([request(0)], Group(ONE, sealed=True))
-    late = request(1)
-    assert not queue.add(late).sealed
 
 
 def test_all_requests_come_oldest_first_and_each_once():
@@ -207,11 +108,6 @@ def test_groups_of_the_dead_do_not_pile_up_while_nobody_looks():
     assert [queue.pop()[1], queue.pop()[1], queue.pop()] == [oldest, late, None]
 
 
-def test_the_repr_of_a_group_says_what_it_is():
-    assert repr(Group(ONE)) == "<Group of 0, failures 0>"
-    assert repr(Group(ONE, sealed=True, failures=3)) == "<sealed Group of 0, failures 3>"
-
-
 STEPS = st.lists(st.tuples(st.sampled_from(["add", "end", "take"]), st.integers(0, 3), st.integers(0, 2**16)))
 
 
@@ -241,16 +137,6 @@ def test_the_oldest_call_of_each_lane_is_known_in_every_order(order, steps):
         waiting = {one.shape.priority: one.queued_at for one in reversed(live)}
         assert {lane.priority: at for lane, at in queue.arrivals().items()} == waiting
         assert queue.requests() == live
-
-
-def test_the_oldest_call_is_known_where_an_older_one_of_another_group_was_cancelled():
-    queue = Queue()
-    for seq, shape in enumerate((ONE, OTHER, ONE)):
-        one = request(seq, shape)
-        one.queued_at = 10.0 + seq
-        fill(queue, one)
-    end(queue, queue.requests()[0])
-    assert list(queue.arrivals().values()) == [11.0]
 
 
 @given(STEPS)

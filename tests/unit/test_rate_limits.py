@@ -14,9 +14,8 @@ def openai(remaining, reset, what="requests"):
     return {f"x-ratelimit-remaining-{what}": remaining, f"x-ratelimit-reset-{what}": reset}
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
+def test_resets_as_openai_writes_them():
+    for text, seconds in [
         ("6m0s", 360.0),
         ("1s", 1.0),
         ("20ms", 0.02),
@@ -30,16 +29,13 @@ def openai(remaining, reset, what="requests"):
         ("12", 12.0),
         ("0.5", 0.5),
         (" 5s ", 5.0),
-    ],
-)
-def test_resets_as_openai_writes_them(text, seconds):
-    (window,) = read_rate_limits(openai("0", text))
-    assert window == RateWindow(0, pytest.approx(seconds))
+    ]:
+        (window,) = read_rate_limits(openai("0", text))
+        assert window == RateWindow(0, pytest.approx(seconds))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_resets_that_are_not_understood_are_ignored():
+    for text in [
         "",
         "soon",
         "-1s",
@@ -54,15 +50,13 @@ def test_resets_as_openai_writes_them(text, seconds):
         "2026-01-01T00:00:00Z",
         "٣s",
         "9" * 5000,
-    ],
-)
-def test_resets_that_are_not_understood_are_ignored(text):
-    assert read_rate_limits(openai("0", text)) == ()
+    ]:
+        assert read_rate_limits(openai("0", text)) == ()
 
 
-@pytest.mark.parametrize("text", ["", "-1", "1.5", "none", "0x0", "9" * 40, "٣"])
-def test_counts_that_are_not_understood_are_ignored(text):
-    assert read_rate_limits(openai(text, "1s")) == ()
+def test_counts_that_are_not_understood_are_ignored():
+    for text in ["", "-1", "1.5", "none", "0x0", "9" * 40, "٣"]:
+        assert read_rate_limits(openai(text, "1s")) == ()
 
 
 def test_requests_and_tokens_are_read_each_for_itself():
@@ -71,9 +65,8 @@ def test_requests_and_tokens_are_read_each_for_itself():
     assert read_rate_limits({"x-ratelimit-remaining-requests": "0"}) == ()
 
 
-@pytest.mark.parametrize(
-    ("headers", "windows"),
-    [
+def test_the_forms_of_the_ietf_draft():
+    for headers, windows in [
         ({"ratelimit": '"default";r=50;t=30'}, [(50, 30.0)]),
         ({"ratelimit": '"burst";r=0;t=5, "daily" ; r=900 ; t=4000'}, [(0, 5.0), (900, 4000.0)]),
         ({"ratelimit": '"a,b;r=7";r=0;t=5'}, [(0, 5.0)]),
@@ -86,10 +79,8 @@ def test_requests_and_tokens_are_read_each_for_itself():
         ({"ratelimit": '"p";r=0;t=-5'}, []),
         ({"ratelimit": '"' * 4000}, []),
         ({"content-type": "application/json"}, []),
-    ],
-)
-def test_the_forms_of_the_ietf_draft(headers, windows):
-    assert read_rate_limits(headers) == tuple(RateWindow(*window) for window in windows)
+    ]:
+        assert read_rate_limits(headers) == tuple(RateWindow(*window) for window in windows)
 
 
 NAMES = st.sampled_from(

@@ -24,12 +24,6 @@ def test_a_bucket_in_debt_is_paid_back_first():
     assert bucket.has(1.0, 11.0)
 
 
-def test_what_is_given_back_does_not_overflow():
-    bucket = TokenBucket(60.0, 6.0)
-    bucket.take(-3.0, 0.0)
-    assert bucket.level(0.0) == 6.0
-
-
 def test_a_bucket_says_when_an_amount_was_or_will_be_there():
     bucket = TokenBucket(60.0, 6.0)
     bucket.take(6.0, 10.0)
@@ -44,16 +38,6 @@ def test_times_that_were_rounded_are_no_reason_to_wait_again():
     now = 123_456.789
     bucket.take(1.0, now)
     assert bucket.has(1.0, bucket.when(1.0, now))
-
-
-@pytest.mark.parametrize(("per_minute", "burst"), [(600, 60), (10, 1), (1, 1)])
-def test_a_burst_is_a_tenth_of_a_minute_and_at_least_one_request(per_minute, burst):
-    rates = Rates(requests_per_minute=per_minute)
-    for _ in range(burst):
-        assert rates.ready_at(0.0) is None
-        rates.charge(1, 0.0)
-    assert rates.ready_at(0.0) == pytest.approx(60 / per_minute)
-    assert rates.ready_at(60 / per_minute) is None
 
 
 def test_a_full_bucket_pays_for_one_list_whatever_it_costs():
@@ -88,15 +72,6 @@ def test_what_is_affordable_at_the_time_named_is_not_nothing():
         assert rates.affordable(calls, tokens, until)[0] >= 1
 
 
-def test_usage_corrects_what_was_charged():
-    rates = Rates(tokens_per_minute=6000)
-    rates.charge(600, 0.0)
-    rates.correct(-400, 0.0)
-    assert rates.affordable(4, 100, 0.0)[0] == 4
-    rates.correct(+300, 0.0)
-    assert rates.affordable(4, 100, 0.0)[0] == 0
-
-
 def test_what_was_not_sent_is_given_back():
     rates = Rates(requests_per_minute=10, tokens_per_minute=6000)
     rates.charge(600, 0.0)
@@ -105,20 +80,12 @@ def test_what_was_not_sent_is_given_back():
     assert rates.affordable(1, 600, 0.0)[0] == 1
 
 
-@pytest.mark.parametrize(("reset_s", "pause"), [(5.0, 5.0), (60.0, 60.0), (3600.0, 60.0)])
-def test_nothing_left_pauses_until_the_reset_for_a_minute_at_most(reset_s, pause):
-    rates = Rates()
-    rates.observe([RateWindow(0, reset_s)], 10.0)
-    assert rates.ready_at(10.0) == 10.0 + pause
-    assert rates.ready_at(10.0 + pause) is None
-
-
-def test_the_longest_pause_counts_and_something_left_is_no_reason():
-    rates = Rates()
-    rates.observe([RateWindow(0, 5.0), RateWindow(7, 50.0), RateWindow(0, 2.0)], 10.0)
-    assert rates.ready_at(10.0) == 15.0
-    rates.observe([RateWindow(0, 0.0)], 20.0)
-    assert rates.ready_at(20.0) is None
+def test_nothing_left_pauses_until_the_reset_for_a_minute_at_most():
+    for reset_s, pause in [(5.0, 5.0), (60.0, 60.0), (3600.0, 60.0)]:
+        rates = Rates()
+        rates.observe([RateWindow(0, reset_s)], 10.0)
+        assert rates.ready_at(10.0) == 10.0 + pause
+        assert rates.ready_at(10.0 + pause) is None
 
 
 def test_what_was_not_sent_is_not_given_back_once_the_bucket_has_filled_again():

@@ -5,7 +5,7 @@ import math
 import ssl
 
 import pytest
-from hypothesis import given
+import hypothesis
 from hypothesis import strategies as st
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
@@ -34,41 +34,35 @@ def fields(**given):
     return {b"body": json.dumps(body).encode()} | {name.encode(): value.encode() for name, value in given.items()}
 
 
-@pytest.mark.parametrize(
-    ("body", "given", "call", "kind", "item", "model", "params"),
-    [
+def test_a_message_is_a_call():
+    for body, given, call, kind, item, model, params in [
         ({"prompt": "a", "max_tokens": 2}, {}, "complete", Kind.COMPLETION, "a", None, {"max_tokens": 2}),
         ({"messages": [{"role": "user"}], "model": "x"}, {}, "chat", Kind.CHAT, [{"role": "user"}], "x", {}),
         ({"input": "a"}, {"call": "embed"}, "embed", Kind.EMBEDDING, "a", None, {}),
         ({"input": "a"}, {"call": "classify"}, "classify", Kind.CLASSIFICATION, "a", None, {}),
         ({"start": 1}, {"call": "part"}, "part", None, {"start": 1}, None, {}),
         ({"url": "/v1/embeddings", "body": {"input": "a", "model": "x"}}, {}, "embed", Kind.EMBEDDING, "a", "x", {}),
-    ],
-)
-def test_a_message_is_a_call(body, given, call, kind, item, model, params):
-    message = read_message("5-1", fields(body=body, **given))
-    assert (message.call, message.kind, message.item, message.model, message.params) == (
-        call,
-        kind,
-        item,
-        model,
-        params,
-    )
+    ]:
+        message = read_message("5-1", fields(body=body, **given))
+        assert (message.call, message.kind, message.item, message.model, message.params) == (
+            call,
+            kind,
+            item,
+            model,
+            params,
+        )
 
 
-@pytest.mark.parametrize(
-    ("body", "given", "identity"),
-    [
+def test_whose_result_it_is():
+    for body, given, identity in [
         ({"prompt": "a"}, {}, "5-1"),
         ({"prompt": "a", "id": 7}, {}, "7"),
         ({"prompt": "a", "id": "in"}, {"id": "beside"}, "beside"),
         ({"prompt": "a", "id": [1]}, {}, "5-1"),
         ({"custom_id": "line", "url": "/v1/completions", "body": {"prompt": "a"}}, {}, "line"),
-    ],
-)
-def test_whose_result_it_is(body, given, identity):
-    assert read_message("5-1", fields(body=body, **given)).id == identity
-    assert identity_in(fields(body=body, **given), "5-1") == identity
+    ]:
+        assert read_message("5-1", fields(body=body, **given)).id == identity
+        assert identity_in(fields(body=body, **given), "5-1") == identity
 
 
 def test_what_is_beside_the_body():
@@ -77,9 +71,8 @@ def test_what_is_beside_the_body():
     assert read_message("1-1", fields(deadline="", priority="", tenant="")).tenant is None
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
+def test_what_no_worker_can_use():
+    for given, said in [
         ({"deadline": "nan"}, "deadline is a time"),
         ({"deadline": "inf"}, "deadline is a time"),
         ({"priority": "1.5"}, "priority is a whole number"),
@@ -89,14 +82,12 @@ def test_what_is_beside_the_body():
         ({"id": "x" * 1025}, "id has 1025 characters"),
         ({"body": {"prompt": "a", "id": "\ud800"}}, "id has half of a surrogate pair"),
         ({"body": {"prompt": "a", "n": 3}}, "n: a result holds one answer"),
-    ],
-)
-def test_what_no_worker_can_use(given, said):
-    with pytest.raises(BadMessage, match=said):
-        read_message("1-1", fields(**given))
+    ]:
+        with pytest.raises(BadMessage, match=said):
+            read_message("1-1", fields(**given))
 
 
-@given(
+@hypothesis.given(
     st.dictionaries(
         st.sampled_from([b"id", b"call", b"body", b"deadline", b"priority", b"tenant", b"x"]), st.binary(max_size=40)
     )
@@ -132,9 +123,8 @@ NAMED = read_message("1-1", fields(body={"prompt": "a", "model": "other"}))
 DUE = read_message("1-1", fields(deadline="100"))
 
 
-@pytest.mark.parametrize(
-    ("error", "message", "verdict"),
-    [
+def test_errors_are_judged():
+    for error, message, verdict in [
         (BadRequest("no"), PLAIN, Verdict.DEAD),
         (ConfigError("no"), PLAIN, Verdict.DEAD),
         (NotFound("no such model"), NAMED, Verdict.DEAD),
@@ -151,10 +141,8 @@ DUE = read_message("1-1", fields(deadline="100"))
         (OSError(28, "no space"), PLAIN, Verdict.LEFT),
         (AuthenticationFailed("401"), PLAIN, Verdict.STOP),
         (NotFound("no such model"), PLAIN, Verdict.STOP),
-    ],
-)
-def test_errors_are_judged(error, message, verdict):
-    assert Judge().verdict(error, message, 100.0) is verdict
+    ]:
+        assert Judge().verdict(error, message, 100.0) is verdict
 
 
 def test_a_refused_key_is_the_messages_fault_where_others_succeed():
@@ -204,9 +192,8 @@ def test_settings_by_default():
     assert (settings(results="stream:out").form, settings(results="stream:out").results) == ("stream", "out")
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
+def test_wrong_settings_are_refused_by_name():
+    for given in [
         {"lease_s": 3.0, "renew_s": 1.1},
         {"lease_s": 0.0},
         {"renew_s": 0.0},
@@ -227,12 +214,10 @@ def test_settings_by_default():
         {"consumer": ""},
         {"stream": "result:s"},
         {"dead": "result:dead"},
-    ],
-)
-def test_wrong_settings_are_refused_by_name(given):
-    with pytest.raises(ConfigError) as refused:
-        settings(**given)
-    assert refused.value.field in {*given, "lease_s"}
+    ]:
+        with pytest.raises(ConfigError) as refused:
+            settings(**given)
+        assert refused.value.field in {*given, "lease_s"}
 
 
 def test_keys_of_a_stream_with_a_tag_share_it():
@@ -256,20 +241,17 @@ def test_a_refused_certificate_password_or_right_is_not_waited_for():
     assert not is_gone(redis.exceptions.NoPermissionError("no permissions to run xadd"))
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
+def test_replies_that_may_pass():
+    for reply in [
         "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
         "BUSY Redis is busy running a script.",
         "NOREPLICAS Not enough good replicas to write.",
         # Of a script on Redis 6.2.
         "Error running script (call to f_0a): @user_script:20: -READONLY You can't write against a read only replica.",
         "Error running script (call to f_0a): @user_script:20: -OOM command not allowed when used memory > 'maxmemory'.",
-    ],
-)
-def test_replies_that_may_pass(reply):
-    assert is_gone(redis.exceptions.ResponseError(reply))
-    assert is_read_only(redis.exceptions.ResponseError(reply)) is ("READONLY" in reply)
+    ]:
+        assert is_gone(redis.exceptions.ResponseError(reply))
+        assert is_read_only(redis.exceptions.ResponseError(reply)) is ("READONLY" in reply)
 
 
 @pytest.mark.parametrize("reply", ["WRONGTYPE Operation against a key holding the wrong kind of value", "BUSYGROUP x"])

@@ -19,9 +19,8 @@ def body(value):
 # Error bodies ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("reply", "message", "code"),
-    [
+def test_an_error_body_has_a_message_and_maybe_a_code():
+    for reply, message, code in [
         (body({"error": {"message": "m", "type": "t", "code": 400}}), "m", "t"),
         (body({"error": {"message": "m", "code": "model_not_found"}}), "m", "model_not_found"),
         (body({"error": {"message": "m", "type": "", "code": "c"}}), "m", "c"),
@@ -55,10 +54,8 @@ def body(value):
         (b"   ", "no message", None),
         (b"\xff\xfe broken", "\ufffd\ufffd broken", None),
         (b'{"error": {"message": "cut', '{"error": {"message": "cut', None),
-    ],
-)  # fmt: skip
-def test_an_error_body_has_a_message_and_maybe_a_code(reply, message, code):
-    assert error_in(reply) == (message, code)
+    ]:  # fmt: skip
+        assert error_in(reply) == (message, code)
 
 
 def test_a_long_text_is_cut():
@@ -115,14 +112,12 @@ def test_a_key_is_cut_out():
     assert clean("no such key sk-1234567890", secrets=["sk-1234567890"]) == "no such key [key]"
 
 
-@pytest.mark.parametrize("write", [str, json.dumps, repr, lambda text: json.dumps(text, ensure_ascii=False)])
-@pytest.mark.parametrize(
-    "prompt", [PROMPT, 'say "hi"\tto\n\\me\\', 'it\'s "both"', "größe ✓ \U0001f600 über", "\u2028\x00"]
-)
-def test_a_prompt_is_found_however_the_server_writes_it(write, prompt):
-    message = clean(f"<<{write(prompt)}>>", prompt)
-    if len(prompt) >= 4 or write is not str:
-        assert message.strip("<>\"'") == "[prompt]"
+def test_a_prompt_is_found_however_the_server_writes_it():
+    for write in [str, json.dumps, repr, lambda text: json.dumps(text, ensure_ascii=False)]:
+        for prompt in [PROMPT, 'say "hi"\tto\n\\me\\', 'it\'s "both"', "größe ✓ \U0001f600 über", "\u2028\x00"]:
+            message = clean(f"<<{write(prompt)}>>", prompt)
+            if len(prompt) >= 4 or write is not str:
+                assert message.strip("<>\"'") == "[prompt]"
 
 
 odd_text = st.text(alphabet="0123456789 äß\"'\\\n\x00\u2028", min_size=4, max_size=40).filter(
@@ -156,45 +151,45 @@ def test_an_echo_is_cut_out_wherever_it_is():
     assert clean(f"{PROMPT[:30]}... and {PROMPT[:30]}...", PROMPT) == "[prompt]... and [prompt]..."
 
 
-@pytest.mark.parametrize("length", [12, 20, 31, 32, 50, len(PROMPT) - 1])
-def test_a_shortened_echo_is_cut_out(length):
-    assert clean(f"bad: {PROMPT[:length]}…", PROMPT) == "bad: [prompt]…"
-    assert clean(f"bad: …{PROMPT[-length:]}!", PROMPT) == "bad: …[prompt]!"
-    assert clean(f"bad: {PROMPT[:length]}...{PROMPT[-length:]}!", PROMPT) == "bad: [prompt]...[prompt]!"
+def test_a_shortened_echo_is_cut_out():
+    for length in [12, 20, 31, 32, 50, len(PROMPT) - 1]:
+        assert clean(f"bad: {PROMPT[:length]}…", PROMPT) == "bad: [prompt]…"
+        assert clean(f"bad: …{PROMPT[-length:]}!", PROMPT) == "bad: …[prompt]!"
+        assert clean(f"bad: {PROMPT[:length]}...{PROMPT[-length:]}!", PROMPT) == "bad: [prompt]...[prompt]!"
 
 
-@pytest.mark.parametrize("start", range(1, 40, 3))
-@pytest.mark.parametrize("length", [23, 24, 35, 50])
-def test_a_piece_of_the_middle_is_cut_out_too(start, length):
-    piece = PROMPT[start : start + length]
-    assert clean(f"near <{piece}> it is wrong", PROMPT) == "near <[prompt]> it is wrong"
-    assert clean(f"<{piece}> and <{piece}>", "something else altogether", PROMPT) == "<[prompt]> and <[prompt]>"
+def test_a_piece_of_the_middle_is_cut_out_too():
+    for start in range(1, 40, 3):
+        for length in [23, 24, 35, 50]:
+            piece = PROMPT[start : start + length]
+            assert clean(f"near <{piece}> it is wrong", PROMPT) == "near <[prompt]> it is wrong"
+            assert clean(f"<{piece}> and <{piece}>", "something else altogether", PROMPT) == "<[prompt]> and <[prompt]>"
 
 
 class Body(BaseModel):
     prompt: int
 
 
-@pytest.mark.parametrize("given_prompt", [PROMPT, [PROMPT, "x" * 99], [1, PROMPT], {"a": PROMPT}])
-def test_pydantics_shortened_echo_is_cut_out(given_prompt):
-    with pytest.raises(ValidationError) as caught:
-        Body(prompt=given_prompt)
-    message = str(caught.value)
-    assert "Summarise th" in message or "what he has" in message
-    cleaned = clean(message, PROMPT, "x" * 99)
-    assert "Summarise th" not in cleaned
-    assert "d say what he has" not in cleaned
-    assert "[prompt]" in cleaned
+def test_pydantics_shortened_echo_is_cut_out():
+    for given_prompt in [PROMPT, [PROMPT, "x" * 99], [1, PROMPT], {"a": PROMPT}]:
+        with pytest.raises(ValidationError) as caught:
+            Body(prompt=given_prompt)
+        message = str(caught.value)
+        assert "Summarise th" in message or "what he has" in message
+        cleaned = clean(message, PROMPT, "x" * 99)
+        assert "Summarise th" not in cleaned
+        assert "d say what he has" not in cleaned
+        assert "[prompt]" in cleaned
 
 
-@pytest.mark.parametrize("write", [str, lambda ids: str(ids).replace(" ", ""), json.dumps])
-def test_token_ids_are_cut_out(write):
-    ids = [300, 301, 302, 303]
-    assert clean(f"bad ids {write(ids)}!", ids) == "bad ids [prompt]!"
-    assert clean(f"bad ids {write([ids, [7, 8]])}", ids, [7, 8]) in (
-        "bad ids [[prompt], [prompt]]",
-        "bad ids [[prompt],[prompt]]",
-    )
+def test_token_ids_are_cut_out():
+    for write in [str, lambda ids: str(ids).replace(" ", ""), json.dumps]:
+        ids = [300, 301, 302, 303]
+        assert clean(f"bad ids {write(ids)}!", ids) == "bad ids [prompt]!"
+        assert clean(f"bad ids {write([ids, [7, 8]])}", ids, [7, 8]) in (
+            "bad ids [[prompt], [prompt]]",
+            "bad ids [[prompt],[prompt]]",
+        )
 
 
 def test_the_beginning_of_many_token_ids_is_cut_out():
@@ -210,11 +205,11 @@ def test_white_space_is_put_in_order():
     assert clean("1 validation error:\n  {'type':\t'x'}  ") == "1 validation error: {'type': 'x'}"
 
 
-@pytest.mark.parametrize("length", [399, 400, 401, 100_000])
-def test_a_message_has_400_characters_at_most(length):
-    message = clean("x" * length)
-    assert len(message) == min(length, 400)
-    assert message.endswith("…") == (length > 400)
+def test_a_message_has_400_characters_at_most():
+    for length in [399, 400, 401, 100_000]:
+        message = clean("x" * length)
+        assert len(message) == min(length, 400)
+        assert message.endswith("…") == (length > 400)
 
 
 def test_a_golden_complaint_keeps_its_sense_and_loses_the_prompts():
@@ -236,9 +231,8 @@ def test_whatever_is_said_can_be_cleaned(message, prompts, secrets):
 NOON = 1_795_262_400.0  # Sat, 21 Nov 2026 12:00:00 GMT
 
 
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
+def test_retry_after_is_read():
+    for headers, seconds in [
         ({}, None),
         ({"retry-after": "5"}, 5.0),
         ({"retry-after": " 5 "}, 5.0),
@@ -288,10 +282,8 @@ NOON = 1_795_262_400.0  # Sat, 21 Nov 2026 12:00:00 GMT
         ({"retry-after": "Sat, 99 Nov 2026 12:00:30 GMT"}, None),
         ({"retry-after": "Sat, 21 Nov 99999999999 12:00:30 GMT"}, None),
         ({"retry-after": "Sat, 21 Nov 2026 12:00:30 +9999999999999"}, None),
-    ],
-)
-def test_retry_after_is_read(headers, seconds):
-    assert read_retry_after(headers, NOON) == seconds
+    ]:
+        assert read_retry_after(headers, NOON) == seconds
 
 
 @pytest.mark.skipif(not hasattr(time, "tzset"), reason="this system's time zone cannot be changed")

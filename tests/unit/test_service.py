@@ -2,8 +2,7 @@
 
 import pytest
 
-from batchclient._core.messages import Request, Shape
-from batchclient._core.learnt.times import ServiceTimes, is_fresh
+from batchclient._core.learnt.times import ServiceTimes
 
 KEY = b"k"
 
@@ -38,12 +37,3 @@ def test_what_was_given_up_took_at_least_so_long():
     assert times.likely(KEY, 0.0) > before
     times.learn_at_least(b"unknown", 1.0, 0.0)
     assert times.likely(b"unknown", 0.0) == 0.0
-
-
-def test_a_call_is_fresh_until_it_has_waited_a_tenth_of_what_it_has_left():
-    call = Request(Shape(b"s", b"{}"), b'"p"', deadline=11.0)
-    call.queued_at = 0.0
-    assert is_fresh(call, 1.0)
-    assert not is_fresh(call, 1.01)
-    call.deadline = None
-    assert is_fresh(call, 1e9)

@@ -1,4 +1,3 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,9 +8,8 @@ from batchclient.types import Usage
 ANY = 1 << 30
 
 
-@pytest.mark.parametrize(
-    ("total", "weights", "least", "most", "shares"),
-    [
+def test_shares_go_by_weight_within_their_bounds():
+    for total, weights, least, most, shares in [
         (10, [1, 1, 2], [0] * 3, [ANY] * 3, [3, 2, 5]),
         (7, [1, 1, 1], [0] * 3, [ANY] * 3, [3, 2, 2]),
         # Proportion alone would leave the first without a token, and give the last more than it asked for.
@@ -20,10 +18,8 @@ ANY = 1 << 30
         (5, [0, 0], [0, 0], [ANY] * 2, [3, 2]),
         (0, [3, 4], [0, 0], [9, 9], [0, 0]),
         (3, [0, 1], [0, 0], [ANY] * 2, [0, 3]),
-    ],
-)
-def test_shares_go_by_weight_within_their_bounds(total, weights, least, most, shares):
-    assert share_out(total, weights, least, most) == shares
+    ]:
+        assert share_out(total, weights, least, most) == shares
 
 
 @given(st.data())
@@ -45,9 +41,8 @@ def listed(*prompt_tokens, **shape):
     return Batch(0, 0, shape, requests, streamed=False, failures=0, sent_at=0.0, oldest_at=0.0)
 
 
-@pytest.mark.parametrize(
-    ("told", "made", "shape", "usages"),
-    [
+def test_a_lists_usage_is_shared_out():
+    for told, made, shape, usages in [
         ((30, 6), [(4, "stop", None), (8, "stop", None)], {}, [(10, 2, True, True), (20, 4, True, True)]),
         ((30, 5), [(4, "stop", None), (8, "stop", None)], {}, [(10, 2, True, True), (20, 3, True, True)]),
         # What ended by its limit has that many, and what is left is the other's.
@@ -78,11 +73,9 @@ def listed(*prompt_tokens, **shape):
         ((30, 2), [(900, "length", None), (8, "length", None)], {"max_output_tokens": 0, "echo": True}, [
             (10, 1, True, False), (20, 1, True, False),
         ]),
-    ],
-)  # fmt: skip
-def test_a_lists_usage_is_shared_out(told, made, shape, usages):
-    shared = shared_usages(listed(10, 20, **shape), Usage(*told), made)
-    assert shared == (usages and [Usage(*usage) for usage in usages])
+    ]:  # fmt: skip
+        shared = shared_usages(listed(10, 20, **shape), Usage(*told), made)
+        assert shared == (usages and [Usage(*usage) for usage in usages])
 
 
 def test_no_prompt_is_left_without_a_token():
@@ -91,9 +84,8 @@ def test_no_prompt_is_left_without_a_token():
     assert [usage.prompt_tokens for usage in shared] == [1, 10, 1]
 
 
-@pytest.mark.parametrize(
-    ("size", "events", "reason", "limit", "tokens"),
-    [
+def test_what_a_streamed_choice_probably_has():
+    for size, events, reason, limit, tokens in [
         (0, 0, "stop", 20, 0),
         (9, 3, "stop", 20, 3),
         (40, 2, "stop", 20, 10),
@@ -101,10 +93,8 @@ def test_no_prompt_is_left_without_a_token():
         (400, 2, "stop", 20, 20),
         (400, 2, "stop", None, 100),
         (4, 1, "length", 20, 20),
-    ],
-)
-def test_what_a_streamed_choice_probably_has(size, events, reason, limit, tokens):
-    assert estimated_tokens(size, events, reason, limit) == tokens
+    ]:
+        assert estimated_tokens(size, events, reason, limit) == tokens
 
 
 def test_sizes_are_utf8_bytes_and_whatever_is_no_text_has_none():

@@ -12,9 +12,8 @@ def parse(*chunks):
     return [payload for chunk in chunks for payload in stream.feed(chunk)] + stream.end()
 
 
-@pytest.mark.parametrize(
-    ("stream", "payloads"),
-    [
+def test_a_stream_is_read_whole_and_byte_by_byte():
+    for stream, payloads in [
         (b"", []),
         (b"data: a\n\n", [b"a"]),
         (b"data:a\n\n", [b"a"]),
@@ -40,11 +39,9 @@ def parse(*chunks):
         (b"event:error\ndata: no\n\nevent: error\n\ndata: b\n\n", [b'{"error":"no"}', b"b"]),
         (b'error: {"a": 1}\n\n', [b'{"error": {"a": 1}}']),
         (b"data:a\n\ndata: b", [b"a", b"b"]),
-    ],
-)
-def test_a_stream_is_read_whole_and_byte_by_byte(stream, payloads):
-    assert parse(stream) == payloads
-    assert parse(*[stream[i : i + 1] for i in range(len(stream))]) == payloads
+    ]:
+        assert parse(stream) == payloads
+        assert parse(*[stream[i : i + 1] for i in range(len(stream))]) == payloads
 
 
 events = st.lists(

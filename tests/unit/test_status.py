@@ -1,7 +1,5 @@
 """What an HTTP status means."""
 
-import pytest
-
 from batchclient._core.messages import FailureKind
 from batchclient.dialects._status import failure_of
 from batchclient.errors import AuthenticationFailed, BadRequest, DialectError, NotFound, RateLimited, ServerFault
@@ -13,9 +11,8 @@ def what(status, message="m", *, streamed=False, retry_after_s=None, code=None):
     return failure_of(status, message, code, streamed=streamed, retry_after_s=retry_after_s)
 
 
-@pytest.mark.parametrize(
-    ("statuses", "kind", "error"),
-    [
+def test_a_status_means():
+    for statuses, kind, error in [
         ((400, 422, 501), K.BAD_CALL, BadRequest),
         ((401, 403), K.REFUSED, AuthenticationFailed),
         ((404,), K.REFUSED, NotFound),
@@ -27,49 +24,42 @@ def what(status, message="m", *, streamed=False, retry_after_s=None, code=None):
         ((500, 502, 504, 520, 599), K.MAYBE_PROCESSED, ServerFault),
         ((200, 204, 205), K.MAYBE_PROCESSED, DialectError),
         ((100, 301, 302, 307, 399), K.REFUSED, DialectError),
-    ],
-)
-def test_a_status_means(statuses, kind, error):
-    for status in statuses:
-        failure = what(status)
-        assert (failure.kind, failure.error, failure.status) == (kind, error, status)
+    ]:
+        for status in statuses:
+            failure = what(status)
+            assert (failure.kind, failure.error, failure.status) == (kind, error, status)
 
 
-@pytest.mark.parametrize(
-    "message",
-    ["CUDA out of memory. Tried to allocate 2.00 GiB", "torch.OutOfMemoryError: HIP", "Worker failed: out of memory"],
-)
-def test_out_of_memory_is_a_list_that_is_too_long_and_no_fault_of_the_callers(message):
-    failure = what(500, message)
-    assert (failure.kind, failure.error, failure.out_of_memory) == (K.LIST_TOO_LONG, ServerFault, True)
-    assert not what(413, message).out_of_memory
-    assert not what(500, "Internal Server Error").out_of_memory
+def test_out_of_memory_is_a_list_that_is_too_long_and_no_fault_of_the_callers():
+    for message in [
+        "CUDA out of memory. Tried to allocate 2.00 GiB",
+        "torch.OutOfMemoryError: HIP",
+        "Worker failed: out of memory",
+    ]:
+        failure = what(500, message)
+        assert (failure.kind, failure.error, failure.out_of_memory) == (K.LIST_TOO_LONG, ServerFault, True)
+        assert not what(413, message).out_of_memory
+        assert not what(500, "Internal Server Error").out_of_memory
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
+def test_a_server_that_takes_no_lists_says_so_in_words():
+    for message in [
         "prompt must be a string.", "Prompt must be a str", "batched prompts are not supported", "prompt_list_unsupported",
         "lists of prompts are not supported", "list of prompts is not allowed", "body.prompt: Input should be a valid string",
-    ],
-)  # fmt: skip
-def test_a_server_that_takes_no_lists_says_so_in_words(message):
-    for status in (400, 422, 501):
-        assert what(status, message).kind is K.LIST_REFUSED
-    assert what(500, message).kind is K.MAYBE_PROCESSED
+    ]:  # fmt: skip
+        for status in (400, 422, 501):
+            assert what(status, message).kind is K.LIST_REFUSED
+        assert what(500, message).kind is K.MAYBE_PROCESSED
 
 
-@pytest.mark.parametrize(
-    ("message", "cap"),
-    [
+def test_a_server_that_takes_shorter_lists_says_how_long():
+    for message, cap in [
         ("prompt list length 1025 exceeds the maximum allowed count of 1024. To increase this", 1024),
         ("batch size 64 > maximum allowed batch size 32", 32),
         ("the batch size is too large", None),
-    ],
-)
-def test_a_server_that_takes_shorter_lists_says_how_long(message, cap):
-    failure = what(422, message)
-    assert (failure.kind, failure.list_cap) == (K.LIST_TOO_LONG, cap)
+    ]:
+        failure = what(422, message)
+        assert (failure.kind, failure.list_cap) == (K.LIST_TOO_LONG, cap)
 
 
 def test_a_refused_stream_is_one_only_where_we_streamed():
@@ -85,6 +75,6 @@ def test_the_message_begins_with_the_status_and_the_rest_is_kept():
     assert (failure.retry_after_s, failure.code) == (2.5, "rate_limit")
 
 
-@pytest.mark.parametrize("message", ["max_tokens must be at least 1, got 0.", "The decoder prompt cannot be empty", ""])
-def test_an_ordinary_complaint_is_a_bad_call(message):
-    assert what(400, message, streamed=True).kind is K.BAD_CALL
+def test_an_ordinary_complaint_is_a_bad_call():
+    for message in ["max_tokens must be at least 1, got 0.", "The decoder prompt cannot be empty", ""]:
+        assert what(400, message, streamed=True).kind is K.BAD_CALL

@@ -10,9 +10,8 @@ from batchclient.errors import ConfigError
 from batchclient.templates import make_prompt
 
 
-@pytest.mark.parametrize(
-    ("template", "document", "prompt"),
-    [
+def test_a_template_is_filled():
+    for template, document, prompt in [
         ("Summarise: {}", "a text", "Summarise: a text"),
         ("{}", "", ""),
         ("{} and {}", "x", "x and x"),
@@ -25,10 +24,8 @@ from batchclient.templates import make_prompt
         ("{größe}", {"größe": "5"}, "5"),
         ("{}", "{name} {} {{", "{name} {} {{"),
         ("{a}", {"a": "{b}"}, "{b}"),
-    ],
-)
-def test_a_template_is_filled(template, document, prompt):
-    assert make_prompt(template)(document) == prompt
+    ]:
+        assert make_prompt(template)(document) == prompt
 
 
 @given(st.text())
@@ -50,9 +47,8 @@ def test_a_callable_is_taken_as_it_is():
     assert make_prompt(str.upper) is str.upper
 
 
-@pytest.mark.parametrize(
-    "template",
-    [
+def test_a_single_brace_or_a_field_that_is_no_plain_name_says_to_double_it():
+    for template in [
         "{",
         "}",
         "a { b",
@@ -67,19 +63,17 @@ def test_a_callable_is_taken_as_it_is():
         "{a-b}",
         "{} {}}",
         "{!r}",
-    ],
-)
-def test_a_single_brace_or_a_field_that_is_no_plain_name_says_to_double_it(template):
-    with pytest.raises(ConfigError, match="double it") as caught:
-        make_prompt(template)
-    assert caught.value.field == "prompt"
+    ]:
+        with pytest.raises(ConfigError, match="double it") as caught:
+            make_prompt(template)
+        assert caught.value.field == "prompt"
 
 
-@pytest.mark.parametrize("template", ["", "no field", "{{}}", "{{name}}"])
-def test_a_template_without_a_field_is_refused(template):
-    with pytest.raises(ConfigError, match="no field") as caught:
-        make_prompt(template)
-    assert caught.value.field == "prompt"
+def test_a_template_without_a_field_is_refused():
+    for template in ["", "no field", "{{}}", "{{name}}"]:
+        with pytest.raises(ConfigError, match="no field") as caught:
+            make_prompt(template)
+        assert caught.value.field == "prompt"
 
 
 def test_a_template_uses_one_kind_of_field():
@@ -87,22 +81,22 @@ def test_a_template_uses_one_kind_of_field():
         make_prompt("{} {name}")
 
 
-@pytest.mark.parametrize("template", [None, 5, b"{}", ["{}"]])
-def test_what_is_no_template_is_refused(template):
-    with pytest.raises(ConfigError, match="a template or a callable"):
-        make_prompt(template)
+def test_what_is_no_template_is_refused():
+    for template in [None, 5, b"{}", ["{}"]]:
+        with pytest.raises(ConfigError, match="a template or a callable"):
+            make_prompt(template)
 
 
-@pytest.mark.parametrize("document", [None, 5, b"bytes", {"a": 1}, ["x"]])
-def test_a_text_template_takes_texts_only(document):
-    with pytest.raises(ConfigError, match="takes a text"):
-        make_prompt("{}")(document)
+def test_a_text_template_takes_texts_only():
+    for document in [None, 5, b"bytes", {"a": 1}, ["x"]]:
+        with pytest.raises(ConfigError, match="takes a text"):
+            make_prompt("{}")(document)
 
 
-@pytest.mark.parametrize("document", [None, 5, "text", ["x"]])
-def test_a_template_of_names_takes_mappings_only(document):
-    with pytest.raises(ConfigError, match="not a mapping"):
-        make_prompt("{a}")(document)
+def test_a_template_of_names_takes_mappings_only():
+    for document in [None, 5, "text", ["x"]]:
+        with pytest.raises(ConfigError, match="not a mapping"):
+            make_prompt("{a}")(document)
 
 
 def test_a_missing_field_names_what_there_is():
@@ -117,11 +111,11 @@ def test_a_null_is_no_text():
     assert caught.value.field == "a"
 
 
-@pytest.mark.parametrize("value", [b"the secret", bytearray(b"the secret"), memoryview(b"the secret")])
-def test_bytes_are_no_text(value):
-    with pytest.raises(ConfigError, match=r"^the document's field 'a' is a \w+: decode it$") as caught:
-        make_prompt("{a}")({"a": value})
-    assert caught.value.field == "a"
+def test_bytes_are_no_text():
+    for value in [b"the secret", bytearray(b"the secret"), memoryview(b"the secret")]:
+        with pytest.raises(ConfigError, match=r"^the document's field 'a' is a \w+: decode it$") as caught:
+            make_prompt("{a}")({"a": value})
+        assert caught.value.field == "a"
 
 
 def test_an_error_holds_no_value_of_the_document():

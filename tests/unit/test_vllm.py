@@ -4,9 +4,10 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from batchclient._core.kinds import Kind
 from batchclient._core.messages import FailureKind, Shape
 from batchclient.dialects._replies import model_len_in
 from batchclient.dialects._shapes import Shapes
@@ -18,6 +19,7 @@ from tests.params import as_given
 from tests.unit.golden import NAMES, golden, make_batch, make_request
 
 ANSWERS = [name for name in NAMES if name.startswith(("plain_", "stream_"))]
+CHATS = [name for name in NAMES if name.startswith("chat_") and "_error_" not in name and "bug" not in name]
 STREAMS = [name for name in ANSWERS if name.startswith("stream_")]
 ERRORS = [name for name in NAMES if name.startswith("error_")]
 WORDS = ("def f(", "import os", "class A:")
@@ -69,30 +71,29 @@ def texts(answers):
 # Goldens: what a real server answers -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ANSWERS)
-def test_every_prompt_of_a_golden_reply_is_answered_with_its_own_choices(name):
-    record = golden(name)
-    answers, failure = decode(record.batch(), record.body)
-    assert failure is None
-    assert sorted(answers) == list(range(len(record.prompts)))
-    for completion in answers.values():
-        assert [one.index for one in completion.choices] == list(range(record.params.get("n", 1)))
-        assert all(one.finish_reason in ("stop", "length") for one in completion.choices)
-        assert completion.attempts == 1
-        assert completion.extra["id"].startswith("cmpl-")
+def test_every_prompt_of_a_golden_reply_is_answered_with_its_own_choices():
+    for name in ANSWERS:
+        record = golden(name)
+        answers, failure = decode(record.batch(), record.body)
+        assert failure is None
+        assert sorted(answers) == list(range(len(record.prompts)))
+        for completion in answers.values():
+            assert [one.index for one in completion.choices] == list(range(record.params.get("n", 1)))
+            assert all(one.finish_reason in ("stop", "length") for one in completion.choices)
+            assert completion.attempts == 1
+            assert completion.extra["id"].startswith("cmpl-")
 
 
-@pytest.mark.parametrize("name", ANSWERS)
-def test_a_golden_reply_reads_the_same_byte_by_byte(name):
-    record = golden(name)
-    whole = decode(record.batch(), record.body)
-    bytewise = decode(record.batch(), *[record.body[i : i + 1] for i in range(len(record.body))])
-    assert seen(bytewise) == seen(whole)
+def test_a_golden_reply_reads_the_same_byte_by_byte_and_with_other_ends_of_lines():
+    for name in ANSWERS + CHATS:
+        record = golden(name)
+        whole = seen(decode(record.batch(), record.body))
+        assert seen(decode(record.batch(), *[record.body[i : i + 1] for i in range(len(record.body))])) == whole, name
+        if "stream_" in name:
+            assert seen(decode(record.batch(), record.body.replace(b"\n", b"\r\n"))) == whole, name
 
 
-@pytest.mark.parametrize("name", ANSWERS)
-@settings(max_examples=12)
-@given(st.data())
+@given(st.sampled_from(ANSWERS + CHATS), st.data())
 def test_a_golden_reply_reads_the_same_at_any_split_points(name, data):
     record = golden(name)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(record.body)), max_size=9)))
@@ -100,17 +101,8 @@ def test_a_golden_reply_reads_the_same_at_any_split_points(name, data):
     assert seen(decode(record.batch(), *chunks)) == seen(decode(record.batch(), record.body))
 
 
-@pytest.mark.parametrize("name", STREAMS)
-def test_a_golden_stream_with_crlf_reads_the_same(name):
-    record = golden(name)
-    assert seen(decode(record.batch(), record.body.replace(b"\n", b"\r\n"))) == seen(
-        decode(record.batch(), record.body)
-    )
-
-
-@pytest.mark.parametrize(
-    ("streamed", "plain"),
-    [
+def test_a_joined_stream_is_the_plain_reply():
+    for streamed, plain in [
         ("stream_single", "plain_single"),
         ("stream_list_two_events", "plain_list"),
         ("stream_list_event_per_token", "plain_list"),
@@ -120,22 +112,20 @@ def test_a_golden_stream_with_crlf_reads_the_same(name):
         ("stream_list_two_events_n2_logprobs_token_ids", "plain_list_n2_logprobs_token_ids"),
         ("stream_list_two_events_echo_logprobs", "plain_list_echo_logprobs"),
         ("stream_token_ids_prompts", "plain_token_ids_prompts"),
-    ],
-)
-def test_a_joined_stream_is_the_plain_reply(streamed, plain):
-    joined, _ = decode(golden(streamed).batch(), golden(streamed).body)
-    whole, _ = decode(golden(plain).batch(), golden(plain).body)
-    for position, completion in joined.items():
-        for one, other in zip(completion.choices, whole[position].choices, strict=True):
-            assert (one.index, one.text, one.finish_reason) == (other.index, other.text, other.finish_reason)
-            assert one.extra.get("stop_reason") == other.extra.get("stop_reason")
-            if "logprobs" in golden(plain).params:
-                assert one.logprobs == other.logprobs is not None
-            if "return_token_ids" in golden(streamed).params:
-                assert one.token_ids == other.token_ids
-                assert len(one.token_ids) == 6
-        if not completion.usage.estimated and not whole[position].usage.estimated:
-            assert completion.usage == whole[position].usage
+    ]:
+        joined, _ = decode(golden(streamed).batch(), golden(streamed).body)
+        whole, _ = decode(golden(plain).batch(), golden(plain).body)
+        for position, completion in joined.items():
+            for one, other in zip(completion.choices, whole[position].choices, strict=True):
+                assert (one.index, one.text, one.finish_reason) == (other.index, other.text, other.finish_reason)
+                assert one.extra.get("stop_reason") == other.extra.get("stop_reason")
+                if "logprobs" in golden(plain).params:
+                    assert one.logprobs == other.logprobs is not None
+                if "return_token_ids" in golden(streamed).params:
+                    assert one.token_ids == other.token_ids
+                    assert len(one.token_ids) == 6
+            if not completion.usage.estimated and not whole[position].usage.estimated:
+                assert completion.usage == whole[position].usage
 
 
 def test_the_texts_of_a_golden_list_are_those_of_the_server():
@@ -158,11 +148,6 @@ def test_the_usages_of_a_streamed_list_add_up_to_the_servers_own_sum():
         if "two_events" in name:
             assert sum(usage.completion_tokens for usage in usages) == total[0]["usage"]["completion_tokens"]
             assert sum(usage.prompt_tokens for usage in usages) == total[0]["usage"]["prompt_tokens"]
-
-
-def test_a_plain_single_has_the_replys_usage():
-    answers, _ = decode(golden("plain_single").batch(), golden("plain_single").body)
-    assert answers[0].usage == Usage(3, 6)
 
 
 def test_each_prompt_of_a_plain_list_is_counted_by_its_token_ids():
@@ -218,18 +203,18 @@ def test_events_are_counted_for_servers_that_send_one_per_token():
     assert VllmDialect().decoder(golden("plain_list").batch()).events == 0
 
 
-@pytest.mark.parametrize("name", ERRORS)
-def test_a_golden_refusal_has_a_kind_and_a_clean_message(name):
-    record = golden(name)
-    failure = VllmDialect().failure(batch_of(*record.prompts or ("x",)), record.status, {}, record.body, 0.0)
-    kinds = {404: FailureKind.REFUSED, 405: FailureKind.REFUSED, 400: FailureKind.BAD_CALL}
-    expected = FailureKind.LIST_TOO_LONG if name == "error_1025_prompts" else kinds[record.status]
-    assert failure.kind is expected
-    assert failure.error in (BadRequest, NotFound)
-    assert failure.message.startswith(f"{record.status}: ")
-    assert len(failure.message) < 420
-    for prompt in record.prompts:
-        assert not (isinstance(prompt, str) and len(prompt) > 3 and prompt in failure.message)
+def test_a_golden_refusal_has_a_kind_and_a_clean_message():
+    for name in ERRORS:
+        record = golden(name)
+        failure = VllmDialect().failure(batch_of(*record.prompts or ("x",)), record.status, {}, record.body, 0.0)
+        kinds = {404: FailureKind.REFUSED, 405: FailureKind.REFUSED, 400: FailureKind.BAD_CALL}
+        expected = FailureKind.LIST_TOO_LONG if name == "error_1025_prompts" else kinds[record.status]
+        assert failure.kind is expected
+        assert failure.error in (BadRequest, NotFound)
+        assert failure.message.startswith(f"{record.status}: ")
+        assert len(failure.message) < 420
+        for prompt in record.prompts:
+            assert not (isinstance(prompt, str) and len(prompt) > 3 and prompt in failure.message)
 
 
 def test_the_longest_list_is_taken_from_the_servers_complaint():
@@ -279,13 +264,6 @@ def shuffled(*indices, streamed):
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-def test_choices_in_any_order_go_to_their_prompts(streamed):
-    answers, failure = decode(batch_of("a", "b", "c", streamed=streamed), shuffled(2, 0, 1, streamed=streamed))
-    assert failure is None
-    assert texts(answers) == {0: ["t0"], 1: ["t1"], 2: ["t2"]}
-
-
-@pytest.mark.parametrize("streamed", [True, False])
 def test_choices_of_several_prompts_with_n_go_to_their_prompts(streamed):
     batch = batch_of("a", "b", streamed=streamed, n=2)
     answers, failure = decode(batch, shuffled(3, 0, 2, 1, streamed=streamed))
@@ -294,9 +272,8 @@ def test_choices_of_several_prompts_with_n_go_to_their_prompts(streamed):
     assert [one.index for one in answers[1].choices] == [0, 1]
 
 
-@pytest.mark.parametrize(
-    "indices",
-    [
+def test_a_plain_reply_with_wrong_indices_is_handed_to_nobody():
+    for indices in [
         (0, 1),
         (0, 1, 1),
         (0, 1, 2, 2),
@@ -307,20 +284,18 @@ def test_choices_of_several_prompts_with_n_go_to_their_prompts(streamed):
         (0, 1, None),
         (0, 1, "two"),
         (),
-    ],
-)
-def test_a_plain_reply_with_wrong_indices_is_handed_to_nobody(indices):
-    answers, failure = decode(batch_of("a", "b", "c", streamed=False), reply(*[choice(index) for index in indices]))
-    assert answers == {}
-    assert (failure.kind, failure.error) == (FailureKind.MISMATCH, DemuxError)
+    ]:
+        answers, failure = decode(batch_of("a", "b", "c", streamed=False), reply(*[choice(index) for index in indices]))
+        assert answers == {}
+        assert (failure.kind, failure.error) == (FailureKind.MISMATCH, DemuxError)
 
 
-@pytest.mark.parametrize("last", [(1,), (3,), (-1,), (True,), (None,), ("two",), (2.5,)])
-def test_a_stream_with_a_wrong_index_keeps_what_was_finished_before(last):
-    answers, failure = decode(batch_of("a", "b", "c"), shuffled(0, 1, *last, streamed=True))
-    # More of a choice after its end, in the same read, spoils that choice as well.
-    assert texts(answers) == ({0: ["t0"]} if last == (1,) and last[0] is not True else {0: ["t0"], 1: ["t1"]})
-    assert failure.kind is FailureKind.MISMATCH
+def test_a_stream_with_a_wrong_index_keeps_what_was_finished_before():
+    for last in [(1,), (3,), (-1,), (True,), (None,), ("two",), (2.5,)]:
+        answers, failure = decode(batch_of("a", "b", "c"), shuffled(0, 1, *last, streamed=True))
+        # More of a choice after its end, in the same read, spoils that choice as well.
+        assert texts(answers) == ({0: ["t0"]} if last == (1,) and last[0] is not True else {0: ["t0"], 1: ["t1"]})
+        assert failure.kind is FailureKind.MISMATCH
 
 
 def test_a_stream_that_leaves_out_a_prompt_is_a_mismatch():
@@ -357,14 +332,14 @@ def test_a_stream_that_is_over_before_a_choice_is_asked_for_plain():
 # Aborts, errors, cuts ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("streamed", [True, False])
-@pytest.mark.parametrize("reason", ["abort", "error"])
-def test_an_aborted_prompt_is_a_fault_and_the_others_are_kept(streamed, reason):
-    choices = [choice(0), choice(1, "trunc", reason), choice(2)]
-    body = events(*[event(one) for one in choices]) if streamed else reply(*choices)
-    answers, failure = decode(batch_of("a", "b", "c", streamed=streamed), body)
-    assert sorted(answers) == [0, 2]
-    assert (failure.kind, failure.error) == (FailureKind.MAYBE_PROCESSED, ServerFault)
+def test_an_aborted_prompt_is_a_fault_and_the_others_are_kept():
+    for streamed in [True, False]:
+        for reason in ["abort", "error"]:
+            choices = [choice(0), choice(1, "trunc", reason), choice(2)]
+            body = events(*[event(one) for one in choices]) if streamed else reply(*choices)
+            answers, failure = decode(batch_of("a", "b", "c", streamed=streamed), body)
+            assert sorted(answers) == [0, 2]
+            assert (failure.kind, failure.error) == (FailureKind.MAYBE_PROCESSED, ServerFault)
 
 
 @pytest.mark.parametrize("streamed", [True, False])
@@ -376,9 +351,8 @@ def test_one_aborted_choice_of_several_fails_its_prompt(streamed):
     assert failure.error is ServerFault
 
 
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
+def test_an_error_in_mid_stream_keeps_what_was_finished_before():
+    for error, kind in [
         ({"message": "x", "code": 400}, FailureKind.BAD_CALL),
         ({"message": "x", "code": 500}, FailureKind.MAYBE_PROCESSED),
         ({"message": "x", "code": 503}, FailureKind.REJECTED),
@@ -388,13 +362,11 @@ def test_one_aborted_choice_of_several_fails_its_prompt(streamed):
         ({}, FailureKind.MAYBE_PROCESSED),
         ("a text", FailureKind.MAYBE_PROCESSED),
         (5, FailureKind.MAYBE_PROCESSED),
-    ],
-)
-def test_an_error_in_mid_stream_keeps_what_was_finished_before(error, kind):
-    body = events(event(choice(0)), event(choice(1, finish_reason=None)), {"error": error}, event(choice(1)))
-    answers, failure = decode(batch_of("a", "b"), body)
-    assert texts(answers) == {0: ["t"]}
-    assert failure.kind is kind
+    ]:
+        body = events(event(choice(0)), event(choice(1, finish_reason=None)), {"error": error}, event(choice(1)))
+        answers, failure = decode(batch_of("a", "b"), body)
+        assert texts(answers) == {0: ["t"]}
+        assert failure.kind is kind
 
 
 def test_an_error_where_a_plain_answer_was_expected_is_a_failure():
@@ -427,10 +399,10 @@ def test_a_stream_cut_in_the_middle_of_a_choice_is_no_mismatch():
     assert (failure.kind, failure.error) == (FailureKind.MAYBE_PROCESSED, DialectError)
 
 
-@pytest.mark.parametrize("body", [b"", b": ping\n\n", b"data: [DONE]\n\n"])
-def test_a_stream_without_a_single_choice_was_cut(body):
-    answers, failure = decode(batch_of("a"), body)
-    assert (answers, failure.kind) == ({}, FailureKind.MAYBE_PROCESSED)
+def test_a_stream_without_a_single_choice_was_cut():
+    for body in [b"", b": ping\n\n", b"data: [DONE]\n\n"]:
+        answers, failure = decode(batch_of("a"), body)
+        assert (answers, failure.kind) == ({}, FailureKind.MAYBE_PROCESSED)
 
 
 def test_a_stream_without_done_is_as_good():
@@ -467,19 +439,16 @@ def test_a_plain_reply_has_no_time_to_first_token():
     assert answers[0].time_to_first_token_s is None
 
 
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"{", b"[]", b"null", b"5", b'"x"', b"{}", b'{"choices": null}', b'{"choices": 5}', b'{"choices": [5]}', b'{"choices": [{}]}',
-     b'{"choices": [{"index": 0}]}', b'{"choices": {"index": 0}}', b"<html>", b"\xff", b'{"choices": [null]}'],
-)  # fmt: skip
-def test_what_is_no_answer_is_a_failure_and_never_an_exception(body):
-    for streamed, wire in [(False, body), (True, b"data: " + body + b"\n\n")]:
-        if (body, streamed) == (b"null", True):
-            continue
-        answers, failure = decode(batch_of("a", streamed=streamed), wire)
-        assert answers == {}
-        assert (failure.kind, failure.error) == (FailureKind.MAYBE_PROCESSED, DialectError)
-        assert "<html>" not in failure.message
+def test_what_is_no_answer_is_a_failure_and_never_an_exception():
+    for body in [b"", b"{", b"[]", b"null", b"5", b'"x"', b"{}", b'{"choices": null}', b'{"choices": 5}', b'{"choices": [5]}', b'{"choices": [{}]}',
+     b'{"choices": [{"index": 0}]}', b'{"choices": {"index": 0}}', b"<html>", b"\xff", b'{"choices": [null]}']:  # fmt: skip
+        for streamed, wire in [(False, body), (True, b"data: " + body + b"\n\n")]:
+            if (body, streamed) == (b"null", True):
+                continue
+            answers, failure = decode(batch_of("a", streamed=streamed), wire)
+            assert answers == {}
+            assert (failure.kind, failure.error) == (FailureKind.MAYBE_PROCESSED, DialectError)
+            assert "<html>" not in failure.message
 
 
 weird = st.recursive(
@@ -564,21 +533,12 @@ def test_no_two_callers_share_their_extra_fields():
         assert answers[0].extra is not answers[1].extra
 
 
-@pytest.mark.parametrize(
-    "usage", [None, 5, [], {}, {"prompt_tokens": 1}, {"prompt_tokens": -1, "completion_tokens": 1}, {"prompt_tokens": "1", "completion_tokens": 1},
-              {"prompt_tokens": True, "completion_tokens": 1}],
-)  # fmt: skip
-def test_a_usage_that_makes_no_sense_is_none(usage):
-    for streamed, body in [(True, events(event(choice(0), usage=usage))), (False, reply(choice(0), usage=usage))]:
-        answers, failure = decode(batch_of("a", streamed=streamed), body)
-        assert (answers[0].usage, failure) == (None, None)
-
-
-def test_the_answer_says_which_attempt_it_was():
-    batch = batch_of("a", "b")
-    batch.requests[1].attempts = 4
-    answers, _ = decode(batch, shuffled(0, 1, streamed=True))
-    assert (answers[0].attempts, answers[1].attempts) == (1, 4)
+def test_a_usage_that_makes_no_sense_is_none():
+    for usage in [None, 5, [], {}, {"prompt_tokens": 1}, {"prompt_tokens": -1, "completion_tokens": 1}, {"prompt_tokens": "1", "completion_tokens": 1},
+              {"prompt_tokens": True, "completion_tokens": 1}]:  # fmt: skip
+        for streamed, body in [(True, events(event(choice(0), usage=usage))), (False, reply(choice(0), usage=usage))]:
+            answers, failure = decode(batch_of("a", streamed=streamed), body)
+            assert (answers[0].usage, failure) == (None, None)
 
 
 # What is sent --------------------------------------------------------------------------------------------------------
@@ -595,20 +555,20 @@ def sent(batch):
     return body
 
 
-@pytest.mark.parametrize("name", [name for name in ANSWERS if "two_events" in name or name.startswith("plain_")])
-def test_a_golden_request_is_what_we_send(name):
-    record = golden(name)
-    body = sent(record.batch())
-    prompt = body.pop("prompt")
-    assert prompt == (list(record.prompts) if len(record.prompts) > 1 else record.prompts[0])
-    if record.streamed:
-        assert body.pop("stream") is True
-        assert body.pop("stream_interval") == 100_000
-        assert body.pop("stream_options") == {"include_usage": True, "continuous_usage_stats": True}
-    elif len(record.prompts) > 1 and not record.params.get("echo"):
-        assert body.pop("return_token_ids") is True
-        record.params.get("return_token_ids") and body.setdefault("return_token_ids", True)
-    assert body == record.params
+def test_a_golden_request_is_what_we_send():
+    for name in [name for name in ANSWERS if "two_events" in name or name.startswith("plain_")]:
+        record = golden(name)
+        body = sent(record.batch())
+        prompt = body.pop("prompt")
+        assert prompt == (list(record.prompts) if len(record.prompts) > 1 else record.prompts[0])
+        if record.streamed:
+            assert body.pop("stream") is True
+            assert body.pop("stream_interval") == 100_000
+            assert body.pop("stream_options") == {"include_usage": True, "continuous_usage_stats": True}
+        elif len(record.prompts) > 1 and not record.params.get("echo"):
+            assert body.pop("return_token_ids") is True
+            record.params.get("return_token_ids") and body.setdefault("return_token_ids", True)
+        assert body == record.params
 
 
 def test_one_prompt_is_sent_as_one_and_several_as_a_list():
@@ -638,10 +598,10 @@ def test_token_ids_are_counted_only_in_plain_lists():
     assert "return_token_ids" not in sent(batch_of("a", "b"))
 
 
-@pytest.mark.parametrize("streamed", [True, False])
-@pytest.mark.parametrize("prompts", [("a",), ("a", "b")])
-def test_token_ids_that_were_asked_for_are_asked_for_once(streamed, prompts):
-    assert sent(batch_of(*prompts, streamed=streamed, return_token_ids=True))["return_token_ids"] is True
+def test_token_ids_that_were_asked_for_are_asked_for_once():
+    for streamed in [True, False]:
+        for prompts in [("a",), ("a", "b")]:
+            assert sent(batch_of(*prompts, streamed=streamed, return_token_ids=True))["return_token_ids"] is True
 
 
 @pytest.mark.parametrize("value", [False, None])
@@ -681,38 +641,29 @@ def same(one, other):
     return shapes[0] is shapes[1]
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
+def test_calls_that_ask_for_different_answers_never_share_a_shape():
+    for one, other in [
         ({"x": 1}, {"x": True}), ({"x": 1}, {"x": 1.0}), ({"x": 1}, {"x": "1"}), ({"x": 0}, {"x": False}), ({"x": 0.0}, {"x": -0.0}),
         ({"x": None}, {}), ({"x": None}, {"x": "None"}), ({"x": "a"}, {"y": "a"}), ({"x": "a", "y": "b"}, {"x": "b", "y": "a"}),
         ({"x": [1]}, {"x": [True]}), ({"x": {"a": 1, "b": 2}}, {"x": {"b": 2, "a": 1}}), ({"n": 1}, {"n": 2}),
         ({"seed": 1}, {}), ({"max_tokens": 5}, {"max_tokens": 6}), ({"cache_salt": "a"}, {"cache_salt": "b"}),
         ({"model": "a"}, {}), ({"return_token_ids": True}, {}),
-    ],
-)  # fmt: skip
-def test_calls_that_ask_for_different_answers_never_share_a_shape(one, other):
-    assert not same(one, other)
+    ]:  # fmt: skip
+        assert not same(one, other)
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
+def test_calls_that_ask_for_the_same_answer_share_a_shape():
+    for one, other in [
         ({"x": 1, "y": 2}, {"y": 2, "x": 1}), ({"user": "a"}, {"user": "b"}), ({"request_id": "a"}, {}), ({"stream": False}, {}),
         ({"stream": None}, {}), ({"extra_body": {"x": 1}}, {"x": 1}), ({"extra_body": {}}, {}), ({"extra_body": None}, {}),
         ({"stop": ["a"]}, {"stop": ("a",)}), ({"return_token_ids": False}, {}),
-    ],
-)  # fmt: skip
-def test_calls_that_ask_for_the_same_answer_share_a_shape(one, other):
-    assert same(one, other)
+    ]:  # fmt: skip
+        assert same(one, other)
 
 
-def test_texts_and_token_ids_never_share_a_shape():
-    assert shape_of(token_ids=True).key != shape_of().key
-
-
-def test_models_never_share_a_shape():
-    assert shape_of(model="a").key != shape_of(model="b").key
+def test_kinds_models_texts_and_token_ids_never_share_a_shape():
+    chat, _ = Shapes().shape({}, "tiny", kind=Kind.CHAT)
+    assert len({shape_of().key, shape_of(token_ids=True).key, shape_of(model="other").key, chat.key}) == 4
 
 
 def test_an_extra_body_may_name_the_model():
@@ -729,36 +680,16 @@ def test_two_calls_share_a_shape_only_if_they_are_the_same_json(one, other):
     assert same(one, other) == (json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True))
 
 
-@pytest.mark.parametrize(
-    "value", [float("nan"), b"x", "\ud800", {1, 2}, object(), 10**5000], ids=lambda value: type(value).__name__
-)
-def test_what_is_no_json_is_refused_by_name(value):
-    dialect = Shapes()
-    for _ in range(2):
-        with pytest.raises(ConfigError) as caught:
-            dialect.shape({"seed": 1, "logit_bias": value}, "tiny", token_ids=False)
-        assert caught.value.field == "logit_bias"
+def test_a_wrong_count_is_refused_by_name():
+    for name, values in [("n", [0, -1, True, 1.0, "2"]), ("max_tokens", [-1, 1.5, True, "9"]), ("model", ["", 5])]:
+        for value in values:
+            with pytest.raises(ConfigError) as caught:
+                shape_of(**{"extra_body": {name: value}})
+            assert caught.value.field == name
 
 
-@pytest.mark.parametrize(
-    ("name", "values"), [("n", [0, -1, True, 1.0, "2"]), ("max_tokens", [-1, 1.5, True, "9"]), ("model", ["", 5])]
-)
-def test_a_wrong_count_is_refused_by_name(name, values):
-    for value in values:
-        with pytest.raises(ConfigError) as caught:
-            shape_of(**{"extra_body": {name: value}})
-        assert caught.value.field == name
-
-
-def test_streaming_to_the_caller_is_refused_by_name():
-    with pytest.raises(ConfigError) as caught:
-        shape_of(stream=True)
-    assert caught.value.field == "stream"
-
-
-@pytest.mark.parametrize(
-    ("params", "expected"),
-    [
+def test_a_shape_says_what_the_scheduler_needs():
+    for params, expected in [
         ({}, (1, 16, None, False, False)),
         ({"n": 3, "max_tokens": 50}, (3, 50, None, False, False)),
         ({"n": None, "max_tokens": None}, (1, 16, None, False, False)),
@@ -769,12 +700,10 @@ def test_streaming_to_the_caller_is_refused_by_name():
         ({"use_beam_search": False}, (1, 16, None, False, False)),
         ({"return_token_ids": True}, (1, 16, None, False, True)),
         ({"kv_transfer_params": {}}, (1, 16, "kv_transfer_params", False, False)),
-    ],
-)
-def test_a_shape_says_what_the_scheduler_needs(params, expected):
-    shape = shape_of(**params)
-    found = (shape.weight, shape.max_output_tokens, shape.alone_reason, shape.plain_only, shape.wants_token_ids)
-    assert found == expected
+    ]:
+        shape = shape_of(**params)
+        found = (shape.weight, shape.max_output_tokens, shape.alone_reason, shape.plain_only, shape.wants_token_ids)
+        assert found == expected
 
 
 def test_labels_come_back_for_a_lone_call_and_only_there():
@@ -805,9 +734,8 @@ def test_a_dialect_forgets_short_cuts_rather_than_grow():
     assert held(dialect, tuple) <= 4096
 
 
-@pytest.mark.parametrize(
-    ("params", "greedy"),
-    [
+def test_greedy_is_what_asks_for_temperature_0_itself():
+    for params, greedy in [
         ({"temperature": 0}, True),
         ({"temperature": 0.0}, True),
         ({}, False),
@@ -816,11 +744,9 @@ def test_a_dialect_forgets_short_cuts_rather_than_grow():
         ({"temperature": 0.01}, False),
         ({"temperature": "0"}, False),
         ({"extra_body": {"temperature": 0}}, True),
-    ],
-)
-def test_greedy_is_what_asks_for_temperature_0_itself(params, greedy):
-    shape, _ = Shapes().shape(params, "m", token_ids=False)
-    assert shape.greedy is greedy
+    ]:
+        shape, _ = Shapes().shape(params, "m", token_ids=False)
+        assert shape.greedy is greedy
 
 
 @pytest.mark.parametrize(("priority", "told"), [(3, -3), (-2, 2)])
@@ -856,9 +782,8 @@ def test_a_last_event_that_comes_twice_in_one_read_is_not_handed_out():
     assert outcome(batch_of("p"), events(first, done=False), events(last, last)) == ({}, FailureKind.MISMATCH)
 
 
-@pytest.mark.parametrize(
-    "payloads",
-    [
+def test_what_only_looks_like_it_is_read():
+    for payloads in [
         # What was held back for a stop string comes with the end, and no token.
         [counted(0, "a", None, 1), counted(0, "b", "length", 1)],
         # Tokens without text, and text after them.
@@ -869,7 +794,5 @@ def test_a_last_event_that_comes_twice_in_one_read_is_not_handed_out():
         [counted(0, "a", None, 1), counted(0, "b", None, 1), counted(0, "", "stop", 1)],
         # Nothing is counted: nothing is known.
         [event(choice(0, "a", None)), event(choice(0, "", None)), event(choice(0, "b", "stop"))],
-    ],
-)
-def test_what_only_looks_like_it_is_read(payloads):
-    assert outcome(batch_of("p"), events(*payloads)) == ({0: "ab"}, None)
+    ]:
+        assert outcome(batch_of("p"), events(*payloads)) == ({0: "ab"}, None)

@@ -6,9 +6,7 @@ from batchclient._core.prefixes.families import Families, length_of
 from batchclient._core.limits import FixedLimit
 from batchclient._core.messages import (
     Answered,
-    Cancelled,
     Request,
-    RequestState,
     Resolve,
     SendBatch,
     Shape,
@@ -157,13 +155,3 @@ def test_a_permit_is_kept_for_those_who_come_back_soon(gap_s, kept):
     assert warmth.awaited(0, now - gap_s)[0] == kept
     assert warmth.awaited(1, now - gap_s)[0] == 0, "that is another endpoint"
     assert warmth.awaited(0, now + 3 * gap_s)[0] == 0, "it did not come"
-
-
-def test_a_caller_that_leaves_keeps_nothing_back():
-    talk = Talk(6, 2, turns=10).run(1.05)
-    left = [asked for asked in talk.calls if asked.state is RequestState.QUEUED]
-    assert len(left) == talk.core.statistics().queued > 0
-    for asked in left:
-        talk.core.handle(Cancelled(asked), talk.now)
-    talk.run(20.0)
-    assert talk.core.idle

@@ -38,11 +38,11 @@ def test_nothing_is_bounded_at_first_nor_by_answers_nor_by_a_callers_fault():
     assert bounds.load == math.inf
 
 
-@pytest.mark.parametrize(("in_flight", "bound"), [(100, 95.0), (60, 57.0), (30, 50.0)])
-def test_a_refusal_bounds_just_below_the_load_that_it_met_but_not_below_half_of_the_limit(in_flight, bound):
-    bounds = Bounds()
-    assert refuse(bounds, 1.0, in_flight)
-    assert (bounds.load, bounds.reason) == (pytest.approx(bound), "the server refused work")
+def test_a_refusal_bounds_just_below_the_load_that_it_met_but_not_below_half_of_the_limit():
+    for in_flight, bound in [(100, 95.0), (60, 57.0), (30, 50.0)]:
+        bounds = Bounds()
+        assert refuse(bounds, 1.0, in_flight)
+        assert (bounds.load, bounds.reason) == (pytest.approx(bound), "the server refused work")
 
 
 def test_it_cuts_once_per_episode():
@@ -65,15 +65,6 @@ def test_what_is_refused_of_a_smaller_load_lowers_the_bound_to_below_that_but_no
     for load in range(71, 10, -1):
         refuse(bounds, 1.3, load, limit=math.floor(bounds.load))
     assert 0.5 * 95 <= bounds.load < 0.5 * 95 / 0.95
-
-
-def test_one_refusal_of_many_answers_lowers_nothing():
-    bounds = Bounds()
-    refuse(bounds, 1.0, 100)
-    for _ in range(20):
-        answer(bounds, 1.1, 78, limit=80)
-    assert not refuse(bounds, 1.2, 70, limit=80)
-    assert bounds.load == pytest.approx(95.0)
 
 
 def test_refusals_of_a_load_that_is_mostly_served_bound_nothing():
@@ -177,11 +168,11 @@ def test_all_of_it_is_forgotten():
 # Late answers -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("share", "ratio"), [(0.045, 0.95), (0.1, 0.9), (0.2, 0.8), (0.6, 0.7)])
-def test_late_answers_bound_below_the_load_that_they_met_by_as_large_a_share(share, ratio):
-    bounds = Bounds()
-    assert late(bounds, 1.0, 50, share)
-    assert (bounds.load, bounds.reason) == (pytest.approx(ratio * 50), "answers came too late")
+def test_late_answers_bound_below_the_load_that_they_met_by_as_large_a_share():
+    for share, ratio in [(0.045, 0.95), (0.1, 0.9), (0.2, 0.8), (0.6, 0.7)]:
+        bounds = Bounds()
+        assert late(bounds, 1.0, 50, share)
+        assert (bounds.load, bounds.reason) == (pytest.approx(ratio * 50), "answers came too late")
 
 
 def test_what_met_more_than_the_limit_bounds_below_the_limit():
@@ -190,9 +181,9 @@ def test_what_met_more_than_the_limit_bounds_below_the_limit():
     assert bounds.load == pytest.approx(0.9 * 64)
 
 
-@pytest.mark.parametrize(("share", "bounded"), [(0.02, False), (0.035, False), (0.045, True)])
-def test_more_than_one_in_fifty_must_be_late_and_more_than_chance_makes(share, bounded):
-    assert late(Bounds(), 1.0, 50, share) is bounded
+def test_more_than_one_in_fifty_must_be_late_and_more_than_chance_makes():
+    for share, bounded in [(0.02, False), (0.035, False), (0.045, True)]:
+        assert late(Bounds(), 1.0, 50, share) is bounded
 
 
 def test_one_late_answer_says_nothing_however_few_there_are():
@@ -202,11 +193,6 @@ def test_one_late_answer_says_nothing_however_few_there_are():
         for _ in range(3):
             answer(bounds, second + 0.5, 8, limit=8)
     assert bounds.load == math.inf
-
-
-def test_they_are_looked_at_half_of_the_limit_at_a_time():
-    bounds = Bounds()
-    assert [answer(bounds, 1.0, 128, limit=128, outcome=Outcome.LATE) for _ in range(64)] == [False] * 63 + [True]
 
 
 def test_where_nothing_is_in_time_the_limit_falls_faster_than_the_load():
@@ -244,10 +230,6 @@ def test_if_less_load_brings_less_in_time_it_is_not_load_that_makes_answers_late
     assert lowered(bounds) == FUTILE
     assert not late(bounds, 79.0, 64, 0.5), "lateness bounds nothing for a minute"
     assert late(bounds, 81.0, 64, 0.5)
-
-
-def test_when_the_client_began_does_not_matter():
-    assert lowered(Bounds(), at=100_000.0) == FUTILE
 
 
 @pytest.mark.parametrize(("tokens", "goes_back"), [(53, True), (55, False)])
@@ -295,13 +277,6 @@ def test_lateness_may_be_left_out_and_refusals_bound_all_the_same():
     assert not late(bounds, 1.0, 64, 0.9)
     assert bounds.load == math.inf
     assert refuse(bounds, 2.0, 100)
-
-
-def test_the_rise_after_late_answers_says_so():
-    bounds = Bounds()
-    late(bounds, 1.0, 50, 0.5)
-    late(bounds, 32.0, 35, 0.0, limit=35)
-    assert (bounds.load, bounds.reason) == (pytest.approx(1.05 * 35), "some time has passed: more is tried")
 
 
 def test_late_answers_that_were_seen_before_a_restart_are_forgotten():

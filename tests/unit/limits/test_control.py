@@ -99,17 +99,15 @@ def test_what_is_told_reaches_the_number_and_the_objectives():
 # What the server names ----------------------------------------------------------------------------------------------
 
 
-def test_a_number_that_was_given_is_not():
-    control = LimitControl(FixedLimit(64))
-    assert control.on_known(8, 1.0) is None
-    assert (control.limit, control.reason) == (64, "fixed")
-
-
-def test_a_server_that_names_more_than_is_found_changes_nothing():
-    assert LimitControl(Found(4)).on_known(8, 1.0) is None
-
-
 # Refusals and late answers ------------------------------------------------------------------------------------------
+
+
+def test_late_answers_bound_a_number_that_is_found():
+    control = LimitControl(Found(64))
+    for tenth in range(80):
+        control.on_sample(sample(1.0 + tenth / 10, load=50.0, outcome=Outcome.LATE if tenth % 2 else Outcome.SUCCESS))
+    assert control.limit < 50
+    assert control.reason == "answers came too late"
 
 
 def test_refusals_bound_a_number_that_is_found_and_let_go_of_it():
@@ -119,14 +117,6 @@ def test_refusals_bound_a_number_that_is_found_and_let_go_of_it():
     assert server.refuse().limit == 95
     assert server.run(60.0) == 100
     assert control.reason == "found"
-
-
-def test_late_answers_bound_a_number_that_is_found():
-    control = LimitControl(Found(64))
-    for tenth in range(80):
-        control.on_sample(sample(1.0 + tenth / 10, load=50.0, outcome=Outcome.LATE if tenth % 2 else Outcome.SUCCESS))
-    assert control.limit < 50
-    assert control.reason == "answers came too late"
 
 
 def test_a_server_that_was_started_anew_is_not_bound_by_what_the_old_one_refused():

@@ -167,7 +167,7 @@ def test_a_server_that_was_started_anew_has_broken_no_promise():
     assert (control.limit, control.reason) == (100, "fixed")
 
 
-@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan])
-def test_a_latency_objective_is_positive(bad):
-    with pytest.raises(ValueError, match="above 0"):
-        Objective(bad)
+def test_a_latency_objective_is_positive():
+    for bad in [0.0, -1.0, math.nan]:
+        with pytest.raises(ValueError, match="above 0"):
+            Objective(bad)

@@ -4,7 +4,6 @@ import itertools
 import math
 from dataclasses import replace
 
-import pytest
 
 from batchclient._core.limits import Outcome, ServerLoad
 from batchclient._core.limits.control import LimitControl
@@ -96,29 +95,27 @@ def test_it_doubles_at_most_once_a_mean_latency():
     assert server.changes[0][0] >= 20.0 and server.changes[1][0] - server.changes[0][0] >= 20.0
 
 
-@pytest.mark.parametrize(
-    "why", ["cache", "others", "router", "slow page", "no tokens", "unused", "the server's own number", "a pin"]
-)
-def test_nothing_more_is_tried(why):
-    server = Server(1024)
-    if why == "cache":
-        server.fields = {"kv_usage_ratio": 0.8}
-    elif why == "others":
-        server.shown = 1.3
-    elif why == "router":
-        server.shown = 0.5
-    elif why == "slow page":
-        server.took_s = 2.5
-    elif why == "no tokens":
-        server.fields = {"generation_tokens": None}
-    elif why == "unused":
-        server.at_most = 200
-    elif why == "the server's own number":
-        server.limit.on_known(256, 0.0)
-    else:
-        server.limit = LimitControl(server.limit)
-        server.limit.pin(256, 0.0)
-    assert server.run(9.0) == 256
+def test_nothing_more_is_tried():
+    for why in ["cache", "others", "router", "slow page", "no tokens", "unused", "the server's own number", "a pin"]:
+        server = Server(1024)
+        if why == "cache":
+            server.fields = {"kv_usage_ratio": 0.8}
+        elif why == "others":
+            server.shown = 1.3
+        elif why == "router":
+            server.shown = 0.5
+        elif why == "slow page":
+            server.took_s = 2.5
+        elif why == "no tokens":
+            server.fields = {"generation_tokens": None}
+        elif why == "unused":
+            server.at_most = 200
+        elif why == "the server's own number":
+            server.limit.on_known(256, 0.0)
+        else:
+            server.limit = LimitControl(server.limit)
+            server.limit.pin(256, 0.0)
+        assert server.run(9.0) == 256
 
 
 def test_a_page_of_counters_that_fall_decides_nothing():

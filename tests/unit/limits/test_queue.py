@@ -42,9 +42,9 @@ def test_the_smallest_of_the_window_counts_not_the_last():
     assert reports(StandingQueue(), [50, 50, 9, 50, 50, 50, 50]) == 9
 
 
-@pytest.mark.parametrize("waitings", [[50, 50, 50, 5, 50, 50, 50], [0] * 7, [50, 0] * 10])
-def test_bursts_and_small_queues_do_not_stand(waitings):
-    assert reports(StandingQueue(), waitings) == 0
+def test_bursts_and_small_queues_do_not_stand():
+    for waitings in [[50, 50, 50, 5, 50, 50, 50], [0] * 7, [50, 0] * 10]:
+        assert reports(StandingQueue(), waitings) == 0
 
 
 @pytest.mark.parametrize(("waiting", "ours"), [(2, 0), (3, 3)])
@@ -63,12 +63,10 @@ def test_it_stands_only_where_what_runs_hardly_changes_or_the_cache_is_full():
     assert of([64, 40], kv_usage_ratio=0.8) == 0
 
 
-@pytest.mark.parametrize(
-    ("tokens", "waiting", "ours"), [(1, 64, 0), (1, 90, 26), (4, 16, 0), (4, 40, 24), (200, 16, 16 - 64 / 200)]
-)
-def test_what_the_next_step_takes_does_not_stand(tokens, waiting, ours):
-    # 64 run: at one token each all of them end with this step and 64 of the queue take their place, at four each a quarter.
-    assert reports(told(*[tokens] * 64), [waiting] * 8, in_flight=64 + waiting) == pytest.approx(ours)
+def test_what_the_next_step_takes_does_not_stand():
+    for tokens, waiting, ours in [(1, 64, 0), (1, 90, 26), (4, 16, 0), (4, 40, 24), (200, 16, 16 - 64 / 200)]:
+        # 64 run: at one token each all of them end with this step and 64 of the queue take their place, at four each a quarter.
+        assert reports(told(*[tokens] * 64), [waiting] * 8, in_flight=64 + waiting) == pytest.approx(ours)
 
 
 def test_of_what_runs_only_our_part_ends_as_our_answers_do():
@@ -144,11 +142,11 @@ def test_a_window_does_not_span_a_gap():
     assert report(queue, 10.0, 60) == 0, "nobody looked between 2.5 and 10"
 
 
-@pytest.mark.parametrize("counter", ["generation_tokens", "preemptions", "prefix_query_tokens", "prefix_hit_tokens"])
-def test_a_counter_that_goes_down_means_a_restart(counter):
-    queue = StandingQueue()
-    assert reports(queue, [60] * 7, **{counter: 9.0}) == 60
-    assert report(queue, 3.5, 60, **{counter: 8.0}) == 0
+def test_a_counter_that_goes_down_means_a_restart():
+    for counter in ["generation_tokens", "preemptions", "prefix_query_tokens", "prefix_hit_tokens"]:
+        queue = StandingQueue()
+        assert reports(queue, [60] * 7, **{counter: 9.0}) == 60
+        assert report(queue, 3.5, 60, **{counter: 8.0}) == 0
 
 
 def test_a_counter_that_disappears_means_none():

@@ -1,7 +1,5 @@
 """Trials of another limit, by what windows say; and whose turn it is."""
 
-import math
-
 import pytest
 
 from batchclient._core.limits.trial import Turn
@@ -26,12 +24,12 @@ def trial(other, *, first=100, trusted=False):
 # Less ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("per_s", "verdict"), [(1000, "holds"), (951, "holds"), (949, "loses"), (500, "loses")])
-def test_less_holds_if_it_loses_no_more_than_a_twentieth(per_s, verdict):
-    one = trial(60)
-    assert one.judge(rate(per_s)).value == verdict
-    assert one.kept == (60 if verdict == "holds" else 100)
-    assert one.lost == (0 if verdict == "holds" else pytest.approx(1 - per_s / 1000))
+def test_less_holds_if_it_loses_no_more_than_a_twentieth():
+    for per_s, verdict in [(1000, "holds"), (951, "holds"), (949, "loses"), (500, "loses")]:
+        one = trial(60)
+        assert one.judge(rate(per_s)).value == verdict
+        assert one.kept == (60 if verdict == "holds" else 100)
+        assert one.lost == (0 if verdict == "holds" else pytest.approx(1 - per_s / 1000))
 
 
 def test_ten_steps_of_a_twentieth_are_not_small():
@@ -63,14 +61,16 @@ def test_windows_are_compared_at_the_same_length_of_answers():
     assert one.gain == pytest.approx(20.0 * 50 / (0.5 + 49 * 0.01) / 1000)
 
 
-@pytest.mark.parametrize(
-    ("per_s", "trusted", "certain"),
-    [(1000.0, False, False), (1050.0, False, False), (1150.0, False, True), (1000.0, True, True)],
-)
-def test_less_that_brings_clearly_more_or_whose_wait_is_the_harm_needs_no_second_look(per_s, trusted, certain):
-    one = trial(60, trusted=trusted)
-    one.judge(rate(per_s))
-    assert one.certain is certain
+def test_less_that_brings_clearly_more_or_whose_wait_is_the_harm_needs_no_second_look():
+    for per_s, trusted, certain in [
+        (1000.0, False, False),
+        (1050.0, False, False),
+        (1150.0, False, True),
+        (1000.0, True, True),
+    ]:
+        one = trial(60, trusted=trusted)
+        one.judge(rate(per_s))
+        assert one.certain is certain
 
 
 def test_nothing_that_was_kept_needs_a_second_look():
@@ -79,22 +79,22 @@ def test_nothing_that_was_kept_needs_a_second_look():
     assert one.certain
 
 
-@pytest.mark.parametrize(("again", "holds"), [(1000.0, True), (900.0, True), (1100.0, False)])
-def test_what_was_kept_must_hold_against_both_looks_at_the_limit_before(again, holds):
-    one = trial(60)
-    one.judge(rate(970.0))
-    assert one.confirms(rate(again)) is holds, "the server has become faster or slower meanwhile"
+def test_what_was_kept_must_hold_against_both_looks_at_the_limit_before():
+    for again, holds in [(1000.0, True), (900.0, True), (1100.0, False)]:
+        one = trial(60)
+        one.judge(rate(970.0))
+        assert one.confirms(rate(again)) is holds, "the server has become faster or slower meanwhile"
 
 
 # More ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("per_s", "kept"), [(1000, 100), (1025, 100), (1035, 140)])
-def test_more_is_kept_if_it_brings_more(per_s, kept):
-    one = trial(140)
-    one.judge(rate(per_s))
-    assert one.kept == kept
-    assert one.certain, "it is not looked at once more"
+def test_more_is_kept_if_it_brings_more():
+    for per_s, kept in [(1000, 100), (1025, 100), (1035, 140)]:
+        one = trial(140)
+        one.judge(rate(per_s))
+        assert one.kept == kept
+        assert one.certain, "it is not looked at once more"
 
 
 # Whose turn it is ---------------------------------------------------------------------------------------------------

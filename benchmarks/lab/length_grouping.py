@@ -1,7 +1,7 @@
 """Throughput of calls grouped by length, beside calls in the order in which they came.
 
-    python benchmarks/length_grouping.py                 # both parts; boots a vLLM
-    python benchmarks/length_grouping.py --parts static  # virtual time: the same on every machine
+    python benchmarks/lab/length_grouping.py                 # both parts; boots a vLLM
+    python benchmarks/lab/length_grouping.py --parts static  # virtual time: the same on every machine
 
 ``tests/live/vllm_server.py`` boots the vLLM. The arms are each the real scheduler with the same
 texts. No two texts share a prefix.
@@ -41,12 +41,12 @@ from statistics import fmean
 from typing import Any
 from unittest import mock
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks._common import machine, median, provenance, table, write_results
 from benchmarks.lab.profiles import SCENARIOS
+from benchmarks.lab.strategies import Job, Strategy, run
 from benchmarks.lab.workloads import Calls, Lengths
-from benchmarks.strategies import Job, Strategy, run
 
 from batchclient import BatchClient, Batching, Schedule
 from batchclient._core.learnt.lengths import PromptLengths
@@ -70,7 +70,7 @@ STATIC_ANSWERS = {
 }
 STATIC_LIMITS: Mapping[str, Callable[[], Limit]] = {
     "64": lambda: FixedLimit(64),
-    "found (the default)": lambda: LimitControl(Search(64, 256, 1024)),
+    "found (the default)": lambda: LimitControl(Search()),
 }
 VLLM_TEXTS = Lengths(100, 1.0, 600)
 

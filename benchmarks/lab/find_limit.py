@@ -1,6 +1,6 @@
 """How often ``batchclient bench --find limit`` names the right limit. Exits with 1 past a bar.
 
-    python benchmarks/find_limit.py --seeds 1001 1040
+    python benchmarks/lab/find_limit.py --seeds 1001 1040
 
 - The servers are those of the laboratory's family ``closed``, drawn by seed, in virtual time. Each
   has an objective that a limit, also drawn, just keeps: 1.1 times its 95th percentile.
@@ -21,10 +21,9 @@ import sys
 import time
 from pathlib import Path
 
-from _common import HERE, machine, provenance, table
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-sys.path.insert(0, str(HERE.parent))
-
+from benchmarks._common import machine, provenance, table
 from benchmarks.lab.draws import Draw, draw
 
 from batchclient.bench import Slo, Times, Workload

@@ -1,6 +1,6 @@
 """The textbook's batching strategies, side by side, as settings of the one rule.
 
-    python benchmarks/strategies.py [--quick]
+    python benchmarks/lab/strategies.py [--quick]
 
 The strategies are sequential, static, dynamic (by timeout), length-bucketed, a table by queue
 depth, and continuous batching. They are not six schedulers here but six sets of numbers for
@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks._common import machine, percentile, table, write_results
 from benchmarks.lab.asker import limit_setup
@@ -93,7 +93,7 @@ STRATEGIES = (
         lambda: FixedLimit(BATCH),
     ),
     Strategy("continuous, 256 in flight", {}, lambda: FixedLimit(256), plain=False),
-    Strategy("continuous, limit found (the default)", {}, lambda: LimitControl(Search(64, 256, 1024)), plain=False),
+    Strategy("continuous, limit found (the default)", {}, lambda: LimitControl(Search()), plain=False),
 )
 
 
