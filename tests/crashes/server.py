@@ -12,8 +12,8 @@ import threading
 from collections import Counter
 from contextlib import contextmanager
 
-from tests.faults.faultserver import whole
-from tests.transport.rawserver import RawServer, response
+from tests.fakes.raw import whole
+from tests.fakes.raw import RawServer, response
 
 __all__ = ["AccountServer", "Run", "account_server", "answer_to"]
 
@@ -141,7 +141,7 @@ class AccountServer:
 
     async def serve(self):
         self._loop, self._over, self._gate = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
-        async with RawServer(self._on_request) as self._server:
+        async with RawServer(on_request=self._on_request) as self._server:
             self.base_url = self._server.url
             self.ready.set()
             await self._over.wait()

@@ -19,7 +19,7 @@ import traceback
 from pathlib import Path
 
 from tests.crashes.calls import Plan, arm
-from tests.faults.faultserver import nobody_listens
+from tests.fakes.raw import nobody_listens
 
 
 def warm_up():

@@ -9,8 +9,8 @@ import httpx
 import openai
 import pytest
 from tests.drop_in.test_same_answers import HELLO
-from tests.faults.faultserver import FaultServer, body_of, hang, nobody_listens, says, whole
-from tests.transport.rawserver import response
+from tests.fakes.raw import RawServer, body_of, hang, nobody_listens, says, whole
+from tests.fakes.raw import response
 
 from batchclient import Backoff, Batching, ConfigError
 from batchclient import client as client_module
@@ -78,7 +78,7 @@ BODIES = {
 async def test_an_error_is_openais_with_the_servers_own_body(status, body):
     headers = [("content-type", "application/json"), ("x-request-id", "7"), ("retry-after", "0")]
     reply = response(json.dumps(body).encode(), f"{status} No", headers)
-    async with FaultServer(then=says(*[reply] * 9)) as server:
+    async with RawServer(then=says(*[reply] * 9)) as server:
         caught = []
         for client in (make(server.url), openai.AsyncOpenAI(base_url=server.url, api_key="key", max_retries=0)):
             async with client:
@@ -108,7 +108,7 @@ ODD = {
 @pytest.mark.parametrize("reply", ODD.values(), ids=ODD)
 async def test_what_openai_takes_from_a_lone_call_is_handed_on(reply):
     body = json.dumps({"id": "1", "object": "text_completion", "created": 1, "model": "m", **reply}).encode()
-    async with FaultServer(then=says(*[response(body, headers=JSON)] * 9)) as server:
+    async with RawServer(then=says(*[response(body, headers=JSON)] * 9)) as server:
         got = []
         for client in (make(server.url), openai.AsyncOpenAI(base_url=server.url, api_key="key", max_retries=0)):
             async with client:
@@ -119,7 +119,7 @@ async def test_what_openai_takes_from_a_lone_call_is_handed_on(reply):
 
 async def test_an_error_page_that_is_no_json():
     reply = response(b"<html>bad gateway</html>", "502 Bad Gateway", [("content-type", "text/html")])
-    async with FaultServer(then=says(*[reply] * 9)) as server:
+    async with RawServer(then=says(*[reply] * 9)) as server:
         caught = []
         for client in (make(server.url), openai.AsyncOpenAI(base_url=server.url, api_key="key", max_retries=0)):
             async with client:
@@ -148,7 +148,7 @@ async def test_one_bad_call_in_a_list_raises_for_its_caller_alone(server):
 async def test_max_retries_bounds_the_requests_of_a_call(retries, monkeypatch):
     monkeypatch.setattr(client_module, "Backoff", partial(Backoff, base_s=0))
     reply = response(b"{}", "500 No", [("content-type", "application/json")])
-    async with FaultServer(then=says(*[reply] * 20)) as server:
+    async with RawServer(then=says(*[reply] * 20)) as server:
         async with make(server.url, max_retries=retries) as client:
             with pytest.raises(openai.InternalServerError):
                 await complete(client)
@@ -160,13 +160,13 @@ async def test_max_retries_bounds_the_requests_of_a_call(retries, monkeypatch):
 
 async def test_a_failure_that_passes_is_tried_again():
     reply = response(b"{}", "503 No", [("content-type", "application/json"), ("retry-after", "0")])
-    async with FaultServer(says(reply)) as server, make(server.url, max_retries=2) as client:
+    async with RawServer(says(reply)) as server, make(server.url, max_retries=2) as client:
         assert (await complete(client)).choices[0].text
         assert len(server.heard) == 2
 
 
 async def test_timeouts_and_broken_connections_are_openais_errors():
-    async with FaultServer(then=hang()) as server, make(server.url) as client:
+    async with RawServer(then=hang()) as server, make(server.url) as client:
         for late in (complete(client, timeout=0.05), complete(client.with_options(timeout=0.05))):
             with pytest.raises(openai.APITimeoutError) as caught:
                 await late
@@ -205,7 +205,7 @@ async def test_a_call_may_have_more_time_than_its_client():
         await asyncio.sleep(0.1)
         await connection.write(response(body_of(heard), headers=JSON))
 
-    async with FaultServer(then=late) as server, make(server.url, timeout=0.02) as client:
+    async with RawServer(then=late) as server, make(server.url, timeout=0.02) as client:
         with pytest.raises(openai.APITimeoutError):
             await complete(client)
         for call in (
@@ -220,7 +220,7 @@ async def test_a_call_may_have_more_time_than_its_client():
 
 async def test_credentials_by_the_dozen():
     """More than are kept: those that are idle make room, and nobody else notices."""
-    async with FaultServer() as server, make(server.url) as client:
+    async with RawServer() as server, make(server.url) as client:
         await complete(client)
         for n in range(80):
             other = client.with_options(api_key=f"key {n}")
@@ -242,7 +242,7 @@ async def test_where_all_clients_are_at_work_a_call_goes_by_itself_and_the_next_
             await gate.wait()
             await connection.answer(heard)
 
-    async with FaultServer(*[held] * 32) as server, make(server.url) as client:
+    async with RawServer(*[held] * 32) as server, make(server.url) as client:
         others = [client.with_options(api_key=f"key {n}") for n in range(33)]
         calls = [asyncio.ensure_future(complete(other)) for other in others[:32]]
         while len(server.heard) < 32:
@@ -257,7 +257,7 @@ async def test_where_all_clients_are_at_work_a_call_goes_by_itself_and_the_next_
 
 
 async def test_what_is_set_later_counts():
-    async with FaultServer() as one, FaultServer() as two, make(one.url) as client:
+    async with RawServer() as one, RawServer() as two, make(one.url) as client:
         await complete(client)
         client.organization = "later"
         await complete(client)
@@ -286,7 +286,7 @@ async def test_a_create_that_others_have_replaced_is_called(owner, monkeypatch, 
         calls.append(kwargs["prompt"])
         return await before(self, *args, **kwargs)
 
-    async with FaultServer() as server, make(server.url) as client:
+    async with RawServer() as server, make(server.url) as client:
         await complete(client)
         monkeypatch.setattr(owner, "create", traced)
         await complete(client, "watched")
@@ -311,7 +311,7 @@ async def test_a_subclass_that_prepares_requests_itself_is_asked(caplog):
             return await super().post(path, **arguments)
 
     assert "Signing overrides _prepare_options" in caplog.text
-    async with FaultServer() as server:
+    async with RawServer() as server:
         given = {"base_url": server.url, "api_key": "key"}
         async with (
             Signing(**given) as signing,
@@ -327,7 +327,7 @@ async def test_a_subclass_that_prepares_requests_itself_is_asked(caplog):
 
 async def test_a_raw_response_tells_its_retries_and_its_time():
     reply = response(b"{}", "503 No", [("content-type", "application/json"), ("retry-after", "0")])
-    async with FaultServer(says(reply)) as server, make(server.url, max_retries=2) as client:
+    async with RawServer(says(reply)) as server, make(server.url, max_retries=2) as client:
         raw = await client.completions.with_raw_response.create(model="m", prompt="p", max_tokens=1)
     assert raw.retries_taken == 1
     assert raw.elapsed.total_seconds() > 0
@@ -338,14 +338,14 @@ async def test_an_answer_has_its_requests_number():
         heard = await connection.request()
         await connection.write(response(body_of(heard), headers=[*JSON, ("x-request-id", "77")]))
 
-    async with FaultServer(then=numbered) as server, make(server.url) as client:
+    async with RawServer(then=numbered) as server, make(server.url) as client:
         assert (await complete(client))._request_id == "77"
         raw = await client.completions.with_raw_response.create(model="m", prompt="p", max_tokens=1)
         assert (raw.request_id, raw.parse()._request_id) == ("77", "77")
 
 
 async def test_copies_share_the_scheduler_and_other_keys_do_not_share_requests():
-    async with FaultServer() as server, make(server.url, preset="throughput") as client:
+    async with RawServer() as server, make(server.url, preset="throughput") as client:
         with_time = client.with_options(timeout=30)
         other = client.with_options(api_key="other")
         third = client.copy(default_headers={"x-tenant": "t"})
@@ -362,7 +362,7 @@ async def test_a_key_that_is_asked_for_is_asked_for_each_time():
     async def key():
         return next(keys)
 
-    async with FaultServer() as server, make(server.url, api_key=key) as client:
+    async with RawServer() as server, make(server.url, api_key=key) as client:
         await complete(client)
         await complete(client)
     assert [each.header("authorization") for each in server.heard] == ["Bearer first", "Bearer second"]
@@ -370,7 +370,7 @@ async def test_a_key_that_is_asked_for_is_asked_for_each_time():
 
 async def test_what_the_server_sees_is_what_openai_sends():
     """Headers and fields of a call that goes alone."""
-    async with FaultServer() as server:
+    async with RawServer() as server:
         for client in (
             make(server.url, organization="o", project="j", default_headers={"x-mine": "1"}, default_query={"a": "b"}),
             openai.AsyncOpenAI(
@@ -394,7 +394,7 @@ async def test_what_the_server_sees_is_what_openai_sends():
 
 async def test_what_has_headers_or_a_query_of_its_own_goes_through_untouched():
     reply = response(b"{}", headers=[("content-type", "application/json")])
-    async with FaultServer(then=says(*[reply] * 9)) as server, make(server.url) as client:
+    async with RawServer(then=says(*[reply] * 9)) as server, make(server.url) as client:
         await complete(client, extra_headers={"x-mine": "1"})
         await complete(client, extra_query={"a": "b"})
         await client.post("/anything", cast_to=object, body={"new": [1, {"x": None}]})
@@ -407,7 +407,7 @@ async def test_what_has_headers_or_a_query_of_its_own_goes_through_untouched():
 
 
 async def test_what_batchclient_refuses_is_the_servers_to_judge():
-    async with FaultServer() as server, make(server.url) as client:
+    async with RawServer() as server, make(server.url) as client:
         await complete(client, n=0)
         with pytest.raises(UnicodeEncodeError):  # openai's own
             await complete(client, prompt="\ud800")
@@ -478,7 +478,7 @@ async def test_a_caller_that_leaves_takes_nobody_along():
         await connection.write(whole(heard))
 
     async with (
-        FaultServer(then=late) as server,
+        RawServer(then=late) as server,
         make(server.url, preset="throughput", batching=Batching(linger_s=0.01)) as client,
     ):
         tasks = [asyncio.create_task(complete(client, f"{n}")) for n in range(3)]
@@ -544,7 +544,7 @@ def test_wrong_settings_are_refused_where_they_are_given():
 
 
 async def test_several_servers():
-    async with FaultServer() as one, FaultServer() as two:
+    async with RawServer() as one, RawServer() as two:
         async with make([one.url, two.url], batching=Batching(max_size=1), limit=8) as client:
             await asyncio.gather(*[complete(client, f"{n}") for n in range(40)])
         assert one.heard
@@ -552,7 +552,7 @@ async def test_several_servers():
 
 
 async def test_messages_of_openais_own_types_and_unknown_parameters_arrive():
-    async with FaultServer() as server, make(server.url) as client:
+    async with RawServer() as server, make(server.url) as client:
         with pytest.raises((openai.APIError, KeyError)):
             await client.chat.completions.create(
                 model="m",
@@ -575,7 +575,7 @@ async def test_the_body_of_a_lists_error_shows_nobody_anothers_prompt():
         return response(json.dumps(body).encode(), "401 No", [("content-type", "application/json")])
 
     prompts = [f"the secret of caller number {n}" for n in range(4)]
-    async with FaultServer(then=says(*[echo] * 9)) as server:
+    async with RawServer(then=says(*[echo] * 9)) as server:
         async with make(server.url, preset="throughput", batching=Batching(linger_s=0.01)) as client:
             got = await asyncio.gather(*[complete(client, prompt) for prompt in prompts], return_exceptions=True)
         assert max(len(heard.prompts) for heard in server.heard) == 4
@@ -588,7 +588,7 @@ async def test_it_may_be_put_in_the_place_of_openais_class(monkeypatch):
     """Nobody watches its calls for that."""
     monkeypatch.setattr(openai, "AsyncOpenAI", AsyncOpenAI)
     monkeypatch.setattr(openai, "OpenAI", OpenAI)
-    async with FaultServer() as server, make(server.url) as client:
+    async with RawServer() as server, make(server.url) as client:
         assert not client.is_watched
         assert (await complete(client)).choices[0].text
     with OpenAI(base_url="http://server.test/v1", api_key="key") as blocking:

@@ -8,8 +8,8 @@ import openai
 import pytest
 
 from batchclient.openai import AsyncOpenAI, OpenAI
-from tests.faults.faultserver import FaultServer, says
-from tests.transport.rawserver import response
+from tests.fakes.raw import RawServer, says
+from tests.fakes.raw import response
 
 HTTP = __import__("httpx2" if openai.__version__ >= "3" else "httpx")
 JSON = [("content-type", "application/json")]
@@ -56,7 +56,7 @@ def answer_anything(heard):
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 async def test_a_raw_response_shows_the_request(call):
-    async with FaultServer(then=says(*[answer_anything] * 9)) as server:
+    async with RawServer(then=says(*[answer_anything] * 9)) as server:
         seen = []
         for kind in (openai.AsyncOpenAI, AsyncOpenAI):
             async with kind(base_url=server.url, **SETTINGS) as client:
@@ -71,7 +71,7 @@ async def test_a_raw_response_of_the_blocking_client_shows_it_too():
         with kind(base_url=url, **SETTINGS) as client:
             return shown(CALLS["a completion"](client).http_request)
 
-    async with FaultServer(then=says(*[answer_anything] * 9)) as server:
+    async with RawServer(then=says(*[answer_anything] * 9)) as server:
         theirs = await asyncio.to_thread(call, openai.OpenAI, server.url)
         assert await asyncio.to_thread(call, OpenAI, server.url) == theirs
 
@@ -100,7 +100,7 @@ async def test_an_error_shows_the_request_too(status):
         else:
             await connection.write(reply)
 
-    async with FaultServer(then=refuse) as server:
+    async with RawServer(then=refuse) as server:
         seen = []
         for kind in (openai.AsyncOpenAI, AsyncOpenAI):
             async with kind(base_url=server.url, **SETTINGS) as client:
@@ -113,7 +113,7 @@ async def test_an_error_shows_the_request_too(status):
 async def test_the_retry_that_was_answered_is_shown():
     refused = response(b"{}", "503 No", [*JSON, ("retry-after", "0")])
     settings = {**SETTINGS, "max_retries": 2}
-    async with FaultServer(says(refused), then=says(*[answer_anything] * 9)) as server:
+    async with RawServer(says(refused), then=says(*[answer_anything] * 9)) as server:
         async with AsyncOpenAI(base_url=server.url, **settings) as client:
             raw = await CALLS["a completion"](client)
     assert raw.retries_taken == 1
@@ -121,7 +121,7 @@ async def test_the_retry_that_was_answered_is_shown():
 
 
 async def test_a_response_to_be_read_in_pieces_is_unread():
-    async with FaultServer(then=says(*[answer_anything] * 9)) as server:
+    async with RawServer(then=says(*[answer_anything] * 9)) as server:
         for kind in (openai.AsyncOpenAI, AsyncOpenAI):
             async with kind(base_url=server.url, **SETTINGS) as client:
                 resource = client.completions.with_streaming_response

@@ -13,8 +13,8 @@ import pytest
 from batchclient import Batching, ConfigError
 from batchclient.openai import AsyncOpenAI, OpenAI, _sharing
 from tests.drop_in.test_behaviour import JSON, complete, make
-from tests.faults.faultserver import FaultServer, says
-from tests.transport.rawserver import response
+from tests.fakes.raw import RawServer, says
+from tests.fakes.raw import response
 
 ROOT = Path(__file__).parents[2]
 TOGETHER = {"preset": "throughput", "batching": Batching(linger_s=0.01)}
@@ -38,7 +38,7 @@ def give_by_a_copy(client, n, headers):
 
 @pytest.mark.parametrize("headers", HEADERS.values(), ids=HEADERS)
 async def test_headers_that_do_not_count_keep_nobody_apart(headers):
-    async with FaultServer() as server, make(server.url, **TOGETHER) as client:
+    async with RawServer() as server, make(server.url, **TOGETHER) as client:
         await asyncio.gather(*[give(client, n, headers(n)) for n in range(8)])
         assert client.statistics().shared == 8
     (heard,) = server.heard
@@ -47,17 +47,17 @@ async def test_headers_that_do_not_count_keep_nobody_apart(headers):
 
 
 async def test_labels_of_a_copy_keep_nobody_apart():
-    async with FaultServer() as server, make(server.url, **TOGETHER) as client:
+    async with RawServer() as server, make(server.url, **TOGETHER) as client:
         await asyncio.gather(*[give_by_a_copy(client, n, {"X-Request-ID": f"{n}"}) for n in range(8)])
     assert [len(heard.prompts) for heard in server.heard] == [8]
 
 
 async def test_a_header_that_counts_keeps_its_call_apart_unless_it_is_called_a_label():
-    async with FaultServer() as server, make(server.url, **TOGETHER) as client:
+    async with RawServer() as server, make(server.url, **TOGETHER) as client:
         await asyncio.gather(*[give(client, n, {"X-Job-ID": "1"}) for n in range(3)])
         assert client.statistics().alone == {"extra_headers that count": 3}
     assert [heard.header("x-job-id") for heard in server.heard] == ["1"] * 3
-    async with FaultServer() as server, make(server.url, labels=["x-job-id"], **TOGETHER) as client:
+    async with RawServer() as server, make(server.url, labels=["x-job-id"], **TOGETHER) as client:
         await asyncio.gather(*[give(client, n, {"X-Job-ID": f"{n}"}) for n in range(3)])
     assert [heard.header("x-job-id") for heard in server.heard] == [None]
     with pytest.raises(ConfigError) as caught:
@@ -66,7 +66,7 @@ async def test_a_header_that_counts_keeps_its_call_apart_unless_it_is_called_a_l
 
 
 async def test_defaults_that_are_changed_later_are_sent():
-    async with FaultServer() as server:
+    async with RawServer() as server:
         for kind in (openai.AsyncOpenAI, AsyncOpenAI):
             headers, query = {"X-T": "before"}, {"q": {"deep": "before"}}
             given = {"base_url": server.url, "api_key": "key", "max_retries": 0}
@@ -106,7 +106,7 @@ async def test_a_subclass_that_says_who_asks_is_asked_for_each_call(name, caplog
         tenant.set(who)
         await complete(client, who)
 
-    async with FaultServer() as server:
+    async with RawServer() as server:
         async with kind(base_url=server.url, api_key="k", max_retries=0, **TOGETHER) as client:
             await asyncio.gather(*[asyncio.create_task(work(who)) for who in ("alice", "bob")])
             assert client.statistics().alone == {"a subclass that overrides how requests are sent": 2}
@@ -143,7 +143,7 @@ REASONS = {
 
 @pytest.mark.parametrize("reason", REASONS)
 async def test_the_reason_of_a_call_that_went_alone_is_counted(reason):
-    async with FaultServer() as server, make(server.url) as client:
+    async with RawServer() as server, make(server.url) as client:
         try:
             await REASONS[reason](client)
         except openai.OpenAIError:
@@ -154,7 +154,7 @@ async def test_the_reason_of_a_call_that_went_alone_is_counted(reason):
 
 async def test_reasons_that_are_the_clients():
     reply = response(b"{}", headers=JSON)
-    async with FaultServer(then=says(*[reply] * 9)) as server:
+    async with RawServer(then=says(*[reply] * 9)) as server:
         async with Signing(base_url=server.url, api_key="k") as signing:
             await complete(signing)
             assert signing.statistics().alone == {"a subclass that overrides how requests are sent": 1}
@@ -173,7 +173,7 @@ HTTP = __import__("httpx2") if openai.__version__ >= "3" else httpx
 
 
 async def test_several_prompts_in_a_body_are_a_call_each_and_copies_are_counted_together():
-    async with FaultServer() as server, make(server.url, **TOGETHER) as client:
+    async with RawServer() as server, make(server.url, **TOGETHER) as client:
         await asyncio.gather(complete(client, ["a", "b", "c"]), complete(client.with_options(timeout=9), "d"))
         statistics = client.statistics()
         assert (statistics.calls, statistics.shared, dict(statistics.alone)) == (4, 4, {})
@@ -190,7 +190,7 @@ async def test_a_copy_with_an_http_client_of_its_own_is_counted_with_the_client(
 
 async def test_a_hundred_calls_of_which_none_shared_are_told_once(caplog):
     caplog.set_level(logging.WARNING, "batchclient")
-    async with FaultServer() as server, make(server.url) as client:
+    async with RawServer() as server, make(server.url) as client:
         for n in range(99):
             await complete(client, f"p{n}", extra_headers={"x-secret-name": "secret"} if n < 5 else None)
         assert caplog.messages == []
@@ -211,7 +211,7 @@ def test_the_words_of_the_way_out_are_of_reasons_and_the_page_has_the_place():
 
 async def test_nothing_is_told_where_some_shared(caplog):
     caplog.set_level(logging.WARNING, "batchclient")
-    async with FaultServer() as server, make(server.url, **TOGETHER) as client:
+    async with RawServer() as server, make(server.url, **TOGETHER) as client:
         await asyncio.gather(complete(client, "a"), complete(client, "b"))
         for n in range(105):
             await complete(client, f"p{n}")

@@ -12,7 +12,7 @@ import pytest
 from batchclient.openai import OpenAI
 from batchclient.simulator import EmbeddedServer
 from tests.drop_in.test_same_answers import CASES, REFUSED, plain, without_estimates
-from tests.faults.faultserver import nobody_listens
+from tests.fakes.raw import nobody_listens
 
 HTTP = __import__("httpx2" if openai.__version__ >= "3" else "httpx")
 

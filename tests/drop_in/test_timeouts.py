@@ -9,7 +9,7 @@ import pytest
 
 from batchclient import Http, ReadTimedOut
 from batchclient.openai import AsyncOpenAI, OpenAI
-from tests.faults.faultserver import FaultServer, hang, nobody_listens
+from tests.fakes.raw import RawServer, hang, nobody_listens
 
 HTTP = __import__("httpx2" if openai.__version__ >= "3" else "httpx")
 ANSWER = {"id": "1", "object": "text_completion", "created": 1, "model": "m"}
@@ -89,7 +89,7 @@ async def test_every_form_is_taken_as_openai_takes_it(form, place):
         except Exception as error:
             return type(error).__name__
 
-    async with FaultServer() as server:
+    async with RawServer() as server:
         theirs = await call(openai.AsyncOpenAI, server.url)
         ours = await call(AsyncOpenAI, server.url)
     assert ours == theirs
@@ -104,7 +104,7 @@ async def test_every_form_is_taken_by_the_blocking_client_too(form):
         except Exception as error:
             return type(error).__name__
 
-    async with FaultServer() as server:
+    async with RawServer() as server:
         # A socket that may take no time is connected or not by chance, where anybody listens.
         url = nobody_listens() if form in ("zero", "no time to connect") else server.url
         theirs = await asyncio.to_thread(call, openai.OpenAI, url)
@@ -131,7 +131,7 @@ async def test_no_timeout_is_none(unbounded):
 
 async def test_silence_has_a_bound_of_its_own_however_long_a_call_may_take():
     """Calls share as before, and the queue does not count."""
-    async with FaultServer(hang()) as server:
+    async with RawServer(hang()) as server:
         given = {"base_url": server.url, "api_key": "key", "max_retries": 0}
         async with AsyncOpenAI(**given, http=Http(read_timeout_s=0.05), timeout=3600) as client:
             with pytest.raises(openai.APITimeoutError) as caught:
@@ -142,7 +142,7 @@ async def test_silence_has_a_bound_of_its_own_however_long_a_call_may_take():
 
 
 async def test_a_client_whose_timeout_nothing_can_keep_has_copies_that_share_requests():
-    async with FaultServer() as server:
+    async with RawServer() as server:
         async with AsyncOpenAI(base_url=server.url, api_key="key", max_retries=0, timeout=0) as client:
             assert (await complete(client.with_options(timeout=5))).choices[0].text
             assert client.batch_client.statistics().submitted == 1

@@ -14,8 +14,8 @@ from openai.resources.completions import AsyncCompletions, Completions
 from tests.drop_in.test_behaviour import JSON, complete, make
 from tests.drop_in.test_sharing import TOGETHER
 from tests.drop_in.test_sync import recorder  # noqa: F401
-from tests.faults.faultserver import FaultServer, hang, says
-from tests.transport.rawserver import response
+from tests.fakes.raw import RawServer, hang, says
+from tests.fakes.raw import response
 
 from batchclient import Backoff, Batching
 from batchclient import client as client_module
@@ -99,7 +99,7 @@ def around(seen):
 @pytest.mark.parametrize("place", PLACES)
 async def test_it_sees_every_call_and_they_share(wrap, place, seen, around, monkeypatch):
     owner, name = PLACES[place]
-    async with FaultServer() as server, make(server.url, **TOGETHER) as client:
+    async with RawServer() as server, make(server.url, **TOGETHER) as client:
         await complete(client)
         monkeypatch.setattr(owner, name, wrap(getattr(owner, name), around))
         answers = await asyncio.gather(*[complete(client, f"p{n}", user=f"u{n}") for n in range(8)])
@@ -129,7 +129,7 @@ async def test_who_has_replaced_what_makes_requests_has_each_call_sent_as_openai
         seen.append(name)
         return function(*args, **kwargs)
 
-    async with FaultServer() as server, make(server.url, **TOGETHER) as client:
+    async with RawServer() as server, make(server.url, **TOGETHER) as client:
         await complete(client)
         monkeypatch.setattr(OWNERS[owner], name, wrap(getattr(OWNERS[owner], name), around))
         await asyncio.gather(*[complete(client, f"p{n}") for n in range(4)])
@@ -149,7 +149,7 @@ async def test_and_of_one_client_alone(name):
         seen.append(name)
         return function(*args, **kwargs)
 
-    async with FaultServer() as server, make(server.url, **TOGETHER) as client, make(server.url) as other:
+    async with RawServer() as server, make(server.url, **TOGETHER) as client, make(server.url) as other:
         setattr(client, name, by_wraps(getattr(client, name), around))
         await complete(client)
         await complete(other)
@@ -163,7 +163,7 @@ async def test_what_it_writes_into_a_request_is_sent(monkeypatch):
         request.headers["x-signed"] = "yes"
 
     monkeypatch.setattr(openai.AsyncOpenAI, "_prepare_request", signed)
-    async with FaultServer() as server, make(server.url, **TOGETHER) as client:
+    async with RawServer() as server, make(server.url, **TOGETHER) as client:
         await asyncio.gather(*[complete(client, f"p{n}") for n in range(4)])
     assert [heard.header("x-signed") for heard in server.heard] == ["yes"] * 4
 
@@ -186,7 +186,7 @@ def test_threads_are_sent_as_openai_sends_them_there_too(name, monkeypatch, reco
 @pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
 async def test_who_has_replaced_the_drop_ins_post_sees_every_call_and_they_share(wrap, seen, around, monkeypatch):
     monkeypatch.setattr(AsyncOpenAI, "post", wrap(AsyncOpenAI.post, around))
-    async with FaultServer() as server, make(server.url, **TOGETHER) as client:
+    async with RawServer() as server, make(server.url, **TOGETHER) as client:
         answers = await asyncio.gather(*[complete(client, f"p{n}") for n in range(8)])
         assert client.statistics().shared > 1 or not SENDS_APART
     assert sorted(map(id, seen)) == sorted(map(id, answers))
@@ -208,7 +208,7 @@ def test_threads_pass_the_drop_ins_post_too(monkeypatch, recorder):  # noqa: F81
 
 @pytest.mark.parametrize("name", ["request", "post"])
 async def test_one_client_alone_may_be_watched(name, seen, around):
-    async with FaultServer() as server, make(server.url, **TOGETHER) as client, make(server.url) as other:
+    async with RawServer() as server, make(server.url, **TOGETHER) as client, make(server.url) as other:
         # Its resources keep the ``post`` that they find when they are first used.
         setattr(client, name, by_wraps(getattr(client, name), around))
         await asyncio.gather(*[complete(client, f"p{n}") for n in range(4)])
@@ -226,11 +226,11 @@ def watched(around, monkeypatch):
 async def test_errors_pass_it_and_are_not_tried_again_by_openai(watched, seen, monkeypatch):
     monkeypatch.setattr(client_module, "Backoff", partial(Backoff, base_s=0))
     reply = response(b'{"error": {"message": "no", "code": "c"}}', "500 No", [*JSON, ("retry-after", "0")])
-    async with FaultServer(then=says(*[reply] * 9)) as server, make(server.url, max_retries=1) as client:
+    async with RawServer(then=says(*[reply] * 9)) as server, make(server.url, max_retries=1) as client:
         with pytest.raises(openai.InternalServerError) as caught:
             await complete(client)
         assert len(server.heard) == 2
-    async with FaultServer(then=hang()) as server, make(server.url, max_retries=1) as client:
+    async with RawServer(then=hang()) as server, make(server.url, max_retries=1) as client:
         with pytest.raises(openai.APITimeoutError):
             await complete(client, timeout=0.05)
         assert len(server.heard) == 1
@@ -254,7 +254,7 @@ def redact(function, *args, **kwargs):
 @pytest.mark.parametrize("name", ["post", "request"])
 async def test_what_it_passes_on_is_sent(name, monkeypatch):
     monkeypatch.setattr(openai.AsyncOpenAI, name, by_wraps(getattr(openai.AsyncOpenAI, name), redact))
-    async with FaultServer() as server:
+    async with RawServer() as server:
         for kind in (openai.AsyncOpenAI, AsyncOpenAI):
             async with kind(base_url=server.url, api_key="key", max_retries=0) as client:
                 await complete(client, "secret")
@@ -290,7 +290,7 @@ async def test_it_may_ask_something_else_meanwhile(name, monkeypatch):
         return await function(client, *args, **kwargs)
 
     models = response(b'{"object": "list", "data": []}', headers=JSON)
-    async with FaultServer(says(models)) as server, make(server.url, **TOGETHER) as client:
+    async with RawServer(says(models)) as server, make(server.url, **TOGETHER) as client:
         monkeypatch.setattr(openai.AsyncOpenAI, name, by_wraps(getattr(openai.AsyncOpenAI, name), around))
         answer = await complete(client)
         assert client.statistics().calls == 1
@@ -306,7 +306,7 @@ async def test_a_call_that_it_makes_twice_is_two_calls(name, monkeypatch):
         return await function(*args, **kwargs)
 
     monkeypatch.setattr(openai.AsyncOpenAI, name, by_wraps(getattr(openai.AsyncOpenAI, name), around))
-    async with FaultServer() as server, make(server.url, **TOGETHER) as client:
+    async with RawServer() as server, make(server.url, **TOGETHER) as client:
         await complete(client)
         assert (client.statistics().calls, client.batch_client.statistics().submitted) == (2, 2)
     assert sum(server.prompts, []) == ["p", "p"]
@@ -319,7 +319,7 @@ async def test_raw_responses_keys_and_streams_pass_it(watched, seen):
     async def key():
         return next(keys)
 
-    async with FaultServer() as server, make(server.url, api_key=key) as client:
+    async with RawServer() as server, make(server.url, api_key=key) as client:
         raw = await client.completions.with_raw_response.create(model="m", prompt="p", max_tokens=1)
         assert raw.parse().choices[0].text
         assert json.loads(raw.content)["choices"]

@@ -9,10 +9,10 @@ import traceback
 import zlib
 
 import pytest
-from tests.faults.faultserver import FaultServer, cut, hang, make, nobody_listens, says, whole
+from tests.fakes.raw import RawServer, cut, hang, make, nobody_listens, says, whole
 from tests.shell.clocks import VirtualLoop, WatchedLoop
 from tests.shell.scripted import ScriptedTransport, make_client
-from tests.transport.rawserver import answers_in_a_thread, response
+from tests.fakes.raw import answers_in_a_thread, response
 
 from batchclient import (
     AdaptiveLimit,
@@ -55,7 +55,7 @@ async def test_row_46_hook_that_raises(caplog):
     told, busy = [], response(b"{}", "429 Too Many Requests", [("retry-after", "0")])
     with caplog.at_level(logging.ERROR, "batchclient"):
         async with (
-            FaultServer(then=says(*[reply] * 999)) as server,
+            RawServer(then=says(*[reply] * 999)) as server,
             make(server, batching=Batching(max_size=1), on_adjustment=fail) as client,
         ):
             while len(told) < 2:
@@ -67,7 +67,7 @@ async def test_row_46_hook_that_raises(caplog):
 async def test_row_47_wall_clock_that_jumps(monkeypatch):
     """Deadlines and pauses are monotonic: an hour of wall time changes none."""
     real = time.time
-    async with FaultServer(hang(), says(response(b"{}", "500 Internal Server Error"))) as server:
+    async with RawServer(hang(), says(response(b"{}", "500 Internal Server Error"))) as server:
         async with make(server, retry=Backoff(base_s=0.05), batching=Batching(max_size=1)) as client:
             waiting = asyncio.ensure_future(client.complete("a", timeout_s=30))
             await server.arrived(1)
@@ -181,7 +181,7 @@ ODD = ["\0", "\ufeffwith a mark", "😀", "\u2028\u2029\x85", 'q"uo\\te', "\r\n\
 
 async def test_row_49_odd_prompts(backend):
     """They arrive letter by letter; a lone surrogate is refused where it is given, and its neighbours are not."""
-    async with FaultServer() as server, make(server, backend) as client:
+    async with RawServer() as server, make(server, backend) as client:
         done = await asyncio.gather(*(client.complete(p) for p in [*ODD, "\ud800"]), return_exceptions=True)
         assert [each.text for each in done[:-1]] == [f"<{p}>" for p in ODD]
         assert isinstance(done[-1], ConfigError)
@@ -194,7 +194,7 @@ async def test_row_50_parameters_that_are_no_json():
     import datetime
 
     wrong = [float("nan"), float("inf"), b"bytes", datetime.datetime(2026, 1, 1), {1, 2}, object()]
-    async with FaultServer() as server, make(server, batching=Batching(max_size=64)) as client:
+    async with RawServer() as server, make(server, batching=Batching(max_size=64)) as client:
         good = [client.complete(f"{n}", max_tokens=1) for n in range(63)]
         bad = [client.complete("bad", max_tokens=1, temperature=value) for value in wrong]
         done = await asyncio.gather(*good, *bad, return_exceptions=True)
@@ -237,7 +237,7 @@ async def test_row_55_decompression_bomb(backend, encoding, status):
     body = zlib.compress(body) if encoding == "deflate" else gzip.compress(body)
     body = gzip.compress(body) if encoding == "gzip, gzip" else body
     bomb = response(body, status, [("content-encoding", encoding), ("content-type", "application/json")])
-    async with FaultServer(says(bomb)) as server:
+    async with RawServer(says(bomb)) as server:
         async with make(server, backend, http=Http(max_response_bytes=1_000_000), retry=NEVER) as client:
             with pytest.raises(BatchClientError) as caught:
                 await client.complete("p", max_tokens=1)
@@ -271,7 +271,7 @@ async def test_row_56_endless(backend, what):
         while True:
             await connection.write(more)
 
-    async with FaultServer(then=endless) as server:
+    async with RawServer(then=endless) as server:
         async with make(server, backend, http=Http(max_response_bytes=1_000_000), retry=NEVER) as client:
             with pytest.raises(BatchClientError):
                 await client.complete("p", max_tokens=16)
@@ -292,7 +292,7 @@ async def test_row_57_key_and_prompt_in_what_is_shown(backend, caplog):
     shown, made = [], []
     with caplog.at_level(logging.DEBUG):
         for script in (cut(0), cut(20, how="reset"), cut(-3), says(says_it_back), says(as_an_answer), hang()):
-            async with FaultServer(script) as server:
+            async with RawServer(script) as server:
                 arguments = {"api_key": key, "retry": NEVER, "http": Http(read_timeout_s=0.1), "made": made.append}
                 async with make(server, backend, **arguments) as client:
                     with pytest.raises(BatchClientError) as caught:
@@ -319,7 +319,7 @@ async def test_a_fault_of_ours_is_not_tried_again(monkeypatch):
         def decide(self, failure, attempt, elapsed_s, rng):
             return 0.0 if attempt < 10 else None
 
-    async with FaultServer() as server, make(server, retry=Always()) as client:
+    async with RawServer() as server, make(server, retry=Always()) as client:
         await client.complete("p")
 
         def fail(*arguments):

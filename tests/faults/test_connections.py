@@ -9,9 +9,9 @@ import sys
 from textwrap import dedent
 
 import pytest
-from tests.faults.faultserver import FaultServer, certificate, chunked, cut, make, nobody_listens, says
+from tests.fakes.raw import RawServer, certificate, chunked, cut, make, nobody_listens, says
 from tests.seams import connected, with_runners
-from tests.transport.rawserver import answers_in_a_thread, events_of, response
+from tests.fakes.raw import answers_in_a_thread, events_of, response
 
 from batchclient import (
     Batching,
@@ -40,7 +40,7 @@ class Always:
 
 async def test_row_01_connection_refused(backend):
     """The other endpoint has the call at once; the one that refused is left alone; no policy is asked."""
-    async with FaultServer() as server, make(server, backend, also=[nobody_listens()], retry=NEVER) as client:
+    async with RawServer() as server, make(server, backend, also=[nobody_listens()], retry=NEVER) as client:
         answers_ = await asyncio.gather(*(client.complete(f"{n}") for n in range(40)))
         states = [endpoint.state for endpoint in client.statistics().endpoints]
     assert [each.text for each in answers_] == [f"<{n}>" for n in range(40)]
@@ -67,7 +67,7 @@ async def test_row_02_name_that_does_not_resolve_and_then_does(backend, monkeypa
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
-    async with FaultServer() as server:
+    async with RawServer() as server:
         url = f"http://llm.test:{server.port}/v1"
         async with BatchClient(
             url, model="m", http=Http(backend=backend), retry=Backoff(base_s=0.01), detect=False, server_metrics=False
@@ -90,13 +90,12 @@ async def test_row_02_name_that_never_resolves_is_no_refused_connection(backend,
 
 
 async def test_row_04_a_server_without_tls_is_no_refused_connection(backend):
-    async def refuse(reader, writer):
-        await reader.read(100)
-        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
-        writer.close()
+    async def refuse(connection):
+        await connection.reader.read(100)
+        await connection.write(response(b"", "400 Bad Request"))
 
-    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
-        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    async with RawServer(then=refuse) as server:
+        url = server.url.replace("http:", "https:")
         async with BatchClient(url, model="m", http=Http(backend=backend), retry=Backoff(base_s=0)) as client:
             with pytest.raises(ConnectFailed, match=r"a failed TLS handshake \(.*does the server speak http://"):
                 await client.complete("p")
@@ -134,14 +133,14 @@ needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="make
 @needs_openssl
 @pytest.mark.parametrize("fault", ["nobody trusts it", "another host's", "expired"])
 async def test_row_04_bad_certificate(backend, fault, tmp_path, monkeypatch):
-    """Whatever a policy says: one handshake, no request, the reason in the error."""
+    """Whatever a policy says: one handshake, no request, the reason in the error. The environment's trust is not asked for by itself."""
     wrong = {"another host's": {"name": "DNS:elsewhere.test"}, "expired": {"days": -1}}.get(fault, {})
     file, tls = certificate(tmp_path, **wrong)
-    if fault != "nobody trusts it":
-        monkeypatch.setenv("SSL_CERT_FILE", file)
-    async with FaultServer(tls=tls) as server:
+    monkeypatch.setenv("SSL_CERT_FILE", file)
+    async with RawServer(tls=tls) as server:
         server.quiet()
-        async with make(server, backend, retry=Always(), http=Http(trust_env=True)) as client:
+        http = Http(trust_env=fault != "nobody trusts it")
+        async with make(server, backend, retry=Always(), http=http) as client:
             with pytest.raises(CertificateRefused, match="certificate") as caught:
                 await client.complete("p")
             assert caught.value.attempt == 1
@@ -154,7 +153,7 @@ async def test_row_04_bad_certificate(backend, fault, tmp_path, monkeypatch):
 async def test_row_04_good_certificate(backend, tmp_path, monkeypatch):
     file, tls = certificate(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", file)
-    async with FaultServer(tls=tls) as server, make(server, backend, http=Http(trust_env=True)) as client:
+    async with RawServer(tls=tls) as server, make(server, backend, http=Http(trust_env=True)) as client:
         assert (await client.complete("p")).text == "<p>"
 
 
@@ -168,7 +167,7 @@ async def test_row_05_keep_alive_race(backend, how):
         if how == "reset":
             connection.reset()
 
-    async with FaultServer(answer_once_then_end) as server, make(server, backend, retry=NEVER) as client:
+    async with RawServer(answer_once_then_end) as server, make(server, backend, retry=NEVER) as client:
         await client.complete("first")
         second = await client.complete("second")
         assert (second.text, second.attempts) == ("<second>", 1)
@@ -184,7 +183,7 @@ async def test_row_05_keep_alive_race_is_free_once(backend):
         await connection.request()
 
     async with (
-        FaultServer(answer_once_then_end, cut(0), cut(0)) as server,
+        RawServer(answer_once_then_end, cut(0), cut(0)) as server,
         make(server, backend, retry=NEVER) as client,
     ):
         await client.complete("first")
@@ -204,7 +203,7 @@ async def test_row_05_keep_alive_race_is_over_within_a_second(backend):
         await connection.request()
 
     async with (
-        FaultServer(answer_once_then_end) as server,
+        RawServer(answer_once_then_end) as server,
         connected(server.url, calls=calls, model="m", retry=NEVER, detect=False) as client,
     ):
         await client.complete("first")
@@ -216,21 +215,21 @@ async def test_row_05_keep_alive_race_is_over_within_a_second(backend):
 @pytest.mark.parametrize("how", ["close", "reset"])
 async def test_row_06_reset_within_the_headers_of_a_fresh_socket(backend, how):
     """Perhaps it was processed: the policy decides."""
-    async with FaultServer(cut(20, how=how)) as server, make(server, backend, retry=NEVER) as client:
+    async with RawServer(cut(20, how=how)) as server, make(server, backend, retry=NEVER) as client:
         with pytest.raises(ConnectionLost):
             await client.complete("p")
         assert len(server.heard) == 1
-    async with FaultServer(cut(20, how=how)) as server, make(server, backend) as client:
+    async with RawServer(cut(20, how=how)) as server, make(server, backend) as client:
         assert (await client.complete("p")).attempts == 2
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
 async def test_row_07_end_within_a_body_of_known_length(backend, how):
     """Nothing of half a body is believed, and the error says how much came."""
-    async with FaultServer(cut(-3, how=how)) as server, make(server, backend, retry=NEVER) as client:
+    async with RawServer(cut(-3, how=how)) as server, make(server, backend, retry=NEVER) as client:
         with pytest.raises(ConnectionLost, match=r"after \d+ bytes of the body"):
             await client.complete("p", max_tokens=1)
-    async with FaultServer(cut(-3, how=how)) as server, make(server, backend) as client:
+    async with RawServer(cut(-3, how=how)) as server, make(server, backend) as client:
         completion = await client.complete("p", max_tokens=1)
     assert (completion.text, completion.attempts) == ("<p>", 2)
 
@@ -242,10 +241,10 @@ async def test_row_08_chunks_without_the_last_one(backend, how):
     def half(heard):
         return chunked(events_of(heard)[:1], end=False)
 
-    async with FaultServer(says(half, close=True)) as server, make(server, backend) as client:
+    async with RawServer(says(half, close=True)) as server, make(server, backend) as client:
         completion = await client.complete("p", max_tokens=16)
         assert (completion.text, completion.attempts) == ("<p>", 2)
-    async with FaultServer(cut(-5, how=how)) as server, make(server, backend) as client:
+    async with RawServer(cut(-5, how=how)) as server, make(server, backend) as client:
         completions = await asyncio.gather(*(client.complete(p, max_tokens=16) for p in "abc"))
         assert [each.text for each in completions] == ["<a>", "<b>", "<c>"]
         assert len(server.heard) == 1 if how == "close" else len(server.heard) <= 2
@@ -254,7 +253,7 @@ async def test_row_08_chunks_without_the_last_one(backend, how):
 async def test_an_error_status_whose_body_breaks_off_keeps_its_status(backend):
     """Belongs to rows 7 and 8: what the server said before it broke off stands."""
     broken = response(b'{"error"', "404 Not Found", length=1000)
-    async with FaultServer(says(broken, close=True)) as server, make(server, backend) as client:
+    async with RawServer(says(broken, close=True)) as server, make(server, backend) as client:
         with pytest.raises(Exception, match="404") as caught:
             await client.complete("p")
         assert (type(caught.value).__name__, caught.value.status, caught.value.attempt) == ("NotFound", 404, 1)
@@ -269,7 +268,7 @@ async def test_an_error_status_whose_body_never_ends_keeps_its_status(backend, m
         await connection.write(response(b'{"error"', "403 Forbidden", length=1000))
         await connection.gone()
 
-    async with FaultServer(begin_and_hang) as server, make(server, backend) as client:
+    async with RawServer(begin_and_hang) as server, make(server, backend) as client:
         with pytest.raises(Exception, match="403"):
             await client.complete("p")
         await asyncio.wait_for(server.closed_by_client.wait(), 5)
@@ -279,7 +278,7 @@ async def test_row_38_calls_cancelled_while_they_connect(backend):
     """No place in a pool is lost: afterwards as many are in flight as before."""
     made = []
     async with (
-        FaultServer() as server,
+        RawServer() as server,
         make(server, backend, limit=8, batching=Batching(max_size=1), made=made.append) as client,
     ):
         for turns in range(60):
@@ -299,10 +298,10 @@ async def test_row_38_calls_cancelled_while_they_connect(backend):
 async def test_row_52_redirects(backend):
     """Never followed, so that no key travels; never tried again, whatever a policy says."""
     for status in ("301 Moved Permanently", "302 Found", "307 Temporary Redirect", "308 Permanent Redirect"):
-        async with FaultServer() as elsewhere:
+        async with RawServer() as elsewhere:
             moved = response(b"", status, headers=[("location", f"{elsewhere.url}/completions")])
             async with (
-                FaultServer(says(*[moved] * 20)) as server,
+                RawServer(says(*[moved] * 20)) as server,
                 make(server, backend, api_key="canary-key", retry=Always()) as client,
             ):
                 with pytest.raises(DialectError, match=status[:3]) as caught:
@@ -337,7 +336,7 @@ def no_sockets(number, monkeypatch, times):
 )
 async def test_rows_68_and_69_no_socket_left(backend, number, monkeypatch):
     """Not the endpoint's fault: it stays in use, the limit is cut, and the call is tried again after a backoff."""
-    async with FaultServer() as server:
+    async with RawServer() as server:
         client = make(server, backend, retry=Backoff(base_s=0.01))
         async with client:
             no_sockets(number, monkeypatch, 2)
@@ -399,7 +398,7 @@ def test_row_21_tenacity_gives_up_too_where_the_wish_is_too_long():
 
 async def test_row_54_proxies_of_the_environment(backend, monkeypatch):
     """Not asked unless that was asked for."""
-    async with FaultServer() as proxy, FaultServer() as server:
+    async with RawServer() as proxy, RawServer() as server:
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
         monkeypatch.setenv("NO_PROXY", "")

@@ -6,8 +6,8 @@ import math
 
 import anyio
 import pytest
-from tests.faults.faultserver import FaultServer, chunked, make, says, whole
-from tests.transport.rawserver import response
+from tests.fakes.raw import RawServer, chunked, make, says, whole
+from tests.fakes.raw import response
 
 from batchclient import (
     AdaptiveLimit,
@@ -53,14 +53,14 @@ def event(index, text, reason=None, **fields):
 async def test_row_09_truncated_json_with_200():
     """Tried once more; then an error that shows how the reply begins, without the prompt and the key."""
     reply = response(b'{"choices": [{"text": "canary-prompt of mine, canary-key', headers=JSON)
-    async with FaultServer(says(*[reply] * 9)) as server:
+    async with RawServer(says(*[reply] * 9)) as server:
         async with make(server, api_key="canary-key") as client:
             with pytest.raises(DialectError, match="it begins") as caught:
                 await client.complete("canary-prompt of mine", max_tokens=1)
             assert caught.value.attempt == 2
             assert '{"choices": [{"text": "' in caught.value.message
             assert "canary" not in caught.value.message
-    async with FaultServer(says(reply)) as server, make(server) as client:
+    async with RawServer(says(reply)) as server, make(server) as client:
         assert (await client.complete("p", max_tokens=1)).attempts == 2
 
 
@@ -70,12 +70,12 @@ async def test_row_10_error_or_page_with_200(max_tokens):
     inside = {404: NotFound, 401: AuthenticationFailed, 429: RateLimited, 400: BadRequest, 500: ServerFault}
     for code, expected in inside.items():
         body = json.dumps({"error": {"message": "no", "code": code}}).encode()
-        async with FaultServer(says(response(body, headers=JSON))) as server, make(server, retry=NEVER) as client:
+        async with RawServer(says(response(body, headers=JSON))) as server, make(server, retry=NEVER) as client:
             with pytest.raises(expected) as caught:
                 await client.complete("p", max_tokens=max_tokens)
             assert caught.value.status == code
     page = response(b"<html>Welcome</html>", headers=[("content-type", "text/html")])
-    async with FaultServer(says(page)) as server, make(server, retry=NEVER) as client:
+    async with RawServer(says(page)) as server, make(server, retry=NEVER) as client:
         with pytest.raises(DialectError, match="text/html"):
             await client.complete("p", max_tokens=max_tokens)
 
@@ -88,7 +88,7 @@ async def test_row_10_answer_in_another_form(kind):
     stream = event(0, "a") + event(0, "b", "stop") + b"data: [DONE]\n\n"
     for content in (body, stream):
         for max_tokens in (1, 16):
-            async with FaultServer(says(response(content, headers=headers))) as server, make(server) as client:
+            async with RawServer(says(response(content, headers=headers))) as server, make(server) as client:
                 assert (await client.complete("p", max_tokens=max_tokens)).text == "ab"
                 assert len(server.heard) == 1
 
@@ -102,12 +102,12 @@ async def test_row_11_error_event_in_mid_stream():
         events += [event(index, "half of it") for index in range(1, len(heard.prompts))]
         return chunked([*events, b'data: {"error": {"message": "no", "code": 500}}\n\n', b"data: [DONE]\n\n"])
 
-    async with FaultServer(says(broken)) as server, make(server) as client:
+    async with RawServer(says(broken)) as server, make(server) as client:
         answers = await asyncio.gather(*(client.complete(p, max_tokens=16) for p in "abc"))
         assert [each.text for each in answers] == ["<a>", "<b>", "<c>"]
         assert [each.attempts for each in answers] == [1, 2, 2]
         assert server.prompts == [["a", "b", "c"], ["b", "c"]]
-    async with FaultServer(says(broken)) as server, make(server, retry=NEVER) as client:
+    async with RawServer(says(broken)) as server, make(server, retry=NEVER) as client:
         _, failed = await asyncio.gather(*(client.complete(p, max_tokens=16) for p in "ab"), return_exceptions=True)
         assert isinstance(failed, ServerFault)
 
@@ -116,10 +116,10 @@ async def test_row_12_stream_that_ends_too_soon():
     """A choice without ``finish_reason`` was cut off, with or without ``[DONE]``; one with it was not."""
     half, done = [event(0, "half")], [b"data: [DONE]\n\n"]
     for pieces in ([], half, half + done, done):
-        async with FaultServer(says(chunked(pieces))) as server, make(server) as client:
+        async with RawServer(says(chunked(pieces))) as server, make(server) as client:
             completion = await client.complete("p", max_tokens=16)
             assert (completion.text, completion.attempts) == ("<p>", 2)
-    async with FaultServer(says(chunked([event(0, "all", "stop")]))) as server, make(server) as client:
+    async with RawServer(says(chunked([event(0, "all", "stop")]))) as server, make(server) as client:
         assert (await client.complete("p", max_tokens=16)).text == "all"
         assert len(server.heard) == 1
 
@@ -135,7 +135,7 @@ async def test_row_13_stream_in_any_pieces(backend):
         return chunked([noisy[start : start + size] for start in range(0, len(noisy), size)])
 
     sizes = list(range(1, 40))
-    async with FaultServer(says(*[stream] * 39)) as server, make(server, backend, retry=NEVER) as client:
+    async with RawServer(says(*[stream] * 39)) as server, make(server, backend, retry=NEVER) as client:
         for _ in range(39):
             assert (await client.complete("p", max_tokens=16)).text == "ä😀\u2028!"
 
@@ -145,7 +145,7 @@ async def test_row_14_no_choices(choices):
     """The calls of that request fail; the others do not."""
     body = {"missing": {"id": "1"}, "empty": {"choices": []}, "null": {"choices": None}}[choices]
     reply = response(json.dumps(body).encode(), headers=JSON)
-    async with FaultServer(says(reply)) as server, make(server, retry=NEVER) as client:
+    async with RawServer(says(reply)) as server, make(server, retry=NEVER) as client:
         with pytest.raises((DialectError, DemuxError)):
             await client.complete("p", max_tokens=1)
         assert (await client.complete("q", max_tokens=1)).text == "<q>"
@@ -158,7 +158,7 @@ async def test_row_14_one_choice_that_cannot_be_read(max_tokens):
     body = json.dumps({"choices": choices}).encode()
     events = [b"data: " + json.dumps({"choices": [each]}).encode() + b"\n\n" for each in choices]
     reply = response(body, headers=JSON) if max_tokens == 1 else chunked([*events, b"data: [DONE]\n\n"])
-    async with FaultServer(says(reply)) as server, make(server) as client:
+    async with RawServer(says(reply)) as server, make(server) as client:
         first, spoilt, last = await asyncio.gather(
             *(client.complete(p, max_tokens=max_tokens) for p in "abc"), return_exceptions=True
         )
@@ -171,14 +171,14 @@ async def test_row_14_one_choice_that_cannot_be_read(max_tokens):
 async def test_rows_15_and_16_wrong_indices(indices):
     """Too few, too many, doubled or unknown: nothing of the reply is handed out, and the prompts go one by one."""
     reply = plain(*((index, "another's") for index in indices))
-    async with FaultServer(says(reply)) as server, make(server) as client:
+    async with RawServer(says(reply)) as server, make(server) as client:
         answers = await asyncio.gather(*(client.complete(p, max_tokens=1) for p in "ab"))
         assert [each.text for each in answers] == ["<a>", "<b>"]
         assert sorted(server.prompts[1:]) == [["a"], ["b"]]
 
 
 async def test_row_16_indices_out_of_order():
-    async with FaultServer(says(plain((2, "<c>"), (0, "<a>"), (1, "<b>")))) as server, make(server) as client:
+    async with RawServer(says(plain((2, "<c>"), (0, "<a>"), (1, "<b>")))) as server, make(server) as client:
         answers = await asyncio.gather(*(client.complete(p, max_tokens=1) for p in "abc"))
         assert [each.text for each in answers] == ["<a>", "<b>", "<c>"]
         assert len(server.heard) == 1
@@ -201,7 +201,7 @@ async def test_row_16_indices_out_of_order():
 )
 async def test_row_18_usage_that_is_none(usage):
     fields = {} if usage == "missing" else {"usage": usage}
-    async with FaultServer(says(plain((0, "x"), **fields))) as server, make(server) as client:
+    async with RawServer(says(plain((0, "x"), **fields))) as server, make(server) as client:
         completion = await client.complete("p", max_tokens=1)
         assert (completion.text, completion.usage) == ("x", None)
         assert (await client.complete("q", max_tokens=16)).usage == Usage(1, 2)
@@ -214,7 +214,7 @@ async def test_row_19_nan_among_the_logprobs():
         {"index": 0, "text": "x", "finish_reason": "stop", "logprobs": {"token_logprobs": [math.nan, -math.inf]}}
     )
     assert b"NaN" in reply
-    async with FaultServer(says(reply)) as server, make(server, retry=NEVER) as client:
+    async with RawServer(says(reply)) as server, make(server, retry=NEVER) as client:
         completion = await client.complete("p", max_tokens=1, logprobs=1)
         first, second = completion.choices[0].logprobs["token_logprobs"]
         assert math.isnan(first)
@@ -224,7 +224,7 @@ async def test_row_19_nan_among_the_logprobs():
 async def test_row_19_server_that_cannot_write_nan():
     """A 500 about NaN is tried once more, no oftener; in a list the guilty prompt alone has it."""
     nan = error("500 Internal Server Error", "Out of range float values are not JSON compliant")
-    async with FaultServer(says(*[nan] * 9)) as server, make(server) as client:
+    async with RawServer(says(*[nan] * 9)) as server, make(server) as client:
         with pytest.raises(ServerFault) as caught:
             await client.complete("p")
         assert (caught.value.attempt, len(server.heard)) == (2, 2)
@@ -232,7 +232,7 @@ async def test_row_19_server_that_cannot_write_nan():
     def spoilt(heard):
         return nan if "bad" in heard.prompts else whole(heard)
 
-    async with FaultServer(then=says(*[spoilt] * 99)) as server, make(server) as client:
+    async with RawServer(then=says(*[spoilt] * 99)) as server, make(server) as client:
         prompts = ["a", "b", "bad", "c"]
         answers = await asyncio.gather(*map(client.complete, prompts), return_exceptions=True)
         assert [isinstance(each, ServerFault) for each in answers] == [False, False, True, False]
@@ -250,7 +250,7 @@ async def test_row_20_429_without_a_wish():
         await connection.write(refusal)
         await says()(connection)
 
-    async with FaultServer(*[refuse] * 16) as server:
+    async with RawServer(*[refuse] * 16) as server:
         client = make(server, limit=AdaptiveLimit(start=32), batching=Batching(max_size=1), retry=Backoff(base_s=0.01))
         async with client:
             answers = await asyncio.gather(*(client.complete(f"{n}", max_tokens=1) for n in range(16)))
@@ -281,13 +281,13 @@ async def test_row_21_retry_after(wish, expected):
     """Zero, the past and nonsense are no wish; a wish is a floor; one over a minute is the caller's to wait for."""
     seconds, again = expected
     refusal = error("429 Too Many Requests", headers=[wish])
-    async with FaultServer(says(refusal, refusal)) as server:
+    async with RawServer(says(refusal, refusal)) as server:
         async with make(server, retry=NEVER) as client:
             with pytest.raises(RateLimited) as caught:
                 await client.complete("p", max_tokens=1)
             carried = caught.value.retry_after_s
             assert (carried > 1e8) if seconds is ... else (carried == seconds)
-    async with FaultServer(says(refusal)) as server, make(server) as client:
+    async with RawServer(says(refusal)) as server, make(server) as client:
         began = asyncio.get_running_loop().time()
         if again:
             assert (await client.complete("p", max_tokens=1)).attempts == 2
@@ -301,7 +301,7 @@ async def test_row_21_retry_after(wish, expected):
 async def test_row_25_model_that_is_not_there():
     """No second try; the server's own words name it."""
     missing = error("404 Not Found", "The model `m` does not exist.")
-    async with FaultServer(says(*[missing] * 9)) as server, make(server) as client:
+    async with RawServer(says(*[missing] * 9)) as server, make(server) as client:
         with pytest.raises(NotFound, match="The model `m` does not exist"):
             await client.complete("p")
         assert len(server.heard) == 1
@@ -329,7 +329,7 @@ def refuses(bad, message="bad prompt", status="400 Bad Request"):
 
 async def test_row_26_one_bad_prompt_among_64():
     """63 answers, one error, at most 2·log2(64) + 1 extra requests."""
-    async with FaultServer(then=refuses(lambda prompts: "41" in prompts)) as server:
+    async with RawServer(then=refuses(lambda prompts: "41" in prompts)) as server:
         async with make(server, batching=Batching(max_size=64)) as client:
             answers = await asyncio.gather(
                 *(client.complete(f"{n}", max_tokens=16) for n in range(64)), return_exceptions=True
@@ -344,7 +344,7 @@ async def test_row_26_one_bad_prompt_among_64():
 async def test_row_26_most_prompts_bad():
     """Halving would ask for each nearly twice."""
     good = {"3", "60"}
-    async with FaultServer(then=refuses(lambda prompts: not good.issuperset(prompts))) as server:
+    async with RawServer(then=refuses(lambda prompts: not good.issuperset(prompts))) as server:
         async with make(server, batching=Batching(max_size=64)) as client:
             answers = await asyncio.gather(
                 *(client.complete(f"{n}", max_tokens=16) for n in range(64)), return_exceptions=True
@@ -355,7 +355,7 @@ async def test_row_26_most_prompts_bad():
 
 async def test_row_27_list_that_is_too_long():
     """413: halves, and no list is as long again."""
-    async with FaultServer(then=refuses(lambda prompts: len(prompts) > 8, status="413 Content Too Large")) as server:
+    async with RawServer(then=refuses(lambda prompts: len(prompts) > 8, status="413 Content Too Large")) as server:
         async with make(server, batching=Batching(max_size=32)) as client:
             for _ in range(2):
                 answers = await asyncio.gather(*(client.complete(f"{n}", max_tokens=1) for n in range(32)))
@@ -369,7 +369,7 @@ async def test_row_27_list_that_is_too_long():
 async def test_row_28_prompt_over_the_models_length():
     """That call fails and is not tried again; the next such one is not even sent."""
     words = "This model's maximum context length is 8 tokens. However, your messages resulted in 20 tokens."
-    async with FaultServer(then=refuses(lambda prompts: len(prompts) > 8, words)) as server:
+    async with RawServer(then=refuses(lambda prompts: len(prompts) > 8, words)) as server:
         async with make(server) as client:
             with pytest.raises(BadRequest, match="maximum context length"):
                 await client.complete(list(range(20)), max_tokens=1)
@@ -393,7 +393,7 @@ async def test_row_29_one_prompt_of_ten_megabytes():
             else:
                 await connection.answer(heard)
 
-    async with FaultServer(then=serve) as server, make(server, batching=Batching(length_reach=0)) as client:
+    async with RawServer(then=serve) as server, make(server, batching=Batching(length_reach=0)) as client:
         big = asyncio.ensure_future(client.complete(huge, max_tokens=1))
         small = await asyncio.gather(*(client.complete(f"{n}", max_tokens=1) for n in range(50)))
         assert [each.text for each in small] == [f"<{n}>" for n in range(50)]
@@ -410,10 +410,10 @@ async def test_row_72_finish_reasons():
             reply = plain({"index": 0, "text": "ha", "finish_reason": reason})
             if wrap is not None:
                 reply = chunked([event(0, "ha", reason), b"data: [DONE]\n\n"])
-            async with FaultServer(says(reply)) as server, make(server) as client:
+            async with RawServer(says(reply)) as server, make(server) as client:
                 completion = await client.complete("p", max_tokens=max_tokens)
                 assert (completion.text, completion.finish_reason, completion.attempts) == ("<p>", "length", 2)
-            async with FaultServer(says(reply)) as server, make(server, retry=NEVER) as client:
+            async with RawServer(says(reply)) as server, make(server, retry=NEVER) as client:
                 with pytest.raises(ServerFault, match="abort"):
                     await client.complete("p", max_tokens=max_tokens)
 

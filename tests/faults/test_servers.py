@@ -9,8 +9,8 @@ import pytest
 
 from batchclient import Backoff, Batching, DeadlineExceeded, Http, ReadTimedOut
 from batchclient.errors import BatchClientError
-from tests.faults.faultserver import FaultServer, chunked, cut, hang, make, says, whole
-from tests.transport.rawserver import events_of, response
+from tests.fakes.raw import RawServer, chunked, cut, hang, make, says, whole
+from tests.fakes.raw import events_of, response
 
 NEVER = Backoff(max_attempts=1)
 MANY = Backoff(max_attempts=9, base_s=0)
@@ -24,7 +24,7 @@ async def at_rest(client):
 
 
 async def test_a_question_of_the_clients_gets_404_from_a_server_of_these_tests():
-    async with FaultServer() as server, httpx.AsyncClient() as asking:
+    async with RawServer() as server, httpx.AsyncClient() as asking:
         assert (await asking.get(f"{server.url}/metrics")).status_code == 404
 
 
@@ -35,7 +35,7 @@ async def test_row_23_one_endpoint_of_two_answers_500():
     def reply(heard):
         return FAULT if ill else whole(heard)
 
-    async with FaultServer(then=says(*[reply] * 999)) as bad, FaultServer() as good:
+    async with RawServer(then=says(*[reply] * 999)) as bad, RawServer() as good:
         async with make(good, also=[bad.url], batching=Batching(max_size=1), limit=4) as client:
             done = await asyncio.gather(*(client.complete(f"{n}") for n in range(200)))
             assert [each.text for each in done] == [f"<{n}>" for n in range(200)]
@@ -62,7 +62,7 @@ async def test_row_30_one_byte_at_a_time():
             await asyncio.sleep(0.01)
             await connection.write(b"1\r\n:\r\n")
 
-    async with FaultServer(then=drip) as server:
+    async with RawServer(then=drip) as server:
         async with make(server, retry=NEVER, http=Http(read_timeout_s=0.1)) as client:
             with pytest.raises(ReadTimedOut, match="no event"):
                 await client.complete("p", max_tokens=16)
@@ -78,7 +78,7 @@ async def test_row_30_one_byte_at_a_time():
                     await connection.write(b"H")
                     await asyncio.sleep(0.01)
 
-            async with FaultServer(drip_headers) as slow, make(slow, retry=NEVER) as client:
+            async with RawServer(drip_headers) as slow, make(slow, retry=NEVER) as client:
                 with pytest.raises((DeadlineExceeded, BatchClientError)):
                     await client.complete("p", max_tokens=max_tokens, timeout_s=0.1)
 
@@ -93,7 +93,7 @@ async def test_row_30_slow_events_are_no_silence():
             await connection.write(b"%x\r\n%s\r\n" % (len(piece), piece))
         await connection.write(b"0\r\n\r\n")
 
-    async with FaultServer(slowly) as server, make(server, retry=NEVER, http=Http(read_timeout_s=0.1)) as client:
+    async with RawServer(slowly) as server, make(server, retry=NEVER, http=Http(read_timeout_s=0.1)) as client:
         done = await asyncio.gather(*(client.complete(p, max_tokens=16) for p in "ab"))
         assert [each.text for each in done] == ["<a>", "<b>"]
 
@@ -115,7 +115,7 @@ async def test_rows_31_and_33_silence(fault):
                     await connection.write(b"8\r\n: ping\n\n\r\n")
                     await asyncio.sleep(0.01)
 
-    async with FaultServer(then=dead) as bad, FaultServer() as good:
+    async with RawServer(then=dead) as bad, RawServer() as good:
         async with make(
             good, also=[bad.url], http=Http(read_timeout_s=0.1), batching=Batching(max_size=1), limit=4
         ) as client:
@@ -131,7 +131,7 @@ async def test_rows_31_and_33_silence(fault):
 async def test_row_32_server_that_is_started_anew():
     """What was in flight is sent again, and the limit is reached again step by step."""
     # It must have answered once: one that never did and refuses is a wrong address.
-    server = FaultServer(says(whole, close=True), *[hang()] * 8)
+    server = RawServer(says(whole, close=True), *[hang()] * 8)
     async with server:
         client = make(
             server, batching=Batching(max_size=1), limit=8, retry=Backoff(max_attempts=20, base_s=0.05, cap_s=0.2)
@@ -163,7 +163,7 @@ async def test_row_34_metrics_page_that_is_none(caplog):
     pages = []
     with caplog.at_level(logging.INFO, "batchclient"):
         async with (
-            FaultServer(then=serve) as server,
+            RawServer(then=serve) as server,
             make(server, batching=Batching(max_size=1), server_metrics=None) as client,
         ):
             done = await asyncio.gather(*(client.complete(f"{n}") for n in range(4)))
@@ -180,7 +180,7 @@ async def test_row_35_answer_after_the_deadline(backend):
         await connection.gone()
         await connection.answer(heard)
 
-    async with FaultServer(too_late) as server, make(server, backend, limit=1) as client:
+    async with RawServer(too_late) as server, make(server, backend, limit=1) as client:
         with pytest.raises(DeadlineExceeded):
             await client.complete("late", timeout_s=0.05)
         assert (await client.complete("next")).text == "<next>"
@@ -191,7 +191,7 @@ async def test_row_35_answer_after_the_deadline(backend):
 
 async def test_row_36_cancelled_in_the_queue():
     """Nothing is sent for it."""
-    async with FaultServer(hang()) as server, make(server, limit=1) as client:
+    async with RawServer(hang()) as server, make(server, limit=1) as client:
         first = asyncio.ensure_future(client.complete("first"))
         await server.arrived(1)
         queued = asyncio.ensure_future(client.complete("queued"))
@@ -212,7 +212,7 @@ async def test_row_37_cancelled_beside_others():
         await release.wait()
         await connection.answer(heard)
 
-    async with FaultServer(held, hang()) as server, make(server) as client:
+    async with RawServer(held, hang()) as server, make(server) as client:
         calls = [asyncio.ensure_future(client.complete(p, max_tokens=16)) for p in "abc"]
         await server.arrived(1)
         calls[1].cancel()
@@ -224,7 +224,7 @@ async def test_row_37_cancelled_beside_others():
         assert [done[0].text, done[2].text] == ["<a>", "<c>"]
         await at_rest(client)
         await client.aclose()
-    async with FaultServer(hang()) as server, make(server) as client:
+    async with RawServer(hang()) as server, make(server) as client:
         calls = [asyncio.ensure_future(client.complete(p, max_tokens=16)) for p in "abc"]
         await server.arrived(1)
         for call in calls:
@@ -240,7 +240,7 @@ async def test_row_39_deadline(where):
         "while waiting to be tried again": [says(FAULT)],
         "while the server worked on it": [hang()],
     }[where]
-    async with FaultServer(*scripts) as server:
+    async with RawServer(*scripts) as server:
         async with make(server, limit=1, retry=_Waits(60.0)) as client:
             if where == "in the queue":
                 other = asyncio.ensure_future(client.complete("other"))
@@ -283,7 +283,7 @@ async def test_row_71_one_of_four_replicas_behind_one_address_restarts(caplog):
         return None
 
     async with (
-        FaultServer(then=one_in_four) as server,
+        RawServer(then=one_in_four) as server,
         make(server, batching=Batching(max_size=4), limit=16, retry=MANY) as client,
     ):
         done = await asyncio.gather(*(client.complete(f"{n}", max_tokens=1) for n in range(400)))

@@ -5,8 +5,8 @@ import json
 import re
 
 import pytest
-from tests.faults.faultserver import FaultServer, make, whole
-from tests.transport.rawserver import response
+from tests.fakes.raw import RawServer, make, whole
+from tests.fakes.raw import response
 
 from batchclient import AuthenticationFailed, ServerFault
 
@@ -59,7 +59,7 @@ def is_list(heard):
 )
 async def test_chats_are_answered_whatever_a_server_says_to_the_route_for_lists_of_them(says):
     async with (
-        FaultServer(then=serves(lambda heard: says if is_list(heard) else None)) as server,
+        RawServer(then=serves(lambda heard: says if is_list(heard) else None)) as server,
         make(server, dialect="vllm") as client,
     ):
         chats = [[{"role": "user", "content": name}] for name in "abcd"]
@@ -75,7 +75,7 @@ async def test_chats_are_answered_whatever_a_server_says_to_the_route_for_lists_
 @pytest.mark.parametrize("max_tokens", [1, 16], ids=["plain", "streamed"])
 async def test_a_server_that_takes_no_lists_answers_all_prompts(says, max_tokens):
     async with (
-        FaultServer(then=serves(lambda heard: says if is_list(heard) else None)) as server,
+        RawServer(then=serves(lambda heard: says if is_list(heard) else None)) as server,
         make(server) as client,
     ):
         answers = await asyncio.gather(*(client.complete(f"p{i}", max_tokens=max_tokens) for i in range(8)))
@@ -92,7 +92,7 @@ async def test_a_server_that_fails_over_our_fields_answers_all_prompts(calls):
         ours = {"stream_interval", "stream_options", "return_token_ids"} & set(heard.json)
         return A_500 if ours else None
 
-    async with FaultServer(then=serves(fails)) as server, make(server) as client:
+    async with RawServer(then=serves(fails)) as server, make(server) as client:
         answers = await asyncio.gather(*(client.complete(f"p{i}", max_tokens=16) for i in range(calls)))
         assert [each.text for each in answers] == [f"<p{i}>" for i in range(calls)]
         assert len(server.heard) == (3 if calls == 1 else 4)
@@ -106,7 +106,7 @@ async def test_only_the_prompt_that_a_server_chokes_on_fails():
     def fails(heard):
         return A_500 if "p5" in heard.prompts else None
 
-    async with FaultServer(then=serves(fails)) as server, make(server) as client:
+    async with RawServer(then=serves(fails)) as server, make(server) as client:
         await asyncio.gather(*(client.complete(f"w{i}", max_tokens=16) for i in range(8)))
         answers = await asyncio.gather(
             *(client.complete(f"p{i}", max_tokens=16) for i in range(16)), return_exceptions=True
@@ -117,7 +117,7 @@ async def test_only_the_prompt_that_a_server_chokes_on_fails():
 
 async def test_a_refused_key_is_still_found_out_by_a_list_and_one_call():
     async with (
-        FaultServer(then=serves(lambda heard: error("401 Unauthorized"))) as server,
+        RawServer(then=serves(lambda heard: error("401 Unauthorized"))) as server,
         make(server, dialect="vllm") as client,
     ):
         chats = [[{"role": "user", "content": name}] for name in "abcd"]
@@ -144,7 +144,7 @@ async def test_long_lists_over_which_connections_break_become_shorter(backend):
             await connection.write(response(json.dumps({"id": "1", "choices": choices}).encode(), headers=JSON))
 
     lengths = []
-    async with FaultServer(then=script) as server, make(server, backend, limit=16) as client:
+    async with RawServer(then=script) as server, make(server, backend, limit=16) as client:
         names = [f"{i:04d}" for i in range(16)]
         answers = await asyncio.gather(*(client.complete(name + "x" * 20_000, max_tokens=1) for name in names))
     assert [each.text for each in answers] == names

@@ -61,7 +61,7 @@ def test_a_child_calls_though_a_thread_of_its_parent_was_importing_for_its_first
 import os, signal, sys, threading
 from importlib.machinery import PathFinder, SourceFileLoader
 from batchclient import Http, SyncBatchClient, Telemetry
-from tests.transport.rawserver import answers_in_a_thread
+from tests.fakes.raw import answers_in_a_thread
 
 reached, parent = threading.Event(), os.getpid()
 

@@ -319,7 +319,7 @@ def test_an_eager_first_step_of_a_batch_is_taken(monkeypatch):
 MAIN = """
     import asyncio
     from batchclient import BatchClient, Http
-    from tests.transport.rawserver import answers_in_a_thread
+    from tests.fakes.raw import answers_in_a_thread
 
     async def main(client):
         answers = await asyncio.gather(*(client.complete(f"p{number}", max_tokens=8) for number in range(20)))
@@ -376,7 +376,7 @@ def test_asyncio_run_that_ends_over_pending_calls_ends_without_a_word():
         """
     import asyncio
     from batchclient import BatchClient, Http
-    from tests.transport.rawserver import answers_in_a_thread
+    from tests.fakes.raw import answers_in_a_thread
 
     async def main(client, arrived):
         tasks = [asyncio.ensure_future(client.complete(f"p{number}")) for number in range(3)]
@@ -400,7 +400,7 @@ def test_after_a_fork_the_child_has_fresh_pools_and_the_parents_go_on(backend):
         + """
     import asyncio, gc, os, sys
     from batchclient import BatchClient, Http
-    from tests.transport.rawserver import answers_in_a_process
+    from tests.fakes.raw import answers_in_a_process
 
     async def parent(client):
         print("parent", (await client.complete("before", max_tokens=8)).text, flush=True)

@@ -35,7 +35,7 @@ from tests.seams import bridge_of, bridged
 from tests.shell.scripted import ScriptedTransport, answer_to, error
 from tests.shell.test_bridge import NEVER_S, Calls, holds, interrupt_when, new_threads, wait_until
 from tests.shell.test_loops import in_python
-from tests.transport.rawserver import answers_in_a_thread
+from tests.fakes.raw import answers_in_a_thread
 
 NO_TWIN = {"aclose"}
 """``close`` is its name here."""
@@ -482,7 +482,7 @@ def test_a_program_ends_without_a_word_however_it_leaves_the_client(backend, end
         f"""
     from concurrent.futures import ThreadPoolExecutor
     from batchclient import Http, SyncBatchClient
-    from tests.transport.rawserver import answers_in_a_process
+    from tests.fakes.raw import answers_in_a_process
 
     with answers_in_a_process() as (url, connections):
         client = SyncBatchClient(url, model="m", detect=False, http=Http(backend={backend!r}))
@@ -500,7 +500,7 @@ def test_ctrl_c_in_a_program_is_a_keyboard_interrupt_and_the_program_ends():
         """
     import os, signal, threading
     from batchclient import SyncBatchClient
-    from tests.transport.rawserver import answers_in_a_thread
+    from tests.fakes.raw import answers_in_a_thread
 
     with answers_in_a_thread(silent=True) as (url, arrived):
         def interrupt():
@@ -522,7 +522,7 @@ def test_after_a_fork_the_child_has_a_loop_and_sockets_of_its_own():
         """
     import gc, os, sys
     from batchclient import SyncBatchClient
-    from tests.transport.rawserver import answers_in_a_process
+    from tests.fakes.raw import answers_in_a_process
 
     with answers_in_a_process() as (url, connections):
         client = SyncBatchClient(url, model="m", detect=False)

@@ -12,7 +12,7 @@ import time
 from random import Random
 
 from tests.storm.program import WORKS
-from tests.transport.rawserver import answers_in_a_process
+from tests.fakes.raw import answers_in_a_process
 
 __all__ = ["interrupt_many"]
 

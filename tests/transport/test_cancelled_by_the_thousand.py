@@ -2,7 +2,7 @@
 
 from tests.soak.cancellations import cancel_many
 from tests.transport.conftest import two_backends
-from tests.transport.rawserver import answers_in_a_process
+from tests.fakes.raw import answers_in_a_process
 
 
 @two_backends

@@ -16,7 +16,7 @@ from batchclient import Backoff, BadRequest, BatchClient, Batching, ConnectionLo
 from batchclient.transport import Timeouts, WireRequest
 from batchclient.transport._httpx import HttpxTransport
 from batchclient.transport._sockets import Sockets
-from tests.transport.rawserver import Heard, body_of, reset, response
+from tests.fakes.raw import RawServer, body_of, response
 
 MOST_BYTES = 100_000
 PROMPTS = [f"{number}" * 40_000 for number in range(8)]
@@ -37,30 +37,22 @@ class Refuser:
         self.reply = reply
         self.lengths = []
 
-    async def serve(self, reader, writer):
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                line, *rest = head.decode().removesuffix("\r\n\r\n").split("\r\n")
-                headers = [(name.lower(), value.strip()) for name, _, value in (each.partition(":") for each in rest)]
-                length = int(dict(headers)["content-length"])
-                self.lengths.append(length)
-                if length > MOST_BYTES:
-                    writer.write(self.reply)
-                    await writer.drain()
-                    if self.how == "reset":
-                        reset(writer)
-                    elif self.how == "end":
-                        writer.write_eof()
-                        while await reader.read(1 << 20):
-                            pass
-                    elif self.how == "nothing":
-                        await asyncio.sleep(3600)
-                    break
-                heard = Heard(0, line, headers, await reader.readexactly(length))
-                writer.write(response(body_of(heard)))
-                await writer.drain()
-        writer.close()
+    async def __call__(self, connection):
+        while heard := await connection.head():
+            length = int(heard.header("content-length"))
+            self.lengths.append(length)
+            if length > MOST_BYTES:
+                await connection.write(self.reply)
+                if self.how == "reset":
+                    connection.reset()
+                elif self.how == "end":
+                    connection.writer.write_eof()
+                    await connection.gone()
+                elif self.how == "nothing":
+                    await asyncio.sleep(3600)
+                return
+            heard.body = await connection.reader.readexactly(length)
+            await connection.write(response(body_of(heard)))
 
 
 def narrow():
@@ -71,23 +63,17 @@ def narrow():
     return listener
 
 
+def narrowly(script):
+    """A server with a narrow socket whose every connection runs a script."""
+    return RawServer(then=script, listener=narrow())
+
+
 @contextlib.asynccontextmanager
 async def refusing(how, reply=REFUSAL):
-    refuser, tasks = Refuser(how, reply), set()
-
-    async def serve(reader, writer):
-        tasks.add(asyncio.current_task())
-        await refuser.serve(reader, writer)
-
-    server = await asyncio.start_server(serve, sock=narrow())
-    refuser.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-    try:
+    refuser = Refuser(how, reply)
+    async with narrowly(refuser) as server:
+        refuser.url = server.url
         yield refuser
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 HOW = pytest.mark.parametrize("how", ["close", "end", "nothing"])
@@ -143,32 +129,27 @@ def test_on_trio_a_413_before_the_body_was_read_halves_the_list(how):
 async def test_an_interim_reply_does_not_end_the_writing(backend):
     """103 comes while the body is still written: the request is read, and answered."""
 
-    async def serve(reader, writer):
-        head = await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 103 Early Hints\r\n\r\n")
-        await writer.drain()
-        lines = (line.partition(b": ") for line in head.split(b"\r\n"))
-        length = next(int(value) for name, _, value in lines if name.lower() == b"content-length")
-        heard = Heard(0, "POST / HTTP/1.1", [], await reader.readexactly(length))
-        writer.write(response(body_of(heard)))
-        await writer.drain()
-        writer.close()
+    async def serve(connection):
+        heard = await connection.head()
+        await connection.write(b"HTTP/1.1 103 Early Hints\r\n\r\n")
+        heard.body = await connection.reader.readexactly(int(heard.header("content-length")))
+        await connection.write(response(body_of(heard)))
 
-    async with await asyncio.start_server(serve, sock=narrow()) as server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-        async with BatchClient(url, http=Http(backend=backend), retry=Backoff(max_attempts=1), **ARGUMENTS) as client:
+    async with narrowly(serve) as server:
+        async with BatchClient(
+            server.url, http=Http(backend=backend), retry=Backoff(max_attempts=1), **ARGUMENTS
+        ) as client:
             assert (await client.complete("p" * 500_000, max_tokens=1)).text == f"<{'p' * 500_000}>"
 
 
 @pytest.mark.parametrize(("size", "told"), [(500_000, True), (70_000, True), (60_000, False)])
 async def test_a_reset_while_a_long_body_is_written_says_so(backend, size, told):
-    async def serve(reader, writer):
-        await reader.readuntil(b"\r\n\r\n")
-        reset(writer)
+    async def serve(connection):
+        await connection.head()
+        connection.reset()
 
-    async with await asyncio.start_server(serve, sock=narrow()) as server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-        transport = HttpxTransport(url, {}, max_response_bytes=1000, backend=backend)
+    async with narrowly(serve) as server:
+        transport = HttpxTransport(server.url, {}, max_response_bytes=1000, backend=backend)
         with pytest.raises(ConnectionLost) as caught:
             await transport.send(WireRequest("POST", "/completions", body=b"x" * size), Timeouts())
         assert caught.value.while_sending is told
@@ -176,17 +157,12 @@ async def test_a_reset_while_a_long_body_is_written_says_so(backend, size, told)
 
 
 async def test_a_break_within_the_reply_is_not_the_requests_length(backend):
-    async def serve(reader, writer):
-        head = await reader.readuntil(b"\r\n\r\n")
-        await reader.readexactly(70_000)
-        assert head
-        writer.write(response(b"{", length=100))
-        await writer.drain()
-        writer.close()
+    async def serve(connection):
+        await connection.request()
+        await connection.write(response(b"{", length=100))
 
-    async with await asyncio.start_server(serve, sock=narrow()) as server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-        transport = HttpxTransport(url, {}, max_response_bytes=1000, backend=backend)
+    async with narrowly(serve) as server:
+        transport = HttpxTransport(server.url, {}, max_response_bytes=1000, backend=backend)
         reply = await transport.send(WireRequest("POST", "/completions", body=b"x" * 70_000), Timeouts())
         with pytest.raises(ConnectionLost) as caught:
             [_ async for _ in reply.chunks()]
@@ -199,15 +175,13 @@ async def test_what_a_server_says_at_once_and_then_resets_is_read():
     """A server at its limit answers each connection with 503 and closes it, before any request was written."""
     said = threading.Event()
 
-    async def serve(reader, writer):
-        writer.write(response(b"full", "503 Service Unavailable"))
-        await writer.drain()
-        reset(writer)
+    async def serve(connection):
+        await connection.write(response(b"full", "503 Service Unavailable"))
+        connection.reset()
         said.set()
 
-    async with await asyncio.start_server(serve, sock=narrow()) as server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-        async with BatchClient(url, retry=Backoff(max_attempts=1), **ARGUMENTS) as client:
+    async with narrowly(serve) as server:
+        async with BatchClient(server.url, retry=Backoff(max_attempts=1), **ARGUMENTS) as client:
             with pytest.raises((ServerFault, ConnectionLost)):
                 await client.complete("p", max_tokens=1)
             assert said.is_set()

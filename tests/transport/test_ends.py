@@ -6,7 +6,7 @@ import json
 import pytest
 import trio
 from tests.seams import with_runners
-from tests.transport.rawserver import RawServer, answers_in_a_thread, body_of, events_of, response
+from tests.fakes.raw import RawServer, answers_in_a_thread, body_of, events_of, response
 from tests.transport.test_one_reply_per_request import NEVER, make
 from tests.transport.test_sockets import chunked
 
@@ -34,7 +34,7 @@ def endless(*, done=True):
 async def test_a_body_that_does_not_end_keeps_its_connection_for_half_a_second(backend, done, monkeypatch):
     assert BodyTimeouts().end_s == 0.5
     with_runners(monkeypatch, body_timeouts=BodyTimeouts(end_s=0.02, usage_s=3600.0))
-    async with RawServer(endless(done=done)) as server, make(server, backend, limit=8, **QUIET) as client:
+    async with RawServer(on_request=endless(done=done)) as server, make(server, backend, limit=8, **QUIET) as client:
         answers = await asyncio.gather(*(client.complete(p, max_tokens=16) for p in "abc"))
         assert [each.text for each in answers] == ["<a>", "<b>", "<c>"]
         assert client.statistics().in_flight == 0
@@ -46,7 +46,7 @@ async def test_a_body_that_does_not_end_keeps_its_connection_for_half_a_second(b
 async def test_bodies_that_do_not_end_are_no_more_than_requests_at_once(backend, monkeypatch):
     with_runners(monkeypatch, body_timeouts=BodyTimeouts(end_s=60.0))
     async with (
-        RawServer(endless()) as server,
+        RawServer(on_request=endless()) as server,
         make(server, backend, limit=4, batching=Batching(max_size=1), **QUIET) as client,
     ):
         answers = await asyncio.gather(*(client.complete(f"{n}", max_tokens=2000) for n in range(24)))
@@ -57,7 +57,7 @@ async def test_bodies_that_do_not_end_are_no_more_than_requests_at_once(backend,
 @pytest.mark.parametrize("how", ["aclose", "drain", "map"])
 async def test_closing_waits_for_no_body(backend, how, monkeypatch):
     with_runners(monkeypatch, body_timeouts=BodyTimeouts(end_s=3600.0))
-    async with RawServer(endless()) as server:
+    async with RawServer(on_request=endless()) as server:
         client = BatchClient(server.url, model="m", http=Http(backend=backend), retry=NEVER, detect=False, **QUIET)
         if how == "map":
             answers = await client.batch_map(["p"], "{}", max_tokens=16)
@@ -86,7 +86,7 @@ async def test_a_reply_that_breaks_after_its_last_answer_is_whole(backend):
         writer.write(chunked(events_of(heard), end=False))
         return True
 
-    async with RawServer(on_request) as server, make(server, backend) as client:
+    async with RawServer(on_request=on_request) as server, make(server, backend) as client:
         for number in range(6):
             assert (await client.complete(f"{number}", max_tokens=16)).attempts == 1
         assert client.statistics().endpoints[0].state == "healthy"
@@ -119,7 +119,7 @@ async def test_a_lone_calls_usage_is_waited_for_as_long_as_the_end(backend, last
         await reader.read()
         return True
 
-    async with RawServer(on_request) as server, make(server, backend, dialect="openai", **QUIET) as client:
+    async with RawServer(on_request=on_request) as server, make(server, backend, dialect="openai", **QUIET) as client:
         stream = client.stream("p", max_tokens=16)
         text = "".join([delta.text async for delta in stream])
         assert (text, stream.completion.usage) == ("<p>", Usage(3, 2) if last else None)
@@ -131,7 +131,7 @@ async def test_every_2xx_is_an_answer(backend):
     async def on_request(heard, reader, writer, server):
         writer.write(response(body_of(heard), statuses[len(server.heard) // 2 % 4]))
 
-    async with RawServer(on_request) as server, make(server, backend) as client:
+    async with RawServer(on_request=on_request) as server, make(server, backend) as client:
         for number in range(8):
             assert (await client.complete("p", max_tokens=1 + number % 2 * 15)).text == "<p>"
         assert server.connections == 1
@@ -145,7 +145,7 @@ async def test_a_2xx_that_says_nothing_is_no_answer(backend):
         length = [] if status.startswith("204") else ["content-length: 0"]
         writer.write("\r\n".join([f"HTTP/1.1 {status}", *length, "", ""]).encode())
 
-    async with RawServer(on_request) as server, make(server, backend) as client:
+    async with RawServer(on_request=on_request) as server, make(server, backend) as client:
         for number in range(6):
             with pytest.raises(DialectError):
                 await client.complete("p", max_tokens=1 + number % 2 * 15)
@@ -159,6 +159,6 @@ async def test_a_list_of_models_with_another_2xx_is_one(backend):
         else:
             writer.write(response(body_of(heard)))
 
-    async with RawServer(on_request) as server, make(server, backend, model=None, **QUIET) as client:
+    async with RawServer(on_request=on_request) as server, make(server, backend, model=None, **QUIET) as client:
         assert (await client.complete("p", max_tokens=1)).text == "<p>"
         assert server.heard[-1].json["model"] == "m"

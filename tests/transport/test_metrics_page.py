@@ -9,7 +9,7 @@ import pytest
 import respx
 from tests.seams import watch_cores, with_cores, with_runners
 from tests.transport.conftest import two_backends
-from tests.transport.rawserver import RawServer, answer, reset, response
+from tests.fakes.raw import RawServer, answer, reset, response
 
 from batchclient import BatchClient, Batching, Http
 from batchclient._core.messages import LoadReported
@@ -109,7 +109,7 @@ BAD = [says_nothing, closes, resets, garbage, endless, half, bomb, elsewhere, mi
 @pytest.mark.parametrize("on_page", [good, zipped, *BAD], ids=lambda each: each.__name__)
 async def test_no_call_notices_what_becomes_of_a_question(on_page, backend):
     pages = Server(on_page)
-    async with RawServer(pages) as server:
+    async with RawServer(on_request=pages) as server:
         async with BatchClient(
             server.url, model="m", detect=False, batching=Batching(max_size=4), http=Http(backend=backend), limit=16
         ) as client:
@@ -133,7 +133,7 @@ async def test_no_more_of_a_page_is_read_than_a_page_may_have(on_page, backend, 
             await asyncio.sleep(0.01)
         return await answer(heard, reader, writer, server)
 
-    async with RawServer(hold) as server:
+    async with RawServer(on_request=hold) as server:
         async with BatchClient(server.url, model="m", detect=False, http=Http(backend=backend)) as client:
             await complete(client)
     assert [record.getMessage().partition("(")[2].partition(")")[0] for record in caplog.records] == [
@@ -150,7 +150,7 @@ async def test_a_page_is_understood(on_page, backend, monkeypatch):
             reports.append((event.endpoint, event.load.running, event.load.waiting))
 
     watch_cores(monkeypatch, told=look)
-    async with RawServer(Server(on_page, asked=3)) as server:
+    async with RawServer(on_request=Server(on_page, asked=3)) as server:
         async with BatchClient(server.url, model="m", detect=False, http=Http(backend=backend)) as client:
             await complete(client)
     assert reports[:2] == [(0, 3, 0), (0, 3, 0)]
@@ -158,7 +158,7 @@ async def test_a_page_is_understood(on_page, backend, monkeypatch):
 
 async def test_the_questions_use_one_connection_of_their_own_and_the_same_headers(backend):
     pages = Server(good, asked=5)
-    async with RawServer(pages) as server:
+    async with RawServer(on_request=pages) as server:
         client = BatchClient(
             f"{server.url}?team=a",
             model="m",

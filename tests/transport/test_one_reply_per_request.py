@@ -9,7 +9,7 @@ import trio
 
 from batchclient import Backoff, BatchClient, ConnectionLost, Http
 from tests.seams import connected
-from tests.transport.rawserver import RawServer, answer, answers_in_a_thread, body_of, response
+from tests.fakes.raw import RawServer, answer, answers_in_a_thread, body_of, response
 
 NEVER = Backoff(max_attempts=1)
 SHAPES = pytest.mark.parametrize("max_tokens", [1, 16], ids=["plain", "streamed"])
@@ -62,7 +62,7 @@ def doubled(heard):
 
 @SHAPES
 async def test_a_second_reply_in_the_same_write_is_nobodys(anyones, max_tokens):
-    async with RawServer(saying(after=doubled)) as server, make(server, anyones) as client:
+    async with RawServer(on_request=saying(after=doubled)) as server, make(server, anyones) as client:
         assert await ask(client, max_tokens=max_tokens) == right()
         # Each reply costs its connection, and no call is sent twice.
         assert (len(server.heard), server.connections) == (6, 6)
@@ -72,12 +72,15 @@ async def test_a_second_reply_of_many_reads_is_nobodys(backend):
     def long(heard):
         return response(body_of(heard) + b" " * 300_000)
 
-    async with RawServer(saying(after=long)) as server, make(server, backend) as client:
+    async with RawServer(on_request=saying(after=long)) as server, make(server, backend) as client:
         assert await ask(client) == right()
 
 
 async def test_half_a_second_reply_is_nobodys(anyones):
-    async with RawServer(saying(after=lambda heard: doubled(heard)[:20])) as server, make(server, anyones) as client:
+    async with (
+        RawServer(on_request=saying(after=lambda heard: doubled(heard)[:20])) as server,
+        make(server, anyones) as client,
+    ):
         assert await ask(client) == right()
         # aiohttp forgets what is no whole reply.
         assert (len(server.heard), server.connections) == (6, 1 if anyones == "aiohttp" else 6)
@@ -85,7 +88,7 @@ async def test_half_a_second_reply_is_nobodys(anyones):
 
 @pytest.mark.parametrize("more", [b"\r\n", b"garbage"])
 async def test_any_byte_after_a_reply_closes_its_connection(anyones, more):
-    async with RawServer(saying(after=more)) as server, make(server, anyones) as client:
+    async with RawServer(on_request=saying(after=more)) as server, make(server, anyones) as client:
         if anyones == "aiohttp" and more != b"\r\n":
             # To its parser one read is no HTTP if a part of it is none.
             with pytest.raises(ConnectionLost):
@@ -103,7 +106,7 @@ async def test_what_comes_while_a_socket_is_idle_closes_it(anyones):
         writers.append(writer)
         await answer(heard, reader, writer, server)
 
-    async with RawServer(on_request) as server, make(server, anyones) as client:
+    async with RawServer(on_request=on_request) as server, make(server, anyones) as client:
         assert (await client.complete("a", max_tokens=1)).text == "<a>"
         writers[0].write(response(b"", "408 Request Timeout"))
         await writers[0].drain()
@@ -119,7 +122,7 @@ async def test_an_idle_socket_is_closed_by_what_comes():
         writers.append(writer)
         await answer(heard, reader, writer, server)
 
-    async with RawServer(on_request) as server, make(server, "httpx") as client:
+    async with RawServer(on_request=on_request) as server, make(server, "httpx") as client:
         await client.complete("a", max_tokens=1)
         writers[0].write(response(body_of(server.heard[0])))
         # Before any other request.
@@ -149,7 +152,7 @@ CONTINUE, EARLY = b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r
 
 
 async def test_interim_replies_are_no_reply(anyones):
-    async with RawServer(saying(before=CONTINUE + EARLY * 3)) as server, make(server, anyones) as client:
+    async with RawServer(on_request=saying(before=CONTINUE + EARLY * 3)) as server, make(server, anyones) as client:
         assert await ask(client, rounds=2) == right(2)
         assert server.connections == 1
 
@@ -166,7 +169,7 @@ async def test_chunk_extensions_and_trailers_are_part_of_a_reply(anyones):
     async def on_request(heard, reader, writer, server):
         writer.write(in_chunks(heard, extension=b';a="b"', trailer=b"x-checksum: 1\r\nx-more: 2\r\n"))
 
-    async with RawServer(on_request) as server, make(server, anyones) as client:
+    async with RawServer(on_request=on_request) as server, make(server, anyones) as client:
         assert await ask(client, rounds=2) == right(2)
         assert server.connections == 1
 
@@ -176,7 +179,7 @@ async def test_a_content_length_that_is_too_short_is_no_answer_and_ends_its_conn
         body = body_of(heard)
         writer.write(response(body, length=len(body) - 2 if len(server.heard) == 1 else len(body)))
 
-    async with RawServer(on_request) as server, make(server, anyones, retry=Backoff(base_s=0)) as client:
+    async with RawServer(on_request=on_request) as server, make(server, anyones, retry=Backoff(base_s=0)) as client:
         completion = await client.complete("a", max_tokens=1)
         assert (completion.text, completion.attempts, server.connections) == ("<a>", 2, 2)
 
@@ -187,7 +190,7 @@ async def test_a_content_length_that_is_too_long_is_a_broken_connection(anyones)
         writer.write(response(body, length=len(body) + 2))
         return True
 
-    async with RawServer(on_request) as server, make(server, anyones) as client:
+    async with RawServer(on_request=on_request) as server, make(server, anyones) as client:
         with pytest.raises(ConnectionLost):
             await client.complete("a", max_tokens=1)
 
@@ -200,7 +203,7 @@ async def test_a_content_length_twice(backend, extra):
         body = body_of(heard)
         writer.write(response(body, headers=[("content-length", len(body) + extra)]))
 
-    async with RawServer(on_request) as server, make(server, backend) as client:
+    async with RawServer(on_request=on_request) as server, make(server, backend) as client:
         if extra:
             with pytest.raises(ConnectionLost):
                 await client.complete("a", max_tokens=1)

@@ -9,7 +9,7 @@ import pytest
 from batchclient import Backoff, BatchClient, BatchClientError, ConfigError, Http
 from batchclient.transport._proxies import proxy_for
 from batchclient.transport._under_way import UnderWay
-from tests.transport.rawserver import RawServer, body_of, response
+from tests.fakes.raw import RawServer, body_of, response
 
 PROXY = "http://proxy:3128"
 SECRET = "canary-proxy-66b1"
@@ -103,7 +103,7 @@ async def as_proxy(heard, reader, writer, server):
     [("", True), ("other,*", False), ("127.0.0.0/8", False), ("127.0.0.1:{port}", False), ("127.0.0.1:1", True)],
 )
 async def test_every_backend_obeys(no_proxy, proxied, backend, environment):
-    async with RawServer(as_proxy) as proxy, RawServer() as server:
+    async with RawServer(on_request=as_proxy) as proxy, RawServer() as server:
         environment(http_proxy=f"127.0.0.1:{proxy.port}", no_proxy=no_proxy.format(port=server.port))
         async with BatchClient(
             server.url, model="m", http=Http(backend=backend, trust_env=True), server_metrics=False
@@ -120,7 +120,7 @@ async def test_the_proxys_password_is_sent_to_the_proxy_and_nobody_is_shown_it(b
         echo = " ".join(value for _, value in heard.headers)
         writer.write(response(f"{echo} {SECRET}".encode(), f"407 {echo}"))
 
-    async with RawServer(refuse) as proxy:
+    async with RawServer(on_request=refuse) as proxy:
         environment(all_proxy=f"http://user:{SECRET}@127.0.0.1:{proxy.port}")
         for url in ("http://server.test/v1?k=canary-query", "https://server.test/v1?k=canary-query"):
             async with BatchClient(
@@ -146,7 +146,7 @@ async def test_the_password_of_a_later_servers_proxy_is_cut_out_too(environment)
     async def say_it_back(heard, reader, writer, server):
         writer.write(response(SECRET.encode(), "400 no"))
 
-    async with RawServer(say_it_back) as proxy:
+    async with RawServer(on_request=say_it_back) as proxy:
         environment(http_proxy=f"http://user:{SECRET}@127.0.0.1:{proxy.port}", no_proxy="direct.test")
         async with BatchClient(
             "http://direct.test/v1", model="m", http=Http(trust_env=True), detect=False, server_metrics=False

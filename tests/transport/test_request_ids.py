@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from batchclient import Backoff, BatchClient, ConnectionLost
-from tests.transport.rawserver import RawServer, answer, body_of, events_of, response
+from tests.fakes.raw import RawServer, answer, body_of, events_of, response
 from tests.transport.test_one_reply_per_request import NEVER, SHAPES, anyones, make
 
 __all__ = ["anyones"]
@@ -35,7 +35,7 @@ async def test_each_request_has_an_id_of_its_own(anyones):
         else:
             await answer(heard, reader, writer, server)
 
-    async with RawServer(fail_once) as server, make(server, anyones, retry=Backoff(base_s=0)) as client:
+    async with RawServer(on_request=fail_once) as server, make(server, anyones, retry=Backoff(base_s=0)) as client:
         assert (await client.complete("a")).attempts == 2
         await client.complete("b")
     ids = [heard.header("x-request-id") for heard in server.heard]
@@ -74,7 +74,7 @@ async def test_the_reply_to_another_request_closes_its_connection_and_the_call_g
         behind[heard.connection] = heard
         writer.write(told(whose, how, whose.header("x-request-id")))
 
-    async with RawServer(on_request) as server, make(server, anyones) as client:
+    async with RawServer(on_request=on_request) as server, make(server, anyones) as client:
         for number in range(4):
             completion = await client.complete(f"{number}", max_tokens=max_tokens)
             assert (completion.text, completion.attempts) == (f"<{number}>", 1)
@@ -88,7 +88,7 @@ async def test_a_second_reply_that_comes_after_the_next_request_is_known_by_its_
             writer.write(told(before, "body", before.header("x-request-id")))
         writer.write(told(heard, "body", heard.header("x-request-id")))
 
-    async with RawServer(on_request) as server, make(server, anyones) as client:
+    async with RawServer(on_request=on_request) as server, make(server, anyones) as client:
         for number in range(4):
             assert (await client.complete(f"{number}", max_tokens=1)).text == f"<{number}>"
 
@@ -98,7 +98,7 @@ async def test_what_is_anothers_twice_is_a_broken_connection(backend, how):
     async def on_request(heard, reader, writer, server):
         writer.write(told(server.heard[0], how, server.heard[0].header("x-request-id")))
 
-    async with RawServer(on_request) as server, make(server, backend) as client:
+    async with RawServer(on_request=on_request) as server, make(server, backend) as client:
         assert (await client.complete("a", max_tokens=1)).text == "<a>"
         with pytest.raises(ConnectionLost, match="another request's"):
             await client.complete("b", max_tokens=1)
@@ -111,7 +111,7 @@ async def test_an_id_that_we_never_gave_says_nothing(backend):
     async def on_request(heard, reader, writer, server):
         writer.write(told(heard, *strange[len(server.heard) - 1]))
 
-    async with RawServer(on_request) as server, make(server, backend) as client:
+    async with RawServer(on_request=on_request) as server, make(server, backend) as client:
         for number in range(len(strange)):
             assert (await client.complete(f"{number}", max_tokens=1)).text == f"<{number}>"
         assert (len(server.heard), server.connections) == (len(strange), 1)
@@ -123,7 +123,7 @@ async def test_a_caches_reply_to_the_same_request_is_as_good(backend, how):
         first = next(each for each in server.heard if each.body == heard.body)
         writer.write(told(first, how, first.header("x-request-id")))
 
-    async with RawServer(on_request) as server, make(server, backend) as client:
+    async with RawServer(on_request=on_request) as server, make(server, backend) as client:
         for _ in range(3):
             assert (await client.complete("a", max_tokens=1)).text == "<a>"
         assert (len(server.heard), server.connections) == (3, 1)

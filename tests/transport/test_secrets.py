@@ -15,7 +15,7 @@ import traceback
 import pytest
 from tests.seams import connected
 from tests.transport.conftest import two_backends
-from tests.transport.rawserver import RawServer, answer, body_of, response
+from tests.fakes.raw import RawServer, answer, body_of, response
 
 from batchclient import Backoff, BatchClient, BatchClientError, Batching, ConfigError, ConnectFailed, DialectError, Http
 from batchclient._client.settings import make_settings
@@ -112,7 +112,7 @@ async def test_what_a_server_says_back_comes_out_nowhere(backend, where, log):
         return True
 
     made = []
-    async with RawServer(say_it_back) as server, make(server, backend, made=made.append) as client:
+    async with RawServer(on_request=say_it_back) as server, make(server, backend, made=made.append) as client:
         said = []
         for max_tokens in (1, 16):
             with pytest.raises(BatchClientError) as caught:
@@ -137,7 +137,11 @@ async def test_the_key_of_a_server_that_joined_later_is_cut_out_too(log):
     async def say_it_back(heard, reader, writer, server):
         writer.write(response(heard.path.encode(), "400 no"))
 
-    async with RawServer(say_it_back) as first, RawServer(say_it_back) as later, make(first, "httpx") as client:
+    async with (
+        RawServer(on_request=say_it_back) as first,
+        RawServer(on_request=say_it_back) as later,
+        make(first, "httpx") as client,
+    ):
         client.add_endpoint(f"{later.url}?k=canary-joined")
         await client.remove_endpoint(f"{first.url}?k={QUERY_KEY}")
         with pytest.raises(BatchClientError) as caught:
@@ -213,7 +217,7 @@ async def test_no_redirect_is_followed(backend, status):
             location = f"http://127.0.0.1:{elsewhere.port}/v1/completions"
             writer.write(response(b"", f"{status} Go", [("location", location)]))
 
-        async with RawServer(send_away) as server, make(server, backend) as client:
+        async with RawServer(on_request=send_away) as server, make(server, backend) as client:
             with pytest.raises(DialectError):
                 await client.complete("p")
         assert len(server.heard) == 1
@@ -224,7 +228,7 @@ async def test_proxies_of_the_environment_are_used_only_where_asked_for(backend,
     async def as_proxy(heard, reader, writer, server):
         writer.write(response(body_of(heard)))
 
-    async with RawServer(as_proxy) as proxy, RawServer() as server:
+    async with RawServer(on_request=as_proxy) as proxy, RawServer() as server:
         for name in ("NO_PROXY", "no_proxy"):
             monkeypatch.delenv(name, raising=False)
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
@@ -235,76 +239,6 @@ async def test_proxies_of_the_environment_are_used_only_where_asked_for(backend,
         async with make(server, backend, http=Http(trust_env=True)) as client:
             await client.complete("p")
         assert (len(proxy.heard), len(server.heard)) == (1, 1)
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    """A certificate for 127.0.0.1 that nobody has signed but itself."""
-    folder = tmp_path_factory.mktemp("tls")
-    files = folder / "cert.pem", folder / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=nobody.test"]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(files[0]), "-keyout", str(files[1])]
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("needs the openssl command to make a certificate")
-    return files
-
-
-async def test_a_server_without_tls_is_asked_about(backend):
-    async def refuse(reader, writer):
-        await reader.read(100)
-        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
-    url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-    async with BatchClient(url, model="m", retry=NEVER, http=Http(backend=backend)) as client:
-        with pytest.raises(ConnectFailed, match=r"; does the server speak http://\?$"):
-            await client.complete("p")
-    server.close()
-    await server.wait_closed()
-
-
-async def test_a_certificate_is_always_checked(backend, certificate, monkeypatch):
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*certificate)
-    heard = []
-
-    async def serve(reader, writer):
-        try:
-            heard.append(await reader.readuntil(b"\r\n\r\n"))
-            writer.write(b"HTTP/1.1 401 no\r\ncontent-length: 0\r\n\r\n")
-            await writer.drain()
-        except (OSError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
-    port = server.sockets[0].getsockname()[1]
-    # Neither does the environment decide whom to trust, unless it is asked.
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
-
-    async def ask(host, *, trust_env=False):
-        http = Http(backend=backend, trust_env=trust_env)
-        given = {"model": "m", "api_key": KEY, "retry": NEVER, "http": http, "detect": False}
-        async with BatchClient(f"https://{host}:{port}/v1", **given) as client:
-            await client.complete("p")
-
-    with pytest.raises(ConnectFailed):
-        await ask("127.0.0.1")
-    assert heard == []
-    # The right name, trusted; then the wrong one.
-    with pytest.raises(BatchClientError, match="401"):
-        await ask("127.0.0.1", trust_env=True)
-    assert len(heard) == 1
-    with pytest.raises(ConnectFailed):
-        await ask("localhost", trust_env=True)
-    assert len(heard) == 1
-    server.close()
-    await server.wait_closed()
 
 
 # Sizes ----------------------------------------------------------------------------------------------------------------
@@ -334,7 +268,7 @@ def test_a_bomb_does_not_go_off_in_memory(backend, encoding):
 
     async def story():
         async with (
-            RawServer(send_it) as server,
+            RawServer(on_request=send_it) as server,
             make(server, backend, http=Http(max_response_bytes=1_000_000)) as client,
         ):
             with pytest.raises(BatchClientError, match="max_response_bytes"):
@@ -349,7 +283,7 @@ async def test_other_encodings_are_refused(backend, encoding):
     async def send_it(heard, reader, writer, server):
         writer.write(response(gzip.compress(body_of(heard)), headers=[("content-encoding", encoding)]))
 
-    async with RawServer(send_it) as server, make(server, backend) as client:
+    async with RawServer(on_request=send_it) as server, make(server, backend) as client:
         with pytest.raises(BatchClientError, match="encoded in a way"):
             await client.complete("p")
 
@@ -367,7 +301,7 @@ async def test_a_million_events_are_not_kept(backend):
             await writer.drain()
         return True
 
-    async with RawServer(never_stop) as server, make(server, backend) as client:
+    async with RawServer(on_request=never_stop) as server, make(server, backend) as client:
         with pytest.raises(DialectError):
             await client.complete("p", max_tokens=16)
     assert sent < 1_000_000
@@ -382,7 +316,7 @@ async def test_what_comes_after_a_failure_is_not_waited_for(backend):
             await writer.drain()
             await asyncio.sleep(0.01)
 
-    async with RawServer(fail_and_ping) as server, make(server, backend) as client:
+    async with RawServer(on_request=fail_and_ping) as server, make(server, backend) as client:
         async with asyncio.timeout(5):
             with pytest.raises(BatchClientError, match="no"):
                 await client.complete("p", max_tokens=16)
@@ -394,7 +328,7 @@ async def test_a_huge_header_is_refused(backend):
         await writer.drain()
         return True
 
-    async with RawServer(huge) as server, make(server, backend) as client:
+    async with RawServer(on_request=huge) as server, make(server, backend) as client:
         with pytest.raises(BatchClientError):
             await client.complete("p")
         server.on_request = answer

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from batchclient import Backoff, BatchClient, ConnectFailed, Http, ReadTimedOut
-from tests.transport.rawserver import RawServer, answer, answers_in_a_thread, body_of, response
+from tests.fakes.raw import RawServer, answer, answers_in_a_thread, body_of, response
 from tests.transport.test_one_reply_per_request import NEVER, anyones, make
 from tests.transport.test_sockets import chunked
 
@@ -86,7 +86,7 @@ async def test_what_comes_byte_by_byte_is_silence(anyones, step):
     written = []
     with clock() as forward:
         async with (
-            RawServer(trickle(forward, pieces, first=first, written=written)) as server,
+            RawServer(on_request=trickle(forward, pieces, first=first, written=written)) as server,
             make(server, anyones, http=Http(read_timeout_s=5.0), server_metrics=False) as client,
         ):
             with pytest.raises(ReadTimedOut):
@@ -106,7 +106,7 @@ async def test_a_body_that_comes_piece_by_piece_is_not_silent(anyones):
     head = HEADERS + b"transfer-encoding: chunked\r\n\r\n"
     with clock() as forward:
         async with (
-            RawServer(trickle(forward, pieces, first=head, gap_s=4.0)) as server,
+            RawServer(on_request=trickle(forward, pieces, first=head, gap_s=4.0)) as server,
             make(server, anyones, http=Http(read_timeout_s=5.0), server_metrics=False) as client,
         ):
             assert (await client.complete("p", max_tokens=1)).text == "<p>"
@@ -148,7 +148,7 @@ async def test_a_page_of_models_that_trickles_holds_no_call_for_long(backend, wh
         first = b"" if where == "headers" else page[:head]
         slow = trickle(forward, bytes_of(page[len(first) :] + b" " * 40), first=first, written=written)
         async with (
-            RawServer(slow) as server,
+            RawServer(on_request=slow) as server,
             make(
                 server,
                 backend,
@@ -167,7 +167,7 @@ async def test_a_list_of_models_that_trickles_is_asked_for_twice_at_most(backend
     head = page.index(b"\r\n\r\n") + 4
     with clock() as forward:
         async with (
-            RawServer(trickle(forward, bytes_of(page[head:]), first=page[:head])) as server,
+            RawServer(on_request=trickle(forward, bytes_of(page[head:]), first=page[:head])) as server,
             make(server, backend, model=None, retry=Backoff(max_attempts=5, base_s=0), server_metrics=False) as client,
         ):
             with pytest.raises(ReadTimedOut, match="had not ended 5 s later"):
@@ -206,7 +206,7 @@ async def test_an_answer_that_takes_its_time_is_waited_for_from_when_the_request
             await answer(heard, reader, writer, server)
 
         async with (
-            RawServer(later) as server,
+            RawServer(on_request=later) as server,
             make(server, anyones, http=Http(read_timeout_s=5.0), server_metrics=False) as client,
         ):
             for number in range(3):
@@ -220,7 +220,7 @@ async def test_a_proxy_that_opens_no_tunnel_is_not_waited_for_longer_than_a_conn
         await reader.read()
         return True
 
-    async with RawServer(say_nothing) as proxy:
+    async with RawServer(on_request=say_nothing) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.port}")
         monkeypatch.setenv("NO_PROXY", "")
         client = BatchClient(

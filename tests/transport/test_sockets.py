@@ -13,7 +13,7 @@ import pytest
 import trio
 from tests.seams import connected
 from tests.transport.conftest import two_backends
-from tests.transport.rawserver import RawServer, answer, answers_in_a_thread, body_of, events_of, reset, response
+from tests.fakes.raw import RawServer, answer, answers_in_a_thread, body_of, events_of, reset, response
 
 from batchclient import (
     Batching,
@@ -121,7 +121,7 @@ async def test_never_more_connections_than_the_limit(backend, max_tokens):
     # On a slow machine this takes so long that the server would be asked for its load.
     quiet = {"limit": 16, "batching": Batching(max_size=1), "server_metrics": False}
     made = []
-    async with RawServer(slowly) as server, make(server, backend, made=made.append, **quiet) as client:
+    async with RawServer(on_request=slowly) as server, make(server, backend, made=made.append, **quiet) as client:
         answers = await asyncio.gather(*(client.complete(f"{n}", max_tokens=max_tokens) for n in range(500)))
         assert [each.text for each in answers] == [f"<{number}>" for number in range(500)]
         assert most == 16
@@ -143,7 +143,7 @@ async def test_pools_hold_eight_connections_each():
 
     made = []
     async with (
-        RawServer(hold) as server,
+        RawServer(on_request=hold) as server,
         make(server, "httpx", limit=20, batching=Batching(max_size=1), made=made.append) as client,
     ):
         calls = [asyncio.ensure_future(client.complete(f"{number}")) for number in range(20)]
@@ -167,7 +167,7 @@ async def test_a_cancelled_call_closes_its_socket_and_frees_its_place(backend):
 
     made = []
     async with (
-        RawServer(say_nothing) as server,
+        RawServer(on_request=say_nothing) as server,
         make(server, backend, limit=4, batching=Batching(max_size=1), made=made.append) as client,
     ):
         for _ in range(12):
@@ -254,7 +254,7 @@ async def test_a_connection_that_breaks_is_lost_and_the_call_is_sent_again(backe
             reset(writer)
         return True
 
-    async with RawServer(break_once) as server, make(server, backend, retry=AT_ONCE) as client:
+    async with RawServer(on_request=break_once) as server, make(server, backend, retry=AT_ONCE) as client:
         completion = await client.complete("p")
     assert completion.text == "<p>"
     assert completion.attempts == 2
@@ -266,7 +266,7 @@ async def test_a_connection_that_breaks_is_our_error(backend, fault):
         writer.write(FAULTS[fault])
         return True
 
-    async with RawServer(break_off) as server, make(server, backend) as client:
+    async with RawServer(on_request=break_off) as server, make(server, backend) as client:
         with pytest.raises(ConnectionLost) as caught:
             await client.complete("p")
         # Errors that quote what came, or hold what was sent, are not chained.
@@ -286,7 +286,7 @@ async def test_a_stream_cut_off_keeps_what_was_finished(backend):
         await writer.drain()
         return True
 
-    async with RawServer(break_once) as server, make(server, backend, retry=AT_ONCE) as client:
+    async with RawServer(on_request=break_once) as server, make(server, backend, retry=AT_ONCE) as client:
         answers = await asyncio.gather(*(client.complete(p) for p in ("a", "b", "c", "d")))
     assert [each.text for each in answers] == ["<a>", "<b>", "<c>", "<d>"]
     assert sorted(each.attempts for each in answers) == [1, 2, 2, 2] or sorted(each.attempts for each in answers) == [
@@ -303,7 +303,10 @@ async def test_a_server_that_never_answers_is_given_up(backend):
         await reader.read()
         return True
 
-    async with RawServer(say_nothing) as server, make(server, backend, http=Http(read_timeout_s=0.05)) as client:
+    async with (
+        RawServer(on_request=say_nothing) as server,
+        make(server, backend, http=Http(read_timeout_s=0.05)) as client,
+    ):
         with pytest.raises(ReadTimedOut, match="read_timeout_s"):
             await client.complete("p")
         assert client.statistics().in_flight == 0
@@ -316,7 +319,10 @@ async def test_a_server_that_falls_silent_mid_stream_is_given_up(backend):
         await reader.read()
         return True
 
-    async with RawServer(fall_silent) as server, make(server, backend, http=Http(read_timeout_s=0.05)) as client:
+    async with (
+        RawServer(on_request=fall_silent) as server,
+        make(server, backend, http=Http(read_timeout_s=0.05)) as client,
+    ):
         with pytest.raises(ReadTimedOut):
             await client.complete("p")
 
@@ -327,7 +333,7 @@ async def test_the_socket_a_server_closed_while_idle_is_not_used(backend):
         await writer.drain()
         return True
 
-    async with RawServer(answer_and_close) as server, make(server, backend, retry=AT_ONCE) as client:
+    async with RawServer(on_request=answer_and_close) as server, make(server, backend, retry=AT_ONCE) as client:
         for number in range(5):
             assert (await client.complete(f"{number}")).text == f"<{number}>"
             while server.open:
@@ -339,7 +345,7 @@ async def test_an_html_page_is_no_answer(backend):
     async def page(heard, reader, writer, server):
         writer.write(response(b"<html>Welcome</html>", headers=[("content-type", "text/html")]))
 
-    async with RawServer(page) as server, make(server, backend) as client:
+    async with RawServer(on_request=page) as server, make(server, backend) as client:
         with pytest.raises(DialectError):
             await client.complete("p", max_tokens=1)
         with pytest.raises(DialectError):
@@ -354,7 +360,7 @@ async def test_an_error_status_leaves_a_socket_that_can_be_used(backend):
         else:
             await answer(heard, reader, writer, server)
 
-    async with RawServer(fail_once) as server, make(server, backend, retry=AT_ONCE) as client:
+    async with RawServer(on_request=fail_once) as server, make(server, backend, retry=AT_ONCE) as client:
         assert (await client.complete("p")).attempts == 2
         assert server.connections == 1
 
@@ -364,7 +370,7 @@ async def test_a_502_with_a_broken_body_is_a_fault_of_the_server_or_the_wire(bac
         writer.write(response(b"Bad gate", "502 Bad Gateway", length=1000))
         return True
 
-    async with RawServer(fail) as server, make(server, backend) as client:
+    async with RawServer(on_request=fail) as server, make(server, backend) as client:
         with pytest.raises((ServerFault, ConnectionLost)):
             await client.complete("p")
 
@@ -377,7 +383,10 @@ async def test_a_bomb_is_defused(backend):
         writer.write(response(bomb, headers=[("content-encoding", "gzip")]))
         return True
 
-    async with RawServer(send_it) as server, make(server, backend, http=Http(max_response_bytes=1_000_000)) as client:
+    async with (
+        RawServer(on_request=send_it) as server,
+        make(server, backend, http=Http(max_response_bytes=1_000_000)) as client,
+    ):
         with pytest.raises(ResponseTooLarge):
             await client.complete("p")
 
@@ -390,7 +399,7 @@ async def test_an_endless_body_is_cut_off(backend):
             await writer.drain()
 
     async with (
-        RawServer(never_stop) as server,
+        RawServer(on_request=never_stop) as server,
         make(server, backend, http=Http(max_response_bytes=1_000_000)) as client,
     ):
         with pytest.raises(ResponseTooLarge):
@@ -404,7 +413,7 @@ async def test_endless_headers_are_cut_off(backend):
             writer.write(b"x: " + b"y" * 1000 + b"\r\n")
             await writer.drain()
 
-    async with RawServer(never_stop) as server, make(server, backend) as client:
+    async with RawServer(on_request=never_stop) as server, make(server, backend) as client:
         with pytest.raises(ConnectionLost):
             await client.complete("p")
 
@@ -427,7 +436,7 @@ async def test_what_we_sent_is_not_shown_where_a_server_only_says_it_back(backen
         return True
 
     for on_request in (say_it_back, say_headers_back, say_the_body_back):
-        async with RawServer(on_request) as server, make(server, backend, api_key="canary-key") as client:
+        async with RawServer(on_request=on_request) as server, make(server, backend, api_key="canary-key") as client:
             with pytest.raises(ConnectionLost) as caught:
                 await client.complete("canary-prompt")
         shown, error = [], caught.value
@@ -597,7 +606,7 @@ async def test_a_stream_in_pieces_of_any_size_is_the_same(backend, size):
         body = b"".join(events_of(heard))
         writer.write(chunked([body[start : start + size] for start in range(0, len(body), size)]))
 
-    async with RawServer(in_pieces) as server, make(server, backend) as client:
+    async with RawServer(on_request=in_pieces) as server, make(server, backend) as client:
         answers = await asyncio.gather(*(client.complete(p) for p in ("ä", "b", "😀")))
     assert [each.text for each in answers] == ["<ä>", "<b>", "<😀>"]
 
@@ -620,7 +629,7 @@ async def test_a_body_that_is_not_read_costs_the_connection():
         server.closed_by_client.set()
         return True
 
-    async with RawServer(long) as server:
+    async with RawServer(on_request=long) as server:
         transport = HttpxTransport(server.url, {}, max_response_bytes=1000)
         response_ = await transport.send(WireRequest("GET", "/x"), Timeouts())
         chunks = response_.chunks()
