@@ -2,7 +2,6 @@
 
 import pytest
 
-from batchclient._core.kinds import Kind
 from batchclient.dialects import make_dialect
 from batchclient.dialects._shapes import Shapes
 from batchclient.dialects.vllm import VllmDialect
@@ -29,10 +28,3 @@ def test_a_dialect_is_told_the_keys_it_must_not_show():
     batch = make_batch(shape, [make_request(shape, "p")], streamed=False)
     failure = dialect.failure(batch, 400, {}, b'{"error": "key sk-very-secret is no good"}', 0.0)
     assert "sk-very-secret" not in failure.message
-
-
-def test_every_dialect_has_the_slots_of_a_dialect():
-    dialect = make_dialect(None, ())
-    assert (dialect.name, dialect.caps[Kind.COMPLETION], dialect.length_reach) == ("vllm", 1024, None)
-    for slot in ("encode", "decoder", "failure", "rate_limits"):
-        assert callable(getattr(dialect, slot))

@@ -207,7 +207,7 @@ def test_an_error_without_its_envelope_is_an_error():
 
 
 def test_an_empty_error_beside_an_answer_is_none():
-    for error in [{}, "", False]:
+    for error in [None, {}, "", False]:
         assert texts(batch_of("p"), events(piece("a", "stop") | {"error": error})) == ({0: "a"}, None)
         assert texts(batch_of("p", streamed=False), plain(choice(0), error=error)) == ({0: "t"}, None)
 

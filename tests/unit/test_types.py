@@ -7,19 +7,9 @@ import pytest
 from batchclient.types import Choice, Completion, Delta, MapResult, Usage
 
 
-def test_the_total_is_prompt_and_completion_tokens_together():
-    assert Usage(prompt_tokens=3, completion_tokens=4).total_tokens == 7
-
-
 def test_text_and_finish_reason_are_the_first_choices():
     completion = Completion((Choice(0, "one", "stop"), Choice(1, "two", "length")))
     assert (completion.text, completion.finish_reason) == ("one", "stop")
-
-
-def test_defaults_are_those_of_a_call_that_went_well_and_plain():
-    completion = Completion((Choice(0, "x"),))
-    assert (completion.usage, completion.attempts, completion.time_to_first_token_s) == (None, 1, None)
-    assert completion.extra == {}
 
 
 def test_output_tokens_are_the_usages_or_what_was_counted():

@@ -374,13 +374,6 @@ def test_an_error_where_a_plain_answer_was_expected_is_a_failure():
     assert (answers, failure.message, failure.error) == ({}, "500: boom", ServerFault)
 
 
-def test_an_error_of_null_is_none():
-    answers, failure = decode(batch_of("a", streamed=False), reply(choice(0), error=None))
-    assert (sorted(answers), failure) == ([0], None)
-    answers, failure = decode(batch_of("a"), events(event(choice(0), error=None)))
-    assert (sorted(answers), failure) == ([0], None)
-
-
 @pytest.mark.parametrize("name", ["stream_list_two_events", "stream_list_two_events_n2_logprobs_token_ids"])
 def test_a_stream_cut_anywhere_keeps_its_finished_prompts_and_fails_the_rest(name):
     record = golden(name)
@@ -409,11 +402,6 @@ def test_a_stream_without_done_is_as_good():
     answers, failure = decode(batch_of("a"), events(event(choice(0)), done=False))
     assert (texts(answers), failure) == ({0: ["t"]}, None)
     answers, failure = decode(batch_of("a"), events(event(choice(0)), done=False).rstrip())
-    assert (texts(answers), failure) == ({0: ["t"]}, None)
-
-
-def test_an_event_of_null_is_skipped():
-    answers, failure = decode(batch_of("a"), events("null", event(choice(0))))
     assert (texts(answers), failure) == ({0: ["t"]}, None)
 
 
