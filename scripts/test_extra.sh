@@ -72,7 +72,7 @@ case $which in
             mv "$made/openai-$version" "$folder"
         fi
         cd "$folder"
-        PYTHONPATH=$root/tests/openai_own "$python" -m pytest -o addopts= -p drop_in -p no:batchclient \
+        PYTHONPATH=$root/tests/openai_own:$root/tests/fakes "$python" -m pytest -o addopts= -p drop_in -p no:batchclient \
             --inline-snapshot=disable --tb=short -q "$@" \
             tests/api_resources/chat tests/api_resources/test_completions.py tests/api_resources/test_embeddings.py \
             tests/lib/chat tests/lib/test_embeddings.py tests/lib/test_embedding_request_context.py \

@@ -6,13 +6,13 @@ import signal
 import subprocess
 import sys
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from typer.testing import CliRunner
 
 from batchclient.cli.app import make_app
 from batchclient.simulator import EmbeddedServer
+from tests.fakes.pages import serving
 
 COMMAND = [sys.executable, "-m", "batchclient"]
 
@@ -72,41 +72,29 @@ def spawn(server):
         process.wait()
 
 
-class Models(BaseHTTPRequestHandler):
-    """A server that has two models, refuses to say which, or takes its time."""
-
-    def do_GET(self):
-        if self.path != "/v1/models":
-            self.send_error(404)
-            return
-        if self.server.status != 200:
-            self.send_error(self.server.status)
-            return
-        if self.server.holds:
-            self.server.asked.set()
-            self.server.over.wait(30)
-            return
-        body = b'{"object":"list","data":[{"id":"one","object":"model"},{"id":"two","object":"model"}]}'
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture
 def models():
-    with ThreadingHTTPServer(("127.0.0.1", 0), Models) as running:
-        running.status, running.holds, running.asked, running.over = 200, False, threading.Event(), threading.Event()
-        running.base_url = f"http://127.0.0.1:{running.server_port}/v1"
-        thread = threading.Thread(target=running.serve_forever, args=(0.05,))
-        thread.start()
+    """A server that has two models, refuses to say which, or takes its time."""
+
+    def answer(asked):
+        if asked.path != "/v1/models":
+            return 404, b""
+        if running.holds:
+            running.was_asked.set()
+            running.over.wait(30)
+        if running.status != 200:
+            return running.status, b"<html>no</html>", {"content-type": "text/html"}
+        return 200, {"object": "list", "data": [{"id": name, "object": "model"} for name in ("one", "two")]}
+
+    with serving(answer) as running:
+        running.status, running.holds, running.was_asked, running.over = (
+            200,
+            False,
+            threading.Event(),
+            threading.Event(),
+        )
         yield running
         running.over.set()
-        running.shutdown()
-        thread.join()
 
 
 def write_rows(path, rows):

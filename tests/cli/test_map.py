@@ -473,7 +473,7 @@ def test_without_a_model_the_servers_own_is_taken(cli, server, tmp_path, out):
 
 def test_without_a_model_none_of_several_is_guessed(cli, models, tmp_path, out):
     source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
-    result = cli("map", source, "-o", out, "--base-url", models.base_url, "--prompt", "{text}")
+    result = cli("map", source, "-o", out, "--base-url", models.url, "--prompt", "{text}")
     told = "Error: --model: no model, and the server has several: 'one', 'two'; name one\n"
     assert (result.exit_code, result.stderr) == (2, told)
     assert not out.exists()
@@ -490,7 +490,7 @@ def test_without_a_model_none_of_several_is_guessed(cli, models, tmp_path, out):
 def test_why_a_server_does_not_say_which_model_it_has(cli, models, tmp_path, out, status, exit_code, told):
     models.status = status
     source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
-    result = cli("map", source, "-o", out, "--base-url", models.base_url, "--prompt", "{text}")
+    result = cli("map", source, "-o", out, "--base-url", models.url, "--prompt", "{text}")
     assert result.exit_code == exit_code
     assert told in result.stderr
     assert result.stderr.count("\n") == 1
@@ -501,7 +501,7 @@ def test_why_a_server_does_not_say_which_model_it_has(cli, models, tmp_path, out
 def test_the_timeout_bounds_the_question_for_the_model(cli, models, tmp_path, out):
     models.holds = True
     source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
-    result = cli("map", source, "-o", out, "--base-url", models.base_url, "--prompt", "{text}", "--timeout", 0.2)
+    result = cli("map", source, "-o", out, "--base-url", models.url, "--prompt", "{text}", "--timeout", 0.2)
     assert (result.exit_code, out.exists()) == (5, False)
     assert "(--model names one): the call's --timeout passed while the server was asked for its model" in result.stderr
 

@@ -233,9 +233,9 @@ def wait_until_it_reads(process):
 def test_ctrl_c_ends_the_question_for_the_model(models, tmp_path):
     models.holds, out = True, tmp_path / "out.jsonl"
     source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
-    command = [*COMMAND, "map", str(source), "-o", str(out), "--base-url", models.base_url, "--prompt", "{text}"]
+    command = [*COMMAND, "map", str(source), "-o", str(out), "--base-url", models.url, "--prompt", "{text}"]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as job:
-        assert models.asked.wait(30)
+        assert models.was_asked.wait(30)
         assert job.stderr.readline().startswith(b"waiting for the server")
         job.send_signal(signal.SIGINT)
         said = job.stderr.read().decode()

@@ -5,9 +5,9 @@ import re
 import sys
 import threading
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from tests.fakes.pages import serving
 
 from .conftest import read_rows, write_rows
 
@@ -21,42 +21,27 @@ INVOICE = {
 GOOD = '{"supplier": "Smith & Sons", "cents": 7000}'
 
 
-class Scripted(BaseHTTPRequestHandler):
-    """Answers a prompt with the texts that stand in it, one after the other."""
+@pytest.fixture
+def scripted():
+    """A server that answers a prompt with the texts that stand in it, one after the other."""
 
-    def do_GET(self):
-        self.send_error(404)
-
-    def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        prompt = asked["prompt"] if isinstance(asked["prompt"], str) else asked["prompt"][0]
-        with self.server.lock:
-            number = self.server.times[prompt]
-            self.server.times[prompt] += 1
-            self.server.asked.append(asked)
+    def answer(asked):
+        if asked.method == "GET":
+            return 404, b""
+        prompt = asked.json["prompt"] if isinstance(asked.json["prompt"], str) else asked.json["prompt"][0]
+        with lock:
+            number = running.times[prompt]
+            running.times[prompt] += 1
+            running.bodies.append(asked.json)
         texts = json.loads(prompt)
         choice = {"index": 0, "text": texts[min(number, len(texts) - 1)], "finish_reason": "stop"}
         usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
-        body = json.dumps({"choices": [choice], "usage": usage}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        return 200, {"choices": [choice], "usage": usage}
 
-    def log_message(self, *_):
-        pass
-
-
-@pytest.fixture
-def scripted():
-    with ThreadingHTTPServer(("127.0.0.1", 0), Scripted) as running:
-        running.lock, running.times, running.asked = threading.Lock(), Counter(), []
-        thread = threading.Thread(target=running.serve_forever, args=(0.05,))
-        thread.start()
+    lock = threading.Lock()
+    with serving(answer) as running:
+        running.times, running.bodies = Counter(), []
         yield running
-        running.shutdown()
-        thread.join()
 
 
 @pytest.fixture
@@ -69,8 +54,7 @@ def ask(cli, scripted, tmp_path):
             tmp_path / "in.jsonl", [{"id": str(i), "text": json.dumps(row)} for i, row in enumerate(rows)]
         )
         (tmp_path / "an invoice.schema.json").write_text(json.dumps(schema))
-        url = f"http://127.0.0.1:{scripted.server_port}/v1"
-        command = ["--base-url", url, "--model", "m", "--prompt", "{text}", "--max-batch-size", 1]
+        command = ["--base-url", scripted.url, "--model", "m", "--prompt", "{text}", "--max-batch-size", 1]
         command += ["--schema", tmp_path / "an invoice.schema.json", "--columns", "id"]
         result = cli("map", source, "-o", out, *command, *options)
         return result, read_rows(out) if out.exists() else None
@@ -83,7 +67,7 @@ def test_an_answer_that_fits_is_written_as_it_came(ask, scripted):
     assert result.exit_code == 0
     assert [row["completion"] for row in rows] == [GOOD, GOOD]
     assert "invalid" not in result.stderr
-    form = scripted.asked[0]["response_format"]
+    form = scripted.bodies[0]["response_format"]
     assert form == {
         "type": "json_schema",
         "json_schema": {"name": "An_invoice", "schema": INVOICE, "strict": True},
@@ -123,7 +107,7 @@ def test_a_row_is_asked_again_until_its_answer_fits(ask, scripted):
 
 def test_the_name_of_a_schema_without_a_title_is_the_file_s(ask, scripted):
     ask([["1"]], schema={"type": "integer"})
-    assert scripted.asked[0]["response_format"]["json_schema"]["name"] == "an_invoice"
+    assert scripted.bodies[0]["response_format"]["json_schema"]["name"] == "an_invoice"
 
 
 def test_an_older_dialect_of_the_schema_is_read_as_it_was(ask):
@@ -149,7 +133,7 @@ def test_an_older_dialect_of_the_schema_is_read_as_it_was(ask):
 )
 def test_a_schema_that_cannot_be_followed_is_refused(ask, scripted, schema, said):
     result, rows = ask([[GOOD]], schema=schema)
-    assert (result.exit_code, rows, scripted.asked) == (2, None, [])
+    assert (result.exit_code, rows, scripted.bodies) == (2, None, [])
     assert result.stderr.startswith("Error: --schema: ")
     assert said in result.stderr
     assert result.stderr.count("\n") == 1
@@ -191,7 +175,7 @@ def test_a_schema_that_cannot_be_read_is_refused(cli_map, server, tmp_path, cont
 @pytest.mark.parametrize("dry", [[], ["--dry-run"]])
 def test_what_does_not_go_with_it_is_refused(ask, scripted, options, said, dry):
     result, rows = ask([[GOOD]], *options, *dry)
-    assert (result.exit_code, rows, scripted.asked) == (2, None, [])
+    assert (result.exit_code, rows, scripted.bodies) == (2, None, [])
     assert result.stderr.startswith(f"Error: {said}")
 
 
@@ -238,7 +222,7 @@ def test_another_schema_makes_another_job(ask, scripted):
     result, _ = ask([[GOOD]], "--resume", schema={"type": "object"})
     assert result.exit_code == 2
     assert "--accept-changed" in result.stderr
-    assert len(scripted.asked) == 1
+    assert len(scripted.bodies) == 1
 
 
 def test_a_job_with_a_schema_is_published(ask, cli, scripted, tmp_path):
@@ -247,4 +231,4 @@ def test_a_job_with_a_schema_is_published(ask, cli, scripted, tmp_path):
     out.unlink()
     result = cli("job", "publish", f"{out}.job")
     assert (result.exit_code, read_rows(out)) == (0, rows)
-    assert len(scripted.asked) == 3
+    assert len(scripted.bodies) == 3

@@ -6,13 +6,13 @@ import logging
 import re
 import socket
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 import openai
 import pytest
 from rich.console import Console
 from tests.cli.conftest import write_rows
+from tests.fakes.pages import serving
 from typer.testing import CliRunner
 
 from batchclient.bench.strategies import rival_of
@@ -30,50 +30,38 @@ SAID = "déjà\x1b[2J\x07\x9b31m\u202e"
 KEY = "sk-Secret0123456789"
 
 
-class Elsewhere(BaseHTTPRequestHandler):
-    """Sends every request to another host; ``asked`` has the host that each was for, and its path."""
-
-    def do_GET(self):
-        self.rfile.read(int(self.headers["Content-Length"] or 0))
-        self.server.asked.append((self.headers["Host"].partition(":")[0], self.path))
-        self.send_response(307)
-        self.send_header("Location", f"http://localhost:{self.server.server_port}{self.path}")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    do_POST = do_GET
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture
 def elsewhere(monkeypatch):
-    with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as running:
-        running.asked = []
+    """A server that sends every request to another host, and is the proxy of all."""
+
+    def send_away(asked):
+        return 307, b"", {"location": f"http://localhost:{running.port}{asked.path}"}
+
+    with serving(send_away) as running:
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
-            monkeypatch.setenv(name, f"http://localhost:{running.server_port}")
-        thread = Thread(target=running.serve_forever, args=(0.05,))
-        thread.start()
+            monkeypatch.setenv(name, f"http://localhost:{running.port}")
         yield running
-        running.shutdown()
-        thread.join()
+
+
+def was_asked(server):
+    """The host that each request was for, and its path."""
+    return [(asked.headers["host"].partition(":")[0], asked.path) for asked in server.asked]
 
 
 def test_top_sends_its_user_to_no_other_host(cli, elsewhere):
-    done = cli("top", f"http://user:secret@127.0.0.1:{elsewhere.server_port}", "--once")
-    assert elsewhere.asked == [("127.0.0.1", "/statistics")]
+    done = cli("top", f"http://user:secret@127.0.0.1:{elsewhere.port}", "--once")
+    assert was_asked(elsewhere) == [("127.0.0.1", "/statistics")]
     assert done.exit_code == 5 and done.stderr.endswith("/statistics answers 307\n")
 
 
 def test_the_rival_of_bench_and_demo_goes_nowhere_else(elsewhere):
     async def call():
-        async with rival_of(f"http://127.0.0.1:{elsewhere.server_port}/v1", "secret", {"x-key": "secret"}) as client:
+        async with rival_of(f"http://127.0.0.1:{elsewhere.port}/v1", "secret", {"x-key": "secret"}) as client:
             with suppress(openai.OpenAIError):
                 await client.completions.create(model="m", prompt="secret")
 
     asyncio.run(call())
-    assert elsewhere.asked == [("127.0.0.1", "/v1/completions")]
+    assert was_asked(elsewhere) == [("127.0.0.1", "/v1/completions")]
 
 
 @pytest.mark.parametrize(
@@ -94,37 +82,18 @@ def test_no_complaint_repeats_a_key_in_a_wrong_place(cli, tmp_path, monkeypatch,
     assert KEY not in done.output
 
 
-class Foreign(BaseHTTPRequestHandler):
-    """A server whose model has a foreign name, and which refuses every call with foreign words."""
-
-    def do_GET(self):
-        page = {"object": "list", "data": [{"id": FOREIGN, "object": "model"}]}
-        self.answer(200 if self.path == "/v1/models" else 404, page)
-
-    def do_POST(self):
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.answer(400, {"error": {"message": SAID, "type": "BadRequestError"}})
-
-    def answer(self, status, page):
-        body = json.dumps(page).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture
 def foreign():
-    with ThreadingHTTPServer(("127.0.0.1", 0), Foreign) as running:
-        thread = Thread(target=running.serve_forever, args=(0.05,))
-        thread.start()
-        yield f"http://127.0.0.1:{running.server_port}/v1"
-        running.shutdown()
-        thread.join()
+    """The URL of a server whose model has a foreign name, and which refuses every call with foreign words."""
+
+    def answer(asked):
+        if asked.method == "POST":
+            return 400, {"error": {"message": SAID, "type": "BadRequestError"}}
+        page = {"object": "list", "data": [{"id": FOREIGN, "object": "model"}]}
+        return 200 if asked.path == "/v1/models" else 404, page
+
+    with serving(answer) as running:
+        yield running.url
 
 
 def check(done, *, status=None):

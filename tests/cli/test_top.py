@@ -11,7 +11,6 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from threading import Event, Thread
 
@@ -20,6 +19,7 @@ import pytest
 pytest.importorskip("prometheus_client", reason="prometheus_client is not installed here: make setup")
 
 from rich.console import Console
+from tests.fakes.pages import serving
 
 from batchclient import BatchClientError
 from batchclient._core.statistics import EndpointStatistics, LaneStatistics
@@ -133,27 +133,11 @@ def test_a_frame_has_what_the_statistics_say(cli, monkeypatch):
     assert sum(int(each.partition(": ")[2]) for each in by_size) == now.batches
 
 
-class OtherPages(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.server.asked = self.path, self.headers["Authorization"]
-        status, body = self.server.reply
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture
 def other():
-    with ThreadingHTTPServer(("127.0.0.1", 0), OtherPages) as running:
-        thread = Thread(target=running.serve_forever, args=(0.05,))
-        thread.start()
+    """A server of another page, its ``reply``."""
+    with serving(lambda asked: running.reply) as running:
         yield running
-        running.shutdown()
-        thread.join()
 
 
 @pytest.mark.parametrize(
@@ -177,12 +161,13 @@ def other():
 )
 def test_a_page_of_another_kind_is_named(cli, other, reply, words):
     other.reply = reply
-    done = cli("top", f"http://user:secret@127.0.0.1:{other.server_port}/?key=secret", "--once")
+    done = cli("top", f"http://user:secret@127.0.0.1:{other.port}/?key=secret", "--once")
     assert done.exit_code == 5
-    assert done.stderr.startswith(f"Error: 127.0.0.1:{other.server_port}: ") and words in done.stderr
+    assert done.stderr.startswith(f"Error: 127.0.0.1:{other.port}: ") and words in done.stderr
     assert "secret" not in done.stderr
     # As curl does.
-    assert other.asked == ("/statistics?key=secret", "Basic dXNlcjpzZWNyZXQ=")
+    (asked,) = other.asked
+    assert (asked.path, asked.headers["Authorization"]) == ("/statistics?key=secret", "Basic dXNlcjpzZWNyZXQ=")
 
 
 def test_where_nothing_answers_the_status_is_5(cli):

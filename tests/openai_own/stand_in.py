@@ -7,10 +7,10 @@ Rules:
 
 import json
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from pages import serving
 
 __all__ = ["stand_in"]
 
@@ -78,42 +78,18 @@ def answer(method: str, path: str, body: dict) -> tuple[int, dict]:
     return 404, {"error": {"message": "no such route", "type": "invalid_request_error"}}
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    # One packet for a reply: in two, the second waits for the client's acknowledgement of the first.
-    wbufsize = -1
-
-    def _respond(self) -> None:
-        content = self.rfile.read(int(self.headers.get("content-length") or 0))
-        body = json.loads(content) if content else {}
-        path = self.path.partition("?")[0]
-        status, made = answer(self.command, path, body)
-        if status == 200 and body.get("stream") is True:
-            kind = "text/event-stream"
-            reply = "".join(f"data: {json.dumps(event)}\n\n" for event in _events(path)) + "data: [DONE]\n\n"
-        else:
-            kind, reply = "application/json", json.dumps(made)
-        self.send_response(status)
-        self.send_header("content-type", kind)
-        self.send_header("content-length", str(len(reply.encode())))
-        self.end_headers()
-        self.wfile.write(reply.encode())
-
-    do_GET = do_POST = do_DELETE = _respond
-
-    def log_message(self, *arguments: object) -> None:
-        pass
+def _reply(asked) -> tuple[int, bytes, dict]:
+    body = asked.json if asked.body else {}
+    path = asked.path.partition("?")[0]
+    status, made = answer(asked.method, path, body)
+    if status == 200 and body.get("stream") is True:
+        events = "".join(f"data: {json.dumps(event)}\n\n" for event in _events(path)) + "data: [DONE]\n\n"
+        return status, events.encode(), {"content-type": "text/event-stream"}
+    return status, json.dumps(made).encode(), {"content-type": "application/json"}
 
 
 @contextmanager
 def stand_in() -> Iterator[str]:
     """Serve meanwhile; yields the base URL."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(_reply) as server:
+        yield server.root

@@ -1,15 +1,14 @@
 """A Prometheus beside a client with traffic, and what its panels then lack."""
 
 import asyncio
-import threading
 import time
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from batchclient._metrics.alerts import alerts_of
 from batchclient._metrics.queries import panels_of
 from batchclient._metrics.rules import rules_of
 from batchclient.integrations.prometheus import serve
+from tests.fakes.pages import serving
 from tests.prometheus.pages import of_a_server, traffic
 from tests.prometheus.programs import LONGEST_S, SCRAPED_EVERY_S, PrometheusServer
 
@@ -19,27 +18,14 @@ SCRAPES_OF_THE_FIRST_PAGE = 2
 @contextmanager
 def recorded(*names):
     """A server of recorded pages; each has its second scrape after some of the first."""
-    scrapes = 0
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            nonlocal scrapes
-            scrapes += 1
-            number = scrapes > SCRAPES_OF_THE_FIRST_PAGE
-            body = "".join(of_a_server(name)[number] for name in names).encode()
-            self.send_response(200)
-            self.send_header("content-type", "text/plain; version=0.0.4")
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(asked):
+        number = len(server.asked) > SCRAPES_OF_THE_FIRST_PAGE
+        page = "".join(of_a_server(name)[number] for name in names)
+        return 200, page.encode(), {"content-type": "text/plain; version=0.0.4"}
 
-        def log_message(self, format, *args):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        yield f"127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
+    with serving(answer) as server:
+        yield f"127.0.0.1:{server.port}"
 
 
 def empty_panels(prometheus, panels):

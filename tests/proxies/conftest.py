@@ -5,13 +5,14 @@ import pytest
 from batchclient import BatchClient
 from batchclient.simulator import EmbeddedServer
 from tests.proxies.litellm_proxy import MASTER_KEY, LitellmProxy, installed, models
-from tests.proxies.tool_upstream import ToolUpstream
+from tests.proxies.tool_upstream import answer
+from tests.fakes.pages import serving
 from tests.transport.conftest import bounded, pytest_pyfunc_call  # noqa: F401
 
 
 @pytest.fixture(scope="session")
 def tool_upstream():
-    with ToolUpstream() as upstream:
+    with serving(answer) as upstream:
         yield upstream
 
 
@@ -26,7 +27,7 @@ def proxy(tmp_path_factory, _upstream, tool_upstream):
     """A proxy that does not come up is an error, never a skip."""
     if not installed():
         pytest.skip("LiteLLM's proxy is not installed here: make test-extra WHICH=proxies")
-    served = models(_upstream.base_url, tool_upstream.base_url)
+    served = models(_upstream.base_url, tool_upstream.url)
     with LitellmProxy(tmp_path_factory.mktemp("litellm"), served) as proxy:
         yield proxy
 

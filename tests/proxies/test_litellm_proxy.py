@@ -137,7 +137,7 @@ async def test_a_hundred_chats_streamed_at_once(connect, upstream):
 
 
 async def test_tools_are_passed_through(connect, tool_upstream):
-    before = len(tool_upstream.bodies)
+    before = len(tool_upstream.asked)
     async with connect(model="tools") as client:
         answers = await together(client.chat(user(name), tools=TOOLS, max_tokens=64) for name in ("Ada", "Grace"))
     assert [[each["function"] for each in answer.message["tool_calls"]] for answer in answers] == [
@@ -145,7 +145,7 @@ async def test_tools_are_passed_through(connect, tool_upstream):
         [{"arguments": '{"of": "Grace"}', "name": "look_up"}, {"arguments": '{"of": "ecarG"}', "name": "look_up"}],
     ]
     assert [answer.finish_reason for answer in answers] == ["tool_calls"] * 2
-    assert [body["tools"] for body in tool_upstream.bodies[before:]] == [TOOLS] * 2
+    assert [asked.json["tools"] for asked in tool_upstream.asked[before:]] == [TOOLS] * 2
 
 
 async def test_tool_calls_in_pieces(connect):

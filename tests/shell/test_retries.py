@@ -290,6 +290,13 @@ async def test_tenacitys_stop_counts_the_calls_own_time():
     assert len(server.sent) == 5
 
 
+def test_tenacity_gives_up_too_where_the_servers_wish_is_too_long():
+    failure = RateLimited("429", retry_after_s=61.0)
+    assert TenacityRetry().decide(failure, 1, 0.0, None) is None
+    failure.retry_after_s = 60.0
+    assert TenacityRetry().decide(failure, 1, 0.0, None) == 60.0
+
+
 async def test_tenacity_may_retry_what_we_would_not():
     server = ScriptedTransport(error(404), error(404))
     policy = TenacityRetry(retry=tenacity.retry_if_exception_type(NotFound), wait=tenacity.wait_none())

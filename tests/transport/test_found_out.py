@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import threading
 from functools import partial, wraps
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from unittest import mock
 
 import aiohttp
@@ -14,6 +12,7 @@ import httpx
 import httpx2
 import pytest
 import respx
+from tests.fakes.pages import serving
 from tests.transport.test_expected_requests import answer
 
 from batchclient import BatchClient, Http
@@ -46,46 +45,28 @@ async def test_a_url_is_enough(guise):
             assert endpoint.batch_size_cap == (4 if guise == "tgi" else 32)
 
 
-class LikeMlxServer(BaseHTTPRequestHandler):
-    """As mlx_lm.server 0.32: a list of prompts ends the thread that generates, and all is 404 from then on."""
-
-    def do_GET(self):
-        self.reply(200, self.server.models)
-
-    def do_POST(self):
-        prompt = json.loads(self.rfile.read(int(self.headers["content-length"])))["prompt"]
-        self.server.dead |= not isinstance(prompt, str)
-        if self.server.dead:
-            self.reply(404, {"error": "generation thread died"})
-        else:
-            usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-            self.reply(200, {"choices": [{"index": 0, "text": prompt, "finish_reason": "stop"}], "usage": usage})
-
-    def reply(self, status, body):
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(json.dumps(body).encode())
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.mark.parametrize("model", ["m", None])
 async def test_a_server_that_a_list_kills_lives(model, backend, caplog):
     caplog.set_level("INFO", "batchclient")
     prompts = [f"p{number}" for number in range(6)]
-    with ThreadingHTTPServer(("127.0.0.1", 0), LikeMlxServer) as running:
-        running.dead = False
-        # Without a cache of Hugging Face's its page is empty.
-        running.models = "" if model else {"object": "list", "data": [{"id": "m", "object": "model", "created": 1}]}
-        threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True).start()
-        made = partial(
-            BatchClient, f"http://127.0.0.1:{running.server_port}/v1", model=model, http=Http(backend=backend)
-        )
+    # Without a cache of Hugging Face's its page is empty.
+    models = "" if model else {"object": "list", "data": [{"id": "m", "object": "model", "created": 1}]}
+
+    def like_mlx_server(asked):
+        """As mlx_lm.server 0.32: a list of prompts ends the thread that generates, and all is 404 from then on."""
+        if asked.method == "GET":
+            return 200, models, {}
+        if any(not isinstance(each.json["prompt"], str) for each in running.asked if each.method == "POST"):
+            return 404, {"error": "generation thread died"}, {}
+        usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+        choice = {"index": 0, "text": asked.json["prompt"], "finish_reason": "stop"}
+        return 200, {"choices": [choice], "usage": usage}, {}
+
+    with serving(like_mlx_server) as running:
+        made = partial(BatchClient, running.url, model=model, http=Http(backend=backend))
         async with made() as one, made() as other:
             assert [each.text for each in await asyncio.gather(*map(one.complete, prompts))] == prompts
             assert [each.text for each in await other.batch_map(prompts, "{}")] == prompts
-        running.shutdown()
     said = [record.reason for record in caplog.records if record.event == "no_lists"]
     assert said == ["it is built on Python's http.server, as mlx_lm.server is"] * 2, "once by each client"
 

@@ -209,21 +209,6 @@ def test_a_row_does_not_show_its_document():
 # Where credentials go -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_no_redirect_is_followed(backend, status):
-    async with RawServer() as elsewhere:
-
-        async def send_away(heard, reader, writer, server):
-            location = f"http://127.0.0.1:{elsewhere.port}/v1/completions"
-            writer.write(response(b"", f"{status} Go", [("location", location)]))
-
-        async with RawServer(on_request=send_away) as server, make(server, backend) as client:
-            with pytest.raises(DialectError):
-                await client.complete("p")
-        assert len(server.heard) == 1
-        assert elsewhere.connections == 0
-
-
 async def test_proxies_of_the_environment_are_used_only_where_asked_for(backend, monkeypatch):
     async def as_proxy(heard, reader, writer, server):
         writer.write(response(body_of(heard)))

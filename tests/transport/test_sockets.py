@@ -365,59 +365,6 @@ async def test_an_error_status_leaves_a_socket_that_can_be_used(backend):
         assert server.connections == 1
 
 
-async def test_a_502_with_a_broken_body_is_a_fault_of_the_server_or_the_wire(backend):
-    async def fail(heard, reader, writer, server):
-        writer.write(response(b"Bad gate", "502 Bad Gateway", length=1000))
-        return True
-
-    async with RawServer(on_request=fail) as server, make(server, backend) as client:
-        with pytest.raises((ServerFault, ConnectionLost)):
-            await client.complete("p")
-
-
-@two_backends
-async def test_a_bomb_is_defused(backend):
-    bomb = gzip.compress(b"\0" * 50_000_000)
-
-    async def send_it(heard, reader, writer, server):
-        writer.write(response(bomb, headers=[("content-encoding", "gzip")]))
-        return True
-
-    async with (
-        RawServer(on_request=send_it) as server,
-        make(server, backend, http=Http(max_response_bytes=1_000_000)) as client,
-    ):
-        with pytest.raises(ResponseTooLarge):
-            await client.complete("p")
-
-
-async def test_an_endless_body_is_cut_off(backend):
-    async def never_stop(heard, reader, writer, server):
-        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
-        while True:
-            writer.write(b"%x\r\n%s\r\n" % (10_000, b"x" * 10_000))
-            await writer.drain()
-
-    async with (
-        RawServer(on_request=never_stop) as server,
-        make(server, backend, http=Http(max_response_bytes=1_000_000)) as client,
-    ):
-        with pytest.raises(ResponseTooLarge):
-            await client.complete("p")
-
-
-async def test_endless_headers_are_cut_off(backend):
-    async def never_stop(heard, reader, writer, server):
-        writer.write(b"HTTP/1.1 200 OK\r\n")
-        while True:
-            writer.write(b"x: " + b"y" * 1000 + b"\r\n")
-            await writer.drain()
-
-    async with RawServer(on_request=never_stop) as server, make(server, backend) as client:
-        with pytest.raises(ConnectionLost):
-            await client.complete("p")
-
-
 async def test_what_we_sent_is_not_shown_where_a_server_only_says_it_back(backend):
     """A port that echoes: the reply is our own request, key and prompt."""
 
