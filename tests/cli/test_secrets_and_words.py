@@ -6,7 +6,6 @@ import logging
 import re
 import socket
 from contextlib import suppress
-from threading import Thread
 
 import openai
 import pytest

@@ -12,8 +12,7 @@ import threading
 from collections import Counter
 from contextlib import contextmanager
 
-from tests.fakes.raw import whole
-from tests.fakes.raw import RawServer, response
+from tests.fakes.raw import RawServer, response, whole
 
 __all__ = ["AccountServer", "Run", "account_server", "answer_to"]
 

@@ -11,6 +11,7 @@ from batchclient._doctor.diagnosis import diagnose
 from batchclient._doctor.visit import Patient, visit
 from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.transport import SimulatorTransport
+from tests.shell.scripted import Answer, Reply
 
 URL = "http://llm:8000/v1"
 WIRE = Path(__file__).parents[1] / "wire"
@@ -30,9 +31,9 @@ class Watched:
         if request.method == "POST":
             self.bodies.append(json.loads(request.body))
         if path in self.pages:
-            return Reply(*self.pages[path], self.headers)
+            return answer(*self.pages[path], self.headers)
         if self.transport is None:
-            return Reply(404, b'{"detail":"Not Found"}', self.headers)
+            return answer(404, b'{"detail":"Not Found"}', self.headers)
         reply = await self.transport.send(request, timeouts)
         reply.headers = {**reply.headers, **self.headers}
         return reply
@@ -49,16 +50,9 @@ class Watched:
         return [path for method, path in self.asked if method == "POST"]
 
 
-class Reply:
-    def __init__(self, status, body, headers):
-        kind = "text/html" if body[:1] == b"<" else "application/json" if body[:1] in b"{[" else "text/plain"
-        self.status, self.headers, self.body = status, {"content-type": kind, **headers}, body
-
-    async def chunks(self):
-        yield self.body
-
-    async def aclose(self):
-        pass
+def answer(status, body, headers):
+    kind = "text/html" if body[:1] == b"<" else "application/json" if body[:1] in b"{[" else "text/plain"
+    return Answer(Reply(status, {"content-type": kind, **headers}, [body]))
 
 
 def see(transport, url=URL, **given):

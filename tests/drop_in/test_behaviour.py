@@ -9,8 +9,7 @@ import httpx
 import openai
 import pytest
 from tests.drop_in.test_same_answers import HELLO
-from tests.fakes.raw import RawServer, body_of, hang, nobody_listens, says, whole
-from tests.fakes.raw import response
+from tests.fakes.raw import RawServer, body_of, hang, nobody_listens, response, says, whole
 
 from batchclient import Backoff, Batching, ConfigError
 from batchclient import client as client_module

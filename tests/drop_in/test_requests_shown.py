@@ -8,8 +8,7 @@ import openai
 import pytest
 
 from batchclient.openai import AsyncOpenAI, OpenAI
-from tests.fakes.raw import RawServer, says
-from tests.fakes.raw import response
+from tests.fakes.raw import RawServer, response, says
 
 HTTP = __import__("httpx2" if openai.__version__ >= "3" else "httpx")
 JSON = [("content-type", "application/json")]

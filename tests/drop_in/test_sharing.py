@@ -13,8 +13,7 @@ import pytest
 from batchclient import Batching, ConfigError
 from batchclient.openai import AsyncOpenAI, OpenAI, _sharing
 from tests.drop_in.test_behaviour import JSON, complete, make
-from tests.fakes.raw import RawServer, says
-from tests.fakes.raw import response
+from tests.fakes.raw import RawServer, response, says
 
 ROOT = Path(__file__).parents[2]
 TOGETHER = {"preset": "throughput", "batching": Batching(linger_s=0.01)}

@@ -14,8 +14,7 @@ from openai.resources.completions import AsyncCompletions, Completions
 from tests.drop_in.test_behaviour import JSON, complete, make
 from tests.drop_in.test_sharing import TOGETHER
 from tests.drop_in.test_sync import recorder  # noqa: F401
-from tests.fakes.raw import RawServer, hang, says
-from tests.fakes.raw import response
+from tests.fakes.raw import RawServer, hang, response, says
 
 from batchclient import Backoff, Batching
 from batchclient import client as client_module

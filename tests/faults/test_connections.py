@@ -9,9 +9,17 @@ import sys
 from textwrap import dedent
 
 import pytest
-from tests.fakes.raw import RawServer, certificate, chunked, cut, make, nobody_listens, says
+from tests.fakes.raw import (
+    RawServer,
+    answers_in_a_thread,
+    certificate,
+    cut,
+    make,
+    nobody_listens,
+    response,
+    says,
+)
 from tests.seams import connected, with_runners
-from tests.fakes.raw import answers_in_a_thread, events_of, response
 
 from batchclient import (
     Batching,
@@ -23,7 +31,6 @@ from batchclient import (
     ConnectionLost,
     DialectError,
     OutOfSockets,
-    TenacityRetry,
 )
 from batchclient._shell.exchange import BodyTimeouts
 from batchclient.transport._httpx import HttpxTransport

@@ -9,20 +9,11 @@ from collections import Counter
 from batchclient import BatchClient, Batching
 from batchclient.errors import ConnectFailed
 from batchclient.retry import Backoff
+from tests.shell.scripted import Answer, Reply
 
 
-class _Response:
-    headers = {"content-type": "application/json"}
-
-    def __init__(self, status, body):
-        self.status = status
-        self._body = json.dumps(body).encode()
-
-    async def chunks(self):
-        yield self._body
-
-    async def aclose(self):
-        pass
+def _answer(status, body):
+    return Answer(Reply(status, {"content-type": "application/json"}, [json.dumps(body).encode()]))
 
 
 class Upstream:
@@ -65,7 +56,7 @@ class Upstream:
             raise ConnectFailed("nobody is there")
         if request.method == "GET":
             found = request.path.endswith("/models")
-            return _Response(200 if found else 404, {"object": "list", "data": [{"id": "m", "object": "model"}]})
+            return _answer(200 if found else 404, {"object": "list", "data": [{"id": "m", "object": "model"}]})
         body = json.loads(request.body)
         prompts = body["prompt"] if isinstance(body.get("prompt"), list) else [body.get("prompt")]
         self.came.update(prompts)
@@ -80,14 +71,12 @@ class Upstream:
                 if refusals:
                     status = refusals.pop(0) if isinstance(refusals, list) else refusals
                     words = "The model `m` does not exist." if status == 404 else "no"
-                    return _Response(status, {"error": {"message": words, "type": "refused", "code": status}})
+                    return _answer(status, {"error": {"message": words, "type": "refused", "code": status}})
         finally:
             self.under_way -= 1
         choices = [{"index": at, "text": "yes", "finish_reason": "stop"} for at in range(len(prompts))]
         usage = {"prompt_tokens": len(prompts), "completion_tokens": len(prompts), "total_tokens": 2 * len(prompts)}
-        return _Response(
-            200, {"id": "1", "object": "text_completion", "model": "m", "choices": choices, "usage": usage}
-        )
+        return _answer(200, {"id": "1", "object": "text_completion", "model": "m", "choices": choices, "usage": usage})
 
     async def aclose(self):
         pass

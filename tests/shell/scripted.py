@@ -6,6 +6,7 @@ were read to the end or closed.
 
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import anyio
 import anyio.lowlevel
@@ -13,6 +14,9 @@ import anyio.lowlevel
 from batchclient import BatchClient
 
 __all__ = [
+    "Answer",
+    "MetricsPage",
+    "Pages",
     "Reply",
     "ScriptedTransport",
     "Sent",
@@ -24,7 +28,10 @@ __all__ = [
     "settle",
     "stream",
     "stream_end",
+    "under_way",
 ]
+
+BUSY = (Path(__file__).parent.parent / "wire" / "vllm" / "metrics_busy.txt").read_bytes()
 
 
 @dataclass
@@ -59,6 +66,9 @@ class Sent:
 
     def release(self):
         self.gate.set()
+
+    def end(self, state):
+        self.state = state
 
 
 def answer_to(prompt, choice=0):
@@ -181,23 +191,25 @@ class ScriptedTransport:
         if isinstance(reply, BaseException):
             sent.state = "broken"
             raise reply
-        return _Response(sent, reply)
+        return Answer(reply, sent.end)
 
     async def aclose(self):
         self.closed += 1
 
 
-class _Response:
-    def __init__(self, sent, reply):
-        self._sent = sent
+class Answer:
+    """A response: a ``Reply`` as it is read. ``on_end`` is told ``read``, ``closed`` (before its end) or ``broken``, once."""
+
+    def __init__(self, reply, on_end=lambda state: None):
         self._reply = reply
+        self._on_end = on_end
         self.status = reply.status
         self.headers = reply.headers
 
     async def chunks(self):
         for chunk in self._reply.chunks:
             if isinstance(chunk, BaseException):
-                self._sent.state = "broken"
+                self._end("broken")
                 raise chunk
             if isinstance(chunk, (int, float)):
                 await anyio.sleep(chunk)
@@ -205,11 +217,99 @@ class _Response:
                 await chunk.wait()
             else:
                 yield chunk
-        self._sent.state = "read"
+        self._end("read")
 
     async def aclose(self):
-        if self._sent.state == "open":
-            self._sent.state = "closed"
+        self._end("closed")
+
+    def _end(self, state):
+        on_end, self._on_end = self._on_end, lambda state: None
+        on_end(state)
+
+
+class Pages:
+    """A server's plain pages behind the ``Transport`` seam. A page may be an exception, or ``"hangs"``.
+
+    Args:
+        pages: by path.
+    """
+
+    takes_s = 0.01
+
+    def __init__(self, pages):
+        self.pages = pages
+        self.asked_at = []
+        self.requests = []
+        self.open = self.most_open = self.closed = 0
+
+    @property
+    def asked(self):
+        """The path of each request."""
+        return [path for _, path, _ in self.requests]
+
+    def _page(self, request):
+        assert (request.method, request.body) == ("GET", b"")
+        assert request.from_root == (request.path != "/models")
+        return self.pages.get(request.path, Reply(404))
+
+    async def send(self, request, timeouts):
+        self.asked_at.append(anyio.current_time())
+        self.requests.append((request.method, request.path, request.body))
+        reply = self._page(request)
+        self.open += 1
+        self.most_open = max(self.most_open, self.open)
+        try:
+            if isinstance(reply, BaseException):
+                raise reply
+            if reply == "hangs":
+                await anyio.sleep_forever()
+            await anyio.sleep(self.takes_s)
+        except BaseException:
+            self.open -= 1
+            raise
+        return _Page(self, reply)
+
+    async def aclose(self):
+        self.closed += 1
+
+
+class _Page(Answer):
+    """Open until it is closed."""
+
+    def __init__(self, pages, reply):
+        super().__init__(reply)
+        self._pages = pages
+
+    async def aclose(self):
+        self._pages.open -= 1
+
+
+class MetricsPage(Pages):
+    """The page of a server's load. ``script``: what the first questions get; then ``reply``."""
+
+    takes_s = 0.0
+
+    def __init__(self, *script, reply=None):
+        super().__init__({})
+        self.script = list(script)
+        self.reply = reply or Reply(chunks=[BUSY])
+
+    def _page(self, request):
+        return self.script.pop(0) if self.script else self.reply
+
+    def intervals(self, since=0):
+        times = self.asked_at[since:]
+        return [round(after - before, 2) for before, after in zip(times, times[1:], strict=False)]
+
+
+async def under_way(client, server, seconds, calls=4):
+    """Some calls that take so long."""
+    async with anyio.create_task_group() as group:
+        for number in range(calls):
+            group.start_soon(client.complete, f"p{number}")
+        await server.arrived(1)
+        await anyio.sleep(seconds)
+        server.release()
 
 
 def make_client(transport, **arguments):

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from tests.seams import connected
 from tests.shell.clocks import count_alive
-from tests.shell.scripted import Reply, ScriptedTransport, echo, settle
+from tests.shell.scripted import Pages, Reply, ScriptedTransport, echo, settle, under_way
 
 from batchclient import BatchClient, Batching, ConfigError, ConnectFailed, ConnectionLost, ResponseTooLarge
 from batchclient.simulator.server import SimulatedServer
@@ -36,69 +36,9 @@ LLAMACPP = {
 }
 
 
-class Pages:
-    """A server's plain pages behind the ``Transport`` seam; a page may be an exception, or ``"hangs"``."""
-
-    def __init__(self, pages):
-        self.pages = pages
-        self.asked = []
-        self.asked_at = []
-        self.open = self.most_open = self.closed = 0
-
-    async def send(self, request, timeouts):
-        assert (request.method, request.body) == ("GET", b"")
-        assert request.from_root == (request.path != "/models")
-        self.asked.append(request.path)
-        self.asked_at.append(anyio.current_time())
-        reply = self.pages.get(request.path, Reply(404))
-        self.open += 1
-        self.most_open = max(self.most_open, self.open)
-        try:
-            if isinstance(reply, BaseException):
-                raise reply
-            if reply == "hangs":
-                await anyio.sleep_forever()
-            await anyio.sleep(0.01)
-        except BaseException:
-            self.open -= 1
-            raise
-        return _Answer(self, reply)
-
-    async def aclose(self):
-        self.closed += 1
-
-
-class _Answer:
-    def __init__(self, pages, reply):
-        self._pages, self._reply = pages, reply
-        self.status, self.headers = reply.status, reply.headers
-
-    async def chunks(self):
-        for chunk in self._reply.chunks:
-            if isinstance(chunk, BaseException):
-                raise chunk
-            if isinstance(chunk, (int, float)):
-                await anyio.sleep(chunk)
-            else:
-                yield chunk
-
-    async def aclose(self):
-        self._pages.open -= 1
-
-
 def make(server, pages, **arguments):
     defaults = {"model": "m", "server_metrics": False, "detect": True}
     return connected(calls=lambda url: server, detection=lambda url: pages, **{**defaults, **arguments})
-
-
-async def under_way(client, server, seconds, calls=1):
-    """Some calls that take so long."""
-    async with anyio.create_task_group() as group:
-        for number in range(calls):
-            group.start_soon(client.complete, f"p{number}")
-        await server.arrived(1)
-        await anyio.sleep(seconds)
-        server.release()
 
 
 def language(sent):
@@ -120,7 +60,7 @@ async def test_beside_the_calls_a_quarter_of_a_second_after_the_first_was_sent_a
             await anyio.sleep(5.0)
             assert pages.asked == [], "nothing is asked before there is a call"
             started = anyio.current_time()
-            await under_way(client, server, 100.0)
+            await under_way(client, server, 100.0, calls=1)
             assert shown(client) == ["vllm 0.32.0"]
             await client.complete("another")
     assert pages.asked == ["/models", "/version"]
@@ -189,7 +129,7 @@ async def test_who_is_not_to_be_asked_is_not(arguments):
     server, pages = ScriptedTransport(held=True), Pages(VLLM)
     seams = {"calls": lambda url: server, "metrics": lambda url: Pages({}), "detection": lambda url: pages}
     async with connected(**seams, model="m", **arguments) as client:
-        await under_way(client, server, 10.0)
+        await under_way(client, server, 10.0, calls=1)
         assert shown(client) == [None]
     assert pages.asked == []
 
@@ -230,10 +170,10 @@ async def test_whatever_goes_wrong_changes_nothing_and_is_three_questions_at_mos
     server, pages = ScriptedTransport(held=True), Pages(dict.fromkeys(("/models", "/info", "/version"), trouble))
     with caplog.at_level(logging.INFO, "batchclient"):
         async with make(server, pages) as client:
-            await under_way(client, server, 1000.0)
+            await under_way(client, server, 1000.0, calls=1)
             for _ in range(3):
                 server.held = True
-                await under_way(client, server, 100.0)
+                await under_way(client, server, 100.0, calls=1)
             assert len({language(sent) for sent in server.sent}) == 1
             assert shown(client) == [None]
             assert client.statistics().failed == 0
@@ -279,7 +219,7 @@ async def test_slots_bound_a_limit_that_is_found_and_not_one_that_was_given():
     for limit, expected in (("auto", 4), (64, 64)):
         server, pages = ScriptedTransport(held=True), Pages(LLAMACPP)
         async with make(server, pages, limit=limit) as client:
-            await under_way(client, server, 1.0)
+            await under_way(client, server, 1.0, calls=1)
             (endpoint,) = client.statistics().endpoints
             assert (endpoint.limit, endpoint.server) == (expected, "llamacpp")
             if limit == "auto":
@@ -289,7 +229,7 @@ async def test_slots_bound_a_limit_that_is_found_and_not_one_that_was_given():
 async def test_the_servers_own_cap_shortens_lists():
     server, pages = ScriptedTransport(held=True), Pages(TGI)
     async with make(server, pages, limit=64) as client:
-        await under_way(client, server, 1.0)
+        await under_way(client, server, 1.0, calls=1)
         async with anyio.create_task_group() as group:
             for number in range(10):
                 group.start_soon(client.complete, f"{number}")
@@ -308,7 +248,7 @@ async def test_a_batch_under_way_goes_on_as_it_was_encoded():
 async def test_a_prompt_over_the_servers_length_is_refused_here_once_it_is_known():
     server, pages = ScriptedTransport(held=True), Pages(VLLM)
     async with make(server, pages, count_tokens=len) as client:
-        await under_way(client, server, 1.0)
+        await under_way(client, server, 1.0, calls=1)
         for prompt in ([1] * 2048, "x" * 2048):
             with pytest.raises(ConfigError, match="2048"):
                 await client.complete(prompt)
@@ -348,7 +288,7 @@ async def test_an_endpoint_that_joins_is_found_out_too():
     pages = {"http://scripted/v1": Pages(VLLM), "http://second/v1": second}
     seams = {"calls": lambda url: server, "detection": pages.__getitem__}
     async with connected(**seams, model="m", server_metrics=False, detect=True) as client:
-        await under_way(client, server, 1.0)
+        await under_way(client, server, 1.0, calls=1)
         client.add_endpoint("http://second/v1")
         server.held = True
         await under_way(client, server, 1.0, calls=8)
@@ -362,7 +302,7 @@ async def test_another_server_behind_the_url_after_an_outage_is_noticed():
     small = {**TGI, "/info": ok(max_concurrent_requests=4, max_total_tokens=4096, max_client_batch_size=4)}
     server, pages = ScriptedTransport(held=True), Pages(small)
     async with make(server, pages, limit="auto") as client:
-        await under_way(client, server, 1.0)
+        await under_way(client, server, 1.0, calls=1)
         assert client.statistics().endpoints[0].limit == 4
         server.script = [refused, refused, refused]
         pages.pages = VLLM
@@ -377,7 +317,7 @@ async def test_another_server_behind_the_url_after_an_outage_is_noticed():
 async def test_an_outage_after_which_nothing_is_said_changes_nothing():
     server, pages = ScriptedTransport(held=True), Pages(VLLM)
     async with make(server, pages) as client:
-        await under_way(client, server, 1.0)
+        await under_way(client, server, 1.0, calls=1)
         server.script = [ConnectFailed("refused")] * 3
         pages.pages = dict.fromkeys(("/models", "/info"), Reply(200, {}, [b"<html>"]))
         await client.complete("during the outage")
@@ -405,7 +345,7 @@ async def test_a_gateway_is_spoken_to_as_before_and_what_was_learnt_of_it_stays(
     gateway = {"/models": models("m", owned_by="openai")}
     server, pages = ScriptedTransport(held=True), Pages(gateway)
     async with make(server, pages) as client:
-        await under_way(client, server, 1.0)
+        await under_way(client, server, 1.0, calls=1)
         assert pages.asked == ["/models", "/info"]
         assert shown(client) == [None]
         # It becomes a vLLM, and then a gateway again.

@@ -2,13 +2,12 @@
 
 import dataclasses
 import logging
-from pathlib import Path
 
 import anyio
 import pytest
 from tests.seams import connected
 from tests.shell.clocks import count_alive
-from tests.shell.scripted import Reply, ScriptedTransport, settle
+from tests.shell.scripted import BUSY, MetricsPage, Reply, ScriptedTransport, settle, under_way
 
 from batchclient import (
     AdaptiveLimit,
@@ -24,84 +23,17 @@ from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.transport import SimulatorTransport
 from batchclient.transport import root_of
 
-BUSY = (Path(__file__).parent.parent / "wire" / "vllm" / "metrics_busy.txt").read_bytes()
-
-
-class Page:
-    """A metrics page behind the ``Transport`` seam. ``script``: what the first questions get; then ``reply``."""
-
-    def __init__(self, *script, reply=None):
-        self.script = list(script)
-        self.reply = reply or Reply(chunks=[BUSY])
-        self.asked_at = []
-        self.requests = []
-        self.open = 0
-        self.most_open = 0
-        self.closed = 0
-
-    async def send(self, request, timeouts):
-        self.asked_at.append(anyio.current_time())
-        self.requests.append((request.method, request.path, request.body))
-        reply = self.script.pop(0) if self.script else self.reply
-        self.open += 1
-        self.most_open = max(self.most_open, self.open)
-        try:
-            if isinstance(reply, BaseException):
-                raise reply
-            if reply == "hangs":
-                await anyio.sleep_forever()
-        except BaseException:
-            self.open -= 1
-            raise
-        return _Answer(self, reply)
-
-    async def aclose(self):
-        self.closed += 1
-
-    def intervals(self, since=0):
-        times = self.asked_at[since:]
-        return [round(after - before, 2) for before, after in zip(times, times[1:], strict=False)]
-
-
-class _Answer:
-    def __init__(self, page, reply):
-        self._page = page
-        self._reply = reply
-        self.status, self.headers = reply.status, reply.headers
-
-    async def chunks(self):
-        for chunk in self._reply.chunks:
-            if isinstance(chunk, BaseException):
-                raise chunk
-            if isinstance(chunk, (int, float)):
-                await anyio.sleep(chunk)
-            else:
-                yield chunk
-
-    async def aclose(self):
-        self._page.open -= 1
-
 
 def make(server, page, **arguments):
     defaults = {"model": "m", "limit": 64, "detect": False}
     return connected(calls=lambda url: server, metrics=lambda url: page, **{**defaults, **arguments})
 
 
-async def under_way(client, server, seconds, calls=4):
-    """Some calls that take so long."""
-    async with anyio.create_task_group() as group:
-        for number in range(calls):
-            group.start_soon(client.complete, f"p{number}")
-        await server.arrived(1)
-        await anyio.sleep(seconds)
-        server.release()
-
-
 # When ---------------------------------------------------------------------------------------------------------------
 
 
 async def test_every_half_second_while_calls_are_under_way_and_not_before_a_second():
-    server, page = ScriptedTransport(held=True), Page()
+    server, page = ScriptedTransport(held=True), MetricsPage()
     async with make(server, page) as client:
         started = anyio.current_time()
         await under_way(client, server, 3.2)
@@ -111,7 +43,7 @@ async def test_every_half_second_while_calls_are_under_way_and_not_before_a_seco
 
 
 async def test_calls_that_are_answered_within_a_second_see_no_question():
-    server, page = ScriptedTransport(), Page()
+    server, page = ScriptedTransport(), MetricsPage()
     async with make(server, page) as client:
         for _ in range(20):
             server.held = True
@@ -120,14 +52,14 @@ async def test_calls_that_are_answered_within_a_second_see_no_question():
 
 
 async def test_a_lone_call_is_not_worth_a_question():
-    server, page = ScriptedTransport(held=True), Page()
+    server, page = ScriptedTransport(held=True), MetricsPage()
     async with make(server, page) as client:
         await under_way(client, server, 30.0, calls=1)
     assert page.asked_at == []
 
 
 async def test_between_calls_nothing_is_alive():
-    server, page, before = ScriptedTransport(held=True), Page("hangs"), count_alive()
+    server, page, before = ScriptedTransport(held=True), MetricsPage("hangs"), count_alive()
     async with make(server, page) as client:
         await under_way(client, server, 1.2)
         await settle()
@@ -141,7 +73,7 @@ async def test_between_calls_nothing_is_alive():
 
 
 async def test_a_client_that_is_closed_meanwhile_closes():
-    server, page = ScriptedTransport(held=True), Page("hangs")
+    server, page = ScriptedTransport(held=True), MetricsPage("hangs")
     async with make(server, page) as client:
         async with anyio.create_task_group() as group:
 
@@ -158,7 +90,7 @@ async def test_a_client_that_is_closed_meanwhile_closes():
 
 async def test_each_endpoint_is_asked_for_itself():
     server, pages = ScriptedTransport(held=True), {}
-    seams = {"calls": lambda url: server, "metrics": lambda url: pages.setdefault(url, Page())}
+    seams = {"calls": lambda url: server, "metrics": lambda url: pages.setdefault(url, MetricsPage())}
     client = connected(["http://a/v1", "http://b/v1"], **seams, model="m", limit=2, detect=False)
     async with client:
         await under_way(client, server, 2.1, calls=4)
@@ -209,7 +141,7 @@ async def answers_beside(page, caplog, seconds=130.0):
 
 @pytest.mark.parametrize("reply", GIVES_UP.values(), ids=GIVES_UP)
 async def test_what_is_no_metrics_page_is_asked_for_once_a_minute_and_said_once(reply, caplog):
-    page = Page(reply=reply)
+    page = MetricsPage(reply=reply)
     said = await answers_beside(page, caplog)
     assert page.intervals() == [60.0, 60.0]
     assert len(said) == 1
@@ -218,20 +150,22 @@ async def test_what_is_no_metrics_page_is_asked_for_once_a_minute_and_said_once(
 
 @pytest.mark.parametrize("reply", TRIES_AGAIN.values(), ids=TRIES_AGAIN)
 async def test_what_may_pass_is_tried_again_after_a_growing_pause(reply, caplog):
-    page = Page(reply=reply)
+    page = MetricsPage(reply=reply)
     assert await answers_beside(page, caplog) == []
     assert page.intervals() in ([2.0, 4.0, 8.0, 16.0, 32.0, 60.0], [2.5, 4.0, 8.0, 16.0, 32.0, 60.0])
 
 
 async def test_a_page_that_comes_back_is_asked_for_as_before(caplog):
-    page = Page(ConnectFailed("refused"), ConnectFailed("refused"), reply=http(200, b"vllm:num_requests_running 4\n"))
+    page = MetricsPage(
+        ConnectFailed("refused"), ConnectFailed("refused"), reply=http(200, b"vllm:num_requests_running 4\n")
+    )
     await answers_beside(page, caplog, 10.0)
     assert page.intervals()[:5] == [2.0, 4.0, 0.5, 0.5, 0.5]
 
 
 @pytest.mark.long
 async def test_a_slow_page_is_asked_for_less_often_and_still_counts(caplog):
-    page = Page(reply=http(200, 0.7, b"vllm:num_requests_running 1\n"))
+    page = MetricsPage(reply=http(200, 0.7, b"vllm:num_requests_running 1\n"))
     await answers_beside(page, caplog, 20.0)
     assert set(page.intervals()) == {1.5}
 
@@ -241,7 +175,7 @@ async def test_a_slow_page_is_asked_for_less_often_and_still_counts(caplog):
 
 async def asks(**arguments):
     """Whether such a client asks for the page while calls are under way."""
-    server, page = ScriptedTransport(held=True), Page()
+    server, page = ScriptedTransport(held=True), MetricsPage()
     async with connected(calls=lambda url: server, metrics=lambda url: page, model="m", **arguments) as client:
         await under_way(client, server, 1.2)
     return page.asked_at != []

@@ -300,10 +300,10 @@ def test_an_eager_first_step_of_a_batch_is_taken(monkeypatch):
         async with make_client(server) as client:
 
             async def send(request, timeouts):
-                from tests.shell.scripted import Sent, _Response, echo
+                from tests.shell.scripted import Answer, Sent, echo
 
                 sent = Sent(0, request, timeouts)
-                return _Response(sent, echo(sent))
+                return Answer(echo(sent), sent.end)
 
             server.send = send
             assert (await client.complete("p")).text == answer_to("p")

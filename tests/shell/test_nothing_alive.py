@@ -5,9 +5,8 @@ import asyncio
 import pytest
 from tests.seams import connected
 from tests.shell.clocks import WatchedLoop
-from tests.shell.scripted import ScriptedTransport, error, make_client
-from tests.shell.test_detection import VLLM, Pages
-from tests.shell.test_feedback import Page
+from tests.shell.scripted import MetricsPage, Pages, ScriptedTransport, error, make_client
+from tests.shell.test_detection import VLLM
 
 from batchclient import Backoff, BatchClientError, Batching, ClientClosed, Completion, DeadlineExceeded, ServerFault
 
@@ -90,7 +89,7 @@ ENDS = {
 @pytest.mark.parametrize("pages", [VLLM, dict.fromkeys(VLLM, "hangs")], ids=["known", "silent"])
 def test_nothing_is_alive_once_the_last_call_has_ended(end, pages):
     async def main():
-        server, load, pages_of = ScriptedTransport(held=True), Page(), Pages(pages)
+        server, load, pages_of = ScriptedTransport(held=True), MetricsPage(), Pages(pages)
         retry = LongPause() if end is late_between_attempts else Backoff(1 if end is failed else 2, base_s=1.0)
         seams = {"calls": lambda url: server, "metrics": lambda url: load, "detection": lambda url: pages_of}
         client = connected(**seams, model="m", limit="auto", batching=Batching(max_size=1), retry=retry)

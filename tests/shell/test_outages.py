@@ -20,9 +20,18 @@ from batchclient import (
 from batchclient.simulator.profiles import Profile
 from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.transport import SimulatorTransport
-from tests.shell.scripted import Reply, ScriptedTransport, answer_to, error, make_client, stream, stream_end
+from tests.shell.scripted import (
+    MetricsPage,
+    Reply,
+    ScriptedTransport,
+    answer_to,
+    error,
+    make_client,
+    stream,
+    stream_end,
+)
 from tests.shell.test_complete import call_all
-from tests.shell.test_feedback import Page, make
+from tests.shell.test_feedback import make
 
 
 @pytest.mark.parametrize(
@@ -139,7 +148,7 @@ async def test_a_reply_whose_head_has_come_is_no_silence(caplog):
 
 async def test_an_engine_that_stands_still_behind_a_living_server_is_given_up_long_before_the_read_timeout():
     server = ScriptedTransport(held=True)
-    async with make(server, Page(), limit=2, outage_patience_s=10.0) as client:
+    async with make(server, MetricsPage(), limit=2, outage_patience_s=10.0) as client:
         server.held = False
         await client.complete("it has answered")
         server.held = True

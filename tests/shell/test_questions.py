@@ -5,9 +5,9 @@ import asyncio
 import anyio
 import pytest
 from tests.seams import connected
-from tests.shell.scripted import Reply, ScriptedTransport, make_client
-from tests.shell.test_detection import VLLM, Pages, models
-from tests.shell.test_feedback import Page, make, under_way
+from tests.shell.scripted import MetricsPage, Pages, Reply, ScriptedTransport, make_client, under_way
+from tests.shell.test_detection import VLLM, models
+from tests.shell.test_feedback import make
 
 from batchclient import BatchClientError, Batching, ResponseTooLarge
 
@@ -42,7 +42,7 @@ async def closed_while_calls_are_under_way(client, server, after_s):
 
 
 async def test_a_client_that_closes_asks_nothing_more():
-    server, page = SlowToCancel(held=True), Page()
+    server, page = SlowToCancel(held=True), MetricsPage()
     async with make(server, page) as client:
         began, _ = await closed_while_calls_are_under_way(client, server, 1.2)
     assert page.asked_at
@@ -85,14 +85,18 @@ async def test_a_question_that_others_have_cancelled_is_asked_again():
 
 
 async def test_the_body_of_a_404_is_not_waited_for():
-    server, page = ScriptedTransport(held=True), Page(reply=Reply(404, chunks=[b"x", 1000.0]))
+    server, page = ScriptedTransport(held=True), MetricsPage(reply=Reply(404, chunks=[b"x", 1000.0]))
     async with make(server, page) as client:
         await under_way(client, server, 50.0)
     assert len(page.asked_at) == 1
 
 
 async def test_a_page_that_reading_empties_is_left_to_others():
-    server, page, known = ScriptedTransport(held=True), Page(), Pages({"/models": models("m", owned_by="tensorrt_llm")})
+    server, page, known = (
+        ScriptedTransport(held=True),
+        MetricsPage(),
+        Pages({"/models": models("m", owned_by="tensorrt_llm")}),
+    )
     async with connected(
         calls=lambda url: server, metrics=lambda url: page, detection=lambda url: known, model="m", limit=64
     ) as client:
@@ -101,13 +105,13 @@ async def test_a_page_that_reading_empties_is_left_to_others():
 
 
 async def test_a_500_of_any_length_may_pass():
-    server, page = ScriptedTransport(held=True), Page(Reply(500, chunks=[b"x", ResponseTooLarge("big")]))
+    server, page = ScriptedTransport(held=True), MetricsPage(Reply(500, chunks=[b"x", ResponseTooLarge("big")]))
     async with make(server, page) as client:
         await under_way(client, server, 10.0)
     assert len(page.asked_at) > 1
 
 
-class FailsToClose(Page):
+class FailsToClose(MetricsPage):
     async def aclose(self):
         await super().aclose()
         raise RuntimeError("it does not close")

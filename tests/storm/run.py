@@ -21,9 +21,8 @@ from traceback import extract_tb
 
 from tests.seams import connected
 from tests.shell.clocks import WatchedLoop
-from tests.shell.scripted import Reply, ScriptedTransport, echo, error, stream
-from tests.shell.test_detection import VLLM, Pages
-from tests.shell.test_feedback import Page
+from tests.shell.scripted import Answer, MetricsPage, Pages, Reply, ScriptedTransport, echo, error, stream
+from tests.shell.test_detection import VLLM
 
 from batchclient import Backoff, Batching, ConnectFailed, ConnectionLost, Http, ReadTimedOut
 
@@ -125,7 +124,7 @@ class World:
             urls,
             calls=lambda url: self.add(Server(self)),
             detection=lambda url: self.add(Pages(rng.choice([VLLM, dict.fromkeys(VLLM, "hangs")]))),
-            metrics=lambda url: self.add(Page(reply=rng.choice([None, "hangs", Reply(500)]))),
+            metrics=lambda url: self.add(MetricsPage(reply=rng.choice([None, "hangs", Reply(500)]))),
             model=model,
             detect=True,
             server_metrics=True,
@@ -279,7 +278,7 @@ class Server(ScriptedTransport):
         world, rng = self.world, self.world.rng
         await asyncio.sleep(rng.choice([0.0, 0.01, 0.5, 3.0]))
         if request.method == "GET":
-            return _Models()
+            return Answer(VLLM["/models"])
         if rng.random() < 0.01:
             world.perhaps_raise(1.0, in_a_call=False)
         self.script = [self.answer if rng.random() >= world.faulty else self.fault]
@@ -309,20 +308,6 @@ class Server(ScriptedTransport):
     async def aclose(self):
         await asyncio.sleep(self.world.rng.choice([0.0, 0.5]))
         await super().aclose()
-
-
-class _Models:
-    """The page that names the server's model."""
-
-    status = 200
-    headers = {"content-type": "application/json"}
-
-    async def chunks(self):
-        for chunk in VLLM["/models"].chunks:
-            yield chunk
-
-    async def aclose(self):
-        pass
 
 
 class _Policy:
