@@ -85,7 +85,7 @@ def vllm(*flags: str) -> Iterator[Server]:
     """Start a vLLM with these flags. It and this process go before its engine."""
     sys.path.insert(0, str(HERE.parent))
     from tests.live.real_time import go_first
-    from tests.live.vllm_server import VllmServer
+    from tests.live.servers import VllmServer
 
     with VllmServer(flags) as server:
         go_first()

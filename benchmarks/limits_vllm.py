@@ -4,7 +4,7 @@
     python benchmarks/limits_vllm.py --parts outputs --cells 16  # one part, one cell
     python benchmarks/limits_vllm.py --check --name limits_check  # exit status 1 on a missed bar
 
-``tests/live/vllm_server.py`` boots the servers. The parts:
+``tests/live/servers.py`` boots the servers. The parts:
 
 - ``outputs``: 512 callers in a closed loop, prompts of about 20 tokens, ``max_tokens`` 1, 16, 64
   and a mixture of 4 to 128. The default client runs beside clients with a fixed limit. Every client

@@ -3,7 +3,7 @@
     python benchmarks/lab/length_grouping.py                 # both parts; boots a vLLM
     python benchmarks/lab/length_grouping.py --parts static  # virtual time: the same on every machine
 
-``tests/live/vllm_server.py`` boots the vLLM. The arms are each the real scheduler with the same
+``tests/live/servers.py`` boots the vLLM. The arms are each the real scheduler with the same
 texts. No two texts share a prefix.
 
 - ``arrival order``: the scheduler takes all calls for equally long, so lists are filled first come,

@@ -9,13 +9,11 @@ from contextlib import suppress
 
 import openai
 import pytest
-from rich.console import Console
 from tests.cli.conftest import write_rows
 from tests.fakes.pages import serving
 from typer.testing import CliRunner
 
 from batchclient.bench.strategies import rival_of
-from batchclient.cli._log import JsonLines, TextLines
 from batchclient.cli._progress import ProgressBar
 from batchclient.cli.app import make_app
 from batchclient.integrations.prometheus import serve

@@ -10,7 +10,7 @@ import pytest
 from batchclient import BadRequest, Batching, Classification
 from tests.contract.conftest import SERVERS, Server, pooling_server
 from tests.contract.test_embeddings import TEXTS, post, run, together
-from tests.live.vllm_server import CLASSIFIER_DIR, CLASSIFIER_FLAGS
+from tests.live.servers import CLASSIFIER_DIR, CLASSIFIER_FLAGS
 
 
 @pytest.fixture(scope="module", params=SERVERS)

@@ -1,4 +1,4 @@
-"""What batchclient relies on in a server's ``/v1/completions``, through the client and on the wire."""
+"""What batchclient relies on in vLLM's ``/v1/completions`` beyond ``test_dialects``, through the client and on the wire."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from batchclient import BadRequest, BatchClient, Batching, Completion, ConfigError, NotFound
+from batchclient import BadRequest, BatchClient, Batching, Completion, ConfigError
 from batchclient.simulator.app import EmbeddedServer
 from tests.contract.conftest import Server
 
@@ -32,61 +32,13 @@ async def together(server: Server, prompts: list[Any], settings: dict[str, Any] 
         return answers, c.statistics()
 
 
-async def singly(server: Server, prompts: list[Any], **params: Any) -> list[Completion]:
-    answers, statistics = await together(server, prompts, {"batching": Batching(max_size=1)}, **params)
-    assert set(statistics.list_sizes) == {1}
-    return answers
-
-
 def shown(answer: Completion) -> Any:
     return [(c.index, c.text, c.finish_reason, c.token_ids) for c in answer.choices], answer.usage
-
-
-@pytest.mark.parametrize("max_tokens", [1, 12], ids=["plain", "streamed"])
-def test_a_list_answers_as_singles_do(server: Server, max_tokens: int) -> None:
-    params = {"max_tokens": max_tokens, "temperature": 0}
-    alone = run(singly(server, PROMPTS, **params))
-    answers, statistics = run(together(server, PROMPTS, **params))
-    assert max(statistics.list_sizes) > 8, "the calls did not share requests"
-    assert [shown(answer) for answer in answers] == [shown(answer) for answer in alone]
-
-
-@pytest.mark.parametrize("max_tokens", [1, 12], ids=["plain", "streamed"])
-def test_each_call_has_its_own_usage(server: Server, max_tokens: int) -> None:
-    prompts = ["word " * (i + 1) for i in range(12)]
-    answers, _ = run(together(server, prompts, max_tokens=max_tokens, temperature=0))
-    alone = run(singly(server, prompts, max_tokens=max_tokens, temperature=0))
-    assert [answer.usage for answer in answers] == [answer.usage for answer in alone]
-    assert len({answer.usage.prompt_tokens for answer in answers}) > 6
-    assert all(answer.usage.completion_tokens == max_tokens for answer in answers)
 
 
 def test_a_streamed_answer_tells_its_time_to_first_token(server: Server) -> None:
     answers, _ = run(together(server, PROMPTS[:4], max_tokens=12))
     assert all(answer.time_to_first_token_s > 0 for answer in answers)
-
-
-@pytest.mark.parametrize("max_tokens", [2, 12], ids=["plain", "streamed"])
-def test_the_choices_of_n_come_in_order_and_belong_to_their_prompt(server: Server, max_tokens: int) -> None:
-    params = {"max_tokens": max_tokens, "n": 3, "temperature": 1.0, "seed": 11}
-    answers, statistics = run(together(server, PROMPTS[:6], **params))
-    alone = run(singly(server, PROMPTS[:6], **params))
-    assert max(statistics.list_sizes) == 6
-    assert [[choice.index for choice in answer.choices] for answer in answers] == [[0, 1, 2]] * 6
-    assert [shown(answer) for answer in answers] == [shown(answer) for answer in alone]
-
-
-@pytest.mark.parametrize("max_tokens", [2, 12], ids=["plain", "streamed"])
-def test_logprobs_and_token_ids_cover_every_token(server: Server, max_tokens: int) -> None:
-    answers, _ = run(
-        together(server, PROMPTS[:6], max_tokens=max_tokens, temperature=0, logprobs=2, return_token_ids=True)
-    )
-    for answer in answers:
-        (choice,) = answer.choices
-        assert len(choice.token_ids) == answer.usage.completion_tokens == max_tokens
-        for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
-            assert len(choice.logprobs[name]) == max_tokens, name
-        assert choice.logprobs["text_offset"] == sorted(choice.logprobs["text_offset"])
 
 
 def test_streamed_logprobs_equal_plain_ones(server: Server) -> None:
@@ -102,16 +54,6 @@ def test_streamed_logprobs_equal_plain_ones(server: Server) -> None:
         assert one.choices[0].logprobs["token_logprobs"] == pytest.approx(
             other.choices[0].logprobs["token_logprobs"], abs=0.05
         )
-
-
-def test_prompts_may_be_token_ids(server: Server) -> None:
-    prompts = [[10 + i, 20, 30] for i in range(8)]
-    answers, statistics = run(together(server, prompts, max_tokens=6, temperature=0))
-    assert max(statistics.list_sizes) == 8
-    assert all(answer.usage.prompt_tokens == 3 for answer in answers)
-    assert [shown(answer) for answer in answers] == [
-        shown(answer) for answer in run(singly(server, prompts, max_tokens=6, temperature=0))
-    ]
 
 
 @pytest.mark.parametrize(
@@ -189,16 +131,6 @@ def test_a_stop_string_ends_an_answer(server: Server) -> None:
         assert answer.choices[0].extra["stop_reason"] == stop
 
 
-def test_an_over_long_prompt_fails_alone(server: Server) -> None:
-    prompts: list[Any] = [*PROMPTS[:10], "a b " * server.max_model_len, *PROMPTS[10:]]
-    answers, statistics = run(together(server, prompts, max_tokens=2, temperature=0))
-    assert [i for i, answer in enumerate(answers) if isinstance(answer, Exception)] == [10]
-    assert isinstance(answers[10], BadRequest)
-    assert answers[10].status == 400
-    assert f"maximum context length is {server.max_model_len}" in str(answers[10])
-    assert statistics.batches <= 1 + 2 * 5 + 1
-
-
 def test_the_length_is_learnt_from_the_complaint(server: Server) -> None:
     async def story() -> None:
         async with client(server) as c:
@@ -218,17 +150,6 @@ def test_an_empty_prompt_fails_alone(server: Server) -> None:
     assert all(isinstance(answer, Completion) for answer in answers[1:])
 
 
-def test_an_unknown_model_is_not_found(server: Server) -> None:
-    async def story() -> None:
-        async with client(server) as c:
-            with pytest.raises(NotFound, match="nope") as refusal:
-                await c.complete("a", model="nope", max_tokens=1)
-            assert refusal.value.status == 404
-            assert refusal.value.attempt == 1
-
-    run(story())
-
-
 def test_a_bad_parameter_is_the_callers_fault(server: Server) -> None:
     answers, _ = run(together(server, PROMPTS[:4], max_tokens=2, logprobs=1000))
     assert all(isinstance(answer, BadRequest) for answer in answers)
@@ -241,19 +162,6 @@ def test_an_unknown_field_changes_nothing(server: Server) -> None:
         together(server, PROMPTS[:4], max_tokens=6, temperature=0, extra_body={"no_such_field": {"a": [1, None]}})
     )
     assert [shown(answer) for answer in one] == [shown(answer) for answer in two]
-
-
-def test_callers_with_other_parameters_get_their_own(server: Server) -> None:
-    async def story() -> Any:
-        async with client(server) as c:
-            lengths = [1 + i % 7 for i in range(70)]
-            answers = await asyncio.gather(
-                *[c.complete(PROMPTS[i % 24], max_tokens=n, temperature=0) for i, n in enumerate(lengths)]
-            )
-            return lengths, answers
-
-    lengths, answers = run(story())
-    assert [answer.usage.completion_tokens for answer in answers] == lengths
 
 
 async def running_on(server: Server, http: httpx.AsyncClient) -> float:

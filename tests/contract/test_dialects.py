@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from batchclient import BadRequest, BatchClient, BatchClientError, Batching, Completion
+from batchclient import BadRequest, BatchClient, Batching, Completion
 from batchclient.retry import Backoff
 from batchclient.simulator import expected_text
 from batchclient.simulator.text import count_tokens

@@ -15,7 +15,7 @@ from batchclient import BadRequest, BatchClient, Batching, Embedding, NotFound
 from batchclient.openai import AsyncOpenAI
 from tests.contract.conftest import SERVERS, Server, pooling_server
 from tests.live.server_process import DEFAULT_MODEL_DIR
-from tests.live.vllm_server import EMBED_FLAGS
+from tests.live.servers import EMBED_FLAGS
 
 TEXTS = [f"def function_{i}(argument" for i in range(24)]
 

@@ -1,22 +1,11 @@
 """Commands that end in the middle: their server, their starter, and the library of their calls."""
 
-import os
-
 import pytest
-from tests import bounds
 from tests.crashes import calls
 from tests.crashes.commands import Commands
 from tests.crashes.jobs import Job
 from tests.crashes.server import account_server
 from tests.crashes.states import States
-
-
-@pytest.fixture(autouse=True)
-def bounded():
-    """Fail a test that never comes back."""
-    # The long forms take minutes.
-    with bounds.bounded(120.0, 1800.0 if os.environ.get("SLOW") else 60.0):
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,10 @@
-"""Coroutines as tests, bounded; the embedded server; both clients."""
+"""The embedded server; both clients."""
 
 import openai
 import pytest
 
 from batchclient.openai import AsyncOpenAI
 from batchclient.simulator import EmbeddedServer
-from tests.transport.conftest import bounded, pytest_pyfunc_call  # noqa: F401
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,6 @@
-"""Real sockets, as in ``tests/transport``: each test is a coroutine of its own loop and has a few seconds."""
+"""Each backend."""
 
 import pytest
-
-from tests.transport.conftest import bounded, pytest_pyfunc_call  # noqa: F401
 
 
 @pytest.fixture(params=["httpx", "aiohttp"])

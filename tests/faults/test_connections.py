@@ -164,17 +164,21 @@ async def test_row_04_good_certificate(backend, tmp_path, monkeypatch):
         assert (await client.complete("p")).text == "<p>"
 
 
+async def answer_once_then_end(connection):
+    await connection.answer(await connection.request())
+    await connection.request()
+
+
 @pytest.mark.parametrize("how", ["close", "reset"])
 async def test_row_05_keep_alive_race(backend, how):
     """A socket that was used before ends without a word: the request is sent again at once, and no policy is asked."""
 
-    async def answer_once_then_end(connection):
-        await connection.answer(await connection.request())
-        await connection.request()
+    async def answer_once_then_break(connection):
+        await answer_once_then_end(connection)
         if how == "reset":
             connection.reset()
 
-    async with RawServer(answer_once_then_end) as server, make(server, backend, retry=NEVER) as client:
+    async with RawServer(answer_once_then_break) as server, make(server, backend, retry=NEVER) as client:
         await client.complete("first")
         second = await client.complete("second")
         assert (second.text, second.attempts) == ("<second>", 1)
@@ -184,10 +188,6 @@ async def test_row_05_keep_alive_race(backend, how):
 
 async def test_row_05_keep_alive_race_is_free_once(backend):
     """What breaks on a fresh socket too is no race."""
-
-    async def answer_once_then_end(connection):
-        await connection.answer(await connection.request())
-        await connection.request()
 
     async with (
         RawServer(answer_once_then_end, cut(0), cut(0)) as server,
@@ -204,10 +204,6 @@ async def test_row_05_keep_alive_race_is_over_within_a_second(backend):
 
     def calls(url):
         return HttpxTransport(url, {}, max_response_bytes=1_000_000, backend=backend, race_s=0.0)
-
-    async def answer_once_then_end(connection):
-        await connection.answer(await connection.request())
-        await connection.request()
 
     async with (
         RawServer(answer_once_then_end) as server,

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.gpu.machine import ROOT, Found
-from tests.live.other_servers import ContinuousTransformersServer
+from tests.live.servers import ContinuousTransformersServer
 from tests.live.real_time import go_first
 from tests.live.server_process import HOST, SERVED_MODEL, ServerProcess
-from tests.live.vllm_server import VllmServer
+from tests.live.servers import VllmServer
 
 MODEL_SIZE = "1b"
 MEMORY_SHARE = 0.4

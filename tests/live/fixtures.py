@@ -1,22 +1,30 @@
 """The fixtures of real servers, shared by tests/live and tests/contract: their conftest.py imports them from here."""
 
+import asyncio
 import contextlib
-import functools
-import json
 import os
-import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
-from tests.live.other_servers import ContinuousTransformersServer, LlamaServer, TransformersServer
+from batchclient import BatchClient
+from tests.gpu.machine import ask, rooted
 from tests.live.real_time import go_first
 from tests.live.server_process import DEFAULT_MODEL_DIR, NotInstalled, ServerProcess
-from tests.live.vllm_server import SAME_IN_ANY_COMPANY, VllmServer
+from tests.live.servers import (
+    SAME_IN_ANY_COMPANY,
+    ContinuousTransformersServer,
+    LlamaServer,
+    TransformersServer,
+    VllmServer,
+)
 
-MODELS_TRY_S = 10.0
+OTHER_CORE = {"VLLM_CPU_OMP_THREADS_BIND": "1"}
+"""For a second vLLM beside the shared one, which computes on the first core."""
 
 
 @dataclass(frozen=True)
@@ -27,95 +35,100 @@ class LiveServer:
     model: str
     process: ServerProcess | None
 
+    def client(self, **settings: Any) -> BatchClient:
+        return BatchClient(self.base_url, model=self.model, **{"preset": "throughput", "timeout_s": 60, **settings})
 
-# Two conftests that import the fixture make two fixtures of it: the cache has them share one server.
-@functools.cache
-def _booted() -> VllmServer:
-    server = VllmServer(SAME_IN_ANY_COMPANY)
-    server.start()
-    go_first()
-    return server
+    def post(self, **fields: Any) -> httpx.Response:
+        """What it answers to a completion, without our client."""
+        body = {"model": self.model, "prompt": "def f(", "max_tokens": 4, "temperature": 0, **fields}
+        return httpx.post(self.base_url + "/completions", json=body, timeout=60)
 
-
-def _attached(url: str) -> LiveServer:
-    base_url = url.rstrip("/")
-    if not base_url.endswith("/v1"):
-        base_url += "/v1"
-    # No proxy: the server is on this machine or one the caller reaches directly.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"{base_url}/models", timeout=MODELS_TRY_S) as answer:
-        model: str = json.load(answer)["data"][0]["id"]
-    return LiveServer(base_url, model, None)
+    async def together(self, prompts: list[Any], **params: Any) -> Any:
+        """The outcomes of calls made at once, and the client's statistics."""
+        async with self.client() as client:
+            calls = [client.complete(prompt, temperature=0, **params) for prompt in prompts]
+            return await asyncio.gather(*calls, return_exceptions=True), client.statistics()
 
 
-def skip_without_vllm() -> None:
-    """Skip unless the run is one with a real vLLM."""
-    if not os.environ.get("BATCHCLIENT_TEST_VLLM"):
-        pytest.skip("needs a real vLLM: run `make test-extra WHICH=vllm` (it sets BATCHCLIENT_TEST_VLLM=1)")
+def running(process: ServerProcess) -> LiveServer:
+    return LiveServer(process.base_url, process.model, process)
+
+
+def skip_without(kind: type[ServerProcess]) -> None:
+    """Skip unless the run is one with real servers, and this one was set up. A vLLM that was not is an error."""
+    which = "vllm" if issubclass(kind, VllmServer) else "servers"
+    variable = f"BATCHCLIENT_TEST_{which.upper()}"
+    if not os.environ.get(variable):
+        pytest.skip(f"needs a real {kind.kind}: run `make test-extra WHICH={which}` (it sets {variable}=1)")
+    try:
+        kind().check()
+    except NotInstalled as missing:
+        if which == "vllm":
+            raise
+        pytest.skip(str(missing))
 
 
 @contextlib.contextmanager
 def booted(flags: Sequence[str], model_dir: Path = DEFAULT_MODEL_DIR) -> Iterator[LiveServer]:
-    """A real vLLM of its own for some tests, beside the shared one: it computes on the other core."""
-    skip_without_vllm()
-    with VllmServer(flags, model_dir=model_dir, env={"VLLM_CPU_OMP_THREADS_BIND": "1"}) as server:
-        yield LiveServer(server.base_url, server.model, server)
+    """A real vLLM of its own for some tests."""
+    skip_without(VllmServer)
+    with VllmServer(flags, model_dir=model_dir, env=OTHER_CORE) as server:
+        yield running(server)
+
+
+_started: dict[str, ServerProcess] = {}
+"""By kind. Two conftests that import a fixture make two fixtures of it, and share one server."""
+
+
+def _shared(kind: type[ServerProcess]) -> ServerProcess:
+    if kind.kind not in _started:
+        server = kind(SAME_IN_ANY_COMPANY if kind is VllmServer else ())
+        server.start()
+        if kind is VllmServer:
+            go_first()
+        _started[kind.kind] = server
+    return _started[kind.kind]
+
+
+def _server(kind: type[ServerProcess]) -> Iterator[LiveServer]:
+    """The shared server of a kind. One that does not come up is an error, never a skip."""
+    skip_without(kind)
+    server = _shared(kind)
+    yield running(server)
+    server.stop()
 
 
 @pytest.fixture(scope="session")
 def vllm_server() -> Iterator[LiveServer]:
-    """A real vLLM. A server that does not come up is an error, never a skip."""
-    skip_without_vllm()
+    """A real vLLM."""
     url = os.environ.get("BATCHCLIENT_VLLM_URL")
-    if url:
-        yield _attached(url)
-        return
-    server = _booted()
-    yield LiveServer(server.base_url, server.model, server)
-    server.stop()
+    if url and os.environ.get("BATCHCLIENT_TEST_VLLM"):
+        yield LiveServer(rooted(url), ask(rooted(url)).model, None)
+    else:
+        yield from _server(VllmServer)
 
 
 @pytest.fixture(autouse=True)
 def shared_vllm_lives() -> None:
     """A shared server that has died fails the next test with the end of its log, at once: else every test waits for its return."""
-    if _booted.cache_info().currsize and not _booted().is_running():
-        pytest.fail(
-            f"the shared vLLM has died; the end of {_booted().log_path}:\n{_booted().log_tail()}", pytrace=False
-        )
-
-
-@functools.cache
-def _booted_other(kind: type[ServerProcess]) -> ServerProcess:
-    server = kind()
-    server.start()
-    return server
-
-
-def other_server(kind: type[ServerProcess]) -> Iterator[LiveServer]:
-    """A server that is not vLLM: skipped where it was not set up, an error where it does not come up."""
-    if not os.environ.get("BATCHCLIENT_TEST_SERVERS"):
-        pytest.skip("needs servers of others: run `make test-extra WHICH=servers` (it sets BATCHCLIENT_TEST_SERVERS=1)")
-    try:
-        server = _booted_other(kind)
-    except NotInstalled as missing:
-        pytest.skip(str(missing))
-    yield LiveServer(server.base_url, server.model, server)
-    server.stop()
+    if "vllm" in _started and not _started["vllm"].is_running():
+        died = _started["vllm"]
+        pytest.fail(f"the shared vLLM has died; the end of {died.log_path}:\n{died.log_tail()}", pytrace=False)
 
 
 @pytest.fixture(scope="session")
 def llamacpp_server() -> Iterator[LiveServer]:
     """A llama-server with 4 slots of 2,048 tokens."""
-    yield from other_server(LlamaServer)
+    yield from _server(LlamaServer)
 
 
 @pytest.fixture(scope="session")
 def transformers_server() -> Iterator[LiveServer]:
     """A `transformers serve` that answers one request after the other."""
-    yield from other_server(TransformersServer)
+    yield from _server(TransformersServer)
 
 
 @pytest.fixture(scope="session")
 def transformers_cb_server() -> Iterator[LiveServer]:
     """A `transformers serve` with continuous batching."""
-    yield from other_server(ContinuousTransformersServer)
+    yield from _server(ContinuousTransformersServer)

@@ -85,7 +85,6 @@ class ServerProcess:
     health_path = "/health"
     boot_limit_s = 60.0
     server_env: Mapping[str, str] = {}
-    boot_error = BootError
 
     def __init__(
         self,
@@ -173,7 +172,7 @@ class ServerProcess:
         self.check()
         # Else the health of whoever listens there would pass for ours.
         if self._wanted_port is not None and port_is_taken(self._wanted_port):
-            raise self.boot_error(f"port {self._wanted_port} is taken")
+            raise BootError(f"port {self._wanted_port} is taken")
         self._port = self._wanted_port if self._wanted_port is not None else free_port()
         logs = ROOT / ".cache" / f"{self.kind}-logs"
         logs.mkdir(parents=True, exist_ok=True)
@@ -230,14 +229,10 @@ class ServerProcess:
     def wait_until_healthy(self, deadline_s: float) -> None:
         while not is_healthy(self.port, self.health_path):
             if self._leader_is_dead():
-                raise self.boot_error(
-                    f"{self.kind} ended while it booted; the end of {self.log_path}:\n{self.log_tail()}"
-                )
+                raise BootError(f"{self.kind} ended while it booted; the end of {self.log_path}:\n{self.log_tail()}")
             if time.monotonic() > deadline_s:
                 limit = f"{self._boot_limit_s:.0f} s"
-                raise self.boot_error(
-                    f"{self.kind} was not ready in {limit}; the end of {self.log_path}:\n{self.log_tail()}"
-                )
+                raise BootError(f"{self.kind} was not ready in {limit}; the end of {self.log_path}:\n{self.log_tail()}")
             time.sleep(POLL_EVERY_S)
 
     def _running(self) -> subprocess.Popen[bytes]:

@@ -1,4 +1,4 @@
-"""What a real llama-server does that others do not, on the wire; and that this client gives every caller its own answer all the same."""
+"""What a real llama-server does that others do not, on the wire and when it begins and ends. The rest is in tests/contract."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.live.fixtures import LiveServer
-from tests.live.other_servers import LlamaServer
-from tests.live.server_process import NotInstalled
+from tests.live.fixtures import LiveServer, running, skip_without
+from tests.live.servers import LlamaServer
 
-from batchclient import BadRequest, BatchClient, BatchClientError, Completion, Http
+from batchclient import BatchClientError, Http
 
 pytestmark = pytest.mark.llamacpp
 
@@ -28,13 +27,8 @@ LONG = {"max_tokens": 1500, "temperature": 0, "logit_bias": {"2": -100}}
 @pytest.fixture
 def mortal() -> Iterator[LlamaServer]:
     """A server of one's own, not yet started; skipped as the common one is."""
-    if not os.environ.get("BATCHCLIENT_TEST_SERVERS"):
-        pytest.skip("needs servers of others: run `make test-extra WHICH=servers` (it sets BATCHCLIENT_TEST_SERVERS=1)")
+    skip_without(LlamaServer)
     server = LlamaServer()
-    try:
-        server.check()
-    except NotInstalled as missing:
-        pytest.skip(str(missing))
     yield server
     server.stop()
 
@@ -43,27 +37,12 @@ def run(coroutine: Any) -> Any:
     return asyncio.run(asyncio.wait_for(coroutine, 120))
 
 
-def client(base_url: str, **settings: Any) -> BatchClient:
-    return BatchClient(base_url, model="tiny", **{"preset": "throughput", "timeout_s": 60, **settings})
-
-
-def post(server: LiveServer, **fields: Any) -> httpx.Response:
-    body = {"model": server.model, "prompt": "def f(", "max_tokens": 4, "temperature": 0, **fields}
-    return httpx.post(server.base_url + "/completions", json=body, timeout=60)
-
-
-async def together(server: LiveServer, prompts: list[Any], **params: Any) -> Any:
-    async with client(server.base_url) as c:
-        calls = [c.complete(prompt, temperature=0, **params) for prompt in prompts]
-        return await asyncio.gather(*calls, return_exceptions=True), c.statistics()
-
-
 # On the wire
 
 
 def test_its_usage_of_a_list_is_that_of_the_first_prompt(llamacpp_server: LiveServer) -> None:
-    lengths = [post(llamacpp_server, prompt=prompt).json()["usage"]["prompt_tokens"] for prompt in PROMPTS]
-    reply = post(llamacpp_server, prompt=PROMPTS).json()
+    lengths = [llamacpp_server.post(prompt=prompt).json()["usage"]["prompt_tokens"] for prompt in PROMPTS]
+    reply = llamacpp_server.post(prompt=PROMPTS).json()
     assert len(reply["choices"]) == len(PROMPTS)
     assert reply["usage"]["prompt_tokens"] == lengths[0] < sum(lengths)
     assert reply["usage"]["completion_tokens"] == 4
@@ -74,13 +53,13 @@ def test_its_own_route_says_the_tokens_of_every_prompt(llamacpp_server: LiveServ
     body = {"prompt": PROMPTS, "n_predict": 4, "temperature": 0}
     items = httpx.post(f"{root}/completion", json=body, timeout=60).json()
     assert [item["index"] for item in items] == list(range(len(PROMPTS)))
-    singles = [post(llamacpp_server, prompt=prompt).json() for prompt in PROMPTS]
+    singles = [llamacpp_server.post(prompt=prompt).json() for prompt in PROMPTS]
     assert [item["tokens_evaluated"] for item in items] == [one["usage"]["prompt_tokens"] for one in singles]
     assert [item["content"] for item in items] == [one["choices"][0]["text"] for one in singles]
 
 
 def test_a_streamed_list_begins_with_events_that_say_null(llamacpp_server: LiveServer) -> None:
-    events = [line[6:] for line in post(llamacpp_server, prompt=PROMPTS, stream=True).text.splitlines() if line]
+    events = [line[6:] for line in llamacpp_server.post(prompt=PROMPTS, stream=True).text.splitlines() if line]
     assert events[0] == "null"
     assert events[-1] == "[DONE]"
     indices = [event["choices"][0]["index"] for event in map(json.loads, events[:-1]) if event and event["choices"]]
@@ -88,14 +67,14 @@ def test_a_streamed_list_begins_with_events_that_say_null(llamacpp_server: LiveS
 
 
 def test_one_over_long_prompt_refuses_a_whole_list_and_names_no_index(llamacpp_server: LiveServer) -> None:
-    reply = post(llamacpp_server, prompt=["a", "x " * 3000])
+    reply = llamacpp_server.post(prompt=["a", "x " * 3000])
     error = reply.json()["error"]
     assert (reply.status_code, error["type"], error["n_ctx"]) == (400, "exceed_context_size_error", 2048)
     assert "index" not in error
 
 
 def test_it_has_no_error_for_another_models_name_or_an_unknown_field(llamacpp_server: LiveServer) -> None:
-    reply = post(llamacpp_server, model="nope", no_such_field=1)
+    reply = llamacpp_server.post(model="nope", no_such_field=1)
     assert (reply.status_code, reply.json()["model"]) == (200, "tiny")
 
 
@@ -107,39 +86,10 @@ def test_bad_json_is_500(llamacpp_server: LiveServer) -> None:
 def test_more_prompts_than_slots_wait_and_are_not_refused(llamacpp_server: LiveServer) -> None:
     root = llamacpp_server.base_url.removesuffix("/v1")
     assert httpx.get(f"{root}/props").json()["total_slots"] == 4
-    assert len(post(llamacpp_server, prompt=PROMPTS * 4).json()["choices"]) == 48
+    assert len(llamacpp_server.post(prompt=PROMPTS * 4).json()["choices"]) == 48
 
 
 # Through the client
-
-
-@pytest.mark.parametrize("max_tokens", [2, 12], ids=["plain", "streamed"])
-def test_every_caller_gets_the_answer_of_a_request_of_its_own(llamacpp_server: LiveServer, max_tokens: int) -> None:
-    raw = [post(llamacpp_server, prompt=prompt, max_tokens=max_tokens).json() for prompt in PROMPTS]
-    answers, statistics = run(together(llamacpp_server, PROMPTS, max_tokens=max_tokens))
-    for answer, own in zip(answers, raw, strict=True):
-        assert isinstance(answer, Completion), answer
-        assert answer.text == own["choices"][0]["text"]
-        assert answer.finish_reason == own["choices"][0]["finish_reason"]
-    assert max(statistics.list_sizes) > 4, "the calls did not share requests"
-
-
-@pytest.mark.parametrize("max_tokens", [2, 12], ids=["plain", "streamed"])
-def test_no_caller_is_told_the_usage_of_another(llamacpp_server: LiveServer, max_tokens: int) -> None:
-    """Right, marked as an estimate, or not known: never the first prompt's."""
-    raw = [post(llamacpp_server, prompt=prompt, max_tokens=max_tokens).json()["usage"] for prompt in PROMPTS]
-    answers, _ = run(together(llamacpp_server, PROMPTS, max_tokens=max_tokens))
-    for answer, own in zip(answers, raw, strict=True):
-        if answer.usage is not None:
-            told = answer.usage
-            assert told.prompt_tokens_estimated or told.prompt_tokens == own["prompt_tokens"]
-            assert told.completion_tokens_estimated or told.completion_tokens == own["completion_tokens"]
-
-
-def test_an_over_long_prompt_fails_alone(llamacpp_server: LiveServer) -> None:
-    answers, _ = run(together(llamacpp_server, [*PROMPTS[:5], "x " * 3000, *PROMPTS[5:]], max_tokens=2))
-    assert [i for i, answer in enumerate(answers) if isinstance(answer, Exception)] == [5]
-    assert isinstance(answers[5], BadRequest)
 
 
 def test_calls_wait_for_a_model_that_is_being_loaded(mortal: LlamaServer) -> None:
@@ -150,7 +100,7 @@ def test_calls_wait_for_a_model_that_is_being_loaded(mortal: LlamaServer) -> Non
     late = LlamaServer(port=port)
 
     async def story() -> Any:
-        async with client(late.base_url, outage_patience_s=20) as c:
+        async with running(late).client(outage_patience_s=20) as c:
             first = await c.complete("def f(", max_tokens=2, temperature=0)
             await asyncio.to_thread(late.kill)
             calls = [asyncio.create_task(c.complete(p, max_tokens=2, temperature=0)) for p in PROMPTS]
@@ -172,7 +122,7 @@ def test_a_server_that_ends_in_silence_costs_no_more_than_the_read_timeout(morta
     mortal.start()
 
     async def story() -> tuple[list[Any], float]:
-        async with client(mortal.base_url, http=Http(read_timeout_s=2), outage_patience_s=2) as c:
+        async with running(mortal).client(http=Http(read_timeout_s=2), outage_patience_s=2) as c:
             await c.complete("def f(", max_tokens=1)
             calls = [asyncio.create_task(c.complete(p, **LONG)) for p in PROMPTS]
             while c.statistics().in_flight < len(PROMPTS):
@@ -201,7 +151,7 @@ def test_a_lone_cancelled_call_frees_its_slot(mortal: LlamaServer) -> None:
         return sum(slot["is_processing"] for slot in httpx.get(f"{root}/slots").json())
 
     async def story() -> float:
-        async with client(mortal.base_url) as c, asyncio.timeout(60):
+        async with running(mortal).client() as c, asyncio.timeout(60):
             call = asyncio.create_task(c.complete("def f(", **{**LONG, "max_tokens": 2000}))
             while await asyncio.to_thread(busy) == 0:
                 assert not call.done(), call

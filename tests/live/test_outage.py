@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from batchclient import BatchClient
-from tests.live.vllm_server import SAME_IN_ANY_COMPANY, VllmServer
+from tests.live.fixtures import OTHER_CORE, booted
+from tests.live.servers import SAME_IN_ANY_COMPANY, VllmServer
 
 pytestmark = pytest.mark.vllm
 
@@ -21,17 +20,9 @@ BOOT_S = 240.0
 
 @pytest.fixture(scope="module")
 def mortal() -> Iterator[VllmServer]:
-    """A server of our own to kill; on the other core, as the common one may run beside it."""
-    if not os.environ.get("BATCHCLIENT_TEST_VLLM"):
-        pytest.skip("needs a real vLLM: run `make test-extra WHICH=vllm` (it sets BATCHCLIENT_TEST_VLLM=1)")
-    with VllmServer(SAME_IN_ANY_COMPANY, env={"VLLM_CPU_OMP_THREADS_BIND": "1"}) as server:
-        yield server
-
-
-def kill(server: VllmServer) -> None:
-    """SIGKILL for the API server and its engine, in one instant."""
-    os.killpg(server.pid, signal.SIGKILL)
-    server.stop()
+    """A server of our own to kill."""
+    with booted(SAME_IN_ANY_COMPANY) as live:
+        yield live.process
 
 
 def test_every_call_with_time_left_outlives_a_killed_server(mortal: VllmServer) -> None:
@@ -46,10 +37,10 @@ def test_every_call_with_time_left_outlives_a_killed_server(mortal: VllmServer) 
             while client.statistics().succeeded < CALLS // 10:
                 await asyncio.sleep(0.01)
             in_flight = client.statistics().in_flight
-            await asyncio.to_thread(kill, mortal)
+            await asyncio.to_thread(mortal.kill)
             killed_at = time.monotonic()
             assert not all(call.done() for call in calls)
-            rebooted = VllmServer(SAME_IN_ANY_COMPANY, port=mortal.port, env={"VLLM_CPU_OMP_THREADS_BIND": "1"})
+            rebooted = VllmServer(SAME_IN_ANY_COMPANY, port=mortal.port, env=OTHER_CORE)
             try:
                 await asyncio.to_thread(rebooted.start)
                 back_s = time.monotonic() - killed_at

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import re
-import urllib.request
 from collections.abc import Iterator
 
 import pytest
 
 from batchclient import BatchClient, Batching, Schedule
-from tests.live.vllm_server import VllmServer
+from tests.gpu.machine import gauge, get
+from tests.live.fixtures import LiveServer, booted
 
 pytestmark = pytest.mark.vllm
 
@@ -21,26 +19,18 @@ WORDS = ["def", "class", "return", "import", "self", "for", "while", "not", "in"
 
 
 @pytest.fixture(scope="module")
-def tight() -> Iterator[VllmServer]:
-    """A KV cache of 3,072 tokens: about 26 of these prompts. On the other core: the common server may run beside it."""
-    if not os.environ.get("BATCHCLIENT_TEST_VLLM"):
-        pytest.skip("needs a real vLLM: run `make test-extra WHICH=vllm` (it sets BATCHCLIENT_TEST_VLLM=1)")
-    flags = ("--num-gpu-blocks-override", "96", "--block-size", "32")
-    with VllmServer(flags, env={"VLLM_CPU_OMP_THREADS_BIND": "1"}) as server:
+def tight() -> Iterator[LiveServer]:
+    """A KV cache of 3,072 tokens: about 26 of these prompts."""
+    with booted(("--num-gpu-blocks-override", "96", "--block-size", "32")) as server:
         yield server
 
 
-def hits_and_queries(server: VllmServer) -> tuple[float, float]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=10) as reply:
-        page = reply.read().decode()
-    hits, queries = (
-        sum(map(float, re.findall(rf"^vllm:prefix_cache_{name}_total{{[^}}]*}} (\S+)$", page, re.MULTILINE)))
-        for name in ("hits", "queries")
-    )
-    return hits, queries
+def hits_and_queries(server: LiveServer) -> tuple[float, float]:
+    page = get(f"{server.base_url.removesuffix('/v1')}/metrics").decode()
+    return gauge(page, "vllm:prefix_cache_hits_total"), gauge(page, "vllm:prefix_cache_queries_total")
 
 
-def hit_rate(server: VllmServer, *, shuffled: bool, group_prefixes: bool, max_size: int) -> float:
+def hit_rate(server: LiveServer, *, shuffled: bool, group_prefixes: bool, max_size: int) -> float:
     """The share of prompt tokens that the server found in its cache, over fresh prompts."""
     heads = [" ".join(random.choices(WORDS, k=100)) for _ in range(GROUPS)]
     prompts = [f"{head} {' '.join(random.choices(WORDS, k=12))}" for head in heads for _ in range(MEMBERS)]
@@ -65,7 +55,7 @@ def hit_rate(server: VllmServer, *, shuffled: bool, group_prefixes: bool, max_si
 
 
 @pytest.mark.parametrize("max_size", [1, 16])
-def test_a_shuffled_input_hits_the_cache_as_one_grouped_by_hand_does(tight: VllmServer, max_size: int) -> None:
+def test_a_shuffled_input_hits_the_cache_as_one_grouped_by_hand_does(tight: LiveServer, max_size: int) -> None:
     by_hand = hit_rate(tight, shuffled=False, group_prefixes=False, max_size=max_size)
     ours = hit_rate(tight, shuffled=True, group_prefixes=True, max_size=max_size)
     as_it_comes = hit_rate(tight, shuffled=True, group_prefixes=False, max_size=max_size)
@@ -73,7 +63,7 @@ def test_a_shuffled_input_hits_the_cache_as_one_grouped_by_hand_does(tight: Vllm
     assert ours >= 1.5 * as_it_comes
 
 
-def test_a_priority_is_passed_on_in_a_list(tight: VllmServer) -> None:
+def test_a_priority_is_passed_on_in_a_list(tight: LiveServer) -> None:
     """vLLM takes the field, also where it was not started with ``--scheduling-policy priority``."""
 
     async def story() -> list[int]:

@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from typing import Any
 
 import httpx
 import pytest
-from tests.live.fixtures import LiveServer
-from tests.live.other_servers import ContinuousTransformersServer
-from tests.live.server_process import NotInstalled
+from tests.live.fixtures import LiveServer, skip_without
+from tests.live.servers import ContinuousTransformersServer
 
 from batchclient import BatchClient, BatchClientError, Completion
 
 pytestmark = pytest.mark.transformers
 
 PROMPTS = [f"def f{i}(" for i in range(8)]
-
-
-def mortal_server() -> ContinuousTransformersServer:
-    """One with a KV cache of 1,024 tokens, to be killed; skipped as the common ones are."""
-    if not os.environ.get("BATCHCLIENT_TEST_SERVERS"):
-        pytest.skip("needs servers of others: run `make test-extra WHICH=servers` (it sets BATCHCLIENT_TEST_SERVERS=1)")
-    server = ContinuousTransformersServer(("--cb-num-blocks", "32"))
-    try:
-        server.check()
-    except NotInstalled as missing:
-        pytest.skip(str(missing))
-    return server
 
 
 @pytest.fixture(scope="session", params=["transformers_server", "transformers_cb_server"])
@@ -41,46 +27,31 @@ def run(coroutine: Any) -> Any:
     return asyncio.run(asyncio.wait_for(coroutine, 120))
 
 
-def client(server: LiveServer, **settings: Any) -> BatchClient:
-    return BatchClient(server.base_url, model=server.model, **{"preset": "throughput", "timeout_s": 60, **settings})
-
-
-def post(server: LiveServer, **fields: Any) -> httpx.Response:
-    body = {"model": server.model, "prompt": "def f(", "max_tokens": 4, "temperature": 0, **fields}
-    return httpx.post(server.base_url + "/completions", json=body, timeout=60)
-
-
-async def together(server: LiveServer, prompts: list[str], **params: Any) -> Any:
-    async with client(server) as c:
-        calls = [c.complete(prompt, temperature=0, **params) for prompt in prompts]
-        return await asyncio.gather(*calls, return_exceptions=True), c.statistics()
-
-
 # On the wire
 
 
 @pytest.mark.parametrize("prompt", [["def f("], ["def f(", "import os"], [300, 301], []], ids=str)
 def test_it_takes_no_lists_and_no_token_ids(server: LiveServer, prompt: Any) -> None:
-    reply = post(server, prompt=prompt)
+    reply = server.post(prompt=prompt)
     assert (reply.status_code, reply.json()) == (400, {"detail": "prompt must be a string."})
 
 
 @pytest.mark.parametrize("field", ["no_such_field", "stream_interval", "priority", "ignore_eos"])
 def test_it_refuses_fields_it_does_not_know(server: LiveServer, field: str) -> None:
-    reply = post(server, **{field: 1})
+    reply = server.post(**{field: 1})
     assert reply.status_code == 422
     assert field in reply.json()["detail"]
 
 
 def test_its_streams_end_without_done(server: LiveServer) -> None:
-    text = post(server, stream=True).text
+    text = server.post(stream=True).text
     assert '"finish_reason":"length"' in text
     assert '"usage"' in text, "unasked"
     assert "[DONE]" not in text
 
 
 def test_it_ignores_n_logprobs_and_echo(server: LiveServer) -> None:
-    (choice,) = post(server, n=3, logprobs=2, echo=True).json()["choices"]
+    (choice,) = server.post(n=3, logprobs=2, echo=True).json()["choices"]
     assert set(choice) == {"finish_reason", "index", "text"}
     assert not choice["text"].startswith("def f(")
 
@@ -89,7 +60,7 @@ def test_with_continuous_batching_it_ignores_stop_strings(
     transformers_server: LiveServer, transformers_cb_server: LiveServer
 ) -> None:
     serial, continuous = (
-        post(server, stop=["e"], max_tokens=20) for server in (transformers_server, transformers_cb_server)
+        server.post(stop=["e"], max_tokens=20) for server in (transformers_server, transformers_cb_server)
     )
     assert serial.json()["choices"][0]["finish_reason"] == "stop"
     assert continuous.json()["choices"][0]["finish_reason"] == "length"
@@ -97,12 +68,12 @@ def test_with_continuous_batching_it_ignores_stop_strings(
 
 
 def test_a_stop_string_stays_in_the_text(transformers_server: LiveServer) -> None:
-    assert post(transformers_server, stop=["am"], max_tokens=20).json()["choices"][0]["text"].endswith("ame")
+    assert transformers_server.post(stop=["am"], max_tokens=20).json()["choices"][0]["text"].endswith("ame")
 
 
 @pytest.mark.parametrize("fields", [{"max_tokens": 0}, {"max_tokens": "six"}], ids=str)
 def test_it_answers_bad_input_with_500(transformers_server: LiveServer, fields: dict[str, Any]) -> None:
-    reply = post(transformers_server, **fields)
+    reply = transformers_server.post(**fields)
     assert (reply.status_code, reply.text) == (500, "Internal Server Error")
 
 
@@ -111,10 +82,10 @@ def test_it_answers_bad_input_with_500(transformers_server: LiveServer, fields: 
 
 @pytest.mark.parametrize("max_tokens", [2, 12])
 def test_every_caller_gets_the_answer_of_a_request_of_its_own(server: LiveServer, max_tokens: int) -> None:
-    raw = [post(server, prompt=prompt, max_tokens=max_tokens).json() for prompt in PROMPTS]
+    raw = [server.post(prompt=prompt, max_tokens=max_tokens).json() for prompt in PROMPTS]
     # What runs together rounds differently: with continuous batching only the first tokens are sure to be the same.
     sure_characters = None if server.process.kind == "transformers" or max_tokens == 2 else 4
-    answers, statistics = run(together(server, PROMPTS, max_tokens=max_tokens))
+    answers, statistics = run(server.together(PROMPTS, max_tokens=max_tokens))
     for answer, own in zip(answers, raw, strict=True):
         assert isinstance(answer, Completion), answer
         assert answer.text[:sure_characters] == own["choices"][0]["text"][:sure_characters]
@@ -128,7 +99,7 @@ def test_every_caller_gets_the_answer_of_a_request_of_its_own(server: LiveServer
 
 def test_what_it_refuses_of_lists_is_learnt_once(server: LiveServer) -> None:
     async def story() -> tuple[int, int]:
-        async with client(server) as c:
+        async with server.client() as c:
             await asyncio.gather(*[c.complete(p, max_tokens=2, temperature=0) for p in PROMPTS])
             before = c.statistics()
             await asyncio.gather(*[c.complete(p, max_tokens=2, temperature=0) for p in PROMPTS])
@@ -139,14 +110,15 @@ def test_what_it_refuses_of_lists_is_learnt_once(server: LiveServer) -> None:
 
 
 def test_a_field_it_refuses_is_the_callers_error(server: LiveServer) -> None:
-    answers, _ = run(together(server, PROMPTS[:3], max_tokens=2, no_such_field=1))
+    answers, _ = run(server.together(PROMPTS[:3], max_tokens=2, no_such_field=1))
     assert all(isinstance(answer, BatchClientError) for answer in answers), answers
     assert all("no_such_field" in str(answer) for answer in answers)
 
 
 def test_a_server_that_a_prompt_has_killed_fails_its_callers_in_time() -> None:
-    """A prompt above the KV cache ends its worker: that call gets 500, all later ones 503, for ever."""
-    with mortal_server() as server:
+    """A prompt above the KV cache (of 1,024 tokens) ends its worker: that call gets 500, all later ones 503, for ever."""
+    skip_without(ContinuousTransformersServer)
+    with ContinuousTransformersServer(("--cb-num-blocks", "32")) as server:
 
         async def story() -> list[object]:
             async with BatchClient(server.base_url, model=server.model) as c:

@@ -7,7 +7,6 @@ from batchclient.simulator import EmbeddedServer
 from tests.proxies.litellm_proxy import MASTER_KEY, LitellmProxy, installed, models
 from tests.proxies.tool_upstream import answer
 from tests.fakes.pages import serving
-from tests.transport.conftest import bounded, pytest_pyfunc_call  # noqa: F401
 
 
 @pytest.fixture(scope="session")

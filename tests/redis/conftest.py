@@ -12,7 +12,6 @@ pytest.importorskip("redis", reason="needs the extra redis")
 from redis.asyncio import Redis
 from tests.redis.redis_server import RedisServer, program
 from tests.redis.upstream import Upstream
-from tests.transport.conftest import bounded, pytest_pyfunc_call  # noqa: F401
 
 from batchclient.integrations.redis import Worker
 

@@ -8,8 +8,6 @@ import asyncio
 import gzip
 import logging
 import pickle
-import ssl
-import subprocess
 import traceback
 
 import pytest
@@ -17,7 +15,7 @@ from tests.seams import connected
 from tests.transport.conftest import two_backends
 from tests.fakes.raw import RawServer, answer, body_of, response
 
-from batchclient import Backoff, BatchClient, BatchClientError, Batching, ConfigError, ConnectFailed, DialectError, Http
+from batchclient import Backoff, BatchClient, BatchClientError, ConfigError, DialectError, Http
 from batchclient._client.settings import make_settings
 
 KEY = "canary-key-51c0"
@@ -74,7 +72,15 @@ def raw(line):
     return lambda heard: (line % heard_back(heard)).encode()
 
 
+def request_of(heard):
+    """As a port that only echoes has it."""
+    lines = [f"{heard.method} {heard.path} HTTP/1.1", *(f"{name}: {value}" for name, value in heard.headers)]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + heard.body
+
+
 ECHOES = {
+    "the request itself": request_of,
+    "the request's body": lambda heard: heard.body + b"\r\n\r\n",
     "the status line": raw("HTTP/1.1 200 %s\r\ncontent-length: 0\r\n\r\n"),
     "a status line that is none": raw("HTTP/9 %s\r\n\r\n"),
     "a header": raw("HTTP/1.1 500 no\r\nx-echo: %s\r\ncontent-length: 0\r\n\r\n"),

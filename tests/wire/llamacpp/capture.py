@@ -1,6 +1,6 @@
 """Record what a real llama-server answers: python -m tests.wire.llamacpp.capture [NAME ...]
 
-Boots the servers of tests/live/other_servers.py: the usual one, one that asks for a key (key_…), and one for embeddings
+Boots the servers of tests/live/servers.py: the usual one, one that asks for a key (key_…), and one for embeddings
 (embed_…). A file loading_….json is what one says that has not yet loaded its model: recorded in the first milliseconds.
 The texts depend on the model of scripts/make_tiny_gguf.py, the shapes on the llama.cpp of scripts/llama_server.sh.
 """
@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.live.other_servers import LlamaServer
+from tests.live.servers import LlamaServer
 from tests.wire.recorder import Body, Case, capture, get, record, save
 
 MODEL = "tiny"

@@ -1,6 +1,6 @@
 """Record what a real `transformers serve` answers: python -m tests.wire.transformers.capture [NAME ...]
 
-Boots the servers of tests/live/other_servers.py: the serial one, the one with continuous batching (cb_…), and one of the
+Boots the servers of tests/live/servers.py: the serial one, the one with continuous batching (cb_…), and one of the
 latter that is killed by a prompt larger than its KV cache (dead_…). The texts depend on the model of
 scripts/make_tiny_model.py, the shapes on the transformers of requirements/transformers.txt.
 """
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.live.other_servers import ContinuousTransformersServer, TransformersServer
+from tests.live.servers import ContinuousTransformersServer, TransformersServer
 from tests.wire.recorder import Body, Case, capture, get
 
 MODEL = "tiny-model"

@@ -1,7 +1,7 @@
 """Record what a real vLLM answers, byte for byte: python tests/wire/vllm/capture.py http://127.0.0.1:8000 [NAME ...]
 
 Each case becomes NAME.json beside this file: the request, the status, a few headers, and the body as text (for a
-stream the exact SSE text). The files were recorded from the server that tests/live/vllm_server.py starts, with the
+stream the exact SSE text). The files were recorded from the server that tests/live/servers.py starts, with the
 model of scripts/make_tiny_model.py; the texts depend on that model, the shapes on the vLLM of scripts/environments.py.
 
 The pages of /metrics (metrics_idle.txt before any request, metrics_busy.txt with 8 sequences running and 32 waiting,

@@ -1,6 +1,6 @@
-"""Boot a real llama-server or `transformers serve` on the CPU: `with LlamaServer() as server: ...`
+"""Boot a real vLLM, llama-server or `transformers serve`: `with VllmServer() as server: ...` What all do is in `server_process`.
 
-By hand: python -m tests.live.other_servers llamacpp|transformers|transformers-cb [--port N] [-- extra flags]
+By hand: python -m tests.live.servers vllm|llamacpp|transformers|transformers-cb [--port N] [-- extra flags]
 """
 
 from __future__ import annotations
@@ -12,19 +12,65 @@ import sys
 import time
 from pathlib import Path
 
+from tests.live.real_time import go_first
 from tests.live.server_process import HOST, ROOT, SERVED_MODEL, BootError, NotInstalled, ServerProcess
 
 GGUF = ROOT / ".cache" / "tiny.gguf"
+CLASSIFIER_DIR = ROOT / ".cache" / "tiny-classifier"
+SAME_IN_ANY_COMPANY = ("--dtype", "float32")
+"""Greedy decoding then says the same whoever shares the batch. In bfloat16 sums depend on the batch (on an Intel CPU with AMX much more than
+elsewhere), and the tiny model's best two tokens often tie."""
+EMBED_FLAGS = ("--runner", "pooling", "--convert", "embed", "--max-model-len", "512")  # the tiny model as an embedder
+CLASSIFIER_FLAGS = ("--max-model-len", "512", "--dtype", "float32")  # the cross-encoder: vLLM knows what it is
+
+
+def _place(variable: str, otherwise: str) -> Path:
+    """Where scripts/environments.py or scripts/llama_server.sh puts a server, unless a variable names another folder."""
+    return Path(os.environ.get(variable) or ROOT / otherwise).absolute()
 
 
 def llama_dir() -> Path:
-    """Where scripts/llama_server.sh builds llama-server."""
-    return Path(os.environ.get("BATCHCLIENT_LLAMA_DIR") or ROOT / ".cache" / "llama").absolute()
+    return _place("BATCHCLIENT_LLAMA_DIR", ".cache/llama")
 
 
 def transformers_venv() -> Path:
-    """Where scripts/environments.py installs transformers."""
-    return Path(os.environ.get("BATCHCLIENT_TRANSFORMERS_VENV") or ROOT / ".transformers").absolute()
+    return _place("BATCHCLIENT_TRANSFORMERS_VENV", ".transformers")
+
+
+class VllmServer(ServerProcess):
+    """One vLLM server on this machine, from `start()` to `stop()` (or as a context manager).
+
+    On the CPU the engine takes core 0 and leaves core 1 to the API server. A second server beside a busy one needs the
+    other core: `env={"VLLM_CPU_OMP_THREADS_BIND": "1"}`.
+    """
+
+    kind = "vllm"
+    boot_limit_s = 240.0
+    server_env = {
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+    }
+
+    def _program(self) -> Path:
+        return _place("BATCHCLIENT_VLLM_VENV", ".vllm") / "bin" / "vllm"
+
+    def check(self) -> None:
+        if not self._program().is_file():
+            raise NotInstalled(f"{self._program()} is missing: run scripts/environments.py")
+        if not (self._model_dir / "config.json").is_file():
+            raise NotInstalled(f"{self._model_dir} holds no model: run make test-extra WHICH=vllm, which makes it")
+
+    def wait_until_healthy(self, deadline_s: float) -> None:
+        super().wait_until_healthy(deadline_s)
+        go_first(self.pid, heirs=True)  # the engine has been started already
+
+    def _command(self) -> list[str]:
+        command = [str(self._program()), "serve", self._model_dir.name, "--served-model-name", SERVED_MODEL]
+        command += ["--host", HOST, "--port", str(self._port), "--max-model-len", "2048", "--max-num-seqs", "64"]
+        command += ["--enforce-eager", "--disable-uvicorn-access-log"]
+        return [*command, *self._flags]
 
 
 class LlamaServer(ServerProcess):
@@ -78,7 +124,7 @@ class ContinuousTransformersServer(TransformersServer):
 
 
 KINDS: dict[str, type[ServerProcess]] = {
-    server.kind: server for server in (LlamaServer, TransformersServer, ContinuousTransformersServer)
+    server.kind: server for server in (VllmServer, LlamaServer, TransformersServer, ContinuousTransformersServer)
 }
 
 
