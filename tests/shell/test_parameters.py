@@ -58,26 +58,20 @@ MAPS = {
 }
 
 
+NEAREST = {
+    "max_token": "max_tokens", "temprature": "temperature", "topk": "top_k", "max_new_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens", "stop_sequences": "stop", "random_seed": "seed", "timeouts": "timeout_s",
+    "response_modell": "response_model", "structured_output": "structured_outputs", "n_predict": "max_tokens",
+    "tennant": "tenant", "extra_boddy": "extra_body",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize(
-    ("name", "nearest"),
-    [
-        ("max_token", "max_tokens"), ("temprature", "temperature"), ("topk", "top_k"), ("max_new_tokens", "max_tokens"),
-        ("max_output_tokens", "max_tokens"), ("stop_sequences", "stop"), ("random_seed", "seed"), ("timeouts", "timeout_s"),
-        ("response_modell", "response_model"), ("structured_output", "structured_outputs"), ("n_predict", "max_tokens"),
-        ("tennant", "tenant"), ("extra_boddy", "extra_body"),
-    ],
-)  # fmt: skip
-async def test_a_name_that_no_call_has_is_refused_with_the_nearest(call, name, nearest):
-    server = Recorder()
-    async with make_client(server) as client:
-        with pytest.raises(ConfigError) as caught:
-            await CALLS[call](client, **{name: 1})
-        assert client.statistics().submitted == 0
-    assert caught.value.field == name
-    assert f"{name} is no argument of {call}" in caught.value.message
-    assert f"Did you mean {nearest}? If yours does, give extra_body={{'{name}': …}}" in caught.value.message
-    assert server.bodies == []
+async def test_a_name_that_no_call_has_is_refused_with_the_nearest(call):
+    for name, nearest in NEAREST.items():
+        told = await refusal_of(CALLS[call], **{name: 1})
+        assert f"{name} is no argument of {call}" in told
+        assert f"Did you mean {nearest}? If yours does, give extra_body={{'{name}': …}}" in told
 
 
 @pytest.mark.parametrize("call", MAPS)
@@ -101,10 +95,12 @@ async def test_a_map_names_itself_and_its_own_arguments_in_a_refusal():
 
 
 async def refusal_of(call, **given):
-    async with make_client(Recorder()) as client:
+    server = Recorder()
+    async with make_client(server) as client:
         with pytest.raises(ConfigError) as caught:
             await call(client, **given)
         assert client.statistics().submitted == 0
+    assert server.bodies == []
     assert caught.value.field in given
     return caught.value.message
 
