@@ -99,7 +99,7 @@ class SeeSaw(Limit):
             return self._set(min(12, self.limit + 1), "see-saw")
         return None
 
-    def on_load(self, load, in_flight, now):
+    def on_load(self, load, in_flight, now, took_s=0.0):
         return self._set(max(1, self.limit // 2), "see-saw") if load.waiting else None
 
 
