@@ -6,9 +6,8 @@ import json
 import pytest
 import trio
 from tests.seams import with_runners
-from tests.fakes.raw import RawServer, answers_in_a_thread, body_of, events_of, response
+from tests.fakes.raw import RawServer, answers_in_a_thread, body_of, chunked, events_of, response
 from tests.transport.test_one_reply_per_request import NEVER, make
-from tests.transport.test_sockets import chunked
 
 from batchclient import BatchClient, Batching, DialectError, Http
 from batchclient._shell.exchange import BodyTimeouts

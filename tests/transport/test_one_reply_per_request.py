@@ -7,7 +7,7 @@ import httpx
 import pytest
 import trio
 
-from batchclient import Backoff, BatchClient, ConnectionLost, Http
+from batchclient import Backoff, BatchClient, ConnectionLost
 from tests.seams import connected
 from tests.fakes.raw import RawServer, answer, answers_in_a_thread, body_of, response
 

@@ -1,6 +1,5 @@
 """Ids of requests: what goes out, and what a reply with another request's id is taken for."""
 
-import asyncio
 import json
 import re
 
@@ -8,8 +7,8 @@ import httpx
 import pytest
 
 from batchclient import Backoff, BatchClient, ConnectionLost
-from tests.fakes.raw import RawServer, answer, body_of, events_of, response
-from tests.transport.test_one_reply_per_request import NEVER, SHAPES, anyones, make
+from tests.fakes.raw import RawServer, body_of, events_of, response, says
+from tests.transport.test_one_reply_per_request import SHAPES, anyones, make
 
 __all__ = ["anyones"]
 
@@ -29,13 +28,8 @@ WHERE = pytest.mark.parametrize("how", ["header", "body"])
 
 
 async def test_each_request_has_an_id_of_its_own(anyones):
-    async def fail_once(heard, reader, writer, server):
-        if len(server.heard) == 1:
-            writer.write(response(b"{}", "500 Internal Server Error"))
-        else:
-            await answer(heard, reader, writer, server)
-
-    async with RawServer(on_request=fail_once) as server, make(server, anyones, retry=Backoff(base_s=0)) as client:
+    fault = response(b"{}", "500 Internal Server Error")
+    async with RawServer(says(fault)) as server, make(server, anyones, retry=Backoff(base_s=0)) as client:
         assert (await client.complete("a")).attempts == 2
         await client.complete("b")
     ids = [heard.header("x-request-id") for heard in server.heard]

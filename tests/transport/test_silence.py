@@ -8,9 +8,8 @@ import pytest
 import trio
 
 from batchclient import Backoff, BatchClient, ConnectFailed, Http, ReadTimedOut
-from tests.fakes.raw import RawServer, answer, answers_in_a_thread, body_of, response
+from tests.fakes.raw import RawServer, answer, answers_in_a_thread, body_of, chunked, response
 from tests.transport.test_one_reply_per_request import NEVER, anyones, make
-from tests.transport.test_sockets import chunked
 
 __all__ = ["anyones"]
 

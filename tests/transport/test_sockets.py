@@ -12,7 +12,18 @@ import pytest
 import trio
 from tests.seams import connected
 from tests.transport.conftest import two_backends
-from tests.fakes.raw import RawServer, answer, answers_in_a_thread, body_of, events_of, reset, response
+from tests.fakes.raw import (
+    RawServer,
+    answer,
+    answers_in_a_thread,
+    chunked,
+    error,
+    events_of,
+    hang,
+    response,
+    says,
+    whole,
+)
 
 from batchclient import (
     Batching,
@@ -32,12 +43,6 @@ AT_ONCE = Backoff(base_s=0)
 def make(server, backend, **arguments):
     defaults = {"model": "m", "retry": NEVER, "detect": False}
     return connected(server.url, backend=backend, **{**defaults, **arguments})
-
-
-def chunked(chunks, *, end=True):
-    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
-    body = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks)
-    return head + body + (b"0\r\n\r\n" if end else b"")
 
 
 @pytest.mark.parametrize("max_tokens", [1, 16], ids=["plain", "streamed"])
@@ -154,14 +159,9 @@ async def test_pools_hold_eight_connections_each():
 
 
 async def test_a_cancelled_call_closes_its_socket_and_frees_its_place(backend):
-    async def say_nothing(heard, reader, writer, server):
-        await reader.read()
-        server.closed_by_client.set()
-        return True
-
     made = []
     async with (
-        RawServer(on_request=say_nothing) as server,
+        RawServer(then=hang()) as server,
         make(server, backend, limit=4, batching=Batching(max_size=1), made=made.append) as client,
     ):
         for _ in range(12):
@@ -194,19 +194,13 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("end", ["closed", "reset"])
 async def test_a_connection_that_breaks_is_lost_and_the_call_is_sent_again(backend, fault, end):
-    broken = 0
-
-    async def break_once(heard, reader, writer, server):
-        nonlocal broken
-        if broken:
-            return await answer(heard, reader, writer, server)
-        broken += 1
-        writer.write(FAULTS[fault])
+    async def breaks(connection):
+        await connection.request()
+        await connection.write(FAULTS[fault])
         if end == "reset":
-            reset(writer)
-        return True
+            connection.reset()
 
-    async with RawServer(on_request=break_once) as server, make(server, backend, retry=AT_ONCE) as client:
+    async with RawServer(breaks) as server, make(server, backend, retry=AT_ONCE) as client:
         completion = await client.complete("p")
     assert completion.text == "<p>"
     assert completion.attempts == 2
@@ -214,11 +208,7 @@ async def test_a_connection_that_breaks_is_lost_and_the_call_is_sent_again(backe
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_connection_that_breaks_is_our_error(backend, fault):
-    async def break_off(heard, reader, writer, server):
-        writer.write(FAULTS[fault])
-        return True
-
-    async with RawServer(on_request=break_off) as server, make(server, backend) as client:
+    async with RawServer(then=says(FAULTS[fault], close=True)) as server, make(server, backend) as client:
         with pytest.raises(ConnectionLost) as caught:
             await client.complete("p")
         # Errors that quote what came, or hold what was sent, are not chained.
@@ -227,18 +217,11 @@ async def test_a_connection_that_breaks_is_our_error(backend, fault):
 
 
 async def test_a_stream_cut_off_keeps_what_was_finished(backend):
-    broken = []
-
-    async def break_once(heard, reader, writer, server):
-        if broken:
-            return await answer(heard, reader, writer, server)
-        broken.append(heard)
+    def half(heard):
         events = events_of(heard)
-        writer.write(chunked(events[: len(events) // 2 + 1], end=False))
-        await writer.drain()
-        return True
+        return chunked(events[: len(events) // 2 + 1], end=False)
 
-    async with RawServer(on_request=break_once) as server, make(server, backend, retry=AT_ONCE) as client:
+    async with RawServer(says(half, close=True)) as server, make(server, backend, retry=AT_ONCE) as client:
         answers = await asyncio.gather(*(client.complete(p) for p in ("a", "b", "c", "d")))
     assert [each.text for each in answers] == ["<a>", "<b>", "<c>", "<d>"]
     assert sorted(each.attempts for each in answers) == [1, 2, 2, 2] or sorted(each.attempts for each in answers) == [
@@ -251,41 +234,25 @@ async def test_a_stream_cut_off_keeps_what_was_finished(backend):
 
 
 async def test_a_server_that_never_answers_is_given_up(backend):
-    async def say_nothing(heard, reader, writer, server):
-        await reader.read()
-        return True
-
-    async with (
-        RawServer(on_request=say_nothing) as server,
-        make(server, backend, http=Http(read_timeout_s=0.05)) as client,
-    ):
+    async with RawServer(hang()) as server, make(server, backend, http=Http(read_timeout_s=0.05)) as client:
         with pytest.raises(ReadTimedOut, match="read_timeout_s"):
             await client.complete("p")
         assert client.statistics().in_flight == 0
 
 
 async def test_a_server_that_falls_silent_mid_stream_is_given_up(backend):
-    async def fall_silent(heard, reader, writer, server):
-        writer.write(chunked(events_of(heard)[:1], end=False))
-        await writer.drain()
-        await reader.read()
-        return True
+    async def falls_silent(connection):
+        heard = await connection.request()
+        await connection.write(chunked(events_of(heard)[:1], end=False))
+        await connection.gone()
 
-    async with (
-        RawServer(on_request=fall_silent) as server,
-        make(server, backend, http=Http(read_timeout_s=0.05)) as client,
-    ):
+    async with RawServer(falls_silent) as server, make(server, backend, http=Http(read_timeout_s=0.05)) as client:
         with pytest.raises(ReadTimedOut):
             await client.complete("p")
 
 
 async def test_the_socket_a_server_closed_while_idle_is_not_used(backend):
-    async def answer_and_close(heard, reader, writer, server):
-        writer.write(response(body_of(heard)))
-        await writer.drain()
-        return True
-
-    async with RawServer(on_request=answer_and_close) as server, make(server, backend, retry=AT_ONCE) as client:
+    async with RawServer(then=says(whole, close=True)) as server, make(server, backend, retry=AT_ONCE) as client:
         for number in range(5):
             assert (await client.complete(f"{number}")).text == f"<{number}>"
             while server.open:
@@ -294,13 +261,8 @@ async def test_the_socket_a_server_closed_while_idle_is_not_used(backend):
 
 
 async def test_an_error_status_leaves_a_socket_that_can_be_used(backend):
-    async def fail_once(heard, reader, writer, server):
-        if len(server.heard) == 1:
-            writer.write(response(b'{"error": {"message": "no"}}', "503 Service Unavailable"))
-        else:
-            await answer(heard, reader, writer, server)
-
-    async with RawServer(on_request=fail_once) as server, make(server, backend, retry=AT_ONCE) as client:
+    refusal = error("503 Service Unavailable")
+    async with RawServer(says(refusal)) as server, make(server, backend, retry=AT_ONCE) as client:
         assert (await client.complete("p")).attempts == 2
         assert server.connections == 1
 
@@ -461,11 +423,11 @@ def test_the_same_on_trio(backend, max_tokens):
 
 @pytest.mark.parametrize("size", [1, 2, 7, 100])
 async def test_a_stream_in_pieces_of_any_size_is_the_same(backend, size):
-    async def in_pieces(heard, reader, writer, server):
+    def in_pieces(heard):
         body = b"".join(events_of(heard))
-        writer.write(chunked([body[start : start + size] for start in range(0, len(body), size)]))
+        return chunked([body[start : start + size] for start in range(0, len(body), size)])
 
-    async with RawServer(on_request=in_pieces) as server, make(server, backend) as client:
+    async with RawServer(says(*[in_pieces] * 3)) as server, make(server, backend) as client:
         answers = await asyncio.gather(*(client.complete(p) for p in ("ä", "b", "😀")))
     assert [each.text for each in answers] == ["<ä>", "<b>", "<😀>"]
 
@@ -481,14 +443,12 @@ async def test_a_big_prompt_arrives_whole(backend):
 async def test_a_body_that_is_not_read_costs_the_connection():
     """The transport alone: what ``aclose`` of a half-read response does."""
 
-    async def long(heard, reader, writer, server):
-        writer.write(chunked([b"first"], end=False))
-        await writer.drain()
-        await reader.read()
-        server.closed_by_client.set()
-        return True
+    async def long(connection):
+        await connection.request()
+        await connection.write(chunked([b"first"], end=False))
+        await connection.gone()
 
-    async with RawServer(on_request=long) as server:
+    async with RawServer(long) as server:
         transport = HttpxTransport(server.url, {}, max_response_bytes=1000)
         response_ = await transport.send(WireRequest("GET", "/x"), Timeouts())
         chunks = response_.chunks()
