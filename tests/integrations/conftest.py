@@ -14,12 +14,12 @@ class Counted:
 
     def __init__(self, embedded):
         self.base_url = embedded.base_url
-        self._embedded = embedded
+        self.embedded = embedded
         self._before = embedded.requests
 
     @property
     def requests(self):
-        return self._embedded.requests - self._before
+        return self.embedded.requests - self._before
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import pytest
 
 from batchclient import BatchClient
 from batchclient.simulator import EmbeddedServer
+from tests.integrations.conftest import Counted
 from tests.proxies.litellm_proxy import MASTER_KEY, LitellmProxy, installed, models
 from tests.proxies.tool_upstream import answer
 from tests.fakes.pages import serving
@@ -31,21 +32,10 @@ def proxy(tmp_path_factory, _upstream, tool_upstream):
         yield proxy
 
 
-class Upstream:
-    """What the embedded server was sent since the test began."""
-
-    def __init__(self, embedded):
-        self.embedded = embedded
-        self._before = embedded.requests
-
-    @property
-    def requests(self):
-        return self.embedded.requests - self._before
-
-
 @pytest.fixture
 def upstream(proxy, _upstream):
-    yield Upstream(_upstream)
+    """What the embedded server was sent since the test began."""
+    yield Counted(_upstream)
     _upstream.set_faults()
 
 
