@@ -64,7 +64,10 @@ def test_more_that_generates_no_more_goes_back_and_rests_ever_longer():
     server = Server(1024, lambda running: 20.0 * min(running, 256))
     server.run(800.0)
     assert server.changes[1][1:] == (256, "512 in flight generated 100% of what 256 did")
-    tried = [at for at, limit, _ in server.changes if limit == 512]
+    assert server.limits[:6] == [512, 256, 282, 256, 282, 256], (
+        "after twice as many was too much, a tenth more is tried"
+    )
+    tried = [at for at, limit, _ in server.changes if limit > 256]
     gaps = [later - earlier for earlier, later in itertools.pairwise(tried)]
     assert [60 < gaps[0] < 75, 120 < gaps[1] < 135, 240 < gaps[2] < 255] == [True] * 3
 
@@ -86,6 +89,24 @@ def test_more_goes_back_where_the_page_shows_no_longer_what_it_brings():
     server.shown = 0.5
     assert server.run(20.0) == 256
     assert server.changes[-1][2] == "512 in flight could not be judged by the page"
+
+
+def test_more_that_something_else_holds_back_is_not_tried_again_for_a_minute():
+    server = Server(1024)
+    server.run(3.0)
+    # A latency objective lets 300 out.
+    server.at_most = 300
+    server.run(60.0)
+    assert server.changes[1:] == [(server.changes[1][0], 256, "512 in flight were not used")]
+
+
+def test_it_doubles_again_once_the_work_has_changed():
+    server = Server(1024, lambda running: 20.0 * min(running, 256))
+    server.run(20.0)
+    server.per_s = lambda running: 20.0 * running
+    server.limit.on_restart(server.now, 256)
+    server.run(25.0)
+    assert server.limits[:3] == [512, 256, 512]
 
 
 def test_it_doubles_at_most_once_a_mean_latency():
@@ -144,7 +165,7 @@ def test_less_that_generates_less_goes_back_and_rests():
     assert server.changes[1][2] == "128 in flight generated 50% of what 256 did"
 
 
-def test_after_less_more_is_a_tenth():
+def test_after_less_more_is_a_tenth_more():
     server = Server(64)
     server.run(30.0)
     server.slots = 1024

@@ -6,7 +6,8 @@ Rules:
   nothing. Looks count if asked for a second and a mean time to first token after the last change
   of the limit, and if the page took less than 2 s.
 - More: after two looks at a used limit with no queue, a KV cache that is not nearly full and no new
-  preemption, the limit doubles, at most once a mean latency.
+  preemption, the limit doubles, at most once a mean latency. Once it was too high it rises by
+  tenths, until the work changes.
 - Less: where a queue of this client's stands (``queue``), the limit becomes the most that ran, and
   a tenth, since a small queue refills a place the moment it comes free; by half at most.
 - Each step is checked by the generated tokens per second of the looks before and after it, over 3 s
@@ -74,7 +75,7 @@ class PageSteps:
     """The steps of one limit."""
 
     __slots__ = (
-        "_capped_at", "_changed_at", "_first_s", "_latency_s", "_limit", "_looks", "_seen_at", "_silences", "_step",
+        "_changed_at", "_doubles", "_first_s", "_latency_s", "_limit", "_looks", "_seen_at", "_silences", "_step",
         "queue",
     )  # fmt: skip
 
@@ -92,13 +93,16 @@ class PageSteps:
 
     def _forget(self) -> None:
         self._limit = 0
-        self._changed_at = self._seen_at = self._capped_at = -math.inf
+        self._changed_at = self._seen_at = -math.inf
+        self._doubles = True
+        """Whether more is twice as many, or a tenth more."""
         self._looks: deque[_Look] = deque()
         self._silences = {more: Silence() for more in (True, False)}
         self._step: _Step | None = None
 
     def work_changed(self) -> None:
         """Prompts or answers are much longer or shorter: what did not pay may pay now."""
+        self._doubles = True
         for silence in self._silences.values():
             silence.end()
 
@@ -151,6 +155,9 @@ class PageSteps:
             return None
         if not self._used:
             self._step = None
+            if max(look.in_flight for look in self._looks) > step.first:
+                # Something else bounds the calls in flight, and would do so again.
+                self._silences[step.other > step.first].rest(now)
             return step.first, f"{step.other} in flight were not used"
         per_s, error = self._rate()
         gain = per_s / step.per_s
@@ -186,7 +193,7 @@ class PageSteps:
             lower = max(math.ceil((1 + _MARGIN) * self.queue.most_running), (limit + 1) // 2)
             if lower > (1 - _MARGIN) * limit or self._silences[False].lasts(now):
                 return None
-            self._capped_at = now
+            self._doubles = False
             return self._take(lower, f"{waits:.0f} calls waited in the server all the time", now)
         waiting = min(look.waiting for look in looks)
         if (
@@ -198,8 +205,7 @@ class PageSteps:
             or now - self._changed_at < self._latency_s
         ):
             return None
-        tenth = now - self._capped_at < _MINUTE_S
-        higher = min(most, math.ceil((_TENTH_MORE if tenth else _DOUBLE) * limit))
+        higher = min(most, math.ceil((_DOUBLE if self._doubles else _TENTH_MORE) * limit))
         return self._take(higher, f"the server ran {limit} at once, and none waited", now)
 
     def _take(self, other: int, why: str, now: float) -> tuple[int, str]:
@@ -209,6 +215,8 @@ class PageSteps:
 
     def _back(self, step: _Step, why: str, now: float) -> tuple[int, str]:
         self._step = None
+        if step.other > step.first:
+            self._doubles = False
         self._silences[step.other > step.first].begin(now)
         return step.first, f"{step.other} in flight {why}"
 
