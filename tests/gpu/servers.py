@@ -111,7 +111,16 @@ class LocalTransformers(ContinuousTransformersServer):
         program = "from transformers.cli.transformers import main; main()"
         command = [self._found.python, "-c", program, "serve", self.served, "--host", HOST, "--port", str(self._port)]
         # Without a number of blocks its cache takes all the memory of the card.
-        return [*command, "--device", device, "--continuous-batching", "--cb-block-size", "32", "--cb-num-blocks", "8192"]
+        return [
+            *command,
+            "--device",
+            device,
+            "--continuous-batching",
+            "--cb-block-size",
+            "32",
+            "--cb-num-blocks",
+            "8192",
+        ]
 
 
 def start(found: Found) -> ServerProcess:
