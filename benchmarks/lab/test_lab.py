@@ -223,7 +223,8 @@ def test_callers_who_leave_early_get_their_answers():
 
 
 def test_what_a_gateway_cuts_after_a_long_silence_lowers_the_limit():
-    # One slot, answers of 1.2 s, a gateway that waits for 30 s: of 64 in flight it would cut more than half. Each halving from 256 takes those 30 s.
+    # One slot, answers of 1.2 s, a gateway that waits for 30 s: of 64 in flight it would cut more than half.
+    # Each halving from 256 takes those 30 s.
     server = replace(SCENARIOS["A"].server, max_num_seqs=1)
     calls = Calls(Lengths(50), Lengths(100), 100, alone_reason="one a request")
     scenario = Scenario("", server, Closed(calls, 256), duration_s=200.0, gateway_s=30.0, has_page=False)
