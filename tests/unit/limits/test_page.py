@@ -114,7 +114,7 @@ def test_a_pause_is_no_time_in_which_little_was_generated():
     for pause in ["no calls", "a few calls", "a pin"]:
         server = Server(1024, lambda running: 20.0 * min(running, 256))
         server.limit = LimitControl(server.limit)
-        server.run(10.0)
+        server.run(15.0)
         assert server.limits == [512, 256]
         if pause == "no calls":
             server.now += 120.0
