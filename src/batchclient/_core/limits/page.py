@@ -12,11 +12,13 @@ Rules:
 - Less: where a queue of this client's stands (``queue``), the limit becomes the most that ran, and
   a tenth, since a small queue refills a place the moment it comes free; by half at most.
 - Each step is checked by the generated tokens per second of the looks before and after it. After it
-  they last 3 s and a mean latency. Both last 40 steps of the engine, since its counters move once a
-  step: a sequence makes a token a step, so a step takes what runs, over tokens per second.
+  they last 3 s and a mean latency. Both last 40 steps of the engine, or twice that time, since its
+  counters move once a step: a sequence makes a token a step, so a step takes what runs, over tokens
+  per second.
 - More stays for a gain of a twentieth, and goes back at once for preemptions. Less goes back if it
-  generates less than 0.97, clearly or for a minute. A step goes back where four such times bring no
-  verdict. What did not pay is not tried for a minute, then two, up to fifteen.
+  generates less than 0.97, clearly or for a minute. Where four such times bring no verdict, more
+  goes back, and less, after a further minute, stays. What did not pay is not tried for a minute,
+  then two, up to fifteen.
 - Where the limit is not used, or calls pause, the step goes back without a verdict. A limit that
   another hand changed ends the check.
 """
@@ -41,6 +43,8 @@ _SLOW_S = 2.0
 _STALE_AFTER_S = 5.0
 _SHORTEST_CHECK_S = 3.0
 _CHECKS_AT_MOST = 4
+_CHECKS_MEASURED = 2
+"""Of long prompts and short answers, what runs makes far less than a token a step."""
 _LEAST_LOOKS = 2
 _LEAST_STEPS = 40
 """Of the engine. One of 40 is half of the gain that is looked for."""
@@ -69,12 +73,12 @@ class _Look(NamedTuple):
 class _Step:
     """A change under check; ``per_s`` and ``error``: tokens per second before it, relative error.
 
-    ``until``: the time of a verdict at the latest. ``preemptions``: before it.
+    ``preemptions``: before it.
     """
 
     first: int
     other: int
-    until: float
+    at: float
     per_s: float
     error: float
     preemptions: float
@@ -151,8 +155,11 @@ class PageSteps:
             self._looks.clear()
             if step is not None:
                 return self._unused(step, most, now)
-        if step is not None and now > step.until:
-            return self._back(step, "could not be judged by the page", most, now)
+        if step is not None and now > self._latest_verdict(step):
+            if step.other > step.first:
+                return self._back(step, "could not be judged by the page", most, now)
+            self._step = None
+            return None
         look = _look(load, in_flight, now)
         if look is None or (self._looks and look.tokens < self._looks[-1].tokens):
             self._looks.clear()
@@ -184,6 +191,7 @@ class PageSteps:
 
     def _check(self, step: _Step, most: int, now: float) -> tuple[int, str] | None:
         if step.other > step.first and self._looks[-1].preemptions > step.preemptions:
+            self._doubles = False
             return self._back(step, "made the server throw sequences out", most, now)
         lasted_s = now - self._looks[0].at
         if lasted_s < self._check_s or not self._is_measured:
@@ -200,6 +208,7 @@ class PageSteps:
             if not paid and unclear and lasted_s < _MINUTE_S:
                 return None
         if not paid:
+            self._doubles = False
             return self._back(step, f"generated {gain:.0%} of what {step.first} did", most, now)
         self._step = None
         return self._next(self._limit, most, now)
@@ -215,7 +224,10 @@ class PageSteps:
     @property
     def _is_measured(self) -> bool:
         """Whether the looks last long enough for their tokens per second."""
-        return len(self._looks) >= _LEAST_LOOKS and self._steps() >= _LEAST_STEPS
+        looks = self._looks
+        return len(looks) >= _LEAST_LOOKS and (
+            self._steps() >= _LEAST_STEPS or looks[-1].at - looks[0].at >= _CHECKS_MEASURED * self._check_s
+        )
 
     def _steps(self, first: int = 0) -> float:
         """The engine's steps since the ``first`` look: in one each running sequence makes a token."""
@@ -229,7 +241,7 @@ class PageSteps:
             if lower > (1 - _MARGIN) * limit or self._silences[False].lasts(now):
                 return None
             self._doubles = False
-            return self._take(lower, f"{waits:.0f} calls waited in the server all the time", _MINUTE_S, now)
+            return self._take(lower, f"{waits:.0f} calls waited in the server all the time", now)
         waiting = max(looks[-1].waiting, looks[-2].waiting)
         if (
             limit >= most
@@ -241,20 +253,19 @@ class PageSteps:
         ):
             return None
         higher = min(most, math.ceil((_DOUBLE if self._doubles else _TENTH_MORE) * limit))
-        return self._take(higher, f"the server ran {limit} at once, and none waited", 0.0, now)
+        return self._take(higher, f"the server ran {limit} at once, and none waited", now)
 
-    def _take(self, other: int, why: str, longer_s: float, now: float) -> tuple[int, str]:
-        per_s, error = self._rate()
-        check_s = max(self._check_s, _LEAST_STEPS * self._looks[-1].running / per_s)
-        until = now + _COUNTS_AFTER_S + self._first_s + _CHECKS_AT_MOST * check_s + longer_s
-        self._step = _Step(self._limit, other, until, per_s, error, self._looks[-1].preemptions)
+    def _take(self, other: int, why: str, now: float) -> tuple[int, str]:
+        self._step = _Step(self._limit, other, now, *self._rate(), self._looks[-1].preemptions)
         return other, why
+
+    def _latest_verdict(self, step: _Step) -> float:
+        unclear_s = _MINUTE_S if step.other < step.first else 0.0
+        return step.at + _COUNTS_AFTER_S + self._first_s + _CHECKS_AT_MOST * self._check_s + unclear_s
 
     def _back(self, step: _Step, why: str, most: int, now: float) -> tuple[int, str]:
         """End a step that did not pay."""
         self._step = None
-        if step.other > step.first:
-            self._doubles = False
         self._silences[step.other > step.first].begin(now)
         return min(step.first, most), f"{step.other} in flight {why}"
 
