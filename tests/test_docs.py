@@ -305,7 +305,9 @@ def test_each_table_of_figures_names_a_commit_and_a_command_that_is_there() -> N
     page = (ROOT / "docs/benchmarks.md").read_text()
     gone = set(re.findall(r"`(\w+\.py)`", page.partition("\n## ")[0]))
     for section in page.split("\n## ")[1:]:
-        programs = re.findall(r"^    [0-9a-f]{7,8}  .* UTC  python benchmarks/((?:lab/)?\w+\.py)", section, re.MULTILINE)
+        programs = re.findall(
+            r"^    [0-9a-f]{7,8}  .* UTC  python benchmarks/((?:lab/)?\w+\.py)", section, re.MULTILINE
+        )
         assert programs, section.partition("\n")[0]
         assert [each for each in programs if each not in gone and not (ROOT / "benchmarks" / each).exists()] == []
 

@@ -223,15 +223,6 @@ async def test_row_07_end_within_a_body_of_known_length(backend, how):
             await client.complete("p", max_tokens=1)
 
 
-@pytest.mark.parametrize("how", ["close", "reset"])
-async def test_row_08_chunks_without_the_last_one(backend, how):
-    """Of a list whose prompts had all finished nothing is sent again."""
-    async with RawServer(cut(-5, how=how)) as server, make(server, backend) as client:
-        completions = await asyncio.gather(*(client.complete(p, max_tokens=16) for p in "abc"))
-        assert [each.text for each in completions] == ["<a>", "<b>", "<c>"]
-        assert len(server.heard) == 1 if how == "close" else len(server.heard) <= 2
-
-
 async def test_an_error_status_whose_body_breaks_off_keeps_its_status(backend):
     """Belongs to rows 7 and 8: what the server said before it broke off stands."""
     broken = response(b'{"error"', "404 Not Found", length=1000)
