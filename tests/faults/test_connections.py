@@ -33,6 +33,7 @@ from batchclient import (
     OutOfSockets,
 )
 from batchclient._shell.exchange import BodyTimeouts
+from batchclient.testing import VirtualClock
 from batchclient.transport._httpx import HttpxTransport
 
 NEVER = Backoff(max_attempts=1)
@@ -57,10 +58,11 @@ async def test_row_01_connection_refused(backend):
 async def test_row_01_connection_refused_by_the_only_endpoint(backend):
     """Three refused connections show a wrong address."""
     client = BatchClient(nobody_listens(), model="m", http=Http(backend=backend), retry=Backoff(base_s=0))
-    async with client:
-        with pytest.raises(ConnectFailed, match=r"no connection to http://\S+: a refused connection \(") as caught:
-            await client.complete("p")
-        assert client.statistics().endpoints[0].reason == "3 failures in a row, the last: a refused connection"
+    with VirtualClock():
+        async with client:
+            with pytest.raises(ConnectFailed, match=r"no connection to http://\S+: a refused connection \(") as caught:
+                await client.complete("p")
+            assert client.statistics().endpoints[0].reason == "3 failures in a row, the last: a refused connection"
     assert caught.value.attempt == 3
 
 
@@ -90,10 +92,13 @@ async def test_row_02_name_that_never_resolves_is_no_refused_connection(backend,
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
     client = BatchClient("http://llm.test:80/v1", model="m", http=Http(backend=backend), retry=Backoff(base_s=0))
-    async with client:
-        with pytest.raises(ConnectFailed, match=r"no connection to \S+: a name that does not resolve \(.*not known"):
-            await client.complete("p")
-        assert client.statistics().endpoints[0].reason.endswith("the last: a name that does not resolve")
+    with VirtualClock():
+        async with client:
+            with pytest.raises(
+                ConnectFailed, match=r"no connection to \S+: a name that does not resolve \(.*not known"
+            ):
+                await client.complete("p")
+            assert client.statistics().endpoints[0].reason.endswith("the last: a name that does not resolve")
 
 
 async def test_row_04_a_server_without_tls_is_no_refused_connection(backend):
