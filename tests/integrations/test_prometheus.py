@@ -23,7 +23,7 @@ prometheus_client = pytest.importorskip(
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from batchclient import BatchClient, SyncBatchClient
+from batchclient import Backoff, BatchClient, SyncBatchClient
 from batchclient._metrics.registry import METRICS
 from batchclient.errors import BatchClientError, ConfigError
 from batchclient.integrations.prometheus import Collector, serve
@@ -377,9 +377,8 @@ def test_no_page_holds_a_prompt_an_answer_or_a_key(mock):
     async def main():
         url = f"http://mock:8000/v1?key={CANARY}-in-the-url"
         headers = {"x-canary": f"{CANARY}-in-a-header"}
-        async with BatchClient(
-            url, model="m", api_key=f"{CANARY}-as-key", headers=headers, transport=mock.transport
-        ) as client:
+        settings = {"api_key": f"{CANARY}-as-key", "headers": headers, "retry": Backoff(max_attempts=2, base_s=0)}
+        async with BatchClient(url, model="m", transport=mock.transport, **settings) as client:
             for word in ("asks", "fails", "breaks"):
                 with suppress(BatchClientError):
                     await client.complete(f"{CANARY} {word}", max_tokens=4, tenant=CANARY, timeout_s=5)
