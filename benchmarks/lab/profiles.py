@@ -95,6 +95,7 @@ class Scenario:
         duration_s: the length of the run.
         changes: changes of the server, in order of time.
         settings: settings that differ from the ``balanced`` preset.
+        list_cap: longer lists are refused (422).
         padding: the server pads and runs static batches.
         cache: the server's prefix cache, if it has one.
         unsteadiness: the standard deviation of the logarithm of the machine's speed, which
@@ -115,6 +116,7 @@ class Scenario:
     duration_s: float = 240.0
     changes: tuple[Change, ...] = ()
     settings: Mapping[str, float | int | None] = field(default_factory=lambda: MappingProxyType({}))
+    list_cap: int | None = None
     padding: bool = False
     cache: Cache | None = None
     unsteadiness: float = 0.0
@@ -137,6 +139,15 @@ _SWEPT = Calls(Lengths(22), Lengths(64), max_tokens=64)
 _ALL = (
     # The most throughput is reached near 256 sequences.
     Scenario("A", PROFILES["compute-knee"], _USUAL),
+    # 429 above 96 sequences, lists of at most 32.
+    Scenario(
+        "rejecting",
+        replace(PROFILES["gpu"], max_queued=96),
+        _USUAL,
+        duration_s=90.0,
+        settings=MappingProxyType({"max_size": 64}),
+        list_cap=32,
+    ),
     # A static batcher of 64: a batch takes as long as its longest.
     Scenario(
         "padding",

@@ -66,12 +66,16 @@ class LabServer:
 
     def send(self, batch: Batch, now: float) -> None:
         """Take a batch."""
-        profile = self.profile
+        scenario, profile = self.scenario, self.profile
         size = len(batch.requests)
         sequences = size * batch.shape.weight
         ready_at = self._spend(profile.request_s, now)
         failure = None
-        if profile.max_queued is not None and self.outstanding + sequences > profile.max_queued:
+        if scenario.list_cap is not None and size > scenario.list_cap:
+            # TGI's words.
+            said = f"batch size {size} > maximum allowed batch size {scenario.list_cap}"
+            failure = failure_of(422, said, None, streamed=batch.streamed, retry_after_s=None)
+        elif profile.max_queued is not None and self.outstanding + sequences > profile.max_queued:
             failure = failure_of(429, "overloaded", None, streamed=batch.streamed, retry_after_s=None)
         elif self._window is not None and (wait_s := self._window.refuses(size, now)) is not None:
             failure = failure_of(429, "too many calls", None, streamed=batch.streamed, retry_after_s=wait_s)

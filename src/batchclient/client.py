@@ -100,7 +100,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         schedule: a ``Schedule``: which queued call goes first.
         http: an ``Http``: timeouts, library and proxies of the requests.
         timeout_s: a call's whole time, queue and retries included, seconds; none by default. A call
-            may give its own.
+            may give its own. In maps it is each document's, and does not count the queue.
         outage_patience_s: how long a call waits while every server that has ever answered is away,
             seconds; 30 by default. Calls of maps wait as long as their deadlines allow.
         retry: when to try again; ``Backoff()`` by default, ``TenacityRetry(…)`` for tenacity's

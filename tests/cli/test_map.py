@@ -244,7 +244,9 @@ def test_a_server_that_is_not_there_fails_rows(cli, tmp_path, out):
     source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
     result = cli("map", source, "-o", out, "--base-url", url, "--model", "m", "--prompt", "{text}", "--timeout", 0.3)
     assert result.exit_code == 5
-    assert read_rows(out)[0]["error"]["type"] in ("ConnectFailed", "DeadlineExceeded")
+    # No server took the row on: its time never began.
+    assert read_rows(out)[0]["error"]["type"] == "ConnectFailed"
+    assert f"in the end {url} was ejected (3 failures in a row, the last: a refused connection)" in result.stderr
 
 
 def test_the_timeout_is_a_rows(cli_map, tmp_path, out, server):
@@ -568,13 +570,6 @@ def test_what_the_library_says_is_told_in_the_options_names(cli, server, tmp_pat
         "map", source, "-o", out, "--overwrite", "--base-url", url.replace("//", "//u:p@"), "--prompt", "{text}"
     ).stderr
     assert told == "Error: --base-url: the URL has a user or password in it; give --api-key or --header\n"
-
-
-def test_rows_that_end_in_time_because_the_server_is_away_say_so(cli, tmp_path, out):
-    source = write_rows(tmp_path / "in.jsonl", rows_of(1))
-    command = ["--base-url", "http://127.0.0.1:1/v1", "--model", "m", "--prompt", "{text}", "--timeout", 0.2]
-    told = cli("map", source, "-o", out, *command).stderr
-    assert "in the end http://127.0.0.1:1/v1 was ejected (a refused connection)" in told
 
 
 def test_a_prompt_must_be(cli, tmp_path):

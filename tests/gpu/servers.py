@@ -110,7 +110,17 @@ class LocalTransformers(ContinuousTransformersServer):
         device = "cpu" if self._found.device == "cpu" else "cuda:0"
         program = "from transformers.cli.transformers import main; main()"
         command = [self._found.python, "-c", program, "serve", self.served, "--host", HOST, "--port", str(self._port)]
-        return [*command, "--device", device, "--continuous-batching"]
+        # Without a number of blocks its cache takes all the memory of the card.
+        return [
+            *command,
+            "--device",
+            device,
+            "--continuous-batching",
+            "--cb-block-size",
+            "32",
+            "--cb-num-blocks",
+            "8192",
+        ]
 
 
 def start(found: Found) -> ServerProcess:

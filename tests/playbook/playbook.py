@@ -63,10 +63,11 @@ def shape(*, max_output_tokens=16, **fields):
 _COMMON = shape()
 
 
-def calls(names, of=_COMMON, *, tokens=1, deadline=None):
+def calls(names, of=_COMMON, *, tokens=1, deadline=None, timeout_s=None):
     """One call per name; ``names`` is a text, or a number for ``c0 c1 …``."""
     names = [f"c{i}" for i in range(names)] if isinstance(names, int) else names.split()
-    return [Request(of, f'"{name}"'.encode(), prompt_tokens=tokens, deadline=deadline, waiter=name) for name in names]
+    times = {"deadline": deadline, "timeout_s": timeout_s}
+    return [Request(of, f'"{name}"'.encode(), prompt_tokens=tokens, waiter=name, **times) for name in names]
 
 
 def counted(*requests, tokens):

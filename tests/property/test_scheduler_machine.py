@@ -171,10 +171,13 @@ class World:
         return lone and self.refused[number] >= REFUSALS_OF_A_STRANGER
 
     def make_submit(self, shape, tokens, patience, may_wait, prefix=0):
-        deadline = None if patience is None else self.now + patience
         name = str(len(self.calls))
+        # Every other call that may wait has its time from its grant, as the rows of maps.
+        from_grant = may_wait and len(self.calls) % 2
+        deadline = None if patience is None or from_grant else self.now + patience
+        times = {"deadline": deadline, "timeout_s": patience if from_grant else None}
         prompt = PREFIXES[prefix] + name.encode()
-        request = Request(SHAPES[shape], prompt, prompt_tokens=tokens, deadline=deadline, waiter=name)
+        request = Request(SHAPES[shape], prompt, prompt_tokens=tokens, waiter=name, **times)
         self.calls.append(request)
         self.cohorts[name] = "fresh"
         return Submitted(request, may_wait)

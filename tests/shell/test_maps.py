@@ -22,6 +22,9 @@ from batchclient import (
     QueueFull,
 )
 from batchclient.retry import Backoff
+from batchclient.simulator.profiles import Profile
+from batchclient.simulator.server import SimulatedServer
+from batchclient.simulator.transport import SimulatorTransport
 
 
 class Source:
@@ -599,12 +602,23 @@ async def test_a_closed_client_ends_a_map_with_errors_not_with_silence():
     assert len(outcomes) == 20
 
 
-async def test_a_documents_time_counts_from_when_it_is_read():
-    server = ScriptedTransport(held=True)
-    async with make_client(server) as client:
+async def test_a_documents_time_counts_from_when_it_is_sent():
+    """Four at a time, a second each: the last of 100 is read at once, and sent when most are answered."""
+    server = SimulatedServer(Profile("slow", "", step_s=0.25, max_num_seqs=4), model="m")
+    async with make_client(SimulatorTransport(server), limit=8) as client:
         before = anyio.current_time()
-        outcomes = await client.batch_map(texts(3), "{}", timeout_s=2, return_exceptions=True)
-        assert anyio.current_time() - before == pytest.approx(2, abs=0.05)
+        answers = await client.batch_map(texts(100), "{}", timeout_s=4, max_tokens=4, temperature=0, ignore_eos=True)
+        assert len(answers) == 100
+        assert anyio.current_time() - before > 20
+
+
+@pytest.mark.parametrize("given", [{"timeout_s": 2}, {}])
+async def test_a_documents_time_ends_its_call_and_the_next_has_its_own(given):
+    server = ScriptedTransport(held=True)
+    async with make_client(server, limit=1, timeout_s=2 if not given else 60, batching=Batching(max_size=1)) as client:
+        before = anyio.current_time()
+        outcomes = await client.batch_map(texts(3), "{}", return_exceptions=True, **given)
+        assert anyio.current_time() - before == pytest.approx(6, abs=0.1)
     assert {type(outcome) for outcome in outcomes} == {DeadlineExceeded}
 
 

@@ -186,10 +186,11 @@ async def test_slow_begins_now_and_then_are_no_slow_tracer():
 
 
 async def test_without_an_sdk_the_answers_are_the_same_and_no_thread_is_begun():
-    before = threading.active_count()
+    before = {*threading.enumerate()}
     async with make_client(ScriptedTransport(), telemetry=Telemetry()) as client:
         assert [answer.text for answer in await gathered(client, "a", "b", max_tokens=5)] == ["<a|0>", "<b|0>"]
-        assert threading.active_count() == before
+        # A thread of the test before may end meanwhile.
+        assert {*threading.enumerate()} <= before
 
 
 async def test_no_thread_is_left():

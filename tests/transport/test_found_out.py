@@ -45,6 +45,20 @@ async def test_a_url_is_enough(guise):
             assert endpoint.batch_size_cap == (4 if guise == "tgi" else 32)
 
 
+async def test_a_server_that_takes_no_lists_says_so_by_a_header_while_it_still_loads_its_model(backend):
+    def loading(asked):
+        if asked.method == "GET":
+            return 503, {"error": "loading"}, {"Server": "BaseHTTP/0.6 Python/3.12.3"}
+        choice = {"index": 0, "text": asked.json["prompt"], "finish_reason": "stop"}
+        return 200, {"choices": [choice]}, {}
+
+    with serving(loading) as running:
+        async with BatchClient(running.url, model="m", http=Http(backend=backend)) as client:
+            prompts = [f"p{number}" for number in range(6)]
+            assert [each.text for each in await asyncio.gather(*map(client.complete, prompts))] == prompts
+        assert [type(each.json["prompt"]) for each in running.asked if each.method == "POST"] == [str] * 6
+
+
 @pytest.mark.parametrize("model", ["m", None])
 async def test_a_server_that_a_list_kills_lives(model, backend, caplog):
     caplog.set_level("INFO", "batchclient")

@@ -57,6 +57,7 @@ def test_calls_that_lost_their_deadline_do_not_put_off_the_sweep():
     for one in requests:
         one.deadline = None
         one.state = RequestState.DONE
+        watched.ended(one.watched)
     assert watched.next() is None
     watched.add(request(5000, 1.0))
     assert end_behind_a_live_one(watched, 5001) <= 2 * 1024 + 2
@@ -90,3 +91,16 @@ def test_a_deadline_that_was_put_off_is_due_at_its_new_time():
     assert watched.next() == 2.5
     assert watched.expired(9.0) == [a, b]
     assert watched.next() is None
+
+
+def test_a_deadline_that_was_taken_back_and_set_again_is_due_once():
+    for looked_at in (0.0, 3.0):
+        watched = Deadlines()
+        one = Request(SHAPE, b'"p"', timeout_s=2.0)
+        watched.begin([one], 0.0)
+        watched.take_back([one], 0.0)
+        assert watched.expired(looked_at) == []
+        watched.begin([one], 4.0)
+        assert watched.expired(5.9) == []
+        assert watched.expired(6.0) == [one]
+        assert watched.expired(9.0) == []

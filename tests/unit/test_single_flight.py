@@ -41,8 +41,9 @@ from batchclient.types import Choice, Completion, Usage
 SAME = Shape(b"k", b"{}", max_output_tokens=16, greedy=True)
 
 
-def call(name, prompt="p", *, of=SAME, deadline=None, solo=b""):
-    return Request(of, f'"{prompt}"'.encode(), deadline=deadline, solo_fields=solo, waiter=name)
+def call(name, prompt="p", *, of=SAME, deadline=None, timeout_s=None, solo=b""):
+    prompt = f'"{prompt}"'.encode()
+    return Request(of, prompt, deadline=deadline, timeout_s=timeout_s, solo_fields=solo, waiter=name)
 
 
 class Play:
@@ -200,6 +201,40 @@ def test_a_caller_without_a_deadline_keeps_it_going():
     assert play.counts == counts(2, succeeded=1, failed=1, shared=1)
 
 
+def test_rows_who_share_a_call_have_their_time_from_its_grant():
+    play = Play(limit=1).submit(0.0, call("other", "q"))
+    play.submit(0.1, call("a", timeout_s=1.0), call("b", timeout_s=2.0)).at(50.0)
+    play.answer(100.0)
+    # Who joins what the server works on has its time from then.
+    play.submit(100.5, call("c", timeout_s=1.0)).at(101.0)
+    assert set(play.ends) == {"other", "a"}
+    assert isinstance(play.ends["a"], DeadlineExceeded)
+    assert set(play.at(101.5).ends) == {"other", "a", "c"}
+    # A refusal for load takes back the time; a failure does not.
+    play.fail(101.9, FailureKind.REJECTED, delay=8.0).submit(103.0, call("d", timeout_s=1.5)).at(109.8)
+    assert set(play.ends) == {"other", "a", "c"}
+    play.at(109.9).fail(110.0, FailureKind.MAYBE_PROCESSED, delay=0.1).at(110.1, Woke()).at(111.4)
+    assert set(play.ends) == {"other", "a", "c", "d"}
+    play.at(111.9)
+    assert set(play.ends) == {"other", "a", "b", "c", "d"}
+    assert play.aborted == play.sent[-1:]
+    assert play.core.next_deadline() is None or play.core.next_deadline() > 1000.0
+
+
+@pytest.mark.parametrize("more", [{}, {"deadline": 7.0}])
+def test_a_row_and_a_call_of_another_kind_each_end_at_their_own_time(more):
+    for first, second in (({"timeout_s": 3.0}, more), (more, {"timeout_s": 3.0})):
+        play = Play().submit(0.0, call("a", **first)).submit(0.0, call("b", **second))
+        row = "a" if "timeout_s" in first else "b"
+        assert set(play.at(2.9).ends) == set()
+        assert set(play.at(3.0).at(6.9).ends) == {row}
+        if more:
+            assert set(play.at(7.0).ends) == {"a", "b"}
+        else:
+            play.answer(50.0)
+            assert set(play.ends) == {"a", "b"}
+
+
 def test_a_deadline_that_has_passed_is_refused_not_joined():
     play = Play().submit(0.0, call("a")).submit(5.0, call("b", deadline=5.0))
     assert isinstance(play.ends["b"], DeadlineExceeded)
@@ -275,10 +310,10 @@ def test_nothing_of_a_prompt_is_shown():
 
 steps = st.lists(
     st.one_of(
-        st.tuples(st.just("submit"), st.sampled_from("pq"), st.sampled_from([None, 0.5, 1.0, 4.0])),
+        st.tuples(st.sampled_from(["submit", "row"]), st.sampled_from("pq"), st.sampled_from([None, 0.5, 1.0, 4.0])),
         st.tuples(st.just("cancel"), st.integers(0, 30), st.none()),
         st.tuples(st.just("answer"), st.integers(0, 30), st.none()),
-        st.tuples(st.just("fail"), st.integers(0, 30), st.sampled_from([None, 0.2])),
+        st.tuples(st.sampled_from(["fail", "refuse"]), st.integers(0, 30), st.sampled_from([None, 0.2])),
         st.tuples(st.just("wait"), st.sampled_from([0.1, 0.5, 2.0]), st.none()),
     ),
     max_size=40,
@@ -294,21 +329,23 @@ def test_every_call_ends_once_whatever_happens(steps, limit):
         return [batch for batch in play.sent if batch.id not in over]
 
     for kind, value, more in steps:
-        if kind == "submit":
-            made.append(call(len(made), value, deadline=None if more is None else now + more))
+        if kind in ("submit", "row"):
+            time = {"timeout_s": more} if kind == "row" else {"deadline": None if more is None else now + more}
+            made.append(call(len(made), value, **time))
             play.submit(now, made[-1])
         elif kind == "cancel" and made:
             one = made[value % len(made)]
             if one.state is not RequestState.DONE:
                 gone.add(one.waiter)
                 play.at(now, Cancelled(one))
-        elif kind in ("answer", "fail") and open_batches():
+        elif kind in ("answer", "fail", "refuse") and open_batches():
             batch = open_batches()[value % len(open_batches())]
             over.add(batch.id)
             if kind == "answer" and not batch.aborting:
                 play.answer(now, batch, text=batch.requests[0].prompt.decode())
             else:
-                play.fail(now, FailureKind.MAYBE_PROCESSED, delay=more, batch=batch)
+                kinds = FailureKind.REJECTED if kind == "refuse" else FailureKind.MAYBE_PROCESSED
+                play.fail(now, kinds, delay=more, batch=batch)
         elif kind == "wait":
             now += value
             play.at(now)

@@ -181,7 +181,8 @@ class MapMethods(Calling):
             return_exceptions: return the list with errors in their documents' places, instead of
                 raising.
             model, priority, tenant: as for ``complete``.
-            timeout_s: each document's time, seconds, from its reading; ``None``: no bound.
+            timeout_s: each document's time, seconds, from the first request with it that a server
+                takes on: retries count, the queue does not. ``None``: no bound.
             look_ahead: documents read ahead of the results, at most; by default 4 × the limits of
                 all endpoints together, at least 1,024, and at least 4 × ``AdaptiveLimit.max`` where
                 the limit is found.
@@ -369,6 +370,7 @@ class MapMethods(Calling):
         # Wrong parameters are refused here, not once per document.
         called = f"{method}()" if kind is Kind.COMPLETION else f'{method}(call="{call}")'
         self._calls.check(model, timeout_s, params, priority, tenant, kind, called)
+        seconds = self._calls.deadline(timeout_s, 0.0)
 
         def make_request(document: Any, row: Row, runner: Runner) -> Request:
             item: Any = call_back("prompt", make, document)
@@ -381,7 +383,9 @@ class MapMethods(Calling):
                 own, item, fields = self._chat_or_rendered(item, params)
                 row.finish = finish if own is Kind.CHAT else finish_rendered
             now = runner.backend.now()
-            return self._calls.make(item, model, timeout_s, fields, row, now, priority, tenant, own)
+            request = self._calls.make(item, model, None, fields, row, now, priority, tenant, own)
+            request.timeout_s = seconds
+            return request
 
         journaled = None
         if journal is not None or resume is not False or accept_changed is not False or retry_failed != "transient":
@@ -400,7 +404,7 @@ class MapMethods(Calling):
             )
 
         async def find_model(runner: Runner) -> None:
-            # The rows' time runs from their reading. Before the first row the same time bounds the
+            # A row's time runs from its grant. Before the first row the same time bounds the
             # question.
             await self._find_model(runner, self._calls.deadline(timeout_s, runner.backend.now()))
 

@@ -49,7 +49,6 @@ __all__ = ["Asking", "LoadTimes"]
 
 _LONGEST_PAUSE_S = 60.0
 _SERVER_AFTER_S = 0.25
-_LISTS_WAIT_S = 0.25
 _SERVER_PAUSES_S = (5.0, 60.0)
 _EARLY_S = 0.001
 """A timer may fire this much too soon, seconds."""
@@ -299,7 +298,7 @@ class _ServerQuestions:
         if new and self._asks_first():
             for number in new:
                 self.endpoints[number].ask_at = self.look_at = now
-                self._served[number].lists_wait_until = now + _LISTS_WAIT_S
+                self._served[number].hold_lists(now)
 
     def wake(self, now: float) -> None:
         """A batch is sent: ask the questions due now, and set times for the others."""
@@ -324,7 +323,7 @@ class _ServerQuestions:
         if endpoint is None:
             return
         endpoint.asking = False
-        self._served[event.endpoint].lists_wait_until = 0.0
+        self._served[event.endpoint].release_lists()
         if event.outcome is AskOutcome.SILENCE:
             endpoint.ask_at = now + (endpoint.pauses.pop(0) if endpoint.pauses else _SERVER_PAUSES_S[-1])
         else:
@@ -339,7 +338,7 @@ class _ServerQuestions:
             self.drop(number, endpoint)
             self.endpoints[number] = _Server(anew=True, ask_at=now)
             if self._asks_first():
-                self._served[number].lists_wait_until = now + _LISTS_WAIT_S
+                self._served[number].hold_lists(now)
             self.wanted = True
             self.wake(now)
 

@@ -212,8 +212,10 @@ class Checks:
         return Verdict.STOP
 
     def _is_unknown(self, look: Look) -> Verdict | None:
-        until = look.endpoint.lists_wait_until
-        if until <= look.now or (look.count == 1 and look.endpoint.in_flight < _UNKNOWN_LIMIT):
+        if look.count == 1 and look.endpoint.in_flight < _UNKNOWN_LIMIT:
+            return None
+        until = look.endpoint.lists_held_until(look.now)
+        if until is None:
             return None
         self._wake(until)
         return Verdict.NOT_HERE

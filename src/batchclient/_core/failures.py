@@ -99,6 +99,11 @@ class Failure:
         return self.begun and self.kind is not FailureKind.UNSUPPORTED and not issubclass(self.error, ConnectFailed)
 
     @property
+    def taken_on(self) -> bool:
+        """Whether the server may have taken the calls on: it got them and did not refuse the load."""
+        return self.was_sent and self.kind is not FailureKind.REJECTED
+
+    @property
     def cut_off(self) -> bool:
         """Whether a gateway gave up: 502, 504 or a closed connection after over 20 s of silence."""
         if self.silent_s <= _SILENCE_S:

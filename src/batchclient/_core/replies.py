@@ -117,9 +117,9 @@ class Replies:
         batch.callers -= len(tally.resolved)
         endpoint.give_back(tally.count * weight, now)
         self._lanes.give_back(batch.lane, tally.count * weight)
-        if tally.with_deadline:
-            self._deadlines.ended(tally.with_deadline)
-            self._times.learn(batch.shape.learnt_as, now - batch.sent_at, now, tally.with_deadline)
+        if tally.watched:
+            self._deadlines.ended(tally.watched)
+            self._times.learn(batch.shape.learnt_as, now - batch.sent_at, now, tally.watched)
         if batch.has_families and self._queue.conversations is not None:
             self._queue.conversations.answered(
                 [request for request, _ in tally.resolved], endpoint.id, batch.sent_at, now
@@ -196,6 +196,8 @@ class Replies:
             endpoint.block(failure.retry_after_s, now)
             endpoint.refusal = failure.of_the_server
         note_attempt(alive, batch, failure, now)
+        if not failure.taken_on:
+            self._deadlines.take_back(alive, batch.sent_at)
         self._judge_refusal(event, left, alive, endpoint, now)
         if batch.expired:
             self._times.learn_at_least(batch.shape.learnt_as, now - batch.sent_at, now)

@@ -145,6 +145,7 @@ class Request:
         prompt: the prompt as JSON bytes.
         prompt_tokens: the prompt's length, or an estimate, to be improved (``PromptLengths``).
         deadline: absolute time, or ``None``.
+        timeout_s: seconds from the first grant that a server takes on, which sets the deadline.
         solo_fields: JSON members sent only when the call goes alone (``user``, request ids).
         waiter: the shell's way back to the caller; opaque here.
     """
@@ -171,7 +172,9 @@ class Request:
         "solo_fields",
         "state",
         "stem",
+        "timeout_s",
         "waiter",
+        "watched",
     )
 
     def __init__(
@@ -181,6 +184,7 @@ class Request:
         *,
         prompt_tokens: int = 1,
         deadline: float | None = None,
+        timeout_s: float | None = None,
         solo_fields: bytes = b"",
         waiter: Any = None,
     ) -> None:
@@ -188,6 +192,9 @@ class Request:
         self.prompt: bytes = prompt
         self.prompt_tokens: int = prompt_tokens
         self.deadline: float | None = deadline
+        self.timeout_s: float | None = timeout_s
+        self.watched: bool = False
+        """Whether ``Deadlines`` has an entry of the request, perhaps of an earlier deadline."""
         self.solo_fields: bytes = solo_fields
         self.waiter: Any = waiter
         self.seq: int = -1
@@ -227,6 +234,7 @@ class Request:
             self.prompt,
             prompt_tokens=self.prompt_tokens,
             deadline=self.deadline,
+            timeout_s=self.timeout_s,
             solo_fields=self.solo_fields,
             waiter=self.waiter,
         )

@@ -9,9 +9,10 @@ Rules:
  2. The generation belongs to an extra request, the *carrier*, which no caller holds. The first
     caller may leave, and the others still get the answer. When the last has left, the carrier is
     cancelled.
- 3. Deadline, cancellation, and the answer or error object are each caller's own.
+ 3. Deadline, cancellation, and the answer or error object are each caller's own. Where a caller's
+    time runs from its grant, the carrier's grant counts, or the joining if that is later.
  4. The carrier's deadline is the latest of its callers', past callers included; none if any caller
-    has none.
+    has none, or if only some have their time from the grant.
  5. Nothing is kept: a call made after the answer came is generated anew.
  6. A call that joins takes no place in the queue and no permit.
 """
@@ -22,15 +23,18 @@ from copy import deepcopy
 from dataclasses import replace
 
 from batchclient._core.messages import (
+    Batch,
     Cancelled,
     CloseRequested,
     Command,
     DrainRequested,
     Event,
+    Failed,
     Reject,
     Request,
     RequestState,
     Resolve,
+    SendBatch,
     Submitted,
 )
 from batchclient._core.outcomes.ends import copy_of
@@ -59,6 +63,7 @@ class _Flight:
             first.prompt,
             prompt_tokens=first.prompt_tokens,
             deadline=first.deadline,
+            timeout_s=first.timeout_s,
             solo_fields=first.solo_fields,
             waiter=self,
         )
@@ -71,6 +76,10 @@ def callers_of(request: Request) -> tuple[Request, ...]:
     if type(flight) is _Flight:
         return tuple(flight.callers)
     return () if request.carries else (request,)
+
+
+def _all_callers(batch: Batch) -> list[Request]:
+    return [caller for request in batch.requests for caller in callers_of(request)]
 
 
 class SingleFlight:
@@ -109,6 +118,8 @@ class SingleFlight:
                 # The scheduler has counted the carrier's.
                 self._cancelled -= 1
             return
+        if isinstance(event, Failed) and not event.failure.taken_on:
+            self._deadlines.take_back(_all_callers(event.batch), event.batch.sent_at)
         if kind is DrainRequested or kind is CloseRequested:
             self._taking = False
         self._tell(event, now)
@@ -169,14 +180,21 @@ class SingleFlight:
         request.state, request.queued_at = RequestState.JOINED, now
         flight.callers[request] = None
         self._flight_of[request] = flight
+        carrier = flight.carrier
+        if carrier.batch is not None:
+            self._deadlines.begin((request,), now)
         if request.deadline is not None:
             self._deadlines.add(request)
-        carrier = flight.carrier
         if is_first:
             self._tell(Submitted(carrier, event.may_wait), now)
             return
         self._shared += 1
-        if carrier.deadline is not None and (request.deadline is None or request.deadline > carrier.deadline):
+        if carrier.timeout_s is not None and request.timeout_s is not None:
+            carrier.timeout_s = max(carrier.timeout_s, request.timeout_s)
+            carrier.deadline = None if carrier.batch is None else now + carrier.timeout_s
+        elif carrier.timeout_s is not None or request.timeout_s is not None:
+            carrier.timeout_s = carrier.deadline = None
+        elif carrier.deadline is not None and (request.deadline is None or request.deadline > carrier.deadline):
             carrier.deadline = request.deadline
         if carrier.solo_fields != request.solo_fields:
             # As in a batch: a label of one caller's is not another's.
@@ -187,7 +205,7 @@ class SingleFlight:
         flight = self._flight_of.pop(caller)
         del flight.callers[caller]
         caller.state = RequestState.DONE
-        if caller.deadline is not None:
+        if caller.watched:
             self._deadlines.ended(1)
         if flight.callers:
             return False
@@ -227,6 +245,8 @@ class SingleFlight:
                 command.errors = [
                     each for request, error in command.errors for each in self._reject(request, error, now)
                 ]
+            elif type(command) is SendBatch:
+                self._deadlines.begin(_all_callers(command.batch), command.batch.sent_at)
             self._commands.append(command)
 
     def _answer(self, request: Request, answer: Completion, now: float) -> list[tuple[Request, Completion]]:
@@ -256,7 +276,7 @@ class SingleFlight:
         for caller in callers:
             del self._flight_of[caller]
             caller.state = RequestState.DONE
-        self._deadlines.ended(sum(caller.deadline is not None for caller in callers))
+        self._deadlines.ended(sum(caller.watched for caller in callers))
         # Flight and carrier hold each other: a circle would wait for the garbage collector.
         flight.carrier.waiter = None
         return callers

@@ -120,6 +120,7 @@ class Taking:
         abilities.sent(batch)
         for request in requests:
             request.batch = batch
+        self._deadlines.begin(requests, now)
         if type(group) is FamilyGroup:
             assert self._queue.conversations is not None
             self._queue.conversations.granted(requests, endpoint.id, now)

@@ -2,7 +2,7 @@
 
 Rules:
 - An answer that was cut off is final: another one would be cut off, too.
-- A call that goes again is a new request of its row, with the row's own deadline.
+- A call that goes again is a new request of its row: the row's time goes on.
 - The answers are counted, the last one of a row included, and their tokens are wasted.
 """
 

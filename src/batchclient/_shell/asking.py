@@ -208,7 +208,8 @@ class Questions:
 
     def _conclude(self, endpoint: int, fingerprint: Fingerprint) -> None:
         facts = fingerprint.facts()
-        if facts.server is not None or ((facts.dialect or facts.singly) and not fingerprint.open):
+        # A header of any answer tells that a server takes no lists: before the next list.
+        if facts.server is not None or facts.singly or (facts.dialect and not fingerprint.open):
             # Facts of a page still missing can be added later.
             self._report_server(endpoint, facts)
         elif not fingerprint.open:

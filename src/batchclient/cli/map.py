@@ -147,7 +147,7 @@ def map_rows(
     concurrency: Concurrency = None,
     max_batch_size: MaxBatchSize = None,
     timeout: Annotated[
-        float | None, typer.Option(help="Seconds for a row, from its reading; rows are read 1,024 ahead.")
+        float | None, typer.Option(help="Seconds for a row's call, retries included, from its first request.")
     ] = None,
     outage_patience: Annotated[
         float | None,

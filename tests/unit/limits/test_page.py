@@ -64,14 +64,17 @@ def test_more_that_generates_no_more_goes_back_and_rests_ever_longer():
     server = Server(1024, lambda running: 20.0 * min(running, 256))
     server.run(800.0)
     assert server.changes[1][1:] == (256, "512 in flight generated 100% of what 256 did")
-    tried = [at for at, limit, _ in server.changes if limit == 512]
+    assert server.limits[:6] == [512, 256, 282, 256, 282, 256], (
+        "after twice as many was too much, a tenth more is tried"
+    )
+    tried = [at for at, limit, _ in server.changes if limit > 256]
     gaps = [later - earlier for earlier, later in itertools.pairwise(tried)]
     assert [60 < gaps[0] < 75, 120 < gaps[1] < 135, 240 < gaps[2] < 255] == [True] * 3
 
 
 def test_more_goes_back_at_once_where_the_server_throws_sequences_out():
     server = Server(1024)
-    server.run(3.0)
+    server.run(5.0)
     assert server.limits == [512]
     server.run(server.now + 1.5)
     server.preemptions += 3
@@ -81,11 +84,79 @@ def test_more_goes_back_at_once_where_the_server_throws_sequences_out():
 
 def test_more_goes_back_where_the_page_shows_no_longer_what_it_brings():
     server = Server(1024)
-    server.run(3.0)
+    server.run(5.0)
     # The API process of the server holds the others back: the engine sees half.
     server.shown = 0.5
     assert server.run(20.0) == 256
     assert server.changes[-1][2] == "512 in flight could not be judged by the page"
+
+
+def test_more_that_something_else_holds_back_is_not_tried_again_for_a_minute():
+    server = Server(1024)
+    server.run(5.0)
+    # A latency objective lets 300 out.
+    server.at_most = 300
+    server.run(60.0)
+    assert server.changes[1:] == [(server.changes[1][0], 256, "512 in flight were not used")]
+
+
+def test_a_job_that_ends_raises_nothing_where_its_calls_had_waited():
+    server = Server(192)
+    server.run(2.0)
+    # It drains: at first calls wait in the server, at last none does.
+    for left in (256, 240, 224, 208, 150, 90, 40, 10):
+        server.at_most = left
+        server.run(server.now + 0.5)
+    assert server.limits == []
+
+
+def test_a_pause_is_no_time_in_which_little_was_generated():
+    for pause in ["no calls", "a few calls", "a pin"]:
+        server = Server(1024, lambda running: 20.0 * min(running, 256))
+        server.limit = LimitControl(server.limit)
+        server.run(15.0)
+        assert server.limits == [512, 256]
+        if pause == "no calls":
+            server.now += 120.0
+        elif pause == "a few calls":
+            server.at_most = 2
+            server.run(130.0)
+        else:
+            server.limit.pin(8, server.now)
+            server.run(130.0)
+            server.limit.pin(None, server.now)
+        server.at_most = math.inf
+        server.run(150.0)
+        assert server.limits[2:] == [282, 256], pause
+
+
+def test_work_that_ends_under_a_check_says_nothing_of_the_step():
+    server = Server(64)
+    server.run(4.0)
+    assert server.limits == [128]
+    server.now += 30.0
+    server.run(60.0)
+    assert server.limits == [128, 256, 128, 71], "no minute of rest"
+
+
+def test_an_engine_of_slow_steps_is_measured_for_forty_of_them():
+    # The counters move once a step of 0.2 s: in half a second there are two steps, or three.
+    for gain, ends_at in [(1.0, 256), (1.2, 1024)]:
+        server = Server(1024)
+        server.per_s = lambda running, server=server, gain=gain: (
+            (2 + int(server.now * 2) % 2) / 0.5 * 256 * gain ** math.log2(running / 256)
+        )
+        assert server.run(60.0) == ends_at
+        assert server.changes[0][0] >= 8.0
+
+
+def test_it_doubles_again_once_the_work_has_changed():
+    server = Server(1024, lambda running: 20.0 * min(running, 256))
+    server.run(20.0)
+    server.per_s = lambda running: 20.0 * running
+    server.limit.on_restart(server.now, 256)
+    server.run(25.0)
+    assert server.limits[:3] == [512, 256, 512]
 
 
 def test_it_doubles_at_most_once_a_mean_latency():
@@ -144,7 +215,7 @@ def test_less_that_generates_less_goes_back_and_rests():
     assert server.changes[1][2] == "128 in flight generated 50% of what 256 did"
 
 
-def test_after_less_more_is_a_tenth():
+def test_after_less_more_is_a_tenth_more():
     server = Server(64)
     server.run(30.0)
     server.slots = 1024
@@ -158,7 +229,7 @@ def test_work_that_ends_before_one_window_changes_nothing():
 
 def test_the_server_may_be_started_anew_under_a_check():
     server = Server(1024)
-    server.run(3.0)
+    server.run(5.0)
     server.limit.on_restart(server.now, 256)
     server.made = 0.0
     assert server.run(4.5) == 256

@@ -25,7 +25,7 @@ class Tally:
 
     __slots__ = (
         "abandoned", "count", "first_tokens_s", "has_first_tokens", "made_tokens", "prompt_tokens", "resolved",
-        "used_tokens", "wasted_tokens", "with_deadline",
+        "used_tokens", "wasted_tokens", "watched",
     )  # fmt: skip
 
     def __init__(
@@ -41,7 +41,7 @@ class Tally:
         calls_s = 0.0
         has_first_tokens = False
         resolved: list[tuple[Request, Completion]] = []
-        prompt_tokens = made_tokens = used_tokens = wasted_tokens = with_deadline = 0
+        prompt_tokens = made_tokens = used_tokens = wasted_tokens = watched = 0
         first_tokens_s = 0.0
         requests, answered = batch.requests, batch.answered
         for position, completion in answers:
@@ -59,8 +59,7 @@ class Tally:
                 output_counts[bisect_left(output_bounds, made)] += 1
             if request.state is _IN_FLIGHT:
                 resolved.append((request, completion))
-                if request.deadline is not None:
-                    with_deadline += 1
+                watched += request.watched
                 used_tokens += made
                 if not request.carries:
                     whole_s = now - request.queued_at
@@ -80,8 +79,8 @@ class Tally:
         self.resolved = resolved
         """The answers with a waiting caller."""
         self.abandoned = self.count - len(resolved)
-        self.with_deadline = with_deadline
-        """How many of ``resolved`` have a deadline."""
+        self.watched = watched
+        """How many of ``resolved`` have a deadline, or had one."""
         self.prompt_tokens = prompt_tokens
         self.made_tokens = made_tokens
         """Output tokens of all answers, by the server's count."""

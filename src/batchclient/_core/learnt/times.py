@@ -36,8 +36,11 @@ _FORGET_AFTER_S = 10.0
 
 
 def is_fresh(request: Request, now: float) -> bool:
-    """Whether a call has waited at most a tenth of the time left before its deadline, if any."""
-    return request.deadline is None or now - request.queued_at <= _FRESH_RATIO * (request.deadline - now)
+    """Whether at most a tenth as much of a call's time is over as is left before its deadline."""
+    if request.deadline is None:
+        return True
+    began_at = request.queued_at if request.timeout_s is None else request.deadline - request.timeout_s
+    return now - began_at <= _FRESH_RATIO * (request.deadline - now)
 
 
 class _Times:

@@ -39,7 +39,7 @@ _SHORTEST_EPISODE_S = 1.0
 _LATE_SHARE = 0.02
 _CLEARLY_LESS = 0.75
 """Loads nearer to each other hardly differ in their results."""
-_NOTHING_IN_TIME_RATIO = 0.7
+_NOTHING_IN_TIME_RATIO = 0.5
 _ALONE = 2.0
 _LEAST_COUNTED = 16
 _LEAST_ENDED = 4

@@ -4,17 +4,21 @@ Rules:
 - A look is a report that shows this client's sequences and hardly any others: running and waiting
   together are 0.8 to 1.25 of its own in flight. So one replica's page behind a router decides
   nothing. Looks count if asked for a second and a mean time to first token after the last change
-  of the limit, and if the page took less than 2 s.
-- More: after two looks at a used limit with no queue, a KV cache that is not nearly full and no new
-  preemption, the limit doubles, at most once a mean latency.
+  of the limit, if the page took less than 2 s, and while the limit is used. After a pause, or a
+  counter that fell, they begin anew.
+- More: after two looks in a row at a used limit with no queue, a KV cache that is not nearly full
+  and no new preemption, the limit doubles, at most once a mean latency. Once it was too high it
+  rises by tenths, until the work changes.
 - Less: where a queue of this client's stands (``queue``), the limit becomes the most that ran, and
   a tenth, since a small queue refills a place the moment it comes free; by half at most.
-- Each step is checked by the generated tokens per second of the looks before and after it, over 3 s
-  and a mean latency. More stays for a gain of a twentieth, and goes back at once for preemptions,
-  or where four such times bring no verdict. Less goes back if it generates less than 0.97, clearly
-  or for a minute. What did not pay is not tried for a minute, then two, up to fifteen. For a minute
-  after less, more is a tenth.
-- A limit that is not used, or changed by another hand, ends a check without a verdict.
+- Each step is checked by the generated tokens per second of the looks before and after it. After it
+  they last 3 s and a mean latency. Both last 40 steps of the engine, since its counters move once a
+  step: a sequence makes a token a step, so a step takes what runs, over tokens per second.
+- More stays for a gain of a twentieth, and goes back at once for preemptions. Less goes back if it
+  generates less than 0.97, clearly or for a minute. A step goes back where four such times bring no
+  verdict. What did not pay is not tried for a minute, then two, up to fifteen.
+- Where the limit is not used, or calls pause, the step goes back without a verdict. A limit that
+  another hand changed ends the check.
 """
 
 from __future__ import annotations
@@ -38,6 +42,10 @@ _STALE_AFTER_S = 5.0
 _SHORTEST_CHECK_S = 3.0
 _CHECKS_AT_MOST = 4
 _LEAST_LOOKS = 2
+_LEAST_STEPS = 40
+"""Of the engine. One of 40 is half of the gain that is looked for."""
+_IN_USE_RATIO = 0.7
+"""The least at an instant; the peak of several looks is above ``USED_RATIO``."""
 _FULL_KV_RATIO = 0.8
 _DOUBLE, _TENTH_MORE = 2.0, 1.1
 _MARGIN = 0.1
@@ -50,6 +58,7 @@ _MINUTE_S = 60.0
 class _Look(NamedTuple):
     at: float
     tokens: float
+    running: float
     waiting: float
     in_flight: int
     kv_usage_ratio: float
@@ -60,7 +69,7 @@ class _Look(NamedTuple):
 class _Step:
     """A change under check; ``per_s`` and ``error``: tokens per second before it, relative error.
 
-    ``until``: the time of a verdict at the latest, for more.
+    ``until``: the time of a verdict at the latest. ``preemptions``: before it.
     """
 
     first: int
@@ -68,14 +77,15 @@ class _Step:
     until: float
     per_s: float
     error: float
+    preemptions: float
 
 
 class PageSteps:
     """The steps of one limit."""
 
     __slots__ = (
-        "_capped_at", "_changed_at", "_first_s", "_latency_s", "_limit", "_looks", "_seen_at", "_silences", "_step",
-        "queue",
+        "_changed_at", "_doubles", "_first_s", "_idle", "_latency_s", "_limit", "_looks", "_reported_at", "_seen_at",
+        "_silences", "_step", "queue",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -92,13 +102,18 @@ class PageSteps:
 
     def _forget(self) -> None:
         self._limit = 0
-        self._changed_at = self._seen_at = self._capped_at = -math.inf
+        self._changed_at = self._seen_at = self._reported_at = -math.inf
+        self._doubles = True
+        """Whether more is twice as many, or a tenth more."""
         self._looks: deque[_Look] = deque()
+        self._idle = 0
+        """Looks in a row at a limit that is not used."""
         self._silences = {more: Silence() for more in (True, False)}
         self._step: _Step | None = None
 
     def work_changed(self) -> None:
         """Prompts or answers are much longer or shorter: what did not pay may pay now."""
+        self._doubles = True
         for silence in self._silences.values():
             silence.end()
 
@@ -124,34 +139,57 @@ class PageSteps:
     ) -> tuple[int, str] | None:
         """Take in a report; return a new limit of at most ``most``, and why."""
         self.queue.on_load(load, in_flight, now)
+        paused = now - self._reported_at > _STALE_AFTER_S
+        self._reported_at = now
         if limit != self._limit:
             self._limit, self._changed_at = limit, now
             self._looks.clear()
             if self._step is not None and self._step.other != limit:
                 self._step = None
         step = self._step
-        if step is not None and step.other > step.first and now > step.until:
-            return self._back(step, "could not be judged by the page", now)
+        if paused:
+            self._looks.clear()
+            if step is not None:
+                return self._unused(step, most, now)
+        if step is not None and now > step.until:
+            return self._back(step, "could not be judged by the page", most, now)
         look = _look(load, in_flight, now)
         if look is None or (self._looks and look.tokens < self._looks[-1].tokens):
             self._looks.clear()
             return None
-        self._seen_at = now
-        if took_s >= _SLOW_S or now - took_s < self._changed_at + _COUNTS_AFTER_S + self._first_s:
+        if took_s >= _SLOW_S:
             return None
-        self._looks.append(look)
+        self._seen_at = now
+        if now - took_s < self._changed_at + _COUNTS_AFTER_S + self._first_s:
+            return None
+        self._idle = self._idle + 1 if in_flight < _IN_USE_RATIO * limit else 0
         if step is None:
-            while len(self._looks) > _LEAST_LOOKS and self._looks[1].at <= now - self._check_s:
-                self._looks.popleft()
-            return self._next(limit, most, now)
-        if step.other > step.first and self._preempted:
-            return self._back(step, "made the server throw sequences out", now)
+            return self._consider(look, limit, most, now)
+        if self._idle >= _LEAST_LOOKS:
+            return self._unused(step, most, now)
+        self._looks.append(look)
+        return self._check(step, most, now)
+
+    def _consider(self, look: _Look, limit: int, most: int, now: float) -> tuple[int, str] | None:
+        looks = self._looks
+        if self._idle:
+            looks.clear()
+            return None
+        looks.append(look)
+        if not self._is_measured:
+            return None
+        while len(looks) > _LEAST_LOOKS and looks[1].at <= now - self._check_s and self._steps(1) >= _LEAST_STEPS:
+            looks.popleft()
+        return self._next(limit, most, now) if self._used else None
+
+    def _check(self, step: _Step, most: int, now: float) -> tuple[int, str] | None:
+        if step.other > step.first and self._looks[-1].preemptions > step.preemptions:
+            return self._back(step, "made the server throw sequences out", most, now)
         lasted_s = now - self._looks[0].at
-        if lasted_s < self._check_s:
+        if lasted_s < self._check_s or not self._is_measured:
             return None
         if not self._used:
-            self._step = None
-            return step.first, f"{step.other} in flight were not used"
+            return self._unused(step, most, now)
         per_s, error = self._rate()
         gain = per_s / step.per_s
         if step.other > step.first:
@@ -162,9 +200,9 @@ class PageSteps:
             if not paid and unclear and lasted_s < _MINUTE_S:
                 return None
         if not paid:
-            return self._back(step, f"generated {gain:.0%} of what {step.first} did", now)
+            return self._back(step, f"generated {gain:.0%} of what {step.first} did", most, now)
         self._step = None
-        return self._next(limit, most, now)
+        return self._next(self._limit, most, now)
 
     @property
     def _check_s(self) -> float:
@@ -175,52 +213,66 @@ class PageSteps:
         return max(look.in_flight for look in self._looks) >= USED_RATIO * self._limit
 
     @property
-    def _preempted(self) -> bool:
-        return self._looks[-1].preemptions > self._looks[0].preemptions
+    def _is_measured(self) -> bool:
+        """Whether the looks last long enough for their tokens per second."""
+        return len(self._looks) >= _LEAST_LOOKS and self._steps() >= _LEAST_STEPS
+
+    def _steps(self, first: int = 0) -> float:
+        """The engine's steps since the ``first`` look: in one each running sequence makes a token."""
+        last = self._looks[-1]
+        return (last.tokens - self._looks[first].tokens) / max(1.0, last.running)
 
     def _next(self, limit: int, most: int, now: float) -> tuple[int, str] | None:
         looks = self._looks
-        if len(looks) < _LEAST_LOOKS or not self._used:
-            return None
         if waits := self.queue.ours(now):
             lower = max(math.ceil((1 + _MARGIN) * self.queue.most_running), (limit + 1) // 2)
             if lower > (1 - _MARGIN) * limit or self._silences[False].lasts(now):
                 return None
-            self._capped_at = now
-            return self._take(lower, f"{waits:.0f} calls waited in the server all the time", now)
-        waiting = min(look.waiting for look in looks)
+            self._doubles = False
+            return self._take(lower, f"{waits:.0f} calls waited in the server all the time", _MINUTE_S, now)
+        waiting = max(looks[-1].waiting, looks[-2].waiting)
         if (
             limit >= most
             or self._silences[True].lasts(now)
             or waiting > max(2.0, 0.05 * limit)
             or looks[-1].kv_usage_ratio >= _FULL_KV_RATIO
-            or self._preempted
+            or looks[-1].preemptions > looks[0].preemptions
             or now - self._changed_at < self._latency_s
         ):
             return None
-        tenth = now - self._capped_at < _MINUTE_S
-        higher = min(most, math.ceil((_TENTH_MORE if tenth else _DOUBLE) * limit))
-        return self._take(higher, f"the server ran {limit} at once, and none waited", now)
+        higher = min(most, math.ceil((_DOUBLE if self._doubles else _TENTH_MORE) * limit))
+        return self._take(higher, f"the server ran {limit} at once, and none waited", 0.0, now)
 
-    def _take(self, other: int, why: str, now: float) -> tuple[int, str]:
-        until = now + _COUNTS_AFTER_S + self._first_s + _CHECKS_AT_MOST * self._check_s
-        self._step = _Step(self._limit, other, until, *self._rate())
+    def _take(self, other: int, why: str, longer_s: float, now: float) -> tuple[int, str]:
+        per_s, error = self._rate()
+        check_s = max(self._check_s, _LEAST_STEPS * self._looks[-1].running / per_s)
+        until = now + _COUNTS_AFTER_S + self._first_s + _CHECKS_AT_MOST * check_s + longer_s
+        self._step = _Step(self._limit, other, until, per_s, error, self._looks[-1].preemptions)
         return other, why
 
-    def _back(self, step: _Step, why: str, now: float) -> tuple[int, str]:
+    def _back(self, step: _Step, why: str, most: int, now: float) -> tuple[int, str]:
+        """End a step that did not pay."""
         self._step = None
+        if step.other > step.first:
+            self._doubles = False
         self._silences[step.other > step.first].begin(now)
-        return step.first, f"{step.other} in flight {why}"
+        return min(step.first, most), f"{step.other} in flight {why}"
+
+    def _unused(self, step: _Step, most: int, now: float) -> tuple[int, str]:
+        """End a step without a verdict."""
+        self._step = None
+        if max((look.in_flight for look in self._looks), default=0) > step.first:
+            # Something else bounds the calls in flight, and would do so again.
+            self._silences[step.other > step.first].rest(now)
+        return min(step.first, most), f"{step.other} in flight were not used"
 
     def _rate(self) -> tuple[float, float]:
         """Generated tokens per second of the looks, and its relative standard error."""
         looks = list(self._looks)
         per_s = (looks[-1].tokens - looks[0].tokens) / (looks[-1].at - looks[0].at)
         rates = [(b.tokens - a.tokens) / (b.at - a.at) for a, b in pairwise(looks)]
-        if per_s <= 0 or len(rates) < 2:
-            return max(per_s, 1e-9), math.inf
         squares = sum((rate / per_s - 1) ** 2 for rate in rates)
-        return per_s, math.sqrt(squares / (len(rates) - 1) / len(rates))
+        return per_s, math.hypot(1 / self._steps(), math.sqrt(squares / max(1, len(rates) - 1) / len(rates)))
 
 
 def _look(load: ServerLoad, in_flight: int, now: float) -> _Look | None:
@@ -230,4 +282,4 @@ def _look(load: ServerLoad, in_flight: int, now: float) -> _Look | None:
     if not _LEAST_SHOWN <= (load.running + load.waiting) / in_flight <= _MOST_SHOWN:
         return None
     cache, preemptions = load.kv_usage_ratio or 0.0, load.preemptions or 0.0
-    return _Look(now, load.generation_tokens, load.waiting, in_flight, cache, preemptions)
+    return _Look(now, load.generation_tokens, load.running, load.waiting, in_flight, cache, preemptions)

@@ -72,8 +72,9 @@ def too_late(
 def _way_out(request: Request, outages: Sequence[ServerOutage], now: float, crowd: str) -> str:
     """Return advice for a call with too little time because of its turn in the queue."""
     # The queue of a job gets shorter with time. The queue of an overloaded service needs a bound.
-    # Both have the same length now, so the advice is for both.
-    return f"; the queue counts: {crowd}. {_WAY_OUT}" if not outages and was_mostly_queued(request, now) else ""
+    # Both have the same length now, so the advice is for both. Rows of maps do not count the queue.
+    counts = request.timeout_s is None and not outages and was_mostly_queued(request, now)
+    return f"; the queue counts: {crowd}. {_WAY_OUT}" if counts else ""
 
 
 def copy_of(error: BatchClientError) -> BatchClientError:
@@ -135,7 +136,7 @@ class Ends:
             if not batch.callers and not batch.aborting:
                 batch.aborting = True
                 self._command(AbortBatch(batch))
-        if request.deadline is not None:
+        if request.watched:
             self._deadlines.ended(1)
 
     def expire(self, requests: list[Request], now: float, *, paused: bool) -> None:
@@ -187,7 +188,7 @@ class Ends:
         errors = [(request, event.failure.to_error(request.attempts)) for request in requests]
         for request in requests:
             request.state = RequestState.DONE
-        self._deadlines.ended(sum(request.deadline is not None for request in requests))
+        self._deadlines.ended(sum(request.watched for request in requests))
         self._tell(errors, now)
 
     def fail_early(self, requests: list[Request], event: Failed, now: float) -> None:

@@ -35,6 +35,8 @@ __all__ = ["LONGEST_BLOCK_S", "Endpoint"]
 _NOTHING_KNOWN: Mapping[Kind, int] = {}
 LONGEST_BLOCK_S = 60.0
 """A server may ask for a longer rest. Its refused calls then fail; later calls find out anew."""
+_HELD_TURNS = 5
+_TURN_S = 0.05
 _NOTHING_LEFT = Failure(FailureKind.REJECTED, RateLimited, "the gateway says that nothing is left of its rate limit")
 
 
@@ -54,7 +56,9 @@ class Endpoint:
         "_area",
         "_area_at",
         "_event_per_token",
+        "_held_turns",
         "_known_caps",
+        "_turn_ends",
         "abandoned",
         "answered_at",
         "blocked_until",
@@ -67,7 +71,6 @@ class Endpoint:
         "in_flight",
         "leaving",
         "limit",
-        "lists_wait_until",
         "max_size",
         "name",
         "open",
@@ -94,11 +97,10 @@ class Endpoint:
         self.name = name
         self.slots: int | None = None
         """The sequences taken at once, by the server's own word."""
-        self.lists_wait_until = 0.0
-        """Until when lists wait for the server's word on which server it is."""
+        self._held_turns = 0
+        self._turn_ends = 0.0
         self.server: str | None = None
         """The server's name and version, for display; ``None``: not found out."""
-        """Whether the server is of a sort known to serve the prompts of a list at once."""
         self.leaving = False
         """Whether the endpoint was removed, and its calls in flight are still awaited."""
         self.limit = limit
@@ -170,6 +172,25 @@ class Endpoint:
     def area(self, now: float) -> float:
         """The integral of ``in_flight``, in sequence-seconds; a difference is mean load × time."""
         return self._area + self.in_flight * (now - self._area_at)
+
+    def hold_lists(self, now: float) -> None:
+        """Let lists wait for the server's word on which server it is."""
+        self._held_turns, self._turn_ends = _HELD_TURNS, now + _TURN_S
+
+    def release_lists(self) -> None:
+        """It has said so, or says nothing."""
+        self._held_turns = 0
+
+    def lists_held_until(self, now: float) -> float | None:
+        """Return when to look again whether lists still wait; ``None``: they do not.
+
+        They wait five turns of 0.05 s. An event loop that stands still takes one turn, however long
+        it does, because the answer that came meanwhile is read in the next.
+        """
+        if self._held_turns and now >= self._turn_ends:
+            self._held_turns -= 1
+            self._turn_ends = now + _TURN_S
+        return self._turn_ends if self._held_turns else None
 
     def is_blocked(self, now: float) -> bool:
         """Whether the server still wishes to be left alone."""

@@ -3,17 +3,21 @@
 Rules:
 - Calls with equal timeouts have their deadlines in the order of arrival and lie in a run, O(1) in
   and out. Only a call whose deadline comes before the run's last goes into a heap, O(log n).
-- A request's deadline may be put off: its entry is looked at when the old time comes, and put back.
+- A request has one entry. Its deadline may be put off or taken back: the entry is looked at when
+  the old time comes, and put back.
+- A call whose time runs from its grant (``timeout_s``) has no deadline before, and none again if
+  the server did not take that grant on.
 - Deletion is lazy: an ended request stays until it reaches the front, or until as many have ended
   as are left and all are swept. A million finished calls with a deadline of ten minutes must not
-  pile up. Whoever ends a request with a deadline tells ``ended``, also after ``expired`` has
-  returned it.
+  pile up. Whoever ends a ``watched`` request tells ``ended``, also after ``expired`` has returned
+  it.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Iterable
 
 from batchclient._core.messages import Request, RequestState
 
@@ -40,11 +44,29 @@ class Deadlines:
     def add(self, request: Request) -> None:
         """Watch a request which has a deadline."""
         assert request.deadline is not None
+        if request.watched:
+            return
+        request.watched = True
         entry = (request.deadline, request.seq, request)
         if not self._run or self._run[-1][0] <= request.deadline:
             self._run.append(entry)
         else:
             heapq.heappush(self._heap, entry)
+
+    def begin(self, requests: Iterable[Request], now: float) -> None:
+        """Some calls were granted: those whose time runs from here have deadlines from now on."""
+        for request in requests:
+            if request.timeout_s is not None and request.deadline is None:
+                request.deadline = now + request.timeout_s
+                self.add(request)
+
+    @staticmethod
+    def take_back(requests: Iterable[Request], granted_at: float) -> None:
+        """A grant was not taken on: those whose time ran from there have no deadline again."""
+        for request in requests:
+            deadline, timeout_s = request.deadline, request.timeout_s
+            if deadline is not None and timeout_s is not None and deadline >= granted_at + timeout_s:
+                request.deadline = None
 
     def ended(self, count: int) -> None:
         """Some watched requests have ended."""
@@ -60,9 +82,7 @@ class Deadlines:
         run, heap = self._run, self._heap
         while run:
             at, _, request = run[0]
-            if request.state in _GONE:
-                self._drop(run.popleft()[2])
-            elif at != request.deadline:
+            if request.state in _GONE or at != request.deadline:
                 self._put_back(run.popleft()[2])
             else:
                 break
@@ -74,15 +94,12 @@ class Deadlines:
 
     def _put_back(self, request: Request) -> None:
         if request.state in _GONE:
-            self._drop(request)
-        elif request.deadline is not None:
-            self.add(request)
-
-    def _drop(self, request: Request) -> None:
-        # Else entries dropped at the front would cause sweep after sweep. A request which lost its
-        # deadline was never counted as ended.
-        if request.deadline is not None:
+            # Else entries dropped at the front would cause sweep after sweep.
             self._ended -= 1
+            return
+        request.watched = False
+        if request.deadline is not None:
+            self.add(request)
 
     def expired(self, now: float) -> list[Request]:
         """Remove and return live requests with a deadline not after ``now``, earliest first."""
