@@ -65,8 +65,8 @@ test-extra: $(STAMP)  ## Tests with others' packages or servers: WHICH=integrati
 
 bench: $(STAMP)  ## Client CPU per call, latency of a lone call, a million documents; into docs/benchmarks.md
 	$(BIN)/python benchmarks/overhead.py
-	$(BIN)/python benchmarks/drop_in.py
-	$(BIN)/python benchmarks/million.py
+	$(BIN)/python benchmarks/overhead.py --page drop_in
+	$(BIN)/python benchmarks/bulk.py --arms stream --name million
 	$(BIN)/python benchmarks/lab/strategies.py
 	$(BIN)/python benchmarks/report.py
 

@@ -1,7 +1,9 @@
-"""Shared by the benchmarks: the server's start, a closed loop, medians, result files."""
+"""Shared by the benchmarks: the server's start, a closed loop, processes, medians, result files."""
 
 from __future__ import annotations
 
+import argparse
+import ast
 import asyncio
 import contextlib
 import gc
@@ -23,7 +25,19 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
-PACKAGES = ("batchclient", "openai", "httpx", "httpx2", "httpx-aiohttp", "aiohttp", "anyio", "pydantic-core")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PACKAGES = (
+    "batchclient",
+    "vllm",
+    "torch",
+    "openai",
+    "httpx",
+    "httpx2",
+    "httpx-aiohttp",
+    "aiohttp",
+    "anyio",
+    "pydantic-core",
+)
 
 Call = Callable[[str], Awaitable[str]]
 """One prompt in, the answer's text out: the face every compared client is given."""
@@ -36,9 +50,6 @@ class Measured:
     calls: int
     wall_s: float
     cpu_s: float
-    p50_ms: float
-    p95_ms: float
-    mean_ms: float
 
     @property
     def cpu_us(self) -> float:
@@ -86,9 +97,7 @@ def server_counts(base_url: str) -> dict[str, Any]:
         return counts
 
 
-async def closed_loop(
-    call: Call, prompts: Sequence[str], workers: int, expect: Callable[[str], str] | None = None
-) -> Measured:
+async def closed_loop(call: Call, prompts: Sequence[str], workers: int, expect: Callable[[str], str]) -> Measured:
     """Keep ``workers`` calls in flight until every prompt is answered.
 
     Each worker awaits one call at a time.
@@ -97,15 +106,14 @@ async def closed_loop(
         expect: the right answer to a prompt, to be compared with the one that came.
     """
     pending = iter(prompts)
-    latencies: list[float] = []
-    now = time.perf_counter
+    answered, now = 0, time.perf_counter
 
     async def work() -> None:
+        nonlocal answered
         for prompt in pending:
-            started = now()
             text = await call(prompt)
-            latencies.append(now() - started)
-            if expect is not None and text != expect(prompt):
+            answered += 1
+            if text != expect(prompt):
                 raise AssertionError(f"a wrong answer: {text!r} is not for {prompt!r}")
 
     # Each full collection would otherwise walk again the objects made before this run (other
@@ -118,15 +126,52 @@ async def closed_loop(
             group.create_task(work())
     wall_s, cpu_s = now() - wall, time.process_time() - cpu
     gc.unfreeze()
-    assert len(latencies) == len(prompts)
-    return Measured(
-        len(latencies),
-        wall_s,
-        cpu_s,
-        percentile(latencies, 0.5) * 1e3,
-        percentile(latencies, 0.95) * 1e3,
-        statistics.fmean(latencies) * 1e3,
-    )
+    assert answered == len(prompts)
+    return Measured(answered, wall_s, cpu_s)
+
+
+def in_a_process(file: str, given: dict[str, Any], source: Path | None = None) -> dict[str, Any]:
+    """Run a program with ``--child`` and these arguments as JSON; return the JSON that it prints.
+
+    Args:
+        source: the folder that batchclient is imported from; that of this process if not given.
+    """
+    environment = {**os.environ, "PYTHONPATH": str(source)} if source else None
+    command = [sys.executable, file, "--child", json.dumps(given)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    said: dict[str, Any] = json.loads(done.stdout)
+    return said
+
+
+def arguments_of(text: str) -> dict[str, Any]:
+    """``limit=256,server_metrics=False`` as arguments; a value that is no Python literal is a text."""
+    arguments: dict[str, Any] = {}
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        if not (name.isidentifier() and equals):
+            raise argparse.ArgumentTypeError(f"{part!r} is not NAME=VALUE, such as limit=256")
+        try:
+            arguments[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            arguments[name] = value
+    return arguments
+
+
+def documents(count: int) -> Iterator[str]:
+    """Texts of about 12 tokens whose first 16 characters never repeat."""
+    for number in range(count):
+        yield f"{number:016x} please summarise the quarterly report in one line"
+
+
+def memory_mib(field: str = "VmRSS", pid: int | str = "self") -> float:
+    """Return memory in MiB: ``VmRSS`` is the resident memory now, ``VmHWM`` its peak; 0 of a process that has ended."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith(f"{field}:"):
+                return int(line.split()[1]) / 1024
+    return 0.0
 
 
 VECTORS = {"amx_bf16": "AMX", "avx512f": "AVX-512", "avx2": "AVX2"}
@@ -212,6 +257,35 @@ def merged(page: str, name: str, text: str) -> str:
     if start in page and end in page:
         return page[: page.index(start)] + block + page[page.index(end) + len(end) :]
     return f"{page.rstrip()}\n\n{block}\n"
+
+
+def processes() -> Iterator[tuple[int, int, float]]:
+    """(process, process group, CPU seconds) of every process."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                # The second field is the command in parentheses, which may hold spaces.
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                yield int(entry.name), int(fields[2]), (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def shortfalls(what: str, result: dict[str, Any], bars: dict[str, float], at_least: str) -> list[str]:
+    """A sentence for each bar that is missed: ``at_least`` is the one that a value is to exceed."""
+    found = []
+    for name, bar in bars.items():
+        value = result.get(name)
+        if value is not None and (value < bar if name == at_least else value > bar):
+            found.append(f"{what}: {name} is {value:,.1f}, the bar is {bar:,g}")
+    return found
+
+
+def report(name: str, data: dict[str, Any], markdown: str, missed: Sequence[str], *, check: bool) -> None:
+    """Write and print the results, and the bars that are missed; with ``check`` those end the program with 1."""
+    write_results(name, data, markdown)
+    print(markdown)
+    print("\n".join(missed) or "every bar is met")
+    if check and missed:
+        sys.exit(1)
 
 
 def write_results(name: str, data: dict[str, Any], markdown: str, folder: Path = RESULTS) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
 import math
-import os
 import random
 import sys
 import time
@@ -14,15 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import openai
-from _common import HERE
+from _common import HERE, TICKS_PER_S, processes
 
 from batchclient.bench import Times, Workload
 from batchclient.bench.pages import Page, fetch_page
 from batchclient.bench.session import begin
 from batchclient.bench.strategies import Target
-
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +33,9 @@ class Server:
     model: str
     pid: int | None = None
 
-    def api_cpu_s(self) -> float:
-        """CPU of the API server's process; 0 where the process is not known."""
-        return sum(cpu_s for pid, _, cpu_s in processes() if pid == self.pid)
-
     def whole_cpu_s(self) -> float:
         """CPU of the API server and the engine's processes: of all in the process group."""
         return sum(cpu_s for _, group, cpu_s in processes() if group == self.pid)
-
-
-def processes() -> Iterator[tuple[int, int, float]]:
-    """(process, process group, CPU seconds) of every process."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                # The second field is the command in parentheses, which may hold spaces.
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                yield int(entry.name), int(fields[2]), (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
 class OtherCores:
@@ -90,24 +71,6 @@ def vllm(*flags: str) -> Iterator[Server]:
     with VllmServer(flags) as server:
         go_first()
         yield Server(server.base_url, server.model, server.pid)
-
-
-def add_server_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--base-url", help="a running server's, with /v1; without it one is started")
-    parser.add_argument("--model", help="its first model if not given")
-    parser.add_argument("--server-pid", type=int, help="its API server, to tell its CPU from other processes'")
-
-
-@contextlib.contextmanager
-def given_or_started(options: argparse.Namespace, *flags: str) -> Iterator[Server]:
-    """The server of ``--base-url``, or a vLLM with these flags."""
-    if not options.base_url:
-        with vllm(*flags) as server:
-            yield server
-        return
-    with openai.OpenAI(base_url=options.base_url, api_key="none") as client:
-        model = options.model or client.models.list().data[0].id
-    yield Server(options.base_url, model, options.server_pid)
 
 
 async def page_of(server: Server) -> Page:

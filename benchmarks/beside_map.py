@@ -13,7 +13,6 @@ arm's.
 from __future__ import annotations
 
 import argparse
-import ast
 import asyncio
 import contextlib
 import itertools
@@ -22,7 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import openai
-from _common import machine, median, percentile, provenance, table, write_results
+from _common import arguments_of, machine, median, percentile, provenance, table, write_results
 
 from batchclient import BatchClient
 from batchclient.simulator.app import EmbeddedServer
@@ -31,18 +30,12 @@ SETTLES_S = 15.0
 CHAT_TOKENS = 100
 
 
-def arguments(arm: str) -> dict[str, Any]:
-    """``default`` or ``NAME=VALUE,…`` as arguments of ``BatchClient``."""
-    pairs = [] if arm == "default" else [pair.split("=") for pair in arm.split(",")]
-    return {name: ast.literal_eval(value) for name, value in pairs}
-
-
 def documents() -> Iterator[str]:
     return (f"{number} is a text to be summed up" for number in itertools.count())
 
 
 async def bulk(url: str, arm: str, tokens: list[tuple[float, int]]) -> None:
-    async with BatchClient(url, model="m", **arguments(arm)) as client:
+    async with BatchClient(url, model="m", **({} if arm == "default" else arguments_of(arm))) as client:
         async for row in client.stream_map(documents(), "{}", max_tokens=600):
             tokens.append((time.monotonic(), row.answer.usage.completion_tokens))
 

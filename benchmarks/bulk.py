@@ -1,18 +1,20 @@
 """A durable job of millions of rows: its rate at the end, its memory, and the cost of a resume.
 
-    python benchmarks/bulk.py                                    # 2,000,000 rows, command and map
+    python benchmarks/bulk.py                                    # 1,000,000 rows, command and map
     python benchmarks/bulk.py --rows 200000 --arms command --check
+    python benchmarks/bulk.py --rows 1000000 --arms stream --name million
 
-The arm ``command`` is ``batchclient map IN -o OUT``, the arm ``map`` is ``stream_map(journal=…)``.
-Each is a process of its own beside an instant server with answers of some 1 KB. The job's rate is
-that of its last tenth. Its memory is flat if the resident memory grows little after the first
-tenth. Then the finished job runs again: the server must see no request.
+The arm ``command`` is ``batchclient map IN -o OUT``, the arm ``map`` is ``stream_map(journal=…)``,
+and ``stream`` is ``stream_map`` without a journal. Each is a process of its own beside an instant
+server, with answers of some 1 KB, or for ``stream`` of one token. The job's rate is that of its
+last tenth. Its memory is flat if the resident memory grows little after the first tenth. Then the
+finished job of the command runs again: the server must see no request.
 
-The output of the command is read at the end: each row is there once, with its own answer.
+A map checks every answer as it comes. The output of the command is read at the end: each row is
+there once, with its own answer.
 
 The bars: 20,000 rows/s in the last tenth, 20 MiB of growth; a resume of a million rows in 15 s and
-150 MiB without a request. ``--resume`` tells how many rows the resumed job has, as another job of
-the command.
+150 MiB without a request.
 """
 
 from __future__ import annotations
@@ -29,15 +31,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from _common import instant_server, machine, provenance, server_counts, table, write_results
-from million import check, documents, memory_mib
+from _common import (
+    documents,
+    in_a_process,
+    instant_server,
+    machine,
+    memory_mib,
+    provenance,
+    report,
+    server_counts,
+    shortfalls,
+    table,
+)
 
 from batchclient import BatchClient
 
 PAD = 640
 """So an answer's body in the journal has about 1 KB."""
 BARS = {"last_rows_per_s": 20_000.0, "growth_mib": 20.0, "resume_s": 15.0, "resume_mib": 150.0}
-AT_LEAST = ("last_rows_per_s",)
 SHARES = 10
 """Parts of a job: the rate is the last one's, and memory grows from the end of the first."""
 
@@ -62,27 +73,35 @@ def shares_of(samples: Sequence[tuple[float, float, float]], rows: int) -> dict[
 # The map, in a process of its own -----------------------------------------------------------------
 
 
-async def run_map(base_url: str, rows: int, journal: str) -> dict[str, Any]:
+async def run_map(base_url: str, rows: int, journal: str | None) -> dict[str, Any]:
     samples: list[tuple[float, float, float]] = []
+    answered = bytearray(rows)
     settings: dict[str, Any] = {"model": "instant", "dialect": "vllm", "preset": "throughput", "limit": 64}
     async with BatchClient(base_url, **settings) as client:
-        began, done = time.perf_counter(), 0
+        began, cpu, done = time.perf_counter(), time.process_time(), 0
         async for row in client.stream_map(documents(rows), "{}", max_tokens=1, journal=journal):
-            if row.error is not None or not row.completion.text.startswith("echo:" + row.document[:16]):
-                check(row)
+            if row.error is not None:
+                raise row.error
+            tag = row.document[:16]
+            if not row.completion.text.startswith("echo:" + tag) or int(tag, 16) != row.index or answered[row.index]:
+                raise AssertionError(f"row {row.index}: a wrong answer, or a second one: {row.completion.text!r}")
+            answered[row.index] = 1
             done += 1
-            if done % 10_000 == 0 or done == rows:
+            if done % max(1, rows // 100) == 0 or done == rows:
                 samples.append((done, time.perf_counter() - began, memory_mib()))
-    return shares_of(samples, rows)
+        cpu_s = time.process_time() - cpu
+    assert sum(answered) == rows, "not every row came back"
+    return shares_of(samples, rows) | {"cpu_us": cpu_s / rows * 1e6}
 
 
 def map_arm(base_url: str, rows: int, folder: Path) -> dict[str, Any]:
-    given = json.dumps({"base_url": base_url, "rows": rows, "journal": str(folder / "map.sqlite")})
-    done = subprocess.run([sys.executable, __file__, "--child", given], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result | {"journal_mb": (folder / "map.sqlite").stat().st_size / 1e6}
+    journal = folder / "map.sqlite"
+    result = in_a_process(__file__, {"base_url": base_url, "rows": rows, "journal": str(journal)})
+    return result | {"journal_mb": journal.stat().st_size / 1e6}
+
+
+def stream_arm(base_url: str, rows: int, _folder: Path) -> dict[str, Any]:
+    return in_a_process(__file__, {"base_url": base_url, "rows": rows, "journal": None})
 
 
 # The command --------------------------------------------------------------------------------------
@@ -100,16 +119,6 @@ def write_input(source: Path, rows: int) -> None:
             file.write(json.dumps({"id": text[:16], "text": text}) + "\n")
 
 
-def resident_mib(pid: int) -> float | None:
-    """Return the memory of a process; ``None``: it has ended."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return None
-    found = [line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:")]
-    return int(found[0]) / 1024 if found else None
-
-
 def run_command(given: list[str], out: Path) -> tuple[list[tuple[float, float, float]], float, float]:
     """Run the command; return samples of the output's bytes, its seconds, and its peak of memory."""
     samples: list[tuple[float, float, float]] = []
@@ -120,8 +129,7 @@ def run_command(given: list[str], out: Path) -> tuple[list[tuple[float, float, f
             pid, status, usage = os.wait4(process.pid, os.WNOHANG)
             if pid:
                 break
-            mib = resident_mib(process.pid)
-            if mib is not None:
+            if mib := memory_mib(pid=process.pid):
                 size = out.stat().st_size if out.exists() else 0
                 samples.append((size, time.perf_counter() - began, mib))
             time.sleep(0.1)
@@ -165,22 +173,16 @@ def command_arm(base_url: str, rows: int, folder: Path) -> dict[str, Any]:
     return result | {"resume_s": again, "resume_mib": again_mib, "requests": requests}
 
 
+ARMS = {"map": map_arm, "command": command_arm, "stream": stream_arm}
+
+
 # The report ---------------------------------------------------------------------------------------
 
 
-def shortfalls(result: dict[str, Any]) -> list[str]:
-    """Name the bars that are missed; the resume's is for a million rows."""
-    found = []
-    for arm, each in result.items():
-        for name, bar in BARS.items():
-            value = each.get(name)
-            if value is None or (name == "resume_s" and each["rows"] > 1_000_000):
-                continue
-            if value < bar if name in AT_LEAST else value > bar:
-                found.append(f"{arm}: {name} is {value:,.1f}, the bar is {bar:,g}")
-        if each.get("requests"):
-            found.append(f"{arm}: the resume sent {each['requests']} requests")
-    return found
+def missed(name: str, arm: dict[str, Any]) -> list[str]:
+    """Name the bars that are missed."""
+    found = shortfalls(name, arm, BARS, at_least="last_rows_per_s")
+    return [*found, f"{name}: the resume sent {arm['requests']} requests"] if arm.get("requests") else found
 
 
 def markdown(facts: dict[str, Any], result: dict[str, Any]) -> str:
@@ -188,16 +190,17 @@ def markdown(facts: dict[str, Any], result: dict[str, Any]) -> str:
     for name, arm in result.items():
         figures = [f"{arm[column]:,.0f}" for column in ("rows_per_s", "last_rows_per_s", "growth_mib", "peak_mib")]
         resume = f"{arm['resume_s']:.1f} s, {arm['resume_mib']:.0f} MiB" if "resume_s" in arm else ""
-        rows.append([name, f"{arm['rows']:,}", *figures, resume])
-    header = ("job", "rows", "rows/s", "in the last tenth", "memory's growth, MiB", "peak, MiB", "resume once finished")
+        cpu_us = f"{arm['cpu_us']:.1f}" if "cpu_us" in arm else ""
+        rows.append([name, f"{arm['rows']:,}", *figures, cpu_us, resume])
+    memory = ("memory's growth, MiB", "peak, MiB")
+    header = ("job", "rows", "rows/s", "in the last tenth", *memory, "client CPU µs/row", "resume once finished")
     return f"{table(header, rows)}\n\n{provenance(facts)}"
 
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=2_000_000)
-    parser.add_argument("--resume", type=int, default=1_000_000, help="rows of the job that is resumed; 0: none")
-    parser.add_argument("--arms", default="command,map")
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--arms", default="command,map", help=f"with commas, of {', '.join(ARMS)}")
     parser.add_argument("--folder", help="where the files lie, on a local disk: some 3.5 KB a row")
     parser.add_argument("--check", action="store_true", help="exit status 1 if a bar is missed")
     parser.add_argument("--name", default="bulk", help="file name of the results")
@@ -211,23 +214,15 @@ def main() -> None:
         print(json.dumps(asyncio.run(run_map(**json.loads(options.child)))))
         return
     facts = machine()
-    arms = options.arms.split(",")
-    plans = [(arm, arm_of, options.rows) for arm, arm_of in (("map", map_arm), ("command", command_arm)) if arm in arms]
-    if options.resume:
-        plans.append(("command, resumed", command_arm, options.resume))
     result: dict[str, Any] = {}
-    for arm, arm_of, rows in plans:
-        with tempfile.TemporaryDirectory(dir=options.folder) as folder, instant_server(pad=PAD) as base_url:
+    for arm in options.arms.split(","):
+        pad = 0 if arm == "stream" else PAD
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder, instant_server(pad=pad) as base_url:
             load = os.getloadavg()[0]
-            result[arm] = arm_of(base_url, rows, Path(folder)) | {"rows": rows, "load": load}
+            result[arm] = ARMS[arm](base_url, options.rows, Path(folder)) | {"rows": options.rows, "load": load}
             print(arm, json.dumps({key: value for key, value in result[arm].items() if key != "marks"}), flush=True)
-    text = markdown(facts, result)
-    write_results(options.name, {"machine": facts, "arms": result}, text)
-    print(text)
-    missed = shortfalls(result)
-    print("\n".join(missed) or "every bar is met")
-    if options.check and missed:
-        sys.exit(1)
+    found = [line for name, arm in result.items() for line in missed(name, arm)]
+    report(options.name, {"machine": facts, "arms": result}, markdown(facts, result), found, check=options.check)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ Measured is the time from the first call to the last answer. The arms:
 - ``batchclient``: the client as it comes. Each ``--client`` adds one with arguments of its own.
 - ``AsyncOpenAI, all at once``: ``gather`` and nothing else. The client's HTTP pool opens 1,000
   connections at most and keeps 100 idle ones, so further calls wait in the client.
-- ``AsyncOpenAI, all at once, open pool``: the same with no bound on connections.
 - ``AsyncOpenAI, 64`` and ``AsyncOpenAI, 256``: with a semaphore of that many.
 
 A bound of at least as many as there are calls never holds. Such an arm is left out: the best of
@@ -36,27 +35,21 @@ that CPU.
 from __future__ import annotations
 
 import argparse
-import ast
 import asyncio
 import contextlib
-import functools
-import gc
 import math
 import re
 import resource
 import sys
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
-import httpx2
 import openai
-from _common import machine, median, provenance, table, write_results
-from _vllm import OtherCores, Prompts, Server, add_server_options, given_or_started, learn_prompts
+from _common import arguments_of, machine, median, provenance, table, write_results
+from _vllm import OtherCores, Prompts, Server, learn_prompts, vllm
+from on_gpu import DEFAULT, RIVAL, Job, Run, ours, theirs
 
-from batchclient import BatchClient
+from batchclient.simulator import EmbeddedServer
 
 MEDIAN_BAR, WORST_BAR = 1.05, 1.15
 """Bars for the default client's time over the best ``AsyncOpenAI`` arm's.
@@ -65,8 +58,6 @@ The first holds in the median round, the second in every round.
 """
 ROUNDS, QUICK_ROUNDS = 5, 2
 PROMPT_TOKENS = 20
-POOL = 1000
-"""Connections that ``AsyncOpenAI`` opens at most (``openai.DEFAULT_CONNECTION_LIMITS``)."""
 SEMAPHORES = (64, 256)
 VLLM_SEQUENCES = 256
 """Sequences that a started vLLM runs at once.
@@ -74,113 +65,54 @@ VLLM_SEQUENCES = 256
 The number is vLLM 0.32's own default on GPUs of less than 70 GiB and on the A100
 (``engine/arg_utils.py``). On larger GPUs the default is 1,024, as in the profile gpu.
 """
-DEFAULT, RIVAL = "batchclient", "AsyncOpenAI"
-
-Ask = Callable[[str], Awaitable[int | None]]
-"""A prompt in; how many tokens came."""
-Open = Callable[[Server, int], AbstractAsyncContextManager[Ask]]
-"""Opens a client for a server and a number of tokens per answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A job: so many calls, so many tokens each."""
-
-    calls: int
-    tokens: int
-
-    @property
-    def label(self) -> str:
-        return f"{self.calls:,} × {self.tokens}"
+def cell_of(text: str) -> Job:
+    if not re.fullmatch(r"[1-9]\d*x[1-9]\d*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not CALLSxTOKENS, such as 300x16")
+    calls, tokens = map(int, text.split("x"))
+    return Job("completions", calls, 0, tokens, {"temperature": 0})
 
 
-WARM_UP = Cell(300, 4)
-
-
-# --- the arms ---
-
-
-@contextlib.asynccontextmanager
-async def ours(server: Server, tokens: int, **arguments: Any) -> AsyncIterator[Ask]:
-    async with BatchClient(server.base_url, model=server.model, **arguments) as client:
-
-        async def ask(prompt: str) -> int | None:
-            answer = await client.complete(prompt, max_tokens=tokens, temperature=0, ignore_eos=True)
-            return answer.output_tokens
-
-        yield ask
-
-
-@contextlib.asynccontextmanager
-async def async_openai(
-    server: Server, tokens: int, *, in_flight: int | None = None, open_pool: bool = False
-) -> AsyncIterator[Ask]:
-    no_bound = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
-    http = openai.DefaultAsyncHttpxClient(limits=no_bound) if open_pool else None
-    gate = asyncio.Semaphore(in_flight) if in_flight else contextlib.nullcontext()
-    async with openai.AsyncOpenAI(base_url=server.base_url, api_key="none", http_client=http) as client:
-
-        async def ask(prompt: str) -> int | None:
-            async with gate:
-                reply = await client.completions.create(
-                    model=server.model,
-                    prompt=prompt,
-                    max_tokens=tokens,
-                    temperature=0,
-                    extra_body={"ignore_eos": True},
-                )
-            return reply.usage.completion_tokens if reply.usage else None
-
-        yield ask
-
-
-def arms_of(cell: Cell, clients: dict[str, dict[str, Any]]) -> dict[str, Open]:
-    arms: dict[str, Open] = {DEFAULT: ours}
-    arms |= {f"{DEFAULT}, {text}": functools.partial(ours, **arguments) for text, arguments in clients.items()}
-    arms[f"{RIVAL}, all at once"] = async_openai
-    if cell.calls > POOL:
-        arms[f"{RIVAL}, all at once, open pool"] = functools.partial(async_openai, open_pool=True)
-    for many in SEMAPHORES:
-        if cell.calls > many:
-            arms[f"{RIVAL}, {many}"] = functools.partial(async_openai, in_flight=many)
+def arms_of(cell: Job, clients: dict[str, dict[str, Any]]) -> dict[str, Run]:
+    arms = {DEFAULT: ours()}
+    arms |= {f"{DEFAULT}, {text}": ours(**arguments) for text, arguments in clients.items()}
+    arms[f"{RIVAL}, all at once"] = theirs(None)
+    arms |= {f"{RIVAL}, {many}": theirs(many) for many in SEMAPHORES if cell.calls > many}
     return arms
+
+
+WARM_UP = cell_of("300x4")
 
 
 # --- measuring ---
 
 
-async def job(open_client: Open, server: Server, cell: Cell, prompts: list[str]) -> dict[str, Any]:
-    """Start all calls at once with a fresh client; return the seconds taken and the failures."""
-    async with open_client(server, cell.tokens) as ask:
-        others, began = OtherCores(server), time.perf_counter()
-        answers = await asyncio.gather(*map(ask, prompts), return_exceptions=True)
-        took_s, other = time.perf_counter() - began, others.mean()
-    failures = [answer for answer in answers if isinstance(answer, BaseException)]
-    if failures:
-        print(f"  {len(failures)} calls failed; the first: {failures[0]!r:.200}", flush=True)
-    for answer in answers:
-        if not isinstance(answer, BaseException) and answer != cell.tokens:
-            raise AssertionError(f"an answer of {answer} tokens where {cell.tokens} were asked for")
-    return {"took_s": took_s, "failed": len(failures), "other": other}
+def run_fresh(run: Run, server: Server, cell: Job, prompts: Prompts) -> dict[str, Any]:
+    """Start all calls at once with a fresh client; return the seconds taken, and whether a call failed."""
+    texts, others = prompts.make(cell.calls, PROMPT_TOKENS), OtherCores(server)
+    try:
+        took_s, _, more = asyncio.run(run(server.base_url, server.model, cell, texts))
+    except Exception as error:
+        print(f"  a call failed: {error!r:.200}", flush=True)
+        return {"took_s": math.inf, "failed": 1, "other": others.mean()}
+    if more["lacking"]:
+        raise AssertionError(f"{more['lacking']} answers without the {cell.tokens} tokens that were asked for")
+    return {"took_s": took_s, "failed": 0, "other": others.mean()}
 
 
-def run_fresh(open_client: Open, server: Server, cell: Cell, prompts: Prompts) -> dict[str, Any]:
-    texts = prompts.make(cell.calls, PROMPT_TOKENS)
-    gc.collect()  # what earlier arms left is not this one's to clean up
-    return asyncio.run(job(open_client, server, cell, texts))
-
-
-def measure(server: Server, prompts: Prompts, cell: Cell, arms: dict[str, Open], rounds: int) -> dict[str, Any]:
+def measure(server: Server, prompts: Prompts, cell: Job, arms: dict[str, Run], rounds: int) -> dict[str, Any]:
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in arms}
     names = list(arms)
     for number in range(rounds):
         first = number % len(names)
         for name in names[first:] + names[:first]:
             runs[name].append(run_fresh(arms[name], server, cell, prompts))
-    case = {"cell": cell.label, "runs": runs}
+    label = f"{cell.calls:,} × {cell.tokens}"
+    case = {"cell": label, "runs": runs}
     for name, done in runs.items():
         shown = f"{median([seconds(run) for run in done]):7.2f} s, ratio {median(ratios(case, name)):.2f}"
-        print(f"  {cell.label:10} {name:40} {shown}", flush=True)
+        print(f"  {label:10} {name:40} {shown}", flush=True)
     return case
 
 
@@ -243,34 +175,17 @@ def markdown(data: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def served(options: argparse.Namespace) -> Iterator[Server]:
-    if options.server == "simulator" and not options.base_url:
-        from batchclient.simulator import EmbeddedServer
-
+    """The server of ``--base-url``, or one that is started."""
+    if options.base_url:
+        with openai.OpenAI(base_url=options.base_url, api_key="none") as client:
+            model = options.model or client.models.list().data[0].id
+        yield Server(options.base_url, model, options.server_pid)
+    elif options.server == "simulator":
         with EmbeddedServer("gpu", process=True, max_num_seqs=options.max_num_seqs) as simulated:
             yield Server(simulated.base_url, simulated.model)
     else:
-        with given_or_started(options, "--max-num-seqs", str(options.max_num_seqs or VLLM_SEQUENCES)) as server:
+        with vllm("--max-num-seqs", str(options.max_num_seqs or VLLM_SEQUENCES)) as server:
             yield server
-
-
-def cell_of(text: str) -> Cell:
-    if not re.fullmatch(r"[1-9]\d*x[1-9]\d*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not CALLSxTOKENS, such as 300x16")
-    return Cell(*map(int, text.split("x")))
-
-
-def arguments_of(text: str) -> dict[str, Any]:
-    """``limit=256,server_metrics=False`` as arguments; a value that is no Python literal is a text."""
-    arguments: dict[str, Any] = {}
-    for part in text.split(","):
-        name, equals, value = part.partition("=")
-        if not (name.isidentifier() and equals):
-            raise argparse.ArgumentTypeError(f"{part!r} is not NAME=VALUE, such as limit=256")
-        try:
-            arguments[name] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            arguments[name] = value
-    return arguments
 
 
 def allow_many_connections() -> None:
@@ -284,7 +199,9 @@ def allow_many_connections() -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_server_options(parser)
+    parser.add_argument("--base-url", help="a running server's, with /v1; without it one is started")
+    parser.add_argument("--model", help="its first model if not given")
+    parser.add_argument("--server-pid", type=int, help="its API server, to tell its CPU from other processes'")
     parser.add_argument("--server", choices=("vllm", "simulator"), default="vllm", help="what is started")
     parser.add_argument("--max-num-seqs", type=int, help="sequences that the started server runs at once;"
                         f" if not given, {VLLM_SEQUENCES} in vLLM and 1,024 in the simulator")  # fmt: skip
@@ -313,8 +230,8 @@ def main() -> None:
     data: dict[str, Any] = {"cases": [], "server": named, "machine": machine()}
     with served(options) as server:
         prompts = asyncio.run(learn_prompts(server))
-        for open_client in arms_of(WARM_UP, options.client).values():
-            run_fresh(open_client, server, WARM_UP, prompts)
+        for run in arms_of(WARM_UP, options.client).values():
+            run_fresh(run, server, WARM_UP, prompts)
         for cell in options.cells:
             arms = arms_of(cell, options.client)
             data["cases"].append(measure(server, prompts, cell, arms, options.rounds))

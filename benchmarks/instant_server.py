@@ -128,10 +128,8 @@ class InstantProtocol(asyncio.Protocol):
 
     def _answer(self, request_line: bytes, body: bytes) -> None:
         method, target, _ = request_line.split(b" ", 2)
-        if method == b"POST" and b"/chat/completions" in target:
-            self._chat(body, listed=target.endswith(b"/batch"))
-        elif method == b"POST" and target.endswith(b"/completions"):
-            self._complete(body)
+        if method == b"POST" and target.endswith((b"/completions", b"/chat/completions/batch")):
+            self._generate(body, target)
         elif target.endswith(b"/statistics"):
             self._reply(self._counts.as_json())
         elif target.endswith(b"/last"):
@@ -144,32 +142,26 @@ class InstantProtocol(asyncio.Protocol):
     def _reply(self, body: bytes) -> None:
         self._transport.write(JSON_HEAD % (len(body), body))
 
-    def _complete(self, body: bytes) -> None:
+    def _generate(self, body: bytes, target: bytes) -> None:
         request: dict[str, Any] = from_json(body)
-        prompts = as_list(request["prompt"])
+        is_chat = b"/chat/" in target
+        if is_chat:
+            conversations = request["messages"] if target.endswith(b"/batch") else [request["messages"]]
+            prompts: list[Prompt] = [messages[-1]["content"] for messages in conversations]
+        else:
+            prompts = as_list(request["prompt"])
         counts = self._counts
         counts.requests += 1
         counts.prompts += len(prompts)
         counts.list_sizes[len(prompts)] += 1
         counts.last_body = body
-        max_tokens = request.get("max_tokens", 16)
-        if request.get("stream"):
-            counts.streamed += 1
-            self._stream(prompts, max_tokens)
-        else:
-            self._reply(plain_reply(prompts, max_tokens, with_ids=bool(request.get("return_token_ids"))))
-
-    def _chat(self, body: bytes, *, listed: bool) -> None:
-        request: dict[str, Any] = from_json(body)
-        conversations = request["messages"] if listed else [request["messages"]]
-        counts = self._counts
-        counts.requests += 1
-        counts.prompts += len(conversations)
-        counts.list_sizes[len(conversations)] += 1
-        counts.last_body = body
-        prompts = [messages[-1]["content"] for messages in conversations]
         made = request.get("max_completion_tokens") or request.get("max_tokens", 16)
-        self._reply(chat_reply(prompts, made, with_ids=bool(request.get("return_token_ids"))))
+        if request.get("stream") and not is_chat:
+            counts.streamed += 1
+            self._stream(prompts, made)
+        else:
+            reply = chat_reply if is_chat else plain_reply
+            self._reply(reply(prompts, made, with_ids=bool(request.get("return_token_ids"))))
 
     def _stream(self, prompts: list[Prompt], max_tokens: int) -> None:
         events = stream_events(prompts, max_tokens)
@@ -254,7 +246,7 @@ def plain_reply(prompts: list[Prompt], max_tokens: int, *, with_ids: bool) -> by
     return "".join((REPLY_HEAD, ",".join(choices), REPLY_TAIL % (total, total + made, made))).encode("ascii")
 
 
-def chat_reply(prompts: list[str], max_tokens: int, *, with_ids: bool) -> bytes:
+def chat_reply(prompts: list[Prompt], max_tokens: int, *, with_ids: bool) -> bytes:
     total = sum(map(token_count, prompts))
     answer_ids = id_list(max_tokens) if with_ids else "null"
     choices = [

@@ -8,8 +8,7 @@
 
 - ``outputs``: 512 callers in a closed loop, prompts of about 20 tokens, ``max_tokens`` 1, 16, 64
   and a mixture of 4 to 128. The default client runs beside clients with a fixed limit. Every client
-  stays open. Windows are interleaved in a new order each time. The default client's search before
-  its first window is timed and shown.
+  stays open. Windows are interleaved in a new order each time, after the default client's search.
 - ``conversations``: ten turns each on a 300-token prefix of its own, with a KV cache of 3,072
   tokens. Beyond ten conversations at once the prefix cache thrashes, and no preemption counter
   moves. The default client is given 48 conversations at once.
@@ -44,19 +43,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import random
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from _callers import MIXTURE, Conversations, Load, Work, completing
 from _common import RESULTS, machine, median, provenance, table, write_results
-from _vllm import Server, learn_prompts, vllm
+from _vllm import OtherCores, Prompts, Server, learn_prompts, page_of, vllm
 
-from batchclient import BatchClient
+from batchclient import BatchClient, DeadlineExceeded
 
 DEFAULT, NO_PAGE = "default", "server_metrics=False"
 """The arms whose limit finds itself. All others are fixed ones."""
@@ -65,6 +64,62 @@ BEST_FIXED = "best fixed"
 CALLERS = 512
 AGENTS = 300
 AGENT_PAUSE_S = (1.0, 3.0)
+MIXTURE = (4, 8, 16, 16, 32, 32, 64, 128)
+"""Output lengths of a mixed load: a mean of 37 tokens, a few long ones."""
+
+Work = Callable[[BatchClient], Any]
+"""One caller's next call; true if its answer came."""
+
+
+# --- the callers' calls ---
+
+
+async def whole_answer(client: BatchClient, prompt: str, tokens: int, timeout_s: float | None = None) -> bool:
+    """Ask for just so many tokens; false: the answer did not come in time."""
+    try:
+        answer = await client.complete(prompt, max_tokens=tokens, temperature=0, ignore_eos=True, timeout_s=timeout_s)
+    except DeadlineExceeded:
+        return False
+    if answer.usage is None or answer.usage.completion_tokens != tokens:
+        raise AssertionError("an answer without all its tokens")
+    return True
+
+
+def completing(prompts: Prompts, max_tokens: int | None, timeout_s: float | None = None) -> Work:
+    """Prompts of about 20 tokens; without ``max_tokens`` answers of the mixture's lengths."""
+
+    async def work(client: BatchClient) -> bool:
+        (prompt,) = prompts.make(1, 20)
+        return await whole_answer(client, prompt, max_tokens or random.choice(MIXTURE), timeout_s)
+
+    return work
+
+
+class Conversations:
+    """Each caller holds one, on a prefix of 300 tokens of its own.
+
+    Args:
+        tokens: of an answer.
+        turns: after so many the caller begins another one; ``None``: never.
+    """
+
+    def __init__(self, prompts: Prompts, tokens: int, turns: int | None) -> None:
+        self._prompts = prompts
+        self._tokens = tokens
+        self._turns = turns
+        self._open: dict[asyncio.Task[Any], tuple[str, int]] = {}
+
+    async def work(self, client: BatchClient) -> bool:
+        task = asyncio.current_task()
+        assert task is not None
+        prefix, turn = self._open.get(task, ("", self._turns or 0))
+        if not prefix or turn == self._turns:
+            (prefix,), turn = self._prompts.make(1, 300), 0
+        self._open[task] = (prefix, turn + 1)
+        return await whole_answer(client, f"{prefix} turn {turn}", self._tokens)
+
+
+# --- measuring ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +128,7 @@ class Arm:
 
     Args:
         callers: the number of callers.
-        work: the call that each caller makes.
+        work: the call that each caller makes, again and again.
         arguments: of ``BatchClient``; none for the default client.
         pause_s: the shortest and the longest pause of a caller between two calls.
     """
@@ -84,12 +139,111 @@ class Arm:
     pause_s: tuple[float, float] | None = None
 
     @contextlib.asynccontextmanager
-    async def opened(self, server: Server) -> AsyncIterator[tuple[BatchClient, Load]]:
+    async def opened(self, server: Server) -> AsyncIterator[Load]:
         async with BatchClient(server.base_url, model=server.model, **self.arguments) as client:
-            yield client, Load(client, self.work, self.callers, self.pause_s)
+            yield Load(server, client, self)
 
 
-Arms = dict[str, Arm]
+class Load:
+    """An arm's callers in a closed loop on one client, and a count of their answers."""
+
+    def __init__(self, server: Server, client: BatchClient, arm: Arm) -> None:
+        self._server = server
+        self._client = client
+        self._arm = arm
+        self._answers = 0
+
+    async def _call(self) -> None:
+        while True:
+            self._answers += await self._arm.work(self._client)
+            if self._arm.pause_s:
+                await asyncio.sleep(random.uniform(*self._arm.pause_s))
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        tasks = [asyncio.create_task(self._call()) for _ in range(self._arm.callers)]
+        try:
+            yield
+        finally:
+            ended = [task for task in tasks if task.done()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            while self._client.statistics().in_flight:
+                await asyncio.sleep(0.02)
+        for task in ended:
+            task.result()  # a caller never ends by itself: it failed, and the count is not what it says
+
+    async def _generated(self) -> float:
+        """Output tokens since the server's start, by its metrics page."""
+        page = await page_of(self._server)
+        assert page is not None and page.generation_tokens is not None
+        return page.generation_tokens
+
+    async def window(self, warm_s: float, seconds: float, answer_tokens: float | None) -> dict[str, float]:
+        """Run the callers, and count the answers that come in a window after a warm-up.
+
+        With ``answer_tokens``, the mean tokens of an answer, the server's counter of generated
+        tokens gives the number of answers.
+        """
+        async with self.running():
+            await asyncio.sleep(warm_s)
+            self._answers, generated = 0, await self._generated()
+            others, began = OtherCores(self._server), time.perf_counter()
+            await asyncio.sleep(seconds)
+            generated = await self._generated() - generated
+            took, other = time.perf_counter() - began, others.mean()
+            limit = self._client.statistics().endpoints[0].limit
+        answers = self._answers if answer_tokens is None else generated / answer_tokens
+        return {"per_s": answers / took, "limit": limit, "other": other}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One load, under several arms.
+
+    Args:
+        part: the option's name for it.
+        case: its name in the results.
+        flags: of its vLLM.
+        arms: from the server's prompts.
+        bars: shares of other arms that the default client is to reach.
+        answer_tokens: the mean of an answer, where the server's counter of tokens gives the answers.
+        fresh: a fresh client for every run, of which the last half counts: the search for the limit
+            is part of it. Else every client stays open, and the default client searches first.
+    """
+
+    part: str
+    case: str
+    flags: tuple[str, ...]
+    arms: Callable[[Prompts], Mapping[str, Arm]]
+    bars: dict[str, float]
+    answer_tokens: float | None = None
+    fresh: bool = False
+
+    async def measured(self, server: Server, options: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
+        """Windows by arm: in turn, in a new order each time."""
+        everyone = self.arms(await learn_prompts(server))
+        arms = {name: arm for name, arm in everyone.items() if not options.arm or name in (DEFAULT, *options.arm)}
+        runs: dict[str, list[dict[str, float]]] = {name: [] for name in arms}
+        async with contextlib.AsyncExitStack() as stack:
+            if not self.fresh:
+                opened = {name: await stack.enter_async_context(arm.opened(server)) for name, arm in arms.items()}
+                async with opened[DEFAULT].running():
+                    await asyncio.sleep(options.search_s)
+            for _ in range(options.agents_repetitions if self.fresh else options.repetitions):
+                for name in random.sample(list(arms), len(arms)):
+                    if self.fresh:
+                        half_s = options.agents_s / 2
+                        async with arms[name].opened(server) as load:
+                            runs[name].append(await load.window(half_s, half_s, None))
+                    else:
+                        window = opened[name].window(options.warm_s, options.seconds, self.answer_tokens)
+                        runs[name].append(await window)
+        for name, done in runs.items():
+            per_s, limit = (median([run[figure] for run in done]) for figure in ("per_s", "limit"))
+            print(f"  {name:20} {per_s:7.1f}/s  limit {limit:.0f}", flush=True)
+        return runs
 
 
 def fixed(limit: int) -> dict[str, Any]:
@@ -97,116 +251,54 @@ def fixed(limit: int) -> dict[str, Any]:
     return {"limit": limit, "server_metrics": False}
 
 
-def chosen(arms: Arms, options: argparse.Namespace) -> Arms:
-    """The default client, and the other arms; with ``--arm`` of the others only those named."""
-    return {name: arm for name, arm in arms.items() if not options.arm or name in (DEFAULT, *options.arm)}
+def cell(given: str) -> Case:
+    tokens = None if given == "mixed" else int(given)
+
+    def arms(prompts: Prompts) -> dict[str, Arm]:
+        work = completing(prompts, tokens)
+        return {DEFAULT: Arm(CALLERS, work)} | {
+            str(limit): Arm(CALLERS, work, fixed(limit)) for limit in (16, 32, 64, 128, 256)
+        }
+
+    mean = tokens or sum(MIXTURE) / len(MIXTURE)
+    return Case("outputs", f"max_tokens {given}", (), arms, {BEST_FIXED: 0.95}, mean)
 
 
-def shown(runs: dict[str, list[dict[str, float]]]) -> None:
-    for name, done in runs.items():
-        rate, limit = median([run["per_s"] for run in done]), median([run["limit"] for run in done])
-        print(f"  {name:20} {rate:7.1f}/s  limit {limit:.0f}", flush=True)
+def conversations(prompts: Prompts) -> dict[str, Arm]:
+    def arm(callers: int, **arguments: Any) -> Arm:
+        return Arm(callers, Conversations(prompts, tokens=4, turns=10).work, arguments)
+
+    return {DEFAULT: arm(48)} | {str(many): arm(many, **fixed(256)) for many in (4, 6, 8, 10, 12, 48)}
 
 
-async def interleaved(
-    server: Server, arms: Arms, options: argparse.Namespace, answer_tokens: float | None = None
-) -> dict[str, Any]:
-    """Every client stays open; windows of all arms in turn. The default client searches first."""
-    async with contextlib.AsyncExitStack() as stack:
-        opened = {name: await stack.enter_async_context(arm.opened(server)) for name, arm in arms.items()}
-        client, searched = opened[DEFAULT]
-        series = []
-        async with searched.running():
-            began = time.perf_counter()
-            while (at := time.perf_counter() - began) < options.search_s:
-                before = searched.answers
-                await asyncio.sleep(1.0)
-                series.append((round(at + 1), searched.answers - before, client.statistics().endpoints[0].limit))
-        runs: dict[str, list[dict[str, float]]] = {name: [] for name in arms}
-        for _ in range(options.repetitions):
-            for name in random.sample(list(arms), len(arms)):
-                load = opened[name][1]
-                runs[name].append(await load.window(server, options.warm_s, options.seconds, answer_tokens))
-    shown(runs)
-    return {"runs": runs, "search": series}
+def timeouts(prompts: Prompts) -> dict[str, Arm]:
+    in_time = completing(prompts, 64, timeout_s=1.0)
+    arms = {DEFAULT: Arm(256, in_time)}
+    # Fixed limits have the same callers, and also as many callers as permits. A call that waits in
+    # the client's queue uses up its second there.
+    arms |= {str(limit): Arm(256, in_time, fixed(limit)) for limit in (16, 32, 64, 128)}
+    return arms | {f"{limit}, as many callers": Arm(limit, in_time, fixed(limit)) for limit in (32, 64)}
 
 
-async def from_the_start(server: Server, arms: Arms, seconds: float, repetitions: int) -> dict[str, Any]:
-    """A fresh client for every run of ``seconds``, of which the last half counts.
+def agents(prompts: Prompts) -> dict[str, Arm]:
+    def arm(**arguments: Any) -> Arm:
+        return Arm(AGENTS, Conversations(prompts, tokens=16, turns=None).work, arguments, AGENT_PAUSE_S)
 
-    The search for the limit is part of the run.
-    """
-    runs: dict[str, list[dict[str, float]]] = {name: [] for name in arms}
-    for _ in range(repetitions):
-        for name in random.sample(list(arms), len(arms)):
-            async with arms[name].opened(server) as (_, load):
-                runs[name].append(await load.window(server, seconds / 2, seconds / 2, None))
-    shown(runs)
-    return {"runs": runs, "search": []}
+    arms = {DEFAULT: arm(), NO_PAGE: arm(server_metrics=False)}
+    return arms | {str(limit): arm(**fixed(limit)) for limit in (8, 16, 32, 64, 128, 256)}
 
 
-def outputs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    with vllm("--max-num-seqs", "256", "--dtype", options.dtype) as server:
-        prompts = asyncio.run(learn_prompts(server))
-        for cell in options.cells.split(","):
-            work = completing(prompts, None if cell == "mixed" else int(cell))
-            tokens = sum(MIXTURE) / len(MIXTURE) if cell == "mixed" else float(cell)
-            arms = {DEFAULT: Arm(CALLERS, work)}
-            arms |= {str(limit): Arm(CALLERS, work, fixed(limit)) for limit in (16, 32, 64, 128, 256)}
-            print(f"max_tokens {cell}", flush=True)
-            measured = asyncio.run(interleaved(server, chosen(arms, options), options, tokens))
-            yield {"part": "outputs", "case": f"max_tokens {cell}", "bars": {BEST_FIXED: 0.95}, **measured}
+def blocks(count: int) -> tuple[str, ...]:
+    """Flags for a KV cache of so many blocks of 32 tokens."""
+    return ("--num-gpu-blocks-override", str(count), "--block-size", "32")
 
 
-def conversations(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    with vllm(
-        "--max-num-seqs", "256", "--num-gpu-blocks-override", "96", "--block-size", "32", "--dtype", options.dtype
-    ) as server:
-        prompts = asyncio.run(learn_prompts(server))
-
-        def arm(callers: int, **arguments: Any) -> Arm:
-            return Arm(callers, Conversations(prompts, tokens=4, turns=10).work, arguments)
-
-        arms = {DEFAULT: arm(48)} | {str(many): arm(many, **fixed(256)) for many in (4, 6, 8, 10, 12, 48)}
-        print("conversations", flush=True)
-        measured = asyncio.run(interleaved(server, chosen(arms, options), options))
-        yield {"part": "conversations", "case": "ten turns on a prefix", "bars": {BEST_FIXED: 0.85}, **measured}
-
-
-def timeouts(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    with vllm("--max-num-seqs", "256", "--dtype", options.dtype) as server:
-        prompts = asyncio.run(learn_prompts(server))
-        in_time = completing(prompts, 64, timeout_s=1.0)
-        arms = {DEFAULT: Arm(256, in_time)}
-        # Fixed limits have the same callers, and also as many callers as permits. A call that waits
-        # in the client's queue uses up its second there.
-        arms |= {str(limit): Arm(256, in_time, fixed(limit)) for limit in (16, 32, 64, 128)}
-        arms |= {f"{limit}, as many callers": Arm(limit, in_time, fixed(limit)) for limit in (32, 64)}
-        print("timeouts", flush=True)
-        measured = asyncio.run(interleaved(server, chosen(arms, options), options))
-        yield {"part": "timeouts", "case": "1 s, 64 tokens", "bars": {BEST_FIXED: 0.9}, **measured}
-
-
-def agents(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    with vllm(
-        "--max-num-seqs", "256", "--num-gpu-blocks-override", "512", "--block-size", "32", "--dtype", options.dtype
-    ) as server:
-        prompts = asyncio.run(learn_prompts(server))
-
-        def arm(**arguments: Any) -> Arm:
-            return Arm(AGENTS, Conversations(prompts, tokens=16, turns=None).work, arguments, AGENT_PAUSE_S)
-
-        arms = {DEFAULT: arm(), NO_PAGE: arm(server_metrics=False)}
-        arms |= {str(limit): arm(**fixed(limit)) for limit in (8, 16, 32, 64, 128, 256)}
-        print("agents", flush=True)
-        measured = asyncio.run(
-            from_the_start(server, chosen(arms, options), options.agents_s, options.agents_repetitions)
-        )
-        bars = {BEST_FIXED: 0.9, NO_PAGE: 0.95}
-        yield {"part": "agents", "case": f"{AGENTS} agents", "bars": bars, **measured}
-
-
-PARTS = {"outputs": outputs, "conversations": conversations, "timeouts": timeouts, "agents": agents}
+BESIDE_OUTPUTS = (
+    Case("conversations", "ten turns on a prefix", blocks(96), conversations, {BEST_FIXED: 0.85}),
+    Case("timeouts", "1 s, 64 tokens", (), timeouts, {BEST_FIXED: 0.9}),
+    Case("agents", f"{AGENTS} agents", blocks(512), agents, {BEST_FIXED: 0.9, NO_PAGE: 0.95}, fresh=True),
+)
+PARTS = ("outputs", *(case.part for case in BESIDE_OUTPUTS))
 
 
 # --- the report ---
@@ -304,16 +396,23 @@ def main() -> None:
         data["cases"] = json.loads(kept_file.read_text())["cases"]
     here = machine()
     measured = []
-    for name in options.parts.split(","):
-        for case in PARTS[name](options):
-            measured.append(case)
-            others = [each for each in data["cases"] if each["case"] != case["case"]]
-            # By part, then 1, 16, 64, mixed.
-            data["cases"] = sorted(
-                [*others, {**case, "machine": here}],
-                key=lambda each: (list(PARTS).index(each["part"]), len(each["case"]), each["case"]),
-            )
-            write_results(options.name, data, markdown(data))
+    cases = [*map(cell, options.cells.split(",")), *BESIDE_OUTPUTS]
+    chosen = [each for part in options.parts.split(",") for each in cases if each.part == part]
+    for flags, alike in itertools.groupby(chosen, lambda case: case.flags):
+        with vllm("--max-num-seqs", "256", "--dtype", options.dtype, *flags) as server:
+            for case in alike:
+                print(case.case, flush=True)
+                runs = asyncio.run(case.measured(server, options))
+                measured.append(
+                    {"part": case.part, "case": case.case, "bars": case.bars, "runs": runs, "machine": here}
+                )
+                others = [each for each in data["cases"] if each["case"] != case.case]
+                # By part, then 1, 16, 64, mixed.
+                data["cases"] = sorted(
+                    [*others, measured[-1]],
+                    key=lambda each: (PARTS.index(each["part"]), len(each["case"]), each["case"]),
+                )
+                write_results(options.name, data, markdown(data))
     print(markdown(data))
     if options.check and (missed := shortfalls(measured, options.max_other)):
         sys.exit("\n".join(missed))

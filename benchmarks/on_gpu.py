@@ -19,29 +19,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import importlib.metadata
 import json
-import os
-import platform
 import random
 import re
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
-from _common import RESULTS, command_line, commit, cpu_model, median, provenance, table, write_results
+from _common import RESULTS, machine, median, processes, provenance, table, write_results
 
 from batchclient import BatchClient
 
 LINES = RESULTS / "on_gpu.jsonl"
 TURNS = 2
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in ("a", "e", "i", "o", "u", "an", "er", "il", "on", "us")]
 
 
@@ -53,12 +47,14 @@ class Job:
         kind: ``"completions"`` or ``"chats"``.
         words: of each prompt; some 1.3 tokens each.
         tokens: of each answer.
+        more: further fields of each call.
     """
 
     kind: str
     calls: int
     words: int
     tokens: int
+    more: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -77,6 +73,8 @@ JOBS = (
 
 Answered = tuple[float, float, dict[str, Any]]
 """Seconds, CPU seconds of this process, and what else is told of a run."""
+Run = Callable[[str, str, Job, Sequence[str]], Coroutine[Any, Any, Answered]]
+"""A fresh client's job, from a base URL, a model and the prompts."""
 
 
 def prompts_of(job: Job, count: int) -> list[str]:
@@ -103,12 +101,12 @@ class Stopwatch:
 # --- the clients ---
 
 
-def ours(**settings: Any) -> Callable[..., Coroutine[Any, Any, Answered]]:
+def ours(**settings: Any) -> Run:
     async def run(url: str, model: str, job: Job, prompts: Sequence[str]) -> Answered:
         async with BatchClient(url, model=model, **settings) as client:
 
             def call(prompt: str) -> Awaitable[Any]:
-                fixed: dict[str, Any] = {"max_tokens": job.tokens, "ignore_eos": True}
+                fixed: dict[str, Any] = {"max_tokens": job.tokens, "ignore_eos": True, **job.more}
                 if job.kind == "chats":
                     return client.chat([{"role": "user", "content": prompt}], **fixed)
                 return client.complete(prompt, **fixed)
@@ -126,18 +124,20 @@ def ours(**settings: Any) -> Callable[..., Coroutine[Any, Any, Answered]]:
     return run
 
 
-def theirs(most: int | None) -> Callable[..., Coroutine[Any, Any, Answered]]:
+def theirs(most: int | None, **settings: Any) -> Run:
     """``AsyncOpenAI`` + ``gather``.
 
     Args:
         most: calls in flight, by a semaphore; ``None``: all at once, within the client's own bound
             of 1,000 connections.
+        settings: the client's.
     """
 
     async def run(url: str, model: str, job: Job, prompts: Sequence[str]) -> Answered:
-        client = openai.AsyncOpenAI(base_url=url, api_key="none", timeout=1200, max_retries=0)
+        client = openai.AsyncOpenAI(base_url=url, api_key="none", **settings)
         places = asyncio.Semaphore(most or len(prompts))
         fixed: dict[str, Any] = {"model": model, "max_tokens": job.tokens, "extra_body": {"ignore_eos": True}}
+        fixed |= job.more
 
         async def call(prompt: str) -> int:
             async with places:
@@ -157,45 +157,15 @@ def theirs(most: int | None) -> Callable[..., Coroutine[Any, Any, Answered]]:
     return run
 
 
-def raw(size: int, in_flight: int) -> Callable[..., Coroutine[Any, Any, Answered]]:
-    """Plain lists over ``httpx``, without anything else: what HTTP itself allows.
-
-    Chats, which take no lists, go singly.
-    """
-
-    async def run(url: str, model: str, job: Job, prompts: Sequence[str]) -> Answered:
-        chats = job.kind == "chats"
-        step = 1 if chats else size
-        groups = [prompts[start : start + step] for start in range(0, len(prompts), step)]
-        places = asyncio.Semaphore(max(1, in_flight // step))
-        path = f"{url}/chat/completions" if chats else f"{url}/completions"
-        fixed = {"model": model, "max_tokens": job.tokens, "ignore_eos": True}
-
-        async def call(group: Sequence[str]) -> int:
-            body = {"messages": [{"role": "user", "content": group[0]}]} if chats else {"prompt": group}
-            async with places:
-                reply = await client.post(path, json=fixed | body)
-            return reply.raise_for_status().json()["usage"]["completion_tokens"] == job.tokens * len(group)
-
-        bounds = httpx.Limits(max_connections=in_flight, max_keepalive_connections=in_flight)
-        async with httpx.AsyncClient(timeout=1200, limits=bounds) as client:
-            watch = Stopwatch()
-            whole = await asyncio.gather(*map(call, groups))
-            wall_s, cpu_s = watch.read()
-        return wall_s, cpu_s, {"requests": len(groups), "lacking": whole.count(False)}
-
-    return run
-
-
+PATIENT = {"timeout": 1200, "max_retries": 0}
 DEFAULT, RIVAL, ENGINE = "BatchClient", "AsyncOpenAI", "LLM.generate"
 ARMS = {
     DEFAULT: ours(),
-    f"{RIVAL}, all at once": theirs(None),
-    "AsyncOpenAI, 512": theirs(512),
+    f"{RIVAL}, all at once": theirs(None, **PATIENT),
+    "AsyncOpenAI, 512": theirs(512, **PATIENT),
     "BatchClient, limit=1024": ours(limit=1024),
-    "AsyncOpenAI, 256": theirs(256),
+    "AsyncOpenAI, 256": theirs(256, **PATIENT),
     'BatchClient, "throughput"': ours(preset="throughput"),
-    "raw lists of 64, 1,024 in flight": raw(64, 1024),
 }
 
 
@@ -204,36 +174,17 @@ ARMS = {
 
 def facts() -> dict[str, Any]:
     """All that a reader needs to judge a figure."""
-    versions = {}
-    for name in ("vllm", "torch", "openai", "httpx", "pydantic-core"):
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
     try:
         card = subprocess.run(query, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         card = "no card"
-    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return {
-        "card": card,
-        "cpu": cpu_model(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "packages": versions,
-        "date": now,
-        "commit": commit(),
-        "command": command_line(),
-    }
+    return {"card": card, **machine()}
 
 
 def cpu_s_of(pid: int | None) -> float:
     """CPU seconds of a process; 0 where it is not known."""
-    if pid is None:
-        return 0.0
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+    return sum(cpu_s for each, _, cpu_s in processes() if each == pid)
 
 
 def write(options: argparse.Namespace, line: dict[str, Any]) -> None:

@@ -1,18 +1,22 @@
 """Cost of a call in the client: CPU, calls/s and latency of ``BatchClient`` and of other clients.
 
     python benchmarks/overhead.py                     # everything, about three minutes
+    python benchmarks/overhead.py --page drop_in      # openai's client with and without batching underneath
     python benchmarks/overhead.py --cpu-s 0.5 --repetitions 3 --arms plain,openai
     python benchmarks/overhead.py --beside ../before  # this checkout beside another one
     python benchmarks/overhead.py --beside ../before --arms plain,lone --repetitions 9 --cpu-s 0.5
 
-The other clients are a hand-written floor, ``AsyncOpenAI`` and ``httpx``. All clients talk to
-``instant_server.py`` (another process, loopback). They are measured in one run, in a new order per
-repetition, each as a fresh client that is warmed up first. Absolute figures belong to the machine;
-read the ratios.
+All clients talk to ``instant_server.py`` (another process, loopback). They are measured in one run,
+in a new order per repetition, each as a fresh client that is warmed up first. Ratios are taken
+within a repetition, so that a drift of the machine cancels out. Absolute figures belong to the
+machine; read the ratios.
 
-``--beside`` runs our own arms by the source of this checkout and of another one, in turns. It
-prints medians, and the ratio within pairs: below 1 in CPU this checkout is the cheaper one. It
-writes no file.
+The program of ``--page drop_in`` is the same in every row, ``await client.completions.create(…)``;
+only the construction of the client differs.
+
+``--beside`` runs our own arms by the source of this checkout and of another one, in turns, each run
+in a process of its own. Which of them begins changes from pair to pair. It prints medians, and the
+ratio within pairs: below 1 in CPU this checkout is the cheaper one. It writes no file.
 """
 
 from __future__ import annotations
@@ -20,20 +24,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
-from _beside import checkout, obey, pair_table, pairs
 from _common import (
+    HERE,
     Call,
     Measured,
     closed_loop,
     commit,
+    in_a_process,
     instant_server,
     machine,
     median,
@@ -43,8 +50,8 @@ from _common import (
     table,
     write_results,
 )
-from floor import Floor
 
+import batchclient
 from batchclient import BatchClient, Batching
 
 MODEL = "instant"
@@ -64,50 +71,67 @@ def batch_client(base_url: str, **settings: Any) -> Any:
     return BatchClient(base_url, model=MODEL, dialect="vllm", limit=LIMIT, **settings)
 
 
-def ours(max_tokens: int, **settings: Any) -> OpenClient:
+def ours(max_tokens: int, *, chats: bool = False, **settings: Any) -> OpenClient:
     @contextlib.asynccontextmanager
     async def opened(base_url: str) -> AsyncIterator[Call]:
         async with batch_client(base_url, **settings) as client:
 
-            async def call(prompt: str) -> str:
+            async def complete(prompt: str) -> str:
                 text: str = (await client.complete(prompt, max_tokens=max_tokens)).text
                 return text
 
-            yield call
+            async def chat(prompt: str) -> str:
+                answer = await client.chat([{"role": "user", "content": prompt}], max_tokens=max_tokens)
+                text: str = answer.text
+                return text
+
+            yield chat if chats else complete
 
     return opened
 
 
-@contextlib.asynccontextmanager
-async def our_chats(base_url: str) -> AsyncIterator[Call]:
-    async with batch_client(base_url, preset="throughput") as client:
+def openai_client(make: Callable[[str], Any], *, chats: bool = False) -> OpenClient:
+    """One of openai's clients, made from a base URL; ``chats``: asked for a chat."""
 
-        async def call(prompt: str) -> str:
-            answer = await client.chat([{"role": "user", "content": prompt}], max_tokens=1)
-            text: str = answer.text
-            return text
-
-        yield call
-
-
-@contextlib.asynccontextmanager
-async def floor(base_url: str) -> AsyncIterator[Call]:
-    async with Floor(base_url, model=MODEL, max_tokens=1, limit=LIMIT) as client:
-        yield client.complete
-
-
-def openai_client(*, aiohttp: bool = False) -> OpenClient:
     @contextlib.asynccontextmanager
     async def opened(base_url: str) -> AsyncIterator[Call]:
-        http = openai.DefaultAioHttpClient() if aiohttp else None
-        async with openai.AsyncOpenAI(base_url=base_url, api_key="none", http_client=http) as client:
+        async with make(base_url) as client:
 
-            async def call(prompt: str) -> str:
+            async def complete(prompt: str) -> str:
                 return (await client.completions.create(model=MODEL, prompt=prompt, max_tokens=1)).choices[0].text
 
-            yield call
+            async def chat(prompt: str) -> str:
+                messages = [{"role": "user", "content": prompt}]
+                answer = await client.chat.completions.create(model=MODEL, messages=messages, max_tokens=1)
+                text: str = answer.choices[0].message.content
+                return text
+
+            yield chat if chats else complete
 
     return opened
+
+
+def plain_openai(base_url: str) -> Any:
+    return openai.AsyncOpenAI(base_url=base_url, api_key="none")
+
+
+def openai_aiohttp(base_url: str) -> Any:
+    return openai.AsyncOpenAI(base_url=base_url, api_key="none", http_client=openai.DefaultAioHttpClient())
+
+
+def drop_in(base_url: str) -> Any:
+    from batchclient.openai import AsyncOpenAI  # not in every checkout that ``--beside`` is given
+
+    return AsyncOpenAI(base_url=base_url, api_key="none", preset="throughput", dialect="vllm", limit=LIMIT)
+
+
+def over_transport(base_url: str) -> Any:
+    import httpx2
+
+    from batchclient.integrations.httpx2 import BatchTransport
+
+    http = httpx2.AsyncClient(transport=BatchTransport(preset="throughput", dialect="vllm", limit=LIMIT))
+    return openai.AsyncOpenAI(base_url=base_url, api_key="none", http_client=http)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +145,8 @@ class Arm:
     needs_us: bool = False
     spaced: bool = False
     """Against the server that leaves ``EVENT_GAP_S`` between the events of a stream."""
+    rival: str = "openai"
+    """The arm that it is held against."""
 
     @property
     def cpu_share(self) -> float:
@@ -149,13 +175,25 @@ ARMS = (
         needs_us=True,
     ),
     Arm("lone", "`BatchClient` as it comes, one call after the other", ours(1), in_flight=1, needs_us=True),
-    Arm("chats", "`BatchClient`, lists of chats", our_chats, needs_us=True),
-    Arm("floor", "a micro-batcher by hand, without retries or checks", floor),
-    Arm("openai_aiohttp", "`AsyncOpenAI` with its aiohttp client", openai_client(aiohttp=True)),
-    Arm("openai", "`AsyncOpenAI`", openai_client()),
+    Arm("chats", "`BatchClient`, lists of chats", ours(1, chats=True, preset="throughput"), needs_us=True),
+    Arm("openai_aiohttp", "`AsyncOpenAI` with its aiohttp client", openai_client(openai_aiohttp)),
+    Arm("openai", "`AsyncOpenAI`", openai_client(plain_openai)),
+    Arm("drop_in", "`batchclient.openai.AsyncOpenAI`", openai_client(drop_in), needs_us=True),
+    Arm("openai_chat", "`AsyncOpenAI`, chats", openai_client(plain_openai, chats=True), rival="openai_chat"),
+    Arm(
+        "drop_in_chat",
+        "`batchclient.openai.AsyncOpenAI`, chats",
+        openai_client(drop_in, chats=True),
+        needs_us=True,
+        rival="openai_chat",
+    ),
+    Arm("transport", "`AsyncOpenAI` over `BatchTransport`", openai_client(over_transport), needs_us=True),
 )
+BY_NAME = {arm.name: arm for arm in ARMS}
+DROP_IN = ("openai", "drop_in", "openai_chat", "drop_in_chat", "transport")
 BESIDE = ("plain", "streamed", "streamed_spaced", "singles", "lone", "chats")
-"""Arms of ``--beside`` where none are named."""
+PAGES = {"overhead": tuple(name for name in BY_NAME if name == "openai" or name not in DROP_IN), "drop_in": DROP_IN}
+"""The arms of each page of results, where none are named."""
 
 
 # --- closed loop ----------------------------------------------------------------------------------
@@ -173,12 +211,10 @@ def prompts(count: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class LoopRun:
-    """One arm's run, with the server's counts."""
+    """One arm's run, and the mean size of its lists by the server's count."""
 
     measured: Measured
     mean_list: float
-    server_us: float
-    list_sizes: dict[str, int]
 
 
 async def run_arm(arm: Arm, base_url: str, cpu_target_s: float) -> LoopRun:
@@ -192,36 +228,7 @@ async def run_arm(arm: Arm, base_url: str, cpu_target_s: float) -> LoopRun:
         measured = await closed_loop(call, prompts(count), arm.in_flight, expected)
         after = server_counts(base_url)
     requests = after["requests"] - before["requests"]
-    sizes = {size: n - before["list_sizes"].get(size, 0) for size, n in after["list_sizes"].items()}
-    return LoopRun(
-        measured,
-        measured.calls / requests if requests else 0.0,
-        (after["cpu_s"] - before["cpu_s"]) / measured.calls * 1e6,
-        {size: n for size, n in sizes.items() if n},
-    )
-
-
-def run_as_told() -> None:
-    """Be one of the two processes of ``--beside``."""
-    arms = {arm.name: arm for arm in ARMS}
-    obey(lambda name, base_url, cpu_s: run_arm(arms[name], base_url, cpu_s))
-
-
-def usable(arms: Sequence[Arm], base_url: str) -> tuple[list[Arm], dict[str, str]]:
-    """The arms that answer one call, and why the others fail: an optional package may be missing."""
-    left_out = {}
-
-    async def one_call(arm: Arm) -> None:
-        async with arm.open(base_url) as call:
-            await call(prompts(1)[0])
-
-    for arm in arms:
-        try:
-            asyncio.run(one_call(arm))
-        except Exception as error:
-            left_out[arm.name] = f"{type(error).__name__}: {error}"
-            print(f"  left out: {arm.label}: {left_out[arm.name]}", flush=True)
-    return [arm for arm in arms if arm.name not in left_out], left_out
+    return LoopRun(measured, measured.calls / requests if requests else 0.0)
 
 
 def closed_loops(
@@ -237,17 +244,17 @@ def closed_loops(
     return runs
 
 
-def loop_table(arms: Sequence[Arm], runs: dict[str, list[LoopRun]], rivals: dict[str, str]) -> str:
-    """A row for each arm that ``rivals`` has, whose ratio is taken within a repetition: a drift cancels out."""
+def loop_table(arms: Sequence[Arm], runs: dict[str, list[LoopRun]]) -> str:
+    """A row for each arm with calls in flight, beside its rival within a repetition."""
     rows = []
     for arm in arms:
-        if arm.name not in rivals or rivals[arm.name] not in runs:
+        if arm.in_flight != LIMIT or arm.rival not in runs:
             continue
-        done, others = runs[arm.name], runs[rivals[arm.name]]
+        done, others = runs[arm.name], runs[arm.rival]
         over = [one.measured.cpu_us / other.measured.cpu_us for one, other in zip(done, others, strict=True)]
         cpu_us = median([run.measured.cpu_us for run in done])
         calls_per_s = median([run.measured.calls_per_s for run in done])
-        share = "1" if rivals[arm.name] == arm.name else f"{median(over):.3f} ({spread(over)})"
+        share = "1" if arm.rival == arm.name else f"{median(over):.3f} ({spread(over)})"
         rows.append([arm.label, f"{cpu_us:,.1f}", share, f"{calls_per_s:,.0f}"])
     return table(("client", "CPU µs/call", "of `AsyncOpenAI`'s (min to max)", "calls/s"), rows)
 
@@ -262,6 +269,58 @@ def loop_data(arms: Sequence[Arm], runs: dict[str, list[LoopRun]]) -> dict[str, 
         }
         for arm in arms
     }
+
+
+# --- two checkouts --------------------------------------------------------------------------------
+
+
+def by_checkout(root: Path, arm: Arm, base_url: str, cpu_s: float) -> dict[str, Any]:
+    """One arm's run by the source of a checkout."""
+    given = {"arm": arm.name, "base_url": base_url, "cpu_s": cpu_s}
+    run = in_a_process(__file__, given, root / "src")
+    if not Path(run["imported"]).is_relative_to(root / "src"):
+        raise SystemExit(f"{root}: batchclient was imported from {run['imported']}")
+    return run
+
+
+def child(given: dict[str, Any]) -> dict[str, Any]:
+    run = asyncio.run(run_arm(BY_NAME[given["arm"]], given["base_url"], given["cpu_s"]))
+    figures = {"cpu_us": run.measured.cpu_us, "calls_per_s": run.measured.calls_per_s, "mean_list": run.mean_list}
+    return {"imported": batchclient.__file__, **figures}
+
+
+def beside(options: argparse.Namespace, base_url: str, spaced_url: str) -> str:
+    """A row for each arm: this checkout, the other one, and the ratio within pairs of runs."""
+    roots = (HERE.parent, options.beside)
+    runs: dict[str, list[list[dict[str, Any]]]] = {arm.name: [] for arm in options.arms}
+    for repetition in range(options.repetitions):
+        for place, arm in enumerate(options.arms):
+            url = spaced_url if arm.spaced else base_url
+            turns = roots if (repetition + place) % 2 == 0 else roots[::-1]
+            by_root = {root: by_checkout(root, arm, url, arm.cpu_share * options.cpu_s) for root in turns}
+            pair = [by_root[root] for root in roots]
+            runs[arm.name].append(pair)
+            shown = " and ".join(f"{run['cpu_us']:8.1f}" for run in pair)
+            print(f"  {repetition + 1}/{options.repetitions} {arm.name:18} {shown} µs/call", flush=True)
+    rows = []
+    for name, pairs in runs.items():
+        row = [name]
+        for figure, digits in (("cpu_us", 1), ("calls_per_s", 0)):
+            row += [f"{median([pair[place][figure] for pair in pairs]):,.{digits}f}" for place in (0, 1)]
+            ratios = [here[figure] / other[figure] for here, other in pairs]
+            row.append(f"{median(ratios):.3f} ({spread(ratios)})")
+        row.append(", ".join(f"{median([pair[place]['mean_list'] for pair in pairs]):.1f}" for place in (0, 1)))
+        rows.append(row)
+    figures = [f"{figure}: {column}" for figure in ("CPU µs/call", "calls/s") for column in ("here", "beside", "ratio")]
+    return table(("arm", *figures, "mean list: here, beside"), rows)
+
+
+def checkout(text: str) -> Path:
+    """A folder that holds ``src/batchclient``, as argparse's type."""
+    root = Path(text).resolve()
+    if not (root / "src" / "batchclient").is_dir():
+        raise ValueError(text)
+    return root
 
 
 # --- a lone call ----------------------------------------------------------------------------------
@@ -313,37 +372,38 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--cpu-s", type=float, default=1.6, help="client CPU seconds per run; half for the slow clients"
     )
-    parser.add_argument("--arms", help="comma-separated names of clients; all, or the usual ones of --beside")
-    parser.add_argument("--name", default="overhead", help="file name of the results")
+    parser.add_argument("--page", choices=PAGES, default="overhead", help="which results, and so which clients")
+    parser.add_argument("--arms", help="comma-separated names of clients; those of the page, or the usual of --beside")
+    parser.add_argument("--name", help="file name of the results; the page's if not given")
     parser.add_argument("--beside", type=checkout, metavar="CHECKOUT", help="another checkout of batchclient")
+    parser.add_argument("--child", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    known = {arm.name: arm for arm in ARMS if arm.needs_us or options.beside is None}
-    names = options.arms.split(",") if options.arms else list(BESIDE if options.beside else known)
+    known = [name for name, arm in BY_NAME.items() if arm.needs_us or options.beside is None]
+    names = options.arms.split(",") if options.arms else BESIDE if options.beside else PAGES[options.page]
     if unknown := [name for name in names if name not in known]:
         parser.error(f"--arms: no {', '.join(unknown)}; there are {', '.join(known)}")
-    options.arms = [known[name] for name in names]
+    options.arms = [BY_NAME[name] for name in names]
     return options
 
 
 def main() -> None:
     options = arguments()
+    if options.child:
+        print(json.dumps(child(options.child)))
+        return
     facts = machine()
     with instant_server() as base_url, instant_server(EVENT_GAP_S) as spaced_url:
         if options.beside:
-            told = [
-                (arm.name, spaced_url if arm.spaced else base_url, arm.cpu_share * options.cpu_s)
-                for arm in options.arms
-            ]
-            shown = pair_table(*pairs(options.beside, told, options.repetitions))
+            shown = beside(options, base_url, spaced_url)
             print(f"{shown}\n\nbeside commit {commit(options.beside)}; {provenance(facts)}")
             return
-        arms, left_out = usable(options.arms, base_url)
+        arms = options.arms
         runs = closed_loops(base_url, spaced_url, arms, options.repetitions, options.cpu_s)
-        lone = asyncio.run(lone_latencies(base_url, 2 * options.repetitions, 300))
-    data = {"machine": facts, "loop": loop_data(arms, runs), "lone_ms": lone, "left_out": left_out}
-    rivals = {arm.name: "openai" for arm in arms if arm.in_flight == LIMIT}
-    shown = "\n\n".join([loop_table(arms, runs, rivals), lone_text(lone), provenance(facts)])
-    write_results(options.name, data, shown)
+        is_overhead = options.page == "overhead"
+        lone = asyncio.run(lone_latencies(base_url, 2 * options.repetitions, 300)) if is_overhead else {}
+    data = {"machine": facts, "loop": loop_data(arms, runs), "lone_ms": lone}
+    shown = "\n\n".join([loop_table(arms, runs), *([lone_text(lone)] if lone else []), provenance(facts)])
+    write_results(options.name or options.page, data, shown)
     print(shown)
 
 

@@ -21,7 +21,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -29,8 +28,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from _common import instant_server, machine, median, provenance, table, write_results
-from million import documents, memory_mib
+from _common import (
+    documents,
+    in_a_process,
+    instant_server,
+    machine,
+    median,
+    memory_mib,
+    provenance,
+    report,
+    shortfalls,
+    table,
+)
 from redis.asyncio import Redis
 
 from batchclient import BatchClient, Batching
@@ -59,11 +68,11 @@ def redis_server(folder: Path) -> Iterator[str]:
         process.wait()
 
 
-async def work(base_url: str, socket: str, messages: int, results: str) -> dict[str, Any]:
+async def work(base_url: str, socket: str, messages: int) -> dict[str, Any]:
     redis = Redis(unix_socket_path=socket)
     batching = Batching(max_size=32, linger_s=0.1)
     async with BatchClient(base_url, model="instant", dialect="vllm", preset="throughput", batching=batching) as client:
-        worker = Worker(client, redis, STREAM, results=results)
+        worker = Worker(client, redis, STREAM, results="keys")
         running = asyncio.create_task(worker.run())
         cpu, wall = time.process_time(), time.perf_counter()
         while worker.statistics().results < messages and not running.done():
@@ -97,31 +106,13 @@ async def fill(socket: str, count: int) -> float:
     return count / took_s
 
 
-def in_a_process(base_url: str, socket: str, messages: int, results: str = "keys") -> dict[str, Any]:
-    given = {"base_url": base_url, "socket": socket, "messages": messages, "results": results}
-    command = [sys.executable, __file__, "--child", json.dumps(given)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
-
-
-def shortfalls(result: dict[str, Any]) -> list[str]:
-    found = []
-    for name, bar in BARS.items():
-        value = result.get(name)
-        if value is not None and (value < bar if name == "messages_per_s" else value > bar):
-            found.append(f"{name}: {value:,.1f}, the bar is {bar:,g}")
-    return found
-
-
 def measure(base_url: str, socket: str, options: argparse.Namespace) -> dict[str, Any]:
     runs = []
     result: dict[str, Any] = {}
+    given = {"base_url": base_url, "socket": socket, "messages": options.messages}
     for number in range(options.runs):
         result["enqueued_per_s"] = asyncio.run(fill(socket, options.messages))
-        run = in_a_process(base_url, socket, options.messages)
+        run = in_a_process(__file__, given)
         runs.append(run)
         print(
             f"  {number + 1}/{options.runs} {run['messages_per_s']:8,.0f} messages/s {run['cpu_us']:6.1f} µs"
@@ -133,7 +124,7 @@ def measure(base_url: str, socket: str, options: argparse.Namespace) -> dict[str
     if options.queued:
         # As many messages are done as in the runs before: the queue alone is longer.
         result["enqueued_per_s"] = asyncio.run(fill(socket, options.queued))
-        long = in_a_process(base_url, socket, options.messages)
+        long = in_a_process(__file__, given)
         result["queued"] = options.queued
         result["queued_mib"] = long["peak_mib"]
         result["queued_per_s"] = long["messages_per_s"]
@@ -169,13 +160,8 @@ def main() -> None:
         redis_server(Path(folder)) as socket,
     ):
         result = measure(base_url, socket, options)
-    text = markdown(facts, result)
-    write_results(options.name, {"machine": facts, **result}, text)
-    print(text)
-    missed = shortfalls(result)
-    print("\n".join(missed) or "every bar is met")
-    if options.check and missed:
-        sys.exit(1)
+    missed = shortfalls("the worker", result, BARS, at_least="messages_per_s")
+    report(options.name, {"machine": facts, **result}, markdown(facts, result), missed, check=options.check)
 
 
 if __name__ == "__main__":

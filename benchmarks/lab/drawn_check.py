@@ -12,10 +12,9 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks.lab.drawn_runs import ArmRun
-from benchmarks.lab.drawn_table import Result, by_group, page_ratio, percentile
+from benchmarks.lab.drawn_table import Result, by_group, percentile
 
-__all__ = ["COMPARED_WITH", "Finding", "check", "check_pages"]
+__all__ = ["COMPARED_WITH", "Finding", "check"]
 
 _BARS = {
     "once, known": (0.99, 0.96),
@@ -81,6 +80,8 @@ def check(results: Sequence[Result]) -> Iterator[Finding]:
             yield Finding(group, "smallest share", percentile([each.run.least for each in default], 0.1), 0.5)
         elif group == "small":
             yield Finding(group, "higher class", statistics.median(each.urgent for each in default), 1.5, at_most=True)
+        if "no-page" in arms:
+            yield from _check_page(group, default, arms["no-page"])
 
 
 def _check_closed(default: Sequence[Result]) -> Iterator[Finding]:
@@ -106,12 +107,11 @@ def _check_prefixes(group: str, default: Sequence[Result], others: Sequence[Sequ
     yield Finding(group, "tenth percentile, of the better of the two", percentile(ratios, 0.1), 0.9)
 
 
-def check_pages(pairs: Sequence[tuple[ArmRun, ArmRun]]) -> Iterator[Finding]:
-    """With a page against without one, by family."""
-    families: dict[str, list[float]] = {}
-    for with_page, without in pairs:
-        families.setdefault(with_page.family, []).append(page_ratio(with_page, without))
-    for family, ratios in families.items():
-        yield Finding(family, "with a page, tenth percentile", percentile(ratios, 0.1), 0.95)
+def _check_page(group: str, default: Sequence[Result], without: Sequence[Result]) -> Iterator[Finding]:
+    """The default, which reads the server's page, against itself without it, where there is a page."""
+    shares = {each.run.seed: each.share for each in without}
+    ratios = [each.share / shares[each.run.seed] for each in default if each.run.page and shares[each.run.seed]]
+    if ratios:
+        yield Finding(group, "with a page, tenth percentile", percentile(ratios, 0.1), 0.95)
         below = sum(ratio < 0.85 for ratio in ratios) / len(ratios)
-        yield Finding(family, "with a page, share of draws below 0.85", below, 1 / 40, at_most=True)
+        yield Finding(group, "with a page, share of draws below 0.85", below, 1 / 40, at_most=True)

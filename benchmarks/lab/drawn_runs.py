@@ -237,22 +237,15 @@ class GridJob:
 
 @dataclass(frozen=True, slots=True)
 class ArmJob:
-    """Run one arm on one draw.
-
-    ``page``: with or without the server's page; ``None``: as the draw has it. ``clients``: the
-    number of clients.
-    """
+    """Run one arm on one draw; ``clients``: so many of them."""
 
     family: str
     seed: int
     arm: str
-    page: bool | None = None
     clients: int | None = None
 
     def __call__(self) -> ArmRun:
         drawn = draw(self.family, self.seed)
-        if self.page is not None:
-            drawn = drawn.with_page(self.page)
         if self.clients is not None:
             drawn = replace(drawn, scenario=replace(drawn.scenario, clients=self.clients))
         return run_arm(drawn, self.arm, ARMS[self.arm])

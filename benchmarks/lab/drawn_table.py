@@ -6,8 +6,7 @@ Rules:
   clients' throughputs over the throughput of one client on that server with the same arm.
 - *Latency* is the mean latency over that of the best fixed limit. A ``closed`` job never ends:
   there both latencies are those of the last half, and the limit is the best one there.
-- A family's figures are over its draws: mean, tenth percentile, how many are below a half; latency
-  at the median.
+- A family's figures are over its draws: mean, tenth percentile and worst; latency at the median.
 """
 
 from __future__ import annotations
@@ -15,13 +14,17 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
 
+from benchmarks._common import median, spread, table
 from benchmarks.lab.drawn_runs import ArmRun, FixedRun, best
 from benchmarks.lab.draws import Draw
 
-__all__ = ["Result", "Summary", "by_group", "described", "group_of", "lines", "page_lines", "page_ratio", "percentile"]
+__all__ = ["Result", "Summary", "beside_table", "by_group", "figures_table", "percentile", "worst"]
 
+Run = dict[str, Any]
+"""One draw of ``--json``, and ``best``: the throughput of its best fixed limit, or ``None``."""
 _PAGES = {"with a page": True, "without": False}
 _READ = 3
 """Draws of each family and arm that are shown one by one."""
@@ -86,8 +89,7 @@ class Summary:
 
     Args:
         draws: the number of draws.
-        mean, tenth, worst, below_half: of the shares; the last counts the shares below a half.
-        half_mean, half_tenth: of the shares in the last half.
+        mean, tenth, worst: of the shares.
         latency: at the median; ``None`` where latency is not compared.
         beside: further figures of the group, in words.
     """
@@ -96,41 +98,29 @@ class Summary:
     mean: float
     tenth: float
     worst: float
-    below_half: int
-    half_mean: float
-    half_tenth: float
     latency: float | None
     beside: str
 
     @classmethod
     def of(cls, results: Sequence[Result]) -> Summary:
         """Of the draws of one group and arm, at least one."""
-        shares, halves = [each.share for each in results], [each.half for each in results]
-        return cls(
-            len(results),
-            statistics.mean(shares),
-            percentile(shares, 0.1),
-            min(shares),
-            sum(share < 0.5 for share in shares),
-            statistics.mean(halves),
-            percentile(halves, 0.1),
-            _median_latency(results),
-            _beside(results),
-        )
+        shares = [each.share for each in results]
+        mean, tenth = statistics.mean(shares), percentile(shares, 0.1)
+        return cls(len(results), mean, tenth, min(shares), _median_latency(results), _beside(results))
 
 
-def group_of(drawn: Draw) -> str:
+def _group(family: str, *, known: bool) -> str:
     """Under which name a draw is counted."""
-    if drawn.family != "once":
-        return drawn.family
-    return "once, known" if drawn.known else "once, not known"
+    return family if family != "once" else "once, known" if known else "once, not known"
 
 
 def by_group(results: Sequence[Result]) -> dict[str, dict[str, list[Result]]]:
     """By group and arm."""
     groups: dict[str, dict[str, list[Result]]] = {}
     for result in results:
-        groups.setdefault(group_of(result.drawn), {}).setdefault(result.run.arm, []).append(result)
+        groups.setdefault(_group(result.run.family, known=result.run.known), {}).setdefault(result.run.arm, []).append(
+            result
+        )
     return groups
 
 
@@ -143,73 +133,42 @@ def percentile(values: Sequence[float], share: float) -> float:
     return below if below == above else below + (place - int(place)) * (above - below)
 
 
-def described(drawn: Draw) -> str:
-    """A draw's parameters in one line; lengths as mean~sigma."""
-    scenario, server, calls = drawn.scenario, drawn.scenario.server, drawn.scenario.workload.calls
-    parts = [
-        (
-            f"{calls.prompts.mean_tokens:.0f}~{calls.prompts.sigma:.1f} to "
-            f"{calls.outputs.mean_tokens:.0f}~{calls.outputs.sigma:.1f} tokens"
-        ),
-        (
-            f"step {server.step_s * 1e3:.1f} ms, {server.compute_s * 1e6:.0f} µs compute, "
-            f"{server.sequence_s * 1e6:.0f} µs a sequence"
-        ),
-        f"prefill {server.prefill_token_s * 1e6:.0f} µs, {server.step_tokens} a step",
-        f"{server.max_num_seqs} sequences, KV {server.kv_tokens}",
-    ]
-    for name in ("count", "turns", "pause_s"):
-        if (value := getattr(scenario.workload, name, None)) is not None:
-            parts.append(f"{name} {value:.3g}")
-    if scenario.cache is not None:
-        held = scenario.cache.tokens / scenario.cache.held_tokens
-        parts.append(f"cache for {held:.0f} prefixes of {scenario.cache.found_tokens}")
-    if calls.timeout_s is not None:
-        parts.append(f"patience {calls.timeout_s:.2f} s")
-    if server.max_queued is not None:
-        parts.append(f"429 above {server.max_queued}")
-    if scenario.rate is not None:
-        parts.append(f"{scenario.rate.calls_per_window} calls in {scenario.rate.window_s:.1f} s")
-    for change in scenario.changes:
-        what = {
-            "slowdown": change.slowdown,
-            "outputs ×": change.output_scale,
-            "foreign": change.tenant_sequences or None,
-        }
-        parts += [f"{name} {value:.3g} at {change.at_s:.0f} s" for name, value in what.items() if value is not None]
-    if scenario.clients > 1:
-        parts.append(f"{scenario.clients} clients")
-    if scenario.gateway_s is not None:
-        parts.append(f"gateway {scenario.gateway_s:.0f} s")
-    parts.append(f"unsteady {scenario.unsteadiness:g}")
-    parts.append(f"{'known' if drawn.known else 'not known'}, {'page' if drawn.has_page else 'no page'}")
-    parts.append(f"{scenario.duration_s:.0f} s")
-    return "; ".join(parts)
+def figures_table(results: Sequence[Result]) -> str:
+    """A row for each family and arm."""
+    rows = []
+    for group, arms in by_group(results).items():
+        for arm, of_arm in arms.items():
+            of = Summary.of(of_arm)
+            latency = "" if of.latency is None else f"{of.latency:.2f} ×"
+            rows.append(
+                [group, arm, of.draws, f"{of.mean:.3f}", f"{of.tenth:.3f}", f"{of.worst:.3f}", latency, of.beside]
+            )
+    return table(("family", "arm", "draws", "mean", "tenth", "worst", "latency", "beside"), rows)
 
 
-def lines(results: Sequence[Result]) -> Iterator[str]:
-    """The table, and the worst draws under each arm."""
-    groups = by_group(results)
-    yield "| family | arm | draws | mean | tenth | below 0.5 | worst | last half: mean | tenth | latency | beside |"
-    yield "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---|"
-    for group, arms in groups.items():
+def worst(results: Sequence[Result]) -> Iterator[str]:
+    """The worst draws of each family under each arm."""
+    for group, arms in by_group(results).items():
         for arm, of_arm in arms.items():
-            yield _row(group, arm, of_arm)
-    for group, arms in groups.items():
-        for arm, of_arm in arms.items():
-            yield ""
-            yield f"{group}, {arm}: the worst"
+            yield f"\n{group}, {arm}: the worst"
             for result in sorted(of_arm, key=lambda each: each.share)[:_READ]:
-                yield from _read(result)
+                run = result.run
+                fixed = f"best fixed {best(result.grid).limit}" if result.grid else "no fixed limits"
+                path = " ".join(f"{limit}@{at:g}" for at, limit in run.limits[-6:])
+                yield f"  {result.share:.3f} seed {run.seed}: {_described(result.drawn.scenario)}"
+                yield f"      {fixed}; the arm at {run.limit:.0f} at the end ({path}); last: {run.reason}"
 
 
-def _row(group: str, arm: str, results: Sequence[Result]) -> str:
-    of = Summary.of(results)
-    latency = f"{of.latency:.2f}" if of.latency is not None else ""
-    return (
-        f"| {group} | {arm} | {of.draws} | {of.mean:.3f} | {of.tenth:.3f} | {of.below_half} | {of.worst:.3f}"
-        f" | {of.half_mean:.3f} | {of.half_tenth:.3f} | {latency} | {of.beside} |"
-    )
+def _described(value: Any) -> str:
+    """A value, of a dataclass the fields that are not as usual."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_described, value))})"
+    if not is_dataclass(value):
+        return f"{value:.3g}" if isinstance(value, float) else str(value)
+    given = [(field.name, getattr(value, field.name)) for field in fields(value)]
+    usual = {field.name: field.default for field in fields(value)}
+    shown = [f"{name} {_described(got)}" for name, got in given if got != usual[name] and got not in ("", {})]
+    return f"{type(value).__name__}({', '.join(shown)})"
 
 
 def _median_latency(results: Sequence[Result]) -> float | None:
@@ -238,31 +197,41 @@ def _beside(results: Sequence[Result]) -> str:
     return f"failed {failed / max(1, failed + sum(each.run.answered for each in results)):.1%}" if failed else ""
 
 
-def _read(result: Result) -> Iterator[str]:
-    run = result.run
-    fixed = f"best fixed {best(result.grid).limit}" if result.grid else "no fixed limits"
-    path = " ".join(f"{limit}@{at:g}" for at, limit in run.limits[-6:])
-    yield f"  {result.share:.3f} seed {run.seed}: {described(result.drawn)}"
-    yield f"      {fixed}; the arm at {run.limit:.0f} at the end ({path}); last: {run.reason}"
+def beside_table(here: Sequence[Run], beside: Sequence[Run]) -> str:
+    """The runs of two checkouts by their own laboratories: two rows for each group of draws.
 
-
-def page_lines(pairs: Sequence[tuple[ArmRun, ArmRun]]) -> Iterator[str]:
-    """The same arm with and without the server's page: the ratio of the throughputs."""
-    families: dict[str, list[float]] = {}
-    for with_page, without in pairs:
-        families.setdefault(with_page.family, []).append(page_ratio(with_page, without))
-    yield "| family | draws | with a page over without: mean | tenth | below 0.85 | worst |"
-    yield "|---|---:|---:|---:|---:|---:|"
-    for family, ratios in families.items():
-        below = sum(ratio < 0.85 for ratio in ratios)
-        yield (
-            f"| {family} | {len(ratios)} | {statistics.mean(ratios):.3f} | {percentile(ratios, 0.1):.3f}"
-            f" | {below} | {min(ratios):.3f} |"
+    A share can stand still where both the arm and the best fixed limit became faster. So the last
+    columns have the throughput of each over that of the other checkout, draw by draw: the median,
+    and from the least to the most.
+    """
+    made = []
+    for group in dict.fromkeys(_group(run["family"], known=run["known"]) for run in here):
+        ours, theirs = (
+            {run["seed"]: run for run in runs if _group(run["family"], known=run["known"]) == group}
+            for runs in (here, beside)
         )
+        both = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
+        over = [_over(both, figure) for figure in ("whole", "best")]
+        made.append([group, "here", *_figures([one for one, _ in both]), *over])
+        made.append([group, "beside", *_figures([other for _, other in both]), "", ""])
+    shares = ("draws", "share: mean", "tenth", "worst")
+    over_beside = ("over beside's: throughput", "best fixed")
+    return table(("family", "checkout", *shares, "refused", "failed", "latency", *over_beside), made)
 
 
-def page_ratio(with_page: ArmRun, without: ArmRun) -> float:
-    """The throughput with a page over that without; of ``rated`` the answers."""
-    if with_page.family == "rated":
-        return with_page.answered / max(1, without.answered)
-    return with_page.whole / without.whole if without.whole else 1.0
+def _figures(runs: Sequence[Run]) -> list[str]:
+    shares = [run["share"] for run in runs]
+    latencies = [run["latency_ratio"] for run in runs if not math.isnan(run["latency_ratio"])]
+    failed = sum(run["failed"] for run in runs)
+    return [
+        str(len(runs)),
+        *(f"{share:.3f}" for share in (statistics.mean(shares), percentile(shares, 0.1), min(shares))),
+        f"{statistics.mean(run['refused'] / max(1, run['requests']) for run in runs):.1%}",
+        f"{failed / max(1, failed + sum(run['answered'] for run in runs)):.1%}",
+        f"{median(latencies):.2f} ×" if latencies else "",
+    ]
+
+
+def _over(both: Sequence[tuple[Run, Run]], figure: str) -> str:
+    ratios = [one[figure] / other[figure] for one, other in both if one[figure] and other[figure]]
+    return f"{median(ratios):.3f} ({spread(ratios)})" if ratios else ""

@@ -104,10 +104,6 @@ class Draw:
         """Whether the server has a metrics page."""
         return self.scenario.has_page
 
-    def with_page(self, page: bool) -> Draw:  # noqa: FBT001
-        """The same server with or without its page."""
-        return replace(self, scenario=replace(self.scenario, has_page=page))
-
 
 def draw(family: str, seed: int) -> Draw:
     """The server and the work of that seed.

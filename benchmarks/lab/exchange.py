@@ -2,57 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from batchclient._core.messages import Batch, Failure
 from batchclient.types import Completion
 
 __all__ = ["Exchange", "Reply"]
 
 
+@dataclass(slots=True, eq=False)
 class Reply:
-    """The part of one response that the client reads at one moment."""
+    """The part of one response that the client reads at one moment; ``ended``: the last part."""
 
-    __slots__ = ("answers", "at", "batch", "ended", "failure")
-
-    def __init__(
-        self,
-        at: float,
-        batch: Batch,
-        answers: list[tuple[int, Completion]],
-        ended: bool,  # noqa: FBT001
-        failure: Failure | None = None,
-    ) -> None:
-        self.at = at
-        self.batch = batch
-        self.answers = answers
-        self.ended = ended
-        self.failure = failure
-        """Whether it is the last of the first tokens."""
+    at: float
+    batch: Batch
+    answers: list[tuple[int, Completion]]
+    ended: bool
+    failure: Failure | None = None
 
 
+@dataclass(slots=True, eq=False)
 class Exchange:
-    """One batch in the server's hands."""
+    """One batch in the server's hands. ``heard_at``: when the last byte that is an event left, if one has."""
 
-    __slots__ = (
-        "batch",
-        "first_s",
-        "gone",
-        "heard_at",
-        "left",
-        "plain",
-        "sequences",
-        "tokens",
-        "unfinished",
-    )
+    batch: Batch
+    left: int = field(init=False)
+    unfinished: list[int] = field(init=False)
+    tokens: list[int] = field(init=False)
+    first_s: list[float | None] = field(init=False)
+    plain: list[tuple[int, Completion]] | None = field(init=False)
+    sequences: list[int] = field(default_factory=list)
+    gone: bool = False
+    heard_at: float | None = None
 
-    def __init__(self, batch: Batch) -> None:
-        size = len(batch.requests)
-        self.batch = batch
-        self.left = size
-        self.unfinished = [batch.shape.weight] * size
-        self.tokens = [0] * size
-        self.first_s: list[float | None] = [None] * size
-        self.plain: list[tuple[int, Completion]] | None = None if batch.streamed else []
-        self.sequences: list[int] = []
-        self.gone = False
-        self.heard_at: float | None = None
-        """When the last byte that is an event left; ``None``: none has."""
+    def __post_init__(self) -> None:
+        size = self.left = len(self.batch.requests)
+        self.unfinished, self.tokens = [self.batch.shape.weight] * size, [0] * size
+        self.first_s = [None] * size
+        self.plain = None if self.batch.streamed else []

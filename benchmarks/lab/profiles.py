@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from benchmarks.lab.workloads import Calls, Closed, Lengths, Sessions, Workload
+from benchmarks.lab.workloads import Callers, Calls, Closed, Conversations, Lengths, Workload
 
 from batchclient.dialects._fingerprints import ServerFacts
 from batchclient.simulator.profiles import PROFILES, Profile
@@ -139,13 +139,6 @@ _SWEPT = Calls(Lengths(22), Lengths(64), max_tokens=64)
 _ALL = (
     # The most throughput is reached near 256 sequences.
     Scenario("A", PROFILES["compute-knee"], _USUAL),
-    # One token each: the API server is the bottleneck.
-    Scenario(
-        "api",
-        replace(PROFILES["gpu"], request_s=_CPU.request_s, prompt_s=_CPU.prompt_s, event_s=_CPU.event_s),
-        Closed(Calls(Lengths(12), Lengths(1), max_tokens=1)),
-        duration_s=40.0,
-    ),
     # 429 above 96 sequences, lists of at most 32.
     Scenario(
         "rejecting",
@@ -171,7 +164,7 @@ _ALL = (
     Scenario(
         "prefix",
         _CPU,
-        Sessions(Calls(Lengths(341), Lengths(4), max_tokens=4), turns=10),
+        Conversations(Calls(Lengths(341), Lengths(4), max_tokens=4), 48, turns=10),
         duration_s=120.0,
         cache=Cache(tokens=3072, held_tokens=341, found_tokens=288),
     ),
@@ -180,7 +173,7 @@ _ALL = (
     Scenario(
         "timeouts",
         replace(_CPU, max_num_seqs=256),
-        Sessions(replace(_SWEPT, timeout_s=1.0), turns=1),
+        Callers(replace(_SWEPT, timeout_s=1.0), 256),
         duration_s=120.0,
     ),
 )

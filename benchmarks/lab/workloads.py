@@ -8,8 +8,6 @@ Rules:
 - ``Closed`` keeps the queue deep, as a map over a large file does.
 - ``Once`` asks everything at the start.
 - ``Every`` has regular arrivals.
-- ``Sessions`` keeps as many conversations open as the limit allows and asks each one's next turn
-  when the last is answered (CONCUR's advice: arXiv 2601.22705).
 - ``Conversations`` keeps a fixed number of conversations open.
 - ``Callers`` keeps a fixed number of callers with one call each.
 """
@@ -170,51 +168,6 @@ class _Closed(Running):
         if 2 * queued < self._depth:
             for _ in range(self._depth - queued):
                 self.ask(now)
-
-
-@dataclass(frozen=True, slots=True)
-class Sessions:
-    """Conversations of ``turns`` calls, one after another, each call with the same prefix.
-
-    As many conversations are open as the limit allows.
-    """
-
-    calls: Calls
-    turns: int = 10
-
-    def start(self, rng: random.Random, submit: Callable[[Request, float], None]) -> Running:
-        return _Sessions(self, rng, submit)
-
-
-class _Sessions(Running):
-    def __init__(self, data: Sessions, rng: random.Random, submit: Callable[[Request, float], None]) -> None:
-        super().__init__(data.calls, rng, submit)
-        self._turns = data.turns
-        self._begun = 0
-        self._open = 0
-        # Where the limit is lower than the number of open conversations, the oldest waiting one
-        # goes on first.
-        self._idle: list[tuple[int, int]] = []
-        self._asking = 0
-
-    def ended(self, call: Call, now: float) -> None:
-        self._asking -= 1
-        if call.turn + 1 < self._turns:
-            self._idle.append((call.conversation, call.turn + 1))
-
-    def look(self, core: Scheduler, now: float) -> None:
-        wanted = next(iter(core._endpoints)).limit.limit - self._asking
-        if wanted <= 0:
-            return
-        self._idle.sort()
-        for _ in range(wanted):
-            if self._idle:
-                conversation, turn = self._idle.pop(0)
-            else:
-                self._begun += 1
-                conversation, turn = self._begun, 0
-            self._asking += 1
-            self.ask(now, conversation, turn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,4 +340,4 @@ class _Callers(_InTurn):
         return (patience_s / 2 if call.failed and patience_s is not None else 0.0), -1, 0
 
 
-Workload = Callers | Closed | Conversations | Every | Once | Sessions
+Workload = Callers | Closed | Conversations | Every | Once

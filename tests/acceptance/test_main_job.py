@@ -1,4 +1,4 @@
-"""The main job on the embedded server: thousands of calls, long lists, every caller its own answer."""
+"""The main job on the embedded server: a thousand calls and more, long lists, every caller its own answer."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from batchclient import BatchClient
 from batchclient.simulator.app import EmbeddedServer
 from batchclient.simulator.text import OutputLengths, expected_text
 
-CALLS = 4000
+CALLS = 1200
 LENGTHS = "lognormal:24:0.9"
 
 
 @pytest.mark.parametrize(("max_tokens", "streamed"), [(4, False), (128, True)], ids=["plain", "streamed"])
 def test_a_deep_queue_makes_long_lists_and_every_caller_gets_its_own_answer(max_tokens: int, streamed: bool) -> None:
-    """4,000 calls at once under ``throughput``, limit 64, lognormal outputs: once under way the median list is at least 16."""
+    """1,200 calls at once under ``throughput``, limit 64, lognormal outputs: once under way the median list is at least 16."""
     prompts = [f"Call number {i}: say something" for i in range(CALLS)]
 
     async def story(server: EmbeddedServer) -> None:
@@ -25,7 +25,7 @@ def test_a_deep_queue_makes_long_lists_and_every_caller_gets_its_own_answer(max_
             tasks = [
                 asyncio.create_task(client.complete(prompt, max_tokens=max_tokens, temperature=0)) for prompt in prompts
             ]
-            # A tenth of the work takes about a second; from then on the queue is deep and permits come back singly.
+            # From a tenth of the work on the queue is deep and permits come back singly.
             await asyncio.wait(tasks[: CALLS // 10])
             before = dict(client.statistics().list_sizes)
             answers = await asyncio.gather(*tasks)

@@ -350,11 +350,23 @@ def test_the_answer_names_the_setting_and_its_equals(dice):
     assert lines[-1].startswith("suggested: BatchClient(…")
 
 
+_written = {}
+"""By options, what ``report`` made: the same in every test."""
+
+
 @pytest.fixture
 def report(virtually, session, tmp_path):
     """A report of a quick sweep, written down."""
 
     def make(name="r.json", **options):
+        asked = tuple(options.items())
+        if asked not in _written:
+            _written[asked] = measured_report(**options)
+        path = tmp_path / name
+        write_report(_written[asked], path)
+        return _written[asked], path
+
+    def measured_report(**options):
         async def run():
             workload = Workload(prompt_tokens=16, output_tokens=4, prompts=[f"{CANARY} one", f"{CANARY} two"])
             begun = await session(
@@ -363,9 +375,7 @@ def report(virtually, session, tmp_path):
             found = await measured(begun, settings_of(["fixed", "lists"], concurrency=[4], sizes=[2]), **options)
             return report_of(begun, found, datetime.now(UTC), lines=lines_of_sweep(found, begun.slos))
 
-        made_report, path = virtually(run()), tmp_path / name
-        write_report(made_report, path)
-        return made_report, path
+        return virtually(run())
 
     return make
 

@@ -36,11 +36,6 @@ def shown(answer: Completion) -> Any:
     return [(c.index, c.text, c.finish_reason, c.token_ids) for c in answer.choices], answer.usage
 
 
-def test_a_streamed_answer_tells_its_time_to_first_token(server: Server) -> None:
-    answers, _ = run(together(server, PROMPTS[:4], max_tokens=12))
-    assert all(answer.time_to_first_token_s > 0 for answer in answers)
-
-
 def test_streamed_logprobs_equal_plain_ones(server: Server) -> None:
     # prompt_logprobs cannot be streamed, which makes the client send the same calls plain.
     params = {"max_tokens": 8, "temperature": 0, "logprobs": 1}
@@ -84,11 +79,6 @@ def test_a_list_equals_the_raw_singles_field_by_field(server: Server, params: di
                 assert ours.logprobs["text_offset"] == theirs["logprobs"]["text_offset"]
 
 
-def test_echo_returns_the_prompt(server: Server) -> None:
-    answers, _ = run(together(server, PROMPTS[:6], max_tokens=6, temperature=0, echo=True))
-    assert all(answer.text.startswith(prompt) for prompt, answer in zip(PROMPTS, answers, strict=False))
-
-
 def test_log_likelihoods_in_a_list_are_those_of_singles(server: Server) -> None:
     pairs = [(f"prompt number {i} says", f" answer {7 * i}") for i in range(16)]
 
@@ -119,16 +109,6 @@ def test_what_the_model_would_write_is_greedy(server: Server) -> None:
                 assert not by_ids.is_greedy
 
     run(story())
-
-
-def test_a_stop_string_ends_an_answer(server: Server) -> None:
-    (whole,), _ = run(together(server, ["def f("], max_tokens=12, temperature=0))
-    stop = whole.text[3:5]
-    answers, _ = run(together(server, ["def f("] * 3, max_tokens=12, temperature=0, stop=[stop]))
-    for answer in answers:
-        assert answer.finish_reason == "stop"
-        assert answer.text == whole.text[: whole.text.index(stop)]
-        assert answer.choices[0].extra["stop_reason"] == stop
 
 
 def test_the_length_is_learnt_from_the_complaint(server: Server) -> None:
@@ -212,34 +192,6 @@ def test_a_list_stops_on_the_server_when_the_last_of_its_callers_has_gone(server
     else:
         with EmbeddedServer(profile="gpu", model=server.model, max_model_len_tokens=2048) as slow:
             run(story(Server(slow.base_url, slow.model, 2048, real=False)))
-
-
-def test_a_request_nobody_waits_for_stops_on_the_server(server: Server) -> None:
-    async def story() -> None:
-        one = {"model": server.model, "prompt": "a", "max_tokens": 1}
-        async with client(server) as c, httpx.AsyncClient(timeout=60) as http, asyncio.timeout(60):
-            tasks = [asyncio.create_task(c.complete(p, max_tokens=1900, ignore_eos=True)) for p in PROMPTS[:4]]
-            while await running_on(server, http) < 4:
-                assert not any(task.done() for task in tasks), [task.exception() for task in tasks if task.done()]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            # An engine with nothing to do says nothing, and the gauge keeps its last value: give it something to do.
-            await http.post(server.base_url + "/completions", json=one)
-            while await running_on(server, http) > 1:
-                await http.post(server.base_url + "/completions", json=one)
-            assert c.statistics().cancelled == 4
-            assert c.statistics().in_flight == 0
-            # Two thousand tokens take this server many seconds: it has stopped, not finished.
-            assert all(task.cancelled() for task in tasks)
-
-    if server.real:
-        run(story())
-    else:
-        # The instant profile has nothing to stop.
-        with EmbeddedServer(profile="gpu", model=server.model, max_model_len_tokens=2048) as slow:
-            server = Server(slow.base_url, slow.model, 2048, real=False)
-            run(story())
 
 
 # On the wire: the embedded server speaks as the real one did when the golden replies were recorded.

@@ -98,23 +98,6 @@ async def test_row_25_names_the_models_that_are_there():
                 await client.complete("p")
 
 
-@pytest.mark.parametrize(("bad", "most_requests"), [({41}, 1 + 13), ({*range(64)} - {3, 60}, 100)], ids=["one", "most"])
-async def test_row_26_bad_prompts_among_64(bad, most_requests):
-    """Of one bad prompt at most 2·log2(64) + 1 extra requests; of most, halving would ask for each nearly twice."""
-
-    def reply(heard):
-        return error("400 Bad Request", "bad prompt") if {*map(int, heard.prompts)} & bad else whole(heard)
-
-    async with RawServer(then=says(*[reply] * 999)) as server, make(server, batching=Batching(max_size=64)) as client:
-        calls = (client.complete(f"{n}", max_tokens=16) for n in range(64))
-        answers = await asyncio.gather(*calls, return_exceptions=True)
-    assert {n for n, each in enumerate(answers) if isinstance(each, BadRequest)} == bad
-    assert [each.text for n, each in enumerate(answers) if n not in bad] == [
-        f"<{n}>" for n in range(64) if n not in bad
-    ]
-    assert len(server.heard) <= most_requests
-
-
 async def test_row_29_one_prompt_of_ten_megabytes():
     """The others do not wait for it, and a server that does not take it refuses it alone."""
     huge = "x" * 10_000_000

@@ -19,7 +19,7 @@ from tests.contract.peers import CAN, Peer
 from tests.gpu.machine import Found, facts, find
 from tests.gpu.report import Report, folder
 from tests.gpu.servers import MODEL_LEN_TOKENS, LocalVllm, start
-from tests.gpu.targets import Target, attached, of_process
+from tests.gpu.targets import Target
 
 FOUND = find()
 _HERE = Path(__file__).parent
@@ -31,9 +31,9 @@ _ALREADY_SKIPPED = "skipped"
 def _common(kind: str) -> Target:
     """The usual server of a kind, started once."""
     if kind in FOUND.urls:
-        return attached(kind, FOUND.urls[kind])
+        return Target.attached(kind, FOUND.urls[kind])
     process = start(FOUND)
-    return of_process(process, MODEL_LEN_TOKENS if kind == "vllm" else None)
+    return Target.of_process(process, MODEL_LEN_TOKENS if kind == "vllm" else None)
 
 
 def _noted(report: Report, target: Target) -> Target:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 from batchclient import BatchClient
 from tests.gpu.machine import ask, gauge, get, rooted
@@ -31,6 +32,18 @@ class Target:
     max_model_len: int | None
     process: ServerProcess | None = None
 
+    @classmethod
+    def attached(cls, kind: str, url: str) -> Self:
+        """A server that someone else started."""
+        base_url = rooted(url)
+        served = ask(base_url)
+        return cls(kind, base_url, served.model, served.max_model_len)
+
+    @classmethod
+    def of_process(cls, process: ServerProcess, max_model_len: int | None) -> Self:
+        """A server of ours."""
+        return cls(process.kind.removesuffix("-cb"), process.base_url, process.model, max_model_len, process)
+
     @property
     def root(self) -> str:
         return self.base_url.removesuffix("/v1")
@@ -51,16 +64,3 @@ class Target:
         async with asyncio.timeout(within_s):
             while not await asyncio.to_thread(condition):
                 await asyncio.sleep(POLL_S)
-
-
-def attached(kind: str, url: str) -> Target:
-    """A server that someone else started."""
-    base_url = rooted(url)
-    served = ask(base_url)
-    return Target(kind, base_url, served.model, served.max_model_len)
-
-
-def of_process(process: ServerProcess, max_model_len: int | None) -> Target:
-    """A server of ours."""
-    kind = process.kind.removesuffix("-cb")
-    return Target(kind, process.base_url, process.model, max_model_len, process)

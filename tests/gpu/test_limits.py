@@ -12,7 +12,7 @@ from tests.gpu.loads import by_us, count_for, fixed_length, prompts
 from tests.gpu.machine import Found
 from tests.gpu.report import Report
 from tests.gpu.servers import LocalVllm
-from tests.gpu.targets import Target, of_process
+from tests.gpu.targets import Target
 from tests.live.test_prefixes import test_a_shuffled_input_hits_the_cache_as_one_grouped_by_hand_does as grouped_by_hand
 
 pytestmark = pytest.mark.gpu
@@ -78,7 +78,7 @@ def test_a_small_kv_cache_is_not_thrashed(own_vllm: Found, report: Report) -> No
     more in flight brings nothing. (One that begins at 128 has all these prompts under way before it can learn anything.)
     """
     with LocalVllm(own_vllm, kv_tokens=4096) as process:
-        tight = of_process(process, 2048)
+        tight = Target.of_process(process, 2048)
 
         async def story() -> dict[str, tuple[float, float]]:
             results = {}

@@ -12,7 +12,7 @@ from tests.gpu.loads import fixed_length, prompts
 from tests.gpu.machine import Found
 from tests.gpu.report import Report
 from tests.gpu.servers import LocalVllm
-from tests.gpu.targets import of_process
+from tests.gpu.targets import Target
 from tests.live.server_process import free_port
 
 pytestmark = pytest.mark.gpu
@@ -25,7 +25,7 @@ def test_calls_outlive_a_restart(own_vllm: Found, report: Report) -> None:
     process = LocalVllm(own_vllm, port=free_port())
     process.start()
     try:
-        target = of_process(process, 2048)
+        target = Target.of_process(process, 2048)
 
         async def story() -> tuple[list[Any], float, float]:
             async with target.client(outage_patience_s=BOOT_S) as client:

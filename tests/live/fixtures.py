@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import httpx
 import pytest
 
 from batchclient import BatchClient
-from tests.gpu.machine import ask, rooted
+from tests.gpu.targets import Target
 from tests.live.real_time import go_first
 from tests.live.server_process import DEFAULT_MODEL_DIR, NotInstalled, ServerProcess
 from tests.live.servers import (
@@ -27,16 +26,11 @@ OTHER_CORE = {"VLLM_CPU_OMP_THREADS_BIND": "1"}
 """For a second vLLM beside the shared one, which computes on the first core."""
 
 
-@dataclass(frozen=True)
-class LiveServer:
-    """A running server; `process` is None where it was started by someone else (BATCHCLIENT_VLLM_URL)."""
-
-    base_url: str  # ends in /v1
-    model: str
-    process: ServerProcess | None
+class LiveServer(Target):
+    """A running server, and questions to it beside the client's; `process` is None where it was started by someone else."""
 
     def client(self, **settings: Any) -> BatchClient:
-        return BatchClient(self.base_url, model=self.model, **{"preset": "throughput", "timeout_s": 60, **settings})
+        return super().client(**{"timeout_s": 60, **settings})
 
     def post(self, **fields: Any) -> httpx.Response:
         """What it answers to a completion, without our client."""
@@ -51,7 +45,7 @@ class LiveServer:
 
 
 def running(process: ServerProcess) -> LiveServer:
-    return LiveServer(process.base_url, process.model, process)
+    return LiveServer.of_process(process, None)
 
 
 def skip_without(kind: type[ServerProcess]) -> None:
@@ -103,7 +97,7 @@ def vllm_server() -> Iterator[LiveServer]:
     """A real vLLM."""
     url = os.environ.get("BATCHCLIENT_VLLM_URL")
     if url and os.environ.get("BATCHCLIENT_TEST_VLLM"):
-        yield LiveServer(rooted(url), ask(rooted(url)).model, None)
+        yield LiveServer.attached("vllm", url)
     else:
         yield from _server(VllmServer)
 

@@ -4,28 +4,17 @@ python -m tests.mutations --seeds 10000           # on all cores
 python -m tests.mutations --seed 123              # one seed again, with everything that was said in it
 """
 
-import argparse
-import os
 import sys
 import time
 from collections import Counter
-from multiprocessing import get_context
 
+from tests.fuzz import on_all_cores, options
 from tests.mutations.run import run_seed, run_seeds
-
-_SEEDS_AT_A_TIME = 50
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=10_000, help="how many")
-    parser.add_argument("--first", type=int, default=0, help="the first of them")
-    parser.add_argument("--seed", type=int, help="run this one alone and show what was said")
-    parser.add_argument("--processes", type=int, default=os.cpu_count())
-    options = parser.parse_args()
-    if options.seed is not None:
-        return replay(options.seed)
-    return search(options.first, options.seeds, options.processes)
+    given = options(__doc__, 10_000)
+    return search(given.first, given.seeds) if given.seed is None else replay(given.seed)
 
 
 def replay(seed):
@@ -39,19 +28,16 @@ def replay(seed):
     return 1 if outcome.wrong else 0
 
 
-def search(first, seeds, processes):
+def search(first, seeds):
     """Run many seeds; say what was wrong, and how often each kind of mutation was met."""
     began = time.perf_counter()
     met, failed = Counter(), 0
-    last = first + seeds
-    slices = [range(start, min(start + _SEEDS_AT_A_TIME, last)) for start in range(first, last, _SEEDS_AT_A_TIME)]
-    with get_context("spawn").Pool(processes) as pool:
-        for outcomes in pool.imap_unordered(run_seeds, slices):
-            for outcome in outcomes:
-                met[outcome.kind] += 1
-                if outcome.wrong:
-                    failed += 1
-                    tell(outcome)
+    for outcomes in on_all_cores(run_seeds, first, seeds, 50):
+        for outcome in outcomes:
+            met[outcome.kind] += 1
+            if outcome.wrong:
+                failed += 1
+                tell(outcome)
     for kind, times in met.most_common():
         print(f"{times:7} {kind}")
     print(f"{seeds} mutations in {time.perf_counter() - began:.0f} s; {failed} failed")

@@ -94,20 +94,6 @@ def choice_moved(rng, reply, strangers):
     return Mutation(what, sent(rng, reply, body_of(reply, events)), then=then)
 
 
-def event_repeated(rng, reply, strangers):
-    """The end of the next stream has an event of this one. Before its choice is over nobody could tell."""
-    if not reply.streamed:
-        return None
-    repeated = rng.choice(reply.events)
-
-    def then(after):
-        ends = after.events.index(DONE) if DONE in after.events else len(after.events)
-        events = [*after.events[:ends], repeated, *after.events[ends:]] if after.streamed else after.events
-        return sent(rng, after, body_of(after, events))
-
-    return Mutation("an event repeated in the next stream", sent(rng, reply, body_of(reply)), then=then)
-
-
 def _list_in(event):
     if isinstance(event, list):
         return event

@@ -18,14 +18,8 @@ _FAMILIES = {
     in_the_json.field: 9,
     in_the_json.choice_moved: 3,
     in_the_json.event: 4,
-    in_the_json.event_repeated: 1,
     on_the_wire.more_follows: 3,
-    on_the_wire.replayed: 3,
-    on_the_wire.spilt: 2,
-    on_the_wire.content_type: 2,
     on_the_wire.length: 2,
-    on_the_wire.coding: 1,
-    on_the_wire.status: 1,
 }
 """How often each is drawn, among those that a reply can have."""
 

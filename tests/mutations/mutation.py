@@ -49,7 +49,7 @@ class Mutation:
     @property
     def leaves_bytes(self):
         """Whether bytes may be left on the connection that the next reply is read from."""
-        return self.kind in ("more follows", "spilt", "length")
+        return self.kind in ("more follows", "length")
 
 
 def calls_in(reply, event):

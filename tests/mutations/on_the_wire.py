@@ -119,49 +119,7 @@ def more_follows(rng, reply, strangers):
     )
 
 
-def spilt(rng, reply, strangers):
-    """A reply said to be shorter than it is: its rest stands where the next begins."""
-    body = body_of(reply)
-    at = rng.randrange(len(body))
-    headers, wire = frame(rng, reply, body[:at])
-    if wire.closes:
-        return None
-    data = bytes(wire)
-    return Mutation(f"said to end at byte {at} of {len(body)}", writes(rng, data + body[at:], max(0, len(data) - 1)))
-
-
-def replayed(rng, reply, strangers):
-    """The reply to the request before, which tells that request's id."""
-    before, told = reply.before, reply.before_id
-    if before is None or told is None:
-        return None
-    _, wire = frame(rng, before, body_of(before))
-    head = wire.parts[0][0].replace(b"\r\n\r\n", b"\r\nx-request-id: %b\r\n\r\n" % told)
-    data = head + b"".join(data for data, _ in wire.parts[1:])
-    return Mutation("the reply to the request before", [data] + ([None] if wire.closes else []))
-
-
 # Headers --------------------------------------------------------------------------------------------------------------
-
-_TYPES = (
-    None,
-    "text/plain",
-    "application/json",
-    "text/event-stream",
-    "application/octet-stream",
-    "Application/JSON; charset=UTF-8",
-)
-
-
-def content_type(rng, reply, strangers):
-    other = rng.choice(_TYPES)
-    said = replace(reply, content_type=other or "")
-    body = body_of(reply)
-    headers, wire = frame(rng, said, body, ends(reply) if reply.streamed else ())
-    if other is None:
-        wire.parts[0] = (head_of(headers[1:]), None)
-    steps = writes(rng, bytes(wire)) + ([None] if wire.closes else [])
-    return Mutation(f"content-type: {other}", steps)
 
 
 def length(rng, reply, strangers):
@@ -176,40 +134,3 @@ def length(rng, reply, strangers):
     headers = [("content-type", reply.content_type), *(("content-length", each) for each in lengths)]
     # No split where a reply that is said to be shorter ends.
     return Mutation(f"content-length {lengths} of {size}", writes(rng, head_of(headers) + body, 1))
-
-
-def coding(rng, reply, strangers):
-    body = body_of(reply)
-    _, wire = frame(rng, reply, body, ends(reply) if reply.streamed else ())
-    framed = b"".join(data for data, _ in wire.parts[1:])
-    name, value = rng.choice(
-        (
-            ("transfer-encoding", "chunked"),
-            ("transfer-encoding", "identity"),
-            ("transfer-encoding", "gzip, chunked"),
-            ("content-encoding", "gzip"),
-            ("content-encoding", "deflate"),
-            ("content-encoding", "identity"),
-            ("connection", "close"),
-            ("connection", "upgrade"),
-            ("trailer", "x-end"),
-        )
-    )
-    headers = [("content-type", reply.content_type), (name, value)]
-    if rng.random() < 0.5:
-        headers.append(("content-length", len(body)))
-    # Chunks that nobody was told of are lines among the events.
-    tainted = all_calls(reply) if reply.streamed else frozenset()
-    return Mutation(f"{headers[1:]} over {len(framed)} bytes", writes(rng, head_of(headers) + framed, 1), tainted)
-
-
-def status(rng, reply, strangers):
-    body = body_of(reply)
-    headers, wire = frame(rng, reply, body, ends(reply) if reply.streamed else ())
-    status = rng.choice(
-        ("201 Created", "202 Accepted", "203 Non-Authoritative Information", "206 Partial Content", "200")
-    )
-    first = b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n" if rng.random() < 0.3 else b""
-    wire.parts[0] = (first + head_of(headers, status), None)
-    steps = writes(rng, bytes(wire)) + ([None] if wire.closes else [])
-    return Mutation(f"{'103, then ' if first else ''}{status}", steps, spared=all_calls(reply))

@@ -16,6 +16,7 @@ from traceback import extract_tb
 from batchclient import Backoff, BatchClient, BatchClientError, DeadlineExceeded, Http
 from batchclient._core.kinds import Kind
 from batchclient.integrations.form import WireCalls, make_calls
+from tests.fuzz import guarded, replayable
 from tests.mutations.answers import foreign, prompt_of, right_answer, text_told
 from tests.mutations.cases import all_cases
 from tests.mutations.mutate import draw
@@ -139,8 +140,7 @@ class World:
         self.server.then = self.mutation.then
         self.note("mutation", self.mutation.what)
         for step in self.mutation.steps:
-            # Ids are random.
-            self.note("step", step.replace(reply.before_id or b"\0", b"(id)") if isinstance(step, bytes) else step)
+            self.note("step", step)
         return self.mutation.steps
 
     def strangers(self):
@@ -233,18 +233,6 @@ class World:
         self.transcript.append(words)
 
 
-class _Errors(logging.Handler):
-    """What the client logs as an error is wrong: it says so where it guards itself."""
-
-    def __init__(self, world):
-        super().__init__(logging.ERROR)
-        self.world = world
-
-    def emit(self, record):
-        cause = record.exc_info[1] if record.exc_info else None
-        self.world.wrong.append(f"logged: {record.getMessage()} ({cause!r})")
-
-
 async def _in_time(run):
     async with asyncio.timeout(_LONGEST_RUN_S):
         await run
@@ -252,21 +240,7 @@ async def _in_time(run):
 
 def run_world(world):
     """Run it to its end; never raises for what goes wrong in it."""
-    log, errors = logging.getLogger("batchclient"), _Errors(world)
-    log.addHandler(errors)
-    try:
-        with asyncio.Runner(loop_factory=PairLoop) as runner:
-            loop = runner.get_loop()
-            loop.set_exception_handler(
-                lambda loop, context: world.wrong.append(f"unseen: {context.get('exception') or context['message']!r}")
-            )
-            with on_the_loops_clock(loop):
-                runner.run(_in_time(world.run()))
-    except Exception as error:
-        where = extract_tb(error.__traceback__)[-1]
-        world.wrong.append(f"{type(error).__name__}: {error} ({where.name}, line {where.lineno})")
-    finally:
-        log.removeHandler(errors)
+    guarded(world, PairLoop, lambda: _in_time(world.run()), on_the_loops_clock)
     return world
 
 
@@ -281,8 +255,5 @@ def run_seed(seed):
 
 
 def run_seeds(seeds):
-    """Run several; without their transcripts, which are long and can be had again."""
-    outcomes = [run_seed(seed) for seed in seeds]
-    for outcome in outcomes:
-        outcome.transcript = []
-    return outcomes
+    """Run several."""
+    return replayable(run_seed, seeds)

@@ -15,7 +15,6 @@ from tests.mutations.cases import DONE, parse_body
 
 __all__ = ["Reply", "Server", "encode"]
 
-_ID = re.compile(rb"x-request-id: *([^\r]*)", re.IGNORECASE)
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 
 
@@ -30,8 +29,6 @@ class Reply:
         content_type: as a header says it.
         status: 200, unless the request was refused.
         handed_on: whether its callers are given the server's own words.
-        before: the reply to the request before, on whatever socket.
-        before_id: that request's id, if it had one.
     """
 
     owners: list[Owner]
@@ -40,8 +37,6 @@ class Reply:
     content_type: str
     status: int = 200
     handed_on: bool = False
-    before: "Reply | None" = None
-    before_id: bytes | None = None
 
     @property
     def pieces(self):
@@ -71,7 +66,6 @@ class Server:
         self.tasks = set()
         self.then = None
         """What is done to the next reply beside; ``(reply) -> steps``."""
-        self._before = None, None
         self._mutate = None
         self._loop = loop
         guise = SimulatedServer("instant", guise=case.guise, model="tiny", max_model_len_tokens=2048)
@@ -101,8 +95,7 @@ class Server:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 body = await reader.readexactly(int(_LENGTH.search(head)[1]))
-                request_id = _ID.search(head)
-                steps = await self._steps(head.split(b" ", 2)[1].decode(), body, request_id and request_id[1])
+                steps = await self._steps(head.split(b" ", 2)[1].decode(), body)
                 for step in steps:
                     if step is None:
                         return
@@ -119,7 +112,7 @@ class Server:
             self.open -= 1
             transport.abort()
 
-    async def _steps(self, path, body, request_id):
+    async def _steps(self, path, body):
         n = json.loads(body).get("n") or 1
         owners = owners_in(body, n)
         self.requests.append([call for call, k in owners if k == 0])
@@ -135,8 +128,6 @@ class Server:
         if reply.status == 200:
             write_answers(reply.events, owners)
         reply.handed_on = self.case.kind == "drop_in"
-        reply.before, reply.before_id = self._before
-        self._before = reply, request_id
         if mutate is not None:
             return mutate(reply)
         if self.then is not None and reply.status == 200:

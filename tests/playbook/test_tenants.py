@@ -34,31 +34,19 @@ def test_the_tenant_that_was_served_least_goes_next():
     play.at(3.0) >> answered(many[0], tokens=16) << ["resolve a", "send y"]
 
 
-def test_a_tenant_is_charged_what_it_used_not_what_was_expected():
+@pytest.mark.parametrize("how", [answered, counted], ids=["by usage", "by output tokens alone"])
+def test_a_tenant_is_charged_what_it_used_not_what_was_expected(how):
     one, other = shape(tenant="one", alone_reason="alone"), shape(tenant="other", alone_reason="alone")
     play, (held,) = busy(1, shape(alone_reason="alone"))
     many, few = calls("a b c", one), calls("x y z", other)
     play.submit(*many, *few)
     play.at(1.0) >> answered(held, tokens=1) << ["resolve c0", "send a"]
-    play.at(2.0) >> answered(many[0], tokens=2) << ["resolve a", "send x"]
-    play.at(3.0) >> answered(few[0], tokens=900) << ["resolve x", "send b"]
-    play.at(4.0) >> answered(many[1], tokens=100) << ["resolve b", "send c"]
-    play.at(5.0) >> answered(many[2], tokens=100) << ["resolve c", "send y"]
+    play.at(2.0) >> how(many[0], tokens=2) << ["resolve a", "send x"]
+    play.at(3.0) >> how(few[0], tokens=900) << ["resolve x", "send b"]
+    play.at(4.0) >> how(many[1], tokens=100) << ["resolve b", "send c"]
+    play.at(5.0) >> how(many[2], tokens=100) << ["resolve c", "send y"]
     served = {tenant: each.completion_tokens for tenant, each in play.tenants.items()}
     assert served == {"one": 202, "other": 900}
-
-
-def test_output_tokens_without_a_usage_are_charged_as_well():
-    one, other = shape(tenant="one", alone_reason="alone"), shape(tenant="other", alone_reason="alone")
-    play, (held,) = busy(1, shape(alone_reason="alone"))
-    many, few = calls("a b c", one), calls("x y z", other)
-    play.submit(*many, *few)
-    play.at(1.0) >> answered(held, tokens=1) << ["resolve c0", "send a"]
-    play.at(2.0) >> counted(many[0], tokens=2) << ["resolve a", "send x"]
-    play.at(3.0) >> counted(few[0], tokens=900) << ["resolve x", "send b"]
-    play.at(4.0) >> counted(many[1], tokens=100) << ["resolve b", "send c"]
-    served = {tenant: each.completion_tokens for tenant, each in play.tenants.items()}
-    assert served == {"one": 102, "other": 900}
 
 
 def test_what_nobody_got_is_not_charged():

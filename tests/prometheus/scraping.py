@@ -45,11 +45,14 @@ async def watched(client, servers, folder, *, names, gpu=False):
         targets = {"client": pages.url.removeprefix("http://"), **servers}
         with PrometheusServer(folder, targets, rules) as prometheus:
             deadline = time.monotonic() + LONGEST_S
+            while not (await asyncio.to_thread(prometheus.get, "targets"))["activeTargets"]:
+                # It looks for its targets 5 s after it began.
+                assert time.monotonic() < deadline, "no target was found"
+                await asyncio.sleep(SCRAPED_EVERY_S)
             while True:
                 await traffic(client, bad=[10**9])
                 wrong = await asyncio.to_thread(empty_panels, prometheus, panels)
                 wrong += await asyncio.to_thread(prometheus.complaints)
                 if not wrong or time.monotonic() > deadline:
                     return wrong
-                # Prometheus looks for its targets 5 s after it began.
                 await asyncio.sleep(SCRAPED_EVERY_S)

@@ -127,7 +127,9 @@ def make_killable(*servers, **arguments):
     return make_over(transports, **arguments), transports
 
 
-@pytest.mark.parametrize("preset", ["latency", "balanced", "throughput"])
+@pytest.mark.parametrize(
+    "preset", ["balanced", *(pytest.param(other, marks=pytest.mark.long) for other in ("latency", "throughput"))]
+)
 async def test_no_call_fails_when_a_replica_is_killed_and_started_anew(preset):
     client, (first, second) = make_killable(server(), server(), preset=preset)
     states = set()

@@ -328,24 +328,13 @@ MAIN = """
 
 
 @pytest.mark.parametrize("backend", ["httpx", "aiohttp"])
-def test_without_async_with_asyncio_run_ends_without_a_word(backend):
+def test_asyncio_run_twice_without_async_with_ends_without_a_word(backend):
     status, out, err = in_python(
         MAIN
         + f"""
-    with answers_in_a_thread() as url:
-        asyncio.run(main(BatchClient(url, model="m", detect=False, http=Http(backend={backend!r}))))
-    """
-    )
-    assert (status, out, err) == (0, "<p7>\n", "")
-
-
-def test_asyncio_run_twice_with_one_client_ends_without_a_word():
-    status, out, err = in_python(
-        MAIN
-        + """
     import gc
     with answers_in_a_thread() as url:
-        client = BatchClient(url, model="m", detect=False)
+        client = BatchClient(url, model="m", detect=False, http=Http(backend={backend!r}))
         asyncio.run(main(client))
         gc.collect()
         asyncio.run(main(client))

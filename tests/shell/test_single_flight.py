@@ -48,19 +48,6 @@ async def test_tenants_share_nothing():
         assert server.prompts == [["p"], ["p"]]
 
 
-async def test_the_first_caller_may_leave():
-    server = ScriptedTransport(held=True)
-    async with make_client(server, single_flight=True) as client, anyio.create_task_group() as group:
-        gone, stays = start(group, client, ["p", "p"], temperature=0)
-        await server.arrived(1)
-        gone.scope.cancel()
-        await gone.over.wait()
-        server.release()
-        await stays.over.wait()
-        assert stays.answered
-        assert server.states == ["read"]
-
-
 async def test_the_connection_closes_when_the_last_has_left():
     server = ScriptedTransport(held=True)
     async with make_client(server, single_flight=True) as client, anyio.create_task_group() as group:
@@ -73,33 +60,6 @@ async def test_the_connection_closes_when_the_last_has_left():
         assert server.states == ["cancelled"]
         statistics = client.statistics()
         assert (statistics.cancelled, statistics.in_flight, statistics.queued) == (2, 0, 0)
-
-
-async def test_each_has_its_own_deadline():
-    server = ScriptedTransport(held=True)
-    async with make_client(server, single_flight=True) as client, anyio.create_task_group() as group:
-        began = anyio.current_time()
-        (short,) = start(group, client, ["p"], temperature=0, timeout_s=1.0)
-        (long,) = start(group, client, ["p"], temperature=0, timeout_s=5.0)
-        await short.over.wait()
-        assert isinstance(short.outcome, DeadlineExceeded)
-        assert anyio.current_time() - began == pytest.approx(1.0, abs=0.05)
-        assert server.open == 1
-        server.release()
-        await long.over.wait()
-        assert long.answered
-
-
-async def test_each_has_an_error_of_its_own():
-    server = ScriptedTransport(*[error(429)] * 20)
-    async with make_client(server, single_flight=True) as client, anyio.create_task_group() as group:
-        calls = start(group, client, ["p", "p"], temperature=0)
-        for call in calls:
-            await call.over.wait()
-        first, second = (call.outcome for call in calls)
-        assert type(first) is type(second) is RateLimited
-        assert first is not second
-        assert first.status == second.status == 429
 
 
 async def test_documents_of_a_map_share_too():

@@ -516,37 +516,6 @@ def test_ctrl_c_in_a_program_is_a_keyboard_interrupt_and_the_program_ends():
     assert (status, out, err) == (0, "interrupted\n", "")
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_after_a_fork_the_child_has_a_loop_and_sockets_of_its_own():
-    status, out, err = in_python(
-        """
-    import gc, os, sys
-    from batchclient import SyncBatchClient
-    from tests.fakes.raw import answers_in_a_process
-
-    with answers_in_a_process() as (url, connections):
-        client = SyncBatchClient(url, model="m", detect=False)
-        print("parent", client.complete("before", max_tokens=8).text, flush=True)
-        child = os.fork()
-        if child == 0:
-            try:
-                gc.collect()
-                print("child", client.complete("inside", max_tokens=8).text, flush=True)
-                client.close()
-            finally:
-                os._exit(0)
-        os.waitpid(child, 0)
-        print("parent", client.complete("after", max_tokens=8).text, flush=True)
-        print("the server's connections", connections())
-        client.close()
-    """,
-        "-W",
-        "ignore::DeprecationWarning",
-    )
-    assert (status, err) == (0, "")
-    assert out == "parent <before>\nchild <inside>\nparent <after>\nthe server's connections 2\n"
-
-
 @pytest.mark.skipif(find_spec("gevent") is None, reason="gevent is not installed")
 def test_several_clients_and_loops_live_side_by_side_under_gevents_threads():
     """What gevent makes of their threads shares one thread of the system, and so asyncio's running loop."""

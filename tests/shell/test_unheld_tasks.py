@@ -65,14 +65,6 @@ def answer(sent):
     return echo(sent)
 
 
-@pytest.fixture(autouse=True)
-def quick_collections():
-    """Those of a test's own objects: what was there before is left out."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 def start_unheld(work):
     """Start a task that nobody refers to; return where its outcome will be."""
     outcomes = []

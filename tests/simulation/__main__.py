@@ -4,32 +4,22 @@ python -m tests.simulation --seeds 10000           # on all cores; the table of 
 python -m tests.simulation --seed 123              # one seed again, with everything that happened in it
 """
 
-import argparse
-import os
 import sys
 import time
 from collections import Counter
-from multiprocessing import get_context
 
+from tests.fuzz import on_all_cores, options
 from tests.simulation.pairs import Fault, State, cannot_be
 from tests.simulation.run import run_seed, run_seeds
 
 _LEAST = 20
 """How often each pair that can be is to be met in so many seeds."""
 _IN_SEEDS = 10_000
-_SEEDS_AT_A_TIME = 20
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=_IN_SEEDS, help="how many")
-    parser.add_argument("--first", type=int, default=0, help="the first of them")
-    parser.add_argument("--seed", type=int, help="run this one alone and show what happened")
-    parser.add_argument("--processes", type=int, default=os.cpu_count())
-    options = parser.parse_args()
-    if options.seed is not None:
-        return replay(options.seed)
-    return search(options.first, options.seeds, options.processes)
+    given = options(__doc__, _IN_SEEDS)
+    return search(given.first, given.seeds) if given.seed is None else replay(given.seed)
 
 
 def replay(seed):
@@ -43,19 +33,18 @@ def replay(seed):
     return 1 if outcome.wrong else 0
 
 
-def search(first, seeds, processes):
+def search(first, seeds):
     """Run many seeds; show the table, and what was wrong."""
     began = time.perf_counter()
     met, failed, calls, done = Counter(), [], 0, 0
-    with get_context("spawn").Pool(processes) as pool:
-        for outcomes in pool.imap_unordered(run_seeds, _slices(first, seeds)):
-            for outcome in outcomes:
-                met.update(outcome.met)
-                calls += outcome.calls
-                done += 1
-                if outcome.wrong:
-                    failed.append(outcome)
-                    tell(outcome)
+    for outcomes in on_all_cores(run_seeds, first, seeds, 20):
+        for outcome in outcomes:
+            met.update(outcome.met)
+            calls += outcome.calls
+            done += 1
+            if outcome.wrong:
+                failed.append(outcome)
+                tell(outcome)
     print_table(met)
     rare = [pair for pair in _possible() if met[pair] < _LEAST]
     impossible = [pair for pair in met if cannot_be(*pair)]
@@ -95,11 +84,6 @@ def met_in_all(met):
 
 def _possible():
     return [(fault, state) for fault in Fault for state in State if not cannot_be(fault, state)]
-
-
-def _slices(first, seeds):
-    last = first + seeds
-    return [range(start, min(start + _SEEDS_AT_A_TIME, last)) for start in range(first, last, _SEEDS_AT_A_TIME)]
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from traceback import extract_tb
 from batchclient import Backoff
 from batchclient._core.messages import RequestState
 from batchclient.client import BatchClient
+from tests.fuzz import guarded, replayable
 from tests.shell.clocks import WatchedLoop
 from tests.shell.scripted import answer_to
 from tests.simulation.ends import check_call, check_histograms, check_nothing_is_left
@@ -360,42 +361,15 @@ class World:
         await self.client.remove_endpoint(url, drain=drain)
 
 
-class _Errors(logging.Handler):
-    """What the client logs as an error is wrong: it says so where it guards itself."""
-
-    def __init__(self, world):
-        super().__init__(logging.ERROR)
-        self.world = world
-
-    def emit(self, record):
-        cause = record.exc_info[1] if record.exc_info else None
-        self.world.wrong.append(f"logged: {record.getMessage()} ({cause!r})")
-
-
 def run_seed(seed):
     """Run one seed in virtual time; never raises for what goes wrong in it."""
     world = World(seed)
-    log, errors = logging.getLogger("batchclient"), _Errors(world)
-    log.addHandler(errors)
-    try:
-        with asyncio.Runner(loop_factory=WatchedLoop) as runner:
-            runner.get_loop().set_exception_handler(
-                lambda loop, context: world.wrong.append(f"unseen: {context.get('exception') or context['message']!r}")
-            )
-            runner.run(world.run())
-    except Exception as error:
-        where = extract_tb(error.__traceback__)[-1]
-        world.wrong.append(f"{type(error).__name__}: {error} ({where.name}, line {where.lineno})")
-    finally:
-        log.removeHandler(errors)
+    guarded(world, WatchedLoop, world.run)
     transcript = world.watch.transcript if world.watch is not None else []
     digest = hashlib.sha256(repr(transcript).encode()).hexdigest()[:16]
     return Outcome(seed, world.wrong, world.met, len(world.calls), digest, transcript)
 
 
 def run_seeds(seeds):
-    """Run several; without their transcripts, which are long and can be had again."""
-    outcomes = [run_seed(seed) for seed in seeds]
-    for outcome in outcomes:
-        outcome.transcript = []
-    return outcomes
+    """Run several."""
+    return replayable(run_seed, seeds)

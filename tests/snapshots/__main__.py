@@ -15,7 +15,7 @@ Hashes and surface are the same on Python 3.11 to 3.13. A commit that writes the
 To find a difference, print the lines with ``--show`` in both trees, and diff them.
 
 Timings are shown by other commands: ``benchmarks/core_cost.py`` times the core,
-``benchmarks/overhead.py`` a client's calls, ``benchmarks/drop_in.py`` the drop-in's.
+``benchmarks/overhead.py`` a client's calls and the drop-in's.
 """
 
 import argparse

@@ -5,43 +5,32 @@ python -m tests.storm --seed 123             # one seed again
 python -m tests.storm --processes 50         # real processes with real signals
 """
 
-import argparse
-import os
 import sys
 import time
-from multiprocessing import get_context
 
+from tests.fuzz import on_all_cores, options
 from tests.storm.run import run_seed, run_seeds
 from tests.storm.signals import interrupt_many
 
-_SEEDS_AT_A_TIME = 20
-
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=0, help="how many")
-    parser.add_argument("--first", type=int, default=0, help="the first of them")
-    parser.add_argument("--seed", type=int, help="run this one alone")
-    parser.add_argument("--processes", type=int, default=0, help="how many to interrupt with signals")
-    options = parser.parse_args()
+    given = options(__doc__, 0, processes="how many to interrupt with signals")
     wrong = 0
-    if options.seed is not None:
-        wrong += tell({options.seed: run_seed(options.seed)})
-        print(f"seed {options.seed}: {'something was wrong' if wrong else 'everything ended'}")
-    if options.seeds:
-        wrong += search(options.first, options.seeds)
-    if options.processes:
-        wrong += interrupt(options.first, options.processes)
+    if given.seed is not None:
+        wrong += tell({given.seed: run_seed(given.seed)})
+        print(f"seed {given.seed}: {'something was wrong' if wrong else 'everything ended'}")
+    if given.seeds:
+        wrong += search(given.first, given.seeds)
+    if given.processes:
+        wrong += interrupt(given.first, given.processes)
     return 1 if wrong else 0
 
 
 def search(first, seeds):
     """Raise many storms; return how many went wrong."""
-    began, last, wrong = time.perf_counter(), first + seeds, 0
-    slices = [range(start, min(start + _SEEDS_AT_A_TIME, last)) for start in range(first, last, _SEEDS_AT_A_TIME)]
-    with get_context("spawn").Pool(os.cpu_count()) as pool:
-        for told in pool.imap_unordered(run_seeds, slices):
-            wrong += tell(told)
+    began, wrong = time.perf_counter(), 0
+    for told in on_all_cores(run_seeds, first, seeds, 20):
+        wrong += tell(told)
     print(f"{seeds} storms in {time.perf_counter() - began:.0f} s; {wrong} went wrong")
     return wrong
 

@@ -132,7 +132,7 @@ async def test_an_exporter_that_blocks_holds_up_no_call_and_not_the_end(caplog):
                 await client.complete(f"p{number}", max_tokens=5, timeout_s=5)
             began = time.monotonic()
         # The end of the client waits for a second.
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 10
         assert exporter.names == []
         assert caplog.text.count("too slow") == 1
     finally:

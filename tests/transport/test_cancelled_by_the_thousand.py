@@ -6,9 +6,9 @@ from tests.fakes.raw import answers_in_a_process
 
 
 @two_backends
-async def test_thousands_of_calls_cancelled_at_every_moment_leave_no_place_taken(backend):
+async def test_hundreds_of_calls_cancelled_at_every_moment_leave_no_place_taken(backend):
     with answers_in_a_process() as (url, _):
-        left = await cancel_many(url, "m", 1200, backend)
-    assert left.cancelled >= 1200
+        left = await cancel_many(url, "m", 600, backend)
+    assert left.cancelled >= 600
     assert left.answered > 0, "some must have come so far, or the later moments were not tried"
     assert (left.places, left.in_flight) == (0, 0)

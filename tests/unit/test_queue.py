@@ -32,13 +32,6 @@ def seqs(requests):
     return [one.seq for one in requests]
 
 
-def test_a_cancelled_call_is_never_taken():
-    a, b, c = request(0), request(1), request(2)
-    queue = fill(Queue(), a, b, c)
-    end(queue, b)
-    assert seqs(queue.take(queue.pop()[0], 5, None, 0.0)) == [0, 2]
-
-
 def test_a_batch_is_filled_from_the_oldests_bucket_then_from_the_nearest_the_shorter_first():
     group = Group(ONE)
     for seq, bucket in [(0, 5), (1, 9), (2, 4), (3, 5), (4, 6), (5, 1)]:
@@ -75,13 +68,6 @@ def test_a_sealed_group_has_the_age_of_its_oldest_call_and_mixes_with_nobody():
     assert queue.add(request(9)) is fresh
 
 
-def test_all_requests_come_oldest_first_and_each_once():
-    queue = fill(Queue(), request(4), request(6, OTHER), request(8))
-    queue.add_sealed([request(1), request(2)], Group(ONE, sealed=True))
-    queue.restore(queue.pop()[0])
-    assert seqs(queue.requests()) == [1, 2, 4, 6, 8]
-
-
 def test_a_group_mostly_of_the_dead_is_swept():
     group = Group(ONE)
     requests = [request(seq, bucket=seq % 3) for seq in range(200)]
@@ -112,7 +98,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["add", "end", "take"]), st.integers(
 
 
 @given(st.sampled_from(["fcfs", "shortest_first", "deadline"]), STEPS)
-def test_the_oldest_call_of_each_lane_is_known_in_every_order(order, steps):
+def test_the_queue_does_as_a_plain_list_does_and_knows_the_oldest_call_of_each_lane(order, steps):
     queue, live = Queue(Order(order)), []
     shapes = [Shape(bytes([i]), b"{}", priority=i % 2) for i in range(4)]
     for seq, (step, which, number) in enumerate(steps):
@@ -123,47 +109,31 @@ def test_the_oldest_call_of_each_lane_is_known_in_every_order(order, steps):
             live.append(one)
         elif step == "end" and live:
             end(queue, live.pop(number % len(live)))
-        elif step == "take" and (found := queue.pop()) is not None:
+        elif step == "take":
+            found = queue.pop()
+            assert (found is None) == (not live)
+            if found is None:
+                continue
+            members = sum(one.group is found[0] for one in live)
             taken = queue.take(found[0], which + 1, None, 0.0)
+            assert len(taken) == min(which + 1, members)
+            if order == "fcfs":
+                first = min(live, key=lambda one: (-one.shape.priority, one.seq))
+                assert found[1] is first, "the oldest call of the highest class comes first"
+                assert first in taken
             for one in taken:
                 one.state = RequestState.IN_FLIGHT
                 live.remove(one)
             if number % 2 and taken:
                 # They failed, and go again.
+                for one in taken:
+                    one.state = RequestState.QUEUED
                 again = Group(taken[0].shape, sealed=True)
                 queue.add_sealed(taken, again)
                 live = sorted([*live, *taken], key=lambda one: one.seq)
             queue.restore(found[0])
         waiting = {one.shape.priority: one.queued_at for one in reversed(live)}
         assert {lane.priority: at for lane, at in queue.arrivals().items()} == waiting
-        assert queue.requests() == live
-
-
-@given(STEPS)
-def test_the_queue_does_as_a_plain_list_does(steps):
-    queue, live = Queue(), []
-    shapes = [Shape(bytes([i]), b"{}") for i in range(4)]
-    for seq, (step, which, number) in enumerate(steps):
-        if step == "add":
-            one = request(seq, shapes[which], bucket=number % 3)
-            queue.add(one)
-            live.append(one)
-        elif step == "end" and live:
-            end(queue, live.pop(number % len(live)))
-        elif step == "take":
-            found = queue.pop()
-            if found is None:
-                assert not live
-                continue
-            group, oldest = found
-            assert oldest is live[0], "the oldest call of all comes first"
-            taken = queue.take(group, which + 1, None, 0.0)
-            assert oldest in taken
-            assert len(taken) == min(which + 1, sum(one.shape is group.shape for one in live))
-            for one in taken:
-                one.state = RequestState.IN_FLIGHT
-                live.remove(one)
-            queue.restore(group)
         assert queue.size == len(live)
         assert queue.requests() == live
 

@@ -14,9 +14,10 @@ from urllib.parse import urlsplit
 
 KEPT_HEADERS = (
     "content-type", "transfer-encoding", "retry-after", "keep-alive", "connection",
-    "x-litellm-version", "rate_limit_type",
+    "endpoint-load-metrics", "x-litellm-version", "rate_limit_type",
 )  # fmt: skip
 TRY_TIMEOUT_S = 120.0
+"""A vLLM's first request for log-probabilities compiles something, which has taken 14 s."""
 Body = dict[str, Any]
 
 

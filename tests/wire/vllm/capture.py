@@ -1,27 +1,20 @@
-"""Record what a real vLLM answers, byte for byte: python tests/wire/vllm/capture.py http://127.0.0.1:8000 [NAME ...]
+"""Record what a real vLLM answers, byte for byte: python -m tests.wire.vllm.capture http://127.0.0.1:8000 [NAME ...]
 
-Each case becomes NAME.json beside this file: the request, the status, a few headers, and the body as text (for a
-stream the exact SSE text). The files were recorded from the server that tests/live/servers.py starts, with the
+The files were recorded from the server that tests/live/servers.py starts, with the
 model of scripts/make_tiny_model.py; the texts depend on that model, the shapes on the vLLM of scripts/environments.py.
 
 The pages of /metrics (metrics_idle.txt before any request, metrics_busy.txt with 8 sequences running and 32 waiting,
 metrics_after.txt) come from the same server with --max-num-seqs 8 and 48 prompts of 600 tokens, saved as curl gives them.
 """
 
-import http.client
-import json
 import sys
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
-KEPT_HEADERS = ("content-type", "transfer-encoding", "endpoint-load-metrics", "retry-after")
-TRY_TIMEOUT_S = 120.0  # the first request for logprobs compiles something and has taken 14 s
+from tests.wire.recorder import Body, Case, capture, get
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
 CHAT_BATCH = "/v1/chat/completions/batch"
-Body = dict[str, Any]
 
 WORDS = ["def f(", "import os", "class A:"]
 # The two-event form: the first token of each prompt, then all the rest with that prompt's own usage.
@@ -50,21 +43,21 @@ TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {"type
 OBJECT = {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "object", "properties": {}}}}
 
 
-def completion(prompt: object, **fields: object) -> tuple[str, str, Body]:
-    return "POST", COMPLETIONS, {"model": "tiny", "prompt": prompt, "max_tokens": 6, "temperature": 0} | fields
+def completion(prompt: object, **fields: object) -> Case:
+    return Case(COMPLETIONS, {"model": "tiny", "prompt": prompt, "max_tokens": 6, "temperature": 0} | fields)
 
 
-def chat(**fields: object) -> tuple[str, str, Body]:
+def chat(**fields: object) -> Case:
     messages = [{"role": "user", "content": "hi"}]
-    return "POST", CHAT, {"model": "tiny", "messages": messages, "max_tokens": 6, "temperature": 0} | fields
+    return Case(CHAT, {"model": "tiny", "messages": messages, "max_tokens": 6, "temperature": 0} | fields)
 
 
-def chat_batch(**fields: object) -> tuple[str, str, Body]:
+def chat_batch(**fields: object) -> Case:
     messages = [[{"role": "user", "content": word}] for word in ("hi", "what")]
-    return "POST", CHAT_BATCH, {"model": "tiny", "messages": messages, "max_tokens": 6, "temperature": 0} | fields
+    return Case(CHAT_BATCH, {"model": "tiny", "messages": messages, "max_tokens": 6, "temperature": 0} | fields)
 
 
-CASES: dict[str, tuple[str, str, Body | str | None]] = {
+CASES = {
     # Plain answers
     "plain_single": completion("def f("),
     "plain_list": completion(WORDS),
@@ -107,9 +100,9 @@ CASES: dict[str, tuple[str, str, Body | str | None]] = {
     "error_negative_max_tokens": completion(WORDS, max_tokens=-5),
     "error_logprobs_over_limit": completion(WORDS, logprobs=1000),
     "error_priority_list": completion(WORDS, priority=[1, 2, 3]),
-    "error_bad_json": ("POST", COMPLETIONS, '{"model": "tiny", "prompt": '),
-    "error_no_such_route": ("POST", "/v1/nothing", {}),
-    "error_wrong_method": ("GET", COMPLETIONS, None),
+    "error_bad_json": Case(COMPLETIONS, '{"model": "tiny", "prompt": '),
+    "error_no_such_route": Case("/v1/nothing", {}),
+    "error_wrong_method": get(COMPLETIONS),
     # Other endpoints
     "chat_plain": chat(),
     "chat_n2_logprobs": chat(n=2, temperature=1.0, seed=7, logprobs=True, top_logprobs=1, return_token_ids=True),
@@ -140,7 +133,7 @@ CASES: dict[str, tuple[str, str, Body | str | None]] = {
     "chat_error_tools": chat(tools=[TOOL]),
     "chat_error_image": chat(messages=[{"role": "user", "content": [IMAGE]}]),
     "chat_error_stream_options_alone": chat(stream_options={"include_usage": True}),
-    "chat_error_wrong_method": ("GET", CHAT, None),
+    "chat_error_wrong_method": get(CHAT),
     "chat_batch_logprobs": chat_batch(logprobs=True, top_logprobs=1),
     "chat_batch_of_one": chat_batch(messages=[TURNS]),
     "chat_batch_choice": chat_batch(structured_outputs={"choice": ["yes", "no"]}),
@@ -150,46 +143,20 @@ CASES: dict[str, tuple[str, str, Body | str | None]] = {
     "chat_batch_error_one_conversation": chat_batch(messages=TURNS),
     "chat_batch_error_too_long": chat_batch(messages=[TURNS, [{"role": "user", "content": TOO_LONG}]]),
     "chat_batch_error_wrong_model": chat_batch(model="nope"),
-    "chat_batch_error_wrong_method": ("GET", CHAT_BATCH, None),
-    "models": ("GET", "/v1/models", None),
-    "health": ("GET", "/health", None),
-    "version": ("GET", "/version", None),
-    "tokenize": ("POST", "/tokenize", {"model": "tiny", "prompt": "def f("}),
+    "chat_batch_error_wrong_method": get(CHAT_BATCH),
+    "models": get("/v1/models"),
+    "health": get("/health"),
+    "version": get("/version"),
+    "tokenize": Case("/tokenize", {"model": "tiny", "prompt": "def f("}),
+    "plain_list_load_metrics": Case(
+        COMPLETIONS, completion(WORDS).body, headers={"endpoint-load-metrics-format": "TEXT"}
+    ),
 }
-LOAD_METRICS_HEADER = {"endpoint-load-metrics-format": "TEXT"}
-
-
-def record(base: str, method: str, path: str, body: Body | str | None, headers: dict[str, str]) -> Body:
-    address = urlsplit(base)
-    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=TRY_TIMEOUT_S)
-    sent = body if isinstance(body, str) else None if body is None else json.dumps(body)
-    try:
-        connection.request(method, path, sent, headers | {"content-type": "application/json"})
-        response = connection.getresponse()
-        text = response.read().decode("utf-8")
-    finally:
-        connection.close()
-    kept = {name: value for name in KEPT_HEADERS if (value := response.getheader(name)) is not None}
-    request: Body = {"method": method, "path": path}
-    if headers:
-        request["headers"] = headers
-    if body is not None:
-        request["text" if isinstance(body, str) else "json"] = body
-    return {"request": request, "status": response.status, "headers": kept, "body_text": text}
 
 
 def main() -> None:
     base, *names = sys.argv[1:]
-    folder = Path(__file__).parent
-    cases: dict[str, tuple[str, str, Body | str | None, dict[str, str]]]
-    cases = {name: (*case, {}) for name, case in CASES.items()}
-    cases["plain_list_load_metrics"] = (*completion(WORDS), LOAD_METRICS_HEADER)
-    for name in names or cases:
-        result = record(base, *cases[name])
-        # One line per key: readable in a diff, and 1025 prompts stay one line.
-        lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in result.items())
-        (folder / f"{name}.json").write_text("{\n" + lines + "\n}\n", "utf-8")
-        print(result["status"], name, result["body_text"][:150].replace("\n", "\\n"))
+    capture(Path(__file__).parent, base, CASES, names)
 
 
 if __name__ == "__main__":
