@@ -219,11 +219,8 @@ def test_less_stays_where_the_page_shows_no_longer_what_it_brings():
     server = Server(64)
     server.run(4.0)
     server.shown = 0.5
-    server.run(77.0)
-    # A rate of a minute ago says nothing of work that has become slow.
-    server.shown, server.per_s = 1.0, lambda running: 5.0 * running
-    assert server.run(81.0) == 71
-    assert server.limits == [128, 71]
+    assert server.run(76.0) == 128
+    assert server.limits == [128]
 
 
 def test_after_less_more_is_a_tenth_more():
