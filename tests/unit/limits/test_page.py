@@ -219,7 +219,7 @@ def test_less_stays_where_the_page_shows_no_longer_what_it_brings():
     server = Server(64)
     server.run(4.0)
     server.shown = 0.5
-    assert server.run(60.0) == 128
+    assert server.run(40.0) == 128
     assert server.limits == [128]
 
 
