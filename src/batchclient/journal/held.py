@@ -355,7 +355,7 @@ class HeldJournal:
         size = os.fstat(self._file).st_size
         places: list[tuple[int, int, bytes]] = []
         is_ours = not size
-        with open(self._file, "rb", buffering=_READ_AT_ONCE, closefd=False) as file:  # noqa: PTH123
+        with open(self._file, "rb", buffering=_READ_AT_ONCE, closefd=False) as file:
             file.seek(0)
             while line := file.readline(_LONGEST_LINE):
                 number += 1

@@ -9,7 +9,6 @@ Rules:
 
 from __future__ import annotations
 
-import json
 from array import array
 from base64 import b64decode, b64encode
 from collections.abc import Mapping

@@ -92,10 +92,12 @@ class JournalThread:
                 except Exception as error:  # a fault here must not keep the map waiting for ever
                     self._fail(error)
         finally:
-            if self._held is not None and self._held is not self._given:
-                self._held.close()
-            if self._on_closed is not None:
-                self._tell(self._on_closed)
+            try:
+                if self._held is not None and self._held is not self._given:
+                    self._held.close()
+            finally:
+                if self._on_closed is not None:
+                    self._tell(self._on_closed)
 
     def _tell(self, function: Callable[[], None]) -> None:
         try:
@@ -138,8 +140,7 @@ class JournalThread:
             return error
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else type(error).__name__
         failed = JournalFailed(
-            f"the journal {self._path} cannot be written: {reason}; what was handed out is in it, and the same map"
-            " goes on from there"
+            f"the journal {self._path} failed: {reason}; what was handed out is in it, and the same map goes on there"
         )
         failed.__cause__ = error
         return failed
