@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from batchclient._shell.backend import Cancellable
     from batchclient._shell.runner import Runner
     from batchclient.journal.held import HeldJournal
-    from batchclient.journal.thread import Found, JournalThread
+    from batchclient.journal.rows import Record
+    from batchclient.journal.thread import JournalThread
 
 __all__ = ["Journaled"]
 
@@ -107,7 +108,7 @@ class Journaled:
         self._fault: BatchClientError | None = None
         """Why nothing more can be written."""
         self._runner: Runner
-        self._record_of: Callable[..., bytes]
+        self._line_of: Callable[..., bytes]
         self._is_kept: Callable[[Exception | None], bool]
         self._wanted: tuple[str, ...] = ()
         """States of rows that are taken as they are in the journal."""
@@ -140,10 +141,10 @@ class Journaled:
         """
         if self._opened is None:
             # Here, not above: a script without a journal is spared SQLite.
-            from batchclient.journal.rows import ANSWERED, FAILED, is_kept, record_of
+            from batchclient.journal.rows import ANSWERED, FAILED, is_kept, line_of_row
             from batchclient.journal.thread import JournalThread
 
-            self._record_of, self._is_kept = record_of, is_kept
+            self._line_of, self._is_kept = line_of_row, is_kept
             settings = self._given if isinstance(self._given, Journal) else self._given.journal
             self._wanted = (ANSWERED,) if settings.retry_failed else (ANSWERED, FAILED)
             self._opened, self._closed, self._runner = anyio.Event(), anyio.Event(), runner
@@ -196,7 +197,7 @@ class Journaled:
         else:
             self._on_found(rows, [None] * len(rows))
 
-    def _on_found(self, rows: list[_Row], found: list[Found | None]) -> None:
+    def _on_found(self, rows: list[_Row], found: list[Record | None]) -> None:
         owner = self.owner()
         if owner is None or self._fault is not None:
             return
@@ -205,20 +206,21 @@ class Journaled:
             if request is None:
                 # The map was closed.
                 continue
-            if kept is not None and kept[0] in self._wanted and self._revive(row, *kept[1:]):
+            if kept is not None and kept.state in self._wanted and self._revive(row, kept):
                 self._under_way -= 1
                 self._runner.reused += 1
                 owner._hand_out(row)
             else:
                 self._runner.submit(request, may_wait=True)
 
-    def _revive(self, row: _Row, attempts: int, answer: Any, error: BatchClientError | None) -> bool:
-        if answer is not None and self._again is not None:
-            try:
-                answer = self._again(answer)
-            except Exception:  # a validator may be the user's code: the row is asked again
-                return False
-        row.reuse(answer, error, attempts)
+    def _revive(self, row: _Row, kept: Record) -> bool:
+        answer = kept.answer
+        try:
+            # A validator may be the user's code: the row is asked again.
+            given = answer if answer is None or self._again is None else self._again(answer)
+        except Exception:
+            return False
+        row.reuse(given, kept.failure, kept.attempts)
         return True
 
     # Rows out --------------------------------------------------------------------------------------------------------
@@ -238,7 +240,7 @@ class Journaled:
 
     def _join(self, row: _Row) -> None:
         try:
-            line = self._record_of(row.key, row.n, row.own_id, row.answer, row.error, row.attempts)
+            line = self._line_of(row.key, row.n, row.own_id, row.answer, row.error, row.attempts)
         except Exception as error:  # an answer that no server of today gives
             failed = JournalFailed(f"an answer cannot be written to a journal: {type(error).__name__}")
             failed.__cause__ = error

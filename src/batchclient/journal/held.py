@@ -100,6 +100,7 @@ class HeldJournal:
     """An open journal. Every method blocks; they may be called from several threads.
 
     Attributes:
+        lease: this process's; ``None``: the journal is only read.
         journal: the caller's settings.
         path: of the file.
         job: what decides the answers, from the first line; ``None``: ``begin`` is to write it.
@@ -122,7 +123,7 @@ class HeldJournal:
         self.is_leaving: bool = False
         """Whether the file is about to be closed: another map of this process waits for it."""
         self._file = file
-        self._lease = lease
+        self.lease: LeaseFile | None = lease
         self._end = 0
         self._rest = 0
         """Where the records begin."""
@@ -138,7 +139,7 @@ class HeldJournal:
     @property
     def token(self) -> str:
         """Of this holding of the journal: hexadecimal digits, and never the same twice."""
-        return "" if self._lease is None else self._lease.lease.token
+        return "" if self.lease is None else self.lease.lease.token
 
     @property
     def holder(self) -> str:
@@ -171,7 +172,13 @@ class HeldJournal:
         journal = journal if isinstance(journal, Journal) else Journal(journal)
         path = journal.path
         lease = LeaseFile(_lease_of(path), system or System(), times or Times())
-        held = cls(journal, _take(journal, lease, wait), lease)
+        try:
+            held = cls(journal, _take(journal, lease, wait), lease)
+        except OSError as error:
+            if error.errno in _OF_THE_PLACE:
+                message = f"journal: {error.filename or path} {_OF_THE_PLACE[error.errno]}"
+                raise ConfigError(message, field="journal") from error
+            raise
         try:
             lease.renew_always()
             held._read()
@@ -260,13 +267,13 @@ class HeldJournal:
 
     # Rows ------------------------------------------------------------------------------------------------------------
 
-    def find(self, key: bytes, n: int) -> dict[str, Any] | None:
-        """Return the fields of the last record of a row; ``None``: there is none that is whole."""
+    def find(self, key: bytes, n: int) -> bytes | None:
+        """Return the line of a row's last record at the opening; ``None``: there is none."""
         with self._lock:
             place = self._keys.execute(
                 "SELECT place, size FROM record WHERE key = ? ORDER BY place DESC LIMIT 1", (_key_of(key, n),)
             ).fetchone()
-            return None if place is None else fields_in(os.pread(self._file, place[1], place[0]))
+            return None if place is None else os.pread(self._file, place[1], place[0])
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield the fields of the last record of each row, in the file's order."""
@@ -289,7 +296,7 @@ class HeldJournal:
 
     def still_held(self) -> bool:
         """Whether this process may write: the path is the open file, and the lease was renewed."""
-        lease = self._lease
+        lease = self.lease
         if lease is None or not lease.is_held():
             return False
         if not _is_at(self._file, self.path):
@@ -298,8 +305,8 @@ class HeldJournal:
 
     def _check(self) -> None:
         if not self.still_held():
-            assert self._lease is not None, "a journal that is only read is not written"
-            raise JournalLost(f"the journal {self.path} is not this process's any more: {self._lease.lost}")
+            assert self.lease is not None, "a journal that is only read is not written"
+            raise JournalLost(f"the journal {self.path} is not this process's any more: {self.lease.lost}")
 
     def _write(self, data: bytes) -> None:
         if self._fault is not None:
@@ -329,8 +336,8 @@ class HeldJournal:
         _held.discard(self)
         file, self._file = self._file, -1
         if file >= 0:
-            if self._lease is not None:
-                self._lease.give_back()
+            if self.lease is not None:
+                self.lease.give_back()
             os.close(file)
         with self._lock:
             self._keys.close()
@@ -340,8 +347,8 @@ class HeldJournal:
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
-        if self._lease is not None:
-            self._lease.leave()
+        if self.lease is not None:
+            self.lease.leave()
         return self._keys
 
     # Opening ---------------------------------------------------------------------------------------------------------
@@ -374,7 +381,7 @@ class HeldJournal:
                     self._enter(places)
         if not is_ours:
             raise ConfigError(f"journal: {self.path} is no journal, and left as it is", field="journal")
-        if self._end < size and self._lease is not None:
+        if self._end < size and self.lease is not None:
             self.has_lost_end = True
             os.ftruncate(self._file, self._end)
         self._enter(places)
@@ -420,10 +427,10 @@ class HeldJournal:
     def _go_on_in_copy(self, first: bytes) -> None:
         """Exchange the first line, of a job without a record, or of one whose first line is damaged."""
         self._check()
-        assert self._lease is not None
-        name = _copy_of(self.path, self._lease.lease.token)
+        assert self.lease is not None
+        name = _copy_of(self.path, self.lease.lease.token)
         copy = _copy(self._file, name, first, self._rest)
-        self._lease.system.lock(copy)
+        self.lease.system.lock(copy)
         name.rename(self.path)
         _sync_folder(self.path)
         os.close(self._file)
@@ -510,17 +517,12 @@ def _open(journal: Journal) -> int:
     path = journal.path
     flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        try:
-            file = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            file = os.open(path, flags)
-        else:
-            _sync_folder(path)
-            return file
-    except OSError as error:
-        if error.errno in _OF_THE_PLACE:
-            raise ConfigError(f"journal: {path} {_OF_THE_PLACE[error.errno]}", field="journal") from error
-        raise
+        file = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        file = os.open(path, flags)
+    else:
+        _sync_folder(path)
+        return file
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise ConfigError(f"journal: {path} is no regular file", field="journal")

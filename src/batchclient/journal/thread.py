@@ -21,13 +21,10 @@ from typing import Any
 
 from batchclient.errors import BatchClientError, JournalFailed
 from batchclient.journal.held import HeldJournal
-from batchclient.journal.rows import row_in
+from batchclient.journal.rows import Record, record_in
 from batchclient.journal.settings import Journal
 
-__all__ = ["Found", "JournalThread"]
-
-Found = tuple[str, int, Any, "BatchClientError | None"]
-"""A row as a journal has it: its state, attempts, answer and error."""
+__all__ = ["JournalThread"]
 
 
 class JournalThread:
@@ -62,7 +59,7 @@ class JournalThread:
         """Open the file for a job; told is the journal, or why it cannot be opened."""
         self._tasks.put(partial(self._open, job, on_opened))
 
-    def find(self, rows: Sequence[tuple[bytes, int]], on_found: Callable[[list[Found | None]], None]) -> None:
+    def find(self, rows: Sequence[tuple[bytes, int]], on_found: Callable[[list[Record | None]], None]) -> None:
         """Look rows up, by key and occurrence."""
         self._tasks.put(partial(self._find, rows, on_found))
 
@@ -118,10 +115,15 @@ class JournalThread:
         else:
             self._tell(partial(on_opened, held))
 
-    def _find(self, rows: Sequence[tuple[bytes, int]], on_found: Callable[[list[Found | None]], None]) -> None:
-        assert self._held is not None
-        records = [self._held.find(key, n) for key, n in rows]
-        self._tell(partial(on_found, [None if record is None else row_in(record) for record in records]))
+    def _find(self, rows: Sequence[tuple[bytes, int]], on_found: Callable[[list[Record | None]], None]) -> None:
+        held, records = self._held, []
+        assert held is not None
+        for key, n in rows:
+            line = held.find(key, n)
+            record = None if line is None else record_in(line)
+            held.damaged_count += line is not None and record is None
+            records.append(record)
+        self._tell(partial(on_found, records))
 
     def _append(self, lines: Sequence[bytes], on_written: Callable[[float], None]) -> None:
         if self._has_failed or self._held is None:
