@@ -118,7 +118,8 @@ def test_deep_json_is_a_damaged_line(job, path):
 
 
 @pytest.mark.parametrize(
-    "foreign", [b"id,text\n1,a\n", b"SQLite format 3\0" + b"\xff" * 84, b"\0" * 5000, b"{}\n" * 3000, b'{"batchclient":"lease"}']
+    "foreign",
+    [b"id,text\n1,a\n", b"SQLite format 3\0" + b"\xff" * 84, b"\0" * 5000, b"{}\n" * 3000, b'{"batchclient":"lease"}'],
 )
 def test_what_is_no_journal_is_left_as_it_is(path, foreign):
     path.write_bytes(foreign)

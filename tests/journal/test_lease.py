@@ -56,7 +56,8 @@ def test_a_lease_without_locks_is_judged_by_its_counter():
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"{}", b"[" * 90_000, lease()[:-3], lease().replace(b"other", b"0ther"), lease().replace(b"12ab", b"12/b")]
+    "line",
+    [b"", b"{}", b"[" * 90_000, lease()[:-3], lease().replace(b"other", b"0ther"), lease().replace(b"12ab", b"12/b")],
 )
 def test_a_torn_lease_is_none(line):
     assert Lease.read(line) is None
