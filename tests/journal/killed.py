@@ -29,8 +29,7 @@ from tests.shell.scripted import ScriptedTransport, answer_to, echo, make_client
 
 from batchclient import Backoff, ConfigError, JournalFailed
 from batchclient.journal import lease
-from batchclient.journal.held import HeldJournal
-from batchclient.journal.lease import JournalLost
+from batchclient.journal.held import HeldJournal, JournalLost
 
 LOOK_AHEAD = 128
 BURST = 16

@@ -8,8 +8,9 @@ import pytest
 from tests.journal.jobs import Elsewhere
 
 from batchclient import ConfigError
-from batchclient.journal.held import HeldJournal, line_of
-from batchclient.journal.lease import JournalInUse, JournalLost, Lease, LeaseFile, System, Times, Watch
+from batchclient.journal.held import HeldJournal, JournalInUse, JournalLost
+from batchclient.journal.lease import Lease, LeaseFile, System, Times, Watch
+from batchclient.journal.lines import line_of
 
 LIBRARIES = ("asyncio",)
 JOB = {"call": "complete", "settings": {}}
@@ -18,7 +19,7 @@ NEVER = Times(renew_s=1e6)
 
 
 def lease(host="other", boot="b", counter=0, token="12ab"):
-    return Lease(host, boot, 7, "2026-11-27", token, counter).line()
+    return Lease(host, boot, 7, "2026-11-27", token, f"{counter:012}").line()
 
 
 def test_a_lease_of_this_machine_is_as_alive_as_its_lock():
@@ -61,7 +62,7 @@ def test_a_lease_without_locks_is_judged_by_its_counter():
 )
 def test_a_torn_lease_is_none(line):
     assert Lease.read(line) is None
-    assert Lease.read(lease(counter=3)) == Lease("other", "b", 7, "2026-11-27", "12ab", 3)
+    assert Lease.read(lease(counter=3)) == Lease("other", "b", 7, "2026-11-27", "12ab", "000000000003")
 
 
 class Clock:
@@ -161,7 +162,7 @@ def test_of_two_that_take_a_journal_over_one_wins(path, clock, opened):
     first = opened("one")
     first.begin(JOB)
     # A third machine has looked at the same lease, and writes its token while the second one waits.
-    third = LeaseFile(path.with_name("journal.lease"), Elsewhere("three"), NEVER)
+    third = LeaseFile(path, Elsewhere("three"), NEVER)
     clock.events.append((1065.0, lambda: third.take(is_there=True)))
     with pytest.raises(JournalInUse, match="is taken over by another process"):
         opened("two")
@@ -172,12 +173,12 @@ def test_of_two_that_take_a_journal_over_one_wins(path, clock, opened):
 def test_a_holder_whose_lease_another_has_taken_writes_nothing_more(clock, opened, path):
     first = opened("one")
     first.begin(JOB)
-    LeaseFile(path.with_name("journal.lease"), Elsewhere("two"), NEVER).take(is_there=True)
+    LeaseFile(path, Elsewhere("two"), NEVER).take(is_there=True)
     first.lease.renew()
     with pytest.raises(JournalLost, match="another process has taken it"):
         first.append([record(1)])
     first.close()
-    assert b'"host": "two"' in path.with_name("journal.lease").read_bytes(), "the other's lease stays"
+    assert b'"host":"two"' in path.with_name("journal.lease").read_bytes(), "the other's lease stays"
 
 
 @pytest.mark.parametrize("what", ["removed", "replaced"])

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -154,18 +155,15 @@ class Journaled:
             job = {"call": call, "model": parameters.pop("model"), "template": template, "parameters": parameters}
             job["settings"] = dict(settings.settings or {})
             self._thread = JournalThread(self._given, runner.backend.call_soon_threadsafe, self._give_up)
-            self._thread.open(job, self._on_opened)
+            self._thread.do(partial(_begin, job), self._on_opened)
             runner.start_reader(self._until_closed, self.close)
         await self._opened.wait()
         if self._fault is not None:
             raise self._fault
 
-    def _on_opened(self, opened: BatchClientError | HeldJournal) -> None:
+    def _on_opened(self, held: HeldJournal) -> None:
         assert self._opened is not None
-        if isinstance(opened, BatchClientError):
-            self._fault = opened
-        else:
-            self._held = opened
+        self._held = held
         self._opened.set()
 
     async def _until_closed(self) -> None:
@@ -193,7 +191,8 @@ class Journaled:
     def _ask(self) -> None:
         rows, self._asked = self._asked, []
         if rows and self._thread is not None:
-            self._thread.find([(row.key, row.n) for row in rows], partial(self._on_found, rows))
+            wanted = [(row.key, row.n) for row in rows]
+            self._thread.do(lambda held: held.find(wanted), partial(self._on_found, rows))
         else:
             self._on_found(rows, [None] * len(rows))
 
@@ -277,7 +276,7 @@ class Journaled:
         lines, self._lines = self._lines, []
         if rows and self._thread is not None:
             self._commits += 1
-            self._thread.append(lines, partial(self._on_committed, rows))
+            self._thread.do(partial(_append, lines), partial(self._on_committed, rows))
 
     def _on_committed(self, rows: list[_Row], seconds: float) -> None:
         self._commits -= 1
@@ -291,6 +290,8 @@ class Journaled:
     def _give_up(self, error: BatchClientError) -> None:
         if self._fault is None:
             self._fault = error
+            if self._opened is not None:
+                self._opened.set()
             owner = self.owner()
             if owner is not None:
                 owner._fail(error)
@@ -299,8 +300,8 @@ class Journaled:
 
     def is_leaving(self) -> None:
         """Let the next map wait for the journal. From finalizers, too."""
-        if self._held is not None and self._held is not self._given:
-            self._held.is_leaving = True
+        if self._thread is not None:
+            self._thread.leave()
 
     def close(self) -> None:
         """Write what has ended, and close the journal, in its thread. Repeatedly, and from finalizers."""
@@ -314,6 +315,18 @@ class Journaled:
         if self._opened is not None:
             with anyio.move_on_after(_CLOSING_S, shield=True):
                 await self._closed.wait()
+
+
+def _begin(job: Mapping[str, Any], held: HeldJournal) -> HeldJournal:
+    held.begin(job)
+    return held
+
+
+def _append(lines: Sequence[bytes], held: HeldJournal) -> float:
+    """Write a group; return the seconds that it took."""
+    began = time.monotonic()
+    held.append(lines)
+    return time.monotonic() - began
 
 
 def _checked(journal: object) -> Journal | HeldJournal:

@@ -7,49 +7,39 @@ Rules:
 - A lease of this machine whose ``flock`` is free is a dead process's, and taken at once.
 - Any other lease is watched. If its counter moves, the journal is in use. If it stands still for 60
   s of the watcher's own clock, the lease is taken: clocks of two machines are never compared.
-- Who takes a lease writes its token, waits 15 s and finds it still there: of two one wins. Then it
-  goes on in a copy of the journal: what the holder before may still write goes into the old file.
+- Who takes a lease writes its token, waits 15 s and finds it still there: of two one wins.
 - A holder renews every 10 s. If it could not for 40 s, or finds another's token, it has lost the
-  journal for good, and writes nothing more.
-- Times of a holder count a machine's sleep.
+  journal for good.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import socket
 import stat
 import threading
 import time
-import zlib
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from batchclient.errors import ConfigError, JournalFailed
+from batchclient.errors import ConfigError
+from batchclient.journal.lines import fields_in, line_of
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["JournalInUse", "JournalLost", "Lease", "LeaseFile", "System", "Times", "Watch"]
+__all__ = ["Lease", "LeaseFile", "System", "Times", "Watch"]
 
 _BEGINS = b'{"batchclient":"lease",'
 _LONGEST = 4096
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 Step = Literal["take", "take over", "wait", "in use"]
-
-
-class JournalInUse(ConfigError):
-    """Another process, or another map of this one, writes the journal."""
-
-
-class JournalLost(JournalFailed):
-    """The journal is another process's now, or its file is gone: nothing more is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +61,6 @@ class Times:
     look_s: float = 1.0
 
 
-def _boot_id() -> str:
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return ""
-
-
 @dataclass(frozen=True, slots=True)
 class System:
     """What a journal asks of its machine.
@@ -86,10 +70,10 @@ class System:
     """
 
     host: str = field(default_factory=socket.gethostname)
-    boot: str = field(default_factory=_boot_id)
+    boot: str = field(default_factory=lambda: _BOOT.read_text().strip() if _BOOT.exists() else "")
 
     def now(self) -> float:
-        """Seconds, a machine's sleep included."""
+        """Seconds, the machine's sleep included."""
         return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
     def lock(self, descriptor: int) -> bool | None:
@@ -112,7 +96,7 @@ class Lease:
     Args:
         host, boot, pid, since: of the holder.
         token: of this holding; hexadecimal digits.
-        counter: of the renewals.
+        counter: of the renewals; of one width, so that a renewal changes nothing else.
     """
 
     host: str
@@ -120,7 +104,7 @@ class Lease:
     pid: int
     since: str
     token: str
-    counter: int
+    counter: str = f"{0:012}"
 
     @property
     def name(self) -> str:
@@ -129,25 +113,16 @@ class Lease:
 
     def line(self) -> bytes:
         """Return the lease as its file's only line."""
-        fields = {"host": self.host, "boot": self.boot, "pid": self.pid, "since": self.since, "token": self.token}
-        body = _BEGINS + json.dumps(fields)[1:-1].encode() + b',"counter":"%012d"' % self.counter
-        return body + b',"crc":"%08x"}\n' % zlib.crc32(body)
+        return line_of({"batchclient": "lease", **asdict(self)})
 
     @classmethod
     def read(cls, line: bytes) -> Lease | None:
         """Return the lease of a line; ``None``: it is torn or damaged."""
-        body, _, _ = line.rpartition(b',"crc"')
+        fields = fields_in(line)
         try:
-            fields = json.loads(line)
-            if int(fields.pop("crc"), 16) != zlib.crc32(body):
-                return None
-            del fields["batchclient"]
-            counter = int(fields.pop("counter"))
-            if not all(isinstance(fields[name], str) for name in ("host", "boot", "since", "token")):
-                return None
             int(fields["token"], 16)
-            return cls(**fields, counter=counter)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return cls(**{name: fields[name] for name in cls.__slots__})
+        except (KeyError, TypeError, ValueError):
             return None
 
 
@@ -172,18 +147,17 @@ class Watch:
             now: seconds, of a clock of this process.
             is_locked: whether this process has the lock; ``None``: there are no locks.
         """
+        if line is None and is_locked is not False:
+            return "take"
         lease = None if line is None else Lease.read(line)
         is_own = lease is not None and (lease.host, lease.boot) == (self._system.host, self._system.boot)
-        if is_locked is not False and line is None:
-            return "take"
         if is_own and is_locked is not None:
             return "take" if is_locked else "in use"
-        if self._seen is None:
+        if self._seen is None or (self._seen[0] != line and line is None):
+            # Who has the lock and no lease begins, or ends.
             self._seen = (line, now)
         elif self._seen[0] != line:
-            # Its holder lives; one who is about to leave takes the lease with it.
-            self._seen = (line, now)
-            return "wait" if line is None else "in use"
+            return "in use"
         if now - self._seen[1] < self._times.still_s:
             return "wait"
         return "in use" if line is None else "take over"
@@ -193,7 +167,7 @@ class LeaseFile:
     """The lease of one journal, as one process holds it.
 
     Args:
-        path: of the lease.
+        path: of the journal.
         system, times: as for ``HeldJournal``.
 
     Attributes:
@@ -203,11 +177,11 @@ class LeaseFile:
     """
 
     def __init__(self, path: Path, system: System, times: Times) -> None:
-        self._path = path
+        self._path = path.with_name(f"{path.name}.lease")
         self.system: System = system
         self.times: Times = times
         since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        self.lease: Lease = Lease(system.host, system.boot, os.getpid(), since, secrets.token_hex(8), 0)
+        self.lease: Lease = Lease(system.host, system.boot, os.getpid(), since, secrets.token_hex(8))
         self.lost: str = ""
         self._renewed_at = 0.0
         self._ended = threading.Event()
@@ -232,11 +206,10 @@ class LeaseFile:
         return line
 
     def take(self, *, is_there: bool) -> bool:
-        """Write this process into the lease; ``False``: another one has just made it."""
+        """Write this process into the lease; ``False``: another one has just made or removed it."""
         began = self.system.now()
-        made = 0 if is_there else os.O_CREAT | os.O_EXCL
         try:
-            self._write(self.lease.line(), made)
+            self._write(self.lease.line(), 0 if is_there else os.O_CREAT | os.O_EXCL)
         except (FileExistsError, FileNotFoundError):
             return False
         self._renewed_at = began
@@ -258,11 +231,11 @@ class LeaseFile:
     def _renew_always(self) -> None:
         pause_s = self.times.renew_s
         while not self._ended.wait(pause_s) and not self.lost:
+            pause_s = self.times.renew_s
             try:
                 self.renew()
-                pause_s = self.times.renew_s
             except (OSError, ConfigError):  # a mount that is away for a while
-                pause_s = min(self.times.look_s, self.times.renew_s)
+                pause_s = min(self.times.look_s, pause_s)
 
     def renew(self) -> None:
         """Move the counter on, unless another process has taken the lease.
@@ -271,13 +244,12 @@ class LeaseFile:
             OSError: the lease cannot be read or written.
         """
         began = self.system.now()
-        if not self.is_ours():
+        if self.is_ours():
+            self.lease = replace(self.lease, counter=f"{int(self.lease.counter) + 1:012}")
+            self._write(self.lease.line())
+            self._renewed_at = began
+        else:
             self.lost = "another process has taken it, or its lease was removed"
-            return
-        lease = self.lease
-        lease = Lease(lease.host, lease.boot, lease.pid, lease.since, lease.token, lease.counter + 1)
-        self._write(lease.line())
-        self.lease, self._renewed_at = lease, began
 
     def is_ours(self) -> bool:
         """Whether the file has this process's token.
@@ -294,20 +266,9 @@ class LeaseFile:
             self.lost = f"its lease could not be renewed for {self.times.lost_s:.0f} s"
         return not self.lost
 
-    def give_back(self) -> None:
-        """Remove the lease, if it is still this process's."""
+    def give_back(self, line: bytes | None = None) -> None:
+        """Remove the lease, if it is still this process's; or leave it as it was before, in a line."""
         self._ended.set()
         with suppress(OSError, ConfigError):
             if self.is_held() and self.is_ours():
-                self._path.unlink()
-
-    def put_back(self, line: bytes) -> None:
-        """Leave the lease as it was: the journal was not taken over."""
-        self._ended.set()
-        with suppress(OSError, ConfigError):
-            if self.is_ours():
-                self._write(line)
-
-    def leave(self) -> None:
-        """Renew no more: a forked child has a copy of its parent's."""
-        self._ended.set()
+                self._path.unlink() if line is None else self._write(line)

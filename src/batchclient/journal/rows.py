@@ -28,7 +28,7 @@ from batchclient.errors import (
     ClientClosed,
     NotFound,
 )
-from batchclient.journal.held import is_whole, sealed
+from batchclient.journal.lines import is_whole, sealed
 from batchclient.types import Classification, Completion, Embedding, Usage
 
 __all__ = ["ANSWERED", "FAILED", "MAY_BE_TRIED", "Record", "is_final", "is_kept", "line_of_row", "record_in"]
