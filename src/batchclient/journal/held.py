@@ -302,6 +302,7 @@ class HeldJournal:
         number, size = 0, os.fstat(self._file).st_size
         is_ours = size == 0
         with open(self._file, "rb", buffering=_READ_AT_ONCE, closefd=False) as file:
+            file.seek(0)
             while (line := file.readline(_LONGEST_LINE)) and (is_ours or number < _LINES_TO_KNOW):
                 number += 1
                 if not line.endswith(b"\n") and self._end + len(line) >= size:
