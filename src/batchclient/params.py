@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-    from batchclient.journal import Journal
-    from batchclient.journal.held import HeldJournal
+    from batchclient.journal import HeldJournal, Journal
     from batchclient.types import MapProgress
 
 __all__ = [

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from batchclient._client.calling import Messages
-    from batchclient.journal import Journal
-    from batchclient.journal.held import HeldJournal
+    from batchclient.journal import HeldJournal, Journal
     from batchclient.params import ChatMapParams, ClassificationMapParams, CompletionMapParams, EmbeddingMapParams
 
 __all__ = ["SyncBatchClient", "SyncStream"]

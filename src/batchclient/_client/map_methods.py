@@ -34,8 +34,7 @@ from batchclient.types import NOT_GIVEN, Classification, Completion, Embedding, 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from batchclient.journal import Journal
-    from batchclient.journal.held import HeldJournal
+    from batchclient.journal import HeldJournal, Journal
     from batchclient.params import ChatMapParams, ClassificationMapParams, CompletionMapParams, EmbeddingMapParams
 
 __all__ = ["MapMethods"]

@@ -1,9 +1,10 @@
 """Journals: a map's answers on disk, so that a killed job goes on where it was.
 
 - ``Journal`` is the caller's settings. A map opens it, one map at a time.
-- ``held``: the open journal, as one process has it; ``lease``: who has it, on whichever machine.
-- ``rows``: from an answer to its record, and back.
-- ``thread``: looks rows up and writes them in groups, so that the event loop never waits.
+- ``held``: the open journal, as one process has it: lines in, records out.
+- ``place``: how a process comes to have it; ``lease``: who has it, on whichever machine.
+- ``lines``: JSON with a checksum; ``rows``: from an answer to its record, and back.
+- ``thread``: does all this, so that the event loop never waits.
 - ``_maps.journaled`` is the map's side, in the event loop.
 
 Rules:
@@ -13,6 +14,11 @@ Rules:
 - A resume asks for the rows it reads, a batch at a time, by their keys. It remembers none.
 """
 
+from typing import TYPE_CHECKING
+
 from batchclient.journal.settings import Journal
+
+if TYPE_CHECKING:
+    from batchclient.journal.held import HeldJournal as HeldJournal
 
 __all__ = ["Journal"]
