@@ -426,11 +426,11 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         self._read += 1
         try:
             request = self._make_request(document, row, runner)
-        except ConfigError as error:
-            self._open_failed(row, ConfigError(f"document {row.index}: {error.message}", field=error.field))
-            return
-        except Exception as error:  # the user's callable
-            self._open_failed(row, error)
+        except Exception as error:  # also of the user's callable
+            if isinstance(error, ConfigError):
+                error = ConfigError(f"document {row.index}: {error.message}", field=error.field)
+            row.id = own_id_of(document) or f"row-{row.index}"
+            row.set_exception(error)
             return
         except BaseException:
             # It ends the map. A row that never finishes would keep its reader waiting.
@@ -447,11 +447,6 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         row.own_id = own_id
         row.id = own_id or f"{row.key[:8].hex()}-{row.n}"
         self._journaled.enter(row, request)
-
-    def _open_failed(self, row: Row, error: Exception) -> None:
-        """Take in a row that makes no request."""
-        row.id = own_id_of(row.document) or f"row-{row.index}"
-        row.set_exception(error)
 
     def _name(self, request: Request) -> str:
         """Name a document by prompt and parameters, and number repeats: equal inputs, equal ids."""

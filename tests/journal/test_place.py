@@ -30,19 +30,19 @@ def test_what_is_no_file_is_told_as_what_it_is(path):
     target = path.with_name("target")
     target.write_text("mine")
     path.symlink_to(target)
-    assert refused_at(path) == f"journal: {path} is a link; give the file itself"
+    assert refused_at(path) == f"journal: {path}: it is a link; give the file itself"
     path.unlink()
     path.symlink_to(path.with_name("nothing"))
     assert "is a link" in refused_at(path)
     path.unlink()
     path.mkdir()
-    assert refused_at(path) == f"journal: {path} is a folder"
+    assert refused_at(path) == f"journal: {path}: Is a directory"
     path.rmdir()
     os.mkfifo(path)
     assert refused_at(path) == f"journal: {path} is no regular file"
     path.unlink()
-    assert "or its folder does not" in refused_at(path / "no" / "such")
-    assert "its folder is a file" in refused_at(target / "j")
+    assert "No such file or directory" in refused_at(path / "no" / "such")
+    assert "Not a directory" in refused_at(target / "j")
     assert target.read_text() == "mine" and [each.name for each in path.parent.iterdir()] == ["target"]
 
 
@@ -55,7 +55,7 @@ def test_a_place_that_may_not_be_written_is_told(path, monkeypatch):
         return open_(name, flags, *rest)
 
     monkeypatch.setattr(os, "open", refusing)
-    for code, told in [(errno.EACCES, "may not be read and written"), (errno.EROFS, "a file system that is read-only")]:
+    for code, told in [(errno.EACCES, "Permission denied"), (errno.EROFS, "Read-only file system")]:
         assert told in refused_at(path)
     code = errno.ENOSPC
     with pytest.raises(OSError, match="No space left"):

@@ -16,28 +16,30 @@ Rules:
 from __future__ import annotations
 
 import json
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
 from batchclient._core.histograms import DURATIONS, Recorder
-from batchclient.errors import BatchClientError, ConfigError, JournalFailed
+from batchclient._maps.row import Row
+from batchclient.errors import BatchClientError, CallAborted, ClientClosed, JournalFailed
 from batchclient.journal import Journal
+from batchclient.journal.held import HeldJournal
+from batchclient.journal.rows import ANSWERED, FAILED, Record, line_of_row
+from batchclient.journal.thread import JournalThread
 
 if TYPE_CHECKING:
     from batchclient._core.messages import Request, Shape
     from batchclient._shell.backend import Cancellable
     from batchclient._shell.runner import Runner
-    from batchclient.journal.held import HeldJournal
-    from batchclient.journal.rows import Record
-    from batchclient.journal.thread import JournalThread
 
 __all__ = ["Journaled"]
 
+_NOT_KEPT = (ClientClosed, CallAborted)
+"""The caller ended the call: nothing is known of the row."""
 _LOOKED_UP_AT_ONCE = 256
 _GROUP_ROWS = 1024
 _GROUP_S = 0.2
@@ -47,18 +49,6 @@ _GROUPS_OPEN = 3
 _MOST_EARLY = 1024
 _CLOSING_S = 30.0
 """How long the end of a map waits for its last group, seconds."""
-
-
-class _Row(Protocol):
-    key: bytes
-    n: int
-    own_id: str | None
-    attempts: int
-    request: Request | None
-    answer: Any
-    error: Exception | None
-
-    def reuse(self, answer: Any, error: Exception | None, attempts: int) -> None: ...
 
 
 class _Owner(Protocol):
@@ -96,9 +86,9 @@ class Journaled:
         describe: Callable[[], tuple[str, str | None, Shape]],
         again: Callable[[Any], Any] | None,
     ) -> None:
-        if isinstance(journal, (str, bytes, os.PathLike)):
-            journal = Journal(journal)  # type: ignore[arg-type]
-        self._given: Journal | HeldJournal = _checked(journal)
+        # What is neither a path nor a journal is refused by ``Journal``.
+        is_one = isinstance(journal, (Journal, HeldJournal))
+        self._given: Journal | HeldJournal = journal if is_one else Journal(journal)  # type: ignore[arg-type, assignment]
         self._describe = describe
         self._again = again
         self.commits: Recorder = Recorder(DURATIONS)
@@ -109,14 +99,12 @@ class Journaled:
         self._fault: BatchClientError | None = None
         """Why nothing more can be written."""
         self._runner: Runner
-        self._line_of: Callable[..., bytes]
-        self._is_kept: Callable[[Exception | None], bool]
         self._wanted: tuple[str, ...] = ()
         """States of rows that are taken as they are in the journal."""
         self._under_way = 0
         """Open rows that have not ended."""
-        self._asked: list[_Row] = []
-        self._rows: list[_Row] = []
+        self._asked: list[Row] = []
+        self._rows: list[Row] = []
         self._lines: list[bytes] = []
         self._early: list[bytes] | None = []
         """Lines of rows that failed before the first answer; ``None``: there has been one."""
@@ -141,11 +129,6 @@ class Journaled:
             JournalFailed: the disk failed.
         """
         if self._opened is None:
-            # Here, not above: a script without a journal is spared SQLite.
-            from batchclient.journal.rows import ANSWERED, FAILED, is_kept, line_of_row
-            from batchclient.journal.thread import JournalThread
-
-            self._line_of, self._is_kept = line_of_row, is_kept
             settings = self._given if isinstance(self._given, Journal) else self._given.journal
             self._wanted = (ANSWERED,) if settings.retry_failed else (ANSWERED, FAILED)
             self._opened, self._closed, self._runner = anyio.Event(), anyio.Event(), runner
@@ -155,7 +138,7 @@ class Journaled:
             job = {"call": call, "model": parameters.pop("model"), "template": template, "parameters": parameters}
             job["settings"] = dict(settings.settings or {})
             self._thread = JournalThread(self._given, runner.backend.call_soon_threadsafe, self._give_up)
-            self._thread.do(partial(_begin, job), self._on_opened)
+            self._thread.do(lambda held: held.begin(job), self._on_opened)
             runner.start_reader(self._until_closed, self.close)
         await self._opened.wait()
         if self._fault is not None:
@@ -176,7 +159,7 @@ class Journaled:
 
     # Rows in ---------------------------------------------------------------------------------------------------------
 
-    def enter(self, row: _Row, request: Request) -> None:
+    def enter(self, row: Row, request: Request) -> None:
         """Send a row, or look it up first."""
         self._under_way += 1
         if self._held is None or not self._held.rows:
@@ -196,7 +179,7 @@ class Journaled:
         else:
             self._on_found(rows, [None] * len(rows))
 
-    def _on_found(self, rows: list[_Row], found: list[Record | None]) -> None:
+    def _on_found(self, rows: list[Row], found: list[Record | None]) -> None:
         owner = self.owner()
         if owner is None or self._fault is not None:
             return
@@ -212,7 +195,7 @@ class Journaled:
             else:
                 self._runner.submit(request, may_wait=True)
 
-    def _revive(self, row: _Row, kept: Record) -> bool:
+    def _revive(self, row: Row, kept: Record) -> bool:
         answer = kept.answer
         try:
             # A validator may be the user's code: the row is asked again.
@@ -224,11 +207,11 @@ class Journaled:
 
     # Rows out --------------------------------------------------------------------------------------------------------
 
-    def on_ended(self, row: _Row) -> None:
+    def on_ended(self, row: Row) -> None:
         """Take in a row that has its answer or its error."""
         self._under_way -= 1
         owner = self.owner()
-        if not self._is_kept(row.error):
+        if isinstance(row.error, _NOT_KEPT):
             if owner is not None:
                 owner._hand_out(row)
         elif self._fault is None:
@@ -237,9 +220,9 @@ class Journaled:
             # Perhaps nothing more comes.
             owner._wake()
 
-    def _join(self, row: _Row) -> None:
+    def _join(self, row: Row) -> None:
         try:
-            line = self._line_of(row.key, row.n, row.own_id, row.answer, row.error, row.attempts)
+            line = line_of_row(row.key, row.n, row.own_id, row.answer, row.error, row.attempts)
         except Exception as error:  # an answer that no server of today gives
             failed = JournalFailed(f"an answer cannot be written to a journal: {type(error).__name__}")
             failed.__cause__ = error
@@ -278,7 +261,7 @@ class Journaled:
             self._commits += 1
             self._thread.do(partial(_append, lines), partial(self._on_committed, rows))
 
-    def _on_committed(self, rows: list[_Row], seconds: float) -> None:
+    def _on_committed(self, rows: list[Row], seconds: float) -> None:
         self._commits -= 1
         self.commits.observe(seconds)
         owner = self.owner()
@@ -317,23 +300,8 @@ class Journaled:
                 await self._closed.wait()
 
 
-def _begin(job: Mapping[str, Any], held: HeldJournal) -> HeldJournal:
-    held.begin(job)
-    return held
-
-
 def _append(lines: Sequence[bytes], held: HeldJournal) -> float:
     """Write a group; return the seconds that it took."""
     began = time.monotonic()
     held.append(lines)
     return time.monotonic() - began
-
-
-def _checked(journal: object) -> Journal | HeldJournal:
-    if isinstance(journal, Journal):
-        return journal
-    from batchclient.journal.held import HeldJournal
-
-    if not isinstance(journal, HeldJournal):
-        raise ConfigError(f"journal is the path of a file, or a Journal, not {journal!r:.60}", field="journal")
-    return journal

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from batchclient._shell.log import log
 from batchclient.types import MapProgress
 
 if TYPE_CHECKING:
+    from batchclient._maps.row import Row
     from batchclient._shell.backend import Cancellable
     from batchclient._shell.runner import Runner
 
@@ -48,7 +49,7 @@ class Counts:
     reused_prompt_tokens: int = 0
     reused_completion_tokens: int = 0
 
-    def add(self, row: _Row) -> None:
+    def add(self, row: Row) -> None:
         """Count a row that can be taken."""
         if row.error is not None:
             if row.reused:
@@ -78,12 +79,6 @@ class _Owner(Protocol):
     def counts(self) -> Counts:
         """The map's rows."""
         ...
-
-
-class _Row(Protocol):
-    answer: Any
-    error: Exception | None
-    reused: bool
 
 
 class Ticker:

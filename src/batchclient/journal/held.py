@@ -8,18 +8,18 @@ Rules:
   row runs again.
 - The keys are in a table of SQLite's in a temporary file: memory does not grow with the rows. It is
   made at the opening, and nothing depends on it.
-- After a failed ``fsync`` nothing more is written: Linux may drop the pages and report success the
-  next time (Rebello et al., USENIX ATC 2020).
+- After a failed write nothing more is written. What there is of it is cut off. After a failed
+  ``fsync`` Linux may drop the pages and report success the next time (Rebello et al., ATC 2020).
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -28,9 +28,9 @@ from typing import Any
 from batchclient._shell.forks import forget_in_child
 from batchclient._shell.log import log
 from batchclient.errors import ConfigError
-from batchclient.journal.lease import Lease, LeaseFile, System, Times
+from batchclient.journal.lease import Lease, LeaseFile, System, Times, leaving
 from batchclient.journal.lines import fields_in, is_whole, line_of
-from batchclient.journal.place import TOLD, JournalInUse, JournalLost, is_at, open_to_read, take, write_all
+from batchclient.journal.place import OF_THE_PLACE, JournalInUse, JournalLost, is_at, open_to_read, take, write_all
 from batchclient.journal.rows import Record, record_in
 from batchclient.journal.settings import Journal
 
@@ -48,7 +48,6 @@ _LINES_TO_KNOW = 1000
 """One of so many lines is to be a journal's: else the file is something else."""
 _MOST_NAMED = 100
 _LAST = "SELECT place, size FROM record WHERE key = ? ORDER BY place DESC LIMIT 1"
-_held: weakref.WeakSet[HeldJournal] = weakref.WeakSet()
 
 
 class HeldJournal:
@@ -63,7 +62,6 @@ class HeldJournal:
         damaged: numbers of lines that are none, the first hundred.
         damaged_count: of all of them.
         notes: the last value of each note.
-        is_leaving: whether it is about to be closed: another map of this process waits for it.
     """
 
     def __init__(self, journal: Journal, file: int, lease: LeaseFile | None) -> None:
@@ -75,13 +73,11 @@ class HeldJournal:
         self.damaged: list[int] = []
         self.damaged_count: int = 0
         self.notes: dict[str, Any] = {}
-        self.is_leaving: bool = False
         self._file = file
         self._end = 0
         self._fault: OSError | None = None
         self._lock = threading.RLock()
         self._keys = sqlite3.connect("", isolation_level=None, check_same_thread=False)
-        _held.add(self)
         forget_in_child(self)
         try:
             self._read()
@@ -116,12 +112,12 @@ class HeldJournal:
         journal = journal if isinstance(journal, Journal) else Journal(journal)
         lease = LeaseFile(journal.path, system or System(), times or Times())
         try:
-            return cls(journal, take(journal, lease, wait, _is_leaving), lease)
+            return cls(journal, take(journal, lease, wait), lease)
         except OSError as error:
-            if error.errno not in TOLD:
+            if error.errno not in OF_THE_PLACE:
                 raise
-            message = f"journal: {error.filename or journal.path} {TOLD[error.errno]}"
-            raise ConfigError(message, field="journal") from error
+            reason = "it is a link; give the file itself" if error.errno == errno.ELOOP else error.strerror
+            raise ConfigError(f"journal: {error.filename or journal.path}: {reason}", field="journal") from error
 
     @classmethod
     def look_into(cls, path: str | os.PathLike[str]) -> HeldJournal:
@@ -175,13 +171,16 @@ class HeldJournal:
                 found.append(f"{name} ({then}, now {value})" if is_shown else name)
         return found
 
-    def begin(self, job: Mapping[str, Any]) -> None:
+    def begin(self, job: Mapping[str, Any]) -> HeldJournal:
         """Write down whose answers these are, or compare it with what is written.
 
         A journal without a record takes another job.
 
         Args:
             job: what decides the answers: values by name.
+
+        Returns:
+            The journal itself.
 
         Raises:
             ConfigError: it is another job's; ``field`` is the first setting that differs.
@@ -197,6 +196,7 @@ class HeldJournal:
         if differences or self.job is None:
             self.append([line_of({"batchclient": "journal", "version": VERSION, "job": job})])
             self.job = {**job}
+        return self
 
     def note(self, name: str, value: Any) -> None:
         """Write a fact down, as JSON: it is on the disk afterwards, and in ``notes``.
@@ -233,7 +233,7 @@ class HeldJournal:
         Raises:
             JournalLost: another process has the journal now: nothing was written, or what was
                 written is lost with the file.
-            OSError: the disk is full or failed: none was written.
+            OSError: the disk is full or failed: none was written, and none will be.
         """
         data = b"".join(lines)
         with self._lock:
@@ -242,24 +242,15 @@ class HeldJournal:
             self._check()
             try:
                 write_all(self._file, data)
-            except OSError as error:
-                self._cut_back(error)
-                raise
-            try:
                 os.fsync(self._file)
             except OSError as error:
-                self._cut_back(error)
                 self._fault = error
+                with suppress(OSError):
+                    os.ftruncate(self._file, self._end)
                 raise
             # A write that hung may have gone into a file that is nobody's any more.
             self._check()
             self._end += len(data)
-
-    def _cut_back(self, error: OSError) -> None:
-        try:
-            os.ftruncate(self._file, self._end)
-        except OSError:
-            self._fault = error
 
     def still_held(self) -> bool:
         """Whether this process may write: the path is the open file, and the lease was renewed."""
@@ -277,13 +268,13 @@ class HeldJournal:
 
     def close(self) -> None:
         """Give the journal back. Safe to call twice."""
-        _held.discard(self)
         with self._lock:
             file, self._file = self._file, -1
             if file >= 0:
                 if self.lease is not None:
                     self.lease.give_back()
                 os.close(file)
+                leaving.discard(self.token)
                 self._keys.close()
 
     def _forget_parent(self) -> object:
@@ -352,10 +343,6 @@ class HeldJournal:
         self._keys.executemany("INSERT INTO record VALUES (?, ?, ?)", places)
         self._keys.execute("COMMIT")
         places.clear()
-
-
-def _is_leaving(token: str) -> bool:
-    return any(held.is_leaving and held.token == token for held in list(_held))
 
 
 def _key_of(key: bytes, n: int) -> bytes:

@@ -34,11 +34,13 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["Lease", "LeaseFile", "System", "Times", "Watch"]
+__all__ = ["Lease", "LeaseFile", "System", "Times", "Watch", "leaving"]
 
 _BEGINS = b'{"batchclient":"lease",'
 _LONGEST = 4096
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
+leaving: set[str] = set()
+"""Tokens of the journals that this process is about to give back: its next map waits for them."""
 Step = Literal["take", "take over", "wait", "in use"]
 
 

@@ -10,30 +10,25 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
 
 from batchclient._shell.log import log
 from batchclient.errors import ConfigError, JournalFailed
-from batchclient.journal.lease import Lease, LeaseFile, Watch
+from batchclient.journal.lease import Lease, LeaseFile, Watch, leaving
 from batchclient.journal.settings import Journal
 
-__all__ = ["TOLD", "JournalInUse", "JournalLost", "is_at", "open_to_read", "take", "write_all"]
+__all__ = ["OF_THE_PLACE", "JournalInUse", "JournalLost", "is_at", "open_to_read", "take", "write_all"]
 
-_COPIED_AT_ONCE = 1 << 20
 _TO_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _TO_WRITE = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _NEW = os.O_CREAT | os.O_EXCL
-TOLD = {
-    errno.ELOOP: "is a link; give the file itself",
-    errno.EISDIR: "is a folder",
-    errno.ENOENT: "does not exist, or its folder does not",
-    errno.ENOTDIR: "cannot be made: its folder is a file",
-    errno.EACCES: "may not be read and written",
-    errno.EPERM: "may not be read and written",
-    errno.EROFS: "is on a file system that is read-only",
-}
+OF_THE_PLACE = frozenset(
+    {errno.ELOOP, errno.EISDIR, errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG}
+)
+"""Errors that say that the path is wrong, and not that the disk is."""
 
 
 class JournalInUse(ConfigError):
@@ -44,14 +39,13 @@ class JournalLost(JournalFailed):
     """The journal is another process's now, or its file is gone: nothing more is written."""
 
 
-def take(journal: Journal, lease: LeaseFile, wait: Callable[[float], object], is_leaving: Callable[[str], bool]) -> int:
+def take(journal: Journal, lease: LeaseFile, wait: Callable[[float], object]) -> int:
     """Open a journal's file, and take its lease, after a wait where another may hold it.
 
     Args:
         journal: where it is.
         lease: of this process.
         wait: sleeps for some seconds; true: the journal is not wanted any more.
-        is_leaving: whether the holder with a token is known to give the journal back soon.
 
     Returns:
         The descriptor. The lease is renewed from now on.
@@ -59,7 +53,7 @@ def take(journal: Journal, lease: LeaseFile, wait: Callable[[float], object], is
     Raises:
         JournalInUse: another one holds it.
         ConfigError: the path is no file's, or the lease's.
-        OSError: the path cannot be used; ``TOLD`` has words for some errors.
+        OSError: the path cannot be used, or the disk failed.
     """
     path, system = journal.path, lease.system
     watch, is_told = Watch(system, lease.times), False
@@ -70,7 +64,7 @@ def take(journal: Journal, lease: LeaseFile, wait: Callable[[float], object], is
             line = lease.read()
             holder = None if line is None else Lease.read(line)
             step = watch.look(line, system.now(), is_locked=is_locked)
-            leaves = holder is not None and is_leaving(holder.token)
+            leaves = holder is not None and holder.token in leaving
             if step == "in use" and not leaves:
                 name = "another process" if holder is None else holder.name
                 raise JournalInUse(f"journal: {path} is in use by {name}", field="journal")
@@ -99,7 +93,9 @@ def _go_on_in_copy(file: int, path: Path, lease: LeaseFile, line: bytes | None, 
     try:
         if not wait(lease.times.settle_s) and lease.is_ours():
             copy = os.open(name, _TO_WRITE | _NEW, 0o600)
-            _copy_lines(file, copy)
+            with open(file, "rb", closefd=False) as old, open(copy, "wb", closefd=False) as new:
+                shutil.copyfileobj(old, new)
+            os.fsync(copy)
         if copy < 0 or not (lease.is_held() and lease.is_ours()):
             raise JournalInUse(f"journal: {path} is taken over by another process", field="journal")
         lease.system.lock(copy)
@@ -113,18 +109,6 @@ def _go_on_in_copy(file: int, path: Path, lease: LeaseFile, line: bytes | None, 
         raise
     os.close(file)
     return copy
-
-
-def _copy_lines(file: int, copy: int) -> None:
-    """Copy a file's whole lines."""
-    size = end = 0
-    while part := os.pread(file, _COPIED_AT_ONCE, size):
-        write_all(copy, part)
-        newline = part.rfind(b"\n")
-        end = end if newline < 0 else size + newline + 1
-        size += len(part)
-    os.ftruncate(copy, end)
-    os.fsync(copy)
 
 
 def _copy_of(path: Path, token: str) -> Path:

@@ -20,18 +20,11 @@ from pydantic import TypeAdapter
 from pydantic_core import to_json
 
 from batchclient import errors
-from batchclient.errors import (
-    AuthenticationFailed,
-    BatchClientError,
-    CallAborted,
-    CertificateRefused,
-    ClientClosed,
-    NotFound,
-)
+from batchclient.errors import AuthenticationFailed, BatchClientError, CertificateRefused, NotFound
 from batchclient.journal.lines import is_whole, sealed
 from batchclient.types import Classification, Completion, Embedding, Usage
 
-__all__ = ["ANSWERED", "FAILED", "MAY_BE_TRIED", "Record", "is_final", "is_kept", "line_of_row", "record_in"]
+__all__ = ["ANSWERED", "FAILED", "MAY_BE_TRIED", "Record", "is_final", "line_of_row", "record_in"]
 
 State = Literal["answered", "failed", "failed for now"]
 ANSWERED: State = "answered"
@@ -42,10 +35,8 @@ MAY_BE_TRIED: State = "failed for now"
 
 _OF_THE_PLACE = (AuthenticationFailed, NotFound, CertificateRefused)
 """These errors are about key, model or server, not about the row."""
-_NOT_KEPT = (ClientClosed, CallAborted)
-"""The caller ended the call: nothing is known of the row."""
 _OF_ERRORS = ("status", "code", "retry_after_s", "field")
-_NOT_WRITTEN: Any = {"completion": {"choices": {"__all__": {"parsed"}}}}
+_LEFT_OUT: Any = {"completion": {"choices": {"__all__": {"parsed"}}}}
 """It is made of the text again."""
 
 
@@ -118,11 +109,6 @@ class Record:
 _records = TypeAdapter(Record)
 
 
-def is_kept(error: Exception | None) -> bool:
-    """Whether a row that ended so is written down."""
-    return not isinstance(error, _NOT_KEPT)
-
-
 def is_final(error: Exception) -> bool:
     """Whether the same call would fail again."""
     return isinstance(error, BatchClientError) and not error.retryable and not isinstance(error, _OF_THE_PLACE)
@@ -133,7 +119,10 @@ def line_of_row(key: bytes, n: int, own_id: str | None, answer: Any, error: Exce
     record = Record(key.hex(), n, ANSWERED, attempts, own_id)
     if error is not None:
         record.state = FAILED if is_final(error) else MAY_BE_TRIED
-        record.error = _failure_of(error)
+        record.error = _Failure(type(error).__name__)
+        if isinstance(error, BatchClientError):
+            given = {name: getattr(error, name, None) for name in _OF_ERRORS}
+            record.error = _Failure(type(error).__name__, error.message, **given)
     elif isinstance(answer, Completion):
         record.completion = answer
     elif isinstance(answer, Embedding):
@@ -141,18 +130,11 @@ def line_of_row(key: bytes, n: int, own_id: str | None, answer: Any, error: Exce
         record.embedding = _Vector(vector, answer.usage, answer.attempts, answer.extra)
     else:
         record.classification = answer
-    fields = _records.dump_python(record, exclude_defaults=True, exclude=_NOT_WRITTEN)
+    fields = _records.dump_python(record, exclude_defaults=True, exclude=_LEFT_OUT)
     try:
         return sealed(to_json(fields))
     except ValueError:  # half of a surrogate pair, which JSON's escapes let a server send, and no UTF-8 holds
         return sealed(json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace"))
-
-
-def _failure_of(error: Exception) -> _Failure:
-    if not isinstance(error, BatchClientError):
-        return _Failure(type(error).__name__)
-    given = {name: getattr(error, name, None) for name in _OF_ERRORS}
-    return _Failure(type(error).__name__, error.message, **given)
 
 
 def record_in(line: bytes) -> Record | None:

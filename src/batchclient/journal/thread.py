@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from batchclient.errors import BatchClientError, JournalFailed
 from batchclient.journal.held import HeldJournal
+from batchclient.journal.lease import leaving
 from batchclient.journal.settings import Journal
 
 __all__ = ["JournalThread"]
@@ -59,7 +60,7 @@ class JournalThread:
         """Let whoever else wants the journal wait for it: it is about to be closed."""
         self._closing.set()
         if self._held is not None and self._held is not self._given:
-            self._held.is_leaving = True
+            leaving.add(self._held.token)
 
     def close(self, on_closed: Callable[[], None]) -> None:
         """Do what was given, close the file, end the thread. From any thread, and from finalizers."""
@@ -71,7 +72,8 @@ class JournalThread:
         if self._held is None:
             assert isinstance(self._given, Journal)
             self._held = HeldJournal.open(self._given, wait=self._closing.wait)
-            self._held.is_leaving = self._closing.is_set()
+            if self._closing.is_set():
+                self.leave()
         return self._held
 
     def _run(self) -> None:
