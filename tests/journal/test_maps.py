@@ -12,7 +12,7 @@ import anyio
 import pytest
 from pydantic import BaseModel
 from tests.journal.jobs import answers, look, run_job, sent_prompts, states, texts
-from tests.shell.scripted import Reply, ScriptedTransport, answer_to, echo, error, make_client
+from tests.shell.scripted import Reply, ScriptedTransport, answer_to, echo, error, make_client, settle
 
 from batchclient import (
     AuthenticationFailed,
@@ -61,12 +61,30 @@ async def test_a_finished_job_is_read_back_and_nothing_is_sent(path, ordered):
         assert [row.index for row in again] == list(range(300))
 
 
-async def test_a_row_is_handed_out_after_its_commit(path):
-    handed_out = 0
+async def test_a_row_is_handed_out_after_its_commit(path, monkeypatch):
+    may_write, append, written = threading.Event(), HeldJournal.append, []
+
+    def waiting(self, lines):
+        assert not self.rows and (len(lines) == 1 or may_write.wait(20))
+        append(self, lines)
+        written.extend(lines)
+
+    monkeypatch.setattr(HeldJournal, "append", waiting)
     async with make_client(ScriptedTransport(), limit=4) as client:
-        async for _ in client.stream_map(texts(60), "{}", journal=path, look_ahead=20):
-            handed_out += 1
-            assert len(look(path)) >= handed_out
+        rows = client.stream_map(texts(60), "Say: {}", journal=path, look_ahead=20)
+        async with anyio.create_task_group() as group:
+            handed_out = []
+
+            async def take():
+                async for row in rows:
+                    handed_out.append(row)
+                    assert len(written) > len(handed_out), "the first line is the job's"
+
+            group.start_soon(take)
+            await settle(200)
+            assert handed_out == []
+            may_write.set()
+    assert answers(handed_out).keys() == set(range(60)) and len(look(path)) == 60
 
 
 async def test_a_job_that_was_left_goes_on_where_it_was(path):
@@ -193,11 +211,9 @@ async def test_which_failed_rows_run_again(path, retry_failed):
     assert set(kept) == (set() if retry_failed else {"b"})
     if kept:
         assert type(kept["b"].error) is BadRequest and kept["b"].error.status == 400 and kept["b"].reused
-    assert (
-        states(path) == ["answered"] * (4 if retry_failed else 3) + []
-        if retry_failed
-        else ["answered"] * 3 + ["failed"]
-    )
+    assert states(path) == ["answered"] * (4 if retry_failed else 3) + ["failed"] * (not retry_failed)
+    rows, server = await run_job(documents, path, server=failing(), client=ALONE)
+    assert server.sent == [] and len([row for row in rows if row.error]) == (not retry_failed)
 
 
 async def test_rows_that_fail_before_the_first_answer_are_written_with_it(path):
@@ -212,27 +228,25 @@ async def test_rows_that_fail_before_the_first_answer_are_written_with_it(path):
 
 
 async def test_a_wrong_key_fails_no_row_for_good(path):
-    rows, _ = await run_job(["a"], path, server=failing("Say: a", status=401), client=ALONE)
-    assert isinstance(rows[0].error, AuthenticationFailed)
-    rows, _ = await run_job(["a"], path)
-    assert rows[0].error is None
+    rows, _ = await run_job(["a", "b"], path, server=failing("Say: b", status=401), client=ALONE, ordered=True)
+    assert isinstance(rows[1].error, AuthenticationFailed) and states(path) == ["answered", "failed for now"]
+    rows, server = await run_job(["a", "b"], path, client=ALONE)
+    assert [row.error for row in rows] == [None, None] and sent_prompts(server) == ["Say: b"]
 
 
 async def test_a_row_cut_short_by_the_clients_end_is_not_written_down(path):
-    server = ScriptedTransport(held=True)
-    async with make_client(server, limit=4) as client:
-        rows = client.stream_map(texts(8), "Say: {}", journal=path)
+    server = ScriptedTransport()
+    async with make_client(server, limit=1) as client:
+        rows = client.stream_map(texts(8), "Say: {}", journal=path, look_ahead=2)
+        assert (await anext(rows)).error is None
+        server.held = True
         async with anyio.create_task_group() as group:
-
-            async def close():
-                await server.arrived(1)
-                await client.aclose()
-
-            group.start_soon(close)
-            row = await anext(rows)
-        assert isinstance(row.error, ClientClosed)
-        await rows.aclose()
-    assert look(path) == []
+            group.start_soon(client.aclose)
+            ended = []
+            with pytest.raises(ClientClosed):
+                async for row in rows:
+                    ended.append(row)
+    assert ClientClosed in {type(row.error) for row in ended} and set(states(path)) == {"answered"}
 
 
 async def test_batch_map_keeps_and_resumes(path):

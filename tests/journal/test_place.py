@@ -21,7 +21,7 @@ JOB = {"call": "complete"}
 
 def refused_at(path):
     with pytest.raises(ConfigError) as refused:
-        HeldJournal.open(path)
+        HeldJournal.open(path, wait=lambda seconds: True)
     assert refused.value.field == "journal"
     return str(refused.value)
 

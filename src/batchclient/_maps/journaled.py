@@ -254,7 +254,6 @@ class Journaled:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        # The collector's thread may do the same at the same moment: a group is taken by one of the two.
         rows, self._rows = self._rows, []
         lines, self._lines = self._lines, []
         if rows and self._thread is not None:
