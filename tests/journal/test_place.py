@@ -4,11 +4,12 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 
 import anyio
 import pytest
 from tests.journal.jobs import answers, look, run_job, sent_prompts, texts
-from tests.shell.scripted import ScriptedTransport, make_client
+from tests.shell.scripted import ScriptedTransport, make_client, settle
 
 from batchclient import ConfigError, Journal, JournalFailed
 from batchclient.journal import held
@@ -159,6 +160,31 @@ async def test_a_full_disk_ends_the_map_and_loses_nothing(path, monkeypatch, cod
     monkeypatch.undo()
     again, server = await run_job(texts(500), path)
     assert sum(row.reused for row in again) == len(seen) and answers(again).keys() == set(range(500))
+
+
+def test_a_disk_that_is_full_at_the_opening_leaves_no_lease(path, monkeypatch):
+    def full(file, data, place):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(OSError, match="No space left"):
+            HeldJournal.open(path)
+    HeldJournal.open(path, wait=lambda seconds: True).close()
+
+
+async def test_a_map_that_another_thread_drops_writes_each_row_once(path):
+    """A finalizer runs anywhere: in the middle of the loop's own writing, too."""
+    for _ in range(10):
+        async with make_client(ScriptedTransport(), limit=4) as client:
+            held = [client.stream_map(texts(100), "Say: {}", journal=path, look_ahead=24)]
+            await anext(held[0])
+            dropping = threading.Thread(target=held.clear)
+            dropping.start()
+            await settle(3)
+            dropping.join()
+    lines = path.read_bytes().splitlines()
+    assert len(lines) == len(look(path)) + 1 > 1
 
 
 async def test_a_failed_fsync_ends_the_map_at_once(path, monkeypatch):

@@ -214,6 +214,10 @@ class LeaseFile:
             self._write(self.lease.line(), 0 if is_there else os.O_CREAT | os.O_EXCL)
         except (FileExistsError, FileNotFoundError):
             return False
+        except OSError:
+            if not is_there:  # a full disk: a lease without a name would be waited for
+                self._path.unlink(missing_ok=True)
+            raise
         self._renewed_at = began
         return True
 
