@@ -81,8 +81,10 @@ class HeldJournal:
         forget_in_child(self)
         try:
             self._read()
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, sqlite3.Error):
+                raise OSError(errno.EIO, f"SQLite's temporary file: {error}") from error
             raise
 
     def __repr__(self) -> str:
@@ -239,17 +241,17 @@ class HeldJournal:
         with self._lock:
             if self._fault is not None:
                 raise self._fault
-            self._check()
+            lease = self._checked_lease()
             try:
                 write_all(self._file, data)
-                os.fsync(self._file)
+                lease.system.sync(self._file)
             except OSError as error:
                 self._fault = error
                 with suppress(OSError):
                     os.ftruncate(self._file, self._end)
                 raise
             # A write that hung may have gone into a file that is nobody's any more.
-            self._check()
+            self._checked_lease()
             self._end += len(data)
 
     def still_held(self) -> bool:
@@ -261,10 +263,11 @@ class HeldJournal:
             lease.lost = "its file was removed, or another is in its place"
         return not lease.lost
 
-    def _check(self) -> None:
+    def _checked_lease(self) -> LeaseFile:
+        assert self.lease is not None, "a journal that is only read is not written"
         if not self.still_held():
-            assert self.lease is not None, "a journal that is only read is not written"
             raise JournalLost(f"the journal {self.path} is not this process's any more: {self.lease.lost}")
+        return self.lease
 
     def close(self) -> None:
         """Give the journal back. Safe to call twice."""

@@ -34,7 +34,10 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["Lease", "LeaseFile", "System", "Times", "Watch", "leaving"]
+__all__ = ["CAREFULLY", "Lease", "LeaseFile", "System", "Times", "Watch", "leaving"]
+
+CAREFULLY = sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK"))
+"""How files are opened: no link is followed, and no pipe waited for."""
 
 _BEGINS = b'{"batchclient":"lease",'
 _LONGEST = 4096
@@ -77,6 +80,12 @@ class System:
     def now(self) -> float:
         """Seconds, the machine's sleep included."""
         return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+    def sync(self, descriptor: int) -> None:
+        """Wait until a file is on the disk itself."""
+        os.fsync(descriptor)
+        if hasattr(fcntl, "F_FULLFSYNC"):  # on macOS an fsync may stop at the drive's memory
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
 
     def lock(self, descriptor: int) -> bool | None:
         """Lock a file; ``False``: another has. ``None``: the file system keeps no locks."""
@@ -196,7 +205,7 @@ class LeaseFile:
             OSError: it cannot be read.
         """
         try:
-            file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            file = os.open(self._path, os.O_RDONLY | CAREFULLY)
         except FileNotFoundError:
             return None
         try:
@@ -222,7 +231,7 @@ class LeaseFile:
         return True
 
     def _write(self, line: bytes, flags: int = 0) -> None:
-        file = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
+        file = os.open(self._path, os.O_WRONLY | CAREFULLY | flags, 0o600)
         try:
             os.pwrite(file, line, 0)
             os.ftruncate(file, len(line))

@@ -17,13 +17,13 @@ from pathlib import Path
 
 from batchclient._shell.log import log
 from batchclient.errors import ConfigError, JournalFailed
-from batchclient.journal.lease import Lease, LeaseFile, Watch, leaving
+from batchclient.journal.lease import CAREFULLY, Lease, LeaseFile, Watch, leaving
 from batchclient.journal.settings import Journal
 
 __all__ = ["OF_THE_PLACE", "JournalInUse", "JournalLost", "is_at", "open_to_read", "take", "write_all"]
 
-_TO_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-_TO_WRITE = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_TO_READ = os.O_RDONLY | CAREFULLY
+_TO_WRITE = os.O_RDWR | os.O_APPEND | CAREFULLY
 _NEW = os.O_CREAT | os.O_EXCL
 OF_THE_PLACE = frozenset(
     {errno.ELOOP, errno.EISDIR, errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG}
@@ -95,7 +95,7 @@ def _go_on_in_copy(file: int, path: Path, lease: LeaseFile, line: bytes | None, 
             copy = os.open(name, _TO_WRITE | _NEW, 0o600)
             with open(file, "rb", closefd=False) as old, open(copy, "wb", closefd=False) as new:
                 shutil.copyfileobj(old, new)
-            os.fsync(copy)
+            lease.system.sync(copy)
         if copy < 0 or not (lease.is_held() and lease.is_ours()):
             raise JournalInUse(f"journal: {path} is taken over by another process", field="journal")
         lease.system.lock(copy)
@@ -169,7 +169,7 @@ def write_all(file: int, data: bytes) -> None:
 
 
 def _sync_folder(path: Path) -> None:
-    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:
