@@ -182,6 +182,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             return
         journaled = self._journaled
         if runner is None or (runner.ended and journaled is None):
+            if journaled is not None:
+                journaled.close()
             return
         # This may run anywhere, within a step of the runner too. The loop may have gone.
         try:

@@ -200,10 +200,10 @@ class MapMethods(Calling):
         Raises:
             BatchMapFailed: a document failed, or reading the documents did. All others were run;
                 answers and errors are in ``results``.
-            ConfigError: an argument is wrong, or the journal is in use, another job's, damaged, or
-                in the wrong place. Nothing was sent. A template that cannot be filled
-                with a document of a list or tuple is a wrong argument, unless ``return_exceptions``
-                is given. Elsewhere such a template is the document's own failure.
+            ConfigError: an argument is wrong, or the journal is in use, another job's, or no
+                journal. Nothing was sent. A template that cannot be filled with a document of a
+                list or tuple is a wrong argument, unless ``return_exceptions`` is given. Elsewhere
+                such a template is the document's own failure.
             JournalFailed: the journal cannot be written. The answers handed out before are in it.
             BatchClientError: the server was to be asked for its model, and that failed.
         """
@@ -296,7 +296,8 @@ class MapMethods(Calling):
         Args:
             docs, prompt, call, model, timeout_s, priority, tenant, look_ahead, response_model,
                 retry_invalid, params: as for ``batch_map``.
-            journal, progress: as for ``batch_map``. With a journal a row is yielded after its commit.
+            journal, progress: as for ``batch_map``. With a journal an answer is yielded once it is
+                on the disk.
             ordered: yield in input order instead of completion order.
 
         Returns:
