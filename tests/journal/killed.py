@@ -2,6 +2,7 @@
 
     python -m tests.journal.killed FOLDER random KILLS SEED ROWS # at random times
     python -m tests.journal.killed FOLDER calls STEP             # before, after and in the middle of each writing call
+    python -m tests.journal.killed FOLDER takeovers STEP         # the same while another machine takes the journal over
     python -m tests.journal.killed FOLDER moves KILLS SEED ROWS  # at random times, and each run on another machine
     python -m tests.journal.killed FOLDER stopped                # on another machine, while the first is stopped
 
@@ -21,6 +22,7 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -64,8 +66,11 @@ async def job(folder, rows, pause_s):
             os.write(handed_out, f"{row.id}\n".encode())
 
 
-def run_once(folder, rows, pause_s, kill_after_s=None, arm=None):
-    """Run the job in a process; return whether it came to its end."""
+def run_once(folder, rows, pause_s, kill_after_s=None, arm=None, goes_on=lambda: True):
+    """Run the job in a process; return whether it came to its end.
+
+    The time to the kill begins once it goes on.
+    """
     child = os.fork()
     if child == 0:
         try:
@@ -77,6 +82,8 @@ def run_once(folder, rows, pause_s, kill_after_s=None, arm=None):
             print(repr(error), file=sys.stderr, flush=True)
             os._exit(1)
     if kill_after_s is not None:
+        while not goes_on():
+            time.sleep(0.005)
         time.sleep(kill_after_s)
         os.kill(child, signal.SIGKILL)
     status = os.waitpid(child, 0)[1]
@@ -142,24 +149,32 @@ def at_random(folder, kills, seed, rows, arm=None):
         finished = False
         while not finished:
             left = sum(account.kills for account in accounts) < kills
-            # On another machine a run waits first, and there the servers are slower.
-            after_s = random.uniform(0.01, rows / 4000) + (0.8 if arm else 0.0)
-            finished = run_once(account.folder, rows, 0.03 if arm else 0.002, after_s if left else None, arm)
+            after_s = random.uniform(0.01, rows / 4000) if left else None
+            # On another machine a run waits first for the lease.
+            before = len(account.lines("handed-out"))
+            goes_on = (lambda before=before: len(account.lines("handed-out")) > before) if arm else lambda: True
+            finished = run_once(account.folder, rows, 0.02 if arm else 0.002, after_s, arm, goes_on)
             account.check(finished)
     return accounts
 
 
-def at_each(folder, make_arm, step, rows=60):
-    """Kill at the first point, then at the second, …; each time let the job run to its end."""
+def at_each(folder, step, rows=60, elsewhere=None):
+    """Kill at the first call, then at the second, …; each time let the job run to its end.
+
+    Elsewhere, another machine takes over what a run before has left, and is killed at its calls.
+    """
     accounts = []
     for point in range(1, 1000, step):
         account = Account(folder / str(point), rows)
         accounts.append(account)
-        finished = run_once(account.folder, rows, 0.0, arm=make_arm(point))
+        if elsewhere is not None:
+            begun = lambda account=account: len(account.lines("handed-out")) > 0
+            account.check(run_once(account.folder, rows, 0.05, 0.0, elsewhere, begun))
+        finished = run_once(account.folder, rows, 0.0, arm=partial(at_call, point, elsewhere))
         account.check(finished)
         if finished:
             return accounts
-        account.check(run_once(account.folder, rows, 0.0, arm=hasten))
+        account.check(run_once(account.folder, rows, 0.0, arm=elsewhere or hasten))
     raise AssertionError("the points do not end")
 
 
@@ -172,34 +187,34 @@ def hasten():
     lease.Times.__init__.__defaults__ = (0.05, 9.0, 0.3, 0.1, 0.01)
 
 
-def at_call(point):
-    def arm():
-        seen = []
+def at_call(point, elsewhere):
+    """Let this process die at a writing call of the journal's."""
+    if elsewhere is not None:
+        elsewhere()
+    seen = []
 
-        def watched(call):
-            def calling(*arguments, **named):
-                if not sys._getframe(1).f_globals["__name__"].startswith("batchclient.journal"):
-                    return call(*arguments, **named)
-                seen.append(call.__name__)
+    def watched(call):
+        def calling(*arguments, **named):
+            if not sys._getframe(1).f_globals["__name__"].startswith("batchclient.journal"):
+                return call(*arguments, **named)
+            seen.append(call.__name__)
+            if len(seen) == point:
+                die()
+            if call.__name__ in ("write", "pwrite"):
+                seen.append("half")
                 if len(seen) == point:
+                    call(arguments[0], arguments[1][: len(arguments[1]) // 2], *arguments[2:])
                     die()
-                if call.__name__ in ("write", "pwrite"):
-                    seen.append("half")
-                    if len(seen) == point:
-                        call(arguments[0], arguments[1][: len(arguments[1]) // 2], *arguments[2:])
-                        die()
-                result = call(*arguments, **named)
-                seen.append("after")
-                if len(seen) == point:
-                    die()
-                return result
+            result = call(*arguments, **named)
+            seen.append("after")
+            if len(seen) == point:
+                die()
+            return result
 
-            return calling
+        return calling
 
-        for name in ("write", "pwrite", "fsync", "ftruncate"):
-            setattr(os, name, watched(getattr(os, name)))
-
-    return arm
+    for name in ("write", "pwrite", "fsync", "ftruncate"):
+        setattr(os, name, watched(getattr(os, name)))
 
 
 def elsewhere():
@@ -257,8 +272,8 @@ async def warm_up():
 def main():
     asyncio.run(warm_up())
     folder, how = Path(sys.argv[1]), sys.argv[2]
-    if how == "calls":
-        accounts = at_each(folder, at_call, int(sys.argv[3]))
+    if how in ("calls", "takeovers"):
+        accounts = at_each(folder, int(sys.argv[3]), elsewhere=elsewhere if how == "takeovers" else None)
     elif how == "stopped":
         accounts = stopped(folder)
     else:
