@@ -113,6 +113,8 @@ def test_nothing_is_written_before_the_job_begins(path):
     journal.note("outputs", {"a": 1})
     journal.note("outputs", {"a": 2})
     assert journal.differences({"settings": {"prompt": "a"}, "call": "chat"}) == ["system", "call"]
+    journal.close()
+    journal = HeldJournal.open(path)
     # Without a record it takes another job, and keeps its notes.
     journal.begin({"call": "chat", "settings": {}})
     journal.append([line_of({"key": f"{1:032x}", "n": 7})])
@@ -122,6 +124,12 @@ def test_nothing_is_written_before_the_job_begins(path):
     assert [record["n"] for record in journal.records()] == [7]
     with pytest.raises(ConfigError, match=r"of another job: call; its 1 rows stay as they are"):
         journal.begin({"call": "embed"})
+    journal.close()
+    path.unlink()
+    journal = HeldJournal.open(path)
+    journal.begin(JOB)
+    with pytest.raises(ConfigError, match="of another job: call"):
+        journal.begin({"call": "embed"})  # It may have records by now.
     journal.close()
     assert [each.name for each in path.parent.iterdir()] == ["journal"]
 

@@ -30,7 +30,7 @@ from batchclient._shell.log import log
 from batchclient.errors import ConfigError
 from batchclient.journal.lease import Lease, LeaseFile, System, Times, leaving
 from batchclient.journal.lines import fields_in, is_whole, line_of
-from batchclient.journal.place import OF_THE_PLACE, JournalInUse, JournalLost, is_at, open_to_read, take, write_all
+from batchclient.journal.place import OF_THE_PLACE, JournalInUse, JournalLost, is_at, open_regular, take, write_all
 from batchclient.journal.rows import Record, record_in
 from batchclient.journal.settings import Journal
 
@@ -75,6 +75,7 @@ class HeldJournal:
         self.notes: dict[str, Any] = {}
         self._file = file
         self._end = 0
+        self._is_begun = False
         self._fault: OSError | None = None
         self._lock = threading.RLock()
         self._keys = sqlite3.connect("", isolation_level=None, check_same_thread=False)
@@ -130,7 +131,7 @@ class HeldJournal:
             OSError: it cannot be read.
         """
         journal = Journal(path)
-        return cls(journal, open_to_read(journal.path), None)
+        return cls(journal, open_regular(journal.path), None)
 
     @property
     def token(self) -> str:
@@ -189,15 +190,16 @@ class HeldJournal:
             JournalLost, OSError: as for ``append``.
         """
         differences = [] if self.job is None else self.differences(job)
-        if differences and self.rows:
+        if differences and (self.rows or self._is_begun):
             message = (
                 f"the journal {self.path} is of another job: {', '.join(differences)}; its {self.rows:,} rows"
                 " stay as they are, and another journal begins anew"
             )
-            raise ConfigError(message, field=differences[0].split(" ")[0])
+            raise ConfigError(message, field=differences[0].partition(" (")[0])
         if differences or self.job is None:
             self.append([line_of({"batchclient": "journal", "version": VERSION, "job": job})])
             self.job = {**job}
+        self._is_begun = True
         return self
 
     def note(self, name: str, value: Any) -> None:
@@ -301,7 +303,7 @@ class HeldJournal:
                 number += 1
                 if not line.endswith(b"\n") and self._end + len(line) >= size:
                     # Its writer was killed; perhaps at the very first line.
-                    is_ours = is_ours or line.startswith(_BEGINS) or _BEGINS.startswith(line)
+                    is_ours = is_ours or line.startswith(_BEGINS)
                     break
                 key = _key_in(line)
                 if key:

@@ -131,7 +131,8 @@ class Lease:
         """Return the lease of a line; ``None``: it is torn or damaged."""
         fields = fields_in(line)
         try:
-            int(fields["token"], 16)
+            if int(fields["token"], 16) < 0 or type(fields["pid"]) is not int:
+                return None
             return cls(**{name: fields[name] for name in cls.__slots__})
         except (KeyError, TypeError, ValueError):
             return None

@@ -20,7 +20,7 @@ from batchclient.errors import ConfigError, JournalFailed
 from batchclient.journal.lease import CAREFULLY, Lease, LeaseFile, Watch, leaving
 from batchclient.journal.settings import Journal
 
-__all__ = ["OF_THE_PLACE", "JournalInUse", "JournalLost", "is_at", "open_to_read", "take", "write_all"]
+__all__ = ["OF_THE_PLACE", "JournalInUse", "JournalLost", "is_at", "open_regular", "take", "write_all"]
 
 _TO_READ = os.O_RDONLY | CAREFULLY
 _TO_WRITE = os.O_RDWR | os.O_APPEND | CAREFULLY
@@ -121,27 +121,21 @@ def _open(journal: Journal) -> int:
     try:
         file = os.open(path, _TO_WRITE | _NEW, 0o600)
     except FileExistsError:
-        file = os.open(path, _TO_WRITE)
-    else:
-        _sync_folder(path)
-        return file
-    if journal.resume:
-        return _regular(file, path)
-    os.close(file)
-    raise ConfigError(f"journal: {path} is there, and resume=False refuses it", field="resume")
+        if not journal.resume:
+            raise ConfigError(f"journal: {path} is there, and resume=False refuses it", field="resume") from None
+        return open_regular(path, _TO_WRITE)
+    _sync_folder(path)
+    return file
 
 
-def open_to_read(path: Path) -> int:
-    """Open a journal's file to read alone.
+def open_regular(path: Path, flags: int = _TO_READ) -> int:
+    """Open a regular file that is there.
 
     Raises:
-        ConfigError: it is no regular file.
-        OSError: it cannot be read.
+        ConfigError: it is none.
+        OSError: it cannot be opened.
     """
-    return _regular(os.open(path, _TO_READ), path)
-
-
-def _regular(file: int, path: Path) -> int:
+    file = os.open(path, flags)
     if stat.S_ISREG(os.fstat(file).st_mode):
         return file
     os.close(file)
