@@ -32,6 +32,7 @@ from collections.abc import (
     Iterable,
     Iterator,
 )
+from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -180,20 +181,13 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         runner = self._runner
         if self._closed:
             return
-        journaled = self._journaled
-        if runner is None or (runner.ended and journaled is None):
-            if journaled is not None:
-                journaled.close()
+        if self._journaled is not None:
+            self._journaled.leave()
+        if runner is None or runner.ended:
             return
         # This may run anywhere, within a step of the runner too. The loop may have gone.
-        try:
-            if journaled is not None:
-                journaled.is_leaving()
-                runner.backend.call_soon_threadsafe(journaled.close)
+        with suppress(RuntimeError):
             runner.backend.call_soon_threadsafe(partial(leave, runner, self._open_requests(), self._stop_reader))
-        except RuntimeError:
-            if journaled is not None:
-                journaled.close()
 
     def _open_requests(self) -> list[Request]:
         # Looked at once: the finalizer may run in another thread than the one where rows finish.
@@ -439,21 +433,15 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             del self._rows[row.index]
             self._read -= 1
             raise
-        own_id = own_id_of(document)
-        row.request = request
+        row.request, row.own_id = request, own_id_of(document)
+        if self._journaled is not None or row.own_id is None:
+            row.key, row.n = self._identify(request)
+        # Equal inputs have equal ids.
+        row.id = row.own_id or f"{row.key[:8].hex()}-{row.n}"
         if self._journaled is None:
-            row.id = own_id or self._name(request)
             runner.submit(request, may_wait=True)
-            return
-        row.key, row.n = self._identify(request)
-        row.own_id = own_id
-        row.id = own_id or f"{row.key[:8].hex()}-{row.n}"
-        self._journaled.enter(row, request)
-
-    def _name(self, request: Request) -> str:
-        """Name a document by prompt and parameters, and number repeats: equal inputs, equal ids."""
-        key, number = self._identify(request)
-        return f"{key[:8].hex()}-{number}"
+        else:
+            self._journaled.enter(row, request)
 
     def _identify(self, request: Request) -> tuple[bytes, int]:
         """Return a hash of prompt and parameters, and how many documents before have the same."""

@@ -280,13 +280,18 @@ class Journaled:
 
     # The end ---------------------------------------------------------------------------------------------------------
 
-    def is_leaving(self) -> None:
-        """Let the next map wait for the journal. From finalizers, too."""
+    def leave(self) -> None:
+        """Close the journal from a finalizer, which may run in any thread."""
         if self._thread is not None:
+            # The next map waits for the journal.
             self._thread.leave()
+            try:
+                self._runner.backend.call_soon_threadsafe(self.close)
+            except RuntimeError:
+                self.close()
 
     def close(self) -> None:
-        """Write what has ended, and close the journal, in its thread. Repeatedly, and from finalizers."""
+        """Write what has ended, and close the journal, in its thread. Safe to call twice."""
         self._flush()
         thread, self._thread = self._thread, None
         if thread is not None:

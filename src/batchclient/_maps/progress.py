@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from batchclient._shell.log import log
 from batchclient.types import MapProgress
@@ -74,13 +74,6 @@ class Counts:
             self.completion_tokens += completion
 
 
-class _Owner(Protocol):
-    @property
-    def counts(self) -> Counts:
-        """The map's rows."""
-        ...
-
-
 class Ticker:
     """Tells how far a map is.
 
@@ -91,7 +84,7 @@ class Ticker:
         owner: a weak reference to the map.
     """
 
-    owner: Callable[[], _Owner | None]
+    owner: Callable[[], Any]
 
     def __init__(self, function: Callable[[MapProgress], object]) -> None:
         self._function = function
@@ -130,7 +123,7 @@ class Ticker:
         owner, runner = self.owner(), self._runner
         if owner is None or runner is None:
             return
-        rows = owner.counts
+        rows: Counts = owner.counts
         now = MapProgress(
             read=rows.read,
             answered=rows.answered,
