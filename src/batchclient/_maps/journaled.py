@@ -136,7 +136,7 @@ class Journaled:
             call, template, shape = self._describe()
             parameters = json.loads(shape.body)
             job = {"call": call, "model": parameters.pop("model"), "template": template, "parameters": parameters}
-            job["settings"] = dict(settings.settings or {})
+            job["settings"] = settings.settings
             self._thread = JournalThread(self._given, runner.backend.call_soon_threadsafe, self._give_up)
             self._thread.do(lambda held: held.begin(job), self._on_opened)
             runner.start_reader(self._until_closed, self.close)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from batchclient.errors import ConfigError
 __all__ = ["Journal"]
 
 
-@dataclass(frozen=True, init=False)
 class Journal:
     """The file in which a map keeps its answers, so that a later run takes them from there.
 
@@ -34,11 +32,6 @@ class Journal:
         ConfigError: an argument is wrong.
     """
 
-    path: Path
-    resume: bool = True
-    retry_failed: bool = False
-    settings: Mapping[str, Any] | None = None
-
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -53,14 +46,14 @@ class Journal:
         for name, flag in (("resume", resume), ("retry_failed", retry_failed)):
             if type(flag) is not bool:
                 raise ConfigError(f"{name} is true or false, not {flag!r:.40}", field=name)
+        self.path: Path = Path(text)
+        self.resume: bool = resume
+        self.retry_failed: bool = retry_failed
         try:
             # As they will be read: a tuple is a list.
-            kept = json.loads(json.dumps(dict(settings or {}), allow_nan=False))
+            self.settings: Mapping[str, Any] = json.loads(json.dumps(dict(settings or {}), allow_nan=False))
         except (TypeError, ValueError, RecursionError):
             raise ConfigError("settings are JSON values by name", field="settings") from None
-        for name, value in (("path", Path(text)), ("resume", resume), ("retry_failed", retry_failed)):
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "settings", kept)
 
     def __repr__(self) -> str:
         return f"Journal({os.fspath(self.path)!r})"
