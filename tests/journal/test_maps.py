@@ -27,6 +27,7 @@ from batchclient import (
     ServerFault,
     SyncBatchClient,
 )
+from batchclient._maps.progress import Counts
 from batchclient.journal.held import HeldJournal
 from batchclient.simulator.app import EmbeddedServer
 
@@ -326,6 +327,20 @@ async def test_progress_counts_what_was_committed_and_ends_nothing(path, caplog)
     )
     last = told[-1]
     assert (last.read, last.answered, last.failed, last.reused) == (61, 0, 1, 60)
+
+
+async def test_a_map_counts_its_rows_and_their_tokens_once(path):
+    counted = []
+    for _ in range(2):
+        async with make_client(failing("Say: b"), **ALONE) as client:
+            rows = client.stream_map(["a", "b", "c"], "Say: {}", journal=path)
+            async for _row in rows:
+                pass
+            counted.append(rows.counts)
+    tokens = {"prompt_tokens": 12, "completion_tokens": 4}
+    assert counted[0] == Counts(read=3, answered=2, failed=1, **tokens)
+    reused = {f"reused_{name}": number for name, number in tokens.items()}
+    assert counted[1] == Counts(read=3, reused=3, reused_failed=1, **reused)
 
 
 async def test_progress_without_a_journal():

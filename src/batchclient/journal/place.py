@@ -13,6 +13,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from batchclient._shell.log import log
@@ -165,6 +166,7 @@ def write_all(file: int, data: bytes) -> None:
 def _sync_folder(path: Path) -> None:
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        with suppress(OSError):  # some mounts sync files alone
+            os.fsync(folder)
     finally:
         os.close(folder)
