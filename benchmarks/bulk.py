@@ -77,19 +77,19 @@ async def run_map(base_url: str, rows: int, journal: str) -> dict[str, Any]:
 
 
 def map_arm(base_url: str, rows: int, folder: Path) -> dict[str, Any]:
-    given = json.dumps({"base_url": base_url, "rows": rows, "journal": str(folder / "map.sqlite")})
+    given = json.dumps({"base_url": base_url, "rows": rows, "journal": str(folder / "map.journal")})
     done = subprocess.run([sys.executable, __file__, "--child", given], capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr)
     result: dict[str, Any] = json.loads(done.stdout)
-    return result | {"journal_mb": (folder / "map.sqlite").stat().st_size / 1e6}
+    return result | {"journal_mb": (folder / "map.journal").stat().st_size / 1e6}
 
 
 # The command --------------------------------------------------------------------------------------
 
 
 def command(base_url: str, source: Path, out: Path) -> list[str]:
-    options = ["--base-url", base_url, "--model", "instant", "--prompt", "{text}", "--max-tokens", "1", "--resume"]
+    options = ["--base-url", base_url, "--model", "instant", "--prompt", "{text}", "--max-tokens", "1"]
     options += ["--preset", "throughput", "--concurrency", "64"]
     return [sys.executable, "-m", "batchclient", "map", str(source), "-o", str(out), *options]
 
@@ -112,6 +112,7 @@ def resident_mib(pid: int) -> float | None:
 
 def run_command(given: list[str], out: Path) -> tuple[list[tuple[float, float, float]], float, float]:
     """Run the command; return samples of the output's bytes, its seconds, and its peak of memory."""
+    part = out.with_name(f"{out.name}.part")
     samples: list[tuple[float, float, float]] = []
     began = time.perf_counter()
     with tempfile.TemporaryFile("w+") as told:
@@ -122,7 +123,7 @@ def run_command(given: list[str], out: Path) -> tuple[list[tuple[float, float, f
                 break
             mib = resident_mib(process.pid)
             if mib is not None:
-                size = out.stat().st_size if out.exists() else 0
+                size = part.stat().st_size if part.exists() else 0
                 samples.append((size, time.perf_counter() - began, mib))
             time.sleep(0.1)
         took = time.perf_counter() - began
@@ -157,10 +158,12 @@ def command_arm(base_url: str, rows: int, folder: Path) -> dict[str, Any]:
     line = out.stat().st_size / rows
     by_rows = [(size / line, seconds, mib) for size, seconds, mib in samples]
     result = shares_of(by_rows, rows) | {"took_s": took, "peak_mib": peak}
-    result["journal_mb"] = sum(each.stat().st_size for each in Path(f"{out}.job").iterdir()) / 1e6
-    before, content = server_counts(base_url)["requests"], (out.stat().st_size, out.stat().st_mtime_ns)
+    result["journal_mb"] = Path(f"{out}.journal").stat().st_size / 1e6
+    before, size = server_counts(base_url)["requests"], out.stat().st_size
+    # With it there would be nothing to do.
+    out.unlink()
     _, again, again_mib = run_command(given, out)
-    assert (out.stat().st_size, out.stat().st_mtime_ns)[0] == content[0], "the resume changed the output"
+    assert out.stat().st_size == size, "the resume made another output"
     requests = server_counts(base_url)["requests"] - before
     return result | {"resume_s": again, "resume_mib": again_mib, "requests": requests}
 

@@ -46,7 +46,8 @@ _GROUP_S = 0.2
 _MOST_GROUPS = 8
 _GROUPS_OPEN = 3
 """A group is a third of the look-ahead at most: rows are under way while it is written."""
-_MOST_EARLY = 1024
+_MOST_EARLY = 8192
+"""More than are open: where all rows are refused, whoever takes them stops before so many."""
 _CLOSING_S = 30.0
 """How long the end of a map waits for its last group, seconds."""
 
