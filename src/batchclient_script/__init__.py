@@ -24,7 +24,7 @@ CLOSED: set[int] = set()
 
 COMMANDS = {
     "map": "Complete one prompt per row of a file and write each row with its completion.",
-    "job": "Look at a map's job (OUT.job), write its output anew from the journal, remove it.",
+    "job": "Look at a map's job, by its journal (OUT.journal).",
     "work": "Answer the messages of a Redis stream, beside other workers.",
     "enqueue": "Put rows of a file into a Redis stream, each as a message, or in parts.",
     "dead": "Look at the messages that workers gave up, put them back, drop them.",

@@ -131,7 +131,7 @@ def test_without_rows_nobody_is_asked(dry_run):
         (["--param", "n=2"], "--param n"),
         (["--param", "stream=true"], "--param stream: "),
         (["--timeout", "0"], "--timeout"),
-        (["-o", "{dir}/out.jsonl"], "the file exists; give --overwrite"),
+        (["-o", "{dir}/out.jsonl"], "the file exists"),
         (["--dedupe", "--unordered"], "--dedupe"),
     ],
 )
@@ -146,7 +146,8 @@ def test_what_a_job_refuses_a_dry_run_refuses(dry_run, tmp_path, options, named)
 def test_an_output_is_neither_opened_nor_made(dry_run, tmp_path):
     out = tmp_path / "out.jsonl"
     out.write_text("precious")
-    assert dry_run([{"text": "a"}], "-o", out, "--overwrite")[0].exit_code == 0
+    assert dry_run([{"text": "a"}], "-o", out)[0].exit_code == 2
+    assert dry_run([{"text": "a"}], "-o", out, "--new")[0].exit_code == 0
     assert dry_run([{"text": "a"}], "-o", tmp_path / "new.jsonl")[0].exit_code == 0
     assert out.read_text() == "precious"
     assert not (tmp_path / "new.jsonl").exists()

@@ -163,7 +163,7 @@ def test_ctrl_c_keeps_what_is_finished(spawn, server, tmp_path, order, number):
     process.send_signal(number)
     _, stderr = process.communicate()
     assert process.returncode == 128 + number
-    written = [row["id"] for row in read_rows(out)]
+    written = [row["id"] for row in read_rows(out.with_name("out.jsonl.part"))]
     missing = set(range(10)) - set(written)
     assert len(written) in (8, 9)
     assert len(missing) == 10 - len(written)
@@ -172,28 +172,27 @@ def test_ctrl_c_keeps_what_is_finished(spawn, server, tmp_path, order, number):
         assert written == sorted(written)
     summary, of_journal = stderr.decode().splitlines()
     assert summary.startswith(f"Interrupted: {len(written)} rows to ")
-    assert of_journal.endswith(": the same command with --resume goes on with its answers")
+    assert of_journal.endswith(" has the answers: the same command goes on with them")
 
 
 def test_a_second_ctrl_c_quits_at_once(spawn, server, tmp_path):
-    """The process cannot end in good order: it waits for a reader of its output that never reads."""
+    """The process takes long to end in good order: the reader of its output is slow."""
     reading, writing = os.pipe()
     server.set_faults("stall,count=1")
-    source = write_rows(tmp_path / "in.jsonl", [{"text": "x" * 4000, "id": number} for number in range(50)])
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "x" * 4000, "id": number} for number in range(100)])
     process = spawn(source, "--max-batch-size", 1, "--concurrency", 2, stdout=writing)
     os.close(writing)
-    wait_for_requests(server, 50)
-    # Some 200 kB of finished rows go into a pipe of 64 kB.
+    wait_for_requests(server, 100)
+    # Some 400 kB of finished rows go into a pipe of 64 kB.
     process.send_signal(signal.SIGINT)
-    os.set_blocking(reading, True)
-    assert os.read(reading, 1)
-    # Two signals at once may arrive as one: whoever presses Ctrl-C again does so after a moment.
-    for _ in range(100):
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.3)
-            break
-        process.send_signal(signal.SIGINT)
+    got = turns = 0
+    while chunk := os.read(reading, 16_384):
+        got, turns = got + len(chunk), turns + 1
+        if turns == 4:
+            process.send_signal(signal.SIGINT)
+        time.sleep(0.05)
     assert process.wait(10) == 130
+    assert 100_000 < got < 250_000
     os.close(reading)
 
 
@@ -289,7 +288,7 @@ def test_progress_from_a_pipe_has_no_total(spawn, tmp_path):
     source = write_rows(tmp_path / "in", rows_of(30))
     with subprocess.Popen(["cat", str(source)], stdout=subprocess.PIPE) as cat:
         environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
-        shown = on_terminal(spawn, "-", "-o", tmp_path / "out", "--no-journal", stdin=cat.stdout, env=environment)
+        shown = on_terminal(spawn, "-", "-o", tmp_path / "out", stdin=cat.stdout, env=environment)
     assert "30/?" in shown
 
 
@@ -301,7 +300,7 @@ def test_quiet_on_a_terminal(spawn, tmp_path):
 def test_no_progress_where_nobody_looks(spawn, tmp_path):
     process = spawn(write_rows(tmp_path / "in.jsonl", rows_of(30)), "-o", tmp_path / "out.jsonl")
     _, stderr = process.communicate()
-    assert stderr.count(b"\n") == 2
+    assert stderr.count(b"\n") == 1
     assert b"\x1b" not in stderr
     assert b"\r" not in stderr
 

@@ -10,8 +10,10 @@ import sys
 import pytest
 
 from batchclient import MapResult
+from batchclient.cli import _run as run_module
 from batchclient.cli._repeats import Repeats
 from batchclient.jobs.rows import make_row
+from batchclient.jobs.source import open_source
 from batchclient.simulator import expected_text
 
 from .conftest import read_rows, write_rows
@@ -211,11 +213,11 @@ def test_a_sample_is_part_of_a_larger_one(cli_map, tmp_path, out):
     source = write_rows(tmp_path / "in.jsonl", rows_of(400))
     seen = []
     for share in ("5%", "20%"):
-        assert cli_map(source, "-o", out, "--overwrite", "--sample", share).exit_code == 0
+        assert cli_map(source, "-o", out, "--sample", share).exit_code == 0
         seen.append({row["id"] for row in read_rows(out)})
     assert seen[0] < seen[1]
     assert 60 <= len(seen[1]) <= 100
-    assert cli_map(source, "-o", out, "--overwrite", "--sample", "20%", "--first", 3).exit_code == 0
+    assert cli_map(source, "-o", out, "--sample", "20%", "--first", 3).exit_code == 0
     assert len(read_rows(out)) == 3
 
 
@@ -263,7 +265,7 @@ def test_a_template_from_a_file(cli, server, tmp_path, out):
     ]:
         if content is not None:
             (tmp_path / name).write_bytes(content)
-        refused = cli(*command, "--overwrite", "--prompt-file", tmp_path / name)
+        refused = cli(*command, "--new", "--prompt-file", tmp_path / name)
         assert refused.exit_code == 2
         assert named in refused.stderr
 
@@ -273,7 +275,7 @@ def test_a_system_message_goes_before_each_conversation(cli, server, tmp_path, o
     rows = [{"talk": "hello"}, {"talk": talk}, {"talk": [{"role": "system", "content": "Mine."}, *talk]}]
     source = write_rows(tmp_path / "in.jsonl", rows)
     command = ["map", source, "-o", out, "--base-url", server.base_url, "--max-tokens", 3, "--temperature", 0]
-    command += ["--overwrite", "--call", "chat", "--prompt", "{talk}"]
+    command += ["--new", "--call", "chat", "--prompt", "{talk}"]
     assert cli(*command).exit_code == 0
     without = [row["completion"] for row in read_rows(out)]
     assert without[0] == without[1]
@@ -298,10 +300,19 @@ def test_equal_prompts_are_asked_once_and_each_row_gets_the_answer(cli_map, tmp_
     source = write_rows(tmp_path / "in.jsonl", rows)
     assert cli_map(source, "-o", out).exit_code == 1
     plain, asked = read_rows(out), server.prompts
-    assert cli_map(source, "-o", out, "--overwrite", "--dedupe").exit_code == 1
+    assert cli_map(source, "-o", out, "--new", "--dedupe").exit_code == 1
     assert server.prompts - asked == 3
     assert read_rows(out) == plain
     assert len({row["id"] for row in plain}) == 300
+
+
+def test_the_input_is_read_twice_and_no_more(cli_map, tmp_path, out, monkeypatch):
+    opened = []
+    monkeypatch.setattr(
+        run_module, "open_source", lambda *args, **options: opened.append(args) or open_source(*args, **options)
+    )
+    assert cli_map(write_rows(tmp_path / "in.jsonl", [{"text": "a"}] * 3), "-o", out, "--dedupe").exit_code == 0
+    assert len(opened) == 2
 
 
 def test_equal_rows_share_their_error_and_keep_their_lines_and_ids(cli_map, tmp_path, out, server):
@@ -344,7 +355,7 @@ def test_an_answer_is_kept_only_while_a_later_row_needs_it():
 
 
 def test_a_stream_cannot_be_read_twice(cli_map, out, server):
-    result = cli_map("/dev/null", "-o", out, "--dedupe", "--no-journal")
+    result = cli_map("/dev/null", "-o", out, "--dedupe")
     assert result.exit_code == 2
     assert "--dedupe: IN is read twice, and /dev/null can be read once; give a file" in result.stderr
 
@@ -405,7 +416,7 @@ def test_json_enters_a_template_as_json(cli, server, tmp_path, out, value, enter
     (made,) = read_rows(out)
     assert made["v"] == json.loads(value)
     source.write_text(json.dumps({"text": f"x: {entered}"}) + "\n")
-    assert cli(*command, "{text}", "--overwrite").exit_code == 0
+    assert cli(*command, "{text}", "--new").exit_code == 0
     assert made["completion"] == read_rows(out)[0]["completion"]
 
 

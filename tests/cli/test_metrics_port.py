@@ -53,7 +53,7 @@ def test_a_job_has_the_numbers_of_its_rows_and_commits(spawn, cli_map, server, t
     assert cli_map(write_rows(source, rows_of(20)), "-o", out, "--concurrency", 4).exit_code == 0
     source = write_rows(source, [*rows_of(60), {"id": 60, "other": "unusable"}, {"id": 61, "text": "the last"}])
     server.set_faults("stall,after=40")
-    process = spawn(source, "-o", out, "--resume", "--metrics-port", 0, "--concurrency", 1, "--max-batch-size", 1)
+    process = spawn(source, "-o", out, "--metrics-port", 0, "--concurrency", 1, "--max-batch-size", 1)
     numbers, job = numbers_of(process)
     process.kill()
     assert numbers['batchclient_job_rows{state="answered"}'] == job["answered"] == 40
@@ -91,7 +91,7 @@ def test_a_port_in_use_is_refused_before_a_row_is_sent(cli_map, tmp_path, server
     assert result.exit_code == 2
     assert f"Error: --metrics-port: port {port} of 127.0.0.1 is in use" in result.stderr
     assert server.requests == 0
-    assert not out.exists() and not (tmp_path / "out.jsonl.job").exists()
+    assert not out.exists() and not (tmp_path / "out.jsonl.journal").exists()
 
 
 @pytest.mark.parametrize("text", ["", "abc", "-1", "65536", ":9400", "host:", "9400:", "٣"])

@@ -49,28 +49,23 @@ def block(start):
     return found
 
 
-COMMAND, LOOP, LOOK, PARTS = map(
+COMMAND, TRIAL, ANEW, LOOP, LOOK, PARTS = map(
     block,
-    ("batchclient map in.csv", "until batchclient map", "batchclient job status", 'batchclient map in.jsonl -o "out-{'),
+    (
+        "batchclient map in.csv -o out.jsonl --base",
+        "batchclient map in.csv -o try.jsonl",
+        "batchclient map in.csv -o out.jsonl --new",
+        "until batchclient map",
+        "batchclient job status",
+        'batchclient map in.jsonl -o "out-{',
+    ),
 )
-REMOVE = block("batchclient job rm")
 
 
 @pytest.fixture
 def server():
     with EmbeddedServer("instant", model="m") as running:
         yield running
-
-
-@pytest.fixture
-def marked(cli, tmp_path):
-    """Tell how many bytes of the output the job knows of."""
-
-    def look():
-        told = cli("job", "status", tmp_path / "night/out.jsonl.job", "--json")
-        return json.loads(told.stdout)["output_bytes"] or 0 if told.exit_code == 0 else 0
-
-    return look
 
 
 @pytest.fixture
@@ -133,27 +128,26 @@ def check(out, texts):
         assert row["completion"].startswith(prompt_digest(f"Name the language: {row['text']}")), row
 
 
-def test_a_night_with_two_kills_has_each_row_once(shell, server, marked, tmp_path):
+def test_a_night_with_two_kills_has_each_row_once(shell, server, cli, tmp_path):
     night = tmp_path / "night"
-    out = night / "out.jsonl"
+    out, part = night / "out.jsonl", night / "out.jsonl.part"
     texts = write_odd_rows(night / "in.csv", ROWS)
     server.set_faults("slow=0.2")
     for _ in range(2):
         process = shell(COMMAND)
-        known = wait_for_more(marked, process)
+        wait_for_more(lambda: part.stat().st_size if part.exists() else 0, process)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        assert known <= out.stat().st_size
-        assert out.read_bytes().count(b"\n") < ROWS
-        assert not (night / "out.jsonl.job/done.json").exists()
+        assert part.read_bytes().count(b"\n") < ROWS and not out.exists()
+        part.unlink()
     server.set_faults()
     process = shell(COMMAND)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 0, said
     check(out, texts)
-    done = json.loads((night / "out.jsonl.job/done.json").read_text())
-    assert (done["read"], done["answered"] + done["reused"], done["failed"]) == (ROWS, ROWS, 0)
-    assert done["reused"] > 0
+    run = json.loads(cli("job", "status", night / "out.jsonl.journal", "--json").stdout)["run"]
+    assert (run["read"], run["answered"] + run["reused"], run["failed"]) == (ROWS, ROWS, 0)
+    assert run["reused"] > 0
 
 
 def test_the_loop_of_the_page_starts_a_killed_command_again(shell, server, tmp_path):
@@ -163,10 +157,10 @@ def test_the_loop_of_the_page_starts_a_killed_command_again(shell, server, tmp_p
     assert "sleep 60" in LOOP
     server.set_faults("slow=0.2")
     process = shell(LOOP.replace("sleep 60", "sleep 0.01"))
-    wait_for_more(lambda: out.stat().st_size if out.exists() else 0, process)
-    # Whoever writes the output is named in its lock.
-    owner = (night / "out.jsonl.lock").read_text()
-    os.kill(int(re.search(r"pid (\d+)", owner)[1]), signal.SIGKILL)
+    part = night / "out.jsonl.part"
+    wait_for_more(lambda: part.stat().st_size if part.exists() else 0, process)
+    # Whoever writes the journal is named in its lease.
+    os.kill(json.loads((night / "out.jsonl.journal.lease").read_text())["pid"], signal.SIGKILL)
     server.set_faults()
     _, said = process.communicate(timeout=60)
     assert process.returncode == 0, said
@@ -179,7 +173,7 @@ def test_the_other_commands_of_the_page_run(cli, server, tmp_path, monkeypatch):
     Path("in.csv").write_text("id,text\n" + "".join(f"{number},row {number}\n" for number in range(20)))
     Path("in.jsonl").write_text("".join(json.dumps({"text": f"row {number}"}) + "\n" for number in range(20)))
     told = ""
-    for line in f"{COMMAND}{LOOK}{PARTS}{REMOVE}".replace("\\\n", "").splitlines():
+    for line in f"{TRIAL}{COMMAND}{LOOK}{PARTS}{ANEW}".replace("\\\n", "").splitlines():
         program, *args = shlex.split(line.replace("http://localhost:8000/v1", server.base_url))
         if program == "batchclient":
             done = cli(*args)
@@ -187,4 +181,8 @@ def test_the_other_commands_of_the_page_run(cli, server, tmp_path, monkeypatch):
             told += done.stdout
     assert "state: finished\n" in told
     assert "answered: 20\n" in told
-    assert sorted(os.listdir()) == ["in.csv", "in.jsonl", "out-3.jsonl", "out-3.jsonl.job", "out.jsonl"]
+    files = ["in.csv", "in.jsonl", "out-3.jsonl", "out-3.jsonl.journal", "out.jsonl", "out.jsonl.journal", "try.jsonl"]
+    assert sorted(os.listdir()) == files
+    assert read_rows(Path("out.jsonl"))[7]["completion"].startswith(
+        prompt_digest("Name the language in one word: row 7")
+    )

@@ -63,7 +63,7 @@ def test_a_part_s_params_are_no_arguments_of_the_map(tmp_path):
     """Whoever may write to the stream would choose a file for the journal."""
     [part] = cut(tmp_path, 100)
     names = [name for name in inspect.signature(BatchClient.stream_map).parameters if name != "params"]
-    assert {"journal", "resume", "progress"} <= {*names}
+    assert {"journal", "progress"} <= {*names}
     with MockLLM() as mock:
         errors = run(tmp_path, mock, *(part | {"params": {name: str(tmp_path / "taken")}} for name in names))
         assert not mock.calls

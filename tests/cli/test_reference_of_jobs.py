@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from batchclient import Journal
-
 from .conftest import write_rows
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/job.md").read_text()
 OTHERS_OF_MAP = """
 --api-key --base-url --call --columns --concurrency --dedupe --dry-run --endpoints-shard --first --format --gpu-price --gpus --header
 --help --http-backend --keep-going --log-format --log-level --max-batch-size --max-cost --max-tokens --metrics-port --model --outage-patience --output
---overwrite --param --preset --price --prompt --prompt-file --quiet --retry-invalid --sample --schema --shard --system
+--param --preset --price --prompt --prompt-file --quiet --retry-invalid --sample --schema --shard --system
 --temperature --timeout --unordered --vectors
 """.split()
 """Options that have nothing to do with a job."""
@@ -28,9 +26,9 @@ def cells(heading):
 
 @pytest.fixture
 def job(cli_map, tmp_path):
-    source = write_rows(tmp_path / "in.jsonl", [{"text": "a"}, {"other": 1}])
+    source = write_rows(tmp_path / "in.jsonl", [{"id": "0", "text": "a"}, {"text": "word " * 40000}])
     assert cli_map(source, "-o", tmp_path / "out.jsonl").exit_code == 1
-    return tmp_path / "out.jsonl.job"
+    return tmp_path / "out.jsonl.journal"
 
 
 def test_the_options_of_map(cli, monkeypatch):
@@ -53,21 +51,5 @@ def test_the_fields_of_the_status(cli, job):
 
 def test_the_fields_of_an_export(cli, job):
     lines = [json.loads(line) for line in cli("job", "export", job).stdout.splitlines()]
-    assert sorted(cells("### A line of `export`")) == sorted({name for line in lines for name in line})
-
-
-def test_the_files_and_the_manifest(job):
-    there = {path.name for path in job.iterdir()}
-    named = cells("## The folder")
-    assert set(named) - {"input"} <= there
-    assert {name for name in there if not name.startswith("journal.sqlite")} <= set(named)
-    assert cells("### The manifest") == list(json.loads((job / "done.json").read_text()))
-
-
-def test_the_arguments_of_a_journal():
-    journal = Journal("x")
-    assert cells("## `Journal`") == list(vars(journal))
-    signature = 'Journal(path, *, sync="full", commit_rows=1024, commit_s=0.2, disk_patience_s=600, reuse=())'
-    assert f"`{signature}`" in " ".join(PAGE.split())
-    assert (journal.sync, journal.commit_rows, journal.commit_s) == ("full", 1024, 0.2)
-    assert (journal.disk_patience_s, journal.reuse) == (600, ())
+    of_other_calls = {"embedding", "classification"}
+    assert set(cells("### A line of `export`")) == {name for line in lines for name in line} | of_other_calls

@@ -208,10 +208,10 @@ def test_a_server_that_heeds_the_schema_is_asked_once(cli_map, server, tmp_path)
 # With a journal ------------------------------------------------------------------------------------------------------
 
 
-def test_a_row_whose_answer_did_not_fit_runs_again_with_resume(ask, scripted):
+def test_a_row_whose_answer_did_not_fit_runs_again_if_asked(ask, scripted):
     first, rows = ask([["no", GOOD], [GOOD]])
     assert (first.exit_code, ["error" in row for row in rows]) == (1, [True, False])
-    again, rows = ask([["no", GOOD], [GOOD]], "--resume")
+    again, rows = ask([["no", GOOD], [GOOD]], "--retry-failed")
     assert (again.exit_code, [row["completion"] for row in rows]) == (0, [GOOD, GOOD])
     assert sorted(scripted.times.values()) == [1, 2]
     assert "invalid" not in again.stderr
@@ -219,16 +219,7 @@ def test_a_row_whose_answer_did_not_fit_runs_again_with_resume(ask, scripted):
 
 def test_another_schema_makes_another_job(ask, scripted):
     ask([[GOOD]])
-    result, _ = ask([[GOOD]], "--resume", schema={"type": "object"})
+    result, _ = ask([[GOOD]], schema={"type": "object"})
     assert result.exit_code == 2
-    assert "--accept-changed" in result.stderr
+    assert "with another schema" in result.stderr
     assert len(scripted.bodies) == 1
-
-
-def test_a_job_with_a_schema_is_published(ask, cli, scripted, tmp_path):
-    _, rows = ask([["no", GOOD], [GOOD]], "--retry-invalid", 1)
-    out = tmp_path / "out.jsonl"
-    out.unlink()
-    result = cli("job", "publish", f"{out}.job")
-    assert (result.exit_code, read_rows(out)) == (0, rows)
-    assert len(scripted.bodies) == 3

@@ -108,15 +108,14 @@ def test_foreign_words_are_text_in_every_command(cli, foreign, tmp_path, monkeyp
     job = ["map", source, "-o", out, *base, "--prompt", "{text}"]
     check(cli(*job), status=1)
     for form in ("text", "json"):
-        done = cli(*job, "--resume", "--retry-failed", "all", "--log-format", form, "--log-level", "debug")
+        done = cli(*job, "--retry-failed", "--log-format", form, "--log-level", "debug")
         check(done, status=1)
         assert [json.loads(line) for line in done.stderr.splitlines()] if form == "json" else "forged" in done.stderr
     check(cli(*job[:2], "--dry-run", *job[4:]), status=1)
-    for asked in ("status", "failures"):
-        check(cli("job", asked, f"{out}.job"), status=0)
-        check(told := cli("job", asked, f"{out}.job", "--json"), status=0)
-        assert FOREIGN in "".join(map(str, json.loads(told.stdout.splitlines()[0]).values()))
+    for asked in (["status"], ["status", "--json"]):
+        check(told := cli("job", *asked, f"{out}.journal"), status=0)
         assert "\\u009b" in told.stdout and ORDINARY in told.stdout
+    assert FOREIGN in "".join(map(str, json.loads(told.stdout).values()))
     for command, status in (
         (["map", f"absent{FOREIGN}txt", "-o", "new", *base, "--prompt", "x"], 2),
         (["map", source, "-o", "new", *base, "--prompt", f"{{{FOREIGN.replace(chr(91), chr(32))}}}"], 2),

@@ -1,12 +1,13 @@
 /* System calls of a process, counted, and at a chosen one: a kill, half of a write, or an error.
 
    Built as a library for LD_PRELOAD. It stands between the process and its C library, so that it meets the calls of
-   Python and those of SQLite. Only files below one folder count. Unarmed, every call goes through.
+   Python and those of its libraries. Only files below one folder count. Unarmed, every call goes through.
 */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -36,7 +37,7 @@ static int lock_error;
 static long step_s;
 static atomic_long readings;
 
-/* Count the calls of these kinds on files below `folder` of this `name`, or of any if it is empty; log each to a descriptor.
+/* Count the calls of these kinds on files below `folder` whose name fits the pattern `name`, or of any if it is empty; log each to a descriptor.
    Those numbered `first` to `last` (from 1) meet with `how`. */
 void crash_plan(const char *folder, const char *name, int kinds, long first, long last, int how, int error, int log) {
     snprintf(plan.folder, sizeof plan.folder, "%s/", folder);
@@ -61,7 +62,7 @@ static int meet(int kind, const char *call, const char *path, size_t size) {
     if (!(plan.kinds & kind) || strncmp(path, plan.folder, strlen(plan.folder)))
         return PASS;
     const char *name = strrchr(path, '/') + 1;
-    if (*plan.name && strcmp(name, plan.name))
+    if (*plan.name && fnmatch(plan.name, name, 0))
         return PASS;
     long number = ++met;
     int how = number >= plan.first && number <= plan.last ? plan.how : PASS;
@@ -179,6 +180,18 @@ int link(const char *from, const char *to) {
     REAL(link);
     int how = meet_path(NAME, "link", AT_FDCWD, to);
     WHOLE(how, real(from, to));
+}
+
+int symlink(const char *target, const char *path) {
+    REAL(symlink);
+    int how = meet_path(NAME, "symlink", AT_FDCWD, path);
+    WHOLE(how, real(target, path));
+}
+
+int symlinkat(const char *target, int folder, const char *path) {
+    REAL(symlinkat);
+    int how = meet_path(NAME, "symlinkat", folder, path);
+    WHOLE(how, real(target, folder, path));
 }
 
 int unlink(const char *path) {

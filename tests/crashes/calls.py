@@ -1,7 +1,6 @@
 """System calls that kill or fail: the library ``calls.c``, and the plans that it follows.
 
-Every call that may write counts, on every file below one folder: Python's, and SQLite's in the same
-process. A plan names the call by its number, and what becomes of it.
+Every call that may write counts, on every file below one folder. A plan names the call by its number, and what becomes of it.
 """
 
 import ctypes
@@ -19,7 +18,7 @@ WRITE, SYNC, NAME, CUT, MAKE = 1, 2, 4, 8, 16
 KINDS = {
     WRITE: ("write", "pwrite", "writev"),
     SYNC: ("fsync", "fdatasync"),
-    NAME: ("rename", "renameat", "link", "unlink", "unlinkat", "mkdir", "rmdir"),
+    NAME: ("rename", "renameat", "link", "symlink", "symlinkat", "unlink", "unlinkat", "mkdir", "rmdir"),
     CUT: ("ftruncate",),
     MAKE: ("open", "openat"),
 }
@@ -35,7 +34,7 @@ class Plan:
 
     Args:
         folder: only files below it count.
-        name: only files of this name count, unless it is empty.
+        name: only files whose name fits this pattern count, unless it is empty.
         kinds: of calls that count.
         first, last: the numbers, from 1, of the calls that meet with ``how``.
         how: one of ``HOWS``.

@@ -42,11 +42,11 @@ class Commands:
         self._starter.stdin.flush()
         return self._answer()
 
-    def start(self, arguments, folder, plan=None):
-        """Start a command in a folder."""
+    def start(self, arguments, folder, plan=None, host=""):
+        """Start a command in a folder; ``host``: on another machine, with short times of leases."""
         said = folder / f".said-{len(self._running)}"
         given = {"arguments": [str(each) for each in arguments], "folder": str(folder), "said": str(said)}
-        given["plan"] = None if plan is None else plan.fields()
+        given |= {"plan": None if plan is None else plan.fields(), "host": host}
         command = Command(self, self.ask({"start": given}), said)
         self._running.append(command)
         return command
@@ -83,7 +83,7 @@ class Command:
     @property
     def said(self):
         """What it wrote to stdout and stderr."""
-        return self._said.read_text(errors="replace")
+        return self._said.read_text(errors="replace") if self._said.exists() else ""
 
     @property
     def is_under_way(self):
@@ -94,6 +94,13 @@ class Command:
         if self.status is None:
             self.status, self.peak_kb = self._commands.ask({"wait": self.pid})
         return self.status
+
+    def stop(self):
+        """Let it stand still, as a machine that sleeps."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def go_on(self):
+        os.kill(self.pid, signal.SIGCONT)
 
     def kill(self):
         """End it with SIGKILL, unless it has ended; return the status."""

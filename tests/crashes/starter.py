@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import traceback
+from functools import partial
 from pathlib import Path
 
 from tests.crashes.calls import Plan, arm
@@ -49,7 +50,15 @@ def command(arguments):
     return 0
 
 
-def start(arguments, folder, said, plan):
+def move_to(host):
+    """Be on another machine, with the times of leases a twentieth."""
+    from batchclient.journal import held
+
+    held.System = partial(held.System, host=host, boot=host)
+    held.Times = partial(held.Times, renew_s=0.1, lost_s=1, still_s=1.5, settle_s=0.4, look_s=0.05)
+
+
+def start(arguments, folder, said, plan, host):
     child = os.fork()
     if child:
         return child
@@ -63,6 +72,8 @@ def start(arguments, folder, said, plan):
         os.closerange(3, 64)
         if plan is not None:
             arm(Plan(**plan))
+        if host:
+            move_to(host)
         status = command(arguments)
     except BaseException:
         traceback.print_exc()

@@ -1,10 +1,10 @@
-"""The files of a job: who may read them, what they never hold, and what of them may get lost."""
+"""The files of a job: who may read them, what they never hold, and the files of others beside them."""
 
+import os
 import stat
 
 import pytest
-from tests.crashes.forms import long_form
-from tests.crashes.states import KEY, ROWS, SECRET, stopped
+from tests.crashes.states import HELD, KEY, ROWS, SECRET, stopped
 from tests.crashes.watch import Watch
 
 
@@ -13,29 +13,12 @@ def job(copy_of):
     return copy_of(stopped)
 
 
-def test_no_file_shows_an_answer_to_others_or_a_key_to_anybody(job):
+def test_the_journal_is_its_owners_and_has_no_key(job):
     for _ in range(2):
-        files = [path for path in job.place.rglob("*") if path.is_file()]
-        assert {"job.json", "journal.sqlite"} <= {path.name for path in files}
-        assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
-        assert stat.S_IMODE(job.place.stat().st_mode) == 0o700
-        held = b"".join(path.read_bytes() for path in [*files, job.out])
+        assert stat.S_IMODE(job.place.stat().st_mode) == 0o600
+        held = b"".join(path.read_bytes() for path in job.folder.iterdir())
         assert b"text 7" in held and KEY.encode() not in held and SECRET.encode() not in held
         assert job.run().status == 0
-    assert job.manifest.exists()
-
-
-@pytest.mark.parametrize(
-    "lost",
-    ["journal.sqlite-shm", *(pytest.param(name, marks=long_form) for name in ("journal.sqlite.lock", "job.json"))],
-)
-def test_a_file_that_holds_no_answer_may_get_lost(job, lost):
-    """The end of a machine leaves ``-shm`` out; the other two are made again."""
-    kept = job.kept()
-    (job.place / lost).unlink()
-    assert job.run().status == 0
-    assert job.server.run.came.total() == ROWS - kept.total
-    job.check_whole()
 
 
 def test_a_job_goes_on_from_a_copy_of_its_files(job):
@@ -44,3 +27,48 @@ def test_a_job_goes_on_from_a_copy_of_its_files(job):
     assert job.run().status == 0
     assert job.server.run.came.total() == ROWS - kept.total
     assert Watch(job).finish() == 0
+
+
+def test_a_torn_end_and_a_damaged_line_cost_their_rows(job):
+    data = job.place.read_bytes()
+    place = data.index(b"<text 7>")
+    job.place.write_bytes(data[:place] + b"<text 8>" + data[place + 8 :] + b'{"key":"0011')
+    command = job.run()
+    assert command.status == 0, command.said
+    assert job.server.run.came == {"text 7": 1, f"text {HELD}": 1}
+    assert "damaged" in command.said and "line" in command.said
+    job.check_whole()
+
+
+@pytest.mark.parametrize(
+    "name", ["out.jsonl.part", "out.jsonl.journal", "out.jsonl.journal.lease", "out.jsonl.journal.new"]
+)
+@pytest.mark.parametrize("kind", ["file", "link", "folder", "pipe"])
+def test_what_others_have_put_there_stays(job, name, kind):
+    place, precious = job.folder / name, job.folder.parent / "precious"
+    place.unlink(missing_ok=True)
+    precious.write_text("precious")
+    {
+        "file": lambda: place.write_text("precious"),
+        "link": lambda: place.symlink_to(precious),
+        "folder": lambda: (place.mkdir(), (place / "file").write_text("precious")),
+        "pipe": lambda: os.mkfifo(place),
+    }[kind]()
+    before = place.lstat()
+    command = job.run()
+    # Only the journal and its lease are needed.
+    assert command.status == (2 if name.endswith(("journal", "lease")) else 0), command.said
+    assert command.status == 0 or (name in command.said and command.said.count("\n") == 1), command.said
+    assert place.lstat().st_ino == before.st_ino and precious.read_text() == "precious"
+    assert kind != "file" or place.read_text() == "precious"
+
+
+def test_the_input_may_be_called_as_a_part(job):
+    source = job.folder / "out.jsonl.part"
+    source.unlink()
+    job.source.rename(source)
+    job.source = source
+    data = source.read_bytes()
+    assert job.run("--format", "jsonl").status == 0
+    job.check_whole()
+    assert source.read_bytes() == data

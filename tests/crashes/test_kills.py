@@ -18,10 +18,10 @@ def test_kills_at_random_times(make_job, server, order):
     kills = 0
     while kills < KILLS:
         job = make_job(lines_of(ROWS, seed=kills), *OPTIONS, *order)
-        watch = Watch(job)
+        watch = Watch(job, ordered=not order)
         while kills < KILLS and watch.run(kill_after_s=random.uniform(0.05, LONGEST_S)).status < 0:
             kills += 1
-        assert watch.finish(ordered=not order) == 1, "some rows failed for good"
+        assert watch.finish() == 1, "some rows failed for good"
 
 
 @long_form
@@ -32,7 +32,7 @@ def test_what_changes_between_kills(make_job, server):
     for number in range(KILLS // 2):
         lines = lines_of(ROWS, seed=number)
         job = make_job(lines, *OPTIONS)
-        watch = Watch(job)
+        watch = Watch(job, ordered=False)
         for _ in range(3):
             watch.run(*random.choice([[], ["--unordered"]]), kill_after_s=random.uniform(0.1, LONGEST_S))
             job.give(changed(lines, random))
@@ -55,7 +55,7 @@ def test_a_kill_costs_what_is_in_flight(make_job, server):
     in_flight = {line.prompt for line in job.lines if "text 7" in line.prompt}
     command = job.start()
     server.wait_for(lambda run: len(run.came) == 72 and len(run.answered) == 69)
-    wait_until(lambda: job.seen().answers.total() == 69, command)
+    wait_until(lambda: job.kept().answers.total() == 69, command)
     command.kill()
     assert server.run.in_flight == in_flight
     job.check_kept()

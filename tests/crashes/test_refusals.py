@@ -1,69 +1,40 @@
 """What a job cannot go on with is refused by name; nothing is sent, and no file changes."""
 
 import errno
-import sqlite3
 
 import pytest
 from tests.crashes import calls
+from tests.crashes.forms import wait_until
 from tests.crashes.jobs import plain_lines
-from tests.crashes.states import HELD, ROWS, stopped
+from tests.crashes.states import ROWS, stopped
+from tests.crashes.watch import Watch
 
 
 @pytest.fixture
 def job(copy_of):
-    job = copy_of(stopped)
-    change("SELECT 1 FROM row")(job)
-    assert {path.name for path in job.place.glob("journal.sqlite-*")} == set(), "all is in the file"
-    return job
+    return copy_of(stopped)
 
 
 def files(job):
-    """The files of a job but locks, which name the last who came; of the journal, its rows."""
-    found = {path.name: path.read_bytes() for path in job.folder.rglob("*") if path.is_file()}
-    left_out = (".lock", "-shm", "-wal", "journal.sqlite")
-    return {name: data for name, data in found.items() if not name.endswith(left_out)} | {"rows": rows_of(job)}
+    """The files of a job but the lease, which names the last who came."""
+    return {path.name: path.read_bytes() for path in job.folder.iterdir() if not path.name.endswith(".lease")}
 
 
-def rows_of(job):
-    path = job.place / "journal.sqlite"
-    if not path.exists():
-        return None
-    connection = sqlite3.connect(path)
-    try:
-        facts = "SELECT * FROM meta WHERE name IN ('config', 'model', 'output') ORDER BY name"
-        return [connection.execute(each).fetchall() for each in ("SELECT * FROM row ORDER BY seq", facts)]
-    except sqlite3.DatabaseError:
-        return path.read_bytes()
-    finally:
-        connection.close()
+def new_version(job):
+    job.place.write_bytes(job.place.read_bytes().replace(b'"version":1', b'"version":9', 1))
 
 
-def change(statement):
-    def changed(job):
-        connection = sqlite3.connect(job.place / "journal.sqlite")
-        connection.execute(statement)
-        connection.commit()
-        connection.close()
-
-    return changed
+def no_journal(job):
+    job.place.unlink()
+    job.out.write_text("precious")
 
 
-def damage_header(job):
-    path = job.place / "journal.sqlite"
-    path.write_bytes(b"\0" * 100 + path.read_bytes()[100:])
+def other_output(job):
+    job.out.write_text("precious")
 
 
-def cut_output(job):
-    data = job.out.read_bytes()
-    job.out.write_bytes(data[: len(data) // 2])
-
-
-def change_output(job):
-    job.out.write_bytes(job.out.read_bytes().replace(b"<text 10>", b"<text 1o>"))
-
-
-def leave_resume_out(job):
-    job.without = ("--resume",)
+def other_first_line(job):
+    job.place.write_bytes(b"[[[[" * 100_000 + b"\n" + b"precious\n" * 2000)
 
 
 def nothing(job):
@@ -73,16 +44,15 @@ def nothing(job):
 @pytest.mark.parametrize(
     ("damage", "options", "words"),
     [
-        (damage_header, [], ["journal.sqlite", "damaged"]),
-        (change("PRAGMA user_version = 9"), [], ["journal.sqlite", "version 9"]),
-        (cut_output, [], ["out.jsonl", "job publish"]),
-        (change_output, [], ["out.jsonl", "job publish"]),
-        (nothing, ["--prompt", "Say {text}"], ["template", f"{ROWS - 1} rows", "--accept-changed"]),
-        (nothing, ["--max-tokens", "5"], ["parameters", f"{ROWS - 1} rows", "--accept-changed"]),
-        (leave_resume_out, [], ["out.jsonl.job", f"{ROWS - 1} answers", "--resume"]),
-        (nothing, ["--overwrite"], ["--resume", "--overwrite"]),
+        (other_first_line, [], ["out.jsonl.journal", "no journal"]),
+        (no_journal, [], ["out.jsonl", "--new"]),
+        (other_output, [], ["out.jsonl", "--new"]),
+        (nothing, ["--prompt", "Say {text}"], [f"{ROWS - 1} rows", "template", "--new"]),
+        (nothing, ["--max-tokens", "5"], [f"{ROWS - 1} rows", "max_tokens", "--new"]),
+        (nothing, ["--model", "n"], [f"{ROWS - 1} rows", "model", "--new"]),
+        (nothing, ["--call", "chat"], [f"{ROWS - 1} rows", "call", "--new"]),
     ],
-    ids=["header", "version", "shorter", "changed", "template", "parameters", "no-resume", "overwrite"],
+    ids=["no journal of ours", "no journal", "output", "template", "parameters", "model", "call"],
 )
 def test_refused_and_as_it_was(job, damage, options, words):
     damage(job)
@@ -94,32 +64,14 @@ def test_refused_and_as_it_was(job, damage, options, words):
     assert files(job) == before, "no file changes"
 
 
-def test_a_damaged_row_that_was_written_runs_again_alone_and_is_counted(job):
-    text = "CAST(body AS TEXT)"
-    other = f"CAST(replace({text}, '<text 7>', '<text 8>') AS BLOB)"
-    change(f"UPDATE row SET body = {other} WHERE instr({text}, '<text 7>')")(job)
-    command = job.run()
-    assert command.status == 0, command.said
-    assert job.server.run.came == {"text 7": 1, f"text {HELD}": 1}
-    assert "1 row" in command.said and "damaged" in command.said
-    job.check_whole()
-    assert not job.run().status and not job.server.run.came
-
-
-def test_what_stands_behind_the_recorded_end_is_cut(job):
-    """A kill leaves rows, or half a row, that no commit covers."""
-    with job.out.open("ab") as out:
-        out.write(b'{"id": 1, "text": "text 1", "completion": "<text 1>"}\n{"id": 1, "te')
-    assert job.run().status == 0
-    job.check_whole()
-
-
-def test_a_second_command_is_refused_by_the_name_of_the_first(make_job, server):
+@pytest.mark.parametrize("lock_error", [None, errno.ENOLCK, -1], ids=["locks", "ENOLCK", "locks nothing"])
+def test_a_second_command_is_refused_by_the_name_of_the_first(planned, make_job, server, lock_error):
     server.held = ("text 3",)
     job = make_job(plain_lines(ROWS))
-    first = job.start()
+    plan = None if lock_error is None else calls.Plan(str(job.folder), lock_error=lock_error)
+    first = job.start(plan=plan, host="" if plan is None else "a")
     server.wait_for(lambda run: "text 3" in run.came)
-    second = job.start_beside()
+    second = job.start_beside(plan=plan, host="" if plan is None else "b")
     assert second.wait() == 2, second.said
     assert f"pid {first.pid}" in second.said
     server.release()
@@ -129,9 +81,35 @@ def test_a_second_command_is_refused_by_the_name_of_the_first(make_job, server):
 
 
 @pytest.mark.parametrize("lock_error", [errno.ENOLCK, -1], ids=["ENOLCK", "locks nothing"])
-def test_a_place_without_locks_is_refused(planned, make_job, lock_error):
-    job = make_job(plain_lines(ROWS))
-    command = job.run(plan=calls.Plan(str(job.folder), lock_error=lock_error))
-    assert command.status == 2, command.said
-    assert "locks" in command.said and "--journal" in command.said
-    assert not job.server.run.came and files(job) == {"rows": None}
+def test_a_job_goes_on_from_another_machine(planned, make_job, server, lock_error):
+    """The first machine is killed there, and a second one goes on once the lease stands still."""
+    server.held = ("text 13",)
+    job = make_job(plain_lines(ROWS), "--max-batch-size", "1", "--concurrency", "40")
+    watch, plan = Watch(job), calls.Plan(str(job.folder), lock_error=lock_error)
+    first = job.start(plan=plan, host="a")
+    wait_until(lambda: job.kept().answers.total() == ROWS - 1, first)
+    first.kill()
+    watch.check(first)
+    server.release()
+    second = job.start(plan=plan, host="b")
+    assert second.wait() == 0, second.said
+    assert server.run.came == {"text 13": 1}
+    watch.check(second)
+    job.check_whole()
+    assert {path.name for path in job.folder.iterdir()} == {"out.jsonl", "out.jsonl.journal"}
+
+
+def test_of_two_machines_one_ends_where_the_first_only_slept(planned, make_job, server):
+    """The first one is stopped for longer than its lease, and wakes up when the second has the job."""
+    server.pause_s = 0.05
+    job = make_job(plain_lines(ROWS * 4), "--max-batch-size", "1", "--concurrency", "4")
+    plan = calls.Plan(str(job.folder), lock_error=-1)
+    first = job.start(plan=plan, host="a")
+    wait_until(lambda: job.kept().answers.total() >= ROWS, first)
+    first.stop()
+    second = job.start_beside(plan=plan, host="b")
+    wait_until(lambda: "another" in second.said or len(job.whole_rows()) or not second.is_under_way, second)
+    first.go_on()
+    assert {first.wait(), second.wait()} & {2, 4} and 0 in (first.status, second.status), first.said + second.said
+    job.check_whole()
+    assert Watch(job).finish() == 0

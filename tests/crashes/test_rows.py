@@ -2,48 +2,16 @@
 
 from collections import Counter
 
-import pytest
 from tests.crashes.forms import long_form, wait_until
 from tests.crashes.jobs import Line, line_of, plain_lines
 from tests.crashes.server import account_server
-from tests.crashes.watch import Watch
 
 
 def killed(job, answered):
     """Start the job; kill it when it has written so many rows."""
     command = job.start()
-    wait_until(lambda: len(job.whole_rows()) >= answered, command)
+    wait_until(lambda: len(job.whole_rows(job.part)) >= answered, command)
     assert command.kill() == -9
-
-
-# Rows that failed ----------------------------------------------------------------------------------------------------
-
-
-@long_form
-def test_a_row_that_failed_for_good_is_sent_again_only_if_asked(make_job, server):
-    lines = [*plain_lines(10), line_of({"id": 10, "text": "bad 10"}, "BadRequest")]
-    job = make_job(lines, "--max-batch-size", "1")
-    assert job.run().status == 1
-    job.check_whole()
-    assert job.run().status == 1
-    assert not server.run.came
-    assert job.run("--retry-failed", "none").status == 1
-    assert not server.run.came
-    assert job.run("--retry-failed", "all").status == 1
-    assert server.run.came.keys() == {"bad 10"}
-    job.check_whole()
-
-
-@long_form
-def test_a_row_that_failed_for_now_is_sent_again_unless_told_not_to(make_job, server):
-    lines = [*plain_lines(10), line_of({"id": 10, "text": "once 10"}), *plain_lines(30)[11:]]
-    job = make_job(lines, "--max-batch-size", "1")
-    assert job.run().status == 1
-    assert job.run("--retry-failed", "none").status == 1
-    assert not server.run.came
-    assert job.run().status == 0
-    assert dict(server.run.came) == {"once 10": 1}
-    job.check_whole()
 
 
 # Repeats -------------------------------------------------------------------------------------------------------------
@@ -69,50 +37,17 @@ def test_each_repeat_has_its_own_answer_and_is_kept_by_its_occurrence(make_job, 
     job.check_whole()
 
 
-@long_form
-def test_with_dedupe_equal_rows_are_asked_once(make_job, server):
-    server.pause_s = 0.02
-    lines = [line_of({"id": n, "text": f"again {n % 30}"}) for n in range(120)]
-    job = make_job(lines, "--max-batch-size", "1", "--concurrency", "2", "--dedupe")
-    killed(job, 12)
-    kept = job.kept().answers
-    assert job.run().status == 0
-    assert server.run.came == Counter({f"again {n}": 1 for n in range(30) if not kept[f"<again {n}>"]})
-    job.check_whole()
-    assert job.run().status == 0
-    assert not server.run.came
-
-
 # Other inputs --------------------------------------------------------------------------------------------------------
 
 
-@long_form
-def test_rows_that_were_added_are_sent_alone(make_job, server):
-    lines = plain_lines(60)
-    job = make_job(lines[:40])
-    assert job.run().status == 0
-    job.give(lines)
-    assert job.run().status == 0
-    assert server.run.came.keys() == {line.prompt for line in lines[40:]}
-    job.check_whole()
-
-
-@pytest.mark.parametrize("after", [pytest.param("the end", marks=long_form), "a kill"])
-def test_a_reordered_input_is_written_in_its_new_order_and_sends_nothing_twice(make_job, server, after):
+def test_a_reordered_input_is_written_in_its_new_order_and_sends_nothing_twice(make_job, server):
     lines = plain_lines(60)
     server.pause_s = 0.02
     job = make_job(lines, "--max-batch-size", "2", "--concurrency", "4")
-    if after == "the end":
-        assert job.run().status == 0
-    else:
-        killed(job, 20)
+    killed(job, 20)
     kept = job.kept().answers
     job.give(lines[::-1])
-    command = job.run()
-    if command.status == 2:
-        assert "job publish" in command.said
-        assert job.publish().status == 0
-        assert job.run().status == 0
+    assert job.run().status == 0
     assert not {prompt for prompt in server.came if kept[f"<{prompt}>"] and server.came[prompt] > 1}
     job.check_whole()
 

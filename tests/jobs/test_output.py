@@ -1,31 +1,44 @@
-"""The output of a job: what is refused, what is never emptied, who owns it. Processes are in ``tests/cli``."""
+"""The output of a job: rows go into a file of its own, which takes the place of ``OUT``. Processes are in ``tests/cli``."""
 
+import asyncio
 import errno
 import os
 import stat
-import subprocess
-import sys
+import threading
+import time
 
 import pytest
 
 from batchclient.errors import ConfigError
-from batchclient.jobs import owner as owner_module
 from batchclient.jobs.output import Output
 
 
-def write(output, data=b"new\n", *, is_complete=True):
-    with output:
-        os.write(output.open(), data)
-        output.close(is_complete=is_complete)
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out.jsonl"
 
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-@pytest.fixture
-def out(tmp_path):
-    return tmp_path / "out.jsonl"
+def write(output, *lines, before=None, note=lambda status: None, finish=True):
+    """Give rows to an output, and let the file take its place."""
+
+    async def main():
+        await output.open("t0")
+        for line in lines:
+            await output.put(line)
+        await output.flush()
+        if before is not None:
+            before()
+        if finish:
+            await output.finish(note)
+
+    try:
+        asyncio.run(main())
+    finally:
+        output.close()
 
 
 def refused(path, **options):
@@ -35,60 +48,71 @@ def refused(path, **options):
     return caught.value.message
 
 
-def test_a_new_file_is_there_and_nothing_else(out):
-    write(Output(str(out)))
-    assert out.read_bytes() == b"new\n"
-    assert names(out.parent) == ["out.jsonl"]
-
-
-def test_a_file_that_appears_between_check_and_opening_is_left_alone(out):
-    with Output(str(out)) as output:
-        out.write_text("precious")
-        with pytest.raises(ConfigError, match=r"out\.jsonl: the file has appeared meanwhile"):
-            output.open()
-    assert out.read_text() == "precious"
-    assert names(out.parent) == ["out.jsonl"]
-
-
-def test_a_link_that_appears_is_not_followed(out, tmp_path):
-    with Output(str(out)) as output:
-        out.symlink_to(tmp_path / "elsewhere")
-        with pytest.raises(ConfigError):
-            output.open()
-    assert not (tmp_path / "elsewhere").exists()
-
-
-def test_the_old_file_is_whole_until_the_new_one_is(out):
+def test_rows_are_beside_the_place_until_they_are_all_there(out):
     out.write_text("old")
     out.chmod(0o640)
-    with Output(str(out), overwrite=True) as output:
-        os.write(output.open(), b"new\n")
-        assert out.read_text() == "old"
-        assert (out.parent / "out.jsonl.part").read_bytes() == b"new\n"
-        output.close(is_complete=True)
-        assert output.where == str(out)
-    assert out.read_bytes() == b"new\n"
-    assert stat.S_IMODE(out.stat().st_mode) == 0o640
+    seen = []
+
+    def look(status):
+        seen.append((out.read_text(), out.with_name("out.jsonl.part").read_text(), status.st_size))
+
+    output = Output(str(out))
+    write(output, b"new\n", b"rows\n", note=look)
+    assert seen == [("old", "new\nrows\n", 9)]
+    assert (out.read_text(), stat.S_IMODE(out.stat().st_mode), output.written) == ("new\nrows\n", 0o640, 2)
+    assert (names(out.parent), output.where) == (["out.jsonl"], str(out))
+
+
+def test_a_job_that_ends_early_leaves_its_rows_beside_and_the_next_removes_them(out):
+    out.write_text("old")
+    output = Output(str(out))
+    write(output, b"1\n", finish=False)
+    assert output.where == f"{out}.part ({out} is as it was)"
+    assert (out.read_text(), names(out.parent)) == ("old", ["out.jsonl", "out.jsonl.part", "out.jsonl.t0.part"])
+    Output(str(out)).remove("out.jsonl.t0.part")
+    assert names(out.parent) == ["out.jsonl"]
+    # Before the first row there is nothing to be left.
+    write(Output(str(out)), finish=False)
     assert names(out.parent) == ["out.jsonl"]
 
 
-def test_a_job_that_ends_early_leaves_the_old_file(out):
-    out.write_text("old")
-    output = Output(str(out), overwrite=True)
-    write(output, is_complete=False)
-    assert output.where == f"{out}.part ({out} is as it was)"
-    assert (out.read_text(), names(out.parent)) == ("old", ["out.jsonl", "out.jsonl.part"])
-    # The next one begins anew.
-    write(Output(str(out), overwrite=True), b"newer\n")
-    assert (out.read_text(), names(out.parent)) == ("newer\n", ["out.jsonl"])
+@pytest.mark.parametrize("place", ["out.jsonl.part", "out.jsonl.t0.part"])
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_what_others_have_put_beside_the_place_is_left_alone(out, tmp_path, place, kind):
+    (tmp_path / "precious").write_text("precious")
+    other = tmp_path / place
+    other.symlink_to("precious") if kind == "link" else other.write_text("precious")
+    output = Output(str(out))
+    if place == "out.jsonl.part":
+        write(output, b"1\n", finish=False)
+        assert output.where == f"{out}.t0.part"
+        output.remove("out.jsonl.t0.part")
+        write(Output(str(out)), b"1\n")
+        assert out.read_bytes() == b"1\n"
+    else:
+        with pytest.raises(ConfigError, match="File exists"):
+            write(output, b"1\n")
+        assert not out.exists()
+    assert other.is_symlink() == (kind == "link")
+    assert other.read_text() == (tmp_path / "precious").read_text() == "precious"
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_a_job_that_ends_before_its_first_row_leaves_nothing(out, overwrite):
-    if overwrite:
-        out.write_text("old")
-    write(Output(str(out), overwrite=overwrite), b"", is_complete=False)
-    assert names(out.parent) == ["out.jsonl"] * overwrite
+def test_an_output_that_appears_or_changes_meanwhile_is_left_alone(out):
+    for number in range(2):
+        with pytest.raises(OSError, match=r"changed while the job ran; the rows are in .*out\.jsonl\.t0\.part"):
+            write(Output(str(out)), b"1\n", before=lambda number=number: out.write_text(f"precious {number}"))
+        assert out.read_text() == f"precious {number}"
+        Output(str(out)).remove("out.jsonl.t0.part")
+    out.unlink()
+    with pytest.raises(ConfigError, match="link"):
+        write(Output(str(out)), b"1\n", before=lambda: out.symlink_to("elsewhere"))
+    assert names(out.parent) == ["out.jsonl", "out.jsonl.part", "out.jsonl.t0.part"]
+
+
+def test_rows_that_were_moved_meanwhile_are_not_put_in_place(out):
+    with pytest.raises(OSError, match="moved or replaced"):
+        write(Output(str(out)), b"1\n", before=lambda: out.with_name("out.jsonl.t0.part").rename(out.with_name("mine")))
+    assert names(out.parent) == ["mine", "out.jsonl.part"]
 
 
 def test_a_failed_sync_leaves_the_old_file(out, monkeypatch):
@@ -97,123 +121,103 @@ def test_a_failed_sync_leaves_the_old_file(out, monkeypatch):
 
     out.write_text("old")
     monkeypatch.setattr(os, "fsync", fail)
-    with Output(str(out), overwrite=True) as output:
-        os.write(output.open(), b"new\n")
-        with pytest.raises(OSError, match="Input/output"):
-            output.close(is_complete=True)
+    with pytest.raises(OSError, match="Input/output"):
+        write(Output(str(out)), b"1\n")
     assert out.read_text() == "old"
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_a_dangling_link_is_refused_by_name(out, tmp_path, overwrite):
-    out.symlink_to(tmp_path / "nowhere")
-    assert refused(out, overwrite=overwrite) == (
-        f"{out}: a link to {tmp_path / 'nowhere'}, which does not exist; name the file itself"
-    )
-    assert not (tmp_path / "nowhere").exists()
+def test_what_cannot_be_an_output_is_named(out, tmp_path):
+    assert refused("") == "--output is empty; give a path, or - for stdout"
+    assert refused(tmp_path) == f"{tmp_path}: Is a directory"
+    assert refused(tmp_path / "missing" / "out") == f"{tmp_path}/missing/out: there is no directory {tmp_path}/missing"
+    assert refused(tmp_path / ("x" * 300)).endswith(": File name too long")
+    out.write_text("rows")
+    assert "the same file" in refused(out, source=out.stat())
+    for target in ("out.jsonl", "nowhere"):
+        link = tmp_path / f"to {target}"
+        link.symlink_to(target)
+        assert refused(link) == f"{link}: a link to {target}; name the file itself"
 
 
-def test_a_link_is_not_followed_into_another_folder(out, tmp_path):
-    (tmp_path / "other").mkdir()
-    target = tmp_path / "other" / "file"
-    target.write_text("precious")
-    out.symlink_to(target)
-    assert refused(out) == f"{out}: the file exists; give --overwrite to replace it"
-    assert refused(out, overwrite=True) == f"{out}: a link into another folder, to {target}; name that file itself"
-    assert target.read_text() == "precious"
-    assert names(target.parent) == ["file"]
+# Pipes ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_link_within_the_folder_stays_a_link(out, tmp_path):
-    (tmp_path / "run-1").write_text("old")
-    out.symlink_to("run-1")
-    write(Output(str(out), overwrite=True))
-    assert out.is_symlink()
-    assert (tmp_path / "run-1").read_bytes() == b"new\n"
-
-
-@pytest.mark.parametrize("length", [252, 300])
-def test_a_name_that_is_too_long_is_refused(tmp_path, length):
-    # 252 letters leave no room for the ending of the lock.
-    assert refused(tmp_path / ("x" * length)).endswith(": File name too long")
-    assert names(tmp_path) == []
-
-
-def test_a_folder_that_cannot_be_written_is_named(tmp_path, out, monkeypatch):
-    def refuse(*_):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-    opened = os.open
-    monkeypatch.setattr(os, "open", refuse)
-    assert refused(out) == f"{out}.lock: Permission denied"
-    os.close(opened(out, os.O_CREAT))
-    assert "the file exists" in refused(out)
-    assert refused(out, overwrite=True) == f"{out}.lock: Permission denied"
-
-
-def test_a_device_has_no_lock_and_no_part():
+def test_a_device_takes_rows_as_they_are():
     output = Output("/dev/null")
-    write(output)
-    assert not output.is_file
-    assert not os.path.exists("/dev/null.lock")
+    write(output, b"1\n")
+    assert not output.is_file and output.written == 1
 
 
-# Owners --------------------------------------------------------------------------------------------------------------
+def test_a_slow_reader_holds_up_the_job_and_nothing_else(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    reading = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    got = []
+
+    async def main():
+        output = Output(str(tmp_path / "pipe"), stall_s=0.05)
+        await output.open()
+        putting = asyncio.create_task(output.put(b"x" * 300_000))
+        # The loop goes on meanwhile.
+        await asyncio.sleep(0.05)
+        assert not putting.done() and output.written == 0
+        while not putting.done():
+            got.append(os.read(reading, 1 << 16))
+            await asyncio.sleep(0.001)
+        # Whoever is in a hurry waits as long as the reader takes rows, and no longer.
+        await output.put(b"y" * 250_000)
+        flushing = asyncio.create_task(output.flush(in_a_hurry=lambda: True))
+        for _ in range(6):
+            await asyncio.sleep(0.02)
+            got.append(os.read(reading, 1 << 14))
+        assert not flushing.done()
+        began = time.monotonic()
+        await flushing
+        assert output.is_given_up and output.written == 1 and time.monotonic() - began < 0.3
+        output.close()
+
+    asyncio.run(main())
+    os.close(reading)
+    assert len(b"".join(got)) >= 300_000 - 65_536
 
 
-def test_a_second_one_is_refused_with_pid_host_and_start(out):
-    with Output(str(out)) as first:
-        message = refused(out, overwrite=True)
-        assert message.startswith(f"{out}: another command is writing this file: pid {os.getpid()} on ")
-        assert " since 20" in message
-        first.open()
-        assert "another command" in refused(out)
-        first.close(is_complete=True)
-    assert "the file exists" in refused(out)
+def test_whoever_is_cancelled_loses_no_row_and_doubles_none(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    reading = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    read = []
+
+    def take():
+        with os.fdopen(reading, "rb") as pipe:
+            read.append(pipe.read())
+
+    async def main():
+        output = Output(str(tmp_path / "pipe"))
+        await output.open()
+        putting = asyncio.create_task(output.put(b"x" * 300_000))
+        await asyncio.sleep(0.02)
+        putting.cancel()
+        await output.put(b"y")
+        os.set_blocking(reading, True)
+        thread = threading.Thread(target=take)
+        thread.start()
+        await output.flush()
+        output.close()
+        thread.join()
+
+    asyncio.run(main())
+    assert read == [b"x" * 300_000 + b"y"]
 
 
-def test_the_lock_of_a_killed_command_is_taken_over(out):
-    code = "import sys, os, signal; from batchclient.jobs.output import Output; output = Output(sys.argv[1]); output.open()"
-    code += "; os.kill(os.getpid(), signal.SIGKILL)"
-    subprocess.run([sys.executable, "-c", code, str(out)], check=False)
-    assert names(out.parent) == ["out.jsonl", "out.jsonl.lock"]
-    write(Output(str(out), overwrite=True))
-    assert names(out.parent) == ["out.jsonl"]
+def test_a_reader_that_has_gone_is_an_error(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    reading = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    output = Output(str(tmp_path / "pipe"))
 
+    async def main():
+        await output.open()
+        os.close(reading)
+        await output.put(b"1\n")
+        await output.flush()
 
-def test_a_lock_that_the_owner_removes_meanwhile_is_made_anew(out, monkeypatch):
-    real, removed = owner_module.fcntl.flock, []
-
-    def flock(file, how):
-        if not removed:
-            removed.append(os.unlink(f"{out}.lock"))
-        real(file, how)
-
-    monkeypatch.setattr(owner_module.fcntl, "flock", flock)
-    with Output(str(out)):
-        assert (out.parent / "out.jsonl.lock").read_bytes().startswith(b"batchclient: pid ")
-        assert "another command" in refused(out)
-
-
-def test_a_file_that_is_no_lock_is_left_alone(out):
-    lock = out.parent / "out.jsonl.lock"
-    lock.write_text("my notes")
-    assert refused(out) == f"{out}: the lock belongs into {lock}, which is a file of another kind; move it away"
-    assert lock.read_text() == "my notes"
-
-
-def test_where_no_locks_are_kept_it_goes_on_and_says_so(out, monkeypatch):
-    def flock(file, how):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(owner_module.fcntl, "flock", flock)
-    output = Output(str(out))
-    assert output.warning == f"{out}: the file system keeps no locks; let no other command write this file"
-    write(output)
-    assert names(out.parent) == ["out.jsonl"]
-    # Nobody can tell whose the beginning of another one is.
-    part = out.parent / "out.jsonl.part"
-    part.write_text("somebody's")
-    with Output(str(out), overwrite=True) as output, pytest.raises(ConfigError, match="move it away"):
-        output.open()
-    assert (out.read_text(), part.read_text()) == ("new\n", "somebody's")
+    with pytest.raises(BrokenPipeError):
+        asyncio.run(main())
+    output.close()

@@ -3,4 +3,4 @@ import pytest
 
 @pytest.fixture
 def path(tmp_path):
-    return tmp_path / "journal.sqlite"
+    return tmp_path / "journal"

@@ -1,10 +1,21 @@
 """What the tests of journals share: a job against a server in memory, and a look into the file."""
 
-import sqlite3
-
 from tests.shell.scripted import ScriptedTransport, answer_to, make_client
 
-__all__ = ["answers", "look", "run_job", "sent_prompts", "texts"]
+from batchclient.journal.held import HeldJournal
+from batchclient.journal.lease import System
+
+__all__ = ["Elsewhere", "answers", "look", "run_job", "sent_prompts", "states", "texts"]
+
+
+class Elsewhere(System):
+    """Another machine: its ``flock`` succeeds whatever the others hold, as on many network mounts."""
+
+    def __init__(self, host):
+        super().__init__(host=host, boot=host)
+
+    def lock(self, descriptor):
+        return True
 
 
 def texts(count):
@@ -30,10 +41,15 @@ def answers(rows):
     return {row.index: None if row.error else row.answer.text for row in rows}
 
 
-def look(path, statement="SELECT count(*) FROM row"):
-    """Ask the file, as another connection that only reads."""
-    connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
+def look(path):
+    """The records in the file, as one that only reads it finds them."""
+    journal = HeldJournal.look_into(path)
     try:
-        return connection.execute(statement).fetchall()
+        assert journal.damaged_count == 0
+        return list(journal.records())
     finally:
-        connection.close()
+        journal.close()
+
+
+def states(path):
+    return sorted(record["state"] for record in look(path))

@@ -1,9 +1,10 @@
 """A job that is killed again and again, and the account of what it did.
 
     python -m tests.journal.killed FOLDER random KILLS SEED ROWS # at random times
-    python -m tests.journal.killed FOLDER statements             # at each statement that goes to SQLite
-    python -m tests.journal.killed FOLDER middle                 # in the middle of statements
-    python -m tests.journal.killed FOLDER commits                # right before and after each commit
+    python -m tests.journal.killed FOLDER calls STEP             # before, after and in the middle of each writing call
+    python -m tests.journal.killed FOLDER takeovers STEP         # the same while another machine takes the journal over
+    python -m tests.journal.killed FOLDER moves KILLS SEED ROWS  # at random times, and each run on another machine
+    python -m tests.journal.killed FOLDER stopped                # on another machine, while the first is stopped
 
 Each run of the job is a process, forked after the imports, and ended with SIGKILL. It writes what
 it sends and what it is handed into files without a buffer; these are the account. The job runs
@@ -18,19 +19,19 @@ Rules that are held after each kill and at each job's end:
 import asyncio
 import json
 import os
-import shutil
 import signal
-import sqlite3
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import anyio
 from tests.shell.scripted import ScriptedTransport, answer_to, echo, make_client
 
-from batchclient import Backoff, Journal
-from batchclient.journal import file as journal_file
+from batchclient import Backoff, ConfigError, JournalFailed
+from batchclient.journal import lease
+from batchclient.journal.held import HeldJournal, JournalLost
 
 LOOK_AHEAD = 128
 BURST = 16
@@ -60,14 +61,16 @@ async def job(folder, rows, pause_s):
     handed_out = os.open(folder / "handed-out", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     documents = (f"{number % (rows - rows // 10)}" for number in range(rows))
     async with make_client(Server(sent, pause_s), limit=BURST, retry=Backoff(max_attempts=1)) as client:
-        journal = Journal(folder / "journal.sqlite", commit_rows=32, commit_s=0.02)
-        async for row in client.stream_map(documents, "{}", journal=journal, resume=True, look_ahead=LOOK_AHEAD):
+        async for row in client.stream_map(documents, "{}", journal=folder / "journal", look_ahead=LOOK_AHEAD):
             assert row.error is None and row.answer.text == answer_to(row.document), row
             os.write(handed_out, f"{row.id}\n".encode())
 
 
-def run_once(folder, rows, pause_s, kill_after_s=None, arm=None):
-    """Run the job in a process; return whether it came to its end."""
+def run_once(folder, rows, pause_s, kill_after_s=None, arm=None, goes_on=lambda: True):
+    """Run the job in a process; return whether it came to its end.
+
+    The time to the kill begins once it goes on.
+    """
     child = os.fork()
     if child == 0:
         try:
@@ -79,6 +82,8 @@ def run_once(folder, rows, pause_s, kill_after_s=None, arm=None):
             print(repr(error), file=sys.stderr, flush=True)
             os._exit(1)
     if kill_after_s is not None:
+        while not goes_on():
+            time.sleep(0.005)
         time.sleep(kill_after_s)
         os.kill(child, signal.SIGKILL)
     status = os.waitpid(child, 0)[1]
@@ -124,28 +129,18 @@ class Account:
         assert len(self._handed_out) <= kept, f"{len(self._handed_out)} handed out, {kept} kept"
 
     def kept(self):
-        path = self.folder / "journal.sqlite"
+        path = self.folder / "journal"
         if not path.exists() or not path.stat().st_size:
             return 0
-        # A copy, with what the killed process left beside it: the next run gets the files as they are.
-        copy = self.folder / "copy"
-        copy.mkdir()
-        for each in self.folder.glob("journal.sqlite*"):
-            shutil.copy(each, copy)
-        connection = sqlite3.connect(copy / path.name)
-        try:
-            names = {f"{key[:8].hex()}-{n}" for key, n in connection.execute("SELECT key, n FROM row WHERE state = 1")}
-        except sqlite3.OperationalError as error:
-            assert "no such table" in str(error), error
-            return 0
-        finally:
-            connection.close()
-            shutil.rmtree(copy)
+        journal = HeldJournal.look_into(path)
+        names = {f"{record['key'][:16]}-{record['n']}" for record in journal.records()}
+        assert journal.damaged_count == 0
+        journal.close()
         assert self._handed_out <= names, "a row was handed out and is not in the journal"
         return len(names)
 
 
-def at_random(folder, kills, seed, rows):
+def at_random(folder, kills, seed, rows, arm=None):
     random = Random(seed)
     accounts = []
     while sum(account.kills for account in accounts) < kills:
@@ -154,22 +149,32 @@ def at_random(folder, kills, seed, rows):
         finished = False
         while not finished:
             left = sum(account.kills for account in accounts) < kills
-            finished = run_once(account.folder, rows, 0.002, random.uniform(0.01, rows / 4000) if left else None)
+            after_s = random.uniform(0.01, rows / 4000) if left else None
+            # On another machine a run waits first for the lease.
+            before = len(account.lines("handed-out"))
+            goes_on = (lambda before=before: len(account.lines("handed-out")) > before) if arm else lambda: True
+            finished = run_once(account.folder, rows, 0.02 if arm else 0.002, after_s, arm, goes_on)
             account.check(finished)
     return accounts
 
 
-def at_each(folder, make_arm, rows=100):
-    """Kill at the first point, then at the second, …; each time let the job run to its end."""
+def at_each(folder, step, rows=60, elsewhere=None):
+    """Kill at the first call, then at the second, …; each time let the job run to its end.
+
+    Elsewhere, another machine takes over what a run before has left, and is killed at its calls.
+    """
     accounts = []
-    for point in range(1, 1000):
+    for point in range(1, 1000, step):
         account = Account(folder / str(point), rows)
         accounts.append(account)
-        finished = run_once(account.folder, rows, 0.0, arm=make_arm(point))
+        if elsewhere is not None:
+            begun = lambda account=account: len(account.lines("handed-out")) > 0
+            account.check(run_once(account.folder, rows, 0.05, 0.0, elsewhere, begun))
+        finished = run_once(account.folder, rows, 0.0, arm=partial(at_call, point, elsewhere))
         account.check(finished)
         if finished:
             return accounts
-        account.check(run_once(account.folder, rows, 0.0))
+        account.check(run_once(account.folder, rows, 0.0, arm=elsewhere or hasten))
     raise AssertionError("the points do not end")
 
 
@@ -177,71 +182,88 @@ def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def watch(install):
-    """Let a function see each connection that is made."""
-    connect = sqlite3.connect
-
-    def connected(*args, **kwargs):
-        connection = connect(*args, **kwargs)
-        install(connection)
-        return connection
-
-    journal_file.sqlite3.connect = connected
+def hasten():
+    """Let a lease without a name be taken soon: its maker was killed between two calls."""
+    lease.Times.__init__.__defaults__ = (0.05, 9.0, 0.3, 0.1, 0.01)
 
 
-def at_statement(point):
-    def arm():
-        seen = []
+def at_call(point, elsewhere):
+    """Let this process die at a writing call of the journal's."""
+    if elsewhere is not None:
+        elsewhere()
+    seen = []
 
-        def traced(statement):
-            seen.append(statement)
+    def watched(call):
+        def calling(*arguments, **named):
+            if not sys._getframe(1).f_globals["__name__"].startswith("batchclient.journal"):
+                return call(*arguments, **named)
+            seen.append(call.__name__)
             if len(seen) == point:
                 die()
-
-        watch(lambda connection: connection.set_trace_callback(traced))
-
-    return arm
-
-
-def in_the_middle(point):
-    """SQLite asks after so many steps of its machine whether to go on: within statements, schema and inserts alike."""
-
-    def arm():
-        seen = []
-
-        def asked():
-            seen.append(None)
+            if call.__name__ in ("write", "pwrite"):
+                seen.append("half")
+                if len(seen) == point:
+                    call(arguments[0], arguments[1][: len(arguments[1]) // 2], *arguments[2:])
+                    die()
+            result = call(*arguments, **named)
+            seen.append("after")
             if len(seen) == point:
                 die()
-            return 0
+            return result
 
-        watch(lambda connection: connection.set_progress_handler(asked, 300))
+        return calling
 
-    return arm
+    for name in ("write", "pwrite", "fsync", "ftruncate"):
+        setattr(os, name, watched(getattr(os, name)))
 
 
-def around_commit(point):
-    def arm():
-        commit = journal_file.JournalFile.commit
-        seen = []
+def elsewhere():
+    """Another machine in each run: no lock of before says anything, and the lease of the dead is waited for."""
+    hasten()
+    name = f"machine {os.getpid()}"
+    lease.System.__init__.__defaults__ = None
+    lease.System.__init__ = lambda self: [object.__setattr__(self, each, name) for each in ("host", "boot")] and None
+    lease.System.lock = lambda self, descriptor: True
 
-        def dying(self, records):
-            seen.append(None)
-            if len(seen) * 2 - 1 == point:
-                die()
-            commit(self, records)
-            if len(seen) * 2 == point:
-                die()
 
-        journal_file.JournalFile.commit = dying
+def stopped(folder, rows=300):
+    """A job that runs, one that begins on another machine, one that goes on there once the first is stopped."""
+    account = Account(folder / "0", rows)
 
-    return arm
+    def start(pause_s):
+        child = os.fork()
+        if child == 0:
+            elsewhere()
+            lease.Times.__init__.__defaults__ = (0.05, 9.0, 1.5, 0.1, 0.01)
+            try:
+                asyncio.run(job(account.folder, rows, pause_s))
+            except (ConfigError, JournalFailed) as error:
+                print(type(error).__name__, error, file=sys.stderr, flush=True)
+                os._exit(3 if isinstance(error, JournalLost) else 4)
+            os._exit(0)
+        return child
+
+    def status_of(child):
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    first = start(0.05)
+    while len(account.lines("handed-out")) < 50:
+        time.sleep(0.01)
+    assert status_of(start(0.0)) == 4, "the first lives"
+    os.kill(first, signal.SIGSTOP)
+    assert status_of(start(0.0)) == 0, "the first is dead, as far as anybody can see"
+    os.kill(first, signal.SIGCONT)
+    assert status_of(first) == 3, "the first has lost its journal"
+    assert account.kept() == rows
+    journal = HeldJournal.look_into(account.folder / "journal")
+    assert journal.rows == rows and len((account.folder / "journal").read_bytes().splitlines()) == rows + 1
+    return [account]
 
 
 async def warm_up():
     """Import all that a job imports, once."""
     import batchclient._maps.journaled
-    import batchclient.journal.writer  # noqa: F401
+    import batchclient.journal.thread  # noqa: F401
 
     async with make_client(ScriptedTransport()) as client:
         await client.batch_map(["a"], "{}")
@@ -250,11 +272,12 @@ async def warm_up():
 def main():
     asyncio.run(warm_up())
     folder, how = Path(sys.argv[1]), sys.argv[2]
-    if how == "random":
-        accounts = at_random(folder, *map(int, sys.argv[3:6]))
+    if how in ("calls", "takeovers"):
+        accounts = at_each(folder, int(sys.argv[3]), elsewhere=elsewhere if how == "takeovers" else None)
+    elif how == "stopped":
+        accounts = stopped(folder)
     else:
-        arms = {"statements": at_statement, "middle": in_the_middle, "commits": around_commit}
-        accounts = at_each(folder, arms[how])
+        accounts = at_random(folder, *map(int, sys.argv[3:6]), elsewhere if how == "moves" else None)
     print(
         json.dumps(
             {

@@ -54,12 +54,11 @@ async def test_the_rows_lie_evenly(seen):
 async def test_under_a_parent_that_records_every_row_is_its_child(source, journal, seen, tmp_path):
     """Rows are sent from the caller's task, from the reader's, and after a look into the journal."""
     tracer = seen.provider.get_tracer("mine")
-    options = {"journal": tmp_path / "journal.sqlite"} if journal else {}
+    options = {"journal": tmp_path / "journal"} if journal else {}
     async with make_client(ScriptedTransport(), telemetry=seen.telemetry()) as client:
         if journal:
             # So that the rows of the second map are looked up.
             await client.batch_map(source(5), "{id}", max_tokens=1, **options)
-            options["resume"] = True
         seen.exporter.clear()
         with tracer.start_as_current_span("job") as job:
             await client.batch_map(source(40), "{id}", max_tokens=1, **options)

@@ -243,15 +243,15 @@ def prices(client: SyncBatchClient) -> None:
 
 async def journals(client: BatchClient, blocking: SyncBatchClient) -> None:
     """Maps with a journal."""
-    journal = Journal("night.sqlite", sync="full", commit_rows=256, commit_s=0.1, reuse=["day.sqlite"])
+    journal = Journal("night.journal", resume=False, retry_failed=True, settings={"prompt": 2})
 
     def progress(now: MapProgress) -> None:
         assert_type(now.reused, int)
 
-    async for row in client.stream_map(["a"], "{}", journal=journal, resume=True, progress=progress, max_tokens=1):
+    async for row in client.stream_map(["a"], "{}", journal=journal, progress=progress, max_tokens=1):
         assert_type(row.reused, bool)
         assert_type(row.attempts, int)
-    answers = await client.batch_map(["a"], "{}", journal="night.sqlite", resume=True, retry_failed="all")
+    answers = await client.batch_map(["a"], "{}", journal=Journal("night.journal", retry_failed=True))
     assert_type(answers, list[Completion])
-    for row in blocking.stream_map(["a"], "{}", journal=Path("night.sqlite"), accept_changed=True, resume=True):
+    for row in blocking.stream_map(["a"], "{}", journal=Path("night.journal")):
         assert_type(row, MapResult[Completion])

@@ -122,7 +122,6 @@ def test_a_wrong_argument_is_refused_when_the_class_is_made():
         ({"prompt": "Say {text!r}"}, "prompt", "no plain name"),
         ({"prompt": None}, "prompt", "a template or a callable"),
         ({"journal": "x.journal"}, "journal", "Ray repeats the blocks"),
-        ({"resume": True}, "resume", "Ray repeats the blocks"),
         ({"return_exceptions": False}, "return_exceptions", "errors are in the column error"),
         ({"n": 2}, "n", "a row holds one completion"),
         ({"max_token": 1}, "max_token", "max_token"),

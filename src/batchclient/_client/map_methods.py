@@ -34,8 +34,7 @@ from batchclient.types import NOT_GIVEN, Classification, Completion, Embedding, 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from batchclient.journal import Journal
-    from batchclient.journal.journal import RetryFailed
+    from batchclient.journal import HeldJournal, Journal
     from batchclient.params import ChatMapParams, ClassificationMapParams, CompletionMapParams, EmbeddingMapParams
 
 __all__ = ["MapMethods"]
@@ -162,10 +161,7 @@ class MapMethods(Calling):
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
         retry_invalid: int = 0,
-        journal: str | os.PathLike[str] | Journal | None = None,
-        resume: bool = False,
-        retry_failed: RetryFailed = "transient",
-        accept_changed: bool = False,
+        journal: str | os.PathLike[str] | Journal | HeldJournal | None = None,
         progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
     ) -> list[Any]:
@@ -191,14 +187,9 @@ class MapMethods(Calling):
             retry_invalid: ask a row again whose answer does not fit ``response_model``, up to so
                 many times, unless the answer was cut off. Refused with ``temperature=0`` or a
                 ``seed``: the answer would be the same.
-            journal: a file, or a ``Journal``, in which rows are kept as they finish. It is opened
-                when the first row is asked for.
-            resume: take the rows that the journal has from there, and send the others; begin if
-                the journal has none. Without ``resume`` a journal with rows is refused.
-            retry_failed: the failed rows of the journal that are sent again: ``"transient"``,
-                those that may succeed now; ``"none"``; or ``"all"``.
-            accept_changed: resume also where the template, the parameters or the model differ from
-                the journal's.
+            journal: a file, or a ``Journal``, in which rows are kept as they finish. Rows that it
+                has are taken from there, and not sent. It is opened when the first row is asked
+                for.
             progress: called with a ``MapProgress`` in the event loop, at most four times a second,
                 and at the end. An error of the function is logged once, and ends nothing.
             params: as for the call.
@@ -210,16 +201,16 @@ class MapMethods(Calling):
         Raises:
             BatchMapFailed: a document failed, or reading the documents did. All others were run;
                 answers and errors are in ``results``.
-            ConfigError: an argument is wrong, or the journal is in use, another job's, damaged, or
-                in the wrong place. Nothing was sent. A template that cannot be filled
-                with a document of a list or tuple is a wrong argument, unless ``return_exceptions``
-                is given. Elsewhere such a template is the document's own failure.
+            ConfigError: an argument is wrong, or the journal is in use, another job's, or no
+                journal. Nothing was sent. A template that cannot be filled with a document of a
+                list or tuple is a wrong argument, unless ``return_exceptions`` is given. Elsewhere
+                such a template is the document's own failure.
             JournalFailed: the journal cannot be written. The answers handed out before are in it.
             BatchClientError: the server was to be asked for its model, and that failed.
         """
         rows = self._make_map(
             docs, prompt, call, True, model, timeout_s, priority, tenant, look_ahead, response_model, retry_invalid,
-            journal, resume, retry_failed, accept_changed, progress, params, "batch_map",
+            journal, progress, params, "batch_map",
         )  # fmt: skip
         if isinstance(docs, (list, tuple)) and isinstance(prompt, str) and not return_exceptions:
             for _ in check_documents(docs, prompt):
@@ -293,10 +284,7 @@ class MapMethods(Calling):
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
         retry_invalid: int = 0,
-        journal: str | os.PathLike[str] | Journal | None = None,
-        resume: bool = False,
-        retry_failed: RetryFailed = "transient",
-        accept_changed: bool = False,
+        journal: str | os.PathLike[str] | Journal | HeldJournal | None = None,
         progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
     ) -> Map[Any]:
@@ -309,8 +297,8 @@ class MapMethods(Calling):
         Args:
             docs, prompt, call, model, timeout_s, priority, tenant, look_ahead, response_model,
                 retry_invalid, params: as for ``batch_map``.
-            journal, resume, retry_failed, accept_changed, progress: as for ``batch_map``. With a
-                journal a row is yielded after its commit.
+            journal, progress: as for ``batch_map``. With a journal an answer is yielded once it is
+                on the disk.
             ordered: yield in input order instead of completion order.
 
         Returns:
@@ -323,7 +311,7 @@ class MapMethods(Calling):
         """
         return self._make_map(
             docs, prompt, call, ordered, model, timeout_s, priority, tenant, look_ahead, response_model, retry_invalid,
-            journal, resume, retry_failed, accept_changed, progress, params, "stream_map",
+            journal, progress, params, "stream_map",
         )  # fmt: skip
 
     def _make_map(
@@ -339,10 +327,7 @@ class MapMethods(Calling):
         look_ahead: int | None,
         response_model: type[BaseModel] | None,
         retry_invalid: int,
-        journal: str | os.PathLike[str] | Journal | None,
-        resume: bool,  # noqa: FBT001
-        retry_failed: RetryFailed,
-        accept_changed: bool,  # noqa: FBT001
+        journal: str | os.PathLike[str] | Journal | HeldJournal | None,
         progress: Callable[[MapProgress], object] | None,
         params: Mapping[str, Any],
         method: str,
@@ -388,19 +373,13 @@ class MapMethods(Calling):
             return request
 
         journaled = None
-        if journal is not None or resume is not False or accept_changed is not False or retry_failed != "transient":
+        if journal is not None:
             # Here, not above: most programs have no journal.
-            from batchclient._maps.journaled import make_journaled
+            from batchclient._maps.journaled import Journaled
 
             template = prompt if isinstance(prompt, str) else None
-            journaled = make_journaled(
-                journal,
-                resume=resume,
-                retry_failed=retry_failed,
-                accept_changed=accept_changed,
-                describe=lambda: (call, template, self._calls.check(model, None, params, kind=kind)),
-                by_template=template is not None,
-                again=finish,
+            journaled = Journaled(
+                journal, lambda: (call, template, self._calls.check(model, None, params, kind=kind)), finish
             )
 
         async def find_model(runner: Runner) -> None:

@@ -1,48 +1,81 @@
-"""A map's ``progress``: the user's function, told four times a second how far the map is.
+"""A map's rows, counted once, and its ``progress``: the user's function, told how far the map is.
 
 Rules:
-- The function is called in the event loop. Its errors end nothing: the first one is logged.
-- Counted is what is ready to be taken: with a journal, what is committed.
+- Counted is what is ready to be taken: with a journal, what is on the disk.
+- The function is called in the event loop, four times a second. Its errors end nothing: the first
+  one is logged.
 - The map is known weakly. The last snapshot is the map's end, and comes at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from batchclient._shell.log import log
 from batchclient.types import MapProgress
 
 if TYPE_CHECKING:
+    from batchclient._maps.row import Row
     from batchclient._shell.backend import Cancellable
     from batchclient._shell.runner import Runner
 
-__all__ = ["Ticker"]
+__all__ = ["Counts", "Ticker"]
 
 _EVERY_S = 0.25
 
 
-class _Owner(Protocol):
-    @property
-    def counts(self) -> tuple[int, int]:
-        """Documents read, and damaged rows of the journal."""
-        ...
+@dataclass(slots=True)
+class Counts:
+    """The rows of one map.
 
-    @property
-    def invalid(self) -> int:
-        """Answers that did not fit."""
-        ...
+    Args:
+        read, answered, failed, reused, damaged, invalid, prompt_tokens, completion_tokens: as
+            ``MapProgress`` has them.
+        reused_failed: of the reused rows, those that had failed.
+        reused_prompt_tokens, reused_completion_tokens: of the reused answers.
+    """
 
+    read: int = 0
+    answered: int = 0
+    failed: int = 0
+    reused: int = 0
+    reused_failed: int = 0
+    damaged: int = 0
+    invalid: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    reused_prompt_tokens: int = 0
+    reused_completion_tokens: int = 0
 
-class _Row(Protocol):
-    answer: Any
-    error: Exception | None
-    reused: bool
+    def add(self, row: Row) -> None:
+        """Count a row that can be taken."""
+        if row.error is not None:
+            if row.reused:
+                self.reused += 1
+                self.reused_failed += 1
+            else:
+                self.failed += 1
+            return
+        answer = row.answer
+        usage = answer.usage
+        if usage is not None:
+            prompt, completion = usage.prompt_tokens, usage.completion_tokens
+        else:
+            prompt, completion = 0, getattr(answer, "counted_tokens", None) or 0
+        if row.reused:
+            self.reused += 1
+            self.reused_prompt_tokens += prompt
+            self.reused_completion_tokens += completion
+        else:
+            self.answered += 1
+            self.prompt_tokens += prompt
+            self.completion_tokens += completion
 
 
 class Ticker:
-    """Counts the rows of a map, and tells.
+    """Tells how far a map is.
 
     Args:
         function: the user's, guarded: nothing but an ``Exception`` comes out.
@@ -51,16 +84,11 @@ class Ticker:
         owner: a weak reference to the map.
     """
 
-    owner: Callable[[], _Owner | None]
+    owner: Callable[[], Any]
 
     def __init__(self, function: Callable[[MapProgress], object]) -> None:
         self._function = function
         self._has_failed = False
-        self._answered = 0
-        self._failed = 0
-        self._reused = 0
-        self._prompt_tokens = 0
-        self._completion_tokens = 0
         self._runner: Runner | None = None
         self._began_at = 0.0
         self._timer: Cancellable | None = None
@@ -70,21 +98,6 @@ class Ticker:
         self._runner = runner
         self._began_at = runner.backend.now()
         self._set_timer(runner)
-
-    def count(self, row: _Row) -> None:
-        """Count a row that can be taken."""
-        if row.reused:
-            self._reused += 1
-        elif row.error is not None:
-            self._failed += 1
-        else:
-            self._answered += 1
-            usage = row.answer.usage
-            if usage is not None:
-                self._prompt_tokens += usage.prompt_tokens
-                self._completion_tokens += usage.completion_tokens
-            else:
-                self._completion_tokens += row.answer.counted_tokens or 0
 
     def stop(self) -> None:
         """Tell the end."""
@@ -110,19 +123,19 @@ class Ticker:
         owner, runner = self.owner(), self._runner
         if owner is None or runner is None:
             return
-        read, damaged = owner.counts
+        rows: Counts = owner.counts
         now = MapProgress(
-            read=read,
-            answered=self._answered,
-            failed=self._failed,
-            reused=self._reused,
-            damaged=damaged,
+            read=rows.read,
+            answered=rows.answered,
+            failed=rows.failed,
+            reused=rows.reused,
+            damaged=rows.damaged,
             in_flight=runner.core.statistics().in_flight,
             limit=runner.core.total_limit,
-            prompt_tokens=self._prompt_tokens,
-            completion_tokens=self._completion_tokens,
+            prompt_tokens=rows.prompt_tokens,
+            completion_tokens=rows.completion_tokens,
             seconds=runner.backend.now() - self._began_at,
-            invalid=owner.invalid,
+            invalid=rows.invalid,
         )
         try:
             self._function(now)

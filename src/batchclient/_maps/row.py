@@ -37,7 +37,6 @@ class Row:
         "request",
         "retries",
         "reused",
-        "unusable",
     )
     key: bytes
     n: int
@@ -57,8 +56,6 @@ class Row:
         self.retries: int = 0
         """How often the row was asked again, since an answer did not fit."""
         self.reused: bool = False
-        self.unusable: str | None = None
-        """Why the document makes no request, in words for the journal."""
         self.ended: bool = False
         """Whether the row has its answer or its error."""
         self.finished: bool = False

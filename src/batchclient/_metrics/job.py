@@ -18,7 +18,7 @@ class JobNumbers:
 
     Args:
         answered, failed: rows that this run sent and has handed to the output.
-        reused: rows that the journal or the output had, failed ones included.
+        reused: rows that the journal had, failed ones included.
         expected: rows of the input; ``None``: not known (yet).
         commits: times of the journal's commits; ``None``: the job has no journal.
     """

@@ -314,7 +314,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "job_commit_duration_seconds", "histogram", "seconds", (),
-        "Time of a commit of rows to a job's journal, with the wait for a full disk.", _job_commits,
+        "Time of a commit of rows to a job's journal.", _job_commits,
     ),
     Metric(
         "worker_messages_total", "counter", "messages", ("outcome",),

@@ -64,11 +64,8 @@ _ALL = (
     ),
     Event("size_for_failed", _WARNING, (), "your `Batching(size_for=…)` failed, or gave no number; said once"),
     Event("event_per_token", _WARNING, ("endpoint",), "the server sends an event per token; said once"),
-    Event(
-        "journal_full", _WARNING, ("path", "reason", "patience_s"), "a journal's disk is full; no further rows are read"
-    ),
-    Event("journal_writable", _WARNING, ("path",), "the journal can be written again"),
-    Event("journal_damaged", _WARNING, ("path", "rows"), "rows of a journal were damaged, and ran again"),
+    Event("journal_damaged", _WARNING, ("path", "lines", "first"), "damaged lines of a journal; their rows run again"),
+    Event("journal_waited_for", _WARNING, ("path", "holder"), "a journal whose holder may be dead on another machine"),
     Event("nothing_shared", _WARNING, ("calls", "reason"), "none of the drop-in's first 100 calls shared a request"),
     Event("shares_nothing", _WARNING, ("reason",), "no call of this drop-in will share a request"),
     Event("statistics_unreadable", _WARNING, ("error",), "the page of metrics has its last numbers", repeats=True),

@@ -9,7 +9,7 @@ from typing import Any
 from batchclient.cli._rows import message_of
 from batchclient.types import MapResult
 
-__all__ = ["Failures"]
+__all__ = ["Failures", "kind_of"]
 
 _MOST_FREQUENT = 5
 _MOST_KINDS = 256
@@ -18,7 +18,13 @@ _COMPARED = 80
 """Letters of a message that tell errors apart; further on, servers quote the request."""
 _LONGEST = 200
 _LINE = re.compile(r"^line \d+(?:: | )")
-_NUMBERS = re.compile(r"\d+")
+_OWN = re.compile(r"[\w-]*\d[\w-]*")
+"""A number, or a word with digits: of a row or a request, such as its length or its id."""
+
+
+def kind_of(error: Exception | None, message: str) -> tuple[str, str]:
+    """Return what errors have in common that differ in numbers and names of requests alone."""
+    return type(error).__name__, _OWN.sub("0", message[: 4 * _COMPARED])[:_COMPARED]
 
 
 class Failures:
@@ -43,12 +49,11 @@ class Failures:
 
     def add(self, result: MapResult[Any]) -> None:
         """Count a failed row."""
-        kind = type(result.error).__name__
-        self.by_type[kind] += 1
         message = _LINE.sub("", message_of(result))
-        alike = (kind, _NUMBERS.sub("0", message[:_COMPARED]))
+        alike = kind_of(result.error, message)
+        self.by_type[alike[0]] += 1
         if alike not in self._examples and len(self._examples) >= _MOST_KINDS:
-            alike = (kind, "")
+            alike = (alike[0], "")
         self._counts[alike] += 1
         self._examples.setdefault(alike, (result.document.line, message))
 

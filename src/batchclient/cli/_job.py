@@ -2,10 +2,10 @@
 
 Rules:
 - Everything but the writing happens in the event loop; a signal only asks the job to stop.
-- Rows are taken while the output has room for them. A slow reader of the output slows the reading
-  of the input down, and no row's deadline runs while the row waits for the reader.
-- A job with a working output writes all finished rows before it stops early, also rows waiting for
-  an earlier row. A pipe that nobody reads is left after half a second.
+- A row is taken once the one before is with the output. A slow reader of the output slows the
+  reading of the input down.
+- A job that stops early writes all finished rows first, also rows waiting for an earlier row. It
+  leaves a pipe that nobody reads for half a second.
 - A job gives up where one row after the other is refused alike and none has succeeded. The fault is
   then in the command, such as a parameter unknown to the server. A job with a patience also gives
   up where every server has been away for so long.
@@ -18,38 +18,36 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import signal
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable
 from typing import Any
 
 from batchclient import BatchClient, MapResult, Statistics
+from batchclient._client.connections import shown
+from batchclient._maps.progress import Counts
 from batchclient._metrics.job import JobNumbers
-from batchclient.cli._cost import Cost
-from batchclient.cli._durable import Durable
-from batchclient.cli._log import PLAIN, LogOptions, log_to
+from batchclient.cli._failures import Failures
+from batchclient.cli._kept import Kept
+from batchclient.cli._log import log_to
+from batchclient.cli._map_options import MapOptions
 from batchclient.cli._outages import Outages
 from batchclient.cli._progress import ProgressBar, ProgressLines, Snapshot
 from batchclient.cli._refused import MOST_REFUSALS, Refused
 from batchclient.cli._rows import to_line
-from batchclient.cli._signals import ending_signals
-from batchclient.cli._tally import Tally
+from batchclient.cli._signals import on_signals
 from batchclient.errors import ConnectFailed, JournalFailed
+from batchclient.jobs import BadRow
 from batchclient.jobs.output import Output, reason_of
-from batchclient.jobs.statuses import of_signal
-from batchclient.jobs.writer import Writer
+from batchclient.jobs.source import in_thread
+from batchclient.jobs.statuses import Status
+from batchclient.journal.rows import is_final
 from batchclient.maps import Map
 
 __all__ = ["Job"]
 
 _SLOW_S = 2.0
 """A server slower than this to name its model is worth a word, seconds."""
-_TICK_S = 0.25
-_REPEAT_S = 60.0
-"""Seconds from one word about an outage to the next."""
-_MARK_S = 1.0
+_ASKING = "waiting for the server to say which model it has (--model names one)"
 
 
 class Job:
@@ -60,37 +58,28 @@ class Job:
         results: of that client's ``stream_map``.
         output: checked and not opened yet.
         progress: told of each tick, and of what is worth a line.
-        outage_patience_s: the job gives up when every server has been away for so long, seconds;
-            ``None``: never.
-        on_unreachable: called when a row first fails for want of a connection.
-        on_asking: called where the server takes long to name its model.
-        keep_going: never give up because of refusals.
-        packed: write vectors as base64.
-        repeats: whether an outage is told again every minute.
-        columns: the fields of the input to write beside ``id``; ``None``: all.
-        durable: what keeps the rows, if something does.
-        patience_s: how long a full disk of the output is waited for.
+        options: of the command.
+        kept: what keeps the answers, if something does.
         resolve: gives a row the answer of an equal row; ``None`` where that is not there.
-        cost: the price of the work, and the bound; ``None``: the price is not known.
-        refusals: the job gives up after so many rows refused alike, without a success.
         total: tells the rows expected, once they are known.
-        log: how the library's records are written.
-        repeat_s: the minute of ``repeats``.
+        refusals: the job gives up after so many rows refused alike, without a success.
+        repeat_s: seconds from one word about an outage to the next.
         tick_s: seconds from one look at the job to the next.
-        mark_s: seconds from one mark of the output's place to the next, at least.
 
     Attributes:
-        tally: the rows.
+        failures: the rows that failed, those of the journal included.
+        taken: rows that are done with.
         refused: the rows that are refused alike.
         journal_error: why the journal took no more rows, if so.
+        output_error: why the output took no more rows, if so.
         signal: the signal behind the end, such as SIGINT for Ctrl-C; ``None`` after a job in full.
         fault: why the input failed, if so.
         no_server: the outage that outlasted the patience, in a sentence, if so.
         statistics: the client's at the end.
+        seconds: that the job took.
         spent: the cost, if the price is known.
         is_too_dear: whether the bound on the cost stopped the job.
-        out_of_use: servers out of use at the end, with the reason.
-        is_cut_off: whether these were all servers.
+        is_whole: whether all rows of the input are in the output.
     """
 
     def __init__(
@@ -99,75 +88,49 @@ class Job:
         results: Map[Any],
         output: Output,
         progress: ProgressBar | ProgressLines,
+        options: MapOptions,
         *,
-        outage_patience_s: float | None = None,
-        on_unreachable: Callable[[], None] | None = None,
-        on_asking: Callable[[], None] | None = None,
-        keep_going: bool = False,
-        packed: bool = False,
-        repeats: bool = True,
-        columns: Collection[str] | None = None,
-        durable: Durable | None = None,
-        patience_s: float = 0.0,
+        kept: Kept | None = None,
         resolve: Callable[[MapResult], MapResult | None] | None = None,
-        cost: Cost | None = None,
-        refusals: int = MOST_REFUSALS,
         total: Callable[[], int | None] = lambda: None,
-        log: LogOptions = PLAIN,
-        repeat_s: float = _REPEAT_S,
-        tick_s: float = _TICK_S,
-        mark_s: float = _MARK_S,
+        refusals: int = MOST_REFUSALS,
+        repeat_s: float = 60.0,
+        tick_s: float = 0.25,
     ) -> None:
-        keep_going = keep_going or (durable is not None and durable.publishes)
-        may_hold = durable is None or not durable.answered_before
-        self.refused = Refused(refusals, keep_going=keep_going, may_hold=may_hold)
-        self.tally = Tally()
-        self._packed = packed
-        self._columns = columns
-        self._durable = durable
-        self._mark_at = 0.0
-        self._mark_s = mark_s
-        self._tick_s = tick_s
-        self._resolve = resolve
+        self.failures = Failures()
+        self.taken = 0
+        self._may_be_tried = 0
+        self.refused = Refused(refusals, keep_going=options.keep_going)
         self.journal_error: JournalFailed | None = None
-        self._is_complete = False
+        self.output_error: OSError | None = None
         self.signal: int | None = None
         self.fault = ""
+        self.no_server = ""
         self.statistics: Statistics | None = None
+        self.seconds = 0.0
         self.spent: float | None = None
         self.is_too_dear = False
-        self._cost = cost
-        self._total = total
-        self._log = log
-        self._started_at = 0.0
-        self.out_of_use: list[str] = []
-        self.is_cut_off = False
-        self.no_server = ""
-        self._outages = Outages(progress.say, patience_s=outage_patience_s, repeat_s=repeat_s if repeats else None)
-        self._on_unreachable = on_unreachable
-        self._on_asking = on_asking
-        self.seconds = 0.0
+        self.is_whole = False
         self._client = client
         self._results = results
-        self._writer = Writer(output, patience_s=patience_s, on_full=self._on_full)
+        self._output = output
         self._progress = progress
+        self._options = options
+        self._kept = kept
+        self._resolve = resolve
+        self._resolved = Counts()
+        self._total = total
+        self._tick_s = tick_s
+        every_s = None if options.quiet else repeat_s
+        self._outages = Outages(progress.say, patience_s=options.outage_patience_s, repeat_s=every_s)
+        self._is_unreachable = False
+        self._started_at = 0.0
         self._left: list[MapResult[Any]] = []
         self._task: asyncio.Task[None] | None = None
         self._may_cancel = False
-        self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
-        return f"<Job: {self.written} written, {self.tally.failures.total} failed>"
-
-    @property
-    def written(self) -> int:
-        """Rows that the output has taken, failed rows included."""
-        return self._writer.written
-
-    @property
-    def invalid(self) -> int:
-        """Answers that did not fit the schema, whether they were asked again or not."""
-        return self._results.invalid
+        return f"<Job: {self.taken} rows, {self.failures.total} failed>"
 
     @property
     def leaves_rows(self) -> bool:
@@ -175,33 +138,29 @@ class Job:
         return bool(self.refused.kind or self.no_server or self.is_too_dear)
 
     @property
-    def is_whole(self) -> bool:
-        """Whether all rows of the input are in the output."""
-        return self._is_complete and self.wrote_all
-
-    @property
-    def wrote_all(self) -> bool:
-        """Whether the output has taken all rows given to it."""
-        return self.output_error is None and not self._writer.is_given_up and not self.refused.is_holding
-
-    @property
-    def output_error(self) -> OSError | None:
-        """Why the output took no more rows, if so."""
-        return self._writer.error
-
-    def numbers(self) -> JobNumbers:
-        """Return the job's part of the pages about its client."""
-        tally = self.tally
-        return JobNumbers(tally.answered, tally.failed, tally.reused, self._total(), self._results.commits)
-
-    def fail_to_end(self, error: OSError) -> None:
-        """Take the reason why the end could not be written down."""
-        self._writer.error = self._writer.error or error
+    def has_answers(self) -> bool:
+        """Whether a row has an answer, of this run or from the journal."""
+        return self.failures.total < self.taken
 
     @property
     def reader_is_gone(self) -> bool:
         """Whether the reader of the output has seen enough, such as ``head``."""
         return self.output_error is not None and self.output_error.errno == errno.EPIPE
+
+    @property
+    def counts(self) -> Counts:
+        """The rows of the map. Rows that have the answer of an equal row are counted as that one."""
+        return self._results.counts if self._resolve is None else self._resolved
+
+    @property
+    def invalid(self) -> int:
+        """Answers that did not fit the schema, whether they were asked again or not."""
+        return self._results.counts.invalid
+
+    def numbers(self) -> JobNumbers:
+        """Return the job's part of the pages about its client."""
+        counts = self.counts
+        return JobNumbers(counts.answered, counts.failed, counts.reused, self._total(), self._results.commits)
 
     async def run(self) -> None:
         """Map all rows. The attributes tell how the job ended.
@@ -212,7 +171,13 @@ class Job:
             BatchClientError: no model was given, and the server cannot be asked for its model.
                 Nothing was opened.
         """
-        with self._on_signals(), log_to(self._progress.say, self._log):
+        loop = asyncio.get_running_loop()
+
+        def on_signal(number: int) -> None:
+            self.signal = number
+            loop.call_soon_threadsafe(self._stop)
+
+        with on_signals(on_signal), log_to(self._progress.say, self._options.log):
             try:
                 async with self._client:
                     self._task = asyncio.current_task()
@@ -225,53 +190,74 @@ class Job:
                         self.seconds = time.monotonic() - self._started_at
             finally:
                 self._progress.close()
+                self._output.close(keeps_rows=self.has_answers)
 
     async def _prepare(self) -> None:
         """Wait until the first row can be sent and written."""
-        slow = asyncio.get_running_loop().call_later(_SLOW_S, self._on_asking) if self._on_asking is not None else None
+        slow = asyncio.get_running_loop().call_later(_SLOW_S, self._say, _ASKING)
         try:
             await self._results.prepare()
         finally:
-            if slow is not None:
-                slow.cancel()
-        if self._durable is not None:
+            slow.cancel()
+        token = ""
+        if self._kept is not None:
             # The journal is there before the output.
             await self._results.begin()
-            self._durable.settle()
-        await self._writer.open()
-        if self._durable is not None:
-            self.tally.covered, self.tally.covered_failed = self._durable.covered.rows, self._durable.failed_before
-            self._durable.opened(self.tally)
+            token = await in_thread(self._kept.begin)
+        await self._output.open(token)
 
     async def _map(self) -> None:
-        self._tick()
-        is_complete = False
+        watch = asyncio.get_running_loop().create_task(self._watch())
         try:
             is_complete = await self._unless_stopped(self._write_all) and not (
                 self.refused.kind or self.fault or self.journal_error is not None
             )
             await self._results.aclose()
-            if self._durable is not None and not is_complete and not self.refused.kind:
-                # In input order a row may be missing before these: a resume cuts them off.
-                if not self.refused.is_holding:
-                    self._durable.mark(self._writer, is_last=True)
+            if self._kept is not None and not is_complete and not self.refused.kind:
                 self._left = self._results.finished()
             for result in self._left:
-                self._write(result)
-            self._put(self.refused.end(self.tally.failures.by_type))
-            self._is_complete = is_complete = is_complete and not self.refused.is_command
+                await self._take(result)
         finally:
-            self.statistics = statistics = self._client.statistics()
-            self.out_of_use = [
-                f"{each.base_url} was {each.state} ({each.reason})"
-                for each in statistics.endpoints
-                if each.state in ("ejected", "probing")
-            ]
-            self.is_cut_off = len(self.out_of_use) == len(statistics.endpoints)
-            await self._writer.close(is_complete=is_complete, in_a_hurry=lambda: self.signal is not None)
-            if self._timer is not None:
-                self._timer.cancel()
-            self._show(self._client.statistics())
+            watch.cancel()
+            self.statistics = self._client.statistics()
+        await self._end(is_complete=is_complete)
+
+    async def _end(self, *, is_complete: bool) -> None:
+        """Write what is left, and put the output in its place, if these are all rows."""
+        try:
+            if self.output_error is None:
+                await self._output.flush(in_a_hurry=lambda: self.signal is not None)
+                self._show(self._client.statistics())
+                self.refused.end(self.failures.by_type, has_answers=self.has_answers)
+                is_refused = self.refused.is_command and self._output.is_file
+                self.is_whole = is_complete and not self._output.is_given_up and not is_refused
+            if self.is_whole:
+                await self._output.finish(self._note)
+                if self._kept is not None:
+                    await in_thread(self._kept.settle)
+                return
+        except OSError as error:
+            self.output_error, self.is_whole = error, False
+        except JournalFailed as error:
+            self.journal_error, self.is_whole = error, False
+        if self._kept is not None:
+            kept = self._kept
+            await in_thread(lambda: kept.leave(time.monotonic() - self._started_at))
+
+    def _note(self, file: os.stat_result | None) -> None:
+        """Note an output that is whole, before it is put in its place."""
+        if self._kept is not None:
+            counts, failed = self.counts, self.failures.total
+            self._kept.end(
+                file,
+                time.monotonic() - self._started_at,
+                read=self.taken,
+                answered=counts.answered,
+                failed=failed,
+                may_be_tried=self._may_be_tried,
+                reused=counts.reused,
+                status=int(Status.FAILED if failed else Status.OK),
+            )
 
     async def _unless_stopped(self, work: Callable[[], Any]) -> bool:
         """Do a part of the job; return whether ``_stop`` has not ended that part."""
@@ -295,17 +281,15 @@ class Job:
     async def _write_all(self) -> None:
         try:
             async for result in self._results:
-                self._write(result)
+                await self._take(result)
                 # A reused row says nothing about the command of today.
                 if not result.reused and self.refused.is_one_too_many(result.error):
                     # In input order rows that succeeded may wait to be written.
                     if not self._client.statistics().succeeded:
                         self.refused.give_up()
-                        self._left = [] if self._durable is not None else self._results.finished()
+                        self._left = [] if self._kept is not None else self._results.finished()
                         return
-                    self._put(self.refused.go_on())
-                if self._writer.is_full:
-                    await self._writer.room()
+                    self.refused.keep_going = True
                 if self.output_error is not None:
                     return
         except JournalFailed as error:
@@ -313,103 +297,72 @@ class Job:
         except OSError as error:  # only the input raises here: the error of a row is in the row
             self.fault = f"the input cannot be read any further: {reason_of(error)}"
 
-    def _write(self, result: MapResult[Any]) -> None:
+    async def _take(self, result: MapResult[Any]) -> None:
         """Count one row and hand the row to the output."""
         if self._resolve is not None:
-            resolved = self._resolve(result)
+            resolved: Any = self._resolve(result)
             if resolved is None:
                 return
             result = resolved
-        if not self.tally.add(result):
-            return
-        if self._on_unreachable is not None and isinstance(result.error, ConnectFailed):
-            self._on_unreachable()
-            self._on_unreachable = None
-        line = to_line(result, packed=self._packed, columns=self._columns)
-        self._put(self.refused.lines_for(line, result.error))
-
-    def _put(self, lines: list[bytes]) -> None:
-        for line in lines:
-            self._writer.put(line)
-
-    def _on_full(self, reason: str) -> None:
-        if reason:
-            self._progress.say(f"the output cannot be written ({reason}): no further rows are read; it is tried again")
-        else:
-            self._progress.say("the output can be written again")
+            self._resolved.add(resolved)
+        self.taken += 1
+        if result.error is not None:
+            self.failures.add(result)
+            self._may_be_tried += not (isinstance(result.error, BadRow) or is_final(result.error))
+            if isinstance(result.error, ConnectFailed) and not self._is_unreachable:
+                self._is_unreachable = True
+                urls = " or ".join(map(shown, self._options.server.urls))
+                self._say(f"no connection to {urls}; rows fail until it is back")
+        try:
+            await self._output.put(to_line(result, packed=self._options.packed, columns=self._options.rows.columns))
+        except OSError as error:
+            self.output_error = error
 
     # Every quarter of a second ---------------------------------------------------------------------------------------
 
-    def _tick(self) -> None:
-        statistics = self._client.statistics()
-        self._show(statistics)
-        self._watch_outages(statistics)
-        now = time.monotonic()
-        if self._durable is not None and now >= self._mark_at and not self.refused.is_holding:
-            self._mark_at = now + self._mark_s
-            self._durable.mark(self._writer)
-        self._watch_cost()
-        if self.output_error is not None:
-            self._stop()
-        self._timer = asyncio.get_running_loop().call_later(self._tick_s, self._tick)
-
-    def _watch_cost(self) -> None:
-        if self._cost is None or self.spent is None or not self._cost.is_reached(self.spent):
-            return
-        if self._may_cancel and not self._is_stopped:
-            self.is_too_dear = True
-            self._stop()
+    async def _watch(self) -> None:
+        while True:
+            statistics = self._client.statistics()
+            no_server = self._outages.look(statistics, time.monotonic())
+            if self._may_cancel and not self._is_stopped:
+                self.no_server = no_server
+                cost = self._options.cost
+                self.is_too_dear = cost is not None and cost.is_reached(self.spent or 0.0)
+            try:
+                await self._output.flush(in_a_hurry=lambda: self.signal is not None)
+            except OSError as error:
+                self.output_error = error
+            self._show(statistics)
+            if self._is_stopped:
+                self._stop()
+            await asyncio.sleep(self._tick_s)
 
     def _show(self, statistics: Statistics) -> None:
-        if self._cost is not None:
-            self.spent = self._cost.of(statistics, time.monotonic() - self._started_at)
+        if self._options.cost is not None:
+            self.spent = self._options.cost.of(statistics, time.monotonic() - self._started_at)
         self._progress.update(
             Snapshot(
-                done=self.written + self.tally.covered,
-                failed=self.tally.failed_in_output,
+                done=self._output.written,
+                failed=self.failures.total,
                 in_flight=statistics.in_flight,
                 limit=sum(each.limit for each in statistics.endpoints),
                 prompt_tokens=statistics.prompt_tokens,
                 completion_tokens=statistics.completion_tokens,
-                reused=self.tally.reused,
+                reused=self.counts.reused,
                 cost=self.spent,
             )
         )
 
-    def _watch_outages(self, statistics: Statistics) -> None:
-        no_server = self._outages.look(statistics, time.monotonic())
-        if no_server:
-            if not self._is_stopped:
-                self.no_server = no_server
-            self._stop()
-
-    # Ending ----------------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _on_signals(self) -> Iterator[None]:
-        """The first Ctrl-C, SIGTERM or SIGHUP stops the job, the second one the process."""
-        loop = asyncio.get_running_loop()
-
-        def handle(number: int, _frame: FrameType | None) -> None:
-            if self.signal is not None:
-                self._progress.close()
-                os._exit(of_signal(number))
-            self.signal = number
-            loop.call_soon_threadsafe(self._stop)
-
-        previous = [(number, signal.signal(number, handle)) for number in ending_signals()]
-        try:
-            yield
-        finally:
-            for number, handler in previous:
-                signal.signal(number, handler)
+    def _say(self, text: str) -> None:
+        if not self._options.quiet:
+            self._progress.say(text)
 
     def _stop(self) -> None:
         """End the part of the job that takes rows; finished rows are still written."""
         if self._task is None or not self._may_cancel:
             return
         self._may_cancel = False
-        if self.output_error is None and self._durable is None:
+        if self.output_error is None and self._kept is None:
             # Cancelling the map drops its rows, also finished rows behind an unfinished one.
             self._left = self._results.finished()
         self._task.cancel()

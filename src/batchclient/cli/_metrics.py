@@ -32,16 +32,13 @@ def address_from(text: str | None) -> Address | None:
     return host, int(port)
 
 
-def serve_metrics(
-    client: BatchClient, address: Address | None, tell: Callable[[str], None] | None, *, is_trial: bool = False
-) -> None:
+def serve_metrics(client: BatchClient, address: Address | None, tell: Callable[[str], None] | None) -> None:
     """Serve the client's metrics, if an address is given, until the client is closed.
 
     Args:
         client: the job's.
         address: where to listen; port 0 is any free one.
         tell: told of the pages' URL.
-        is_trial: whether the port is given back at once.
 
     Raises:
         Refusal: the port cannot be used, or the extra is missing.
@@ -57,7 +54,5 @@ def serve_metrics(
         pages = serve(client, port, host)
     except ConfigError as error:
         raise Refusal(f"--metrics-port: {error.message}") from None
-    if is_trial:
-        pages.close()
-    elif tell is not None:
+    if tell is not None:
         tell(f"metrics: {pages.url}/metrics")

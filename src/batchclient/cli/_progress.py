@@ -146,7 +146,8 @@ class ProgressLines:
     def update(self, snapshot: Snapshot) -> None:
         """Write the line, if a minute has passed."""
         if self._shown and time.monotonic() >= self._due:
-            self._due += self._every_s
+            # Not from the time before: after a long stop one line is due.
+            self._due = time.monotonic() + self._every_s
             total = self._total()
             facts = {"done": snapshot.done, "total": total, "failed": snapshot.failed, "reused": snapshot.reused}
             facts |= {"in_flight": snapshot.in_flight, "limit": snapshot.limit}

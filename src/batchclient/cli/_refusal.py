@@ -18,7 +18,6 @@ __all__ = [
     "CALLS",
     "NOT_FIELDS",
     "PRESETS",
-    "RENAMED",
     "Call",
     "Refusal",
     "call_from",
@@ -40,12 +39,6 @@ CALLS: tuple[Call, ...] = ("complete", "chat", "embed", "classify")
 PRESETS: tuple[Literal["latency", "balanced", "throughput"], ...] = ("latency", "balanced", "throughput")
 BACKENDS: tuple[Literal["httpx", "httpx2", "aiohttp"], ...] = ("httpx", "httpx2", "aiohttp")
 
-RENAMED = {
-    "--limit": "give --concurrency for the sequences in flight, or --first for the first N rows of IN",
-    "--max-list": "give --max-batch-size for the prompts in a request",
-}
-"""Options of other names, and the option to give instead."""
-
 _OPTIONS = {
     "base_url": "--base-url",
     "endpoints_shard": "--endpoints-shard",
@@ -65,13 +58,9 @@ _OPTIONS = {
 }
 """The arguments of the library, and their names on the command line."""
 _FLAGS = {
-    "accept_changed=True": "--accept-changed",
-    "resume=True": "--resume",
     "BatchClient(limit=…)": "--concurrency",
 }
 """What the library's messages advise, and the same on the command line."""
-_LOCAL = re.compile(r"(?:a path on|use) a local disk$")
-"""Ends the refusal of a file system that holds no journal."""
 _OF_FILES = frozenset({"columns", "format", "sample", "shard"})
 """Names with which an error's message about the input begins; the options have the same names."""
 _LIBRARY_NAMES = re.compile(
@@ -95,8 +84,7 @@ NOT_FIELDS = {
     "response_model": "give --schema",
     "retry_invalid": "give --retry-invalid",
     "priority": "priorities order the calls of one client, and a job's calls are alike",
-    **dict.fromkeys(("self", "docs", "tenant", "look_ahead", "journal", "resume"), "no field of the server's"),
-    **dict.fromkeys(("retry_failed", "accept_changed", "progress"), "no field of the server's"),
+    **dict.fromkeys(("self", "docs", "tenant", "look_ahead", "journal", "progress"), "no field of the server's"),
 }
 """Names of arguments of ``stream_map``, and names without a place in a row."""
 
@@ -130,8 +118,6 @@ def refusal_of(error: ConfigError, params: Collection[str] = (), variables: Coll
     for start in (f"{error.field}: ", f"{error.field} is "):
         message = message.removeprefix(start)
     message = _MAP.sub(lambda method: f"{method[1] or 'complete'}()", message)
-    if error.field == "journal" and _LOCAL.search(message):
-        message += "; --journal DIR puts the journal there, --no-journal does without"
     message = in_options(message.replace("api_key or headers", "--api-key or --header"))
     message = _EXTRA_BODY.sub("--param extra_body='{\"\\1\": …}'", message.replace(_OTHER_CALL, "--call chat"))
     if option is None and error.field is not None and error.field in params:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from batchclient.cli._cost import written_cost
-from batchclient.cli._durable import Durable
 from batchclient.cli._job import Job
+from batchclient.cli._kept import Kept
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._refusal import in_options
 from batchclient.cli._refused import UNUSABLE
@@ -20,12 +20,12 @@ _WITHOUT_SERVER = {ConnectFailed.__name__, DeadlineExceeded.__name__}
 """How every row fails where no server is there."""
 
 
-def report(job: Job, options: MapOptions, output: Output, left: int, durable: Durable | None = None) -> None:
+def report(job: Job, options: MapOptions, output: Output, left: int, kept: Kept | None = None) -> None:
     """Report on stderr how the job ended."""
     summary = [_counts(job, output)]
-    if job.out_of_use:
-        summary[0] += f"; in the end {' and '.join(job.out_of_use)}"
-    for line in job.tally.failures.lines():
+    if out_of_use := _out_of_use(job):
+        summary[0] += f"; in the end {' and '.join(out_of_use)}"
+    for line in job.failures.lines():
         without_key = AuthenticationFailed.__name__ in line and not options.server.has_key
         summary.append(f"{in_options(line)}{KEY_HINT if without_key else ''}")
     if job.fault:
@@ -41,45 +41,35 @@ def report(job: Job, options: MapOptions, output: Output, left: int, durable: Du
     elif left:
         refused = f"no row succeeded, and {job.refused.most} failed alike with {job.refused.kind}"
         say(f"Error: stopped: {refused}; rows left out: {left:,} (--keep-going tries them all)")
-    if job.refused.is_command and not job.refused.kind:
+    if job.refused.is_command and output.is_file and not job.refused.kind:
         say("Error: nothing was written: every row was refused for a reason of the command's")
     if job.signal is not None:
         summary[0] = f"Interrupted: {summary[0]}"
-    if durable is not None and durable.folder.exists:
-        summary.append(_of_journal(job, options, durable))
+    if kept is not None and not job.is_whole and (job.counts.answered or job.counts.reused):
+        summary.append(f"{kept.where} has the answers: the same command goes on with them")
+    elif kept is not None and job.is_whole and job.failures.total:
+        again = "the same command runs those rows again that may succeed now, --retry-failed the others, too"
+        summary.append(f"{kept.where} has the answers: {again}")
     if not options.quiet and not job.reader_is_gone:
-        facts = {"rows": job.written, "failed": job.tally.failed_in_output, "reused": job.tally.reused}
+        facts = {"rows": output.written, "failed": job.failures.total, "reused": job.counts.reused}
         say(*summary, event="summary", **facts, seconds=round(job.seconds, 3), status=int(status_of(job)))
 
 
-def _of_journal(job: Job, options: MapOptions, durable: Durable) -> str:
-    """Return where the answers are, and how they are removed or used."""
-    folder = durable.folder
-    size = f"{folder.path} has {_bytes(folder.size())}"
-    if folder.is_finished and job.tally.failed_in_output:
-        return (
-            f"{size}; `batchclient job failures {folder.path}` names the failed rows, "
-            "--resume runs those again that may succeed now, --resume --retry-failed all each of them, "
-            f"`batchclient job rm {folder.path}` removes it"
-        )
-    if folder.is_finished:
-        return f"{size}; `batchclient job rm {folder.path}` removes it"
-    instead = " instead of --overwrite" if options.overwrite else ""
-    command = "the map" if options.kept.publish else "the same command"
-    return f"{size}: {command} with --resume{instead} goes on with its answers"
-
-
-def _bytes(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size / 1e3:,.1f} KB"
+def _out_of_use(job: Job) -> list[str]:
+    """Return the servers that were out of use at the end, with the reason."""
+    endpoints = () if job.statistics is None else job.statistics.endpoints
+    lost = [each for each in endpoints if each.state in ("ejected", "probing")]
+    return [f"{each.base_url} was {each.state} ({each.reason})" for each in lost]
 
 
 def _counts(job: Job, output: Output) -> str:
-    new = job.tally.answered + job.tally.failed
+    counts = job.counts
+    new = counts.answered + counts.failed
     rate = new / job.seconds if job.seconds else 0.0
-    rows = f"{job.written:,} {'row' if job.written == 1 else 'rows'}"
+    rows = f"{output.written:,} {'row' if output.written == 1 else 'rows'}"
     parts = [f"{rows} to {output.where} in {job.seconds:.1f} s"]
-    if job.tally.reused:
-        parts += [f"{rate:,.0f} new rows/s", f"reused: {job.tally.reused:,}"]
+    if counts.reused:
+        parts += [f"{rate:,.0f} new rows/s", f"reused: {counts.reused:,}"]
     else:
         parts.append(f"{rate:,.0f} rows/s")
     sent = job.statistics
@@ -92,14 +82,12 @@ def _counts(job: Job, output: Output) -> str:
         parts.append(f"wasted: {sent.wasted_tokens:,}")
     if job.spent is not None:
         parts.append(f"cost: {written_cost(job.spent)}")
-    counts = ", ".join(parts)
+    line = ", ".join(parts)
     if job.invalid:
-        counts += f"; invalid: {job.invalid:,}"
-    if job.tally.failed_in_output:
-        counts += f"; failed: {job.tally.failed_in_output:,}"
-    if job.tally.missing:
-        counts += f"; not in the journal, and left out: {job.tally.missing:,}"
-    return counts
+        line += f"; invalid: {job.invalid:,}"
+    if job.failures.total:
+        line += f"; failed: {job.failures.total:,}"
+    return line
 
 
 def status_of(job: Job) -> int:
@@ -109,11 +97,12 @@ def status_of(job: Job) -> int:
     if job.journal_error is not None or (job.output_error is not None and not job.reader_is_gone):
         return Status.DISK_FULL
     # Rows that make no request say nothing about the servers.
-    kinds = job.tally.failures.by_type.keys() - UNUSABLE
-    without_server = bool(kinds) and kinds <= _WITHOUT_SERVER and job.is_cut_off and not job.tally.answered
+    kinds = job.failures.by_type.keys() - UNUSABLE
+    is_cut_off = job.statistics is not None and len(_out_of_use(job)) == len(job.statistics.endpoints)
+    without_server = bool(kinds) and kinds <= _WITHOUT_SERVER and is_cut_off and not job.counts.answered
     if job.no_server or without_server or job.refused.kind == ConnectFailed.__name__:
         return Status.NO_SERVER
     if job.is_too_dear:
         return Status.STOPPED
-    is_partial = job.tally.failed_in_output or job.tally.missing or job.fault or job.reader_is_gone
+    is_partial = job.failures.total or job.leaves_rows or job.fault or job.reader_is_gone
     return Status.FAILED if is_partial else Status.OK

@@ -8,22 +8,19 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
-import stat
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import typer
 
-from batchclient._client.connections import shown
 from batchclient._metrics.job import attach
 from batchclient.cli._dry_run import DryRun
-from batchclient.cli._durable import Durable, durable_of
 from batchclient.cli._job import Job
+from batchclient.cli._kept import Kept, kept_by, place_of
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._metrics import serve_metrics
 from batchclient.cli._progress import ProgressBar, ProgressLines
@@ -40,11 +37,11 @@ from batchclient.jobs import Row
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.source import Source, open_source
 from batchclient.jobs.statuses import Status
-from batchclient.journal.of_file import CoverChanged
 from batchclient_script import CLOSED
 
 __all__ = ["run_map"]
 
+_OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 _SOON_S = 0.2
 """A file whose lines are counted within this time has a total from the first, seconds."""
 
@@ -61,18 +58,10 @@ def run_map(options: MapOptions) -> int:
     if options.output == "-" and 1 in CLOSED:
         raise Refusal("stdout is closed; give -o OUT")
     try:
-        if options.dry_run:
-            with _open(options) as source:
+        with _open(options) as source:
+            if options.dry_run:
                 return _dry_run(options, source)
-        durable = durable_of(options)
-        if durable is None:
-            with _open(options) as source, _output(options, source) as output:
-                job = _make_job(options, source, output)
-                asyncio.run(job.run())
-                left = _left(job, source)
-        else:
-            with durable:
-                job, output, left = _run_durable(options, durable)
+            return _run(options, source)
     except ConfigError as error:
         raise refusal_of(error, options.params, server.variables) from None
     except JournalFailed as error:
@@ -86,69 +75,31 @@ def run_map(options: MapOptions) -> int:
         key = KEY_HINT if refused and not server.has_key else ""
         say(f"Error: the server was asked for its model{hint}: {in_options(message)}{key}")
         return Status.USAGE if refused else Status.NO_SERVER
-    report(job, options, output, left, durable)
-    return status_of(job)
+    except OSError as error:
+        say(f"Error: {error.filename or options.output}: {reason_of(error)}")
+        return Status.DISK_FULL if error.errno in _OF_THE_DISK else Status.USAGE
 
 
-def _run_durable(options: MapOptions, durable: Durable) -> tuple[Job, Output, int]:
-    """Run a job whose rows are kept; return the job, its output and the rows left out.
+def _run(options: MapOptions, source: Source) -> int:
+    """Run a job; return the exit status.
 
     Raises:
         Refusal, ConfigError, BatchClientError: the job cannot begin.
     """
-    if not _is_read_once(options.source):
-        with _open(options) as source, _output(options, source, continues=durable.continues) as output:
-            durable.place(output)
-            # A job that cannot begin is refused while nothing is begun.
-            _make_job(options, source, output, durable, is_trial=True)
-            durable.begin()
-            return _run_until_covered(durable, output)
-    with _output(options, None, continues=durable.continues) as output:
-        durable.place(output)
-        durable.begin()
-        try:
-            durable.spool()
-        except BaseException:
-            durable.discard()
-            raise
-        return _run_until_covered(durable, output)
-
-
-def _is_read_once(source: str) -> bool:
-    """Whether an input is a pipe or a device. A folder, or what is not there, is refused elsewhere."""
-    if source == "-":
-        return True
-    try:
-        mode = Path(source).stat().st_mode
-    except (OSError, ValueError):
-        return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
-
-
-def _run_until_covered(durable: Durable, output: Output) -> tuple[Job, Output, int]:
-    while True:
-        options = durable.options
-        try:
-            with _open(options) as source:
-                job = _make_job(options, source, output, durable)
-                try:
-                    asyncio.run(job.run())
-                except CoverChanged:
-                    if job.signal is None:
-                        durable.rewrite()
-                        continue
-                left = _left(job, source)
-        except BaseException:
-            durable.discard()
-            raise
-        if job.refused.is_command:
-            durable.discard(is_refused=True)
-        else:
-            try:
-                durable.finish(is_whole=job.is_whole, wrote_all=job.wrote_all)
-            except OSError as error:
-                job.fail_to_end(error)
-        return job, output, left
+    file = os.fstat(source.file.fileno())
+    output = Output(options.output, source=file)
+    client, prompt_of = _begin(options, source)
+    tell = None if options.quiet else say
+    with kept_by(options, output, file if source.is_regular else None) as kept:
+        if kept is not None and (status := kept.status) is not None:
+            if tell is not None:
+                tell(f"{output.name} is finished, with these settings and this input: nothing to do")
+            return status
+        serve_metrics(client, options.metrics, tell)
+        job = _make_job(options, source, output, client, prompt_of, kept)
+        asyncio.run(job.run())
+        report(job, options, output, _left(job, source), kept)
+    return status_of(job)
 
 
 def _left(job: Job, source: Source) -> int:
@@ -156,23 +107,10 @@ def _left(job: Job, source: Source) -> int:
     if not job.leaves_rows:
         return 0
     try:
-        return source.count() - job.tally.read
+        return source.count() - job.taken
     except OSError as error:
         job.fault = f"the input cannot be read to its end: {reason_of(error)}"
         return 0
-
-
-def _output(options: MapOptions, source: Source | None, *, continues: bool = False) -> Output:
-    """Check the output.
-
-    Raises:
-        ConfigError: the output cannot be, or another command is writing it.
-    """
-    status = None if source is None else os.fstat(source.file.fileno())
-    output = Output(options.output, source=status, overwrite=options.overwrite, continues=continues)
-    if output.warning and not options.quiet:
-        say(output.warning)
-    return output
 
 
 def _open(options: MapOptions) -> Source:
@@ -212,6 +150,8 @@ def _begin(options: MapOptions, source: Source) -> tuple[InnerClient, Callable[[
     client = InnerClient(**options.server.arguments, **options.client)
     prompts = Prompts(options.prompt, options.call, options.system)
     columns = options.rows.columns or ()
+    # Wrong parameters are refused while nothing is made.
+    client.stream_map((), prompts.function(), **options.arguments)
     try:
         first = source.first()
     except OSError as error:
@@ -237,18 +177,20 @@ def _check_dedupe(options: MapOptions, source: Source) -> None:
 
 
 def _make_job(
-    options: MapOptions, source: Source, output: Output, durable: Durable | None = None, *, is_trial: bool = False
+    options: MapOptions,
+    source: Source,
+    output: Output,
+    client: InnerClient,
+    prompt_of: Callable[[Row], Any],
+    kept: Kept | None,
 ) -> Job:
-    """Make a job; ``is_trial``: it is made to be refused, if at all, and does not run."""
-    client, prompt_of = _begin(options, source)
     repeats = _repeats(options, source, prompt_of) if options.dedupe else None
-    serve_metrics(client, options.metrics, None if options.quiet else say, is_trial=is_trial)
     results = client.stream_map(
         source.rows(),
         prompt_of if repeats is None else repeats.prompt_of,
         ordered=options.ordered,
         **options.arguments,
-        **({} if durable is None else durable.arguments()),
+        journal=None if kept is None else kept.journal,
     )
     # A bar and rows on one terminal would write over each other.
     writes_to_terminal = options.output == "-" and sys.stdout.isatty()
@@ -266,19 +208,10 @@ def _make_job(
         results,
         output,
         progress,
-        outage_patience_s=options.outage_patience_s,
-        on_unreachable=None if options.quiet else partial(_say_unreachable, progress.say, options.server.urls),
-        on_asking=None if options.quiet else partial(_say_asking, progress.say),
-        keep_going=options.keep_going,
-        packed=options.packed,
-        columns=options.rows.columns,
+        options,
+        kept=kept,
         resolve=None if repeats is None else repeats.resolve,
-        cost=options.cost,
-        repeats=not options.quiet,
-        durable=durable,
-        patience_s=0.0 if durable is None else options.kept.disk_patience_s,
         total=total,
-        log=options.log,
     )
     attach(client, job.numbers)
     return job
@@ -320,12 +253,9 @@ def _repeats(options: MapOptions, source: Source, prompt_of: Callable[[Row], Any
 def _dry_run(options: MapOptions, source: Source) -> int:
     if options.output != "-":
         # The report may go anywhere, and rows go where the job's may.
-        with _output(options, source, continues=options.kept.resume):
-            pass
+        place_of(options, Output(options.output, source=os.fstat(source.file.fileno())))
     options.client.update(detect=True, server_metrics=False)
     client, prompt_of = _begin(options, source)
-    # Wrong parameters are refused as by the job itself.
-    client.stream_map((), prompt_of, **options.arguments)
     dry_run = DryRun(
         client,
         source,
@@ -341,11 +271,3 @@ def _dry_run(options: MapOptions, source: Source) -> int:
         return Status.FAILED
     typer.echo(dry_run.report())
     return Status.FAILED if dry_run.unusable or dry_run.failed else Status.OK
-
-
-def _say_unreachable(tell: Callable[[str], None], base_urls: Sequence[str]) -> None:
-    tell(f"no connection to {' or '.join(map(shown, base_urls))}; rows fail until it is back")
-
-
-def _say_asking(tell: Callable[[str], None]) -> None:
-    tell("waiting for the server to say which model it has (--model names one)")

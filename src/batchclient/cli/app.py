@@ -41,7 +41,7 @@ _NO_COMMAND = re.compile(r"No such command (?!.*Did you mean).*", re.DOTALL)
 
 
 class _Group(TyperGroup):
-    """All commands. A complaint about usage repeats no word that may be a key, and no hidden option."""
+    """All commands. A complaint about usage repeats no word that may be a key."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments before the command."""
@@ -69,9 +69,6 @@ def _complaining() -> Iterator[None]:
                 "arguments too many; a value with blanks is quoted: --header 'Name: value'", message
             )
             vars(error)["message"] = printable(_NO_COMMAND.sub("there is no such command", message))
-            hidden = {name for each in context.command.params if getattr(each, "hidden", False) for name in each.opts}
-            possible = getattr(error, "possibilities", None) or ()
-            vars(error)["possibilities"] = [name for name in possible if name not in hidden]
         raise
 
 

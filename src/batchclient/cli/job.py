@@ -1,39 +1,36 @@
-"""``batchclient job``: a job's folder, looked at, published, exported and removed.
+"""``batchclient job``: a job's journal, looked at and exported.
 
-Rules:
-- ``status``, ``failures`` and ``export`` only read, also while the job runs.
-- ``publish`` takes the locks of the job, and ``rm`` looks at them: a running one is refused.
-- Nothing here sends a request.
+Both commands only read, also while the job runs. Nothing here sends a request.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
-from batchclient.cli._map_options import KeptOptions, MapOptions
+from batchclient import Price
+from batchclient.cli._kept import outputs_in
 from batchclient.cli._refusal import Refusal, named, refusal_of
-from batchclient.cli._run import run_map
-from batchclient.cli._servers import ServerOptions
 from batchclient.cli._words import printable, say
-from batchclient.errors import ConfigError, JournalFailed
-from batchclient.jobs.folder import JobFolder, JobState
+from batchclient.errors import ConfigError
 from batchclient.jobs.output import reason_of
-from batchclient.jobs.owner import is_locked, lock_of
 from batchclient.jobs.statuses import Status
+from batchclient.journal.held import HeldJournal
+from batchclient.journal.rows import ANSWERED, FAILED, MAY_BE_TRIED
 
 __all__ = ["make_job_app"]
 
-_Job = Annotated[str, typer.Argument(metavar="OUT.job", help="The folder of a job.")]
+_Journal = Annotated[str, typer.Argument(metavar="OUT.journal", help="The journal of a job.")]
 _Json = Annotated[bool, typer.Option("--json", help="Write JSON.")]
-_NOWHERE = "http://nowhere.invalid/v1"
-"""Never connected to: publishing sends nothing."""
+_ANSWERS = ("completion", "embedding", "classification")
+_RUN = ("read", "answered", "failed", "reused", "seconds")
 
 
 def make_job_app() -> typer.Typer:
@@ -42,134 +39,96 @@ def make_job_app() -> typer.Typer:
         add_completion=False,
         rich_markup_mode=None,
         no_args_is_help=True,
-        help="Look at the jobs of `batchclient map`, write their outputs anew, remove them.",
+        help="Look at the jobs of `batchclient map`.",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for command in (status, publish, failures, export, rm):
+    for command in (status, export):
         app.command(command.__name__)(command)
     return app
 
 
-def status(job: _Job, *, as_json: _Json = False) -> None:
-    """Show how far a job is: rows, failures, output, journal."""
-    with _told():
-        folder = _folder(job)
-        told = _status(folder)
+def status(journal: _Journal, *, as_json: _Json = False) -> None:
+    """Show how far a job is: rows, failures, tokens, cost, output."""
+    with _told(), _opened(journal) as held:
+        told = _status(held)
     if as_json:
         typer.echo(printable(json.dumps(told, ensure_ascii=False)))
         return
     for name, value in told.items():
+        if isinstance(value, dict):
+            shown = ", ".join(f"{number:,} {what}" for what, number in value.items())
+        else:
+            shown = f"{value:,}" if type(value) is int else printable(value)
         if value is not None:
-            typer.echo(f"{name.replace('_', ' ')}: {value:,}" if type(value) is int else f"{name}: {printable(value)}")
+            typer.echo(f"{name.replace('_', ' ')}: {shown}")
 
 
-def failures(job: _Job, *, as_json: _Json = False) -> None:
-    """Write the rows that failed: a line each, with the row's id and the error."""
-    with _told():
-        for identity, error in _folder(job).failures():
-            if as_json:
-                typer.echo(printable(json.dumps({"id": identity, **error}, ensure_ascii=False)))
-            else:
-                message = f": {error['message']}" if error.get("message") else ""
-                typer.echo("\t".join(map(printable, (identity or "-", f"{error.get('error')}{message}"))))
+def export(journal: _Journal, *, output: Annotated[str, typer.Option("--output", "-o", metavar="FILE")] = "-") -> None:
+    """Write every record of the journal that can be read as a line of JSON, also of a damaged one.
 
-
-def export(job: _Job, *, output: Annotated[str, typer.Option("--output", "-o", metavar="FILE")] = "-") -> None:
-    """Write every row of the journal that can be read as a line of JSON, also of a damaged one.
-
-    The fields are key, n, id, state (1 answered, 2 failed for good, 3 may be tried again),
-    attempts, and error or answer.
+    The fields are key, n, id, state (answered, failed or failed for now), attempts, and completion,
+    embedding, classification or error. Of several records of a row the last one counts.
     """
-    with _told():
-        damaged = 0
-        rows = _folder(job, must_be_whole=False).export()
-        with _writing(output) as write:
-            for row in rows:
-                if row is None:
-                    damaged += 1
-                else:
-                    write(json.dumps(row, ensure_ascii=True) + "\n")
+    with _told(), _opened(journal) as held, _writing(output) as write:
+        for fields in held.records():
+            del fields["crc"]
+            write(json.dumps(fields) + "\n")
+        damaged = held.damaged_count
     if damaged:
-        say(f"rows that cannot be read: {damaged:,}")
+        say(f"lines that cannot be read: {damaged:,}")
         raise typer.Exit(Status.FAILED)
 
 
-def publish(job: _Job) -> None:
-    """Write the output anew from the journal and the input. Nothing is sent."""
-    with _told():
-        folder = _folder(job)
-        state = folder.state()
-        model = "" if state is None else state.model
-        try:
-            server = ServerOptions(
-                {"base_url": [_NOWHERE], "model": model, "api_key": None, "headers": {}}, frozenset()
-            )
-            options = MapOptions.from_file(
-                folder.settings(), folder.path, server, KeptOptions(resume=True, journal=str(folder.path), publish=True)
-            )
-        except (KeyError, TypeError, ValueError):
-            raise Refusal(f"{folder.path}/job.json is damaged, or another version's") from None
-        if options.source == "-":
-            options = options.reading(str(folder.input))
-        options.client.update(detect=False, server_metrics=False)
-        result = run_map(options)
-    raise typer.Exit(result)
+@contextmanager
+def _opened(path: str) -> Iterator[HeldJournal]:
+    beside = f"{path}.journal"
+    if os.path.lexists(beside):
+        raise Refusal(f"{path} is no journal; {beside} is one")
+    try:
+        held = HeldJournal.look_into(path)
+    except FileNotFoundError:
+        name = named(path, "OUT.journal")
+        raise Refusal(f"{name}: there is no journal; it is beside its output, such as OUT.journal") from None
+    with closing(held):
+        yield held
 
 
-def rm(job: _Job, *, force: Annotated[bool, typer.Option("--force", help="Also an unfinished job.")] = False) -> None:
-    """Remove a job's folder; the output stays. An unfinished job is removed with --force alone."""
-    with _told():
-        folder = _folder(job, must_be_whole=False)
-        if not folder.is_finished and not force:
-            try:
-                state = folder.state()
-            except ConfigError:
-                state = None
-            rows = 0 if state is None else state.answered
-            raise Refusal(f"{folder.path} has {rows:,} answers of an unfinished job; --force gives them up")
-        output = folder.settings().get("output") if (folder.path / "job.json").exists() else None
-        if _is_running(folder, output):
-            raise Refusal(f"{folder.path}: the job is running")
-        folder.remove()
-
-
-def _folder(path: str, *, must_be_whole: bool = True) -> JobFolder:
-    folder = JobFolder(Path(path))
-    if not folder.journal.exists() and not (folder.path / "job.json").exists():
-        beside = f"{path}.job"
-        such = f"{beside} is one" if JobFolder(Path(beside)).exists else "it is beside its output, such as OUT.job"
-        raise Refusal(f"{named(path, 'OUT.job')}: there is no job's folder; {such}")
-    if must_be_whole and not folder.exists:
-        raise Refusal(f"{path}: the job has no row yet")
-    return folder
-
-
-def _status(folder: JobFolder) -> dict[str, Any]:
-    state = folder.state()
-    settings = folder.settings() if (folder.path / "job.json").exists() else {}
-    output = settings.get("output")
+def _status(held: HeldJournal) -> dict[str, Any]:
+    states: Counter[str] = Counter()
+    prompt_tokens = completion_tokens = 0
+    for fields in held.records():
+        states[str(fields.get("state"))] += 1
+        answer: dict[str, Any] = next((fields[name] for name in _ANSWERS if isinstance(fields.get(name), dict)), {})
+        if isinstance(usage := answer.get("usage"), dict):
+            prompt_tokens += usage.get("prompt_tokens") or 0
+            completion_tokens += usage.get("completion_tokens") or 0
+    path, job = held.path, held.job or {}
+    out, told = [("", {}), *outputs_in(held).items()][-1]
+    is_finished = "facts" in told and not os.path.lexists(path.parent / Path(out).with_name(told.get("part", "")))
+    price = told.get("price")
     return {
-        "job": str(folder.path),
-        "state": "finished" if folder.is_finished else "running" if _is_running(folder, output) else "unfinished",
-        "begun": None if state is None else state.begun,
-        "model": None if state is None else state.model,
-        "input": settings.get("input"),
-        "output": output,
-        **_counts(state),
-        "output_bytes": None if state is None or state.mark is None else state.mark.size,
-        "journal_bytes": folder.size(),
+        "journal": str(path),
+        "state": "running" if held.holder else "finished" if is_finished else "unfinished",
+        "holder": held.holder or None,
+        "begun": told.get("begun"),
+        "finished": told.get("finished") if is_finished else None,
+        "call": job.get("call"),
+        "model": job.get("model"),
+        "input": told.get("input"),
+        "output": os.path.normpath(path.parent / out) if out else None,
+        "answered": states[ANSWERED],
+        "failed": states[FAILED],
+        "may_be_tried": states[MAY_BE_TRIED],
+        "damaged": held.damaged_count,
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "cost": price
+        and Price(**price).cost(
+            prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, seconds=told.get("seconds", 0.0)
+        ),
+        "run": {name: told.get(name) for name in _RUN} if is_finished else None,
+        "journal_bytes": path.stat().st_size,
     }
-
-
-def _counts(state: JobState | None) -> dict[str, int]:
-    if state is None:
-        return {"answered": 0, "failed": 0, "may_be_tried": 0}
-    return {"answered": state.answered, "failed": state.failed, "may_be_tried": state.may_be_tried}
-
-
-def _is_running(folder: JobFolder, output: str | None) -> bool:
-    outputs = [] if output in (None, "-") else [lock_of(Path(str(output)))]
-    return any(is_locked(path) for path in (*outputs, folder.lock))
 
 
 @contextmanager
@@ -178,7 +137,7 @@ def _writing(output: str) -> Iterator[Any]:
         yield lambda text: typer.echo(text, nl=False)
         return
     try:
-        file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise Refusal(f"--output: {output}: {reason_of(error)}") from None
     with os.fdopen(file, "w", encoding="utf-8") as opened:
@@ -194,8 +153,6 @@ def _told() -> Iterator[None]:
         _complain(refusal_of(error))
     except Refusal as refusal:
         _complain(refusal)
-    except JournalFailed as error:
-        _complain(error, Status.DISK_FULL)
     except BrokenPipeError:
         raise typer.Exit(Status.FAILED) from None
     except OSError as error:

@@ -31,11 +31,10 @@ from batchclient.cli._client_options import (
 )
 from batchclient.cli._cost import cost_from
 from batchclient.cli._log import LogFormat, LogLevel, log_options, said_by
-from batchclient.cli._map_options import MapOptions, RowOptions, kept_from
+from batchclient.cli._map_options import MapOptions, RowOptions
 from batchclient.cli._metrics import address_from
 from batchclient.cli._prompts import template_from
 from batchclient.cli._refusal import (
-    RENAMED,
     Refusal,
     call_from,
     headers_from,
@@ -55,14 +54,6 @@ from batchclient.jobs.shards import sample_from, shard_from
 from batchclient.jobs.statuses import Status
 
 __all__ = ["map_rows"]
-
-
-def _refuse(parameter: typer.CallbackParam, value: str | None) -> None:
-    """Refuse an option of another name."""
-    if value is not None:
-        option = parameter.opts[0]
-        say(f"Error: {option}: {RENAMED[option]}")
-        raise typer.Exit(Status.USAGE)
 
 
 def map_rows(
@@ -155,37 +146,15 @@ def map_rows(
     ] = None,
     api_key: ApiKey = None,
     header: Headers = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace OUT where it exists, once all rows are written.")
-    ] = False,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the job of OUT.job; begin it if there is none.")
+    new: Annotated[
+        bool, typer.Option("--new", help="Begin anew beside the job that is there; OUT is replaced once it is whole.")
     ] = False,
     retry_failed: Annotated[
-        str,
-        typer.Option(
-            metavar="WHICH",
-            help="With --resume, the failed rows that run again: none, all, or transient (default), which may succeed.",
-        ),
-    ] = "transient",
-    accept_changed: Annotated[
-        bool,
-        typer.Option(
-            "--accept-changed", help="With --resume: also where the template, a parameter or the model changed."
-        ),
+        bool, typer.Option("--retry-failed", help="Run rows again that failed for good, too.")
     ] = False,
     journal: Annotated[
-        str | None, typer.Option(metavar="DIR", help="The job's folder, instead of OUT.job (BATCHCLIENT_JOURNAL_DIR).")
+        str | None, typer.Option(metavar="FILE", help="The job's answers, instead of OUT.journal.")
     ] = None,
-    no_journal: Annotated[
-        bool, typer.Option("--no-journal", help="Keep no journal: the job cannot be resumed.")
-    ] = False,
-    reuse: Annotated[
-        list[str] | None, typer.Option(metavar="JOB", help="Take answers from this job's folder, too; repeatable.")
-    ] = None,
-    disk_patience: Annotated[
-        float, typer.Option(metavar="S", help="Wait S seconds for a full disk, then end with status 4.")
-    ] = 600.0,
     price: Annotated[
         str | None,
         typer.Option(metavar="IN/OUT", help="Of a million tokens of prompts and of answers, as in 0.15/0.60."),
@@ -204,12 +173,6 @@ def map_rows(
     log_format: LogFormat = None,
     log_level: LogLevel = "warning",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary.")] = False,
-    limit: Annotated[  # noqa: ARG001  # refused while it is read
-        str | None, typer.Option("--limit", hidden=True, is_eager=True, callback=_refuse)
-    ] = None,
-    max_list: Annotated[  # noqa: ARG001
-        str | None, typer.Option("--max-list", hidden=True, is_eager=True, callback=_refuse)
-    ] = None,
 ) -> None:
     """Complete one prompt per row of IN and write each row with its completion.
 
@@ -247,7 +210,9 @@ def map_rows(
                 outage_patience_s=_seconds("--outage-patience", outage_patience),
                 ordered=not unordered,
                 quiet=quiet,
-                overwrite=overwrite,
+                new=new,
+                retry_failed=retry_failed,
+                journal=journal,
                 keep_going=keep_going,
                 call=asked,
                 packed=packed_from(vectors, asked),
@@ -256,16 +221,6 @@ def map_rows(
                 dedupe=dedupe,
                 schema=schema_from(schema),
                 retry_invalid=retry_invalid,
-                kept=kept_from(
-                    resume=resume,
-                    retry_failed=retry_failed,
-                    accept_changed=accept_changed,
-                    journal=journal,
-                    no_journal=no_journal,
-                    reuse=reuse or [],
-                    disk_patience_s=disk_patience,
-                    overwrite=overwrite,
-                ),
                 cost=cost_from(price, gpu_price, gpus, max_cost),
                 metrics=address_from(metrics_port),
                 log=log,

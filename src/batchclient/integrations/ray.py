@@ -29,10 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["MapBatches"]
 
 _NOT_HERE = {
-    **dict.fromkeys(
-        ("journal", "resume", "retry_failed", "accept_changed"),
-        "Ray repeats the blocks that an actor has not finished; a journal is for a map in one process",
-    ),
+    "journal": "Ray repeats the blocks that an actor has not finished; a journal is for a map in one process",
     "docs": "the documents are the rows of a batch",
     "ordered": "rows keep their places in a batch",
     "progress": "Ray shows the progress",

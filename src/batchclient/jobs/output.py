@@ -1,38 +1,42 @@
-"""The output of a job: checked before anything is sent, opened late, never torn.
+"""Where the rows of a job go: a file that is replaced whole, or a pipe.
 
 Rules:
-- A file is made with ``O_EXCL``: a file that appears between the check and the opening is refused,
-  and never emptied.
-- To replace a file, rows go into ``OUT.part`` beside the file. The new file takes the place of the
-  old one by a rename, once all rows are written and synced. So a crash, a signal or a full disk
-  leaves the whole old file. (Emptying the old file first would leave half of a new one.)
-- A link is followed within its folder alone: the place of the file is then the link's target.
-- One command at a time owns a file (``owner``). Without locks, a left-over ``OUT.part`` is refused,
-  since nobody can tell whose the file is.
-- A device or a pipe has nothing to lose: no lock, no ``OUT.part``.
-- The file of a job with a journal is continued: cut where the journal says, and written from there.
-- A file without a row is removed, unless all rows (none) have been written.
+- Rows go into ``OUT.TOKEN.part``, a new file with a name of its own, from the first one on. It
+  takes the place of ``OUT`` by a rename, once all rows are written and synced. So ``OUT`` is whole,
+  or it is as it was, whatever ends the command.
+- ``OUT.part`` is a link to that file, for ``tail -f``. A file of others in this place stays, and
+  the job does without the link.
+- What the command has not made is never removed, emptied, followed or replaced. An ``OUT`` that has
+  appeared or changed since the job began stays, and so do the rows beside it.
+- A pipe or a device takes the rows as they come.
+- Writing is done in a thread and waited for: no slow disk and no slow reader holds up an answer,
+  and no further row is taken meanwhile. The thread is a daemon: a pipe may take nothing for ever.
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
-import hashlib
 import os
+import select
 import stat
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Self
 
 from batchclient.errors import ConfigError
-from batchclient.jobs.owner import Owner, lock_of
+from batchclient.jobs.source import in_thread
 
 __all__ = ["Output", "reason_of", "sync", "sync_folder"]
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 _NO_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOSYS})
 """How file systems say that a file cannot be synced."""
+_TOGETHER_BYTES = 256 * 1024
+_PIECE_BYTES = 16 * 1024
+"""Bytes of one write into a pipe, so that it is seen whether the reader takes any."""
 
 
 class Output:
@@ -41,241 +45,255 @@ class Output:
     Args:
         path: of the file, a device or a pipe; ``-`` is stdout.
         source: the status of the input, which must be another file; ``None``: no file.
-        overwrite: whether an existing file may be replaced.
-        continues: whether an existing file is the work of a job that goes on (``choose``).
+        stall_s: a reader that takes nothing for so long is left by whoever is in a hurry, seconds.
 
     Attributes:
         name: for messages.
-        warning: a sentence to tell, if the file system keeps no locks.
-        is_file: whether rows go into a regular file.
-        sha256: of what is in the file, up to where it is written.
+        is_file: whether rows go into a regular file with a name.
+        path: of that file.
+        before: the status of the file that is there; ``None``: none is.
+        part: the file that takes the rows, once it is open.
+        written: rows that the output has taken.
+        is_given_up: whether rows were left unwritten, for a reader that takes none.
+        is_in_place: whether the file is whole, and in its place.
 
     Raises:
-        ConfigError: the output cannot be, or another command is writing it.
+        ConfigError: the output cannot be.
     """
 
-    def __init__(
-        self, path: str, *, source: os.stat_result | None = None, overwrite: bool = False, continues: bool = False
-    ) -> None:
+    def __init__(self, path: str, *, source: os.stat_result | None = None, stall_s: float = 0.5) -> None:
         if not path:
             raise ConfigError("--output is empty; give a path, or - for stdout")
         self.name: str = "stdout" if path == "-" else path
-        self.warning: str = ""
-        self._path = None if path == "-" else Path(path)
-        self._overwrite = overwrite
-        self._owner: Owner | None = None
-        self._part: Path | None = None
-        self._continues = continues
-        self._at: int | None = None
-        self._has_job = False
-        self._part_is_own = True
-        self.sha256: hashlib._Hash = hashlib.sha256()
-        self._is_complete = False
-        self._mode: int | None = None
+        self.path: Path = Path(path)
+        self.part: Path | None = None
+        self.written: int = 0
+        self.is_given_up: bool = False
+        self.is_in_place: bool = False
+        self._stall_s = stall_s
+        self._lines: list[bytes] = []
+        self._bytes = 0
+        self._writing: asyncio.Future[None] | None = None
+        self._busy = asyncio.Lock()
+        self._moved = 0
         self._file = -1
         try:
-            status = self._status()
-            self.is_file: bool = status is None or stat.S_ISREG(status.st_mode)
-            if status is not None and self.is_file and source is not None and os.path.samestat(status, source):
-                raise ConfigError(
-                    f"{self.name}: output and input are the same file; rows would be lost before they are read"
-                )
-            if self._path is not None and self.is_file:
-                self._own(self._path)
+            self.before: os.stat_result | None = os.fstat(sys.stdout.fileno()) if path == "-" else self._status()
         except OSError as error:
             raise ConfigError(f"{self.name}: {reason_of(error)}") from None
+        self.is_file: bool = path != "-" and (self.before is None or stat.S_ISREG(self.before.st_mode))
+        before = self.before
+        if before is not None and stat.S_ISREG(before.st_mode) and source and os.path.samestat(before, source):
+            raise ConfigError(f"{self.name}: output and input are the same file; rows would be lost")
 
     def __repr__(self) -> str:
         return f"<Output {self.name}>"
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._owner is not None:
-            self._owner.release()
+    @property
+    def link(self) -> Path:
+        """The place of the link to the file that takes the rows."""
+        return self.path.with_name(f"{self.path.name}.part")
 
     @property
     def where(self) -> str:
         """Where the rows are, for a report at the end."""
-        if self._part is None or self._is_complete:
+        if self.part is None or self.is_in_place:
             return self.name
-        return f"{self._part} ({self.name} is as it was)"
+        shown = self.link if self._is_linked() else self.part
+        return f"{shown}{'' if self.before is None else f' ({self.name} is as it was)'}"
 
-    @property
-    def is_named(self) -> bool:
-        """Whether rows go into a regular file with a name: standard output may be a file, too."""
-        return self._path is not None and self.is_file
-
-    @property
-    def path(self) -> Path:
-        """The place of a named file, links followed."""
-        assert self._path is not None and self.is_file
-        return self._path
-
-    @property
-    def part(self) -> Path:
-        """The place of the rows that are to replace the file."""
-        return self.path.with_name(f"{self.path.name}.part")
-
-    @property
-    def is_replaced(self) -> bool:
-        """Whether rows go to ``part`` first."""
-        return self._part is not None
-
-    def choose(self, *, replaces: bool, at: int | None = None, part_is_own: bool = True) -> None:
-        """Say where the rows of a job with a journal go. ``put_in_place`` ends such a job.
-
-        Args:
-            replaces: into ``part``, to replace the file.
-            at: the offset to go on from; ``None``: the file is new.
-            part_is_own: whether a ``part`` with rows is the job's own, and may go.
-        """
-        self._has_job = True
-        self._part_is_own = part_is_own
-        self._part = self.part if replaces else None
-        self._at = at
-        self.sha256 = hashlib.sha256()
-
-    def open(self) -> int:
-        """Open the output and return its descriptor. A pipe that nobody reads may block.
-
-        Raises:
-            ConfigError: the output cannot be opened, or a file has appeared since the check.
-        """
-        try:
-            if self._path is None:
-                self._file = os.dup(sys.stdout.fileno())
-            elif not self.is_file:
-                self._file = self._open_device(self._path)
-            elif self._at is not None:
-                self._file = self._open_at(self._part or self._path, self._at)
-            elif self._part is None:
-                self._file = os.open(self._path, _NEW, 0o666)
-            else:
-                self._file = self._open_part(self._part)
-        except FileExistsError:
-            raise ConfigError(f"{self._part or self.name}: the file has appeared meanwhile; it is left alone") from None
-        except OSError as error:
-            raise ConfigError(f"{self._part or self.name}: {reason_of(error)}") from None
-        return self._file
-
-    def close(self, *, is_complete: bool) -> None:
-        """Sync and close the file, and put it in its place.
-
-        Args:
-            is_complete: whether all rows have been written. Otherwise a file to be replaced stays.
-
-        Raises:
-            OSError: the rows may not have reached the disk. The file to be replaced stays.
-        """
-        file, self._file = self._file, -1
-        if self._path is None or not self.is_file:
-            os.close(file)
-            return
-        own = self._part or self._path
-        try:
-            is_empty = not os.fstat(file).st_size
-            sync(file)
-        finally:
-            os.close(file)
-        if is_empty and not is_complete:
-            own.unlink()
-        elif is_complete and not self._has_job:
-            self.put_in_place()
-        self._is_complete = is_complete or is_empty
-
-    def put_in_place(self) -> None:
-        """Let a file that is whole take the place of the file to be replaced."""
-        if self._part is not None:
-            self._part.rename(self.path)
-            sync_folder(self.path.parent)
-
-    # Checks ----------------------------------------------------------------------------------------------------------
+    def look(self) -> None:
+        """Look again which file is there."""
+        if self.is_file:
+            self.before = self._status()
 
     def _status(self) -> os.stat_result | None:
         """Return the status of what is there; ``None``: nothing."""
-        path = self._path
-        if path is None:
-            return os.fstat(sys.stdout.fileno())
-        if not path.parent.is_dir():
-            raise ConfigError(f"{self.name}: there is no directory {path.parent}")
+        if not self.path.parent.is_dir():
+            raise ConfigError(f"{self.name}: there is no directory {self.path.parent}")
         try:
-            status = path.stat()
+            status = self.path.stat()
         except FileNotFoundError:
-            if path.is_symlink():
-                target = path.readlink()
-                raise ConfigError(
-                    f"{self.name}: a link to {target}, which does not exist; name the file itself"
-                ) from None
-            return None
-        if stat.S_ISDIR(status.st_mode):
-            raise ConfigError(f"{self.name}: {os.strerror(errno.EISDIR)}")
+            status = None
+        if status is not None and stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if self.path.is_symlink() and (status is None or stat.S_ISREG(status.st_mode)):
+            raise ConfigError(f"{self.name}: a link to {self.path.readlink()}; name the file itself")
         return status
 
-    def _own(self, path: Path) -> None:
-        """Become the owner of a file, and decide how the file is made."""
-        exists = ConfigError(f"{self.name}: the file exists; give --overwrite to replace it")
-        if path.is_symlink():
-            target = path.resolve()
-            if (self._overwrite or self._continues) and target.parent != path.parent.resolve():
-                raise ConfigError(f"{self.name}: a link into another folder, to {target}; name that file itself")
-            self._path = path = target
-        lock = lock_of(path)
+    # The way of the rows ---------------------------------------------------------------------------------------------
+
+    async def open(self, token: str = "") -> None:
+        """Open the output. A pipe that nobody reads may block, which holds up the caller alone.
+
+        Args:
+            token: in the name of the new file; no other command has the same.
+
+        Raises:
+            ConfigError: the output cannot be opened.
+        """
+        if self.is_file:
+            self.part = self.part_of(token)
         try:
-            self._owner = Owner(lock, self.name)
+            self._file = self._open() if self.is_file else await in_thread(self._open)
         except OSError as error:
-            if not self._overwrite and self._status() is not None:
-                raise exists from None
-            raise ConfigError(f"{lock}: {reason_of(error)}") from None
-        try:
-            # Looked at again: the file may be the work of the owner before.
-            status = self._status()
-            if status is not None:
-                if not self._overwrite and not self._continues:
-                    raise exists
-                self._part = None if self._continues else path.with_name(f"{path.name}.part")
-                self._mode = stat.S_IMODE(status.st_mode)
-        except BaseException:
-            self._owner.release()
-            raise
-        if not self._owner.holds:
-            self.warning = f"{self.name}: the file system keeps no locks; let no other command write this file"
+            raise ConfigError(f"{self.part or self.name}: {reason_of(error)}") from None
 
-    # Opening ---------------------------------------------------------------------------------------------------------
+    def remove(self, part: str) -> None:
+        """Remove the file that took the rows of an earlier run, by its name, and the link to it.
 
-    def _open_device(self, path: Path) -> int:
-        file = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY)
-        if stat.S_ISREG(os.fstat(file).st_mode):
-            os.close(file)
-            raise FileExistsError
+        Raises:
+            OSError: it cannot be removed.
+        """
+        if points_to(self.link, part):
+            self.link.unlink()
+        self.path.with_name(part).unlink(missing_ok=True)
+
+    def part_of(self, token: str) -> Path:
+        """Return the place of the file that takes the rows of a command with this token."""
+        return self.path.with_name(f"{self.path.name}.{token}.part")
+
+    def _open(self) -> int:
+        if self.name == "stdout":
+            return os.dup(sys.stdout.fileno())
+        if self.part is None:
+            file = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY)
+            if stat.S_ISREG(os.fstat(file).st_mode):
+                os.close(file)
+                raise FileExistsError(errno.EEXIST, "the file has appeared meanwhile; it is left alone")
+            return file
+        file = os.open(self.part, _NEW, 0o666)
+        with suppress(OSError):
+            if self.before is not None:
+                os.fchmod(file, stat.S_IMODE(self.before.st_mode))
+        with suppress(OSError):  # a file of others, or a file system without links
+            self.link.symlink_to(self.part.name)
         return file
 
-    def _open_at(self, path: Path, at: int) -> int:
-        file = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            os.ftruncate(file, at)
-            os.lseek(file, at, os.SEEK_SET)
-        except BaseException:
-            os.close(file)
-            raise
-        return file
+    async def put(self, line: bytes) -> None:
+        """Take a row; wait while many are to be written.
 
-    def _open_part(self, part: Path) -> int:
+        Raises:
+            OSError: rows cannot be written.
+        """
+        self._lines.append(line)
+        self._bytes += len(line)
+        if self._bytes >= _TOGETHER_BYTES:
+            await self.flush()
+
+    async def flush(self, *, in_a_hurry: Callable[[], bool] = lambda: False) -> None:
+        """Write the rows taken.
+
+        Args:
+            in_a_hurry: whether to leave a reader that takes nothing; asked again and again.
+
+        Raises:
+            OSError: rows cannot be written.
+        """
+        async with self._busy:
+            while self._writing is not None or self._lines:
+                if self._writing is None:
+                    lines, self._lines, self._bytes = self._lines, [], 0
+                    self._writing = in_thread(partial(self._write, lines))
+                moved = self._moved
+                # Whoever waits may be cancelled: the thread still writes, and is waited for next.
+                done, _ = await asyncio.wait({self._writing}, timeout=self._stall_s)
+                if done:
+                    writing, self._writing = self._writing, None
+                    writing.result()
+                elif moved == self._moved and in_a_hurry() and not self.is_file:
+                    self.is_given_up = True
+                    return
+
+    def _write(self, lines: list[bytes]) -> None:
+        data = memoryview(b"".join(lines))
+        while data:
+            try:
+                count = os.write(self._file, data if self.is_file else data[:_PIECE_BYTES])
+            except BlockingIOError:
+                # Somebody else has set the pipe not to block.
+                select.select([], [self._file], [])
+                continue
+            self._moved += count
+            data = data[count:]
+        self.written += len(lines)
+
+    # The end ---------------------------------------------------------------------------------------------------------
+
+    async def finish(self, note: Callable[[os.stat_result | None], None]) -> None:
+        """Put a file whose rows are all written in its place.
+
+        Args:
+            note: told the status of the synced file before it is renamed (``None``: it is no file).
+                It may refuse.
+
+        Raises:
+            OSError: the rows may not be on the disk, or another file is in the place. ``OUT`` is as
+                it was.
+        """
+        await in_thread(lambda: self._finish(note))
+
+    def _finish(self, note: Callable[[os.stat_result | None], None]) -> None:
+        if self.part is None:
+            note(None)
+            return
+        sync(self._file)
+        if not self._is_there():
+            raise OSError(errno.ESTALE, f"{self.part} was moved or replaced while the job ran")
+        note(os.fstat(self._file))
+        if not is_same(self._status(), self.before):
+            raise OSError(errno.EEXIST, f"the file has changed while the job ran; the rows are in {self.part}")
+        self._unlink()
+        self.part.replace(self.path)
+        self.is_in_place = True
+        sync_folder(self.path.parent)
+
+    def _is_there(self) -> bool:
+        """Whether the file that takes the rows is still where it was made."""
+        assert self.part is not None
         try:
-            file = os.open(part, _NEW, 0o666)
-        except FileExistsError:
-            # The owner may remove the rest of a command that was killed.
-            status = part.lstat()
-            is_own = self._part_is_own or not status.st_size
-            if self._owner is None or not self._owner.holds or not stat.S_ISREG(status.st_mode) or not is_own:
-                raise ConfigError(f"{part}: rows go there first, and the file exists; move it away") from None
-            part.unlink()
-            file = os.open(part, _NEW, 0o666)
-        if self._mode is not None:
-            with suppress(OSError):
-                os.fchmod(file, self._mode)
-        return file
+            return os.path.samestat(os.fstat(self._file), self.part.lstat())
+        except FileNotFoundError:
+            return False
+
+    def close(self, *, keeps_rows: bool = True) -> None:
+        """Close the output. Safe to call twice.
+
+        Args:
+            keeps_rows: whether a file that is not in its place stays, if it has a row.
+        """
+        if self._file < 0:
+            return
+        if self.part is not None and not self.is_in_place and not (keeps_rows and os.fstat(self._file).st_size):
+            self._unlink()
+            if self._is_there():
+                self.part.unlink()
+            self.part, self.written = None, 0
+        if not self.is_given_up:
+            os.close(self._file)
+        self._file = -1
+
+    def _is_linked(self) -> bool:
+        return self.part is not None and points_to(self.link, self.part.name)
+
+    def _unlink(self) -> None:
+        if self._is_linked():
+            self.link.unlink()
+
+
+def points_to(link: Path, name: str) -> bool:
+    """Whether a link leads to a file of this name beside it."""
+    try:
+        return link.readlink() == Path(name)
+    except OSError:
+        return False
+
+
+def is_same(one: os.stat_result | None, other: os.stat_result | None) -> bool:
+    """Whether a file is the same one, and nobody has written it since."""
+    if one is None or other is None:
+        return one is other
+    return os.path.samestat(one, other) and (one.st_size, one.st_mtime_ns) == (other.st_size, other.st_mtime_ns)
 
 
 def reason_of(error: OSError) -> str:

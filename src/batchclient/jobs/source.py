@@ -21,10 +21,11 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self, cast
+from typing import Any, BinaryIO, Self, TypeVar, cast
 
 from batchclient.errors import ConfigError
 from batchclient.jobs.csv_rows import CsvRows
@@ -38,7 +39,9 @@ from batchclient.jobs.other_files import (
 from batchclient.jobs.rows import FaultyRow, Format, Keep, LineRows, LineSplitter, Origin, Row, lines_in
 from batchclient.jobs.shards import Shard, make_keep, range_of
 
-__all__ = ["FORMATS_SAID", "Source", "open_source"]
+__all__ = ["FORMATS_SAID", "Source", "in_thread", "open_source"]
+
+T = TypeVar("T")
 
 FORMATS_SAID = "format='jsonl', 'text' or 'csv'"
 """How a message names the argument for the form; the command line has another name."""
@@ -245,7 +248,7 @@ class Source:
                 yield row
             if self._ended:
                 return
-            self._feed(await _in_thread(self._bytes.read))
+            self._feed(await in_thread(self._bytes.read))
 
     def _take(self) -> Iterator[Row]:
         """Yield and forget the rows read so far."""
@@ -417,11 +420,13 @@ def _is_regular(file: BinaryIO) -> bool:
     return stat.S_ISREG(os.fstat(file.fileno()).st_mode)
 
 
-def _in_thread(work: Callable[[], bytes]) -> asyncio.Future[bytes]:
-    # Not the event loop's own threads: the loop waits for them at its end, and a read may take
-    # for ever.
+def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
+    """Do what may take for ever in a thread of its own; return what becomes of it.
+
+    The event loop waits for its own threads at its end. It does not wait for this one.
+    """
     loop = asyncio.get_running_loop()
-    future: asyncio.Future[bytes] = loop.create_future()
+    future: asyncio.Future[T] = loop.create_future()
 
     def tell(setter: Callable[[Any], None], value: Any) -> None:
         if not future.done():
@@ -434,8 +439,8 @@ def _in_thread(work: Callable[[], bytes]) -> asyncio.Future[bytes]:
             setter, value = future.set_result, work()
         except Exception as error:  # raised where the future is awaited
             setter, value = future.set_exception, error
-        if not loop.is_closed():
+        with suppress(RuntimeError):  # the loop has gone, and with it whoever wanted to know
             loop.call_soon_threadsafe(tell, setter, value)
 
-    threading.Thread(target=run, daemon=True, name="batchclient-reader").start()
+    threading.Thread(target=run, daemon=True, name="batchclient-files").start()
     return future

@@ -1,191 +1,172 @@
-"""A journal's place: the file, readable for its owner alone, and the lock of who writes.
+"""A journal's file: how a process comes to write it, on whichever machine.
 
 Rules:
-- The lock is ``flock`` on ``PATH.lock``, so that it goes with the process. Its text says who holds
-  it. The file of the lock stays: removing it would let two processes lock two files.
-- Two ways to one file are one lock: links are followed first.
-- A place without locks is refused, as are network file systems. SQLite's WAL needs memory that
-  all users of the file share, and network file systems have lied about locks and writes.
-- A forked child drops its copy of the lock, so that the parent's end frees the lock.
+- Nobody appends to a file, or cuts it, that he did not create or lock. A link is not followed.
+- Who takes a journal over from another machine goes on in a copy, which is renamed over it: what
+  the holder before may still write goes into the old file.
 """
 
 from __future__ import annotations
 
+import errno
 import os
-import socket
-import sys
-import time
-import weakref
+import shutil
+import stat
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
-from batchclient._shell.forks import forget_in_child
-from batchclient.errors import ConfigError
+from batchclient._shell.log import log
+from batchclient.errors import ConfigError, JournalFailed
+from batchclient.journal.lease import CAREFULLY, Lease, LeaseFile, Watch, leaving
+from batchclient.journal.settings import Journal
 
-__all__ = ["NETWORK", "Lock", "file_system_of", "make_file", "real_path"]
+__all__ = ["OF_THE_PLACE", "JournalInUse", "JournalLost", "is_at", "open_regular", "take", "write_all"]
 
-NETWORK = {
-    0x6969: "NFS",
-    0x0BD00BD0: "Lustre",
-    0xFF534D42: "CIFS",
-    0xFE534D42: "SMB",
-    0x517B: "SMB",
-    0x65735546: "FUSE",
-    0x01021997: "9p",
-    0x00C36400: "Ceph",
-    0x47504653: "GPFS",
-    0x19830326: "BeeGFS",
-    0x5346414F: "AFS",
-}
-"""File systems by ``f_type`` of ``statfs`` (linux/magic.h, and the projects' own headers)."""
-_OWN_WAIT_S = 30.0
-"""How long a map that this process has left may take to give its lock back, seconds."""
-_AGAIN_S = 0.02
-_held: weakref.WeakSet[Lock] = weakref.WeakSet()
+_TO_READ = os.O_RDONLY | CAREFULLY
+_TO_WRITE = os.O_RDWR | os.O_APPEND | CAREFULLY
+_NEW = os.O_CREAT | os.O_EXCL
+OF_THE_PLACE = frozenset(
+    {errno.ELOOP, errno.EISDIR, errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG}
+)
+"""Errors that say that the path is wrong, and not that the disk is."""
 
 
-def real_path(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a journal's file without links.
-
-    Raises:
-        ConfigError: the folder is missing, is on a network file system, or the path is no file's.
-    """
-    real = Path(os.path.realpath(path))
-    if not real.parent.is_dir():
-        raise _refusal(f"the folder of {_shown(path)} does not exist")
-    if real.exists() and not real.is_file():
-        raise _refusal(f"{_shown(path)} is no regular file")
-    kind = file_system_of(real.parent)
-    if kind is not None:
-        raise _refusal(
-            f"{_shown(path)} is on {kind}, where a journal cannot be trusted; give it a path on a local disk"
-        )
-    return real
+class JournalInUse(ConfigError):
+    """Another process, or another map of this one, writes the journal."""
 
 
-def file_system_of(folder: Path) -> str | None:
-    """Return the network file system of a folder; ``None`` if it is local or unknown."""
-    if not sys.platform.startswith("linux"):
-        return None
-    # Python's own ``statvfs`` leaves the type out.
-    import ctypes
-
-    room = ctypes.create_string_buffer(512)
-    try:
-        failed = ctypes.CDLL(None).statfs(os.fsencode(folder), room)
-    except (AttributeError, OSError):
-        return None
-    # The first field of ``struct statfs`` is the type, a word of the machine.
-    return None if failed else NETWORK.get(ctypes.c_long.from_buffer(room).value & 0xFFFFFFFF)
+class JournalLost(JournalFailed):
+    """The journal is another process's now, or its file is gone: nothing more is written."""
 
 
-def make_file(path: Path) -> None:
-    """Create the journal's file, readable for its owner alone, unless it is there.
-
-    Raises:
-        OSError: the file cannot be created.
-    """
-    try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-    except FileExistsError:
-        return
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        # The name is on the disk, too.
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-class Lock:
-    """The lock of a journal, taken when made.
+def take(journal: Journal, lease: LeaseFile, wait: Callable[[float], object]) -> int:
+    """Open a journal's file, and take its lease, after a wait where another may hold it.
 
     Args:
-        path: of the journal.
-        is_leaving: whether its holder is about to give the lock back.
+        journal: where it is.
+        lease: of this process.
+        wait: sleeps for some seconds; true: the journal is not wanted any more.
+
+    Returns:
+        The descriptor. The lease is renewed from now on.
 
     Raises:
-        ConfigError: another map holds the lock, or the place has no locks.
+        JournalInUse: another one holds it.
+        ConfigError: the path is no file's, or the lease's.
+        OSError: the path cannot be used, or the disk failed.
     """
-
-    def __init__(self, path: Path, is_leaving: Callable[[], bool]) -> None:
+    path, system = journal.path, lease.system
+    watch, is_told = Watch(system, lease.times), False
+    while True:
+        file = _open(journal)
         try:
-            import fcntl
-        except ImportError:  # Windows
-            raise _refusal("journals need a system with flock: Linux or macOS") from None
-        self._is_leaving = is_leaving
-        self._path = path.with_name(path.name + ".lock")
-        self._descriptor: int | None = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-        until = time.monotonic() + _OWN_WAIT_S
-        is_leaving_now = True
-        try:
-            while True:
-                try:
-                    fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    was_leaving, is_leaving_now = is_leaving_now, self._is_about_to_be_free()
-                    # The holder may have gone between the two looks: the second refusal counts.
-                    if not (was_leaving or is_leaving_now) or time.monotonic() >= until:
-                        holder = self._holder()
-                        raise _refusal(f"{_shown(path)} is in use by {holder or 'another process'}") from None
-                    time.sleep(_AGAIN_S)
-                except OSError as error:
-                    message = f"the place of {_shown(path)} has no locks ({error.strerror}); use a local disk"
-                    raise _refusal(message) from error
-            self._check_that_it_locks(path)
-            since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-            _held.add(self)
-            forget_in_child(self)
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, f"pid {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
+            is_locked = system.lock(file)
+            line = lease.read()
+            holder = None if line is None else Lease.read(line)
+            step = watch.look(line, system.now(), is_locked=is_locked)
+            leaves = holder is not None and holder.token in leaving
+            if step == "in use" and not leaves:
+                name = "another process" if holder is None else holder.name
+                raise JournalInUse(f"journal: {path} is in use by {name}", field="journal")
+            # The file may have been exchanged since it was opened.
+            if step in ("take", "take over") and is_at(file, path) and lease.take(is_there=line is not None):
+                lease.renew_always()
+                if holder is not None:
+                    _copy_of(path, holder.token).unlink(missing_ok=True)
+                return file if step == "take" else _go_on_in_copy(file, path, lease, line, wait)
         except BaseException:
-            self.release()
+            os.close(file)
             raise
-
-    def _check_that_it_locks(self, path: Path) -> None:
-        import fcntl
-
-        second = os.open(self._path, os.O_RDWR)
-        try:
-            fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return
-        finally:
-            os.close(second)
-        raise _refusal(f"the place of {_shown(path)} keeps no locks; use a local disk")
-
-    def _is_about_to_be_free(self) -> bool:
-        """Whether a closed or dropped map of this process holds the lock: its thread ends soon."""
-        holders = [lock for lock in list(_held) if lock._path == self._path and lock is not self]
-        return any(lock._is_leaving() for lock in holders)
-
-    def _holder(self) -> str:
-        assert self._descriptor is not None
-        with suppress(OSError):
-            return os.pread(self._descriptor, 400, 0).decode("utf-8", "replace").strip()
-        return ""
-
-    @property
-    def is_held(self) -> bool:
-        """Whether this process holds the lock."""
-        return self._descriptor is not None
-
-    def release(self) -> None:
-        """Give the lock back. Safe to call twice."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
-        _held.discard(self)
-
-    _forget_parent = release
+        os.close(file)
+        if step == "wait" and holder is not None and not is_told:
+            is_told = True
+            message = "the journal %s was left by %s: it is taken over once its lease stands still for %.0f s"
+            facts = {"path": str(path), "holder": holder.name}
+            log("journal_waited_for", message, path, holder.name, lease.times.still_s, **facts)  # type: ignore[arg-type]
+        if wait(lease.times.look_s / 50 if leaves else lease.times.look_s):
+            raise JournalInUse(f"journal: {path} was not waited for", field="journal")
 
 
-def _refusal(message: str) -> ConfigError:
-    return ConfigError(f"journal: {message}", field="journal")
+def _go_on_in_copy(file: int, path: Path, lease: LeaseFile, line: bytes | None, wait: Callable[[float], object]) -> int:
+    """Put a copy into the file's place, if nobody else has taken the lease after a while."""
+    name, copy = _copy_of(path, lease.lease.token), -1
+    try:
+        if not wait(lease.times.settle_s) and lease.is_ours():
+            copy = os.open(name, _TO_WRITE | _NEW, 0o600)
+            with open(file, "rb", closefd=False) as old, open(copy, "wb", closefd=False) as new:
+                shutil.copyfileobj(old, new)
+            lease.system.sync(copy)
+        if copy < 0 or not (lease.is_held() and lease.is_ours()):
+            raise JournalInUse(f"journal: {path} is taken over by another process", field="journal")
+        lease.system.lock(copy)
+        name.rename(path)
+        _sync_folder(path)
+    except BaseException:
+        if copy >= 0:
+            os.close(copy)
+            name.unlink(missing_ok=True)
+        lease.give_back(line)
+        raise
+    os.close(file)
+    return copy
 
 
-def _shown(path: str | os.PathLike[str]) -> str:
-    return os.fspath(path)
+def _copy_of(path: Path, token: str) -> Path:
+    """Where the holder of a lease makes its copy. Nobody else makes a file there."""
+    return path.with_name(f"{path.name}.{token}")
+
+
+def _open(journal: Journal) -> int:
+    path = journal.path
+    try:
+        file = os.open(path, _TO_WRITE | _NEW, 0o600)
+    except FileExistsError:
+        if not journal.resume:
+            raise ConfigError(f"journal: {path} is there, and resume=False refuses it", field="resume") from None
+        return open_regular(path, _TO_WRITE)
+    _sync_folder(path)
+    return file
+
+
+def open_regular(path: Path, flags: int = _TO_READ) -> int:
+    """Open a regular file that is there.
+
+    Raises:
+        ConfigError: it is none.
+        OSError: it cannot be opened.
+    """
+    file = os.open(path, flags)
+    if stat.S_ISREG(os.fstat(file).st_mode):
+        return file
+    os.close(file)
+    raise ConfigError(f"journal: {path} is no regular file", field="journal")
+
+
+def is_at(file: int, path: Path) -> bool:
+    """Whether an open file is the one at a path."""
+    # Opened, since a network mount may answer an old ``stat`` from its memory.
+    try:
+        there = os.open(path, _TO_READ)
+    except OSError:
+        return False
+    try:
+        return os.path.samestat(os.fstat(file), os.fstat(there))
+    finally:
+        os.close(there)
+
+
+def write_all(file: int, data: bytes) -> None:
+    """Write all of it, in as many calls as that takes."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(file, left) :]
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some mounts sync files alone
+            os.fsync(folder)
+    finally:
+        os.close(folder)

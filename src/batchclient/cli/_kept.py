@@ -1,0 +1,328 @@
+"""A job whose answers are kept: its journal, and what the journal notes of ``OUT``.
+
+Rules:
+- ``OUT.journal`` has the answers. The same command again goes on with them.
+- The journal notes each file that takes rows before it is made, so that the next run may remove it;
+  and ``OUT`` before it is renamed, so that it is known as the job's own. Any other ``OUT`` is
+  refused, unless ``--new`` is given.
+- ``--new`` keeps its answers in ``OUT.journal.new``, and ``OUT`` and its journal stay as they are
+  until the new ``OUT`` is whole. Then ``OUT`` is renamed first, and the journal after it: whoever
+  finds ``OUT`` renamed and the journal not, does the second step.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from batchclient.cli._map_options import MapOptions
+from batchclient.cli._refusal import Refusal
+from batchclient.errors import BatchClientError, ConfigError
+from batchclient.jobs.output import Output, sync_folder
+from batchclient.journal.held import HeldJournal
+from batchclient.journal.settings import Journal
+
+__all__ = ["Kept", "kept_by", "outputs_in", "place_of"]
+
+_OUTPUTS = "outputs"
+"""The note about a journal's outputs, by their paths from its folder; the latest is the last."""
+_KINDS: dict[str, Any] = {
+    "part": str,
+    "out": (list, type(None)),
+    "price": (dict, type(None)),
+    "seconds": (int, float),
+    "status": int,
+}
+
+
+@contextmanager
+def kept_by(options: MapOptions, output: Output, source: os.stat_result | None) -> Iterator[Kept | None]:
+    """Open what keeps a job's answers; ``None``: rows go to the output alone.
+
+    Args:
+        options, output: of the job.
+        source: the status of an input that can be read again; ``None``: it cannot.
+
+    Raises:
+        Refusal, ConfigError: there is a job or a file that the command does not go on with.
+        OSError: the disk fails.
+    """
+    place = place_of(options, output)
+    if place is None:
+        yield None
+        return
+    fresh = _fresh_of(place)
+    with ExitStack() as stack:
+
+        def open_at(path: Path) -> HeldJournal:
+            is_new = not os.path.lexists(path)
+            journal = Journal(path, retry_failed=options.retry_failed, settings=_settings(options))
+            held = stack.enter_context(closing(HeldJournal.open(journal)))
+            if is_new:
+                stack.callback(_discard, held)
+            return held
+
+        old = open_at(place) if os.path.lexists(place) else None
+        new, is_new = None, options.new
+        if os.path.lexists(fresh):
+            with suppress(ConfigError) if not is_new else nullcontext():
+                new = open_at(fresh)
+        output.look()
+        if new is not None and Kept(new, place, options, output, source).is_in_place:
+            # The run before was killed between its renames.
+            _rename(fresh, place)
+            stack.close()
+            old, new, is_new = open_at(place), None, False
+        if not is_new and old is None:
+            if new is not None and new.job is not None:
+                raise Refusal(f"{fresh} has {new.rows:,} rows of a job begun with --new; --new goes on with it")
+            _refuse_foreign(place, output)
+        is_new = is_new and (output.before is not None or (old is not None and old.job is not None))
+        held = (new or open_at(fresh)) if is_new else (old or open_at(place))
+        # The command before may have ended while its journal was waited for.
+        output.look()
+        kept = Kept(held, place, options, output, source, fresh=fresh if is_new else None, old=old)
+        kept.check()
+        yield kept
+
+
+def place_of(options: MapOptions, output: Output) -> Path | None:
+    """Return the place of a job's journal; ``None``: it has none.
+
+    Raises:
+        Refusal: rows go there, or there is an output without a journal.
+    """
+    if not output.is_file and options.journal is None:
+        return None
+    beside = output.path.with_name(f"{output.path.name}.journal")
+    place = beside if options.journal is None else Path(options.journal)
+    if output.is_file and {_real(place), _real(_fresh_of(place))} & {_real(output.path), _real(output.link)}:
+        raise Refusal(f"--journal: {place}: rows go there; name another file")
+    if not (options.new or os.path.lexists(place) or os.path.lexists(_fresh_of(place))):
+        _refuse_foreign(place, output)
+    return place
+
+
+def _fresh_of(place: Path) -> Path:
+    return place.with_name(f"{place.name}.new")
+
+
+def _refuse_foreign(place: Path, output: Output) -> None:
+    if output.is_file and output.before is not None:
+        raise Refusal(f"{output.name}: the file exists, and {place} does not; --new replaces it in the end")
+
+
+def _discard(held: HeldJournal) -> None:
+    """Remove a journal that this command has made, if it has no record and its output has no end."""
+    if any("out" in told for told in outputs_in(held).values()) or not held.still_held():
+        return
+    with held.path.open("rb") as file:
+        if not any(line.startswith(b'{"key"') for line in file):
+            held.path.unlink()
+
+
+def _rename(fresh: Path, place: Path) -> None:
+    fresh.replace(place)
+    sync_folder(place.parent)
+
+
+def _real(path: Path) -> str:
+    return os.path.realpath(path)
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+class Kept:
+    """The journal of one run, and its notes about the output.
+
+    Args:
+        journal: open.
+        place: where the journal is, or goes in the end.
+        options, output: of the job.
+        source: the status of the input, if that can be read again.
+        fresh: where the journal is until the end; ``None``: in its place.
+        old: the journal that is in its place until then, if there is one.
+
+    Attributes:
+        journal: the argument.
+    """
+
+    def __init__(
+        self,
+        journal: HeldJournal,
+        place: Path,
+        options: MapOptions,
+        output: Output,
+        source: os.stat_result | None,
+        *,
+        fresh: Path | None = None,
+        old: HeldJournal | None = None,
+    ) -> None:
+        self.journal: HeldJournal = journal
+        self.place: Path = place
+        self._fresh = fresh
+        self._old = old
+        self._options = options
+        self._output = output
+        # A journal and its output may move together.
+        self._name = os.path.relpath(_real(output.path), _real(place.parent)) if output.is_file else output.name
+        self._outputs = outputs_in(journal)
+        self._told = self._outputs.pop(self._name, {})
+        self._facts = _facts(options, source)
+
+    def __repr__(self) -> str:
+        return f"<Kept in {self.place}>"
+
+    @property
+    def where(self) -> Path:
+        """Where the journal is now."""
+        return self.place if self._fresh is None else self._fresh
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether ``OUT`` is the file that the job has finished."""
+        return self._output.before is not None and self._told.get("out") == _stamp(self._output.before)
+
+    def check(self) -> None:
+        """Refuse a job of other settings, and an output that is not its own.
+
+        Raises:
+            Refusal: it is so.
+        """
+        journal, options = self.journal, self._options
+        job: dict[str, Any] = {"call": options.call, "settings": _settings(options)}
+        if (model := options.server.arguments["model"]) is not None:
+            job["model"] = model
+        if journal.job is not None and (differences := journal.differences(job)):
+            way = "--new begins anew" if self._fresh is None else f"`rm {journal.path}` gives it up"
+            rows = f"{journal.path} has {journal.rows:,} rows of another job"
+            raise Refusal(f"{rows}, with another {' and another '.join(differences)}; {way}")
+        output = self._output
+        if self._fresh is None and output.is_file and output.before is not None and not self.is_in_place:
+            if "out" not in self._told:
+                raise Refusal(f"{output.name}: {self.place} has not written this file; --new replaces it in the end")
+            if self._told.get("was") != _stamp(output.before):
+                raise Refusal(
+                    f"{output.name}: the file has changed since the job wrote it; move it away, and the same command "
+                    "writes it anew from the journal"
+                )
+
+    @property
+    def status(self) -> int | None:
+        """The status of the finished job, where nothing is to be done."""
+        told = self._told
+        if self._fresh is not None or not self.is_in_place or told.get("facts") != self._facts or not self._facts["in"]:
+            return None
+        again = told.get("failed", 0) if self._options.retry_failed else told.get("may_be_tried", 0)
+        return None if again else told.get("status")
+
+    def begin(self) -> str:
+        """Remove the rows of a run that was killed, and note the file of this one; return its token.
+
+        Raises:
+            OSError: the disk fails.
+        """
+        parts = [self._told.pop("part", None)]
+        if self._old is not None:
+            parts.append(outputs_in(self._old).get(self._name, {}).get("part"))
+        for name in ("facts", "status", "failed", "may_be_tried"):
+            # ``OUT`` stays the job's own, and is no longer all that the command asks for.
+            self._told.pop(name, None)
+        token, output, cost = self.journal.token, self._output, self._options.cost
+        if output.is_file:
+            for part in filter(None, parts):
+                output.remove(part)
+            self._told["part"] = output.part_of(token).name
+        source = self._options.source
+        self._note(
+            input=source if source == "-" else _real(Path(source)),
+            begun=self._told.get("begun") or _now(),
+            price=None if cost is None else asdict(cost.price),
+        )
+        return token
+
+    def end(self, file: os.stat_result | None, seconds: float, **counts: Any) -> None:
+        """Note an output that is whole, before it is put in its place.
+
+        Args:
+            file: the status of its file; ``None``: it is none.
+            seconds: that this run took.
+            counts: of its rows, and the status of the command.
+
+        Raises:
+            OSError: the disk fails, or another command has the journal.
+        """
+        if not self.journal.still_held():
+            raise OSError(errno.ESTALE, f"{self.place} was moved, or another command has taken the job over")
+        before = self._output.before
+        self._told["out"] = None if file is None else _stamp(file)
+        self._told["was"] = None if before is None else _stamp(before)
+        self._note(facts=self._facts, finished=_now(), seconds=self._seconds(seconds), **counts)
+
+    def leave(self, seconds: float) -> None:
+        """Note how long a run was that did not come to the end, if that can be written."""
+        with suppress(OSError, BatchClientError):
+            self._note(seconds=self._seconds(seconds))
+
+    def settle(self) -> None:
+        """Put a new job's journal in its place: its output is there.
+
+        Raises:
+            OSError: the disk fails, or a file has appeared in the place.
+        """
+        if self._fresh is not None:
+            is_ours = not os.path.lexists(self.place) if self._old is None else self._old.still_held()
+            if not is_ours:
+                raise OSError(errno.EEXIST, f"{self.place}: another file is there; the job's is {self._fresh}")
+            _rename(self._fresh, self.place)
+            self._fresh = None
+
+    def _seconds(self, seconds: float) -> float:
+        before: float = self._told.get("seconds", 0.0)
+        return round(before + seconds, 3)
+
+    def _note(self, **facts: Any) -> None:
+        self._told |= facts
+        self.journal.note(_OUTPUTS, {**self._outputs, self._name: self._told})
+
+
+def outputs_in(journal: HeldJournal) -> dict[str, dict[str, Any]]:
+    """Return a journal's note about its outputs; one of another form is none."""
+    outputs = journal.notes.get(_OUTPUTS)
+    return {name: told for name, told in outputs.items() if _is_note(told)} if isinstance(outputs, dict) else {}
+
+
+def _is_note(told: Any) -> bool:
+    return isinstance(told, dict) and all(isinstance(told[name], kind) for name, kind in _KINDS.items() if name in told)
+
+
+def _stamp(status: os.stat_result) -> list[int]:
+    """Return what tells a file that nobody has written since."""
+    return [status.st_size, status.st_mtime_ns]
+
+
+def _settings(options: MapOptions) -> dict[str, Any]:
+    """Return what decides an answer, but for call and model, by names that tell a difference."""
+    schema = None if options.schema is None else options.schema.model_json_schema()
+    return {**options.params, "template": options.prompt, "system": options.system, "schema": schema}
+
+
+def _facts(options: MapOptions, source: os.stat_result | None) -> dict[str, Any]:
+    """Return what an output is made of."""
+    rows = options.rows
+    return {
+        "answers": [options.call, options.server.arguments["model"], _settings(options)],
+        "in": None if source is None else [_real(Path(options.source)), *_stamp(source)],
+        "form": [rows.form, options.packed, options.ordered, options.dedupe, rows.first, options.retry_invalid],
+        "columns": None if rows.columns is None else [*rows.columns],
+        "shard": None if rows.shard is None else [*rows.shard],
+        "sample": None if rows.sample is None else str(rows.sample),
+    }

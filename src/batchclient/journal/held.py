@@ -1,0 +1,367 @@
+"""A journal as one process holds it: its job, where each key's record is, groups of new lines.
+
+A line says whose answers these are (as a rule the first one), or is a record, or a note. Lines are
+appended, and never changed.
+
+Rules:
+- Of several records of a key the last whole one counts. A line that is torn or damaged is none: its
+  row runs again.
+- The keys are in a table of SQLite's in a temporary file: memory does not grow with the rows. It is
+  made at the opening, and nothing depends on it.
+- After a failed write nothing more is written. What there is of it is cut off. After a failed
+  ``fsync`` Linux may drop the pages and report success the next time (Rebello et al., ATC 2020).
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from batchclient._shell.forks import forget_in_child
+from batchclient._shell.log import log
+from batchclient.errors import ConfigError
+from batchclient.journal.lease import Lease, LeaseFile, System, Times, leaving
+from batchclient.journal.lines import fields_in, is_whole, line_of
+from batchclient.journal.place import OF_THE_PLACE, JournalInUse, JournalLost, is_at, open_regular, take, write_all
+from batchclient.journal.rows import Record, record_in
+from batchclient.journal.settings import Journal
+
+__all__ = ["HeldJournal", "JournalInUse", "JournalLost"]
+
+VERSION = 1
+_BEGINS = b'{"batchclient":"journal",'
+_RECORD = b'{"key":"'
+_KEY = slice(len(_RECORD), len(_RECORD) + 32)
+_N = _KEY.stop + len(b'","n":')
+_READ_AT_ONCE = 1 << 20
+_KEYS_AT_ONCE = 65_536
+_LONGEST_LINE = 1 << 28
+_LINES_TO_KNOW = 1000
+"""One of so many lines is to be a journal's: else the file is something else."""
+_MOST_NAMED = 100
+_LAST = "SELECT place, size FROM record WHERE key = ? ORDER BY place DESC LIMIT 1"
+
+
+class HeldJournal:
+    """An open journal. Every method blocks; they may be called from several threads.
+
+    Attributes:
+        lease: this process's; ``None``: the journal is only read.
+        journal: the caller's settings.
+        path: of the file.
+        job: what decides the answers, by name; ``None``: ``begin`` is to write it.
+        rows: keys that had a record at the opening.
+        damaged: numbers of lines that are none, the first hundred.
+        damaged_count: of all of them.
+        notes: the last value of each note.
+    """
+
+    def __init__(self, journal: Journal, file: int, lease: LeaseFile | None) -> None:
+        self.lease: LeaseFile | None = lease
+        self.journal: Journal = journal
+        self.path: Path = journal.path
+        self.job: dict[str, Any] | None = None
+        self.rows: int = 0
+        self.damaged: list[int] = []
+        self.damaged_count: int = 0
+        self.notes: dict[str, Any] = {}
+        self._file = file
+        self._end = 0
+        self._is_begun = False
+        self._fault: OSError | None = None
+        self._lock = threading.RLock()
+        self._keys = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        forget_in_child(self)
+        try:
+            self._read()
+        except BaseException as error:
+            self.close()
+            if isinstance(error, sqlite3.Error):
+                raise OSError(errno.EIO, f"SQLite's temporary file: {error}") from error
+            raise
+
+    def __repr__(self) -> str:
+        return f"<HeldJournal {os.fspath(self.path)!r}: {self.rows:,} rows>"
+
+    @classmethod
+    def open(
+        cls,
+        journal: Journal | str | os.PathLike[str],
+        *,
+        system: System | None = None,
+        times: Times | None = None,
+        wait: Callable[[float], object] = time.sleep,
+    ) -> HeldJournal:
+        """Take the lock and the lease, and read where each key's record is.
+
+        Args:
+            journal: the caller's settings, or a path.
+            system, times: other ones are for tests.
+            wait: sleeps for some seconds; true: the journal is not wanted any more.
+
+        Raises:
+            JournalInUse: another process, or another map of this one, writes it.
+            ConfigError: the path is no file's, cannot be used, or is no journal of this version.
+            OSError: the disk failed.
+        """
+        journal = journal if isinstance(journal, Journal) else Journal(journal)
+        lease = LeaseFile(journal.path, system or System(), times or Times())
+        try:
+            return cls(journal, take(journal, lease, wait), lease)
+        except OSError as error:
+            if error.errno not in OF_THE_PLACE:
+                raise
+            reason = "it is a link; give the file itself" if error.errno == errno.ELOOP else error.strerror
+            raise ConfigError(f"journal: {error.filename or journal.path}: {reason}", field="journal") from error
+
+    @classmethod
+    def look_into(cls, path: str | os.PathLike[str]) -> HeldJournal:
+        """Read a journal that another process may write: nothing is locked, and nothing written.
+
+        Raises:
+            ConfigError: it is no journal of this version.
+            OSError: it cannot be read.
+        """
+        journal = Journal(path)
+        return cls(journal, open_regular(journal.path), None)
+
+    @property
+    def token(self) -> str:
+        """Of this holding of the journal: hexadecimal digits, and never the same twice."""
+        return "" if self.lease is None else self.lease.lease.token
+
+    @property
+    def holder(self) -> str:
+        """Who holds the journal, for people; empty: nobody, as far as this machine can see."""
+        system = System()
+        lease = Lease.read(LeaseFile(self.path, system, Times()).read() or b"")
+        if lease is None:
+            return ""
+        try:
+            if (lease.host, lease.boot) == (system.host, system.boot):
+                os.kill(lease.pid, 0)
+        except ProcessLookupError:
+            return ""
+        except PermissionError:
+            pass
+        return lease.name
+
+    # The job ---------------------------------------------------------------------------------------------------------
+
+    def differences(self, job: Mapping[str, Any]) -> list[str]:
+        """Name the settings that differ from the journal's.
+
+        Args:
+            job: values by name. Only these are compared; a mapping is compared name by name, and
+                there a name that either lacks is compared with ``None``.
+        """
+        found: list[str] = []
+        for name, value in job.items():
+            then = (self.job or {}).get(name)
+            if isinstance(value, Mapping):
+                then = then if isinstance(then, dict) else {}
+                found += [each for each in {**then, **value} if not _are_equal(then.get(each), value.get(each))]
+            elif not _are_equal(then, value):
+                is_shown = name == "model" and isinstance(then, str)
+                found.append(f"{name} ({then}, now {value})" if is_shown else name)
+        return found
+
+    def begin(self, job: Mapping[str, Any]) -> HeldJournal:
+        """Write down whose answers these are, or compare it with what is written.
+
+        A journal without a record takes another job.
+
+        Args:
+            job: what decides the answers: values by name.
+
+        Returns:
+            The journal itself.
+
+        Raises:
+            ConfigError: it is another job's; ``field`` is the first setting that differs.
+            JournalLost, OSError: as for ``append``.
+        """
+        differences = [] if self.job is None else self.differences(job)
+        if differences and (self.rows or self._is_begun):
+            message = (
+                f"the journal {self.path} is of another job: {', '.join(differences)}; its {self.rows:,} rows"
+                " stay as they are, and another journal begins anew"
+            )
+            raise ConfigError(message, field=differences[0].partition(" (")[0])
+        if differences or self.job is None:
+            self.append([line_of({"batchclient": "journal", "version": VERSION, "job": job})])
+            self.job = {**job}
+        self._is_begun = True
+        return self
+
+    def note(self, name: str, value: Any) -> None:
+        """Write a fact down, as JSON: it is on the disk afterwards, and in ``notes``.
+
+        Raises:
+            JournalLost, OSError: as for ``append``.
+        """
+        assert self.job is not None, "the first line comes first"
+        self.append([line_of({"note": name, "value": value})])
+        self.notes[name] = value
+
+    # Rows ------------------------------------------------------------------------------------------------------------
+
+    def find(self, rows: Sequence[tuple[bytes, int]]) -> list[Record | None]:
+        """Return the last record at the opening of each row, by key and occurrence."""
+        found: list[Record | None] = []
+        with self._lock:
+            for key, n in rows:
+                place = self._keys.execute(_LAST, (_key_of(key, n),)).fetchone()
+                found.append(None if place is None else record_in(os.pread(self._file, place[1], place[0])))
+                self.damaged_count += place is not None and found[-1] is None
+        return found
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Yield the fields of the last record of each row, in the file's order."""
+        last = "SELECT max(place) AS place, size FROM record GROUP BY key ORDER BY place"
+        for place, size in self._keys.execute(last):
+            if fields := fields_in(os.pread(self._file, size, place)):
+                yield fields
+
+    def append(self, lines: Sequence[bytes]) -> None:
+        """Write lines, all or none, and wait until they are on the disk.
+
+        Raises:
+            JournalLost: another process has the journal now: nothing was written, or what was
+                written is lost with the file.
+            OSError: the disk is full or failed: none was written, and none will be.
+        """
+        data = b"".join(lines)
+        with self._lock:
+            if self._fault is not None:
+                raise self._fault
+            lease = self._checked_lease()
+            try:
+                write_all(self._file, data)
+                lease.system.sync(self._file)
+            except OSError as error:
+                self._fault = error
+                with suppress(OSError):
+                    os.ftruncate(self._file, self._end)
+                raise
+            # A write that hung may have gone into a file that is nobody's any more.
+            self._checked_lease()
+            self._end += len(data)
+
+    def still_held(self) -> bool:
+        """Whether this process may write: the path is the open file, and the lease was renewed."""
+        lease = self.lease
+        if lease is None or not lease.is_held():
+            return False
+        if not is_at(self._file, self.path):
+            lease.lost = "its file was removed, or another is in its place"
+        return not lease.lost
+
+    def _checked_lease(self) -> LeaseFile:
+        assert self.lease is not None, "a journal that is only read is not written"
+        if not self.still_held():
+            raise JournalLost(f"the journal {self.path} is not this process's any more: {self.lease.lost}")
+        return self.lease
+
+    def close(self) -> None:
+        """Give the journal back. Safe to call twice."""
+        with self._lock:
+            file, self._file = self._file, -1
+            if file >= 0:
+                if self.lease is not None:
+                    self.lease.give_back()
+                os.close(file)
+                leaving.discard(self.token)
+                self._keys.close()
+
+    def _forget_parent(self) -> object:
+        # The lock goes with the last copy of the descriptor, and the lease is the parent's.
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+        return self._keys
+
+    # Opening ---------------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """Take in the job, the notes, and where each key's record is; cut a torn end."""
+        self._keys.execute("CREATE TABLE record(place INTEGER PRIMARY KEY, size INTEGER, key BLOB)")
+        places: list[tuple[int, int, bytes]] = []
+        number, size = 0, os.fstat(self._file).st_size
+        is_ours = size == 0
+        with open(self._file, "rb", buffering=_READ_AT_ONCE, closefd=False) as file:
+            file.seek(0)
+            while (line := file.readline(_LONGEST_LINE)) and (is_ours or number < _LINES_TO_KNOW):
+                number += 1
+                if not line.endswith(b"\n") and self._end + len(line) >= size:
+                    # Its writer was killed; perhaps at the very first line.
+                    is_ours = is_ours or line.startswith(_BEGINS)
+                    break
+                key = _key_in(line)
+                if key:
+                    places.append((self._end, len(line), key))
+                if key or self._take_in(fields_in(line)):
+                    is_ours = True
+                else:
+                    self.damaged_count += 1
+                    if len(self.damaged) < _MOST_NAMED:
+                        self.damaged.append(number)
+                self._end += len(line)
+                if len(places) >= _KEYS_AT_ONCE:
+                    self._enter(places)
+        if not is_ours:
+            raise ConfigError(f"journal: {self.path} is no journal, and left as it is", field="journal")
+        if self._end < size and self.lease is not None:
+            os.ftruncate(self._file, self._end)
+        self._enter(places)
+        self._keys.execute("CREATE INDEX record_of_key ON record(key, place)")
+        (self.rows,) = self._keys.execute("SELECT count(DISTINCT key) FROM record").fetchone()
+        if self.damaged:
+            count, first, message = self.damaged_count, self.damaged[0], "%d lines of the journal %s are damaged, the"
+            message += " first is line %d: their rows run again"
+            log("journal_damaged", message, count, self.path, first, path=str(self.path), lines=count, first=first)
+
+    def _take_in(self, fields: Mapping[str, Any]) -> bool:
+        """Take in a job or a note; return whether it is one."""
+        if fields.get("batchclient") == "journal":
+            if fields.get("version") != VERSION:
+                version = f"is of version {fields.get('version')!r:.20}, and this batchclient reads {VERSION}"
+                raise ConfigError(f"journal: {self.path} {version}", field="journal")
+            job = fields.get("job")
+            self.job = job if isinstance(job, dict) else None
+            return True
+        name = fields.get("note")
+        if isinstance(name, str):
+            self.notes[name] = fields.get("value")
+        return isinstance(name, str)
+
+    def _enter(self, places: list[tuple[int, int, bytes]]) -> None:
+        self._keys.execute("BEGIN")
+        self._keys.executemany("INSERT INTO record VALUES (?, ?, ?)", places)
+        self._keys.execute("COMMIT")
+        places.clear()
+
+
+def _key_of(key: bytes, n: int) -> bytes:
+    return key if n == 0 else key + n.to_bytes(8, "big")
+
+
+def _key_in(line: bytes) -> bytes:
+    """Return the key of a record, which is read without its JSON; empty: the line is none."""
+    with suppress(ValueError, OverflowError):
+        if line.startswith(_RECORD) and is_whole(line):
+            return _key_of(bytes.fromhex(line[_KEY].decode()), int(line[_N : line.index(b",", _N)]))
+    return b""
+
+
+def _are_equal(one: object, other: object) -> bool:
+    # As they are read: a tuple is a list, and 1 is not True.
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)

@@ -1,0 +1,474 @@
+"""The same ``map`` again: it goes on after any end, and each row is in the output once."""
+
+import gzip
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from batchclient.journal.held import HeldJournal
+from batchclient.simulator import EmbeddedServer, expected_text
+
+from .conftest import read_rows, write_rows
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out.jsonl"
+
+
+@pytest.fixture
+def journal(out):
+    return out.with_name("out.jsonl.journal")
+
+
+@pytest.fixture
+def part(out):
+    return out.with_name("out.jsonl.part")
+
+
+def rows_of(*numbers):
+    return [{"id": number, "text": f"text {number}"} for number in numbers]
+
+
+def check_rows(out, numbers, prompt="Say"):
+    rows = read_rows(out)
+    assert [row["id"] for row in rows] == list(numbers)
+    for row in rows:
+        assert row["completion"] == expected_text(f"{prompt} text {row['id']}", max_tokens=3, temperature=0)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def wait_for(condition, seconds=30):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it takes too long"
+        time.sleep(0.01)
+
+
+def has_rows(path, count):
+    return path.exists() and path.read_bytes().count(b"\n") >= count
+
+
+@pytest.fixture
+def run(cli, cli_map):
+    """Run ``map``: its exit status, and rows read, answered, failed and reused of a run to the end."""
+
+    def run(source, *args, **given):
+        given.setdefault("catch_exceptions", False)
+        run.said = (done := cli_map(source, *args, **given)).stderr
+        place = next(
+            (args[i + 1] for i, arg in enumerate(args) if arg == "--journal"), f"{args[args.index('-o') + 1]}.journal"
+        )
+        told = json.loads(cli("job", "status", place, "--json").stdout)["run"] or {}
+        return (done.exit_code, *(told[name] for name in ("read", "answered", "failed", "reused") if told))
+
+    return run
+
+
+# After an end --------------------------------------------------------------------------------------------------------
+
+
+def test_a_signal_keeps_finished_rows_and_the_same_command_goes_on(spawn, server, run, tmp_path, out, journal, part):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(*range(600)))
+    server.set_faults("stall,after=50")
+    slowly = ["--concurrency", 16, "--max-batch-size", 4]
+    process = spawn(source, "-o", out, *slowly)
+    # Requests before the server is known may have a row each.
+    wait_for(lambda: has_rows(part, 30))
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate()
+    assert process.returncode == 143
+    assert f"{journal} has the answers: the same command goes on with them" in stderr.decode()
+    kept = len(read_rows(part))
+    assert 30 <= kept < 600 and not out.exists()
+    server.set_faults()
+    status, *counts = run(source, "-o", out, *slowly)
+    assert (status, counts) == (0, [600, 600 - counts[3], 0, counts[3]])
+    assert counts[3] >= kept
+    check_rows(out, range(600))
+    assert names(tmp_path) == ["in.jsonl", "out.jsonl", "out.jsonl.journal"]
+
+
+def test_a_finished_job_has_nothing_to_do_without_a_server(cli, cli_map, server, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(*range(50)))
+    assert cli_map(source, "-o", out).exit_code == 0
+    before = out.stat()
+    server.stop()
+    for options in ([], ["--timeout", 5], ["--concurrency", 3, "--retry-failed"], ["--api-key", "k", "--price", "1/1"]):
+        done = cli_map(source, "-o", out, *options)
+        assert (done.exit_code, done.stderr) == (
+            0,
+            f"{out} is finished, with these settings and this input: nothing to do\n",
+        )
+    assert out.stat() == before
+
+
+@pytest.mark.parametrize("options", [[], ["--unordered"], ["--dedupe"]])
+@pytest.mark.parametrize(
+    "numbers",
+    [[*range(40, 60), *range(40)], [*range(10, 50)], [*range(49, -1, -1)]],
+    ids=["moved and more", "fewer", "turned"],
+)
+def test_the_input_may_change_and_answered_rows_are_not_sent_again(run, tmp_path, out, numbers, options):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(*range(50)))
+    assert run(source, "-o", out, *options)[0] == 0
+    write_rows(source, rows_of(*numbers))
+    new = len(set(numbers) - set(range(50)))
+    assert run(source, "-o", out, *options) == (0, len(numbers), new, 0, len(numbers) - new)
+    assert sorted(row["id"] for row in read_rows(out)) == sorted(numbers)
+    if "--unordered" not in options:
+        check_rows(out, numbers)
+
+
+def test_the_form_of_the_output_may_change(cli_map, server, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", [row | {"by": "a"} for row in rows_of(0, 1)])
+    assert cli_map(source, "-o", out).exit_code == 0
+    sent = server.requests
+    for options in (["--columns", "by"], ["--unordered"], ["--first", 1], []):
+        assert cli_map(source, "-o", out, *options).exit_code == 0
+        rows = read_rows(out)
+        assert len(rows) == (1 if "--first" in options else 2)
+        assert all(("text" in row) == ("--columns" not in options) for row in rows)
+    write_rows(source, [row | {"by": "b"} for row in rows_of(0, 1)])
+    assert cli_map(source, "-o", out).exit_code == 0
+    assert [row["by"] for row in read_rows(out)] == ["b", "b"]
+    assert server.requests == sent
+
+
+def test_repeats_map_one_to_one(run, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "same"}] * 5)
+    assert run(source, "-o", out, "--temperature", 1)[0] == 0
+    first = read_rows(out)
+    write_rows(source, [{"text": "same"}] * 8)
+    assert run(source, "-o", out, "--temperature", 1) == (0, 8, 3, 0, 5)
+    assert read_rows(out)[:5] == first
+
+
+def test_failed_rows_run_again_if_they_may_succeed_or_if_asked(run, server, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", [*rows_of(0, 1), {"id": 2, "text": "word " * 40000}, *rows_of(3)])
+    server.set_faults("stall,count=1")
+    first, again = ["--max-batch-size", 1, "--timeout", 1], ["--max-batch-size", 1, "--timeout", 30]
+    assert run(source, "-o", out, *first) == (1, 4, 2, 2, 0)
+    assert "--retry-failed" in run.said
+    server.set_faults()
+    # One row may succeed now. The long row never does.
+    assert run(source, "-o", out, *again) == (1, 4, 1, 1, 3)
+    assert [("error" in row) for row in read_rows(out)] == [False, False, True, False]
+    assert run(source, "-o", out, *again)[0] == 1 and "nothing to do" in run.said
+    assert run(source, "-o", out, *again, "--retry-failed") == (1, 4, 0, 1, 3)
+
+
+def test_unusable_rows_are_in_the_output_once(cli_map, server, tmp_path, out):
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"text": "a"}\nnonsense\nnonsense\n{"other": 1}\n{"text": "b"}\n')
+    asked = []
+    for options in ([], ["--unordered"], []):
+        done = cli_map(source, "-o", out, *options)
+        assert done.exit_code == 1 and "failed: 3" in done.stderr
+        assert sorted(row.get("line", 0) for row in read_rows(out)) == [0, 0, 0, 2, 3]
+        asked.append(server.requests)
+    assert len(set(asked)) == 1
+
+
+def test_rows_refused_alike_end_the_job_and_are_not_kept(cli_map, run, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(*range(400)))
+    refused = cli_map(source, "-o", out, "--temperature", -1, "--max-batch-size", 1)
+    assert refused.exit_code == 1
+    assert "no row succeeded, and 256 failed alike with BadRequest; rows left out: " in refused.stderr
+    assert names(tmp_path) == ["in.jsonl"]
+    assert run(source, "-o", out)[:2] == (0, 400)
+
+
+def test_an_input_that_breaks_keeps_the_answers_before(run, tmp_path, out):
+    whole = gzip.compress("".join(json.dumps(row) + "\n" for row in rows_of(*range(6000))).encode())
+    source = tmp_path / "in.jsonl.gz"
+    source.write_bytes(whole[:-2000])
+    assert run(source, "-o", out) == (1,) and not out.exists()
+    assert "Error: the input cannot be read any further" in run.said
+    source.write_bytes(whole)
+    status, read, _, _, reused = run(source, "-o", out)
+    assert (status, read) == (0, 6000) and reused >= 100
+
+
+def test_a_pipe_goes_on_when_it_comes_again(spawn, server, tmp_path, out):
+    os.mkfifo(tmp_path / "pipe")
+    for numbers in (range(3000), range(3100)):
+        process = spawn(tmp_path / "pipe", "-o", out)
+        write_rows(tmp_path / "pipe", rows_of(*numbers))
+        assert process.wait(20) == 0
+        check_rows(out, numbers)
+    assert b"reused: 3,000" in process.stderr.read()
+    assert names(tmp_path) == ["out.jsonl", "out.jsonl.journal", "pipe"]
+
+
+# What is refused, and what begins anew -------------------------------------------------------------------------------
+
+
+CHANGES = {
+    "template": {"prompt": "Tell {text}"},
+    "max_tokens": ["--max-tokens", 4],
+    "model": ["--model", "other"],
+    "call": ["--call", "chat"],
+    "seed": ["--param", "seed=7"],
+}
+
+
+def changed(change):
+    return ([], change) if isinstance(change, dict) else (change, {})
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_another_job_is_refused_with_what_differs(run, cli_map, server, tmp_path, out, name):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(*range(20)))
+    assert run(source, "-o", out)[0] == 0
+    before, sent = out.read_bytes(), server.requests
+    options, given = changed(CHANGES[name])
+    refused = cli_map(source, "-o", out, *options, **given)
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    assert f"{out}.journal has 20 rows of another job, with another {name}" in refused.stderr
+    assert "--new begins anew" in refused.stderr
+    assert (out.read_bytes(), server.requests) == (before, sent)
+    assert names(tmp_path) == ["in.jsonl", "out.jsonl", "out.jsonl.journal"]
+
+
+def test_new_begins_beside_the_job_and_replaces_it_in_the_end(
+    spawn, run, cli_map, server, tmp_path, out, journal, part
+):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(*range(20)))
+    assert run(source, "-o", out)[0] == 0
+    before = out.read_bytes(), journal.read_bytes()
+    server.set_faults("stall,after=3")
+    again = ["-o", out, "--new", "--max-batch-size", 2, "--concurrency", 2]
+    process = spawn(source, *again, prompt="Tell {text}")
+    wait_for(lambda: has_rows(part, 1))
+    process.kill()
+    process.wait()
+    assert (out.read_bytes(), journal.read_bytes()) == before
+    # Neither the old job nor a third one takes the new one's place.
+    assert "nothing to do" in cli_map(source, "-o", out).stderr
+    third = cli_map(source, *again, prompt="Write {text}")
+    assert third.exit_code == 2 and f"{journal}.new has " in third.stderr
+    server.set_faults()
+    status, read, answered, _, reused = run(source, *again, prompt="Tell {text}")
+    assert (status, read) == (0, 20) and reused >= 1 and answered == 20 - reused
+    check_rows(out, range(20), "Tell")
+    assert names(tmp_path) == ["in.jsonl", "out.jsonl", "out.jsonl.journal"]
+    assert run(source, "-o", out, prompt="Tell {text}")[0] == 0 and "nothing to do" in run.said
+
+
+def test_what_a_killed_job_left_goes_with_the_new_one(spawn, cli_map, server, tmp_path, out, part):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(*range(8)))
+    server.set_faults("stall,after=1")
+    process = spawn(source, "-o", out, "--max-batch-size", 4)
+    wait_for(lambda: has_rows(part, 1))
+    process.kill()
+    process.wait()
+    server.set_faults()
+    assert cli_map(source, "-o", out, "--new", prompt="Tell {text}").exit_code == 0
+    check_rows(out, range(8), "Tell")
+    assert names(tmp_path) == ["in.jsonl", "out.jsonl", "out.jsonl.journal"]
+
+
+def test_a_job_that_ends_while_its_journal_is_waited_for_is_finished(cli_map, monkeypatch, tmp_path, out):
+    source, opened = write_rows(tmp_path / "in.jsonl", rows_of(0, 1)), HeldJournal.open
+
+    def open_late(*args):
+        monkeypatch.setattr(HeldJournal, "open", opened)
+        assert cli_map(source, "-o", out).exit_code == 0
+        return opened(*args)
+
+    monkeypatch.setattr(HeldJournal, "open", open_late)
+    done = cli_map(source, "-o", out)
+    assert done.exit_code == 0 and "nothing to do" in done.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--new"]])
+def test_a_start_completes_renames_that_were_interrupted(run, cli_map, server, tmp_path, out, journal, options):
+    """``OUT`` was renamed, and the kill came before its journal was."""
+    source = write_rows(tmp_path / "in.jsonl", rows_of(*range(5)))
+    assert cli_map(source, "-o", out).exit_code == 0
+    old = journal.read_bytes()
+    assert cli_map(source, "-o", out, "--new", prompt="Tell {text}").exit_code == 0
+    journal.rename(f"{journal}.new")
+    journal.write_bytes(old)
+    sent = server.requests
+    assert run(source, "-o", out, *options, prompt="Tell {text}")[0] == 0 and "nothing to do" in run.said
+    check_rows(out, range(5), "Tell")
+    assert (names(tmp_path), server.requests) == (["in.jsonl", "out.jsonl", "out.jsonl.journal"], sent)
+
+
+def test_an_output_of_others_is_refused_unless_it_may_be_replaced(cli_map, tmp_path, out, journal):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(0, 1))
+    out.write_text("precious")
+    refused = cli_map(source, "-o", out)
+    assert refused.exit_code == 2
+    assert refused.stderr == f"Error: {out}: the file exists, and {journal} does not; --new replaces it in the end\n"
+    assert (out.read_text(), names(tmp_path)) == ("precious", ["in.jsonl", "out.jsonl"])
+    assert cli_map(source, "-o", out, "--new").exit_code == 0
+    check_rows(out, [0, 1])
+    # It was changed afterwards: the journal has its answers still.
+    out.write_text("notes of mine")
+    write_rows(source, rows_of(0, 1, 2))
+    for options, said in (
+        ([], "has changed since the job wrote it; move it away"),
+        (["-o", out, "--journal", source], "no journal"),
+    ):
+        refused = cli_map(source, "-o", out, *options)
+        assert refused.exit_code == 2 and said in refused.stderr
+        assert out.read_text() == "notes of mine"
+    out.rename(tmp_path / "notes")
+    assert cli_map(source, "-o", out).exit_code == 0
+    check_rows(out, [0, 1, 2])
+
+
+def test_an_output_that_others_write_meanwhile_is_left_alone(spawn, server, run, tmp_path, out, part):
+    server.set_faults("stall,after=1")
+    source = write_rows(tmp_path / "in.jsonl", rows_of(*range(8)))
+    process = spawn(source, "-o", out, "--max-batch-size", 4, "--timeout", 1)
+    wait_for(lambda: has_rows(part, 1))
+    out.write_text("other")
+    _, stderr = process.communicate()
+    assert process.returncode == 4 and b"the file has changed while the job ran" in stderr
+    assert out.read_text() == "other"
+
+
+def test_a_journal_that_is_removed_meanwhile_ends_the_command(spawn, server, tmp_path, out, journal, part):
+    server.set_faults("stall,after=1,count=1")
+    source = write_rows(tmp_path / "in.jsonl", rows_of(*range(8)))
+    process = spawn(source, "-o", out, "--max-batch-size", 4, "--timeout", 1)
+    wait_for(lambda: has_rows(part, 1))
+    journal.unlink()
+    _, stderr = process.communicate()
+    assert process.returncode == 4 and b"its file was removed" in stderr
+    assert not out.exists()
+
+
+def test_of_two_commands_the_second_is_refused_by_name(spawn, cli_map, server, tmp_path, out, part):
+    server.set_faults("stall")
+    source = write_rows(tmp_path / "in.jsonl", rows_of(*range(8)))
+    first = spawn(source, "-o", out)
+    wait_for(part.exists)
+    for options in ([], ["--new"], ["-o", tmp_path / "other.jsonl", "--journal", f"{out}.journal"]):
+        second = cli_map(source, "-o", out, *options)
+        assert second.exit_code == 2
+        assert f"is in use by pid {first.pid} on " in second.stderr
+
+
+def test_a_command_that_cannot_begin_leaves_nothing(cli, cli_map, server, models, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(0))
+    for options in (
+        ["--param", "timeout_s=1"],
+        ["--metrics-port", server.base_url.rpartition(":")[2].partition("/")[0]],
+    ):
+        assert cli_map(source, "-o", out, *options).exit_code == 2
+    assert cli("map", source, "-o", out, "--base-url", models.url, "--prompt", "{text}").exit_code == 2
+    for place in (tmp_path / "missing" / "j", tmp_path, out):
+        refused = cli_map(source, "-o", out, "--journal", place)
+        assert refused.exit_code == 2 and str(place) in refused.stderr and refused.stderr.count("\n") == 1
+    assert (server.requests, names(tmp_path)) == (0, ["in.jsonl"])
+
+
+# A journal of another name -------------------------------------------------------------------------------------------
+
+
+def test_a_trial_and_its_job_may_share_a_journal(run, cli_map, server, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(*range(50)))
+    trial, shared = tmp_path / "try.jsonl", ["--journal", tmp_path / "j"]
+    assert run(source, "-o", trial, "--first", 20, *shared) == (0, 20, 20, 0, 0)
+    assert run(source, "-o", out, *shared) == (0, 50, 30, 0, 20)
+    # Each output is known still. A third one is not.
+    assert run(source, "-o", trial, "--first", 20, *shared)[0] == 0 and "nothing to do" in run.said
+    assert run(source, "-o", out, *shared)[0] == 0 and "nothing to do" in run.said
+    (tmp_path / "third").write_text("precious")
+    refused = cli_map(source, "-o", tmp_path / "third", *shared)
+    assert refused.exit_code == 2 and "has not written this file" in refused.stderr
+    assert (tmp_path / "third").read_text() == "precious"
+
+
+def test_rows_to_a_pipe_have_a_journal_if_it_is_named(spawn, server, tmp_path):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(0, 1))
+    for _ in range(2):
+        rows, stderr = spawn(source, "--journal", tmp_path / "kept").communicate()
+        assert [row["id"] for row in read_rows(rows)] == [0, 1], stderr
+    assert server.requests == 1
+
+
+def test_a_job_may_move_with_its_files(run, server, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    write_rows(tmp_path / "here" / "in.jsonl", rows_of(*range(5)))
+    assert run("in.jsonl", "-o", "out.jsonl")[0] == 0
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").rename(tmp_path / "there")
+    assert run("there/in.jsonl", "-o", "there/out.jsonl") == (0, 5, 0, 0, 5)
+
+
+def test_no_key_no_header_and_no_query_is_on_the_disk(cli, tmp_path, out, journal):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(0, 1))
+    with EmbeddedServer("instant", api_key="hush-hush") as server:
+        options = ["--model", server.model, "--prompt", "{text}", "--header", "X-Trace: canary-trace"]
+        url = f"{server.base_url}?key=canary-query"
+        done = cli("map", source, "-o", out, "--base-url", url, *options, "--api-key", "hush-hush")
+        assert done.exit_code == 0, done.stderr
+    assert not any(secret in journal.read_bytes() for secret in (b"hush-hush", b"canary"))
+    assert journal.stat().st_mode & 0o077 == 0
+
+
+# The commands for a job ----------------------------------------------------------------------------------------------
+
+
+def test_status_and_export_only_look(cli, cli_map, tmp_path, out, journal):
+    source = write_rows(tmp_path / "in.jsonl", [*rows_of(0, 1), {"id": 2, "text": "word " * 40000}])
+    assert cli_map(source, "-o", out, "--max-batch-size", 1, "--price", "1000000/0").exit_code == 1
+    before = journal.read_bytes()
+    for _ in range(2):
+        told = json.loads(cli("job", "status", journal, "--json").stdout)
+        assert (told["state"], told["answered"], told["failed"], told["may_be_tried"]) == ("finished", 2, 1, 0)
+        assert (told["output"], told["input"], told["call"]) == (str(out), str(source), "complete")
+        assert told["cost"] == told["prompt_tokens"] > 0 and told["completion_tokens"] == 6
+        assert "answered: 2\n" in cli("job", "status", journal).stdout
+        exported = sorted(read_rows(cli("job", "export", journal).stdout.encode()), key=lambda row: row["id"])
+        assert [row["state"] for row in exported] == ["answered", "answered", "failed"]
+        assert exported[0]["completion"]["choices"][0]["finish_reason"] == "length"
+        assert journal.read_bytes() == before
+        # Also after a run that sent nothing.
+        out.unlink()
+        assert cli_map(source, "-o", out, "--price", "1000000/0").exit_code == 1
+        before = journal.read_bytes()
+
+
+def test_a_running_job_is_said_to_run(spawn, server, cli, tmp_path, out, journal, part):
+    server.set_faults("stall")
+    process = spawn(write_rows(tmp_path / "in.jsonl", rows_of(0)), "-o", out)
+    wait_for(part.exists)
+    told = json.loads(cli("job", "status", journal, "--json").stdout)
+    assert told["state"] == "running" and told["holder"].startswith(f"pid {process.pid} on ")
+    process.kill()
+    process.wait()
+    assert json.loads(cli("job", "status", journal, "--json").stdout)["state"] == "unfinished"
+
+
+@pytest.mark.parametrize("command", ["status", "export"])
+def test_what_is_no_journal_is_named(cli, cli_map, tmp_path, out, journal, command):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(0))
+    assert cli_map(source, "-o", out).exit_code == 0
+    os.mkfifo(tmp_path / "pipe")
+    deep = tmp_path / "deep"
+    deep.write_bytes(b"[" * 1_000_000 + b"\n")
+    said = {
+        "missing": "there is no journal; it is beside its output",
+        "out.jsonl": f"is no journal; {journal} is one",
+        "pipe": "",
+        "deep": "",
+        "": "",
+    }
+    for name, words in said.items():
+        refused = cli("job", command, tmp_path / name)
+        assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1), refused.stderr
+        assert str(tmp_path / name) in refused.stderr and words in refused.stderr
