@@ -71,7 +71,10 @@ def test_a_damaged_line_is_told_by_its_number_and_its_row_runs_again_alone(job, 
     assert sent_prompts(server) == ["Say: text 7"] and answers(rows).keys() == set(range(ROWS))
     assert (told[-1].damaged, told[-1].reused, told[-1].answered) == (1, ROWS - 1, 1)
     number = next(n for n, line in enumerate(job.splitlines(), 1) if b"<Say: text 7|" in line)
-    assert f"1 lines of the journal {path} are damaged, the first is line {number}: their rows run again" in caplog.text
+    assert (
+        f"1 lines of the journal {path} are damaged, the first is line {number}: a row without another record runs again"
+        in caplog.text
+    )
     rows, server = again(path)
     assert server.sent == [], "its new record is whole"
 

@@ -64,7 +64,10 @@ _ALL = (
     ),
     Event("size_for_failed", _WARNING, (), "your `Batching(size_for=…)` failed, or gave no number; said once"),
     Event("event_per_token", _WARNING, ("endpoint",), "the server sends an event per token; said once"),
-    Event("journal_damaged", _WARNING, ("path", "lines", "first"), "damaged lines of a journal; their rows run again"),
+    Event(
+        "journal_damaged", _WARNING, ("path", "lines", "first"),
+        "damaged lines of a journal; a row without another record runs again",
+    ),
     Event("journal_waited_for", _WARNING, ("path", "holder"), "a journal whose holder may be dead on another machine"),
     Event("nothing_shared", _WARNING, ("calls", "reason"), "none of the drop-in's first 100 calls shared a request"),
     Event("shares_nothing", _WARNING, ("reason",), "no call of this drop-in will share a request"),

@@ -99,7 +99,7 @@ class Job:
     ) -> None:
         self.failures = Failures()
         self.taken = 0
-        self._may_be_tried = 0
+        self.may_be_tried = 0
         self.refused = Refused(refusals, keep_going=options.keep_going)
         self.journal_error: JournalFailed | None = None
         self.output_error: OSError | None = None
@@ -254,7 +254,7 @@ class Job:
                 read=self.taken,
                 answered=counts.answered,
                 failed=failed,
-                may_be_tried=self._may_be_tried,
+                may_be_tried=self.may_be_tried,
                 reused=counts.reused,
                 status=int(Status.FAILED if failed else Status.OK),
             )
@@ -308,7 +308,7 @@ class Job:
         self.taken += 1
         if result.error is not None:
             self.failures.add(result)
-            self._may_be_tried += not (isinstance(result.error, BadRow) or is_final(result.error))
+            self.may_be_tried += not (isinstance(result.error, BadRow) or is_final(result.error))
             if isinstance(result.error, ConnectFailed) and not self._is_unreachable:
                 self._is_unreachable = True
                 urls = " or ".join(map(shown, self._options.server.urls))

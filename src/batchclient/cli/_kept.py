@@ -204,6 +204,8 @@ class Kept:
         if journal.job is not None and (differences := journal.differences(job)):
             way = "--new begins anew" if self._fresh is None else f"`rm {journal.path}` gives it up"
             rows = f"{journal.path} has {journal.rows:,} rows of another job"
+            if not options.new and os.path.lexists(_fresh_of(self.place)):
+                way = f"--new goes on with {_fresh_of(self.place)}, which a command with --new has begun"
             raise Refusal(f"{rows}, with another {' and another '.join(differences)}; {way}")
         output = self._output
         if self._fresh is None and output.is_file and output.before is not None and not self.is_in_place:
@@ -223,6 +225,16 @@ class Kept:
             return None
         again = told.get("failed", 0) if self._options.retry_failed else told.get("may_be_tried", 0)
         return None if again else told.get("status")
+
+    @property
+    def failed(self) -> str:
+        """What is said of the finished job's failed rows; empty: none failed."""
+        failed = self._told.get("failed", 0)
+        return (
+            f"; {failed:,} of its rows failed for good; --retry-failed runs those that were sent again"
+            if failed
+            else ""
+        )
 
     def begin(self) -> str:
         """Remove the rows of a run that was killed, and note the file of this one; return its token.

@@ -48,11 +48,19 @@ def report(job: Job, options: MapOptions, output: Output, left: int, kept: Kept 
     if kept is not None and not job.is_whole and (job.counts.answered or job.counts.reused):
         summary.append(f"{kept.where} has the answers: the same command goes on with them")
     elif kept is not None and job.is_whole and job.failures.total:
-        again = "the same command runs those rows again that may succeed now, --retry-failed the others, too"
-        summary.append(f"{kept.where} has the answers: {again}")
+        summary.append(f"{kept.where} has the answers: {_again(job)}")
     if not options.quiet and not job.reader_is_gone:
         facts = {"rows": output.written, "failed": job.failures.total, "reused": job.counts.reused}
         say(*summary, event="summary", **facts, seconds=round(job.seconds, 3), status=int(status_of(job)))
+
+
+def _again(job: Job) -> str:
+    """Return how failed rows run again."""
+    for_now = job.may_be_tried
+    ways = [f"the same command runs {for_now:,} rows again that may succeed now"] if for_now else []
+    if for_now < job.failures.total:
+        ways.append("--retry-failed runs the rows again that were sent and failed for good")
+    return ", ".join(ways)
 
 
 def _out_of_use(job: Job) -> list[str]:

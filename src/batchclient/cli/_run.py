@@ -93,7 +93,7 @@ def _run(options: MapOptions, source: Source) -> int:
     with kept_by(options, output, file if source.is_regular else None) as kept:
         if kept is not None and (status := kept.status) is not None:
             if tell is not None:
-                tell(f"{output.name} is finished, with these settings and this input: nothing to do")
+                tell(f"{output.name} is finished, with these settings and this input: nothing to do{kept.failed}")
             return status
         serve_metrics(client, options.metrics, tell)
         job = _make_job(options, source, output, client, prompt_of, kept)

@@ -4,7 +4,7 @@ Rules:
 - Rows go into ``OUT.TOKEN.part``, a new file with a name of its own, from the first one on. It
   takes the place of ``OUT`` by a rename, once all rows are written and synced. So ``OUT`` is whole,
   or it is as it was, whatever ends the command.
-- ``OUT.part`` is a link to that file, for ``tail -f``. A file of others in this place stays, and
+- ``OUT.part`` is a link to that file, for ``tail -F``. A file of others in this place stays, and
   the job does without the link.
 - What the command has not made is never removed, emptied, followed or replaced. An ``OUT`` that has
   appeared or changed since the job began stays, and so do the rows beside it.

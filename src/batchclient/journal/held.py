@@ -326,7 +326,7 @@ class HeldJournal:
         (self.rows,) = self._keys.execute("SELECT count(DISTINCT key) FROM record").fetchone()
         if self.damaged:
             count, first, message = self.damaged_count, self.damaged[0], "%d lines of the journal %s are damaged, the"
-            message += " first is line %d: their rows run again"
+            message += " first is line %d: a row without another record runs again"
             log("journal_damaged", message, count, self.path, first, path=str(self.path), lines=count, first=first)
 
     def _take_in(self, fields: Mapping[str, Any]) -> bool:
