@@ -165,6 +165,16 @@ def test_failed_rows_run_again_if_they_may_succeed_or_if_asked(run, server, tmp_
     assert run(source, "-o", out, *again, "--retry-failed") == (1, 4, 0, 1, 3)
 
 
+def test_a_row_that_fails_for_good_is_kept_though_all_others_were_reused(run, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(0, 1))
+    assert run(source, "-o", out)[0] == 0
+    write_rows(source, [*rows_of(0, 1), {"id": 2, "text": "word " * 40000}])
+    assert run(source, "-o", out) == (1, 3, 0, 1, 2)
+    # As another output it is not sent again.
+    assert run(source, "-o", out, "--columns", "id") == (1, 3, 0, 1, 3)
+    assert "requests sent: 0" in run.said
+
+
 def test_unusable_rows_are_in_the_output_once(cli_map, server, tmp_path, out):
     source = tmp_path / "in.jsonl"
     source.write_text('{"text": "a"}\nnonsense\nnonsense\n{"other": 1}\n{"text": "b"}\n')
@@ -261,6 +271,28 @@ def test_new_begins_beside_the_job_and_replaces_it_in_the_end(
     check_rows(out, range(20), "Tell")
     assert names(tmp_path) == ["in.jsonl", "out.jsonl", "out.jsonl.journal"]
     assert run(source, "-o", out, prompt="Tell {text}")[0] == 0 and "nothing to do" in run.said
+
+
+def test_a_killed_new_job_goes_on_where_there_was_none_before(spawn, run, server, tmp_path, out, part):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(*range(20)))
+    server.set_faults("stall,after=3")
+    process = spawn(source, "-o", out, "--new", "--max-batch-size", 2, "--concurrency", 2)
+    wait_for(lambda: has_rows(part, 1))
+    process.kill()
+    process.wait()
+    server.set_faults()
+    status, read, _, _, reused = run(source, "-o", out, "--new")
+    assert (status, read) == (0, 20) and reused >= 1
+    check_rows(out, range(20))
+    assert names(tmp_path) == ["in.jsonl", "out.jsonl", "out.jsonl.journal"]
+
+
+def test_a_journal_without_a_row_takes_another_template(cli_map, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", [])
+    assert cli_map(source, "-o", out).exit_code == 0
+    write_rows(source, rows_of(0))
+    assert cli_map(source, "-o", out, prompt="Tell {text}").exit_code == 0
+    check_rows(out, [0], "Tell")
 
 
 def test_what_a_killed_job_left_goes_with_the_new_one(spawn, cli_map, server, tmp_path, out, part):
@@ -386,18 +418,33 @@ def test_a_trial_and_its_job_may_share_a_journal(run, cli_map, server, tmp_path,
     # Each output is known still. A third one is not.
     assert run(source, "-o", trial, "--first", 20, *shared)[0] == 0 and "nothing to do" in run.said
     assert run(source, "-o", out, *shared)[0] == 0 and "nothing to do" in run.said
+    # The answers of one go with no new one.
+    new = cli_map(source, "-o", trial, "--first", 20, "--new", *shared, prompt="Tell {text}")
+    assert new.exit_code == 2 and "has the answers of out.jsonl, too; name another file with --journal" in new.stderr
     (tmp_path / "third").write_text("precious")
     refused = cli_map(source, "-o", tmp_path / "third", *shared)
     assert refused.exit_code == 2 and "has not written this file" in refused.stderr
     assert (tmp_path / "third").read_text() == "precious"
 
 
-def test_rows_to_a_pipe_have_a_journal_if_it_is_named(spawn, server, tmp_path):
+def test_rows_to_a_pipe_have_a_journal_if_it_is_named(cli, spawn, server, tmp_path):
     source = write_rows(tmp_path / "in.jsonl", rows_of(0, 1))
     for _ in range(2):
         rows, stderr = spawn(source, "--journal", tmp_path / "kept").communicate()
         assert [row["id"] for row in read_rows(rows)] == [0, 1], stderr
     assert server.requests == 1
+    told = json.loads(cli("job", "status", tmp_path / "kept", "--json").stdout)
+    assert (told["state"], told["output"]) == ("finished", "/dev/stdout")
+
+
+def test_a_job_that_can_no_longer_be_watched_ends(cli_map, monkeypatch, tmp_path, out):
+    def look(*_):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr("batchclient.cli._outages.Outages.look", look)
+    source = write_rows(tmp_path / "in.jsonl", rows_of(*range(2000)))
+    done = cli_map(source, "-o", out, "--concurrency", 1, catch_exceptions=True)
+    assert isinstance(done.exception, RuntimeError) and not out.exists()
 
 
 def test_a_job_may_move_with_its_files(run, server, tmp_path, monkeypatch):

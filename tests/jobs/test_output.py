@@ -221,3 +221,9 @@ def test_a_reader_that_has_gone_is_an_error(tmp_path):
     with pytest.raises(BrokenPipeError):
         asyncio.run(main())
     output.close()
+
+
+def test_a_file_may_be_called_stdout(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(Output("stdout"), b"1\n")
+    assert (tmp_path / "stdout").read_bytes() == b"1\n"

@@ -33,13 +33,19 @@ def test_a_lease_of_this_machine_is_as_alive_as_its_lock():
 @pytest.mark.parametrize("is_locked", [True, False, None])
 def test_a_lease_of_another_machine_is_taken_over_once_it_stood_still_for_60_s(is_locked):
     # A name alone is no machine: a pod has its name on the next node, too.
-    for other in (lease(), lease("here", boot="a"), b"", lease()[:20]):
+    for other in (lease(), lease("here", boot="a"), lease()[:20]):
         watch = Watch(System("here", "b"), Times())
         for now, step in [(100.0, "wait"), (159.9, "wait"), (160.0, "take over")]:
             assert watch.look(other, now, is_locked=is_locked) == step
     watch = Watch(System("here", "b"), Times())
     assert watch.look(lease(counter=1), 100.0, is_locked=is_locked) == "wait"
     assert watch.look(lease(counter=2), 109.0, is_locked=is_locked) == "in use"
+
+
+def test_a_lease_that_stays_empty_was_left_by_a_kill_as_it_was_made():
+    watch = Watch(System("here", "b"), Times())
+    for now, step in [(100.0, "wait"), (100.9, "wait"), (101.0, "take over")]:
+        assert watch.look(b"", now, is_locked=True) == step
 
 
 def test_a_lock_without_a_lease_is_one_that_begins_or_ends():

@@ -192,6 +192,8 @@ class Journaled:
             if kept is not None and kept.state in self._wanted and self._revive(row, kept):
                 self._under_way -= 1
                 self._runner.reused += 1
+                if kept.failure is None:
+                    self._end_early()
                 owner._hand_out(row)
             else:
                 self._runner.submit(request, may_wait=True)
@@ -229,14 +231,14 @@ class Journaled:
             failed.__cause__ = error
             self._give_up(failed)
             return
-        if self._early is not None and row.error is not None and len(self._early) < _MOST_EARLY:
-            self._early.append(line)
+        if self._early is not None and row.error is not None:
+            # Further ones are not kept: they run again.
+            self._early += [line] if len(self._early) < _MOST_EARLY else []
             owner = self.owner()
             if owner is not None:
                 owner._hand_out(row)
             return
-        if self._early is not None:
-            self._lines, self._early = self._early, None
+        self._end_early()
         self._rows.append(row)
         self._lines.append(line)
         if len(self._rows) >= self._group_rows or self._runner.ended:
@@ -245,6 +247,11 @@ class Journaled:
         elif self._timer is None:
             backend = self._runner.backend
             self._timer = backend.call_at(backend.now() + _GROUP_S, self._flush)
+
+    def _end_early(self) -> None:
+        """There is an answer: the failures before it are failures of their rows."""
+        if self._early is not None:
+            self._lines, self._early = [*self._early, *self._lines], None
 
     def nudge(self) -> None:
         """Write the group, if no open row is left that could join it: nothing more is read now."""
@@ -257,7 +264,7 @@ class Journaled:
             self._timer = None
         rows, self._rows = self._rows, []
         lines, self._lines = self._lines, []
-        if rows and self._thread is not None:
+        if lines and self._thread is not None:
             self._commits += 1
             self._thread.do(partial(_append, lines), partial(self._on_committed, rows))
 

@@ -100,6 +100,7 @@ class Job:
         self.failures = Failures()
         self.taken = 0
         self.may_be_tried = 0
+        self._watch_error: Exception | None = None
         self.refused = Refused(refusals, keep_going=options.keep_going)
         self.journal_error: JournalFailed | None = None
         self.output_error: OSError | None = None
@@ -221,6 +222,8 @@ class Job:
             watch.cancel()
             self.statistics = self._client.statistics()
         await self._end(is_complete=is_complete)
+        if self._watch_error is not None:
+            raise self._watch_error
 
     async def _end(self, *, is_complete: bool) -> None:
         """Write what is left, and put the output in its place, if these are all rows."""
@@ -276,7 +279,9 @@ class Job:
 
     @property
     def _is_stopped(self) -> bool:
-        return self.signal is not None or self.no_server != "" or self.is_too_dear or self.output_error is not None
+        if self.output_error is not None or self._watch_error is not None:
+            return True
+        return self.signal is not None or self.no_server != "" or self.is_too_dear
 
     async def _write_all(self) -> None:
         try:
@@ -321,6 +326,13 @@ class Job:
     # Every quarter of a second ---------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
+        try:
+            await self._watch_always()
+        except Exception as error:  # unwatched a job has no bound on its cost
+            self._watch_error = error
+            self._stop()
+
+    async def _watch_always(self) -> None:
         while True:
             statistics = self._client.statistics()
             no_server = self._outages.look(statistics, time.monotonic())

@@ -83,7 +83,6 @@ def kept_by(options: MapOptions, output: Output, source: os.stat_result | None) 
             if new is not None and new.job is not None:
                 raise Refusal(f"{fresh} has {new.rows:,} rows of a job begun with --new; --new goes on with it")
             _refuse_foreign(place, output)
-        is_new = is_new and (output.before is not None or (old is not None and old.job is not None))
         held = (new or open_at(fresh)) if is_new else (old or open_at(place))
         # The command before may have ended while its journal was waited for.
         output.look()
@@ -173,7 +172,7 @@ class Kept:
         self._options = options
         self._output = output
         # A journal and its output may move together.
-        self._name = os.path.relpath(_real(output.path), _real(place.parent)) if output.is_file else output.name
+        self._name = os.path.relpath(_real(output.path), _real(place.parent)) if output.is_file else output.device
         self._outputs = outputs_in(journal)
         self._told = self._outputs.pop(self._name, {})
         self._facts = _facts(options, source)
@@ -201,8 +200,14 @@ class Kept:
         job: dict[str, Any] = {"call": options.call, "settings": _settings(options)}
         if (model := options.server.arguments["model"]) is not None:
             job["model"] = model
-        if journal.job is not None and (differences := journal.differences(job)):
+        others = [name for name in outputs_in(self._old or journal) if name != self._name]
+        if self._fresh is not None and self._old is not None and others:
+            also = f"{self.place} has the answers of {', '.join(others)}, too"
+            raise Refusal(f"--new: {also}; name another file with --journal")
+        if journal.job is not None and journal.rows and (differences := journal.differences(job)):
             way = "--new begins anew" if self._fresh is None else f"`rm {journal.path}` gives it up"
+            if others:
+                way = "name another file with --journal"
             rows = f"{journal.path} has {journal.rows:,} rows of another job"
             if not options.new and os.path.lexists(_fresh_of(self.place)):
                 way = f"--new goes on with {_fresh_of(self.place)}, which a command with --new has begun"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from batchclient.cli._cost import written_cost
 from batchclient.cli._job import Job
 from batchclient.cli._kept import Kept
@@ -45,7 +47,12 @@ def report(job: Job, options: MapOptions, output: Output, left: int, kept: Kept 
         say("Error: nothing was written: every row was refused for a reason of the command's")
     if job.signal is not None:
         summary[0] = f"Interrupted: {summary[0]}"
-    if kept is not None and not job.is_whole and (job.counts.answered or job.counts.reused):
+    if (
+        kept is not None
+        and os.path.lexists(kept.where)
+        and not job.is_whole
+        and (job.counts.answered or job.counts.reused)
+    ):
         summary.append(f"{kept.where} has the answers: the same command goes on with them")
     elif kept is not None and job.is_whole and job.failures.total:
         summary.append(f"{kept.where} has the answers: {_again(job)}")

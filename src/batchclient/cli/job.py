@@ -100,11 +100,12 @@ def _status(held: HeldJournal) -> dict[str, Any]:
         states[str(fields.get("state"))] += 1
         answer: dict[str, Any] = next((fields[name] for name in _ANSWERS if isinstance(fields.get(name), dict)), {})
         if isinstance(usage := answer.get("usage"), dict):
-            prompt_tokens += usage.get("prompt_tokens") or 0
-            completion_tokens += usage.get("completion_tokens") or 0
+            prompt_tokens += _number(usage.get("prompt_tokens"))
+            completion_tokens += _number(usage.get("completion_tokens"))
     path, job = held.path, held.job or {}
     out, told = [("", {}), *outputs_in(held).items()][-1]
-    is_finished = "facts" in told and not os.path.lexists(path.parent / Path(out).with_name(told.get("part", "")))
+    part = told.get("part")
+    is_finished = "facts" in told and not (part and os.path.lexists(path.parent / Path(out).with_name(part)))
     price = told.get("price")
     return {
         "journal": str(path),
@@ -129,6 +130,10 @@ def _status(held: HeldJournal) -> dict[str, Any]:
         "run": {name: told.get(name) for name in _RUN} if is_finished else None,
         "journal_bytes": path.stat().st_size,
     }
+
+
+def _number(told: object) -> int:
+    return told if type(told) is int else 0
 
 
 @contextmanager

@@ -49,6 +49,7 @@ class Output:
 
     Attributes:
         name: for messages.
+        device: the path, also of standard output.
         is_file: whether rows go into a regular file with a name.
         path: of that file.
         before: the status of the file that is there; ``None``: none is.
@@ -65,6 +66,7 @@ class Output:
         if not path:
             raise ConfigError("--output is empty; give a path, or - for stdout")
         self.name: str = "stdout" if path == "-" else path
+        self.device: str = "/dev/stdout" if path == "-" else path
         self.path: Path = Path(path)
         self.part: Path | None = None
         self.written: int = 0
@@ -154,7 +156,7 @@ class Output:
         return self.path.with_name(f"{self.path.name}.{token}.part")
 
     def _open(self) -> int:
-        if self.name == "stdout":
+        if self.device == "/dev/stdout":
             return os.dup(sys.stdout.fileno())
         if self.part is None:
             file = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY)

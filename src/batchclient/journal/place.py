@@ -79,11 +79,12 @@ def take(journal: Journal, lease: LeaseFile, wait: Callable[[float], object]) ->
             os.close(file)
             raise
         os.close(file)
-        if step == "wait" and holder is not None and not is_told:
+        if step == "wait" and line and not is_told:
             is_told = True
+            name = "an unknown process" if holder is None else holder.name
             message = "the journal %s was left by %s: it is taken over once its lease stands still for %.0f s"
-            facts = {"path": str(path), "holder": holder.name}
-            log("journal_waited_for", message, path, holder.name, lease.times.still_s, **facts)  # type: ignore[arg-type]
+            facts = {"path": str(path), "holder": name}
+            log("journal_waited_for", message, path, name, lease.times.still_s, **facts)  # type: ignore[arg-type]
         if wait(lease.times.look_s / 50 if leaves else lease.times.look_s):
             raise JournalInUse(f"journal: {path} was not waited for", field="journal")
 

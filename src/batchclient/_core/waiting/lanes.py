@@ -93,7 +93,7 @@ class Lanes:
 
     def see(self, priority: int, now: float) -> None:
         """A call of a class was seen."""
-        self._seen[priority] = now
+        self._seen[priority] = max(now, self._seen.get(priority, now))
 
     def take(self, lane: Lane, sequences: int) -> None:
         """Some sequences of a lane are in flight from now on."""
