@@ -170,7 +170,7 @@ class Watch:
             self._seen = (line, now)
         elif self._seen[0] != line:
             return "in use"
-        # Who makes a lease writes it at once. One that stays empty was left by a kill between the two.
+        # Who makes a lease writes it at once: an empty one was left by a kill between the two.
         still_s = self._times.look_s if line == b"" and is_locked else self._times.still_s
         if now - self._seen[1] < still_s:
             return "wait"
