@@ -201,6 +201,9 @@ class Kept:
         if (model := options.server.arguments["model"]) is not None:
             job["model"] = model
         others = [name for name in outputs_in(self._old or journal) if name != self._name]
+        if options.journal is None:
+            # A trial's answers go with those of the job whose journal it has used.
+            others = []
         if self._fresh is not None and self._old is not None and others:
             also = f"{self.place} has the answers of {', '.join(others)}, too"
             raise Refusal(f"--new: {also}; name another file with --journal")
