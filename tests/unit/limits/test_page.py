@@ -189,6 +189,14 @@ def test_nothing_more_is_tried():
         assert server.run(9.0) == 256
 
 
+def test_a_page_whose_counter_of_tokens_stands_still_decides_nothing():
+    # A server of embeddings generates none.
+    for slots in (64, 1024):
+        server = Server(slots, lambda running: 0.0)
+        server.run(60.0)
+        assert server.limits == []
+
+
 def test_a_page_of_counters_that_fall_decides_nothing():
     server = Server(1024)
     # Two replicas take turns behind one URL.

@@ -225,9 +225,9 @@ class PageSteps:
     def _is_measured(self) -> bool:
         """Whether the looks last long enough for their tokens per second."""
         looks = self._looks
-        return len(looks) >= _LEAST_LOOKS and (
-            self._steps() >= _LEAST_STEPS or looks[-1].at - looks[0].at >= _CHECKS_MEASURED * self._check_s
-        )
+        if len(looks) < _LEAST_LOOKS or not (steps := self._steps()):
+            return False
+        return steps >= _LEAST_STEPS or looks[-1].at - looks[0].at >= _CHECKS_MEASURED * self._check_s
 
     def _steps(self, first: int = 0) -> float:
         """The engine's steps since the ``first`` look: in one each running sequence makes a token."""
