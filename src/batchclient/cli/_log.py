@@ -1,10 +1,9 @@
-"""The options ``--log-format`` and ``--log-level``: what a command writes to stderr, and how.
+"""``--log-format``: what a command writes to stderr, and how.
 
 Rules:
-- Without an option the warnings are sentences. ``text`` puts the time, the level, the event and its
-  fields before the sentence.
-- ``json`` makes an object a line of everything that the command writes to stderr: events of the
-  log, progress, summary and complaints. No bar is drawn then.
+- Without the option records are sentences. ``text`` puts the time, the level, the event and its
+  fields before the sentence, ``json`` makes an object a line. Both hold for everything: warnings of
+  the library, progress, summary, complaints, wrong usage.
 - A record is one line, with its traceback.
 """
 
@@ -12,37 +11,28 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from batchclient._shell.log import EVENTS, LEFT_OUT
-from batchclient.cli._refusal import one_of
-from batchclient.cli._words import printable, said_with, write
+from batchclient.cli._words import printable, write_stderr
 
-__all__ = ["PLAIN", "JsonLines", "LogFormat", "LogLevel", "LogOptions", "TextLines", "log_options", "log_to", "said_by"]
+__all__ = ["JsonLines", "TextLines", "form_in", "log_to_stderr", "passed_through"]
 
-LogFormat = Annotated[
-    str | None,
-    typer.Option(metavar="text|json", help="Events on stderr with time and fields (default: sentences alone)."),
-]
-LogLevel = Annotated[
-    str, typer.Option(metavar="LEVEL", help="The least level of these events: debug, info, warning or error.")
-]
-_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-_PLAIN = "plain"
+_OPTION = "--log-format"
+_pass: Callable[..., None] = write_stderr
 
 
 class _Sentences(logging.Formatter):
-    """The message in a line, and the lines of a traceback."""
+    """The message as it is, and the lines of a traceback."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the base's name
-        """Return a record's first line."""
-        return printable(record.message)
+        """Return a record's first lines."""
+        start = "Error: " if getattr(record, "event", "") == "error" else ""
+        lines = record.message.split("\n") if hasattr(record, "fields") else [record.message]
+        return start + "\n".join(map(printable, lines))
 
 
 class TextLines(logging.Formatter):
@@ -62,90 +52,71 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a record's line."""
-        return _json(_facts_of(record, self))
+        return printable(json.dumps(_facts_of(record, self), ensure_ascii=False, default=str))
 
 
-@dataclass(frozen=True, slots=True)
-class LogOptions:
-    """How a command logs.
-
-    Args:
-        form: ``"plain"``, ``"text"`` or ``"json"``.
-        level: the least level.
-    """
-
-    form: str = _PLAIN
-    level: int = logging.WARNING
-
-    @property
-    def is_json(self) -> bool:
-        """Whether all of stderr is JSON."""
-        return self.form == "json"
+_FORMATTERS: Mapping[str, type[logging.Formatter]] = {"text": TextLines, "json": JsonLines}
 
 
-PLAIN = LogOptions()
-"""Sentences, from warnings on."""
-
-
-def log_options(form: str | None, level: str) -> LogOptions:
-    """Read the options.
-
-    Raises:
-        Refusal: an option has another value.
-    """
-    form = _PLAIN if form is None else one_of("--log-format", form, ("text", "json"))
-    return LogOptions(form, _LEVELS[one_of("--log-level", level, tuple(_LEVELS))])
+def form_in(arguments: Sequence[str]) -> str:
+    """Return the form that a command line asks for, also one that is wrong in another place; empty: none."""
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, equals, value = argument.partition("=")
+        if name == _OPTION:
+            return value if equals else following
+    return ""
 
 
 @contextmanager
-def log_to(tell: Callable[..., None], options: LogOptions) -> Iterator[None]:
-    """Pass the library's records on, instead of to stderr past a bar.
+def log_to_stderr(form: str) -> Iterator[None]:
+    """Write what the library logs, from warnings on, and what the command says to stderr.
 
     Args:
-        tell: writes lines.
-        options: the format and the level.
+        form: ``"text"``, ``"json"``, or any other: sentences.
     """
-    tell = write if options.is_json else tell
 
-    class Told(logging.Handler):
+    class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            tell(*self.format(record).split("\n"))
+            _pass(*self.format(record).split("\n"))
 
-    handler = Told(options.level)
-    handler.setFormatter({"text": TextLines, "json": JsonLines}.get(options.form, _Sentences)())
-    logger = logging.getLogger("batchclient")
-    before = logger.level, logger.handlers
-    logger.setLevel(options.level)
-    logger.handlers = [handler]
+    handler = Handler()
+    handler.setFormatter(_FORMATTERS.get(form, _Sentences)())
+    library, command = (logging.getLogger(name) for name in ("batchclient", "batchclient.cli"))
+    before = library.level, library.handlers, command.level
+    library.setLevel(logging.WARNING)
+    library.handlers = [handler]
+    command.setLevel(logging.INFO)
     try:
         yield
     finally:
-        logger.setLevel(before[0])
-        logger.handlers = before[1]
+        library.setLevel(before[0])
+        library.handlers = before[1]
+        command.setLevel(before[2])
 
 
 @contextmanager
-def said_by(options: LogOptions) -> Iterator[None]:
-    """Write what the command itself says in the format of the options."""
-    with said_with(_said if options.is_json else None):
+def passed_through(write: Callable[..., None]) -> Iterator[None]:
+    """Hand the lines of the log to whoever draws on the terminal.
+
+    Args:
+        write: takes lines.
+    """
+    global _pass  # what a process says goes to one stream
+    before, _pass = _pass, write
+    try:
         yield
-
-
-def _said(text: str, event: str, fields: Mapping[str, Any]) -> str:
-    level, message = "INFO", text
-    if text.startswith("Error: "):
-        level, event, message = "ERROR", "error", text.removeprefix("Error: ")
-    now = _time(datetime.now(UTC))
-    return _json({"time": now, "level": level, "event": event, "message": message, **fields})
+    finally:
+        _pass = before
 
 
 def _facts_of(record: logging.LogRecord, formatter: logging.Formatter) -> dict[str, Any]:
     name = getattr(record, "event", "")
     facts: dict[str, Any] = {
-        "time": _time(datetime.fromtimestamp(record.created, UTC)),
+        "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "level": record.levelname,
         "event": name,
         "message": record.getMessage(),
+        **getattr(record, "fields", {}),
     }
     event = EVENTS.get(name)
     for field in () if event is None else (*event.fields, LEFT_OUT):
@@ -154,14 +125,6 @@ def _facts_of(record: logging.LogRecord, formatter: logging.Formatter) -> dict[s
     if record.exc_info:
         facts["traceback"] = formatter.formatException(record.exc_info)
     return facts
-
-
-def _time(at: datetime) -> str:
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _json(facts: Mapping[str, Any]) -> str:
-    return printable(json.dumps(facts, ensure_ascii=False, default=str))
 
 
 def _shown(value: object) -> str:

@@ -1,4 +1,4 @@
-"""A command that a signal ends: the first stops its work, the second ends the process."""
+"""A command that a signal ends: the first asks the work to stop, the second ends the process."""
 
 from __future__ import annotations
 
@@ -12,51 +12,12 @@ from typing import Any
 
 from batchclient.jobs.statuses import of_signal
 
-__all__ = ["Stopped", "ending_signals", "on_signals", "stopped_by_signals"]
-
-
-class Stopped:
-    """Work that a signal ends.
-
-    Attributes:
-        signal: the signal that came; 0: none.
-    """
-
-    def __init__(self) -> None:
-        self.signal: int = 0
-        self._task: asyncio.Task[None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    async def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work, until its end or a signal."""
-        self._loop = asyncio.get_running_loop()
-        self._task = self._loop.create_task(work)
-        with suppress(asyncio.CancelledError):
-            await self._task
-
-    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        if self.signal:
-            os._exit(of_signal(number))
-        self.signal = number
-        if self._loop is not None and self._task is not None:
-            self._loop.call_soon_threadsafe(self._task.cancel)
-
-
-@contextmanager
-def stopped_by_signals() -> Iterator[Stopped]:
-    """Catch the signals that end a command, while its work runs."""
-    stopped = Stopped()
-    previous = [(number, signal.signal(number, stopped._on_signal)) for number in ending_signals()]
-    try:
-        yield stopped
-    finally:
-        for number, handler in previous:
-            signal.signal(number, handler)
+__all__ = ["on_signals", "until_signal"]
 
 
 @contextmanager
 def on_signals(stop: Callable[[int], None]) -> Iterator[None]:
-    """Let the first signal ask a command to stop in its own time, and the second end the process.
+    """Catch Ctrl-C, SIGTERM and, but under ``nohup``, a hangup.
 
     Args:
         stop: called with the first signal's number, within the signal handler.
@@ -70,7 +31,10 @@ def on_signals(stop: Callable[[int], None]) -> Iterator[None]:
         is_stopping = True
         stop(number)
 
-    previous = [(number, signal.signal(number, handle)) for number in ending_signals()]
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    previous = [(number, signal.signal(number, handle)) for number in numbers]
     try:
         yield
     finally:
@@ -78,10 +42,23 @@ def on_signals(stop: Callable[[int], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def ending_signals() -> list[signal.Signals]:
-    """Return the signals that end a command. ``nohup`` has a hangup ignored, and so it is."""
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    hangup = getattr(signal, "SIGHUP", None)
-    if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
-        numbers.append(hangup)
-    return numbers
+def until_signal(work: Coroutine[Any, Any, object]) -> int:
+    """Run a coroutine until its end, or until a signal cancels it.
+
+    Returns:
+        The number of the signal; 0: none came.
+    """
+    return asyncio.run(_until_signal(work))
+
+
+async def _until_signal(work: Coroutine[Any, Any, object]) -> int:
+    loop, task, ended_by = asyncio.get_running_loop(), asyncio.ensure_future(work), 0
+
+    def stop(number: int) -> None:
+        nonlocal ended_by
+        ended_by = number
+        loop.call_soon_threadsafe(task.cancel)
+
+    with on_signals(stop), suppress(asyncio.CancelledError):
+        await task
+    return ended_by

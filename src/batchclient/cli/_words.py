@@ -1,28 +1,30 @@
-r"""What a command says on stderr, and how words of others are shown: of a server, a row, a file.
+r"""The two verbs that print: ``put`` for results on stdout, ``say`` for all else on stderr.
 
 Rules:
+- What is said is a record of the log, as the library's own records are: ``_log`` writes all of them
+  to stderr in one form.
 - What a terminal would obey is shown as JSON writes it, ``\u001b``: escapes and other control
-  characters, line breaks, half surrogate pairs, marks that turn the direction of writing.
-- All other letters stay as they are.
-- A JSON text stays one, with the same content.
-- A stderr that is closed or full ends nothing, and is not written to again.
+  characters, half surrogate pairs, marks that turn the direction of writing. All other letters stay
+  as they are. A JSON text stays one, with the same content.
+- On a terminal a line is broken between words. Elsewhere it stays whole, so that a program finds it.
+- A stderr that is closed or full ends nothing. A stdout that is ends the command (``app``).
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
+import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+import textwrap
+from typing import Any, TextIO
 
-import typer
-
-__all__ = ["Line", "printable", "said_with", "say", "write"]
+__all__ = ["printable", "put", "say", "write_stderr"]
 
 _OBEYED = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ud800-\udfff]")
+_log = logging.getLogger("batchclient.cli")
 
 
 def printable(words: object) -> str:
@@ -30,9 +32,13 @@ def printable(words: object) -> str:
     return _OBEYED.sub(lambda found: json.dumps(found[0])[1:-1], str(words))
 
 
-Line = Callable[[str, str, Mapping[str, Any]], str]
-"""Makes a line of a text, the name of its event, and the event's fields."""
-_line_of: Line | None = None
+def put(*lines: str) -> None:
+    """Write lines to stdout.
+
+    Raises:
+        OSError: stdout takes nothing more.
+    """
+    _write(sys.stdout, "\n".join(_wrapped(printable(line), sys.stdout) for line in lines))
 
 
 def say(*lines: str, event: str = "notice", **fields: Any) -> None:
@@ -40,26 +46,30 @@ def say(*lines: str, event: str = "notice", **fields: Any) -> None:
 
     Args:
         lines: of the text; a line break in one of them is shown as words of others are.
-        event, fields: the same for a program, where lines are written for one.
+        event, fields: the same for a program, with ``--log-format``. ``"error"`` is a complaint.
     """
-    write("\n".join(map(printable, lines)) if _line_of is None else _line_of("\n".join(lines), event, fields))
+    level = logging.ERROR if event == "error" else logging.INFO
+    _log.log(level, "%s", "\n".join(lines), extra={"event": event, "fields": fields})
 
 
-def write(line: str, *, err: bool = True) -> None:
-    """Write a line to stderr, or to stdout, as it is, if the stream takes one."""
+def write_stderr(*lines: str) -> None:
+    """Write lines to stderr as they are, if stderr takes them."""
     try:
-        typer.echo(line, err=err)
+        _write(sys.stderr, "\n".join(_wrapped(line, sys.stderr) for line in lines))
     except OSError:
         # A stream that has failed once fails again at the end of the process, with a traceback.
-        setattr(sys, "stderr" if err else "stdout", open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
 
 
-@contextmanager
-def said_with(line_of: Line | None) -> Iterator[None]:
-    """Write all that is said as lines made so; ``None``: as it is."""
-    global _line_of  # what a process says goes to one stream
-    before, _line_of = _line_of, line_of
-    try:
-        yield
-    finally:
-        _line_of = before
+def _write(stream: TextIO, text: str) -> None:
+    stream.write(f"{text}\n")
+    stream.flush()
+
+
+def _wrapped(line: str, stream: TextIO) -> str:
+    if not stream.isatty():
+        return line
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    width = max(20, shutil.get_terminal_size().columns)
+    options = {"subsequent_indent": indent, "break_long_words": False, "break_on_hyphens": False}
+    return "\n".join(textwrap.wrap(line, width, **options)) or line  # type: ignore[arg-type]

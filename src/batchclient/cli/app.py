@@ -1,23 +1,32 @@
-"""The typer app: the commands by name."""
+"""The typer app: the commands by name, and the one place where a command's complaint is said.
+
+A command returns its exit status, or nothing, and raises what ends it. Here that becomes a line on
+stderr and a status.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib import import_module
 from io import TextIOWrapper
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from batchclient.cli._log import PLAIN, log_to
+from batchclient.cli._log import form_in, log_to_stderr
+from batchclient.cli._refusal import Refusal, refusal_of
 from batchclient.cli._words import printable, say
+from batchclient.errors import ConfigError
+from batchclient.jobs.output import reason_of
+from batchclient.jobs.statuses import Status
 from batchclient_script import COMMANDS
 
-__all__ = ["make_app"]
+__all__ = ["make_app", "make_group"]
 
 _FUNCTIONS = {
     "map": ("batchclient.cli.map", "map_rows"),
@@ -34,42 +43,80 @@ _FUNCTIONS = {
 }
 """The module and the function of each command, or the function that makes a group of commands."""
 _GROUPS = frozenset({"bench", "dead", "job", "metrics"})
-
-
+_HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 _TOO_MANY = re.compile(r"Got unexpected extra argument.*", re.DOTALL)
 _NO_COMMAND = re.compile(r"No such command (?!.*Did you mean).*", re.DOTALL)
 
 
 class _Group(TyperGroup):
-    """All commands. A complaint about usage repeats no word that may be a key."""
+    """All commands."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments before the command."""
-        with _complaining():
-            return super().parse_args(ctx, args)
-
-    def invoke(self, ctx: Any) -> Any:
-        """Read the arguments of the command, and run it."""
+    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **_: Any) -> Any:
+        """Run the command that the arguments name, and end with its status."""
+        arguments = sys.argv[1:] if args is None else list(args)
         if isinstance(sys.stdout, TextIOWrapper):
             # Letters that its encoding lacks; on a terminal lines keep their widths.
             sys.stdout.reconfigure(errors="replace" if sys.stdout.isatty() else "backslashreplace")
-        with _complaining(), log_to(say, PLAIN):
-            return super().invoke(ctx)
+        form = form_in(arguments)
+        with log_to_stderr(form):
+            try:
+                status = super().main(arguments, prog_name, standalone_mode=False) or Status.OK
+            except Refusal as refusal:
+                say(str(refusal), event="error")
+                status = refusal.status
+            except ConfigError as error:
+                say(str(refusal_of(error)), event="error")
+                status = Status.USAGE
+            except OSError as error:
+                status = _stdout_failed(error)
+            except Exception as error:
+                status = _usage(error, is_plain=form not in ("text", "json"))
+        sys.exit(int(status))
 
 
-@contextmanager
-def _complaining() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        # By its attributes: typer brings click's classes, in some versions as its own.
-        context, message = getattr(error, "ctx", None), getattr(error, "message", None)
-        if context is not None and isinstance(message, str):
-            message = _TOO_MANY.sub(
-                "arguments too many; a value with blanks is quoted: --header 'Name: value'", message
-            )
-            vars(error)["message"] = printable(_NO_COMMAND.sub("there is no such command", message))
-        raise
+class _Command(TyperCommand):
+    """A command whose help has its options in groups."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write a list of options for each group."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                groups.setdefault(getattr(param, "rich_help_panel", None) or "Options", []).append(record)
+        for name, records in groups.items():
+            with formatter.section(name):
+                formatter.write_dl(records)
+
+
+def _stdout_failed(error: OSError) -> int:
+    """Tell of a stdout that takes nothing more, but for a reader that has seen enough, such as ``head``."""
+    if error.filename is not None:
+        raise error
+    # It would fail again at the end of the process, with a traceback.
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+    if error.errno == errno.EPIPE:
+        return Status.FAILED
+    say(f"stdout: {reason_of(error)}", event="error")
+    return Status.DISK_FULL
+
+
+def _usage(error: Exception, *, is_plain: bool) -> int:
+    """Tell of wrong usage, and repeat no word that may be a key."""
+    # By its attributes: typer brings click's classes, in some versions as its own.
+    if getattr(error, "ctx", None) is None or not isinstance(getattr(error, "message", None), str):
+        raise error
+    told: Any = error
+    if type(told).__name__ != "NoArgsIsHelpError":
+        message = _TOO_MANY.sub(
+            "arguments too many; a value with blanks is quoted: --header 'Name: value'", told.message
+        )
+        told.message = printable(_NO_COMMAND.sub("there is no such command", message))
+    if is_plain:
+        told.show()
+    else:
+        say(told.format_message(), event="error")
+    return Status.USAGE
 
 
 def make_app(named: Sequence[str] = ()) -> typer.Typer:
@@ -79,16 +126,7 @@ def make_app(named: Sequence[str] = ()) -> typer.Typer:
         named: the commands to import. Without a known command among them the app has all commands,
             so typer can say which of them was meant.
     """
-    # Plain texts: the boxes of rich break long lines, and a complaint is one line to search for.
-    # No pretty tracebacks: they may show the values of variables, among them the API key.
-    app = typer.Typer(
-        name="batchclient",
-        cls=_Group,
-        add_completion=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
+    app = make_group("", name="batchclient", cls=_Group, no_args_is_help=False)
     # With a callback the app keeps the commands' names, also where it has a single command.
     app.callback()(_nothing)
     for name in [name for name in COMMANDS if name in named] or COMMANDS:
@@ -97,8 +135,26 @@ def make_app(named: Sequence[str] = ()) -> typer.Typer:
         if name in _GROUPS:
             app.add_typer(made(), name=name, short_help=COMMANDS[name])
         else:
-            app.command(name, short_help=COMMANDS[name])(made)
+            app.command(name, cls=_Command, short_help=COMMANDS[name])(made)
     return app
+
+
+def make_group(text: str, **options: Any) -> typer.Typer:
+    """Make a group of commands.
+
+    Args:
+        text: the first line of its help.
+        options: further ones of typer's.
+    """
+    # Plain texts: the boxes of rich break long lines, and a complaint is one line to search for.
+    # No pretty tracebacks: they may show the values of variables, among them the API key.
+    return typer.Typer(
+        **{"help": text, "no_args_is_help": True, **options},
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings=_HELP,
+    )
 
 
 def _nothing() -> None:

@@ -1,0 +1,332 @@
+"""The options that commands share, and the arguments of a client that are made of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal
+
+import typer
+
+from batchclient.cli._refusal import Refusal
+from batchclient.options import AdaptiveLimit, Batching, Schedule
+from batchclient.partition import endpoints_shard
+
+__all__ = [
+    "ApiKey",
+    "BaseUrl",
+    "CallOption",
+    "Concurrency",
+    "Delimiter",
+    "DialectName",
+    "Encoding",
+    "EndpointsShard",
+    "Escape",
+    "FileFormat",
+    "GpuPrice",
+    "Headers",
+    "LogFormat",
+    "MaxBatchSize",
+    "MaxTokens",
+    "MetricsPort",
+    "Model",
+    "P95Latency",
+    "Params",
+    "Priority",
+    "Prompt",
+    "PromptFile",
+    "Quiet",
+    "RetryInvalid",
+    "Schema",
+    "System",
+    "Temperature",
+    "TimeToFirstToken",
+    "Timeout",
+    "WaitForServer",
+    "client_arguments",
+    "headers_from",
+    "params_from",
+    "server_arguments",
+]
+
+REQUEST, SERVER, FILES, PACE, JOB = "The request", "The server", "Files", "Pace", "The job"
+"""The groups of options in a command's help."""
+
+Prompt = Annotated[
+    str | None,
+    typer.Option(help="Template; {name} is a row's field, {text} or {} a text line.", rich_help_panel=REQUEST),
+]
+PromptFile = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="A file with the template, instead of --prompt.", rich_help_panel=REQUEST),
+]
+System = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", help="A system message before each chat (--call chat).", rich_help_panel=REQUEST),
+]
+CallOption = Annotated[
+    Literal["complete", "chat", "embed", "classify"],
+    typer.Option(help="The call made for each row.", rich_help_panel=REQUEST),
+]
+Schema = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="A JSON schema that each answer has to fit.", rich_help_panel=REQUEST),
+]
+RetryInvalid = Annotated[
+    int,
+    typer.Option(min=0, metavar="N", help="Ask a row N times more, at most, to fit --schema.", rich_help_panel=REQUEST),
+]
+Params = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=JSON", help="Any other field of the request; repeatable.", rich_help_panel=REQUEST),
+]
+MaxTokens = Annotated[
+    int | None, typer.Option(metavar="N", help="Tokens to generate per row, at most.", rich_help_panel=REQUEST)
+]
+Temperature = Annotated[float | None, typer.Option(metavar="T", help="Sampling temperature.", rich_help_panel=REQUEST)]
+
+BaseUrl = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="URL",
+        envvar="BATCHCLIENT_BASE_URL",
+        show_envvar=False,
+        help="The server's root with its /v1; repeatable. Default: BATCHCLIENT_BASE_URL.",
+        rich_help_panel=SERVER,
+    ),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        envvar="BATCHCLIENT_MODEL",
+        show_envvar=False,
+        help="Needed where the server has several. Default: BATCHCLIENT_MODEL.",
+        rich_help_panel=SERVER,
+    ),
+]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KEY",
+        envvar="BATCHCLIENT_API_KEY",
+        show_envvar=False,
+        help="A bearer token. Default: BATCHCLIENT_API_KEY, which no list of processes shows.",
+        rich_help_panel=SERVER,
+    ),
+]
+Headers = Annotated[
+    list[str] | None,
+    typer.Option(metavar="'NAME: VALUE'", help="Sent with every request; repeatable.", rich_help_panel=SERVER),
+]
+DialectName = Annotated[
+    Literal["vllm", "sglang", "tgi", "llamacpp", "trtllm", "tei", "openai"] | None,
+    typer.Option(help="The server's language (default: the server is asked).", rich_help_panel=SERVER),
+]
+EndpointsShard = Annotated[
+    str | None,
+    typer.Option(metavar="I/N", help="Send to part I of N of the servers, 0/N to N-1/N.", rich_help_panel=SERVER),
+]
+
+FileFormat = Annotated[
+    Literal["jsonl", "text", "csv", "parquet", "arrow"] | None,
+    typer.Option(help="The form of IN (default: its ending, else its beginning).", rich_help_panel=FILES),
+]
+Delimiter = Annotated[
+    str | None,
+    typer.Option(metavar="C", help=r"Between the fields of CSV: one character, or \t.", rich_help_panel=FILES),
+]
+Escape = Annotated[
+    str | None,
+    typer.Option(metavar="C", help="Before a quote within quotes, instead of a second one.", rich_help_panel=FILES),
+]
+Encoding = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Of IN, such as latin-1 (default: UTF-8, or by its mark).", rich_help_panel=FILES
+    ),
+]
+
+Concurrency = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|auto", help="Sequences in flight per server, at most (default: auto).", rich_help_panel=PACE
+    ),
+]
+MaxBatchSize = Annotated[
+    int | None, typer.Option(metavar="N", help="Prompts in a request, at most.", rich_help_panel=PACE)
+]
+Priority = Annotated[
+    int,
+    typer.Option(
+        metavar="N", help="For vLLM with --scheduling-policy priority; below 0: after others.", rich_help_panel=PACE
+    ),
+]
+P95Latency = Annotated[
+    float | None,
+    typer.Option(
+        metavar="S", help="Lower the load until 95 % of answers take S seconds at most.", rich_help_panel=PACE
+    ),
+]
+TimeToFirstToken = Annotated[
+    float | None,
+    typer.Option(metavar="S", help="The same for the time to an answer's first token.", rich_help_panel=PACE),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(metavar="S", help="Of a row's call, retries included, from its first request.", rich_help_panel=PACE),
+]
+WaitForServer = Annotated[
+    float | None,
+    typer.Option(
+        metavar="S",
+        help="Wait so long for a server that is not there yet (default: 600; 0 on a terminal).",
+        rich_help_panel=PACE,
+    ),
+]
+
+GpuPrice = Annotated[
+    float | None, typer.Option(metavar="P", help="Of an hour of all GPUs together.", rich_help_panel=JOB)
+]
+MetricsPort = Annotated[
+    str | None,
+    typer.Option(metavar="P", help="Serve /metrics and /statistics at 127.0.0.1:P, or at HOST:P.", rich_help_panel=JOB),
+]
+LogFormat = Annotated[
+    Literal["text", "json"] | None,
+    typer.Option(help="What stands on stderr, with time and fields (default: sentences).", rich_help_panel=JOB),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say complaints and failures alone.", rich_help_panel=JOB)]
+
+_KEY = "BATCHCLIENT_API_KEY"
+_LONGEST_NUMBER = 10
+"""Digits. Python refuses to read some thousand of them, with an error of its own."""
+_NOT_FIELDS = {
+    "model": "give --model",
+    "prompt": "give --prompt",
+    "timeout_s": "give --timeout",
+    "timeout": "give --timeout",
+    "priority": "give --priority",
+    "n": "a row holds one completion; write the row n times",
+    "ordered": "no field of the server's; give --unordered",
+    "call": "give --call",
+    "response_model": "give --schema",
+    "retry_invalid": "give --retry-invalid",
+    "encoding_format": "the client finds out how vectors travel",
+    **dict.fromkeys(("self", "docs", "tenant", "look_ahead", "journal", "progress"), "no field of the server's"),
+}
+"""Names of arguments of ``stream_map``, and names without a place in a row."""
+
+
+def server_arguments(
+    base_url: Sequence[str] | None,
+    model: str | None,
+    api_key: str | None,
+    header: Iterable[str] | None,
+    shard: str | None = None,
+    dialect: Any = None,
+) -> dict[str, Any]:
+    """Return the arguments of ``BatchClient`` about the servers.
+
+    Args:
+        base_url, model, api_key, header, shard, dialect: the options.
+
+    Raises:
+        Refusal: no server is named, or a header is wrong.
+        ConfigError: there is no such part of the servers.
+    """
+    if not base_url:
+        raise Refusal("no server: give --base-url, such as http://localhost:8000/v1, or set BATCHCLIENT_BASE_URL")
+    headers = headers_from(header or ())
+    if any(name.lower() == "authorization" for name in headers) and api_key == os.environ.get(_KEY):
+        # A key of the environment does not replace a header that is given.
+        api_key = None
+    return {
+        "base_url": list(base_url) if shard is None else endpoints_shard(list(base_url), shard),
+        "model": model or None,
+        "api_key": api_key or None,
+        "headers": headers,
+        "dialect": dialect,
+    }
+
+
+def client_arguments(
+    concurrency: str | None,
+    max_batch_size: int | None,
+    p95_latency: float | None = None,
+    time_to_first_token: float | None = None,
+    *,
+    linger_s: float | None = None,
+    send_priority: bool = False,
+) -> dict[str, Any]:
+    """Return the arguments of ``BatchClient`` about the pace of bulk work.
+
+    Args:
+        concurrency, max_batch_size, p95_latency, time_to_first_token: the options.
+        linger_s: how long a call may wait for company, seconds; ``None``: the preset's.
+        send_priority: whether the calls have a priority, which the server is told.
+
+    Raises:
+        Refusal: an option is wrong.
+        ConfigError: an objective is.
+    """
+    limit: int | str | AdaptiveLimit | None = None
+    if concurrency not in (None, "auto"):
+        if not (concurrency.isascii() and concurrency.isdigit() and len(concurrency) < _LONGEST_NUMBER):
+            raise Refusal(f"--concurrency: a whole number of at least 1, or auto, not {concurrency!r:.40}")
+        limit = int(concurrency)
+    if p95_latency is not None or time_to_first_token is not None:
+        if limit is not None:
+            raise Refusal("--concurrency: a number leaves nothing to find for --p95-latency or --time-to-first-token")
+        limit = AdaptiveLimit(p95_latency_s=p95_latency, time_to_first_token_s=time_to_first_token)
+    return {
+        "preset": "throughput",
+        "limit": limit,
+        "batching": Batching(max_size=max_batch_size, linger_s=linger_s),
+        "schedule": Schedule(send_priority=True) if send_priority else None,
+    }
+
+
+def params_from(
+    texts: Iterable[str], *, max_tokens: int | None = None, temperature: float | None = None, call: str = "complete"
+) -> dict[str, Any]:
+    """Read ``name=JSON`` texts into a server's fields.
+
+    Raises:
+        Refusal: a text has another form, a name comes twice, or a name is no field of the server's.
+    """
+    given = {"max_tokens": max_tokens, "temperature": temperature}
+    params: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if params and call not in ("complete", "chat"):
+        option = next(iter(params)).replace("_", "-")
+        raise Refusal(f"--{option}: --call {call} generates nothing")
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise Refusal(f"--param {text!r:.60}: write name=JSON, as in --param top_p=0.9")
+        if name in _NOT_FIELDS:
+            raise Refusal(f"--param {name}: {_NOT_FIELDS[name]}")
+        if name in params:
+            raise Refusal(f"--param {name}: given twice")
+        try:
+            params[name] = json.loads(value)
+        except (ValueError, RecursionError):
+            hint = f"; for a text write --param '{name}=\"…\"'"
+            raise Refusal(f"--param {name}: the value is not JSON{hint}") from None
+    return params
+
+
+def headers_from(texts: Iterable[str]) -> dict[str, str]:
+    """Read ``Name: value`` texts. A complaint shows no value, which may be a secret.
+
+    Raises:
+        Refusal: a text has another form.
+    """
+    headers: dict[str, str] = {}
+    for number, text in enumerate(texts, 1):
+        name, colon, value = text.partition(":")
+        if not colon or not name.strip():
+            raise Refusal(f"--header number {number}: write 'Name: value'")
+        headers[name.strip()] = value.strip()
+    return headers
