@@ -1,120 +1,85 @@
-"""What a measurement writes: its reports, and each call's times.
+"""The reports that a measurement writes.
 
 Rules:
 - A place that cannot be written is refused before a call is sent; so is a file that another option
   names, too.
-- A file that fails later costs the measurement nothing: the rest is measured, said and written.
+- A report that fails at the end costs the measurement nothing: the other one is written.
 """
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
 
-from batchclient.bench.cell import Setting
-from batchclient.bench.generator import Window
 from batchclient.bench.report import Report, write_report
 from batchclient.cli._refusal import Refusal
 from batchclient.cli._words import say
 from batchclient.jobs.output import reason_of
 
-__all__ = ["Outputs", "are_one_file", "writing"]
+__all__ = ["Outputs", "are_one_file", "write_page", "writing"]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Outputs:
-    """Where the report goes, and what it tells beside the figures.
+    """Where the reports go.
 
     Args:
-        html, json, calls: the files of ``--report``, ``--json`` and ``--calls``.
+        html, json: the files of ``--report`` and ``--json``.
         prompts: the file of ``--prompts``, which is no output.
-        gpu_price, gpus: of the server.
-
-    Attributes:
-        failed: whether a file could not be written.
     """
 
-    html: str | None
-    json: str | None
-    calls: str | None
-    prompts: str | None
-    gpu_price: float | None
-    gpus: int
-    failed: bool = False
-    _file: IO[str] | None = field(default=None, repr=False)
+    html: str | None = None
+    json: str | None = None
+    prompts: str | None = None
 
     def check(self) -> None:
-        """Refuse a place that cannot be written, before hours are spent."""
-        named = [("--report", self.html), ("--json", self.json), ("--calls", self.calls)]
-        taken = [] if self.prompts is None else [("--prompts", self.prompts)]
-        for option, path in named:
+        """Refuse a place that cannot be written, before hours are spent.
+
+        Raises:
+            Refusal: names the option.
+        """
+        taken = [("--prompts", self.prompts)]
+        for option, path in (("--report", self.html), ("--json", self.json)):
             if path is None:
                 continue
             if path == "-":
                 raise Refusal(f"{option} -: the name of a file; the standard output has the answer")
             for other, of_other in taken:
-                if are_one_file(path, of_other):
+                if of_other is not None and are_one_file(path, of_other):
                     raise Refusal(f"{option} {path}: the file of {other}; give another name")
             taken.append((option, path))
-        for _, path in named:
-            if path is not None:
-                file = Path(path)
-                is_new = not file.exists()
-                with writing(path):
-                    file.open("a", encoding="utf-8").close()
-                    # Stopped early, a measurement leaves no empty file, and a link as it was.
-                    if is_new:
-                        file.resolve().unlink()
+            file = Path(path)
+            is_new = not file.exists()
+            with writing(path):
+                file.open("a", encoding="utf-8").close()
+                # Stopped early, a measurement leaves no empty file, and a link as it was.
+                if is_new:
+                    file.resolve().unlink()
 
-    def note(self, setting: Setting, repetition: int, window: Window) -> None:
-        """Write the calls of a cell."""
-        if self.calls is None or self.failed:
-            return
-        with self._told(self.calls, "; the measurement goes on without it"):
-            if self._file is None:
-                self._file = Path(self.calls).open("w", encoding="utf-8")  # noqa: SIM115  # closed at the end
-            for row in _rows(setting, repetition, window):
-                self._file.write(json.dumps(row, allow_nan=False) + "\n")
-            self._file.flush()
+    def write(self, report: Report) -> bool:
+        """Write the reports; return whether all are written."""
+        failed = False
+        for path, write in ((self.json, write_report), (self.html, write_page)):
+            try:
+                if path is not None:
+                    write(report, Path(path))
+            except OSError as error:
+                failed = True
+                say(f"{path}: {reason_of(error)}", event="error")
+        return not failed
 
-    def write(self, told: Report) -> None:
-        """Write the reports."""
-        if self.json is not None:
-            with self._told(self.json):
-                write_report(told, Path(self.json))
-        if self.html is not None:
-            from batchclient.bench.html import html_of
 
-            with self._told(self.html):
-                Path(self.html).write_text(html_of(told), encoding="utf-8", errors="backslashreplace")
+def write_page(report: Report, path: Path) -> None:
+    """Write a report for people.
 
-    def close(self) -> None:
-        """Close the file of the calls. Safe to call twice."""
-        file, self._file = self._file, None
-        if file is not None and self.calls is not None:
-            with self._told(self.calls):
-                file.close()
+    Raises:
+        OSError: the file cannot be written.
+    """
+    from batchclient.bench.html import html_of
 
-    def price_of(self, tokens_per_s: float) -> str | None:
-        """Return the price of a million tokens at a speed, in words."""
-        if self.gpu_price is None or not tokens_per_s:
-            return None
-        per_million = self.gpu_price * self.gpus / (tokens_per_s * 3600) * 1e6
-        return f"a million tokens, in and out, costs {per_million:.3g} at that speed"
-
-    @contextmanager
-    def _told(self, path: str, more: str = "") -> Iterator[None]:
-        """Say which file cannot be written, and go on."""
-        try:
-            yield
-        except OSError as error:
-            self.failed = True
-            say(f"Error: {path}: {reason_of(error)}{more}")
+    path.write_text(html_of(report), encoding="utf-8", errors="backslashreplace")
 
 
 def are_one_file(path: str, other: str) -> bool:
@@ -124,21 +89,6 @@ def are_one_file(path: str, other: str) -> bool:
         return one.samefile(two) and one.is_file()
     except OSError:
         return one.resolve() == two.resolve()
-
-
-def _rows(setting: Setting, repetition: int, window: Window) -> Iterator[dict[str, Any]]:
-    calls, zero = window.calls, window.begins
-    for place in range(len(calls)):
-        times = {name: getattr(calls, name)[place] for name in ("scheduled", "begun", "sent", "first", "ended")}
-        yield {
-            "setting": str(setting),
-            "repetition": repetition,
-            **{name: None if math.isnan(at) else round(at - zero, 6) for name, at in times.items()},
-            "counted": window.begins <= calls.scheduled[place] < window.ends,
-            "prompt_tokens": calls.prompt_tokens[place],
-            "output_tokens": calls.output_tokens[place],
-            "error": calls.errors.get(place),
-        }
 
 
 @contextmanager

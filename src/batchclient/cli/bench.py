@@ -10,40 +10,36 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+import secrets
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
-from batchclient.bench.compare import Bound, workload_differences
+from batchclient.bench.compare import Bound, differences, workload_differences
 from batchclient.bench.report import Report, read_report
+from batchclient.bench.sweep import check_objectives
 from batchclient.bench.workload import Workload
-from batchclient.cli._bench_compare import compare_reports
-from batchclient.cli._bench_options import (
-    Question,
-    is_hosted,
-    question_from,
-    seconds_from,
-    times_from,
-    workload_from,
-)
-from batchclient.cli._bench_outputs import Outputs, are_one_file, writing
+from batchclient.cli import _bench_options as read
+from batchclient.cli._bench_options import Question, seconds_from
+from batchclient.cli._bench_outputs import Outputs, are_one_file, write_page, writing
 from batchclient.cli._bench_run import measure
-from batchclient.cli._refusal import Refusal, headers_from, named, refusal_of
-from batchclient.cli._servers import ServerOptions, server_options
-from batchclient.cli._shown import complain, show
-from batchclient.client import InnerClient
+from batchclient.cli._corpus import docstrings
+from batchclient.cli._options import ApiKey, BaseUrl, Headers, Model, server_arguments
+from batchclient.cli._refusal import Refusal, named
+from batchclient.cli._words import put
+from batchclient.cli.app import make_group
+from batchclient.client import BatchClient
 from batchclient.errors import ConfigError
 from batchclient.jobs.output import reason_of
 from batchclient.jobs.statuses import Status
 
 __all__ = ["make_bench_app"]
 
-_QUICK_BUDGET = "60"
+_CORPUS = 5000
+_SEEDS = 2**31
 
 
 class _Group(TyperGroup):
@@ -53,20 +49,16 @@ class _Group(TyperGroup):
         """Return the command that the arguments name."""
         # The URL may have a key in it, and is not repeated.
         if args and "://" in args[0]:
-            complain("Error: a server is given with --base-url URL")
-            raise typer.Exit(Status.USAGE)
+            raise Refusal("a server is given with --base-url URL")
         return super().resolve_command(ctx, args)
 
 
 def make_bench_app() -> typer.Typer:
     """Make the group of commands."""
-    app = typer.Typer(
+    app = make_group(
+        "Measure a server: which limit, which batch size, which client, for a load and an objective.",
         cls=_Group,
-        add_completion=False,
-        rich_markup_mode=None,
-        help="Measure a server: which limit, which batch size, which client, for a load and an objective.",
-        context_settings={"help_option_names": ["-h", "--help"]},
-        invoke_without_command=True,
+        no_args_is_help=False,
     )
     app.callback(invoke_without_command=True)(bench)
     app.command("report")(report)
@@ -77,18 +69,11 @@ def make_bench_app() -> typer.Typer:
 def bench(
     context: typer.Context,
     *,
-    base_url: Annotated[
-        str | None, typer.Option(help="The server's root with its /v1. Default: BATCHCLIENT_BASE_URL.")
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="The model's name, needed where the server has several models. Default: BATCHCLIENT_MODEL."),
-    ] = None,
-    api_key: Annotated[str | None, typer.Option(help="Sent as a bearer token. Default: BATCHCLIENT_API_KEY.")] = None,
-    header: Annotated[
-        list[str] | None, typer.Option(help="'Name: value', sent with every request; repeatable.")
-    ] = None,
-    call: Annotated[str, typer.Option(metavar="CALL", help="complete, chat or embed.")] = "complete",
+    base_url: BaseUrl = None,
+    model: Model = None,
+    api_key: ApiKey = None,
+    header: Headers = None,
+    call: Annotated[Literal["complete", "chat", "embed"], typer.Option(help="The calls.")] = "complete",
     prompts: Annotated[
         str | None, typer.Option(metavar="FILE", help="Prompts from the rows of a file, as map reads it.")
     ] = None,
@@ -96,19 +81,20 @@ def bench(
         str | None, typer.Option(metavar="TEMPLATE", help="With --prompts: the template (default {text}).")
     ] = None,
     prompt_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of a drawn prompt, on the mean (default 256).")
+        int | None, typer.Option(min=1, metavar="N", help="Of a drawn prompt, on the mean (default 256).")
     ] = None,
-    output_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of an answer (default 128).")] = None,
+    output_tokens: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Tokens of an answer (default 128).")
+    ] = None,
     spread: Annotated[
-        float | None, typer.Option(min=0.0, help="Sigma of drawn prompts' lognormal lengths (default 0: all alike).")
+        float | None, typer.Option(min=0.0, metavar="SIGMA", help="Of drawn prompts' lognormal lengths (default 0).")
     ] = None,
     corpus: Annotated[bool, typer.Option("--corpus", help="Prompts: docstrings of Python's library.")] = False,
     prefix_reuse: Annotated[
         str, typer.Option(metavar="none|SHARE", help="The share of each prompt that is the same for all.")
     ] = "none",
     seed: Annotated[
-        int | None,
-        typer.Option(help="Of prompts, arrivals and the order of cells (default: drawn; a report tells it)."),
+        int | None, typer.Option(metavar="N", help="Of prompts, arrivals and the cells' order (default: drawn).")
     ] = None,
     concurrency: Annotated[
         str | None, typer.Option(metavar="N,N,…", help="Calls in flight, of closed loads (default 8,32,128).")
@@ -123,17 +109,13 @@ def bench(
             help="adaptive, fixed, lists, streamed, singles, async-openai (default adaptive,lists,async-openai).",
         ),
     ] = None,
-    load: Annotated[str | None, typer.Option(metavar="closed|poisson", help="poisson goes with --rate.")] = None,
     rate: Annotated[str | None, typer.Option(metavar="R,R,…", help="Arrivals per second, of open loads.")] = None,
-    burstiness: Annotated[
-        float | None, typer.Option(help="Of the arrivals: 1 is Poisson (the default), below 1 in bursts, above 1 even.")
-    ] = None,
     slo: Annotated[
         list[str] | None,
         typer.Option(metavar="OBJECTIVE", help="Such as 'p95<400ms', 'ttft p99<1s', 'tpot p95<50ms'; repeatable."),
     ] = None,
     find: Annotated[
-        str | None, typer.Option(metavar="limit|rate", help="Search for the best one instead of a sweep.")
+        Literal["limit", "rate"] | None, typer.Option(help="Search for the best one instead of a sweep.")
     ] = None,
     window: Annotated[
         str | None,
@@ -145,7 +127,9 @@ def bench(
     grace: Annotated[
         str | None, typer.Option(metavar="TIME", help="After each one, for answers to come (default 60 s).")
     ] = None,
-    repeat: Annotated[int | None, typer.Option(min=1, help="Repetitions of each cell (default 3).")] = None,
+    repeat: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Repetitions of each cell (default 3).")
+    ] = None,
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="No measurement is begun that would end later, such as 15m.")
     ] = None,
@@ -159,58 +143,66 @@ def bench(
     json_file: Annotated[
         str | None, typer.Option("--json", metavar="FILE.json", help="Write the report for programs.")
     ] = None,
-    calls: Annotated[
-        str | None, typer.Option(metavar="FILE.jsonl", help="Write each call's times, without texts.")
-    ] = None,
-    gpu_price: Annotated[
-        float | None, typer.Option(min=0.0, help="Of a GPU's hour: tells the price of tokens.")
-    ] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs of the server, for --gpu-price (default 1).")] = None,
-) -> None:
+) -> Status | int:
     """Measure a server: which limit, which batch size, which client, for a load and an objective."""
     if context.invoked_subcommand is not None:
-        return
-    with _told():
-        server = _server(base_url, model, api_key, headers_from(header or []))
-        workload = workload_from(
-            prompts=prompts,
-            prompt=prompt,
-            prompt_tokens=prompt_tokens,
-            output_tokens=output_tokens,
-            spread=spread,
-            corpus=corpus,
-            prefix_reuse=prefix_reuse,
-            call=call,
-            seed=seed,
+        return Status.OK
+    server = server_arguments(base_url, model, api_key, header)
+    if len(server["base_url"]) > 1:
+        raise Refusal("--base-url: a measurement is of one server")
+    # Checks the arguments; a wrong URL may be a key, and must not be shown.
+    has_key = BatchClient(**server)._connections.has_key
+    of_prompts = {"--prompts": prompts is not None, "--prompt-tokens": prompt_tokens is not None, "--corpus": corpus}
+    given = [option for option, is_given in of_prompts.items() if is_given]
+    if len(given) > 1:
+        raise Refusal(f"{given[1]}: not with {given[0]}; one of them says what the prompts are")
+    if prompt is not None and prompts is None:
+        raise Refusal("--prompt: the template of --prompts, which is not given")
+    if spread is not None and given and given[0] != "--prompt-tokens":
+        raise Refusal(f"--spread: of drawn prompts; those of {given[0]} have lengths of their own")
+    if output_tokens is not None and call == "embed":
+        raise Refusal("--output-tokens: --call embed generates nothing")
+    slos = read.slos_from(slo or [])
+    budget_s = None
+    if quick or budget is not None:
+        budget_s = seconds_from("--budget", "60" if budget is None else budget, may_be_zero=False)
+    times = read.times_from(window, warm_up, grace, quick=quick)
+    if find is None:
+        if concurrency is None and rate is None:
+            concurrency = "8,32,128"
+        if strategies is None:
+            strategies = "adaptive,async-openai" if quick else "adaptive,lists,async-openai"
+        settings, left_out = read.settings_from(
+            slos, call, concurrency=concurrency, sizes=sizes, strategies=strategies, rate=rate
         )
-        question = question_from(
-            concurrency=concurrency,
-            sizes=sizes,
-            strategies=strategies,
-            load=load,
-            rate=rate,
-            burstiness=burstiness,
-            slo=slo or [],
-            find=find,
-            repeat=repeat,
-            quick=quick,
-            call=call,
-        )
-        times = times_from(window, warm_up, grace, quick=quick)
-        limit_s = _QUICK_BUDGET if quick and budget is None else budget
-        budget_s = None if limit_s is None else seconds_from("--budget", limit_s)
-        if budget_s == 0:
-            raise Refusal("--budget: more than 0 seconds")
-        if gpu_price is not None and not math.isfinite(gpu_price):
-            raise Refusal("--gpu-price: a number, 0 or more")
-        if gpus is not None and gpu_price is None:
-            raise Refusal("--gpus: of --gpu-price, which is not given")
-        question = replace(question, times=times, budget_s=budget_s)
-        _check_hosted(server, question, workload, yes=yes)
-        outputs = Outputs(report_file, json_file, calls, prompts, gpu_price, gpus or 1)
-        outputs.check()
-        status = measure(server, workload, question, outputs)
-    raise typer.Exit(status)
+        question = Question(settings, slos, times, None, repeat or (1 if quick else 3), budget_s, left_out)
+    else:
+        of_sweeps = {"concurrency": concurrency, "sizes": sizes, "strategies": strategies, "rate": rate}
+        for option, value in {**of_sweeps, "repeat": repeat}.items():
+            if value is not None:
+                raise Refusal(f"--{option}: not with --find, which chooses the measurements itself")
+        if find == "rate" and not slos:
+            raise Refusal("--find rate needs an objective, such as --slo 'p95<400ms'")
+        check_objectives(slos, ["fixed" if find == "limit" else "adaptive"], call)
+        question = Question((), slos, times, find, budget_s=budget_s)
+    texts = docstrings(_CORPUS) if corpus else None
+    if prompts is not None:
+        texts = read.texts_of(prompts, prompt or "{text}")
+    workload = Workload(
+        prompt_tokens=prompt_tokens or 256,
+        output_tokens=output_tokens or 128,
+        spread=spread or 0.0,
+        prefix_reuse=read.reuse_from(prefix_reuse),
+        call=call,
+        prompts=texts,
+        # A server's prefix cache has the prompts of the run before.
+        seed=secrets.randbelow(_SEEDS) if seed is None else seed,
+    )
+    if has_key and not yes and read.is_hosted(server["base_url"][0]):
+        _refuse_hosted(question, workload)
+    outputs = Outputs(report_file, json_file, prompts)
+    outputs.check()
+    return measure(server, workload, question, outputs)
 
 
 def report(
@@ -218,16 +210,13 @@ def report(
     output: Annotated[str, typer.Option("--output", "-o", metavar="R.html", help="Where the page goes.")],
 ) -> None:
     """Write a report for people from one for programs."""
-    from batchclient.bench.html import html_of
-
-    with _told():
-        if output == "-":
-            raise Refusal("--output -: the name of a file; a page is no text for a terminal")
-        if are_one_file(file, output):
-            raise Refusal(f"--output {output}: the report itself, which the page would replace; give another name")
-        page = html_of(_read(file))
-        with writing(output):
-            Path(output).write_text(page, encoding="utf-8", errors="backslashreplace")
+    if output == "-":
+        raise Refusal("--output -: the name of a file; a page is no text for a terminal")
+    if are_one_file(file, output):
+        raise Refusal(f"--output {output}: the report itself, which the page would replace; give another name")
+    found = _read(file)
+    with writing(output):
+        write_page(found, Path(output))
 
 
 def compare(
@@ -239,37 +228,38 @@ def compare(
         typer.Option(metavar="BOUND", help="End with status 1 if a ratio of B to A is beyond, such as 'goodput<0.95'."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Compare different workloads, too.")] = False,
-) -> None:
+) -> Status:
     """Compare two reports: the ratio of B to A of every figure, with its interval."""
-    with _told():
-        try:
-            bounds = [Bound(text) for text in fail_if or []]
-        except ConfigError as error:
-            raise Refusal(f"--fail-if: {error.message}") from None
-        before, after = _read(first), _read(second)
-        unlike = workload_differences(before, after)
-        if unlike and not force:
-            raise Refusal(f"the workloads differ; --force compares all the same: {'; '.join(unlike)}")
-        found = compare_reports(before, after, bounds)
-        if not found.has_common:
-            raise Refusal("the reports have no setting in common")
-    for line in unlike:
-        show(f"different: {line}")
-    for line in found.lines:
-        show(line)
-    raise typer.Exit(Status.FAILED if found.is_broken else Status.OK)
-
-
-# Refusals --------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _told() -> Iterator[None]:
     try:
-        yield
-    except Refusal as refusal:
-        complain(f"Error: {refusal}")
-        raise typer.Exit(Status.USAGE) from None
+        bounds = [Bound(text) for text in fail_if or []]
+    except ConfigError as error:
+        raise Refusal(f"--fail-if: {error.message}") from None
+    before, after = _read(first), _read(second)
+    unlike = workload_differences(before, after)
+    if unlike and not force:
+        raise Refusal(f"the workloads differ; --force compares all the same: {'; '.join(unlike)}")
+    here, there = ({cell.setting for cell in report.cells} for report in (before, after))
+    if not here & there:
+        raise Refusal("the reports have no setting in common")
+    lines, is_broken = _compared(before, after, bounds)
+    # A server that went away passes no pipeline, forced or not.
+    is_broken = is_broken or bool(bounds and not after.about["complete"] and here - there)
+    put(*(f"different: {line}" for line in unlike), *lines)
+    return Status.FAILED if is_broken else Status.OK
+
+
+def _compared(before: Report, after: Report, bounds: Sequence[Bound]) -> tuple[list[str], bool]:
+    """Return the ratios in words, and whether one is beyond a bound."""
+    lines, is_broken = [], False
+    for each in differences(before, after):
+        broken = [bound.text for bound in bounds if bound.is_broken(each)]
+        is_broken = is_broken or bool(broken)
+        beyond = f"  beyond {', '.join(broken)}" if broken else ""
+        lines.append(f"{each.setting}: {each.comparison.said_of(each.figure)}{beyond}")
+    for name, report in (("first", before), ("second", after)):
+        if not report.about["complete"]:
+            lines.append(f"the {name} report is incomplete")
+    return lines, is_broken
 
 
 def _read(path: str) -> Report:
@@ -277,24 +267,9 @@ def _read(path: str) -> Report:
         return read_report(Path(path))
     except OSError as error:
         raise Refusal(f"{named(path, 'the report')}: {reason_of(error)}") from None
-    except ConfigError as error:
-        raise Refusal(error.message) from None
 
 
-def _server(base_url: str | None, model: str | None, api_key: str | None, headers: dict[str, str]) -> ServerOptions:
-    server = server_options(None if base_url is None else [base_url], model, api_key, headers)
-    if len(server.urls) > 1:
-        raise Refusal("BATCHCLIENT_BASE_URL names several servers; a measurement is of one: give --base-url")
-    try:
-        InnerClient(**server.arguments)
-    except ConfigError as error:
-        raise refusal_of(error, variables=server.variables) from None
-    return server
-
-
-def _check_hosted(server: ServerOptions, question: Question, workload: Workload, *, yes: bool) -> None:
-    if yes or not server.has_key or not is_hosted(server.urls[0]):
-        return
+def _refuse_hosted(question: Question, workload: Workload) -> NoReturn:
     times, count = question.times, len(question.settings) * question.repeat
     seconds = count * (times.warm_up_s + times.window_s)
     if question.budget_s is not None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from batchclient.cli._redis import DeadStream, RedisUrl, StreamName, connected, redis_url, stream_name, told
+from batchclient.cli._redis import REDIS, STREAM, DeadStream, RedisUrl, StreamName, connected
 from batchclient.cli._refusal import Refusal
-from batchclient.cli._words import printable
+from batchclient.cli._words import printable, put
+from batchclient.cli.app import make_group
+
+if TYPE_CHECKING:
+    from batchclient.integrations.redis._dead import DeadLetter
 
 __all__ = ["make_dead_app"]
 
@@ -24,104 +29,83 @@ _All = Annotated[bool, typer.Option("--all", help="All that are there now.")]
 
 def make_dead_app() -> typer.Typer:
     """Make the group of commands."""
-    app = typer.Typer(
-        add_completion=False,
-        rich_markup_mode=None,
-        no_args_is_help=True,
-        help="Look at the messages that `batchclient work` gave up, put them back, drop them.",
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
+    app = make_group("Look at the messages that `batchclient work` gave up, put them back, drop them.")
     app.command("list")(list_letters)
-    app.command("retry")(retry)
-    app.command("drop")(drop)
+    app.command()(retry)
+    app.command()(drop)
     return app
 
 
 def list_letters(
     *,
-    redis: RedisUrl = None,
-    stream: StreamName = None,
+    redis: RedisUrl = REDIS,
+    stream: StreamName = STREAM,
     dead: DeadStream = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON, with the whole message.")] = False,
 ) -> None:
     """Write a line for each dead letter: entry, id, time, deliveries, worker, error."""
-    with told():
-        url, name = redis_url(redis), stream_name(stream)
 
     async def show() -> None:
-        async with connected(url) as client:
+        async with connected(redis) as client:
             from batchclient.integrations.redis import dead_letters
 
-            async for letter in dead_letters(client, stream=name, dead=dead):
-                if as_json:
-                    fields = {key: value.decode(errors="replace") for key, value in letter.fields.items()}
-                    told_fields = {
-                        "entry": letter.entry,
-                        "id": letter.id,
-                        "message": letter.message,
-                        "at": letter.at,
-                        "deliveries": letter.deliveries,
-                        "worker": letter.worker,
-                        "error": letter.error,
-                        "fields": fields,
-                    }
-                    typer.echo(printable(json.dumps(told_fields, ensure_ascii=False)))
-                    continue
-                at = datetime.fromtimestamp(letter.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-                error = f"{letter.error.get('type', '-')}: {letter.error.get('message', '')}"
-                columns = (letter.entry, letter.id, at, str(letter.deliveries), letter.worker, error)
-                typer.echo("\t".join(map(printable, columns)))
+            async for letter in dead_letters(client, stream=stream, dead=dead):
+                # Columns have tabs between them, for cut.
+                typer.echo(printable(_json(letter)) if as_json else "\t".join(map(printable, _columns(letter))))
 
-    with told(url):
-        asyncio.run(show())
+    asyncio.run(show())
+
+
+def _json(letter: DeadLetter) -> str:
+    fields = {key: value.decode(errors="replace") for key, value in letter.fields.items()}
+    return json.dumps({**asdict(letter), "fields": fields}, ensure_ascii=False)
+
+
+def _columns(letter: DeadLetter) -> Sequence[object]:
+    at = datetime.fromtimestamp(letter.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    error = f"{letter.error.get('type', '-')}: {letter.error.get('message', '')}"
+    return letter.entry, letter.id, at, letter.deliveries, letter.worker, error
 
 
 def retry(
     *,
     entries: _Entries = None,
     every: _All = False,
-    redis: RedisUrl = None,
-    stream: StreamName = None,
+    redis: RedisUrl = REDIS,
+    stream: StreamName = STREAM,
     dead: DeadStream = None,
 ) -> None:
     """Put dead letters back into the stream, as they were enqueued."""
-    _change("retry_dead", "put back", entries, every, redis, stream, dead)
+    count = asyncio.run(_change("retry", entries, redis, stream, dead, every=every))
+    put(f"{count:,} put back")
 
 
 def drop(
     *,
     entries: _Entries = None,
     every: _All = False,
-    redis: RedisUrl = None,
-    stream: StreamName = None,
+    redis: RedisUrl = REDIS,
+    stream: StreamName = STREAM,
     dead: DeadStream = None,
 ) -> None:
     """Delete dead letters."""
-    _change("drop_dead", "dropped", entries, every, redis, stream, dead)
+    count = asyncio.run(_change("drop", entries, redis, stream, dead, every=every))
+    put(f"{count:,} dropped")
 
 
-def _change(
-    change: str,
-    done: str,
+async def _change(
+    change: Literal["retry", "drop"],
     entries: Sequence[str] | None,
-    every: bool,  # noqa: FBT001
-    redis: str | None,
-    stream: str | None,
+    url: str,
+    stream: str,
     dead: str | None,
-) -> None:
-    with told():
-        url, name = redis_url(redis), stream_name(stream)
-        if bool(entries) == every:
-            raise Refusal("name the dead letters, or give --all")
+    *,
+    every: bool,
+) -> int:
+    if bool(entries) == every:
+        raise Refusal("name the dead letters, or give --all")
+    async with connected(url) as client:
+        from batchclient.integrations.redis import drop_dead, retry_dead
 
-    async def run() -> int:
-        async with connected(url) as client:
-            from batchclient.integrations import redis as module
-
-            function: Callable[..., Awaitable[int]] = getattr(module, change)
-            arguments: dict[str, Any] = {"stream": name, "dead": dead}
-            return await function(client, None if every else entries, **arguments)
-
-    with told(url):
-        count = asyncio.run(run())
-        typer.echo(f"{count:,} {done}")
+        function = retry_dead if change == "retry" else drop_dead
+        return await function(client, None if every else entries, stream=stream, dead=dead)

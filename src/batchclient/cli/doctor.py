@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
@@ -23,12 +24,10 @@ from batchclient._doctor.faults import unheeded_proxy
 from batchclient._doctor.machine import core_share
 from batchclient._doctor.visit import Patient, visit
 from batchclient._shell.addresses import check_url
-from batchclient.cli._refusal import Refusal, headers_from, refusal_of
-from batchclient.cli._servers import server_options
-from batchclient.cli._shown import complain, show
-from batchclient.cli._words import printable
-from batchclient.client import InnerClient
-from batchclient.errors import ConfigError
+from batchclient.cli._options import ApiKey, Headers, Model, server_arguments
+from batchclient.cli._refusal import Refusal
+from batchclient.cli._words import put
+from batchclient.client import BatchClient
 from batchclient.jobs.statuses import Status
 
 __all__ = ["doctor"]
@@ -42,52 +41,39 @@ def doctor(
         str | None,
         typer.Argument(metavar="URL", help="The server's root with its /v1. Default: BATCHCLIENT_BASE_URL."),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="The model to try. Default: BATCHCLIENT_MODEL, or the server's only model.")
-    ] = None,
-    api_key: Annotated[str | None, typer.Option(help="Sent as a bearer token. Default: BATCHCLIENT_API_KEY.")] = None,
-    header: Annotated[
-        list[str] | None, typer.Option(help="A header of every request, as 'Name: value'; repeatable.")
-    ] = None,
-    timeout: Annotated[float, typer.Option(min=1, max=3600, help="Seconds for each of the small requests.")] = 60.0,
+    model: Model = None,
+    api_key: ApiKey = None,
+    header: Headers = None,
+    timeout: Annotated[
+        float, typer.Option(min=1, max=3600, metavar="S", help="Seconds for each of the small requests.")
+    ] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="Write the diagnosis as JSON.")] = False,
-) -> None:
+) -> Status:
     """Say what a server is and what is wrong with it for bulk work.
 
     The server gets GETs for its pages, and three small requests at most.
     """
-    try:
-        options = server_options(None if url is None else [url], model, api_key, headers_from(header or []))
-    except Refusal as refusal:
-        _refuse(str(refusal).replace("--base-url", "URL"))
-    if len(options.urls) > 1:
-        _refuse("BATCHCLIENT_BASE_URL names several servers; the doctor examines one: give URL")
-    try:
-        diagnosis = asyncio.run(_examine(options.arguments, has_key=options.has_key, timeout_s=timeout))
-    except ConfigError as error:
-        message = str(refusal_of(error, variables=options.variables)).replace("--base-url", "URL")
-        _refuse(message)
+    urls = [url] if url else os.environ.get("BATCHCLIENT_BASE_URL", "").split()
+    if len(urls) != 1:
+        raise Refusal("give URL: the doctor examines one server")
+    diagnosis = asyncio.run(_examine(server_arguments(urls, model, api_key, header), timeout))
     if as_json:
-        typer.echo("\n".join(map(printable, json.dumps(diagnosis.as_json(), indent=2, ensure_ascii=False).split("\n"))))
+        put(*json.dumps(diagnosis.as_json(), indent=2, ensure_ascii=False).split("\n"))
     else:
-        for line in _lines_of(diagnosis):
-            show(line)
-    raise typer.Exit(_status_of(diagnosis))
+        put(*_lines_of(diagnosis))
+    if not diagnosis.works:
+        return Status.NO_SERVER
+    return Status.FAILED if diagnosis.findings else Status.OK
 
 
-def _refuse(message: str) -> NoReturn:
-    complain(f"Error: {message}")
-    raise typer.Exit(Status.USAGE)
-
-
-async def _examine(arguments: Mapping[str, Any], *, has_key: bool, timeout_s: float) -> Diagnosis:
+async def _examine(arguments: Mapping[str, Any], timeout_s: float) -> Diagnosis:
     """Visit the server.
 
     Raises:
         ConfigError: an argument is wrong.
     """
     # Checks the arguments; a wrong URL may be a key, and must not be shown.
-    client = InnerClient(**arguments)
+    client = BatchClient(**arguments)
     url = check_url(arguments["base_url"][0])
     connections = client._connections
     # Before the visit: the spin is no work of the visit's.
@@ -100,7 +86,7 @@ async def _examine(arguments: Mapping[str, Any], *, has_key: bool, timeout_s: fl
             transport,
             arguments["model"],
             connections.secrets,
-            has_key=has_key,
+            has_key=connections.has_key,
             timeout_s=timeout_s,
             proxy=unheeded_proxy(url),
         )
@@ -125,9 +111,3 @@ def _lines_of(diagnosis: Diagnosis) -> list[str]:
     if diagnosis.unknown:
         lines += ["", "not known:", *(f"  {question}" for question in diagnosis.unknown)]
     return lines
-
-
-def _status_of(diagnosis: Diagnosis) -> Status:
-    if not diagnosis.works:
-        return Status.NO_SERVER
-    return Status.FAILED if diagnosis.findings else Status.OK

@@ -13,14 +13,28 @@ from typing import Annotated, Any
 
 import typer
 
+from batchclient.cli._options import (
+    CallOption,
+    Delimiter,
+    Encoding,
+    Escape,
+    FileFormat,
+    MaxTokens,
+    Params,
+    Prompt,
+    PromptFile,
+    Quiet,
+    System,
+    Temperature,
+    params_from,
+)
 from batchclient.cli._prompts import Prompts, template_from
-from batchclient.cli._redis import GroupName, RedisUrl, StreamName, connected, group_name, redis_url, stream_name, told
-from batchclient.cli._refusal import Refusal, call_from, named, params_from, refusal_of_file
+from batchclient.cli._redis import GROUP, REDIS, STREAM, GroupName, RedisUrl, StreamName, connected
+from batchclient.cli._refusal import Refusal, named
 from batchclient.cli._words import say
 from batchclient.errors import ConfigError
 from batchclient.jobs import BadRow, Row
 from batchclient.jobs.output import reason_of
-from batchclient.jobs.readers import form_from
 from batchclient.jobs.source import Source, open_source
 from batchclient.jobs.statuses import Status
 
@@ -36,153 +50,136 @@ def enqueue(
         str | None,
         typer.Argument(metavar="[IN]", help="JSONL, CSV with a header, or text; also gzipped. - is stdin."),
     ] = None,
-    redis: RedisUrl = None,
-    stream: StreamName = None,
-    group: GroupName = None,
+    redis: RedisUrl = REDIS,
+    stream: StreamName = STREAM,
+    group: GroupName = GROUP,
     max_queued: Annotated[
         int, typer.Option(min=1, metavar="N", help="Wait while the stream has N messages.")
     ] = 100_000,
     from_list: Annotated[
         str | None, typer.Option(metavar="KEY", help="Move the items of a list, an older queue, instead of IN.")
     ] = None,
-    format: Annotated[  # noqa: A002  # the option's name
-        str | None, typer.Option(metavar="jsonl|text|csv", help="The form of IN (default: its ending decides).")
-    ] = None,
-    prompt: Annotated[
-        str | None,
-        typer.Option(help="Template as of map; without it a row is a message: prompt or messages, and parameters."),
-    ] = None,
-    prompt_file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A file with the template, instead of --prompt.")
-    ] = None,
-    system: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="With --call chat: a system message before each conversation.")
-    ] = None,
-    call: Annotated[
-        str, typer.Option(metavar="CALL", help="With --prompt: complete, chat, embed or classify.")
-    ] = "complete",
-    max_tokens: Annotated[int | None, typer.Option(help="With --prompt: tokens to generate, at most.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="With --prompt: sampling temperature.")] = None,
-    param: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=JSON", help="With --prompt: any other field; repeatable.")
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No summary.")] = False,
-) -> None:
+    format: FileFormat = None,  # noqa: A002  # the option's name
+    delimiter: Delimiter = None,
+    escape: Escape = None,
+    encoding: Encoding = None,
+    prompt: Prompt = None,
+    prompt_file: PromptFile = None,
+    system: System = None,
+    call: CallOption = "complete",
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = None,
+    param: Params = None,
+    quiet: Quiet = False,
+) -> Status:
     """Put the rows of IN into a Redis stream, for `batchclient work`.
 
-    Exit status: 0 all rows are in the stream, 1 some were unusable, or Redis is away or full, 2
-    wrong usage.
+    Without a template a row is a message: prompt or messages, and parameters. Exit status: 0 all
+    rows are in the stream, 1 some were unusable, or Redis is away or full, 2 wrong usage.
     """
-    with told():
-        url, place = redis_url(redis), (stream_name(stream), group_name(group))
-        if (source is None) == (from_list is None):
-            raise Refusal("give IN or --from-list KEY, one of them")
-        has_template = prompt is not None or prompt_file is not None
-        asked = call_from(call)
-        params = params_from(param or [], max_tokens=max_tokens, temperature=temperature, call=asked)
-        if not has_template and (params or system is not None or asked != "complete"):
-            raise Refusal("--call, --system and parameters go with --prompt; without it a row is a whole message")
-        template = template_from(prompt, prompt_file) if has_template else None
-        rows = _Rows()
-        messages: Iterator[Mapping[str, Any]] = iter(())
-        if source is not None:
-            prompts = None if template is None else Prompts(template, asked, system)
-            opened = _open(source, format)
-            messages = rows.messages(opened, prompts, asked, params)
-    with told(url):
-        status = asyncio.run(_run(url, place, max_queued, from_list, messages, rows, quiet=quiet))
-    raise typer.Exit(status)
+    if (source is None) == (from_list is None):
+        raise Refusal("give IN or --from-list KEY, one of them")
+    params = params_from(param or [], max_tokens=max_tokens, temperature=temperature, call=call)
+    make = _as_message
+    if prompt is not None or prompt_file is not None:
+        render = Prompts(template_from(prompt, prompt_file), call, system).function()
+        make = _from_template(render, call, params)
+    elif params or system is not None or call != "complete":
+        raise Refusal("--call, --system and parameters go with --prompt; without it a row is a whole message")
+    form = {"form": format, "delimiter": delimiter, "escape": escape, "encoding": encoding}
+    rows = None
+    if source is not None:
+        given: dict[str, Any] = {name: value for name, value in form.items() if value is not None}
+        try:
+            rows = _Rows(open_source(source, **given), make)
+        except OSError as error:
+            raise Refusal(f"{named(source, 'IN')}: {reason_of(error)}") from None
+    asyncio.run(_run(redis, stream, group, max_queued, from_list, rows, quiet=quiet))
+    return Status.FAILED if rows is not None and rows.unusable else Status.OK
+
+
+def _as_message(row: Row) -> Mapping[str, Any]:
+    return {"prompt": row["text"]} if row.keys() == {"text"} else row
+
+
+def _from_template(
+    render: Callable[[Row], Any], call: str, params: Mapping[str, Any]
+) -> Callable[[Row], Mapping[str, Any]]:
+    def make(row: Row) -> Mapping[str, Any]:
+        item = render(row)
+        if call == "chat" and isinstance(item, str):
+            item = [{"role": "user", "content": item}]
+        identity = {"id": row["id"]} if "id" in row else {}
+        return {**identity, "call": call, _INPUTS[call]: item, **params}
+
+    return make
 
 
 class _Rows:
-    """Makes messages of rows, and counts the unusable ones."""
+    """The messages of rows, and how many rows make none.
 
-    def __init__(self) -> None:
-        self.unusable = 0
+    Args:
+        source: read once, and closed at its end.
+        make: makes the message of a row.
+    """
 
-    def messages(
-        self, source: Source, prompts: Prompts | None, call: str, params: Mapping[str, Any]
-    ) -> Iterator[Mapping[str, Any]]:
-        """Yield the message of each usable row."""
+    def __init__(self, source: Source, make: Callable[[Row], Mapping[str, Any]]) -> None:
+        self._source = source
+        self._make = make
+        self.unusable: int = 0
+
+    def __repr__(self) -> str:
+        return f"<_Rows of {self._source.name}>"
+
+    def messages(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the message of each usable row.
+
+        Raises:
+            Refusal: the source cannot be read any further.
+        """
         from batchclient.integrations.redis._messages import BadMessage, write_message
 
-        make = self._plain if prompts is None else self._templated(prompts.function(), call, params)
-        with source:
-            for row in source.read():
-                try:
-                    if row.fault is not None:
-                        raise BadRow(row.fault)
-                    message = make(row)
-                    write_message(message)
-                except (BadRow, BadMessage, ConfigError) as error:
-                    self._tell(row, error)
-                else:
-                    yield message
+        try:
+            with self._source:
+                for row in self._source.read():
+                    try:
+                        if row.fault is not None:
+                            raise BadRow(row.fault)
+                        if "id" in row and (type(row["id"]) not in (str, int) or row["id"] == ""):
+                            raise BadRow("id is empty, or no text and no whole number: nobody could name its result")
+                        message = self._make(row)
+                        write_message(message)
+                    except (BadRow, BadMessage, ConfigError) as error:
+                        self._tell(row, str(error))
+                    else:
+                        yield message
+        except OSError as error:
+            raise Refusal(f"IN cannot be read any further: {reason_of(error)}", Status.FAILED) from None
 
-    def _tell(self, row: Row, error: Exception) -> None:
+    def _tell(self, row: Row, fault: str) -> None:
         self.unusable += 1
-        text = str(error)
         if self.unusable <= _MOST_TOLD:
-            say(text if text.startswith("line ") else f"line {row.line}: {text}")
+            say(fault if fault.startswith("line ") else f"line {row.line}: {fault}", event="row_unusable")
         elif self.unusable == _MOST_TOLD + 1:
             say("further unusable rows are counted")
 
-    @staticmethod
-    def _plain(row: Row) -> Mapping[str, Any]:
-        return {"prompt": row["text"]} if row.keys() == {"text"} else row
-
-    @staticmethod
-    def _templated(
-        render: Callable[[Row], Any], call: str, params: Mapping[str, Any]
-    ) -> Callable[[Row], Mapping[str, Any]]:
-        def make(row: Row) -> Mapping[str, Any]:
-            item = render(row)
-            if call == "chat" and isinstance(item, str):
-                item = [{"role": "user", "content": item}]
-            own = row.get("id")
-            identity = {"id": str(own)} if type(own) in (str, int) and own != "" else {}
-            return {**identity, "call": call, _INPUTS[call]: item, **params}
-
-        return make
-
-
-def _open(source: str, form: str | None) -> Source:
-    try:
-        return open_source(source, None if form is None else form_from(form, source))
-    except OSError as error:
-        raise Refusal(f"{named(source, 'IN')}: {reason_of(error)}") from None
-    except ConfigError as error:
-        raise refusal_of_file(error) from None
-
 
 async def _run(
-    url: str,
-    place: tuple[str, str],
-    max_queued: int,
-    from_list: str | None,
-    messages: Iterator[Mapping[str, Any]],
-    rows: _Rows,
-    *,
-    quiet: bool,
-) -> int:
+    url: str, stream: str, group: str, max_queued: int, from_list: str | None, rows: _Rows | None, *, quiet: bool
+) -> None:
     async with connected(url) as redis:
         from batchclient.integrations.redis import move_list
         from batchclient.integrations.redis._queueing import enqueue_groups
 
-        count, (stream, group) = 0, place
+        count = 0
         try:
             if from_list is not None:
                 count = await move_list(redis, from_list, stream=stream, group=group)
-            else:
-                groups = enqueue_groups(redis, messages, stream=stream, group=group, max_queued=max_queued)
-                async for ids in groups:
+            elif rows is not None:
+                messages = rows.messages()
+                async for ids in enqueue_groups(redis, messages, stream=stream, group=group, max_queued=max_queued):
                     count += len(ids)
-        except OSError as error:
-            if type(error).__module__ != "builtins":
-                raise
-            raise Refusal(f"IN cannot be read any further: {reason_of(error)}") from None
         finally:
             if not quiet:
-                unusable = f"; {rows.unusable:,} rows are unusable" if rows.unusable else ""
-                say(f"{count:,} messages in {stream}{unusable}")
-    return Status.FAILED if rows.unusable else Status.OK
+                unusable = f"; {rows.unusable:,} rows are unusable" if rows is not None and rows.unusable else ""
+                say(f"{count:,} messages in {stream}{unusable}", event="enqueued")

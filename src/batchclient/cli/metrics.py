@@ -8,7 +8,7 @@ Rules:
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,16 +18,14 @@ from batchclient._metrics.queries import panels_of
 from batchclient._metrics.registry import METRICS
 from batchclient._metrics.rules import rules_of
 from batchclient._metrics.server_names import GPU_METRICS, SERVERS, ForeignMetric
+from batchclient.cli._words import put
+from batchclient.cli.app import make_group
 
 __all__ = ["make_metrics_app"]
 
 _Servers = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--server",
-        metavar="|".join(SERVERS),
-        help="With the metrics of this server, which Prometheus then scrapes, too; repeatable.",
-    ),
+    list[Literal["vllm", "sglang", "tgi", "llamacpp"]] | None,
+    typer.Option("--server", help="With this server's metrics, which Prometheus then scrapes, too; repeatable."),
 ]
 _Dcgm = Annotated[bool, typer.Option("--dcgm", help="With the metrics of NVIDIA's dcgm-exporter.")]
 _Jobs = Annotated[bool, typer.Option("--jobs", help="With the rows of jobs: map --metrics-port.")]
@@ -35,13 +33,7 @@ _Jobs = Annotated[bool, typer.Option("--jobs", help="With the rows of jobs: map 
 
 def make_metrics_app() -> typer.Typer:
     """Make the group of commands."""
-    app = typer.Typer(
-        add_completion=False,
-        rich_markup_mode=None,
-        no_args_is_help=True,
-        help="Write the metrics' names, a dashboard for Grafana, or alert rules for Prometheus.",
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
+    app = make_group("Write the metrics' names, a dashboard for Grafana, or alert rules for Prometheus.")
     app.command("list")(list_names)
     app.command()(dashboard)
     app.command()(rules)
@@ -53,31 +45,23 @@ def list_names(server: _Servers = None, *, dcgm: _Dcgm = False) -> None:
     lines: list[tuple[str, str, str, str]] = [
         (metric.full_name, metric.kind, ",".join(metric.labels) or "-", metric.help) for metric in METRICS
     ]
-    for name in _known(server):
+    for name in dict.fromkeys(server or ()):
         lines += map(_line, SERVERS[name].values())
     if dcgm:
         lines += map(_line, GPU_METRICS.values())
     widths = [max(len(line[column]) for line in lines) for column in range(3)]
     for line in lines:
-        typer.echo("  ".join([*(text.ljust(width) for text, width in zip(line, widths, strict=False)), line[3]]))
+        put("  ".join([*(text.ljust(width) for text, width in zip(line, widths, strict=False)), line[3]]))
 
 
 def dashboard(server: _Servers = None, *, dcgm: _Dcgm = False, jobs: _Jobs = False) -> None:
     """Write a dashboard as JSON: in Grafana, Dashboards, New, Import."""
-    typer.echo(dashboard_of(panels_of(_known(server), gpu=dcgm, jobs=jobs)), nl=False)
+    put(*dashboard_of(panels_of(list(dict.fromkeys(server or ())), gpu=dcgm, jobs=jobs)).splitlines())
 
 
 def rules(server: _Servers = None, *, dcgm: _Dcgm = False, jobs: _Jobs = False) -> None:
     """Write alert rules as YAML: a file for rule_files in prometheus.yml."""
-    typer.echo(rules_of(alerts_of(_known(server), gpu=dcgm, jobs=jobs)), nl=False)
-
-
-def _known(servers: list[str] | None) -> list[str]:
-    known = list(dict.fromkeys(servers or []))
-    for server in known:
-        if server not in SERVERS:
-            raise typer.BadParameter(f"one of {', '.join(SERVERS)}, not {server!r}", param_hint="--server")
-    return known
+    put(*rules_of(alerts_of(list(dict.fromkeys(server or ())), gpu=dcgm, jobs=jobs)).splitlines())
 
 
 def _line(metric: ForeignMetric) -> tuple[str, str, str, str]:

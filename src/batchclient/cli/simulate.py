@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated
 
 import typer
 
-from batchclient.cli._words import say
+from batchclient.cli._refusal import Refusal
+from batchclient.cli._words import put, say
 from batchclient.jobs.statuses import Status
 
 __all__ = ["simulate"]
@@ -58,50 +60,44 @@ def simulate(
     if faults:
         _list(KINDS)
         return
-    options: dict[str, Any] = {
-        "model": model,
-        "max_model_len_tokens": max_model_len,
-        "max_num_seqs": max_num_seqs,
-        "kv_tokens": kv_tokens,
-        "max_queued": max_num_queued_reqs,
-        "max_body_bytes": max_body_bytes,
-        "faults": fault or [],
-        "api_key": api_key,
-        "seed": seed,
-        "speed": speed,
-        "output_lengths": output_lengths,
-        "guise": guise,
-    }
-    _serve(host, port, profile, options)
-
-
-def _serve(host: str, port: int, profile: str, options: dict[str, Any]) -> None:
     from batchclient.simulator.app import listen, serve
     from batchclient.simulator.server import SimulatedServer
 
     try:
-        server = SimulatedServer(profile, epoch_s=time.time(), **options)
+        server = SimulatedServer(
+            profile,
+            model=model,
+            max_model_len_tokens=max_model_len,
+            max_num_seqs=max_num_seqs,
+            kv_tokens=kv_tokens,
+            max_queued=max_num_queued_reqs,
+            max_body_bytes=max_body_bytes,
+            faults=fault or [],
+            api_key=api_key,
+            seed=seed,
+            speed=speed,
+            output_lengths=output_lengths,
+            guise=guise,
+            epoch_s=time.time(),
+        )
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-    url_host = f"[{host}]" if ":" in host else host
+        raise Refusal(str(error)) from None
+    place = f"[{host}]" if ":" in host else host
     try:
         listener = listen(host, port)
     except OSError as error:
-        say(f"Error: cannot listen on {url_host}:{port}: {error.strerror or error}")
-        raise typer.Exit(Status.USAGE) from None
+        raise Refusal(f"cannot listen on {place}:{port}: {error.strerror or error}") from None
 
     def announce() -> None:
-        say(f"{server.model} ({server.profile.name}) on http://{url_host}:{listener.getsockname()[1]}/v1")
+        say(f"{server.model} ({server.profile.name}) on http://{place}:{listener.getsockname()[1]}/v1", event="serving")
 
     try:
         with listener:
             serve(server, listener, announce)
     except (ImportError, OSError) as error:
-        say(f"Error: {error}")
-        raise typer.Exit(Status.FAILED) from None
+        raise Refusal(str(error), Status.FAILED) from None
 
 
-def _list(rows: dict[str, str]) -> None:
+def _list(rows: Mapping[str, str]) -> None:
     width = max(map(len, rows))
-    for name, summary in rows.items():
-        typer.echo(f"{name:{width}}  {summary}")
+    put(*(f"{name:{width}}  {summary}" for name, summary in rows.items()))

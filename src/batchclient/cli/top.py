@@ -1,32 +1,26 @@
 """``batchclient top``: a running job or service in the terminal, from its page ``/statistics``.
 
 Rules:
-- The page is read four times a second, and nothing else is asked.
+- The page is read four times a second, and nothing else is asked. No redirect is followed, and no
+  proxy is taken: a user in the URL is for this place alone.
 - A page that cannot be read at first is a complaint. One that answered before, and is gone, ends
   the command with status 0: a job's page goes with the job.
-- Ctrl-C ends the command with 130, and gives the terminal its cursor back.
+- A signal ends the command, and the terminal has its cursor back.
 """
 
 from __future__ import annotations
 
-import json
-import signal
+import asyncio
 import time
-from base64 import b64encode
-from contextlib import closing
-from functools import partial
-from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from queue import Empty, SimpleQueue
-from threading import Thread
-from typing import Annotated, NoReturn
-from urllib.parse import unquote, urlsplit
+from typing import Annotated
 
+import httpx
 import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 
 from batchclient.cli._refusal import Refusal
+from batchclient.cli._signals import until_signal
 from batchclient.cli._top_view import Page, frame_of
 from batchclient.cli._words import say
 from batchclient.jobs.statuses import Status, of_signal
@@ -37,141 +31,91 @@ _EVERY_S = 0.25
 PATIENCE_S = 3.0
 _WINDOW_S = 5.0
 """Rates are over so long, seconds."""
-_LARGEST = 16 << 20
 _PATH = "/statistics"
-
-
-class _Unread(Exception):
-    """The page cannot be read; the message says why."""
 
 
 def top(
     *,
     url: Annotated[str, typer.Argument(metavar="URL", help="Where --metrics-port or serve() listens, as HOST:PORT.")],
     once: Annotated[bool, typer.Option("--once", help="Print the page once, without rates, and exit.")] = False,
-) -> None:
+) -> int:
     """Show a running job or service: servers, limits, queue, batch sizes, tokens/s, errors.
 
     The numbers are those of /statistics at URL. Exit status: 0 the page has gone, 2 wrong usage, 5
     nothing answers at URL, 130 Ctrl-C.
     """
-    try:
-        place = _Place(url)
-    except Refusal as refusal:
-        _complain(str(refusal), Status.USAGE)
-    console = Console()
-    try:
-        page = place.read()
-        frame = _drawn(page, None, place.name, console.width)
-        if once or not console.is_terminal:
-            console.print(frame)
-            return
-        _watch(place, page, console)
-    except _Unread as error:
-        _complain(f"{place.name}: {error}", Status.NO_SERVER)
-    except KeyboardInterrupt:
-        raise typer.Exit(of_signal(signal.SIGINT)) from None
+    ended_by = until_signal(_show(_place_from(url), once=once))
+    return of_signal(ended_by) if ended_by else Status.OK
 
 
-def _watch(place: _Place, page: Page, console: Console) -> None:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        ended = ""
-        with Live(console=console, auto_refresh=False) as live:
-            pages = [page]
-            while not ended:
-                frame = _drawn(pages[-1], pages[0] if len(pages) > 1 else None, place.name, console.width)
-                live.update(frame, refresh=True)
-                time.sleep(_EVERY_S)
-                try:
-                    pages.append(place.read())
-                except _Unread as error:
-                    ended = str(error)
-                while len(pages) > 2 and pages[-1].at - pages[1].at >= _WINDOW_S:
-                    del pages[0]
-        say(f"{place.name} has gone: {ended}")
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _drawn(page: Page, before: Page | None, name: str, width: int) -> RenderableType:
-    try:
-        return frame_of(page, before, name, width)
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
-        raise _Unread(f"{_PATH} is not what such a page has") from None
-
-
-class _Place:
-    """Where a page is read.
-
-    Args:
-        url: a URL, or ``HOST:PORT``.
-
-    Attributes:
-        name: host and port.
+def _place_from(text: str) -> httpx.URL:
+    """Read a URL, or ``HOST:PORT``, and return the URL of the page.
 
     Raises:
-        Refusal: the URL is none.
+        Refusal: the text is neither.
     """
-
-    def __init__(self, url: str) -> None:
-        given = url if "://" in url else f"http://{url}"
-        try:
-            parts = urlsplit(given)
-            host, port = parts.hostname, parts.port
-        except ValueError:
-            host, port = None, None
-        # A word alone may be a key.
-        if not host or parts.scheme not in ("http", "https") or (given != url and port is None):
-            raise Refusal("URL is a URL such as http://127.0.0.1:9400, or HOST:PORT")
-        shown = f"[{host}]" if ":" in host else host
-        self.name: str = shown if port is None else f"{shown}:{port}"
-        path = parts.path.rstrip("/").removesuffix("/metrics").removesuffix(_PATH)
-        self._asked = parts._replace(scheme="", netloc="", path=path + _PATH, fragment="").geturl()
-        self._headers: dict[str, str] = {}
-        if parts.username is not None:
-            known = b64encode(f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()).decode()
-            self._headers["Authorization"] = f"Basic {known}"
-        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        # It knows no proxy, and follows no redirect: the user is for this place alone.
-        self._connect = partial(kind, host, port or kind.default_port, timeout=PATIENCE_S)
-
-    def read(self) -> Page:
-        """Read the page.
-
-        Raises:
-            _Unread: nothing answers, or something else does.
-        """
-        found: SimpleQueue[tuple[int, bytes] | Exception] = SimpleQueue()
-        # In a thread: the connection's timeout is one of each byte.
-        Thread(target=self._fetch, args=(found,), daemon=True).start()
-        try:
-            reply = found.get(timeout=PATIENCE_S)
-            if isinstance(reply, Exception):
-                raise reply
-            status, body = reply
-            content = json.loads(body) if status == HTTPStatus.OK else None
-        except Empty:
-            raise _Unread(f"{_PATH} did not come within {PATIENCE_S:g} s") from None
-        except (OSError, HTTPException) as error:
-            why = getattr(error, "strerror", None) or type(error).__name__
-            raise _Unread(f"nothing answers ({why})") from None
-        except (ValueError, RecursionError):
-            raise _Unread(f"{_PATH} is no JSON") from None
-        if content is None:
-            raise _Unread("the client is closed" if status == HTTPStatus.OK else f"{_PATH} answers {status}")
-        return Page(content, time.monotonic())
-
-    def _fetch(self, found: SimpleQueue[tuple[int, bytes] | Exception]) -> None:
-        try:
-            with closing(self._connect()) as connection:
-                connection.request("GET", self._asked, headers=self._headers)
-                reply = connection.getresponse()
-                found.put((reply.status, reply.read(_LARGEST)))
-        except Exception as error:
-            found.put(error)
+    given = text if "://" in text else f"http://{text}"
+    try:
+        url = httpx.URL(given)
+    except (httpx.InvalidURL, ValueError):
+        url = httpx.URL()
+    # A word alone may be a key.
+    if not url.host or url.scheme not in ("http", "https") or (given != text and url.port is None):
+        raise Refusal("URL is a URL such as http://127.0.0.1:9400, or HOST:PORT")
+    path = url.path.rstrip("/").removesuffix("/metrics").removesuffix(_PATH)
+    return url.copy_with(path=path + _PATH)
 
 
-def _complain(text: str, status: Status) -> NoReturn:
-    say(f"Error: {text}")
-    raise typer.Exit(status)
+async def _show(url: httpx.URL, *, once: bool) -> None:
+    """Draw the page until it is gone.
+
+    Raises:
+        Refusal: the page cannot be read at first, or is another one.
+    """
+    console, name = Console(), url.netloc.decode()
+    async with httpx.AsyncClient(trust_env=False, timeout=None) as http:
+        pages = [await _read(http, url, name)]
+        if once or not console.is_terminal:
+            console.print(_drawn(pages, name, console.width))
+            return
+        with Live(console=console, auto_refresh=False) as live:
+            while True:
+                live.update(_drawn(pages, name, console.width), refresh=True)
+                await asyncio.sleep(_EVERY_S)
+                try:
+                    pages.append(await _read(http, url, name))
+                except Refusal:
+                    break
+                while len(pages) > 2 and pages[-1].at - pages[1].at >= _WINDOW_S:
+                    del pages[0]
+    say(f"{name} has gone")
+
+
+def _drawn(pages: list[Page], name: str, width: int) -> RenderableType:
+    try:
+        return frame_of(pages[-1], pages[0] if len(pages) > 1 else None, name, width)
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
+        raise Refusal(f"{name}: {_PATH} is not what such a page has", Status.NO_SERVER) from None
+
+
+async def _read(http: httpx.AsyncClient, url: httpx.URL, name: str) -> Page:
+    """Read the page.
+
+    Raises:
+        Refusal: nothing answers, or something else does.
+    """
+    try:
+        # A bound of the whole, also where a byte comes now and then.
+        async with asyncio.timeout(PATIENCE_S):
+            reply = await http.get(url)
+        content = reply.json() if reply.status_code == httpx.codes.OK else None
+        why = "the client is closed" if reply.status_code == httpx.codes.OK else f"{_PATH} answers {reply.status_code}"
+    except TimeoutError:
+        content, why = None, f"{_PATH} did not come within {PATIENCE_S:g} s"
+    except httpx.HTTPError as error:
+        content, why = None, f"nothing answers ({type(error).__name__})"
+    except (ValueError, RecursionError):
+        content, why = None, f"{_PATH} is no JSON"
+    if content is None:
+        raise Refusal(f"{name}: {why}", Status.NO_SERVER)
+    return Page(content, time.monotonic())

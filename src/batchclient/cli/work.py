@@ -2,87 +2,71 @@
 
 Rules:
 - A wrong command is refused before a message is read.
-- Options win over ``VLLM_URL``, which this command alone reads, and that over
-  ``BATCHCLIENT_BASE_URL``. A complaint about a value from the environment names the variable.
+- Options win over the variables of older workers, ``VLLM_URL``, ``BATCH_SIZE`` and
+  ``BATCH_TIMEOUT_MS``, which this command alone reads; ``VLLM_URL`` wins over
+  ``BATCHCLIENT_BASE_URL``.
 - No line holds a prompt, the key, or a password of Redis.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import os
-from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from batchclient._client.connections import shown
-from batchclient.cli._client_options import (
+from batchclient.cli._metrics import address_from, serve_metrics
+from batchclient.cli._options import (
     ApiKey,
     BaseUrl,
     Concurrency,
     EndpointsShard,
     Headers,
-    HttpBackend,
-    MaxBatchSize,
+    LogFormat,
     MetricsPort,
     Model,
-    Preset,
-    client_options,
+    Quiet,
+    client_arguments,
+    server_arguments,
 )
-from batchclient.cli._log import LogFormat, LogLevel, LogOptions, log_options, log_to, said_by
-from batchclient.cli._metrics import Address, address_from, serve_metrics
 from batchclient.cli._redis import (
+    GROUP,
+    REDIS,
+    STREAM,
     DeadStream,
     GroupName,
     RedisUrl,
     StreamName,
     connected,
-    group_name,
-    redis_url,
     shown_redis,
-    stream_name,
-    told,
 )
-from batchclient.cli._refusal import Refusal, headers_from
-from batchclient.cli._servers import KEY_HINT, ServerOptions, server_options
+from batchclient.cli._refusal import Refusal, in_options
 from batchclient.cli._signals import on_signals
 from batchclient.cli._words import say
-from batchclient.client import InnerClient
-from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError
-from batchclient.jobs.statuses import Status, of_signal
+from batchclient.client import BatchClient
+from batchclient.errors import BatchClientError, ConfigError
+from batchclient.jobs.statuses import of_signal
+
+if TYPE_CHECKING:
+    from batchclient.integrations.redis import Worker
 
 __all__ = ["work"]
 
-_LEAST_LEASE_S = 10.0
-_BATCH_SIZE = 32
-_BATCH_TIMEOUT_MS = 100.0
 _TOLD_EVERY_S = 60.0
-_VARIABLES = {"batching.max_size": "BATCH_SIZE", "batching.linger_s": "BATCH_TIMEOUT_MS"}
-"""The variables of arguments of the client."""
-_MOST_DIGITS = 9
-_LONGEST_WAIT_MS = 3_600_000
-
-
-@dataclass(frozen=True, slots=True)
-class _Options:
-    redis: str
-    server: ServerOptions
-    client: dict[str, Any]
-    worker: dict[str, Any]
-    metrics: Address | None
-    quiet: bool
-    log: LogOptions
 
 
 def work(
+    context: typer.Context,
     *,
-    redis: RedisUrl = None,
-    stream: StreamName = None,
-    group: GroupName = None,
-    consumer: Annotated[str | None, typer.Option(help="This worker's name (default: of host and process).")] = None,
+    redis: RedisUrl = REDIS,
+    stream: StreamName = STREAM,
+    group: GroupName = GROUP,
+    consumer: Annotated[
+        str | None, typer.Option(metavar="NAME", help="This worker's own (default: of host and process).")
+    ] = None,
     results: Annotated[
         str, typer.Option(metavar="keys|stream:NAME|none", help="Where results go; keys are result:<id>.")
     ] = "keys",
@@ -91,7 +75,7 @@ def work(
     ] = 86_400,
     dead: DeadStream = None,
     lease: Annotated[
-        float, typer.Option(metavar="S", help="Seconds after which another worker may take a message unrenewed.")
+        float, typer.Option(min=10, metavar="S", help="Seconds after which others may take an unrenewed message.")
     ] = 60.0,
     max_deliveries: Annotated[
         int, typer.Option(min=1, metavar="N", help="A message delivered more often is a dead letter.")
@@ -105,18 +89,23 @@ def work(
     base_url: BaseUrl = None,
     endpoints_shard: EndpointsShard = None,
     model: Model = None,
-    preset: Preset = "throughput",
-    concurrency: Concurrency = None,
-    max_batch_size: MaxBatchSize = None,
-    timeout: Annotated[float | None, typer.Option(help="Seconds for a message, from its delivery.")] = None,
     api_key: ApiKey = None,
     header: Headers = None,
-    http_backend: HttpBackend = None,
+    concurrency: Concurrency = None,
+    max_batch_size: Annotated[
+        int,
+        typer.Option(min=1, metavar="N", envvar="BATCH_SIZE", show_envvar=False, help="Prompts in a request, at most."),
+    ] = 32,
+    batch_timeout_ms: Annotated[
+        float, typer.Option(min=0, max=3_600_000, envvar="BATCH_TIMEOUT_MS", hidden=True)
+    ] = 100.0,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="S", help="Seconds for a message, from its delivery.")
+    ] = None,
     metrics_port: MetricsPort = None,
-    log_format: LogFormat = None,
-    log_level: LogLevel = "warning",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but complaints.")] = False,
-) -> None:
+    log_format: LogFormat = None,  # noqa: ARG001  # read by the frame
+    quiet: Quiet = False,
+) -> int:
     """Answer the messages of a Redis stream until Ctrl-C or SIGTERM.
 
     A signal lets calls under way end for --grace seconds and hands the other messages back. The
@@ -124,162 +113,92 @@ def work(
     BATCH_TIMEOUT_MS (100). Exit status: 2 wrong usage or a refused key, 1 Redis refuses a command,
     129 hangup, 130 Ctrl-C, 143 SIGTERM.
     """
-    with ExitStack() as stderr:
-        url: str | None = None
-        with told():
-            log = log_options(log_format, log_level)
-            stderr.enter_context(said_by(log))
-            url = redis_url(redis)
-            if not _LEAST_LEASE_S <= lease < math.inf:
-                raise Refusal(f"--lease: at least {_LEAST_LEASE_S:g} seconds, not {lease:g}")
-            own_urls = None if base_url else _urls_from_environment()
-            options = _Options(
-                redis=url,
-                server=server_options(
-                    base_url or own_urls,
-                    model,
-                    api_key,
-                    headers_from(header or []),
-                    endpoints_shard,
-                    urls_from="VLLM_URL" if own_urls else "",
-                ),
-                client=_client_options(preset, concurrency, max_batch_size, http_backend) | {"timeout_s": timeout},
-                worker={
-                    "stream": stream_name(stream),
-                    "group": group_name(group),
-                    "consumer": consumer,
-                    "results": results,
-                    "result_ttl_s": result_ttl,
-                    "dead": dead,
-                    "lease_s": lease,
-                    "max_deliveries": max_deliveries,
-                    "grace_s": grace,
-                    "look_ahead": look_ahead,
-                },
-                metrics=address_from(metrics_port),
-                quiet=quiet,
-                log=log,
-            )
-        with told(url):
-            status = asyncio.run(_run(options))
-    raise typer.Exit(status)
+    source = context.get_parameter_source("base_url")
+    older = [] if source is not None and source.name == "COMMANDLINE" else _urls_of_older_workers()
+    try:
+        server = server_arguments(older or base_url, model, api_key, header, endpoints_shard)
+        pace = client_arguments(concurrency, max_batch_size, linger_s=batch_timeout_ms / 1000)
+        client = BatchClient(**server, **pace, timeout_s=timeout)
+    except ConfigError as error:
+        if older and error.field == "base_url":
+            raise Refusal(f"VLLM_URL: {error.message.removeprefix('base_url: ')}") from None
+        raise
+    arguments = {
+        "stream": stream,
+        "group": group,
+        "consumer": consumer,
+        "results": results,
+        "result_ttl_s": result_ttl,
+        "dead": dead,
+        "lease_s": lease,
+        "max_deliveries": max_deliveries,
+        "grace_s": grace,
+        "look_ahead": look_ahead,
+    }
+    address = address_from(metrics_port)
+
+    async def run() -> int:
+        tell = _nothing if quiet else say
+        async with connected(redis) as connection, client:
+            from batchclient.integrations.redis import Worker
+
+            serve_metrics(client, address, tell)
+            worker = Worker(client, connection, **arguments)  # type: ignore[arg-type]
+            tell(f"working on {stream} at {shown_redis(redis)}, with {', '.join(map(shown, server['base_url']))}")
+            return await _until_signal(worker, tell)
+
+    return asyncio.run(run())
 
 
-def _urls_from_environment() -> list[str] | None:
+def _urls_of_older_workers() -> list[str]:
     """Return the servers of ``VLLM_URL``; ``/v1`` is added where a URL does not end with it."""
     urls = [url.strip() for url in os.environ.get("VLLM_URL", "").split(",") if url.strip()]
-    return [url if url.rstrip("/").endswith("/v1") else f"{url.rstrip('/')}/v1" for url in urls] or None
+    return [url if url.rstrip("/").endswith("/v1") else f"{url.rstrip('/')}/v1" for url in urls]
 
 
-def _client_options(
-    preset: str, concurrency: str | None, max_batch_size: int | None, http_backend: str | None
-) -> dict[str, Any]:
-    """Return arguments of the client.
+async def _until_signal(worker: Worker, tell: Callable[..., None]) -> int:
+    """Run a worker; return the status of the signal that ended it.
 
     Raises:
-        Refusal: an option or a variable is wrong.
+        Refusal: the servers refuse the client.
+        ConfigError, RedisError: the worker cannot begin, or Redis refuses.
     """
-    size, linger_s = _batching_from_environment()
-    try:
-        return client_options(
-            preset, concurrency, size if max_batch_size is None else max_batch_size, http_backend, linger_s
-        )
-    except ConfigError as error:
-        variable = _VARIABLES.get(error.field or "")
-        if variable is None or (variable == "BATCH_SIZE" and max_batch_size is not None):
-            raise
-        raise Refusal(f"{variable}: {error.message.removeprefix(f'{error.field}: ')}") from None
-
-
-def _batching_from_environment() -> tuple[int, float]:
-    """Return the prompts of a request, at most, and how long they wait for more, seconds.
-
-    Raises:
-        Refusal: a variable is no such number.
-    """
-    size = os.environ.get("BATCH_SIZE", "").strip() or str(_BATCH_SIZE)
-    if not (size.isascii() and size.isdigit() and len(size) <= _MOST_DIGITS and int(size) >= 1):
-        raise Refusal(f"BATCH_SIZE: a whole number of at least 1, not {size!r:.40}")
-    wait = os.environ.get("BATCH_TIMEOUT_MS", "").strip() or str(_BATCH_TIMEOUT_MS)
-    try:
-        wait_ms = float(wait)
-    except ValueError:
-        wait_ms = math.nan
-    if not 0 <= wait_ms <= _LONGEST_WAIT_MS:
-        raise Refusal(f"BATCH_TIMEOUT_MS: milliseconds from 0 to {_LONGEST_WAIT_MS:,}, not {wait!r:.40}")
-    return int(size), wait_ms / 1000
-
-
-async def _run(options: _Options) -> int:
-    """Work until a signal; return the exit status.
-
-    Raises:
-        Refusal, ConfigError: the worker cannot begin.
-        redis.exceptions.RedisError: Redis refuses.
-    """
-    tell = (lambda _text: None) if options.quiet else say
-    async with connected(options.redis) as redis:
-        from batchclient.integrations.redis import Worker
-
-        client = _client(options)
-        async with client:
-            serve_metrics(client, options.metrics, tell)
-            worker = Worker(client, redis, **options.worker)
-            servers = ", ".join(shown(address) for address in options.server.urls)
-            tell(f"working on {options.worker['stream']} at {shown_redis(options.redis)}, with {servers}")
-            ended_by = await _until_signal(worker, tell, options.log)
-            done = worker.statistics()
-            tell(f"{_counts(done.results, done.dead)}; {done.released:,} handed back")
-            if isinstance(ended_by, int):
-                return of_signal(ended_by)
-            key = KEY_HINT if isinstance(ended_by, AuthenticationFailed) and not options.server.has_key else ""
-            say(f"Error: {ended_by}{key}")
-            return Status.USAGE
-
-
-def _client(options: _Options) -> InnerClient:
-    """Make the client.
-
-    Raises:
-        Refusal: an argument is wrong; the message names the option, or the variable.
-    """
-    try:
-        return InnerClient(**options.server.arguments, **options.client)
-    except ConfigError as error:
-        raise options.server.refusal_of(error) from None
-
-
-async def _until_signal(worker: Any, tell: Any, log: LogOptions) -> int | BatchClientError:
-    """Run a worker; return the signal that ended it, or the error of the servers."""
-    loop = asyncio.get_running_loop()
-    signals: list[int] = []
+    loop, signals = asyncio.get_running_loop(), list[int]()
 
     def stop(number: int) -> None:
         signals.append(number)
         loop.call_soon_threadsafe(worker.stop)
 
-    async def report() -> None:
-        before = (0, 0)
-        while True:
-            await asyncio.sleep(_TOLD_EVERY_S)
-            done = worker.statistics()
-            if (done.results, done.dead) != before:
-                before = (done.results, done.dead)
-                lag = "" if done.lag is None else f", {done.lag:,} wait"
-                tell(f"{_counts(*before)}, {done.held:,} held{lag}")
-
-    reporting = asyncio.create_task(report())
+    reporting = asyncio.create_task(_report(worker, tell))
     try:
-        with log_to(say, log), on_signals(stop):
+        with on_signals(stop):
             await worker.run()
     except ConfigError:
         raise
     except BatchClientError as error:
-        return error
+        tell(f"{_counts(worker)}; {worker.statistics().released:,} handed back")
+        raise Refusal(in_options(str(error))) from None
     finally:
         reporting.cancel()
-    return signals[0]
+    tell(f"{_counts(worker)}; {worker.statistics().released:,} handed back")
+    return of_signal(signals[0])
 
 
-def _counts(results: int, dead: int) -> str:
-    return f"{results:,} results, {dead:,} dead letter{'' if dead == 1 else 's'}"
+async def _report(worker: Worker, tell: Callable[..., None]) -> None:
+    before = ""
+    while True:
+        await asyncio.sleep(_TOLD_EVERY_S)
+        done = worker.statistics()
+        if (counts := _counts(worker)) != before:
+            before = counts
+            lag = "" if done.lag is None else f", {done.lag:,} wait"
+            tell(f"{counts}, {done.held:,} held{lag}", event="progress")
+
+
+def _counts(worker: Worker) -> str:
+    done = worker.statistics()
+    return f"{done.results:,} results, {done.dead:,} dead letter{'' if done.dead == 1 else 's'}"
+
+
+def _nothing(*_lines: str, **_fields: Any) -> None:
+    pass
