@@ -31,7 +31,12 @@ _OPTIONS = {
 RedisUrl = Annotated[
     str,
     typer.Option(
-        "--redis", metavar="URL", envvar="REDIS_URL", show_envvar=False, help="The server. Default: REDIS_URL, else"
+        "--redis",
+        metavar="URL",
+        envvar="REDIS_URL",
+        show_envvar=False,
+        show_default=False,
+        help=f"The server. Default: REDIS_URL, else {REDIS}.",
     ),
 ]
 StreamName = Annotated[
@@ -40,7 +45,8 @@ StreamName = Annotated[
         metavar="NAME",
         envvar="BATCHCLIENT_STREAM",
         show_envvar=False,
-        help="The stream of messages. Default: BATCHCLIENT_STREAM, else",
+        show_default=False,
+        help=f"The stream of messages. Default: BATCHCLIENT_STREAM, else {STREAM}.",
     ),
 ]
 GroupName = Annotated[
@@ -49,7 +55,8 @@ GroupName = Annotated[
         metavar="NAME",
         envvar="BATCHCLIENT_GROUP",
         show_envvar=False,
-        help="The consumer group. Default: BATCHCLIENT_GROUP, else",
+        show_default=False,
+        help=f"The consumer group. Default: BATCHCLIENT_GROUP, else {GROUP}.",
     ),
 ]
 DeadStream = Annotated[

@@ -80,7 +80,7 @@ def enqueue(
     if (source is None) == (from_list is None):
         raise Refusal("give IN or --from-list KEY, one of them")
     params = params_from(param or [], max_tokens=max_tokens, temperature=temperature, call=call)
-    make = _as_message
+    make: Callable[[Row], Mapping[str, Any]] = _as_message
     if prompt is not None or prompt_file is not None:
         render = Prompts(template_from(prompt, prompt_file), call, system).function()
         make = _from_template(render, call, params)

@@ -8,7 +8,8 @@ Rules:
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from enum import StrEnum
+from typing import Annotated
 
 import typer
 
@@ -23,8 +24,18 @@ from batchclient.cli.app import make_group
 
 __all__ = ["make_metrics_app"]
 
+
+class _Server(StrEnum):
+    """A server whose metrics are known; typer takes no Literal in a list."""
+
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    TGI = "tgi"
+    LLAMACPP = "llamacpp"
+
+
 _Servers = Annotated[
-    list[Literal["vllm", "sglang", "tgi", "llamacpp"]] | None,
+    list[_Server] | None,
     typer.Option("--server", help="With this server's metrics, which Prometheus then scrapes, too; repeatable."),
 ]
 _Dcgm = Annotated[bool, typer.Option("--dcgm", help="With the metrics of NVIDIA's dcgm-exporter.")]

@@ -73,7 +73,7 @@ async def _show(url: httpx.URL, *, once: bool) -> None:
         Refusal: the page cannot be read at first, or is another one.
     """
     console, name = Console(), url.netloc.decode()
-    async with httpx.AsyncClient(trust_env=False, timeout=None) as http:
+    async with httpx.AsyncClient(trust_env=False, timeout=2 * PATIENCE_S) as http:
         pages = [await _read(http, url, name)]
         if once or not console.is_terminal:
             console.print(_drawn(pages, name, console.width))
