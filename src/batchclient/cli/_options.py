@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
@@ -110,8 +109,7 @@ ApiKey = Annotated[
     str | None,
     typer.Option(
         metavar="KEY",
-        envvar="BATCHCLIENT_API_KEY",
-        show_envvar=False,
+        # The variable is the client's to read: it does not replace an Authorization header.
         help="A bearer token. Default: BATCHCLIENT_API_KEY, which no list of processes shows.",
         rich_help_panel=SERVER,
     ),
@@ -199,7 +197,6 @@ LogFormat = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say complaints and failures alone.", rich_help_panel=JOB)]
 
-_KEY = "BATCHCLIENT_API_KEY"
 _LONGEST_NUMBER = 10
 """Digits. Python refuses to read some thousand of them, with an error of its own."""
 _NOT_FIELDS = {
@@ -238,15 +235,11 @@ def server_arguments(
     """
     if not base_url:
         raise Refusal("no server: give --base-url, such as http://localhost:8000/v1, or set BATCHCLIENT_BASE_URL")
-    headers = headers_from(header or ())
-    if any(name.lower() == "authorization" for name in headers) and api_key == os.environ.get(_KEY):
-        # A key of the environment does not replace a header that is given.
-        api_key = None
     return {
         "base_url": list(base_url) if shard is None else endpoints_shard(list(base_url), shard),
         "model": model or None,
         "api_key": api_key or None,
-        "headers": headers,
+        "headers": headers_from(header or ()),
         "dialect": dialect,
     }
 
