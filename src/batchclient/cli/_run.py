@@ -41,6 +41,12 @@ _SOON_S = 0.2
 """A file whose lines are counted within this time has a total from the first, seconds."""
 
 
+def _TEMP(source):  # TEMP
+    import os
+
+    return os.fstat(source.file.fileno()) if source.is_regular else None
+
+
 def run_map(options: MapOptions) -> int:
     """Run a map job; return the exit status.
 
@@ -75,9 +81,9 @@ def _run(options: MapOptions, source: Source) -> int:
     Raises:
         Refusal, ConfigError, BatchClientError: the job cannot begin.
     """
-    output = Output(options.output, source=source.status)
+    output = Output(options.output, source=_TEMP(source))
     client, prompt_of = _begin(options, source)
-    with kept_by(options, output, source.status) as kept:
+    with kept_by(options, output, _TEMP(source)) as kept:
         if kept is not None and (status := kept.status) is not None:
             if not options.quiet:
                 say(f"{output.name} is finished, with these settings and this input: nothing to do{kept.failed}")
@@ -105,7 +111,12 @@ def _open(options: MapOptions) -> Source:
     # Fields that are not written may have any name.
     reserved = added if options.columns is None else ()
     try:
-        return open_source(options.source, **options.file, reserved=reserved, most=options.first)
+        return open_source(
+            options.source,
+            **{k: v for k, v in options.file.items() if v is not None},
+            reserved=reserved,
+            most=options.first,
+        )
     except OSError as error:
         # A directory cannot be opened either; its message says so.
         raise Refusal(f"{named(options.source, 'IN')}: {reason_of(error)}") from None
@@ -113,7 +124,7 @@ def _open(options: MapOptions) -> Source:
 
 def _begin(options: MapOptions, source: Source) -> tuple[BatchClient, Callable[[Row], Any]]:
     """Check the options as far as possible without sending; return the client and the prompts."""
-    client = BatchClient(**options.client)
+    client = BatchClient(**{k: v for k, v in options.client.items() if k != "wait_for_server_s"})
     prompts = Prompts(options.prompt, options.call, options.system)
     # Wrong parameters are refused while nothing is made.
     client.stream_map((), prompts.function(), **options.arguments)
@@ -176,7 +187,7 @@ class _InThread:
 def _dry_run(options: MapOptions, source: Source) -> int:
     if options.output != "-":
         # The report may go anywhere, and rows go where the job's may.
-        place_of(options, Output(options.output, source=source.status))
+        place_of(options, Output(options.output, source=_TEMP(source)))
     options.client.update(detect=True, server_metrics=False)
     client, prompt_of = _begin(options, source)
     dry_run = DryRun(

@@ -79,12 +79,13 @@ def map_rows(
             "--output",
             "-o",
             metavar="OUT",
-            help="Where rows go; - is stdout. {shard}: the number.",
+            show_default=False,
+            help="A file, or - (stdout); {shard} is its number.",
             rich_help_panel=JOB,
         ),
     ] = "-",
     new: Annotated[
-        bool, typer.Option("--new", help="Begin anew; OUT is replaced once the new one is whole.", rich_help_panel=JOB)
+        bool, typer.Option("--new", help="Begin anew; OUT stays until the new one is whole.", rich_help_panel=JOB)
     ] = False,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Run rows again that failed for good, too.", rich_help_panel=JOB)
@@ -113,11 +114,11 @@ def map_rows(
     escape: Escape = None,
     encoding: Encoding = None,
     first: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Map the first N rows alone.", rich_help_panel=FILES)
+        int | None, typer.Option(metavar="N", help="Map the first N rows alone.", rich_help_panel=FILES)
     ] = None,
     shard: Annotated[
         str | None,
-        typer.Option(metavar="I/N", help="Map part I of N of IN, 0/N to N-1/N.", rich_help_panel=FILES),
+        typer.Option(metavar="I/N", help="Map part I of N of IN, from 0/N on.", rich_help_panel=FILES),
     ] = None,
     dedupe: Annotated[
         bool, typer.Option("--dedupe", help="Ask rows with equal prompts once.", rich_help_panel=FILES)
@@ -138,18 +139,14 @@ def map_rows(
     wait_for_server: WaitForServer = None,
     outage_patience: Annotated[
         float | None,
-        typer.Option(
-            metavar="S", help="Give up when every server has been away so long (default: never).", rich_help_panel=PACE
-        ),
+        typer.Option(metavar="S", help="Give up after an outage of all servers of S.", rich_help_panel=PACE),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read all rows and report; generate nothing.", rich_help_panel=JOB)
     ] = False,
     price: Annotated[
         str | None,
-        typer.Option(
-            metavar="IN/OUT", help="Of a million tokens of prompts and answers: 0.15/0.60.", rich_help_panel=JOB
-        ),
+        typer.Option(metavar="IN/OUT", help="Of a million tokens each, such as 0.15/0.60.", rich_help_panel=JOB),
     ] = None,
     gpu_price: GpuPrice = None,
     max_cost: Annotated[
@@ -170,6 +167,8 @@ def map_rows(
     Exit status: 0 all rows succeeded, 1 some failed, 2 wrong usage, 3 --max-cost reached, 4 disk
     full, 5 no server, 129 hangup, 130 Ctrl-C, 143 SIGTERM.
     """
+    if first is not None and first < 1:
+        raise Refusal(f"--first: at least 1 row, not {first}")
     part = None if shard is None else shard_from(shard, "shard")
     wait_s = (0.0 if sys.stderr.isatty() else _WAIT_S) if wait_for_server is None else wait_for_server
     server = server_arguments(base_url, model, api_key, header, endpoints_shard, dialect)
