@@ -37,25 +37,22 @@ class Cost:
         return self.most is not None and cost >= self.most
 
 
-def cost_from(price: str | None, gpu_price: float | None, gpus: int | None, max_cost: float | None) -> Cost | None:
+def cost_from(price: str | None, gpu_price: float | None, max_cost: float | None) -> Cost | None:
     """Read the options about the cost; ``None``: no price is given.
 
     Raises:
-        Refusal: a number is wrong, or the bound or the number of GPUs has no price beside it.
+        Refusal: a number is wrong, or the bound has no price beside it.
     """
-    if gpus is not None and gpu_price is None:
-        raise Refusal("--gpus: the number of GPUs counts with --gpu-price, which is not given")
     if max_cost is not None and price is None and gpu_price is None:
         raise Refusal("--max-cost: the cost is known with --price or --gpu-price, and neither is given")
     if max_cost is not None and not 0 < max_cost < math.inf:
         raise Refusal(f"--max-cost: a number above 0, not {max_cost:g}")
     if gpu_price is not None and not 0 <= gpu_price < math.inf:
-        raise Refusal(f"--gpu-price: the price of a GPU's hour, not {gpu_price:g}")
+        raise Refusal(f"--gpu-price: the price of an hour of all GPUs, not {gpu_price:g}")
     if price is None and gpu_price is None:
         return None
     of_prompts, of_answers = (None, None) if price is None else _per_million(price)
-    per_hour = None if gpu_price is None else gpu_price * (gpus or 1)
-    return Cost(Price(per_hour=per_hour, per_million_in=of_prompts, per_million_out=of_answers), max_cost)
+    return Cost(Price(per_hour=gpu_price, per_million_in=of_prompts, per_million_out=of_answers), max_cost)
 
 
 def _per_million(text: str) -> tuple[float, float]:

@@ -10,7 +10,7 @@ Rules:
   then in the command, such as a parameter unknown to the server. A job with a patience also gives
   up where every server has been away for so long.
 - A job with a bound on its cost stops there as a signal stops it: rows under way are left.
-- The output is opened when the client has started: until then nothing is lost by refusing.
+- The output is opened when a row can be sent: until then nothing is lost by refusing.
 """
 
 from __future__ import annotations
@@ -26,16 +26,14 @@ from batchclient import BatchClient, MapResult, Statistics
 from batchclient._client.connections import shown
 from batchclient._maps.progress import Counts
 from batchclient._metrics.job import JobNumbers
-from batchclient.cli._failures import Failures
+from batchclient.cli._failures import Failures, kind_of
 from batchclient.cli._kept import Kept
-from batchclient.cli._log import log_to
 from batchclient.cli._map_options import MapOptions
-from batchclient.cli._outages import Outages
-from batchclient.cli._progress import ProgressBar, ProgressLines, Snapshot
-from batchclient.cli._refused import MOST_REFUSALS, Refused
+from batchclient.cli._progress import JobProgress, Snapshot
 from batchclient.cli._rows import to_line
 from batchclient.cli._signals import on_signals
-from batchclient.errors import ConnectFailed, JournalFailed
+from batchclient.cli._words import say
+from batchclient.errors import AuthenticationFailed, BadRequest, ConnectFailed, JournalFailed, NotFound
 from batchclient.jobs import BadRow
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.source import in_thread
@@ -43,8 +41,16 @@ from batchclient.jobs.statuses import Status
 from batchclient.journal.rows import is_final
 from batchclient.maps import Map
 
-__all__ = ["Job"]
+__all__ = ["MOST_REFUSALS", "UNUSABLE", "Job"]
 
+MOST_REFUSALS = 256
+"""After so many rows refused alike, and none successful, no later row would do better."""
+UNUSABLE = frozenset({"BadRow", "ConfigError"})
+"""The errors of rows that make no request: they say nothing about the command."""
+_OF_THE_COMMAND = frozenset({AuthenticationFailed.__name__, NotFound.__name__})
+"""These errors tell of the key and the model: refusals of all rows of a short file are the command's."""
+_OF_EVERY_ROW = (AuthenticationFailed, NotFound, ConnectFailed)
+"""Errors of these kinds are alike whatever their words are, other refusals by their words."""
 _SLOW_S = 2.0
 """A server slower than this to name its model is worth a word, seconds."""
 _ASKING = "waiting for the server to say which model it has (--model names one)"
@@ -57,19 +63,19 @@ class Job:
         client: not started yet.
         results: of that client's ``stream_map``.
         output: checked and not opened yet.
-        progress: told of each tick, and of what is worth a line.
+        progress: told of each tick.
         options: of the command.
         kept: what keeps the answers, if something does.
-        resolve: gives a row the answer of an equal row; ``None`` where that is not there.
         total: tells the rows expected, once they are known.
         refusals: the job gives up after so many rows refused alike, without a success.
-        repeat_s: seconds from one word about an outage to the next.
         tick_s: seconds from one look at the job to the next.
 
     Attributes:
         failures: the rows that failed, those of the journal included.
         taken: rows that are done with.
-        refused: the rows that are refused alike.
+        may_be_tried: failed rows that may succeed later.
+        refused: the error's class of the rows that were refused alike, if that ended the job.
+        is_command: whether key or model were refused for all rows of the job.
         journal_error: why the journal took no more rows, if so.
         output_error: why the output took no more rows, if so.
         signal: the signal behind the end, such as SIGINT for Ctrl-C; ``None`` after a job in full.
@@ -87,21 +93,19 @@ class Job:
         client: BatchClient,
         results: Map[Any],
         output: Output,
-        progress: ProgressBar | ProgressLines,
+        progress: JobProgress,
         options: MapOptions,
         *,
         kept: Kept | None = None,
-        resolve: Callable[[MapResult], MapResult | None] | None = None,
         total: Callable[[], int | None] = lambda: None,
         refusals: int = MOST_REFUSALS,
-        repeat_s: float = 60.0,
         tick_s: float = 0.25,
     ) -> None:
         self.failures = Failures()
         self.taken = 0
         self.may_be_tried = 0
-        self._watch_error: Exception | None = None
-        self.refused = Refused(refusals, keep_going=options.keep_going)
+        self.refused = ""
+        self.is_command = False
         self.journal_error: JournalFailed | None = None
         self.output_error: OSError | None = None
         self.signal: int | None = None
@@ -118,25 +122,32 @@ class Job:
         self._progress = progress
         self._options = options
         self._kept = kept
-        self._resolve = resolve
-        self._resolved = Counts()
         self._total = total
+        self._refusals = refusals
         self._tick_s = tick_s
-        every_s = None if options.quiet else repeat_s
-        self._outages = Outages(progress.say, patience_s=options.outage_patience_s, repeat_s=every_s)
+        self._alike: tuple[tuple[str, str], int] = ("", ""), 0
+        """What the latest rows were refused for, and how many."""
+        self._away_since: float | None = None
         self._is_unreachable = False
         self._started_at = 0.0
         self._left: list[MapResult[Any]] = []
         self._task: asyncio.Task[None] | None = None
         self._may_cancel = False
+        self._watch_error: Exception | None = None
 
     def __repr__(self) -> str:
         return f"<Job: {self.taken} rows, {self.failures.total} failed>"
 
     @property
-    def leaves_rows(self) -> bool:
-        """Whether the job has stopped for a reason of its own, before the end of the input."""
-        return bool(self.refused.kind or self.no_server or self.is_too_dear)
+    def left_out(self) -> str:
+        """Why rows were left out for a reason of the command's own, in a sentence; empty: none were."""
+        if self.no_server:
+            return f"gave up: {self.no_server}"
+        if self.is_too_dear:
+            return "stopped: --max-cost is reached"
+        if self.refused:
+            return f"stopped: no row succeeded, and {self._refusals} failed alike with {self.refused}"
+        return ""
 
     @property
     def has_answers(self) -> bool:
@@ -150,13 +161,13 @@ class Job:
 
     @property
     def counts(self) -> Counts:
-        """The rows of the map. Rows that have the answer of an equal row are counted as that one."""
-        return self._results.counts if self._resolve is None else self._resolved
+        """The rows of the map."""
+        return self._results.counts
 
     @property
-    def invalid(self) -> int:
-        """Answers that did not fit the schema, whether they were asked again or not."""
-        return self._results.counts.invalid
+    def expected(self) -> int | None:
+        """Rows of the input, if they are known."""
+        return self._total()
 
     def numbers(self) -> JobNumbers:
         """Return the job's part of the pages about its client."""
@@ -169,7 +180,7 @@ class Job:
         Raises:
             ConfigError: the client cannot start, or no model was given and the server has several;
                 or the output cannot be opened. No row was sent.
-            BatchClientError: no model was given, and the server cannot be asked for its model.
+            BatchClientError: no server was there in time, or none could be asked for its model.
                 Nothing was opened.
         """
         loop = asyncio.get_running_loop()
@@ -178,7 +189,7 @@ class Job:
             self.signal = number
             loop.call_soon_threadsafe(self._stop)
 
-        with on_signals(on_signal), log_to(self._progress.say, self._options.log):
+        with on_signals(on_signal), self._progress.running():
             try:
                 async with self._client:
                     self._task = asyncio.current_task()
@@ -190,7 +201,6 @@ class Job:
                         self._task = None
                         self.seconds = time.monotonic() - self._started_at
             finally:
-                self._progress.close()
                 self._output.close(keeps_rows=self.has_answers)
 
     async def _prepare(self) -> None:
@@ -211,10 +221,10 @@ class Job:
         watch = asyncio.get_running_loop().create_task(self._watch())
         try:
             is_complete = await self._unless_stopped(self._write_all) and not (
-                self.refused.kind or self.fault or self.journal_error is not None
+                self.refused or self.fault or self.journal_error is not None
             )
             await self._results.aclose()
-            if self._kept is not None and not is_complete and not self.refused.kind:
+            if self._kept is not None and not is_complete and not self.refused:
                 self._left = self._results.finished()
             for result in self._left:
                 await self._take(result)
@@ -231,8 +241,9 @@ class Job:
             if self.output_error is None:
                 await self._output.flush(in_a_hurry=lambda: self.signal is not None)
                 self._show(self._client.statistics())
-                self.refused.end(self.failures.by_type, has_answers=self.has_answers)
-                is_refused = self.refused.is_command and self._output.is_file
+                refusals = self.failures.by_type.keys() - UNUSABLE
+                self.is_command = bool(refusals) and refusals <= _OF_THE_COMMAND and not self.has_answers
+                is_refused = self.is_command and self._output.is_file
                 self.is_whole = is_complete and not self._output.is_given_up and not is_refused
             if self.is_whole:
                 await self._output.finish(self._note)
@@ -287,14 +298,9 @@ class Job:
         try:
             async for result in self._results:
                 await self._take(result)
-                # A reused row says nothing about the command of today.
-                if not result.reused and self.refused.is_one_too_many(result.error):
-                    # In input order rows that succeeded may wait to be written.
-                    if not self._client.statistics().succeeded:
-                        self.refused.give_up()
-                        self._left = [] if self._kept is not None else self._results.finished()
-                        return
-                    self.refused.keep_going = True
+                if self._is_refused(result):
+                    self._left = [] if self._kept is not None else self._results.finished()
+                    return
                 if self.output_error is not None:
                     return
         except JournalFailed as error:
@@ -302,24 +308,31 @@ class Job:
         except OSError as error:  # only the input raises here: the error of a row is in the row
             self.fault = f"the input cannot be read any further: {reason_of(error)}"
 
+    def _is_refused(self, result: MapResult[Any]) -> bool:
+        """Whether a row's error is one refusal too many; a reused row says nothing about today's command."""
+        error = result.error
+        if result.reused or not isinstance(error, (*_OF_EVERY_ROW, BadRequest)):
+            return False
+        alike = kind_of(error, "" if isinstance(error, _OF_EVERY_ROW) else str(error))
+        before, count = self._alike
+        self._alike = alike, count + 1 if alike == before else 1
+        # In input order rows that succeeded may wait to be written.
+        if self._alike[1] >= self._refusals and not self._client.statistics().succeeded:
+            self.refused = alike[0]
+        return bool(self.refused)
+
     async def _take(self, result: MapResult[Any]) -> None:
         """Count one row and hand the row to the output."""
-        if self._resolve is not None:
-            resolved: Any = self._resolve(result)
-            if resolved is None:
-                return
-            result = resolved
-            self._resolved.add(resolved)
         self.taken += 1
         if result.error is not None:
             self.failures.add(result)
             self.may_be_tried += not (isinstance(result.error, BadRow) or is_final(result.error))
             if isinstance(result.error, ConnectFailed) and not self._is_unreachable:
                 self._is_unreachable = True
-                urls = " or ".join(map(shown, self._options.server.urls))
+                urls = " or ".join(map(shown, self._options.client["base_url"]))
                 self._say(f"no connection to {urls}; rows fail until it is back")
         try:
-            await self._output.put(to_line(result, packed=self._options.packed, columns=self._options.rows.columns))
+            await self._output.put(to_line(result, columns=self._options.columns))
         except OSError as error:
             self.output_error = error
 
@@ -327,27 +340,37 @@ class Job:
 
     async def _watch(self) -> None:
         try:
-            await self._watch_always()
+            while True:
+                await self._look()
+                await asyncio.sleep(self._tick_s)
         except Exception as error:  # unwatched a job has no bound on its cost
             self._watch_error = error
             self._stop()
 
-    async def _watch_always(self) -> None:
-        while True:
-            statistics = self._client.statistics()
-            no_server = self._outages.look(statistics, time.monotonic())
-            if self._may_cancel and not self._is_stopped:
-                self.no_server = no_server
-                cost = self._options.cost
-                self.is_too_dear = cost is not None and cost.is_reached(self.spent or 0.0)
-            try:
-                await self._output.flush(in_a_hurry=lambda: self.signal is not None)
-            except OSError as error:
-                self.output_error = error
-            self._show(statistics)
-            if self._is_stopped:
-                self._stop()
-            await asyncio.sleep(self._tick_s)
+    async def _look(self) -> None:
+        statistics = self._client.statistics()
+        if self._may_cancel and not self._is_stopped:
+            self.no_server = self._outage_of(statistics, time.monotonic())
+            cost = self._options.cost
+            self.is_too_dear = cost is not None and cost.is_reached(self.spent or 0.0)
+        try:
+            await self._output.flush(in_a_hurry=lambda: self.signal is not None)
+        except OSError as error:
+            self.output_error = error
+        self._show(statistics)
+        if self._is_stopped:
+            self._stop()
+
+    def _outage_of(self, statistics: Statistics, now: float) -> str:
+        """Return the outages of all servers that have outlasted the patience, in a sentence."""
+        patience_s = self._options.outage_patience_s
+        endpoints = [each for each in statistics.endpoints if each.state != "leaving"]
+        if patience_s is None or not all(each.outage for each in endpoints):
+            self._away_since = None
+            return ""
+        if self._away_since is None:
+            self._away_since = now
+        return "; ".join(each.outage for each in endpoints) if now - self._away_since >= patience_s else ""
 
     def _show(self, statistics: Statistics) -> None:
         if self._options.cost is not None:
@@ -367,7 +390,7 @@ class Job:
 
     def _say(self, text: str) -> None:
         if not self._options.quiet:
-            self._progress.say(text)
+            say(text)
 
     def _stop(self) -> None:
         """End the part of the job that takes rows; finished rows are still written."""

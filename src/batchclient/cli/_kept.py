@@ -198,7 +198,7 @@ class Kept:
         """
         journal, options = self.journal, self._options
         job: dict[str, Any] = {"call": options.call, "settings": _settings(options)}
-        if (model := options.server.arguments["model"]) is not None:
+        if (model := options.client["model"]) is not None:
             job["model"] = model
         others = [name for name in outputs_in(self._old or journal) if name != self._name]
         if options.journal is None:
@@ -337,12 +337,10 @@ def _settings(options: MapOptions) -> dict[str, Any]:
 
 def _facts(options: MapOptions, source: os.stat_result | None) -> dict[str, Any]:
     """Return what an output is made of."""
-    rows = options.rows
     return {
-        "answers": [options.call, options.server.arguments["model"], _settings(options)],
+        "answers": [options.call, options.client["model"], _settings(options)],
         "in": None if source is None else [_real(Path(options.source)), *_stamp(source)],
-        "form": [rows.form, options.packed, options.ordered, options.dedupe, rows.first, options.retry_invalid],
-        "columns": None if rows.columns is None else [*rows.columns],
-        "shard": None if rows.shard is None else [*rows.shard],
-        "sample": None if rows.sample is None else str(rows.sample),
+        "read": {name: list(value) if isinstance(value, tuple) else value for name, value in options.file.items()},
+        "form": [options.ordered, options.dedupe, options.first, options.retry_invalid],
+        "columns": None if options.columns is None else [*options.columns],
     }

@@ -3,99 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 from batchclient.cli._cost import Cost
-from batchclient.cli._log import PLAIN, LogOptions
 from batchclient.cli._metrics import Address
-from batchclient.cli._refusal import Call
-from batchclient.cli._servers import ServerOptions
-from batchclient.jobs.rows import Format
-from batchclient.jobs.shards import Shard
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-__all__ = ["MapOptions", "RowOptions"]
+__all__ = ["MapOptions"]
 
 
-@dataclass(frozen=True, slots=True)
-class RowOptions:
-    """Which rows of the input are mapped, and what is kept of them.
-
-    Args:
-        form: the form of the input, if given.
-        columns: the fields to write beside ``id``; ``None``: all.
-        shard: the part of the input.
-        sample: the share of the rows.
-        first: rows to map from the beginning, of the part and the share; ``None`` for all.
-    """
-
-    form: Format | None = None
-    columns: Sequence[str] | None = None
-    shard: Shard | None = None
-    sample: Fraction | None = None
-    first: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MapOptions:
     """The settings of a map job.
 
     Args:
         source, output: paths, or ``-``.
+        file: how the input is read: form, delimiter, escape, encoding, shard.
+        columns: the fields to write beside ``id``; ``None``: all.
+        first: rows to map from the beginning, of the shard; ``None`` for all.
         prompt: the template.
-        rows: which rows are mapped.
-        server: where the servers are, with the model and the key.
-        client: further arguments of ``BatchClient``.
+        call: the call made for each row, in ``stream_map``'s words.
+        system: the text of a chat's system message, if there is one.
+        schema: a model whose instances are the answers that fit ``--schema``.
         params: of the server.
-        timeout_s: of a row.
+        retry_invalid, timeout_s, priority: of the calls, in ``stream_map``'s words.
+        client: the arguments of ``BatchClient``.
         outage_patience_s: how long every server may be away, if there is a bound.
         ordered: whether rows keep their order.
-        quiet: neither progress nor summary.
+        dedupe: whether rows with equal prompts are asked once.
+        journal: the path of the journal, instead of ``OUT.journal``.
         new: whether the job begins anew, beside the one that is there.
         retry_failed: whether rows that failed for good run again, too.
-        journal: the path of the journal, instead of ``OUT.journal``.
-        keep_going: whether the job goes on when all rows fail alike.
-        call: the call made for each row, in ``stream_map``'s words.
-        packed: whether vectors are written as base64.
-        system: the text of a chat's system message, if there is one.
         dry_run: generate nothing, and report.
-        dedupe: whether rows with equal prompts are asked once.
         cost: the price of the work, if given, and the bound.
-        schema: a model whose instances are the answers that fit ``--schema``.
-        retry_invalid: how often a row is asked again whose answer does not fit.
         metrics: where the job's metrics are served, if anywhere.
-        log: what is written to stderr of the library's records, and how.
+        quiet: neither progress nor summary.
+        draws: whether a bar may be drawn on stderr.
     """
 
     source: str
     output: str
+    file: dict[str, Any]
+    columns: Sequence[str] | None
+    first: int | None
     prompt: str
-    rows: RowOptions
-    server: ServerOptions
-    client: dict[str, Any]
+    call: Literal["complete", "chat", "embed", "classify"]
+    system: str | None
+    schema: type[BaseModel] | None
     params: dict[str, Any]
+    retry_invalid: int
     timeout_s: float | None
+    priority: int
+    client: dict[str, Any] = field(repr=False)
+    outage_patience_s: float | None
     ordered: bool
+    dedupe: bool
+    journal: str | None
+    new: bool
+    retry_failed: bool
+    dry_run: bool
+    cost: Cost | None
+    metrics: Address | None
     quiet: bool
-    new: bool = False
-    retry_failed: bool = False
-    journal: str | None = None
-    keep_going: bool = False
-    call: Call = "complete"
-    packed: bool = False
-    outage_patience_s: float | None = None
-    system: str | None = None
-    dry_run: bool = False
-    dedupe: bool = False
-    cost: Cost | None = None
-    schema: type[BaseModel] | None = None
-    retry_invalid: int = 0
-    metrics: Address | None = None
-    log: LogOptions = PLAIN
+    draws: bool
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -103,6 +76,7 @@ class MapOptions:
         return {
             "call": self.call,
             "timeout_s": self.timeout_s,
+            "priority": self.priority,
             "response_model": self.schema,
             "retry_invalid": self.retry_invalid,
             **self.params,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
@@ -55,19 +54,24 @@ REQUEST, SERVER, FILES, PACE, JOB = "The request", "The server", "Files", "Pace"
 
 Prompt = Annotated[
     str | None,
-    typer.Option(help="Template; {name} is a row's field, {text} or {} a text line.", rich_help_panel=REQUEST),
+    typer.Option(metavar="TEXT", help="The template: {name} is a field, {} a text line.", rich_help_panel=REQUEST),
 ]
 PromptFile = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="A file with the template, instead of --prompt.", rich_help_panel=REQUEST),
+    typer.Option(metavar="FILE", help="A file with the template instead.", rich_help_panel=REQUEST),
 ]
 System = Annotated[
     str | None,
-    typer.Option(metavar="TEXT", help="A system message before each chat (--call chat).", rich_help_panel=REQUEST),
+    typer.Option(metavar="TEXT", help="A system message before each chat.", rich_help_panel=REQUEST),
 ]
 CallOption = Annotated[
     Literal["complete", "chat", "embed", "classify"],
-    typer.Option(help="The call made for each row.", rich_help_panel=REQUEST),
+    typer.Option(
+        show_default=False,
+        metavar="CALL",
+        help="complete (the default), chat, embed or classify.",
+        rich_help_panel=REQUEST,
+    ),
 ]
 Schema = Annotated[
     str | None,
@@ -75,46 +79,51 @@ Schema = Annotated[
 ]
 RetryInvalid = Annotated[
     int,
-    typer.Option(min=0, metavar="N", help="Ask a row N times more, at most, to fit --schema.", rich_help_panel=REQUEST),
+    typer.Option(
+        min=0,
+        show_default=False,
+        metavar="N",
+        help="Ask again, at most N times, to fit --schema.",
+        rich_help_panel=REQUEST,
+    ),
 ]
 Params = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=JSON", help="Any other field of the request; repeatable.", rich_help_panel=REQUEST),
+    typer.Option(metavar="NAME=JSON", help="Another field of the request; repeatable.", rich_help_panel=REQUEST),
 ]
 MaxTokens = Annotated[
-    int | None, typer.Option(metavar="N", help="Tokens to generate per row, at most.", rich_help_panel=REQUEST)
+    int | None,
+    typer.Option(metavar="N", help="Tokens to generate per row, at most.", rich_help_panel=REQUEST),
 ]
-Temperature = Annotated[float | None, typer.Option(metavar="T", help="Sampling temperature.", rich_help_panel=REQUEST)]
+Temperature = Annotated[
+    float | None,
+    typer.Option(metavar="T", help="Sampling temperature.", rich_help_panel=REQUEST),
+]
 
 BaseUrl = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="URL",
         envvar="BATCHCLIENT_BASE_URL",
         show_envvar=False,
-        help="The server's root with its /v1; repeatable. Default: BATCHCLIENT_BASE_URL.",
+        metavar="URL",
+        help="With its /v1; repeatable; or BATCHCLIENT_BASE_URL.",
         rich_help_panel=SERVER,
     ),
 ]
 Model = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME",
         envvar="BATCHCLIENT_MODEL",
         show_envvar=False,
-        help="Needed where the server has several. Default: BATCHCLIENT_MODEL.",
+        metavar="NAME",
+        help="Where it has several; or BATCHCLIENT_MODEL.",
         rich_help_panel=SERVER,
     ),
 ]
+# The variable is read by the client: it does not replace an Authorization header.
 ApiKey = Annotated[
     str | None,
-    typer.Option(
-        metavar="KEY",
-        envvar="BATCHCLIENT_API_KEY",
-        show_envvar=False,
-        help="A bearer token. Default: BATCHCLIENT_API_KEY, which no list of processes shows.",
-        rich_help_panel=SERVER,
-    ),
+    typer.Option(metavar="KEY", help="Better: BATCHCLIENT_API_KEY, which ps does not show.", rich_help_panel=SERVER),
 ]
 Headers = Annotated[
     list[str] | None,
@@ -122,84 +131,78 @@ Headers = Annotated[
 ]
 DialectName = Annotated[
     Literal["vllm", "sglang", "tgi", "llamacpp", "trtllm", "tei", "openai"] | None,
-    typer.Option(help="The server's language (default: the server is asked).", rich_help_panel=SERVER),
+    typer.Option(metavar="NAME", help="vllm, sglang, … (default: the server is asked).", rich_help_panel=SERVER),
 ]
 EndpointsShard = Annotated[
     str | None,
-    typer.Option(metavar="I/N", help="Send to part I of N of the servers, 0/N to N-1/N.", rich_help_panel=SERVER),
+    typer.Option(metavar="I/N", help="Use part I of N of the servers, from 0/N on.", rich_help_panel=SERVER),
 ]
 
 FileFormat = Annotated[
     Literal["jsonl", "text", "csv", "parquet", "arrow"] | None,
-    typer.Option(help="The form of IN (default: its ending, else its beginning).", rich_help_panel=FILES),
+    typer.Option(metavar="FORM", help="jsonl, text, csv, parquet or arrow.", rich_help_panel=FILES),
 ]
 Delimiter = Annotated[
     str | None,
-    typer.Option(metavar="C", help=r"Between the fields of CSV: one character, or \t.", rich_help_panel=FILES),
+    typer.Option(metavar="C", help="Between fields of CSV: one character, or \\t.", rich_help_panel=FILES),
 ]
 Escape = Annotated[
     str | None,
-    typer.Option(metavar="C", help="Before a quote within quotes, instead of a second one.", rich_help_panel=FILES),
+    typer.Option(metavar="C", help="Before a quote in quotes, where not doubled.", rich_help_panel=FILES),
 ]
 Encoding = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME", help="Of IN, such as latin-1 (default: UTF-8, or by its mark).", rich_help_panel=FILES
-    ),
+    typer.Option(metavar="NAME", help="Such as latin-1 (default: UTF-8, or by its mark).", rich_help_panel=FILES),
 ]
 
 Concurrency = Annotated[
     str | None,
-    typer.Option(
-        metavar="N|auto", help="Sequences in flight per server, at most (default: auto).", rich_help_panel=PACE
-    ),
+    typer.Option(metavar="N|auto", help="Sequences in flight per server (default: auto).", rich_help_panel=PACE),
 ]
 MaxBatchSize = Annotated[
-    int | None, typer.Option(metavar="N", help="Prompts in a request, at most.", rich_help_panel=PACE)
+    int | None,
+    typer.Option(metavar="N", help="Prompts in a request, at most.", rich_help_panel=PACE),
 ]
 Priority = Annotated[
     int,
     typer.Option(
-        metavar="N", help="For vLLM with --scheduling-policy priority; below 0: after others.", rich_help_panel=PACE
+        show_default=False, metavar="N", help="Of vLLM's queue; a colleague's calls have 0.", rich_help_panel=PACE
     ),
 ]
 P95Latency = Annotated[
     float | None,
-    typer.Option(
-        metavar="S", help="Lower the load until 95 % of answers take S seconds at most.", rich_help_panel=PACE
-    ),
+    typer.Option(metavar="S", help="Send less, until 95 % of answers take S at most.", rich_help_panel=PACE),
 ]
 TimeToFirstToken = Annotated[
     float | None,
-    typer.Option(metavar="S", help="The same for the time to an answer's first token.", rich_help_panel=PACE),
+    typer.Option(metavar="S", help="The same for the first token of an answer.", rich_help_panel=PACE),
 ]
 Timeout = Annotated[
     float | None,
-    typer.Option(metavar="S", help="Of a row's call, retries included, from its first request.", rich_help_panel=PACE),
+    typer.Option(metavar="S", help="Of a row's call, from its first request.", rich_help_panel=PACE),
 ]
 WaitForServer = Annotated[
     float | None,
-    typer.Option(
-        metavar="S",
-        help="Wait so long for a server that is not there yet (default: 600; 0 on a terminal).",
-        rich_help_panel=PACE,
-    ),
+    typer.Option(metavar="S", help="For one that is not there yet (600; terminal: 0).", rich_help_panel=PACE),
 ]
 
 GpuPrice = Annotated[
-    float | None, typer.Option(metavar="P", help="Of an hour of all GPUs together.", rich_help_panel=JOB)
+    float | None,
+    typer.Option(metavar="P", help="Of an hour of all GPUs together.", rich_help_panel=JOB),
 ]
 MetricsPort = Annotated[
     str | None,
-    typer.Option(metavar="P", help="Serve /metrics and /statistics at 127.0.0.1:P, or at HOST:P.", rich_help_panel=JOB),
+    typer.Option(metavar="P", help="Serve /metrics at port P, or at HOST:P.", rich_help_panel=JOB),
 ]
 LogFormat = Annotated[
     Literal["text", "json"] | None,
-    typer.Option(help="What stands on stderr, with time and fields (default: sentences).", rich_help_panel=JOB),
+    typer.Option(metavar="FORM", help="text or json on stderr, with time and fields.", rich_help_panel=JOB),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say complaints and failures alone.", rich_help_panel=JOB)]
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="Say complaints and failures alone.", rich_help_panel=JOB),
+]
 
-_KEY = "BATCHCLIENT_API_KEY"
 _LONGEST_NUMBER = 10
 """Digits. Python refuses to read some thousand of them, with an error of its own."""
 _NOT_FIELDS = {
@@ -238,15 +241,11 @@ def server_arguments(
     """
     if not base_url:
         raise Refusal("no server: give --base-url, such as http://localhost:8000/v1, or set BATCHCLIENT_BASE_URL")
-    headers = headers_from(header or ())
-    if any(name.lower() == "authorization" for name in headers) and api_key == os.environ.get(_KEY):
-        # A key of the environment does not replace a header that is given.
-        api_key = None
     return {
         "base_url": list(base_url) if shard is None else endpoints_shard(list(base_url), shard),
         "model": model or None,
         "api_key": api_key or None,
-        "headers": headers,
+        "headers": headers_from(header or ()),
         "dialect": dialect,
     }
 

@@ -2,7 +2,8 @@
 
 Rules:
 - The job's own tick draws the bar: a thread of rich's would compete with the event loop.
-- Bar and line have the same words. Rates are those of the last half minute, or of the last minute.
+- Bar and line have the same words. Rates are those of the last half minute, or of the last minute,
+  and sink where nothing comes; rich's own speed keeps the last one.
 - Rates and the time left are of the rows that this run sends. Reused rows are told apart.
 - A part that is zero or unknown is left out. On a narrow terminal further parts are.
 - Nothing here ends a job.
@@ -12,26 +13,28 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from batchclient.cli._cost import written_cost
-from batchclient.cli._words import printable, say
+from batchclient.cli._log import passed_through
+from batchclient.cli._words import say
 
-__all__ = ["Meter", "ProgressBar", "ProgressLines", "Snapshot"]
+__all__ = ["JobProgress", "Meter", "Snapshot"]
 
-_EVERY_S = 60.0
-_BAR_WINDOW_S = 30.0
+_LINE_S = 60.0
+_BAR_S = 30.0
 _BAR_WIDTH = 12
+_WIDE = 120
+"""Columns of a terminal with room for the bar beside the words."""
 _THOUSANDS = 10_000
 """From here on a rate is told in thousands."""
 _FIRST_TO_GO = ("tokens", "in flight", "reused", "cost")
 """Parts that are left out, in this order, where the line is too long."""
-_WIDE = 120
-"""Columns of a terminal with room for the bar beside the words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,25 +130,56 @@ def _left(done: int, total: int | None, rows_per_s: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
 
 
-class ProgressLines:
-    """A line on stderr every minute; none in the first one.
+class JobProgress:
+    """The line of a job.
 
     Args:
-        shown: whether there are lines at all.
+        shown: whether there is a line at all.
+        draws: whether a terminal has it as a bar, redrawn with each update.
         total: tells the rows expected, once they are known.
-        every_s: seconds from line to line.
+        every_s: seconds from line to line, elsewhere.
     """
 
-    def __init__(self, *, shown: bool, total: Callable[[], int | None], every_s: float = _EVERY_S) -> None:
+    def __init__(self, *, shown: bool, draws: bool, total: Callable[[], int | None], every_s: float = _LINE_S) -> None:
         self._shown = shown
+        self._draws = shown and draws
         self._total = total
         self._every_s = every_s
-        self._meter = Meter(every_s)
+        self._meter = Meter(_BAR_S if draws else every_s)
         self._due = time.monotonic() + every_s
+        self._bar: Progress | None = None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Draw the bar meanwhile. What is said stands above it; in the end the cursor is back."""
+        if not self._draws:
+            yield
+            return
+        console = Console(stderr=True)
+        columns = [TextColumn("{task.description}", markup=False)]
+        if console.width >= _WIDE:
+            columns.insert(0, BarColumn(_BAR_WIDTH))  # type: ignore[arg-type]
+        self._bar = Progress(*columns, console=console, auto_refresh=False, transient=True)
+        self._bar.add_task("", total=self._total())
+        try:
+            with suppress(OSError):  # the terminal has gone
+                self._bar.start()
+            with passed_through(self._above):
+                yield
+        finally:
+            with suppress(OSError):
+                self._bar.stop()
+            self._bar = None
 
     def update(self, snapshot: Snapshot) -> None:
-        """Write the line, if a minute has passed."""
-        if self._shown and time.monotonic() >= self._due:
+        """Draw the line again; without a bar, write it once a minute has passed."""
+        if self._bar is not None:
+            total, width = self._total(), self._bar.console.width
+            text = self._meter.describe(snapshot, total, width - (_BAR_WIDTH + 1 if width >= _WIDE else 0))
+            with suppress(OSError):
+                self._bar.update(self._bar.task_ids[0], completed=snapshot.done, total=total, description=text)
+                self._bar.refresh()
+        elif self._shown and time.monotonic() >= self._due:
             # Not from the time before: after a long stop one line is due.
             self._due = time.monotonic() + self._every_s
             total = self._total()
@@ -153,65 +187,7 @@ class ProgressLines:
             facts |= {"in_flight": snapshot.in_flight, "limit": snapshot.limit}
             say(self._meter.describe(snapshot, total), event="progress", **facts)
 
-    def say(self, *lines: str) -> None:
-        """Write lines of their own."""
-        say(*lines)
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to remove."""
-
-
-class ProgressBar:
-    """A line on a terminal, drawn again and again.
-
-    Args:
-        total: tells the rows expected, once they are known.
-    """
-
-    def __init__(self, *, total: Callable[[], int | None]) -> None:
-        self._total = total
-        self._meter = Meter(_BAR_WINDOW_S)
-        console = Console(stderr=True)
-        bar = [BarColumn(_BAR_WIDTH)] if console.width >= _WIDE else []
-        self._taken = _BAR_WIDTH + 1 if bar else 0
-        """Columns of the bar."""
-        self._progress: Progress | None = Progress(
-            *bar,
-            TextColumn("{task.description}", markup=False),
-            console=console,
-            auto_refresh=False,
-            transient=True,
-        )
-        self._task = self._progress.add_task("", total=total())
-        self._progress.start()
-
-    def update(self, snapshot: Snapshot) -> None:
-        """Draw the line again."""
-        if self._progress is not None:
-            total = self._total()
-            text = self._meter.describe(snapshot, total, self._progress.console.width - self._taken)
-            try:
-                self._progress.update(self._task, completed=snapshot.done, total=total, description=text)
-                self._progress.refresh()
-            except OSError:  # the terminal has gone
-                self._progress = None
-
-    def say(self, *lines: str) -> None:
-        """Write lines above the bar."""
-        if self._progress is None:
-            say(*lines)
-            return
-        text = "\n".join(map(printable, lines))
-        try:
-            self._progress.console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
-        except OSError:  # the terminal has gone
-            self._progress = None
-
-    def close(self) -> None:
-        """Remove the line and give the terminal its cursor back. Safe to call twice."""
-        if self._progress is not None:
-            progress, self._progress = self._progress, None
-            try:
-                progress.stop()
-            except OSError:  # the terminal has gone
-                return
+    def _above(self, *lines: str) -> None:
+        assert self._bar is not None
+        with suppress(OSError):
+            self._bar.console.print("\n".join(lines), markup=False, emoji=False, highlight=False, soft_wrap=True)

@@ -5,69 +5,64 @@ from __future__ import annotations
 import os
 
 from batchclient.cli._cost import written_cost
-from batchclient.cli._job import Job
+from batchclient.cli._job import UNUSABLE, Job
 from batchclient.cli._kept import Kept
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._refusal import in_options
-from batchclient.cli._refused import UNUSABLE
-from batchclient.cli._servers import KEY_HINT
 from batchclient.cli._words import say
-from batchclient.errors import AuthenticationFailed, ConnectFailed, DeadlineExceeded
+from batchclient.errors import ConnectFailed, DeadlineExceeded
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.statuses import Status, of_signal
 
 __all__ = ["report", "status_of"]
 
-_WITHOUT_SERVER = {ConnectFailed.__name__, DeadlineExceeded.__name__}
+_WITHOUT_SERVER = frozenset({ConnectFailed.__name__, DeadlineExceeded.__name__})
 """How every row fails where no server is there."""
 
 
-def report(job: Job, options: MapOptions, output: Output, left: int, kept: Kept | None = None) -> None:
-    """Report on stderr how the job ended."""
-    summary = [_counts(job, output)]
-    if out_of_use := _out_of_use(job):
-        summary[0] += f"; in the end {' and '.join(out_of_use)}"
-    for line in job.failures.lines():
-        without_key = AuthenticationFailed.__name__ in line and not options.server.has_key
-        summary.append(f"{in_options(line)}{KEY_HINT if without_key else ''}")
-    if job.fault:
-        say(f"Error: {job.fault}")
+def report(job: Job, options: MapOptions, output: Output, kept: Kept | None = None) -> None:
+    """Report on stderr how the job ended. ``--quiet`` leaves the complaints and the rows' failures."""
+    for complaint in _complaints(job, output):
+        say(complaint, event="error")
+    failures = [in_options(line) for line in job.failures.lines()]
+    if job.reader_is_gone:
+        return
+    facts = {"rows": output.written, "failed": job.failures.total, "reused": job.counts.reused}
+    facts |= {"seconds": round(job.seconds, 3), "status": int(status_of(job))}
+    if options.quiet:
+        if failures:
+            say(f"failed: {job.failures.total:,}", *failures, event="summary", **facts)
+        return
+    start = "Interrupted: " if job.signal is not None else ""
+    end = f"; in the end {' and '.join(lost)}" if (lost := _out_of_use(job)) else ""
+    more = [] if kept is None else _of_journal(job, kept)
+    say(f"{start}{_counts(job, output)}{end}", *failures, *more, event="summary", **facts)
+
+
+def _complaints(job: Job, output: Output) -> list[str]:
+    told = [job.fault] if job.fault else []
     if job.output_error is not None and not job.reader_is_gone:
-        say(f"Error: {output.name}: the output cannot be written: {reason_of(job.output_error)}")
+        told.append(f"{output.name}: the output cannot be written: {reason_of(job.output_error)}")
     if job.journal_error is not None:
-        say(f"Error: {in_options(str(job.journal_error))}")
-    if job.no_server:
-        say(f"Error: gave up: {job.no_server}; rows left out: {left:,}")
-    elif job.is_too_dear:
-        say(f"Error: stopped: --max-cost is reached; rows left out: {left:,}")
-    elif left:
-        refused = f"no row succeeded, and {job.refused.most} failed alike with {job.refused.kind}"
-        say(f"Error: stopped: {refused}; rows left out: {left:,} (--keep-going tries them all)")
-    if job.refused.is_command and output.is_file and not job.refused.kind:
-        say("Error: nothing was written: every row was refused for a reason of the command's")
-    if job.signal is not None:
-        summary[0] = f"Interrupted: {summary[0]}"
-    if (
-        kept is not None
-        and os.path.lexists(kept.where)
-        and not job.is_whole
-        and (job.counts.answered or job.counts.reused)
-    ):
-        summary.append(f"{kept.where} has the answers: the same command goes on with them")
-    elif kept is not None and job.is_whole and job.failures.total:
-        summary.append(f"{kept.where} has the answers: {_again(job)}")
-    if not options.quiet and not job.reader_is_gone:
-        facts = {"rows": output.written, "failed": job.failures.total, "reused": job.counts.reused}
-        say(*summary, event="summary", **facts, seconds=round(job.seconds, 3), status=int(status_of(job)))
+        told.append(str(job.journal_error))
+    if job.left_out:
+        left = "" if job.expected is None else f": {max(0, job.expected - job.taken):,}"
+        told.append(f"{job.left_out}; rows are left out{left}")
+    elif job.is_command and output.is_file:
+        told.append("nothing was written: every row was refused for a reason of the command's")
+    return told
 
 
-def _again(job: Job) -> str:
-    """Return how failed rows run again."""
+def _of_journal(job: Job, kept: Kept) -> list[str]:
+    """Return how the rows that are missing or failed are run again."""
+    if not job.is_whole:
+        is_worth = os.path.lexists(kept.where) and (job.counts.answered or job.counts.reused)
+        return [f"{kept.where} has the answers: the same command goes on with them"] if is_worth else []
     for_now = job.may_be_tried
     ways = [f"the same command runs {for_now:,} rows again that may succeed now"] if for_now else []
     if for_now < job.failures.total:
         ways.append("--retry-failed runs the rows again that were sent and failed for good")
-    return ", ".join(ways)
+    return [f"{kept.where} has the answers: {', '.join(ways)}"] if ways else []
 
 
 def _out_of_use(job: Job) -> list[str]:
@@ -78,28 +73,26 @@ def _out_of_use(job: Job) -> list[str]:
 
 
 def _counts(job: Job, output: Output) -> str:
-    counts = job.counts
-    new = counts.answered + counts.failed
-    rate = new / job.seconds if job.seconds else 0.0
+    counts, sent = job.counts, job.statistics
+    rate = (counts.answered + counts.failed) / job.seconds if job.seconds else 0.0
     rows = f"{output.written:,} {'row' if output.written == 1 else 'rows'}"
-    parts = [f"{rows} to {output.where} in {job.seconds:.1f} s"]
-    if counts.reused:
-        parts += [f"{rate:,.0f} new rows/s", f"reused: {counts.reused:,}"]
-    else:
-        parts.append(f"{rate:,.0f} rows/s")
-    sent = job.statistics
-    parts.append(f"requests sent: {sent.batches if sent else 0:,}")
-    if sent and sent.retries:
-        parts.append(f"sent again: {sent.retries:,}")
-    if sent and (sent.prompt_tokens or sent.completion_tokens):
-        parts.append(f"tokens: {sent.prompt_tokens:,} in, {sent.completion_tokens:,} out")
-    if sent and sent.wasted_tokens:
-        parts.append(f"wasted: {sent.wasted_tokens:,}")
-    if job.spent is not None:
-        parts.append(f"cost: {written_cost(job.spent)}")
-    line = ", ".join(parts)
-    if job.invalid:
-        line += f"; invalid: {job.invalid:,}"
+    parts = [
+        f"{rows} to {output.where} in {job.seconds:.1f} s",
+        f"{rate:,.0f} {'new ' if counts.reused else ''}rows/s",
+        f"reused: {counts.reused:,}" if counts.reused else "",
+        f"requests sent: {sent.batches if sent else 0:,}",
+    ]
+    if sent is not None:
+        has_tokens = sent.prompt_tokens or sent.completion_tokens
+        parts += [
+            f"sent again: {sent.retries:,}" if sent.retries else "",
+            f"tokens: {sent.prompt_tokens:,} in, {sent.completion_tokens:,} out" if has_tokens else "",
+            f"wasted: {sent.wasted_tokens:,}" if sent.wasted_tokens else "",
+        ]
+    parts.append("" if job.spent is None else f"cost: {written_cost(job.spent)}")
+    line = ", ".join(filter(None, parts))
+    if counts.invalid:
+        line += f"; invalid: {counts.invalid:,}"
     if job.failures.total:
         line += f"; failed: {job.failures.total:,}"
     return line
@@ -115,9 +108,9 @@ def status_of(job: Job) -> int:
     kinds = job.failures.by_type.keys() - UNUSABLE
     is_cut_off = job.statistics is not None and len(_out_of_use(job)) == len(job.statistics.endpoints)
     without_server = bool(kinds) and kinds <= _WITHOUT_SERVER and is_cut_off and not job.counts.answered
-    if job.no_server or without_server or job.refused.kind == ConnectFailed.__name__:
+    if job.no_server or without_server or job.refused == ConnectFailed.__name__:
         return Status.NO_SERVER
     if job.is_too_dear:
         return Status.STOPPED
-    is_partial = job.failures.total or job.leaves_rows or job.fault or job.reader_is_gone
+    is_partial = job.failures.total or job.left_out or job.fault or job.reader_is_gone
     return Status.FAILED if is_partial else Status.OK

@@ -8,18 +8,18 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
 from batchclient import Price
 from batchclient.cli._kept import outputs_in
-from batchclient.cli._refusal import Refusal, named, refusal_of
-from batchclient.cli._words import printable, say
-from batchclient.errors import ConfigError
+from batchclient.cli._refusal import Refusal, named
+from batchclient.cli._words import put, say
+from batchclient.cli.app import make_group
 from batchclient.jobs.output import reason_of
 from batchclient.jobs.statuses import Status
 from batchclient.journal.held import HeldJournal
@@ -35,13 +35,7 @@ _RUN = ("read", "answered", "failed", "reused", "seconds")
 
 def make_job_app() -> typer.Typer:
     """Make the group of commands."""
-    app = typer.Typer(
-        add_completion=False,
-        rich_markup_mode=None,
-        no_args_is_help=True,
-        help="Look at the jobs of `batchclient map`.",
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
+    app = make_group("Look at the jobs of `batchclient map`.")
     for command in (status, export):
         app.command(command.__name__)(command)
     return app
@@ -49,34 +43,34 @@ def make_job_app() -> typer.Typer:
 
 def status(journal: _Journal, *, as_json: _Json = False) -> None:
     """Show how far a job is: rows, failures, tokens, cost, output."""
-    with _told(), _opened(journal) as held:
+    with _opened(journal) as held:
         told = _status(held)
     if as_json:
-        typer.echo(printable(json.dumps(told, ensure_ascii=False)))
+        put(json.dumps(told, ensure_ascii=False))
         return
     for name, value in told.items():
         if isinstance(value, dict):
             shown = ", ".join(f"{number:,} {what}" for what, number in value.items())
         else:
-            shown = f"{value:,}" if type(value) is int else printable(value)
+            shown = f"{value:,}" if type(value) is int else str(value)
         if value is not None:
-            typer.echo(f"{name.replace('_', ' ')}: {shown}")
+            put(f"{name.replace('_', ' ')}: {shown}")
 
 
-def export(journal: _Journal, *, output: Annotated[str, typer.Option("--output", "-o", metavar="FILE")] = "-") -> None:
+def export(journal: _Journal, *, output: Annotated[str, typer.Option("--output", "-o", metavar="FILE")] = "-") -> int:
     """Write every record of the journal that can be read as a line of JSON, also of a damaged one.
 
     The fields are key, n, id, state (answered, failed or failed for now), attempts, and completion,
     embedding, classification or error. Of several records of a row the last one counts.
     """
-    with _told(), _opened(journal) as held, _writing(output) as write:
+    with _opened(journal) as held, _writing(output) as write:
         for fields in held.records():
             del fields["crc"]
-            write(json.dumps(fields) + "\n")
+            write(json.dumps(fields))
         damaged = held.damaged_count
     if damaged:
         say(f"lines that cannot be read: {damaged:,}")
-        raise typer.Exit(Status.FAILED)
+    return Status.FAILED if damaged else Status.OK
 
 
 @contextmanager
@@ -89,6 +83,8 @@ def _opened(path: str) -> Iterator[HeldJournal]:
     except FileNotFoundError:
         name = named(path, "OUT.journal")
         raise Refusal(f"{name}: there is no journal; it is beside its output, such as OUT.journal") from None
+    except OSError as error:
+        raise Refusal(f"{path}: {reason_of(error)}") from None
     with closing(held):
         yield held
 
@@ -137,33 +133,16 @@ def _number(told: object) -> int:
 
 
 @contextmanager
-def _writing(output: str) -> Iterator[Any]:
+def _writing(output: str) -> Iterator[Callable[[str], object]]:
     if output == "-":
-        yield lambda text: typer.echo(text, nl=False)
+        yield put
         return
     try:
         file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(file, "w", encoding="utf-8") as opened:
+            yield lambda line: opened.write(f"{line}\n")
     except OSError as error:
-        raise Refusal(f"--output: {output}: {reason_of(error)}") from None
-    with os.fdopen(file, "w", encoding="utf-8") as opened:
-        yield opened.write
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """Say a complaint in one line."""
-    try:
-        yield
-    except ConfigError as error:
-        _complain(refusal_of(error))
-    except Refusal as refusal:
-        _complain(refusal)
-    except BrokenPipeError:
-        raise typer.Exit(Status.FAILED) from None
-    except OSError as error:
-        _complain(Refusal(reason_of(error)), Status.DISK_FULL)
-
-
-def _complain(complaint: Exception, result: Status = Status.USAGE) -> NoReturn:
-    say(f"Error: {complaint}")
-    raise typer.Exit(result)
+        is_there = isinstance(error, FileExistsError)
+        raise Refusal(
+            f"--output: {output}: {reason_of(error)}", Status.USAGE if is_there else Status.DISK_FULL
+        ) from None

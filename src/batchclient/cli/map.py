@@ -3,239 +3,221 @@
 Rules:
 - A wrong command is refused before anything is sent and before the output is touched.
 - The fault of a row is written into the row; the exit status says that there was such a row.
-- The server, the model and the key may come from the environment, which the library reads. A
-  complaint about a value from there names the variable.
 - No message holds the key or the text of a row.
 """
 
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack
-from typing import Annotated, NoReturn
+import sys
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from batchclient.cli._client_options import (
+from batchclient._client.parts import Shard, shard_from
+from batchclient.cli._cost import cost_from
+from batchclient.cli._map_options import MapOptions
+from batchclient.cli._metrics import address_from
+from batchclient.cli._options import (
+    FILES,
+    JOB,
+    PACE,
     ApiKey,
     BaseUrl,
+    CallOption,
     Concurrency,
+    Delimiter,
+    DialectName,
+    Encoding,
     EndpointsShard,
+    Escape,
+    FileFormat,
+    GpuPrice,
     Headers,
-    HttpBackend,
+    LogFormat,
     MaxBatchSize,
+    MaxTokens,
     MetricsPort,
     Model,
-    Preset,
-    client_options,
-)
-from batchclient.cli._cost import cost_from
-from batchclient.cli._log import LogFormat, LogLevel, log_options, said_by
-from batchclient.cli._map_options import MapOptions, RowOptions
-from batchclient.cli._metrics import address_from
-from batchclient.cli._prompts import template_from
-from batchclient.cli._refusal import (
-    Refusal,
-    call_from,
-    headers_from,
-    output_from,
-    packed_from,
+    P95Latency,
+    Params,
+    Priority,
+    Prompt,
+    PromptFile,
+    Quiet,
+    RetryInvalid,
+    Schema,
+    System,
+    Temperature,
+    Timeout,
+    TimeToFirstToken,
+    WaitForServer,
+    client_arguments,
     params_from,
-    refusal_of,
-    refusal_of_file,
+    server_arguments,
 )
+from batchclient.cli._prompts import template_from
+from batchclient.cli._refusal import Refusal
 from batchclient.cli._run import run_map
 from batchclient.cli._schema import schema_from
-from batchclient.cli._servers import server_options
-from batchclient.cli._words import say
-from batchclient.errors import ConfigError
-from batchclient.jobs.readers import columns_from, form_from
-from batchclient.jobs.shards import sample_from, shard_from
-from batchclient.jobs.statuses import Status
+from batchclient.jobs.readers import columns_from
 
 __all__ = ["map_rows"]
+
+_SHARD = "{shard}"
+_WAIT_S = 600.0
+"""A job without somebody who looks on begins before its server, as jobs of one schedule do."""
 
 
 def map_rows(
     *,
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="IN", help="JSONL, CSV with a header, or text with a document per line; also gzipped. - is stdin."
-        ),
-    ],
-    prompt: Annotated[
-        str | None, typer.Option(help="Template; {name} is a row's field, {text} or {} a text line.")
-    ] = None,
-    prompt_file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A file with the template, instead of --prompt.")
-    ] = None,
-    system: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="With --call chat: a system message before each conversation.")
-    ] = None,
-    base_url: BaseUrl = None,
-    endpoints_shard: EndpointsShard = None,
-    model: Model = None,
-    call: Annotated[
-        str, typer.Option(metavar="CALL", help="The call made for each row: complete, chat, embed or classify.")
-    ] = "complete",
-    vectors: Annotated[
-        str | None,
-        typer.Option(metavar="numbers|base64", help="How --call embed writes a vector (default: numbers)."),
-    ] = None,
+    source: Annotated[str, typer.Argument(metavar="IN", help="A file of rows; - is stdin.")],
     output: Annotated[
         str,
         typer.Option(
-            "--output", "-o", metavar="OUT", help="Where rows go; - is stdout. {shard} in it is the number of --shard."
+            "--output",
+            "-o",
+            metavar="OUT",
+            show_default=False,
+            help="A file, or - (stdout); {shard} is its number.",
+            rich_help_panel=JOB,
         ),
     ] = "-",
-    format: Annotated[  # noqa: A002  # the option's name
+    new: Annotated[
+        bool, typer.Option("--new", help="Begin anew; OUT stays until the new one is whole.", rich_help_panel=JOB)
+    ] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Run rows again that failed for good, too.", rich_help_panel=JOB)
+    ] = False,
+    prompt: Prompt = None,
+    prompt_file: PromptFile = None,
+    system: System = None,
+    call: CallOption = "complete",
+    schema: Schema = None,
+    retry_invalid: RetryInvalid = 0,
+    param: Params = None,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = None,
+    base_url: BaseUrl = None,
+    model: Model = None,
+    api_key: ApiKey = None,
+    header: Headers = None,
+    dialect: DialectName = None,
+    endpoints_shard: EndpointsShard = None,
+    format: FileFormat = None,  # noqa: A002  # the option's name
+    columns: Annotated[
         str | None,
-        typer.Option(
-            metavar="jsonl|text|csv",
-            help="The form of IN (default: its ending .jsonl, .txt or .csv, else its first line, decides).",
-        ),
+        typer.Option(metavar="A,B", help="The fields of IN that OUT has beside id.", rich_help_panel=FILES),
     ] = None,
+    delimiter: Delimiter = None,
+    escape: Escape = None,
+    encoding: Encoding = None,
     first: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Map the first N rows of IN and read no further.")
-    ] = None,
-    sample: Annotated[
-        str | None,
-        typer.Option(metavar="P%", help="Map a share of the rows, such as 1%; a larger share contains a smaller one."),
+        int | None, typer.Option(metavar="N", help="Map the first N rows alone.", rich_help_panel=FILES)
     ] = None,
     shard: Annotated[
         str | None,
-        typer.Option(metavar="I/N", help="Map one of N parts of IN, 0/N to N-1/N; OUT has {shard} in its name."),
+        typer.Option(metavar="I/N", help="Map part I of N of IN, from 0/N on.", rich_help_panel=FILES),
     ] = None,
-    columns: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help="The fields of IN that OUT has beside id; a row without one of them fails."),
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Read all rows, make their prompts, report rows, faults and tokens; generate nothing."
-        ),
-    ] = False,
     dedupe: Annotated[
-        bool, typer.Option("--dedupe", help="Ask rows with equal prompts once; each gets the answer. Reads IN twice.")
+        bool, typer.Option("--dedupe", help="Ask rows with equal prompts once.", rich_help_panel=FILES)
     ] = False,
-    max_tokens: Annotated[int | None, typer.Option(help="Tokens to generate per row, at most.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="Sampling temperature.")] = None,
-    param: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=JSON", help="Any other field of the server's; repeatable.")
-    ] = None,
-    schema: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="A JSON schema, demanded of the server; a row without a fitting answer fails."
-        ),
-    ] = None,
-    retry_invalid: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Ask a row up to N times more for an answer that fits --schema.")
-    ] = 0,
-    preset: Preset = "throughput",
-    concurrency: Concurrency = None,
-    max_batch_size: MaxBatchSize = None,
-    timeout: Annotated[
-        float | None, typer.Option(help="Seconds for a row's call, retries included, from its first request.")
-    ] = None,
-    outage_patience: Annotated[
-        float | None,
-        typer.Option(metavar="S", help="Give up when every server has been away for S seconds (default: never)."),
-    ] = None,
-    api_key: ApiKey = None,
-    header: Headers = None,
-    new: Annotated[
-        bool, typer.Option("--new", help="Begin anew beside the job that is there; OUT is replaced once it is whole.")
-    ] = False,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Run rows again that failed for good, too.")
+    unordered: Annotated[
+        bool, typer.Option("--unordered", help="Write rows as they finish.", rich_help_panel=FILES)
     ] = False,
     journal: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The job's answers, instead of OUT.journal.")
+        str | None,
+        typer.Option(metavar="FILE", help="The job's answers, instead of OUT.journal.", rich_help_panel=FILES),
     ] = None,
+    concurrency: Concurrency = None,
+    max_batch_size: MaxBatchSize = None,
+    priority: Priority = 0,
+    p95_latency: P95Latency = None,
+    time_to_first_token: TimeToFirstToken = None,
+    timeout: Timeout = None,
+    wait_for_server: WaitForServer = None,
+    outage_patience: Annotated[
+        float | None,
+        typer.Option(metavar="S", help="Give up after an outage of all servers of S.", rich_help_panel=PACE),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read all rows and report; generate nothing.", rich_help_panel=JOB)
+    ] = False,
     price: Annotated[
         str | None,
-        typer.Option(metavar="IN/OUT", help="Of a million tokens of prompts and of answers, as in 0.15/0.60."),
+        typer.Option(metavar="IN/OUT", help="Of a million tokens each, such as 0.15/0.60.", rich_help_panel=JOB),
     ] = None,
-    gpu_price: Annotated[float | None, typer.Option(metavar="P", help="Of a GPU's hour.")] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, metavar="N", help="GPUs at --gpu-price (default: 1).")] = None,
+    gpu_price: GpuPrice = None,
     max_cost: Annotated[
-        float | None, typer.Option(metavar="X", help="Stop, with status 3, once the job has cost X.")
+        float | None,
+        typer.Option(metavar="X", help="Stop, with status 3, once the job has cost X.", rich_help_panel=JOB),
     ] = None,
-    keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="Go on although rows are refused alike and none succeeds.")
-    ] = False,
-    unordered: Annotated[bool, typer.Option("--unordered", help="Write rows as they finish.")] = False,
-    http_backend: HttpBackend = None,
     metrics_port: MetricsPort = None,
     log_format: LogFormat = None,
-    log_level: LogLevel = "warning",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary.")] = False,
-) -> None:
+    quiet: Quiet = False,
+) -> int:
     """Complete one prompt per row of IN and write each row with its completion.
 
-    A row of OUT has the fields of its row of IN, an id, and completion, finish_reason and usage, or
-    error. With --call embed it has embedding and usage instead, with --call classify label,
-    probabilities and usage. An unusable line becomes {"line": N, "error": …}. Exit status: 0 all
-    rows succeeded, 1 some failed, 2 wrong usage, 3 --max-cost reached, 4 disk full, 5 no server,
-    129 hangup, 130 Ctrl-C, 143 SIGTERM.
+    IN is JSONL, CSV or TSV with a header, text with a document per line, each also gzipped, or
+    Parquet or Arrow. A row of OUT has the fields of its row of IN, an id, and completion,
+    finish_reason and usage, or error. With --call embed it has embedding and usage instead, with
+    --call classify label, probabilities and usage. The same command again goes on where it ended.
+
+    Exit status: 0 all rows succeeded, 1 some failed, 2 wrong usage, 3 --max-cost reached, 4 disk
+    full, 5 no server, 129 hangup, 130 Ctrl-C, 143 SIGTERM.
     """
-    with ExitStack() as stderr:
-        try:
-            log = log_options(log_format, log_level)
-            stderr.enter_context(said_by(log))
-            asked = call_from(call)
-            options_of_client = client_options(preset, concurrency, max_batch_size, http_backend)
-            try:
-                rows = RowOptions(
-                    form=None if format is None else form_from(format, source),
-                    columns=None if columns is None else columns_from([name.strip() for name in columns.split(",")]),
-                    shard=None if shard is None else shard_from(shard),
-                    sample=None if sample is None else sample_from(sample),
-                    first=first,
-                )
-            except ConfigError as error:
-                raise refusal_of_file(error) from None
-            options = MapOptions(
-                source=source,
-                output=output_from(output, rows.shard),
-                prompt=template_from(prompt, prompt_file),
-                rows=rows,
-                server=server_options(base_url, model, api_key, headers_from(header or []), endpoints_shard),
-                client=options_of_client,
-                params=params_from(param or [], max_tokens=max_tokens, temperature=temperature, call=asked),
-                timeout_s=timeout,
-                outage_patience_s=_seconds("--outage-patience", outage_patience),
-                ordered=not unordered,
-                quiet=quiet,
-                new=new,
-                retry_failed=retry_failed,
-                journal=journal,
-                keep_going=keep_going,
-                call=asked,
-                packed=packed_from(vectors, asked),
-                system=system,
-                dry_run=dry_run,
-                dedupe=dedupe,
-                schema=schema_from(schema),
-                retry_invalid=retry_invalid,
-                cost=cost_from(price, gpu_price, gpus, max_cost),
-                metrics=address_from(metrics_port),
-                log=log,
-            )
-            status = run_map(options)
-        except ConfigError as error:
-            _complain(refusal_of(error))
-        except Refusal as refusal:
-            _complain(refusal)
-    raise typer.Exit(status)
+    if first is not None and first < 1:
+        raise Refusal(f"--first: at least 1 row, not {first}")
+    part = None if shard is None else shard_from(shard, "shard")
+    wait_s = (0.0 if sys.stderr.isatty() else _WAIT_S) if wait_for_server is None else wait_for_server
+    server = server_arguments(base_url, model, api_key, header, endpoints_shard, dialect)
+    pace = client_arguments(concurrency, max_batch_size, p95_latency, time_to_first_token, send_priority=priority != 0)
+    options = MapOptions(
+        source=source,
+        output=_output_from(output, part),
+        file={"form": format, "delimiter": delimiter, "escape": escape, "encoding": encoding, "shard": part},
+        columns=None if columns is None else columns_from([name.strip() for name in columns.split(",")]),
+        first=first,
+        prompt=template_from(prompt, prompt_file),
+        call=call,
+        system=system,
+        schema=schema_from(schema),
+        params=params_from(param or [], max_tokens=max_tokens, temperature=temperature, call=call),
+        retry_invalid=retry_invalid,
+        timeout_s=timeout,
+        priority=priority,
+        client={**server, **pace, "wait_for_server_s": wait_s},
+        outage_patience_s=_seconds("--outage-patience", outage_patience),
+        ordered=not unordered,
+        dedupe=dedupe,
+        journal=journal,
+        new=new,
+        retry_failed=retry_failed,
+        dry_run=dry_run,
+        cost=cost_from(price, gpu_price, max_cost),
+        metrics=address_from(metrics_port),
+        quiet=quiet,
+        draws=log_format is None and not quiet,
+    )
+    return run_map(options)
 
 
-def _complain(refusal: Refusal) -> NoReturn:
-    say(f"Error: {refusal}")
-    raise typer.Exit(Status.USAGE)
+def _output_from(path: str, shard: Shard | None) -> str:
+    """Put the number of the shard in place of ``{shard}``.
+
+    Raises:
+        Refusal: several shards would write one file; or there is ``{shard}``, and no shard.
+    """
+    if shard is None:
+        if _SHARD in path:
+            raise Refusal(f"{path}: {_SHARD} stands for the number of --shard, which is not given")
+        return path
+    if _SHARD not in path and shard[1] > 1 and path != "-" and (not Path(path).exists() or Path(path).is_file()):
+        raise Refusal(
+            f"{path}: {shard[1]} shards would write one file; put {_SHARD} into its name, as in out-{_SHARD}.jsonl"
+        )
+    return path.replace(_SHARD, str(shard[0]))
 
 
 def _seconds(option: str, value: float | None) -> float | None:
