@@ -14,10 +14,12 @@ from batchclient._shell.descriptors import within_descriptors
 from batchclient.bench.cell import Setting
 from batchclient.bench.generator import Times
 from batchclient.bench.slo import Slo
-from batchclient.bench.strategies import LISTS, callers_of
+from batchclient.bench.strategies import LISTS, Target, callers_of
 from batchclient.bench.sweep import check_objectives, settings_of
+from batchclient.cli._options import server_arguments
 from batchclient.cli._prompts import Prompts, template_from
 from batchclient.cli._refusal import Refusal
+from batchclient.client import BatchClient
 from batchclient.errors import ConfigError
 from batchclient.jobs import BadRow
 from batchclient.jobs.output import reason_of
@@ -30,6 +32,7 @@ __all__ = [
     "seconds_from",
     "settings_from",
     "slos_from",
+    "target_from",
     "texts_of",
     "times_from",
 ]
@@ -63,6 +66,24 @@ class Question:
     repeat: int = 1
     budget_s: float | None = None
     left_out: str = ""
+
+
+def target_from(
+    base_url: Sequence[str] | None, model: str | None, api_key: str | None, header: Sequence[str] | None
+) -> tuple[Target, bool]:
+    """Return the server that is measured, and whether a key is sent.
+
+    Raises:
+        Refusal: no server is named, or several are.
+        ConfigError: an argument is wrong.
+    """
+    server = server_arguments(base_url, model, api_key, header)
+    if len(server["base_url"]) > 1:
+        raise Refusal("--base-url: a measurement is of one server")
+    # Checks the arguments, and reads the key of the environment.
+    client = BatchClient(**server)
+    key = client._settings.api_key
+    return Target(server["base_url"][0], server["model"] or "", key, server["headers"]), client._connections.has_key
 
 
 def seconds_from(option: str, text: str, *, may_be_zero: bool = True) -> float:

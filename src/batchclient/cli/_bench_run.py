@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
 
 from rich.console import Console
 
@@ -18,6 +17,7 @@ from batchclient.bench.find import Recommendation, find_in
 from batchclient.bench.report import report_of
 from batchclient.bench.session import BenchFailed, Session, begin
 from batchclient.bench.slo import Slo, shown_s
+from batchclient.bench.strategies import Target
 from batchclient.bench.summary import summaries_of
 from batchclient.bench.sweep import cells
 from batchclient.bench.workload import Workload
@@ -27,7 +27,6 @@ from batchclient.cli._bench_table import table_of
 from batchclient.cli._refusal import Refusal, in_options
 from batchclient.cli._signals import until_signal
 from batchclient.cli._words import put, say
-from batchclient.client import BatchClient
 from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError, ConnectFailed
 from batchclient.jobs.statuses import Status, of_signal
 
@@ -50,25 +49,25 @@ class _Measured:
     complete: bool = False
 
 
-def measure(server: Mapping[str, Any], workload: Workload, question: Question, outputs: Outputs | None = None) -> int:
+def measure(target: Target, workload: Workload, question: Question, outputs: Outputs, *, has_key: bool) -> int:
     """Measure, say what was found, write the reports; return the exit status.
 
     Args:
-        server: the arguments of a client about its server.
+        target: the server.
         workload: the calls.
         question: what is measured.
-        outputs: where the reports go; ``None``: there are none.
+        outputs: where the reports go.
+        has_key: whether a key is sent.
 
     Raises:
         Refusal: a package is missing.
         ConfigError: an argument is wrong.
     """
-    outputs = outputs or Outputs()
     started, done, failure = datetime.now(UTC), _Measured(), ""
     fault: Exception | None = None
     stopped = 0
     try:
-        stopped = until_signal(_work(server, workload, question, done))
+        stopped = until_signal(_work(target, workload, question, done))
     except ConfigError:
         raise
     except ImportError as error:
@@ -78,8 +77,7 @@ def measure(server: Mapping[str, Any], workload: Workload, question: Question, o
         if not isinstance(error, BenchFailed):
             failure = f"{type(error).__name__}: {failure}"
         if done.session is None and not isinstance(error, BenchFailed):
-            lacks_key = isinstance(error, AuthenticationFailed) and not BatchClient(**server)._connections.has_key
-            hint = _KEY_HINT if lacks_key else ""
+            hint = _KEY_HINT if isinstance(error, AuthenticationFailed) and not has_key else ""
             status = Status.NO_SERVER if isinstance(error, ConnectFailed) else Status.FAILED
             raise Refusal(f"the first call failed: {failure}{hint}", status) from None
     except Exception as error:
@@ -132,19 +130,19 @@ def _nothing_in(cells: Sequence[Cell]) -> str:
     return "no call was scheduled in any measurement; a longer --for or a higher --rate has calls"
 
 
-async def _work(server: Mapping[str, Any], workload: Workload, question: Question, done: _Measured) -> None:
+async def _work(target: Target, workload: Workload, question: Question, done: _Measured) -> None:
     times, budget_s = question.times, question.budget_s
     # A silent server would leave the terminal empty.
     silence = asyncio.get_running_loop().call_later(_FIRST_CALL_S, say, "the first call has no answer yet")
     try:
         done.session = session = await begin(
-            server["base_url"][0],
+            target.base_url,
             workload,
             times,
             question.slos,
-            model=server["model"],
-            api_key=server["api_key"],
-            headers=server["headers"],
+            model=target.model or None,
+            api_key=target.api_key,
+            headers=target.headers,
             seed=workload.seed,
             budget_s=budget_s,
         )

@@ -27,11 +27,10 @@ from batchclient.cli._bench_options import Question, seconds_from
 from batchclient.cli._bench_outputs import Outputs, are_one_file, write_page, writing
 from batchclient.cli._bench_run import measure
 from batchclient.cli._corpus import docstrings
-from batchclient.cli._options import ApiKey, BaseUrl, Headers, Model, server_arguments
+from batchclient.cli._options import ApiKey, BaseUrl, Headers, Model
 from batchclient.cli._refusal import Refusal, named
 from batchclient.cli._words import put
 from batchclient.cli.app import make_group
-from batchclient.client import BatchClient
 from batchclient.errors import ConfigError
 from batchclient.jobs.output import reason_of
 from batchclient.jobs.statuses import Status
@@ -147,11 +146,7 @@ def bench(
     """Measure a server: which limit, which batch size, which client, for a load and an objective."""
     if context.invoked_subcommand is not None:
         return Status.OK
-    server = server_arguments(base_url, model, api_key, header)
-    if len(server["base_url"]) > 1:
-        raise Refusal("--base-url: a measurement is of one server")
-    # Checks the arguments; a wrong URL may be a key, and must not be shown.
-    has_key = BatchClient(**server)._connections.has_key
+    target, has_key = read.target_from(base_url, model, api_key, header)
     of_prompts = {"--prompts": prompts is not None, "--prompt-tokens": prompt_tokens is not None, "--corpus": corpus}
     given = [option for option, is_given in of_prompts.items() if is_given]
     if len(given) > 1:
@@ -198,11 +193,11 @@ def bench(
         # A server's prefix cache has the prompts of the run before.
         seed=secrets.randbelow(_SEEDS) if seed is None else seed,
     )
-    if has_key and not yes and read.is_hosted(server["base_url"][0]):
+    if has_key and not yes and read.is_hosted(target.base_url):
         _refuse_hosted(question, workload)
     outputs = Outputs(report_file, json_file, prompts)
     outputs.check()
-    return measure(server, workload, question, outputs)
+    return measure(target, workload, question, outputs, has_key=has_key)
 
 
 def report(

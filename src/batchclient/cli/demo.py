@@ -15,15 +15,16 @@ from typing import Annotated
 import typer
 
 from batchclient.bench.generator import Times
+from batchclient.bench.strategies import Target
 from batchclient.bench.sweep import settings_of
 from batchclient.bench.workload import Workload
-from batchclient.cli._bench_options import Question, seconds_from
+from batchclient.cli._bench_options import Question, seconds_from, target_from
+from batchclient.cli._bench_outputs import Outputs
 from batchclient.cli._bench_run import measure
 from batchclient.cli._corpus import docstrings
-from batchclient.cli._options import ApiKey, Model, server_arguments
+from batchclient.cli._options import ApiKey, Model
 from batchclient.cli._refusal import Refusal
 from batchclient.cli._words import put, say
-from batchclient.client import BatchClient
 from batchclient.jobs.statuses import Status
 from batchclient.sync import SyncBatchClient
 
@@ -44,7 +45,8 @@ def demo(
     window: Annotated[str, typer.Option("--for", metavar="TIME", help="The length of each measurement.")] = "3s",
 ) -> int:
     """Measure this client beside AsyncOpenAI on real texts, with a server of its own."""
-    times = Times(warm_up_s=1.0, window_s=seconds_from("--for", window, may_be_zero=False), grace_s=10.0)
+    window_s = seconds_from("--for", window, may_be_zero=False)
+    times = Times(warm_up_s=min(1.0, window_s), window_s=window_s, grace_s=10.0)
     settings = settings_of(["adaptive", "async-openai"], concurrency=[16])
     texts = docstrings(_TEXTS)
     if not texts:
@@ -52,9 +54,8 @@ def demo(
     workload = Workload(output_tokens=_TOKENS, prompts=texts)
     question = Question(settings, (), times, repeat=2)
     if base_url is not None:
-        server = server_arguments([base_url], model, api_key, None)
-        BatchClient(**server)  # checks the arguments
-        return measure(server, workload, question)
+        target, has_key = target_from([base_url], model, api_key, None)
+        return measure(target, workload, question, Outputs(), has_key=has_key)
     from batchclient.simulator import EmbeddedServer
 
     embedded = EmbeddedServer("gpu", process=True)
@@ -65,7 +66,7 @@ def demo(
     say("the embedded server, a model of vLLM, in a process of its own")
     try:
         _map(embedded.base_url, embedded.model, texts[:_MAPPED])
-        return measure(server_arguments([embedded.base_url], embedded.model, None, None), workload, question)
+        return measure(Target(embedded.base_url, embedded.model), workload, question, Outputs(), has_key=False)
     finally:
         embedded.stop()
 
