@@ -26,14 +26,14 @@ COMMANDS = {
     "map": "Complete one prompt per row of a file and write each row with its completion.",
     "job": "Look at a map's job, by its journal (OUT.journal).",
     "work": "Answer the messages of a Redis stream, beside other workers.",
-    "enqueue": "Put rows of a file into a Redis stream, each as a message, or in parts.",
+    "enqueue": "Put rows of a file into a Redis stream, each as a message.",
     "dead": "Look at the messages that workers gave up, put them back, drop them.",
     "bench": "Measure a server: which limit, batch size and client keep an objective.",
     "doctor": "Say what a server is, and what is wrong with it for bulk work.",
     "metrics": "Write the metrics' names, a Grafana dashboard, or alert rules for Prometheus.",
     "top": "Show a running job or service in the terminal, from its page of statistics.",
     "simulate": "Serve a simulated vLLM, or another server: real HTTP with a cost model, no GPU.",
-    "demo": "Map real texts with batch_map and with AsyncOpenAI + gather, side by side.",
+    "demo": "Measure this client beside AsyncOpenAI on real texts, with a server of its own.",
 }
 """Each command with its line in the help; ``batchclient.cli.app`` has the functions."""
 

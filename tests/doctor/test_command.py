@@ -1,5 +1,6 @@
 """``batchclient doctor`` on real sockets: statuses, output, and the key that is in none of it."""
 
+import io
 import json
 
 import pytest
@@ -7,6 +8,7 @@ from typer.testing import CliRunner
 
 from batchclient._doctor.faults import unheeded_proxy
 from batchclient._doctor.machine import core_share
+from batchclient.cli._words import put
 from batchclient.cli.app import make_app
 from batchclient.simulator import EmbeddedServer
 from tests.fakes.pages import serving
@@ -81,9 +83,9 @@ def test_status_5_where_nobody_is(cli):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["sk-canary"], "Error: URL: the URL does not begin with http:// or https://"),
-        (["http://user:canary@host/v1"], "Error: URL: the URL has a user or password in it"),
-        (["http://host/v1", "--api-key", "canary canary"], "Error: --api-key: "),
+        (["sk-canary"], "Error: URL (BATCHCLIENT_BASE_URL): the URL does not begin with http:// or https://"),
+        (["http://user:canary@host/v1"], "Error: URL (BATCHCLIENT_BASE_URL): the URL has a user or password in it"),
+        (["http://host/v1", "--api-key", "canary canary"], "Error: --api-key (BATCHCLIENT_API_KEY): "),
         (["http://host/v1", "--header", "canary"], "Error: --header number 1: write 'Name: value'"),
     ],
 )
@@ -124,9 +126,9 @@ def test_the_url_may_come_from_the_environment(cli, server):
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith(f"{server.base_url}: vllm")
     for url, said in (
-        ("", "Error: no server: give URL, such as"),
-        ("http://a/v1 http://b/v1", "Error: BATCHCLIENT_BASE_URL names several servers"),
-        ("canary", "Error: BATCHCLIENT_BASE_URL: "),
+        ("", "Error: give URL: the doctor examines one server"),
+        ("http://a/v1 http://b/v1", "Error: give URL: the doctor examines one server"),
+        ("canary", "Error: URL (BATCHCLIENT_BASE_URL): "),
     ):
         result = cli(env={"BATCHCLIENT_BASE_URL": url})
         assert (result.exit_code, result.stdout) == (2, "")
@@ -134,13 +136,21 @@ def test_the_url_may_come_from_the_environment(cli, server):
         assert "canary" not in result.stderr
 
 
-def test_a_narrow_terminal_breaks_lines_between_words(cli, monkeypatch, server):
-    monkeypatch.setattr("batchclient.cli._shown.columns_of", lambda stream: 40)
-    monkeypatch.setattr("batchclient.cli.doctor.core_share", lambda: 0.25)
-    lines = cli(server.base_url, "--api-key", "right").stdout.splitlines()
-    assert max(map(len, lines)) <= 40
-    assert "costly: This process gets 25% of a core:" in lines
-    assert "  change: a free core for the client: a" in lines
+def test_a_narrow_terminal_breaks_lines_between_words(monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setenv("COLUMNS", "40")
+    put(
+        "costly: This process gets 25% of a core: it is slow",
+        "  change: a free core for the client: a machine of its own",
+    )
+    assert terminal.getvalue().splitlines() == [
+        "costly: This process gets 25% of a core:",
+        "  it is slow",
+        "  change: a free core for the client: a",
+        "    machine of its own",
+    ]
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])

@@ -63,13 +63,15 @@ def rows(count):
 
 
 def test_rows_become_results(work, plain, shared_server, tmp_path):
-    (tmp_path / "in.jsonl").write_text(rows(100) + '{"text": "refuse me"}\nno row\n')
+    (tmp_path / "in.jsonl").write_text(rows(100) + '{"text": "refuse me"}\nno row\n{"id": "", "text": "a"}\n')
     status, _, said = commands.run(
         "enqueue", "in.jsonl", "--prompt", "Say {text}", "--max-tokens", 3, cwd=tmp_path, REDIS_URL=shared_server.url
     )
     assert (status, said) == (
         1,
-        "line 102 is not JSON: Expecting value (column 1)\n101 messages in inference_queue; 1 rows are unusable\n",
+        "line 102 is not JSON: Expecting value (column 1)\n"
+        "line 103: id is empty, or no text and no whole number: nobody could name its result\n"
+        "101 messages in inference_queue; 2 rows are unusable\n",
     )
     worker = work()
     wait_for(lambda: plain.xlen(STREAM) == 0)

@@ -102,4 +102,3 @@ def test_more_workers_than_servers_are_refused(tmp_path):
     said = commands.run("work", "--base-url", "http://a/v1", "--endpoints-shard", "0/2", cwd=tmp_path)
     assert said[0] == 2
     assert "--endpoints-shard: 2 workers share 1 server: give each worker all servers" in said[2]
-    assert said[2].rstrip().endswith("--concurrency")

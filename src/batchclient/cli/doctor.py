@@ -25,9 +25,10 @@ from batchclient._doctor.machine import core_share
 from batchclient._doctor.visit import Patient, visit
 from batchclient._shell.addresses import check_url
 from batchclient.cli._options import ApiKey, Headers, Model, server_arguments
-from batchclient.cli._refusal import Refusal
+from batchclient.cli._refusal import Refusal, refusal_of
 from batchclient.cli._words import put
 from batchclient.client import BatchClient
+from batchclient.errors import ConfigError
 from batchclient.jobs.statuses import Status
 
 __all__ = ["doctor"]
@@ -70,10 +71,13 @@ async def _examine(arguments: Mapping[str, Any], timeout_s: float) -> Diagnosis:
     """Visit the server.
 
     Raises:
-        ConfigError: an argument is wrong.
+        Refusal: an argument is wrong.
     """
     # Checks the arguments; a wrong URL may be a key, and must not be shown.
-    client = BatchClient(**arguments)
+    try:
+        client = BatchClient(**arguments)
+    except ConfigError as error:
+        raise Refusal(str(refusal_of(error)).replace("--base-url", "URL", 1)) from None
     url = check_url(arguments["base_url"][0])
     connections = client._connections
     # Before the visit: the spin is no work of the visit's.

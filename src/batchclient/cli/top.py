@@ -44,7 +44,11 @@ def top(
     The numbers are those of /statistics at URL. Exit status: 0 the page has gone, 2 wrong usage, 5
     nothing answers at URL, 130 Ctrl-C.
     """
-    ended_by = until_signal(_show(_place_from(url), once=once))
+    place = _place_from(url)
+    if once:
+        asyncio.run(_show(place, once=True))
+        return Status.OK
+    ended_by = until_signal(_show(place))
     return of_signal(ended_by) if ended_by else Status.OK
 
 
@@ -66,7 +70,7 @@ def _place_from(text: str) -> httpx.URL:
     return url.copy_with(path=path + _PATH)
 
 
-async def _show(url: httpx.URL, *, once: bool) -> None:
+async def _show(url: httpx.URL, *, once: bool = False) -> None:
     """Draw the page until it is gone.
 
     Raises:

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 __all__ = ["work"]
 
 _TOLD_EVERY_S = 60.0
+_LONGEST_WAIT_MS = 3_600_000
 
 
 def work(
@@ -96,9 +97,7 @@ def work(
         int,
         typer.Option(min=1, metavar="N", envvar="BATCH_SIZE", show_envvar=False, help="Prompts in a request, at most."),
     ] = 32,
-    batch_timeout_ms: Annotated[
-        float, typer.Option(min=0, max=3_600_000, envvar="BATCH_TIMEOUT_MS", hidden=True)
-    ] = 100.0,
+    batch_timeout_ms: Annotated[float, typer.Option(envvar="BATCH_TIMEOUT_MS", hidden=True)] = 100.0,
     timeout: Annotated[
         float | None, typer.Option(metavar="S", help="Seconds for a message, from its delivery.")
     ] = None,
@@ -113,6 +112,8 @@ def work(
     BATCH_TIMEOUT_MS (100). Exit status: 2 wrong usage or a refused key, 1 Redis refuses a command,
     129 hangup, 130 Ctrl-C, 143 SIGTERM.
     """
+    if not 0 <= batch_timeout_ms <= _LONGEST_WAIT_MS:
+        raise Refusal(f"BATCH_TIMEOUT_MS: milliseconds from 0 to {_LONGEST_WAIT_MS:,}, not {batch_timeout_ms:g}")
     source = context.get_parameter_source("base_url")
     older = [] if source is not None and source.name == "COMMANDLINE" else _urls_of_older_workers()
     try:
