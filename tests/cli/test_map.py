@@ -121,6 +121,11 @@ def test_fields_reach_the_server(cli_map, tmp_path, out):
 def test_quiet(cli_map, tmp_path, out):
     result = cli_map(write_rows(tmp_path / "in.jsonl", rows_of(2)), "-o", out, "--quiet")
     assert (result.exit_code, result.output) == (0, "")
+    # Why rows failed is a complaint.
+    source = write_rows(tmp_path / "bad.jsonl", [*rows_of(1), {"text": None}])
+    result = cli_map(source, "-o", tmp_path / "bad", "--quiet")
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 2)
+    assert result.stderr.startswith("failed: 1\n  1 ConfigError, such as line 2: ")
 
 
 @pytest.mark.parametrize(
