@@ -49,7 +49,7 @@ def endpoints_shard(base_url: str | Server | Sequence[str | Server], shard: str 
     if parts > len(urls):
         raise ConfigError(
             f"endpoints_shard: {parts} workers share {len(urls)} server{'s' * (len(urls) != 1)}: give each worker all"
-            " servers, and a part of what a server takes: BatchClient(limit=…)",
+            " servers, and a part of what a server takes as its limit",
             field="endpoints_shard",
         )
     owners = _owners(urls, parts)

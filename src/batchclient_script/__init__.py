@@ -13,6 +13,7 @@ Rules:
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -75,14 +76,28 @@ def main() -> None:
             sys.stderr.write(_FIRST_STEPS)
             sys.exit(2)
         case ["--version", *_]:
-            sys.stdout.write(f"batchclient {_version()}\n")
+            _put(f"batchclient {_version()}\n")
         case ["-h" | "--help", *_]:
             width = max(map(len, COMMANDS))
-            sys.stdout.write(_HELP.format("\n".join(f"  {name:{width}}  {COMMANDS[name]}" for name in COMMANDS)))
+            _put(_HELP.format("\n".join(f"  {name:{width}}  {COMMANDS[name]}" for name in COMMANDS)))
         case _:
             from batchclient.cli import main
 
             main()
+
+
+def _put(text: str) -> None:
+    """Write to stdout; end the program where it takes no more, as ``batchclient.cli.app`` does."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        # It would fail again at the end of the process, with a traceback.
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+        if error.errno == errno.EPIPE:
+            sys.exit(1)
+        sys.stderr.write(f"Error: stdout: {error.strerror}\n")
+        sys.exit(4)
 
 
 def _open_standard_streams() -> None:

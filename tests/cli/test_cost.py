@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
+from batchclient import BatchClient
 from batchclient.cli import _run as run_module
 from batchclient.cli._job import Job
 from batchclient.cli._progress import Meter, Snapshot
-from batchclient.client import InnerClient
 from batchclient.jobs.statuses import Status
 
 from .conftest import read_rows, write_rows
@@ -102,11 +102,11 @@ def test_the_summary_has_the_cost_of_the_tokens(cli_map, tmp_path, out):
     assert told.keys() == {"requests sent", "in", "out", "cost"}
 
 
-def test_the_price_of_gpus_is_of_their_number_and_the_time(cli_map, tmp_path, out, server):
+def test_the_price_of_gpus_is_of_the_time(cli_map, tmp_path, out, server):
     server.set_faults("slow=0.5")
-    result = cli_map(source_of(tmp_path, 1), "-o", out, "--gpu-price", 1800, "--gpus", 200)
+    result = cli_map(source_of(tmp_path, 1), "-o", out, "--gpu-price", 360_000)
     seconds = float(re.search(r" in ([\d.]+) s, ", result.stderr)[1])
-    # 200 × 1,800 an hour are 100 a second; the time is told in tenths.
+    # 360,000 an hour are 100 a second; the time is told in tenths.
     assert seconds >= 0.5
     assert counts(result.stderr)["cost"] == pytest.approx(100 * seconds, abs=10)
 
@@ -126,8 +126,6 @@ def test_without_a_price_there_is_no_cost(cli_map, tmp_path, out):
         (["--price", "1/inf"], "--price: "),
         (["--gpu-price", "-1"], "--gpu-price: "),
         (["--gpu-price", "nan"], "--gpu-price: "),
-        (["--gpus", "2"], "--gpus: "),
-        (["--gpus", "2", "--price", "1/2"], "--gpus: "),
         (["--max-cost", "2"], "--max-cost: the cost is known with --price or --gpu-price"),
         (["--max-cost", "0", "--price", "1/2"], "--max-cost: "),
         (["--max-cost", "nan", "--price", "1/2"], "--max-cost: "),
@@ -170,11 +168,11 @@ def test_a_bound_that_is_not_reached_stops_nothing(cli_map, tmp_path, out):
 def test_wasted_tokens_are_told(cli_map, tmp_path, out, monkeypatch):
     """``tests/playbook/test_cancel.py`` says which tokens are wasted."""
 
-    class Wasteful(InnerClient):
+    class Wasteful(BatchClient):
         def statistics(self):
             return replace(super().statistics(), wasted_tokens=1234)
 
-    monkeypatch.setattr(run_module, "InnerClient", Wasteful)
+    monkeypatch.setattr(run_module, "BatchClient", Wasteful)
     assert counts(cli_map(source_of(tmp_path, 1), "-o", out).stderr)["wasted"] == 1234
 
 
@@ -199,7 +197,7 @@ def test_reused_rows_that_failed_do_not_stop_the_job(cli_map, tmp_path, out, ser
     source = source_of(tmp_path, 6)
     source.write_text('{"id": "first", "text": "fine"}\n' + source.read_text())
     options = ["-o", out, "--max-batch-size", 1, "--concurrency", 1]
-    assert "failed: 6" in cli_map(source, *options, "--keep-going").stderr
+    assert "failed: 6" in cli_map(source, *options).stderr
     server.set_faults()
     with source.open("a") as file:
         file.write('{"id": "last", "text": "another"}\n')

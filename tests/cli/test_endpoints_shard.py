@@ -48,7 +48,7 @@ def test_the_servers_may_come_from_the_environment(cli, tmp_path, monkeypatch):
         (
             "0/3",
             "--endpoints-shard: 3 workers share 2 servers: give each worker all servers, and a part of what a server"
-            " takes: --concurrency",
+            " takes as its limit",
         ),
     ],
 )

@@ -438,12 +438,12 @@ def test_rows_to_a_pipe_have_a_journal_if_it_is_named(cli, spawn, server, tmp_pa
 
 
 def test_a_job_that_can_no_longer_be_watched_ends(cli_map, monkeypatch, tmp_path, out):
-    def look(*_):
+    def is_reached(*_):
         raise RuntimeError("broken")
 
-    monkeypatch.setattr("batchclient.cli._outages.Outages.look", look)
+    monkeypatch.setattr("batchclient.cli._cost.Cost.is_reached", is_reached)
     source = write_rows(tmp_path / "in.jsonl", rows_of(*range(2000)))
-    done = cli_map(source, "-o", out, "--concurrency", 1, catch_exceptions=True)
+    done = cli_map(source, "-o", out, "--concurrency", 1, "--max-cost", 1, "--price", "1/1", catch_exceptions=True)
     assert isinstance(done.exception, RuntimeError) and not out.exists()
 
 

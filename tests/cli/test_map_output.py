@@ -14,11 +14,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from batchclient import BatchClient
 from batchclient.cli import _run as run_module
 from batchclient.cli._failures import Failures
-from batchclient.cli._job import Job
-from batchclient.cli._progress import Meter, ProgressLines, Snapshot
-from batchclient.client import InnerClient
+from batchclient.cli._log import log_to_stderr
+from batchclient.cli._progress import JobProgress, Meter, Snapshot
 from batchclient.errors import BadRequest
 from batchclient.jobs.statuses import Status, of_signal
 from batchclient.types import MapResult
@@ -60,11 +60,11 @@ def shell(server):
 def test_no_row_is_read_while_the_output_is_full(cli_map, tmp_path, monkeypatch, server):
     """A reader that never reads: the pipe, a write and the look-ahead are full, and Ctrl-C ends it."""
 
-    class Near(InnerClient):
+    class Near(BatchClient):
         def stream_map(self, *args, **options):
             return super().stream_map(*args, look_ahead=64, **options)
 
-    monkeypatch.setattr(run_module, "InnerClient", Near)
+    monkeypatch.setattr(run_module, "BatchClient", Near)
     os.mkfifo(tmp_path / "pipe")
     reading = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     requests = []
@@ -224,7 +224,7 @@ def test_an_outage_is_told_and_outlasts_no_patience(spawn, server, out):
 
 def test_without_a_terminal_there_is_a_line_a_minute(cli_map, tmp_path, out, server, monkeypatch):
     """The minute is a twentieth of a second here, and the line comes with the tick."""
-    monkeypatch.setattr(run_module, "ProgressLines", partial(ProgressLines, every_s=0.05))
+    monkeypatch.setattr(run_module, "JobProgress", partial(JobProgress, every_s=0.05))
     server.set_faults("stall,count=1")
     source = write_rows(tmp_path / "in.jsonl", rows_of(5))
     options = ["--timeout", 0.4, "--max-batch-size", 1, "--unordered"]
@@ -240,21 +240,11 @@ def test_without_a_terminal_there_is_a_line_a_minute(cli_map, tmp_path, out, ser
 def test_after_a_long_stop_one_line_is_due(monkeypatch, capsys):
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    lines = ProgressLines(shown=True, total=lambda: None)
-    for now[0] in (60, 3600, 3601, 3602):
-        lines.update(Snapshot(1, 0, 0, 0, 0, 0))
+    lines = JobProgress(shown=True, draws=False, total=lambda: None)
+    with log_to_stderr(""):
+        for now[0] in (60, 3600, 3601, 3602):
+            lines.update(Snapshot(1, 0, 0, 0, 0, 0))
     assert capsys.readouterr().err.count("\n") == 2
-
-
-def test_an_outage_is_told_again_each_minute(cli, tmp_path, out, server, monkeypatch):
-    monkeypatch.setattr(run_module, "Job", partial(Job, repeat_s=0.1))
-    source = write_rows(tmp_path / "in.jsonl", rows_of(1))
-    options = ["--base-url", "http://127.0.0.1:1/v1", "--model", "m", "--prompt", "{text}", "--timeout", 0.7]
-    told = cli("map", source, "-o", out, *options)
-    sentences = [line for line in told.stderr.splitlines() if line.startswith("an outage of ")]
-    assert [" has begun: " in sentence for sentence in sentences][:2] == [True, False]
-    told = cli("map", source, "-o", out, *options, "--timeout", 0.3, "--quiet")
-    assert told.stderr.count("an outage of ") == 1
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "nan", "inf"])
@@ -302,8 +292,8 @@ def test_errors_of_a_million_kinds_take_little_memory():
 
 
 def test_the_table_of_the_docs_has_every_status(repository=os.path.join(os.path.dirname(__file__), "..", "..")):
-    with open(os.path.join(repository, "docs", "reference", "map-output.md"), encoding="utf-8") as page:
-        documented = {int(number) for number in re.findall(r"^\| (\d+) \|", page.read(), re.M)}
+    with open(os.path.join(repository, "docs", "reference", "map.md"), encoding="utf-8") as page:
+        documented = {int(number) for number in re.findall(r"^\| (\d+) \|", page.read().partition("## Exit statuses")[2], re.M)}
     signals = {of_signal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
     assert documented == {*map(int, Status)} | signals
     assert json.dumps(Status.OK) == "0"

@@ -247,7 +247,7 @@ def test_ctrl_c_ends_the_question_for_the_model(models, tmp_path):
 # Terminals -----------------------------------------------------------------------------------------------------------
 
 
-def on_terminal(spawn, *args, **options):
+def on_terminal(spawn, *args, status=0, **options):
     """Run with a terminal as stderr; return what it showed."""
     leader, follower = pty.openpty()
     process = spawn(*args, stderr=follower, **options)
@@ -262,7 +262,7 @@ def on_terminal(spawn, *args, **options):
             break
         shown += chunk
     os.close(leader)
-    assert process.wait() == 0
+    assert process.wait() == status
     return shown.decode()
 
 
@@ -274,6 +274,16 @@ def test_progress_on_a_terminal(spawn, tmp_path):
     for part in ("30/30", "100%", "rows/s", "in flight", "\x1b["):
         assert part in shown
     assert "30 rows to " in shown
+
+
+def test_the_cursor_comes_back_after_every_end(spawn, tmp_path):
+    source, terminal = write_rows(tmp_path / "in.jsonl", rows_of(3)), {**os.environ, "TERM": "xterm"}
+    refused = on_terminal(spawn, source, "-o", tmp_path / "missing" / "out", env=terminal, status=2)
+    failed = on_terminal(spawn, source, "-o", tmp_path / "out", "--model", "nosuch", env=terminal, status=1)
+    done = on_terminal(spawn, source, "-o", tmp_path / "out.jsonl", env=terminal)
+    for shown in (refused, failed, done):
+        assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") <= 1
+    assert "\x1b[?25l" in done and "Error: " in failed
 
 
 @pytest.mark.parametrize(("first", "total"), [("5", "5"), ("90", "30")])

@@ -14,7 +14,9 @@ from tests.fakes.pages import serving
 from typer.testing import CliRunner
 
 from batchclient.bench.strategies import rival_of
-from batchclient.cli._progress import ProgressBar
+from batchclient.cli._log import log_to_stderr
+from batchclient.cli._progress import JobProgress
+from batchclient.cli._words import say
 from batchclient.cli.app import make_app
 from batchclient.integrations.prometheus import serve
 from batchclient.testing import MockLLM
@@ -107,7 +109,7 @@ def test_foreign_words_are_text_in_every_command(cli, foreign, tmp_path, monkeyp
     job = ["map", source, "-o", out, *base, "--prompt", "{text}"]
     check(cli(*job), status=1)
     for form in ("text", "json"):
-        done = cli(*job, "--retry-failed", "--log-format", form, "--log-level", "debug")
+        done = cli(*job, "--retry-failed", "--log-format", form)
         check(done, status=1)
         assert [json.loads(line) for line in done.stderr.splitlines()] if form == "json" else "forged" in done.stderr
     check(cli(*job[:2], "--dry-run", *job[4:]), status=1)
@@ -141,9 +143,8 @@ def test_the_librarys_records_are_text_in_commands_without_a_log_of_their_own(cl
 
 def test_what_is_written_above_the_bar_is_text(capsys, monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
-    bar = ProgressBar(total=lambda: None)
-    bar.say(f":warning: {FOREIGN}", "and more")
-    bar.close()
+    with log_to_stderr(""), JobProgress(shown=True, draws=True, total=lambda: None).running():
+        say(f":warning: {FOREIGN}", "and more")
     said = capsys.readouterr().err
     check(said)
     assert said.startswith(":warning: ") and "\nand more" in said

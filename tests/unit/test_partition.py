@@ -102,7 +102,7 @@ def test_more_workers_than_servers_are_refused_with_what_to_do():
         endpoints_shard(urls(3), "0/4")
     assert refused.value.field == "endpoints_shard"
     assert "4 workers share 3 servers" in str(refused.value)
-    assert "a part of what a server takes: BatchClient(limit=…)" in str(refused.value)
+    assert "a part of what a server takes as its limit" in str(refused.value)
 
 
 def test_wrong_servers_are_refused_as_by_the_client():

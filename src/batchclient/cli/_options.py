@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from batchclient.cli._refusal import Refusal
+from batchclient.cli._refusal import Refusal, option_of
+from batchclient.client import BATCH_CLIENT_ARGUMENTS
 from batchclient.options import AdaptiveLimit, Batching, Schedule
 from batchclient.partition import endpoints_shard
 
@@ -206,20 +207,18 @@ Quiet = Annotated[
 _LONGEST_NUMBER = 10
 """Digits. Python refuses to read some thousand of them, with an error of its own."""
 _NOT_FIELDS = {
-    "model": "give --model",
-    "prompt": "give --prompt",
-    "timeout_s": "give --timeout",
-    "timeout": "give --timeout",
-    "priority": "give --priority",
     "n": "a row holds one completion; write the row n times",
     "ordered": "no field of the server's; give --unordered",
     "call": "give --call",
-    "response_model": "give --schema",
-    "retry_invalid": "give --retry-invalid",
+    "timeout": "give --timeout",
     "encoding_format": "the client finds out how vectors travel",
-    **dict.fromkeys(("self", "docs", "tenant", "look_ahead", "journal", "progress"), "no field of the server's"),
 }
-"""Names of arguments of ``stream_map``, and names without a place in a row."""
+"""Fields without a place in a row, and other names for an option."""
+_ARGUMENTS = BATCH_CLIENT_ARGUMENTS | {
+    "self", "docs", "prompt", "priority", "tenant", "look_ahead", "journal", "progress", "response_model",
+    "retry_invalid",
+}  # fmt: skip
+"""Arguments of ``BatchClient`` and of ``stream_map``: no field of a server has such a name."""
 
 
 def server_arguments(
@@ -272,7 +271,8 @@ def client_arguments(
     """
     limit: int | str | AdaptiveLimit | None = None
     if concurrency not in (None, "auto"):
-        if not (concurrency.isascii() and concurrency.isdigit() and len(concurrency) < _LONGEST_NUMBER):
+        is_number = concurrency.isascii() and concurrency.isdigit() and len(concurrency) < _LONGEST_NUMBER
+        if not is_number or int(concurrency) < 1:
             raise Refusal(f"--concurrency: a whole number of at least 1, or auto, not {concurrency!r:.40}")
         limit = int(concurrency)
     if p95_latency is not None or time_to_first_token is not None:
@@ -304,6 +304,9 @@ def params_from(
         name, equals, value = text.partition("=")
         if not name or not equals:
             raise Refusal(f"--param {text!r:.60}: write name=JSON, as in --param top_p=0.9")
+        if name in _ARGUMENTS:
+            option = option_of(name)
+            raise Refusal(f"--param {name}: " + (f"give {option}" if option else "no field of the server's"))
         if name in _NOT_FIELDS:
             raise Refusal(f"--param {name}: {_NOT_FIELDS[name]}")
         if name in params:

@@ -10,7 +10,7 @@ from pathlib import Path
 from batchclient.errors import ConfigError
 from batchclient.jobs.statuses import Status
 
-__all__ = ["Refusal", "in_options", "named", "refusal_of"]
+__all__ = ["Refusal", "in_options", "named", "option_of", "refusal_of"]
 
 _OPTIONS = {
     "base_url": "--base-url (BATCHCLIENT_BASE_URL)",
@@ -36,6 +36,7 @@ _OPTIONS = {
     **{name: f"--{name}" for name in ("columns", "delimiter", "encoding", "escape", "format", "shard")},
 }
 """The library's arguments, by the ``field`` of its errors, and their names on the command line."""
+_EXTRA_BODY = re.compile(r"extra_body=\{'([^']*)': …\}")
 _IN_WORDS = re.compile(r"(?<![\w-])(?:base_url|api_key|timeout_s|batching\.max_size|response_model|retry_invalid)\b")
 """Arguments that the library's own messages name; no server's message has such names."""
 
@@ -60,19 +61,25 @@ def refusal_of(error: ConfigError, params: Collection[str] = ()) -> Refusal:
         error: the library's.
         params: the names given with ``--param``.
     """
-    option = _OPTIONS.get(error.field or "")
-    if error.field in params:
-        option = f"--param {error.field}"
-    message = error.message
+    option = _OPTIONS.get(error.field or "") or (f"--param {error.field}" if error.field in params else "")
+    message = error.message.removesuffix(": BatchClient(…, model=…)")
     for start in (f"{error.field}: ", f"{error.field} is "):
         message = message.removeprefix(start)
     message = in_options(message)
     return Refusal(f"{option}: {message}" if option and not message.startswith(option) else message)
 
 
+def option_of(argument: str) -> str:
+    """Return the option that stands for an argument of the library's; empty: none does."""
+    return _OPTIONS.get(argument, "").partition(" ")[0]
+
+
 def in_options(message: str) -> str:
     """Replace the library's names of arguments with the options' names."""
-    return _IN_WORDS.sub(lambda name: _OPTIONS[name[0]].partition(" ")[0], message)
+    message = message.replace("api_key or headers", "--api-key or --header")
+    message = message.replace('chat(), or call="chat" of a map,', "--call chat")
+    message = _EXTRA_BODY.sub("--param extra_body='{\"\\1\": …}'", message)
+    return _IN_WORDS.sub(lambda name: option_of(name[0]), message)
 
 
 def named(path: str, argument: str) -> str:

@@ -46,8 +46,8 @@ def _complaints(job: Job, output: Output) -> list[str]:
     if job.journal_error is not None:
         told.append(str(job.journal_error))
     if job.left_out:
-        left = "" if job.expected is None else f": {max(0, job.expected - job.taken):,}"
-        told.append(f"{job.left_out}; rows are left out{left}")
+        left = "" if job.expected is None else f"; rows left out: {max(0, job.expected - job.taken):,}"
+        told.append(f"{job.left_out}{left}")
     elif job.is_command and output.is_file:
         told.append("nothing was written: every row was refused for a reason of the command's")
     return told

@@ -66,8 +66,8 @@ def run_map(options: MapOptions) -> int:
         raise Refusal(f"{error}; once there is room, the same command goes on", Status.DISK_FULL) from None
     except BatchClientError as error:
         # The error of a row is in the row. Here the servers were waited for, or asked for their model.
-        message, asked, _ = str(error).partition(" (asked for its model")
-        start = "the server was asked for its model (--model names one): " if asked else ""
+        message = str(error).partition(" (asked for its model")[0]
+        start = "" if options.client["model"] else "the server was asked for its model (--model names one): "
         refused = isinstance(error, AuthenticationFailed)
         raise Refusal(f"{start}{in_options(message)}", Status.USAGE if refused else Status.NO_SERVER) from None
     except OSError as error:

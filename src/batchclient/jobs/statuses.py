@@ -1,4 +1,4 @@
-"""The exit statuses of every command; ``docs/reference/map-output.md`` has the same table."""
+"""The exit statuses of every command; ``docs/reference/map.md`` has the same table."""
 
 from __future__ import annotations
 
