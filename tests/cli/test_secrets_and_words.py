@@ -126,7 +126,7 @@ def test_foreign_words_are_text_in_every_command(cli, foreign, tmp_path, monkeyp
         (["bench", "compare", source, source], 2),
         (["doctor", foreign], 5),
         (["doctor", foreign, "--json"], 5),
-        (["demo", *base, "--model", FOREIGN, "--documents", 2], 1),
+        (["demo", *base, "--model", FOREIGN], 1),
         (["simulate", "--profile", FOREIGN], 2),
         (["metrics", "list", "--server", FOREIGN], 2),
         (["enqueue", f"absent{FOREIGN}txt", "--redis", "redis://127.0.0.1:1"], 2),
