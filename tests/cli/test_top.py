@@ -175,7 +175,7 @@ def test_where_nothing_answers_the_status_is_5(cli):
         port = free.getsockname()[1]
     done = cli("top", f"127.0.0.1:{port}")
     assert (done.exit_code, done.stdout) == (5, "")
-    assert done.stderr == f"Error: 127.0.0.1:{port}: nothing answers (ConnectError)\n"
+    assert done.stderr.startswith(f"Error: 127.0.0.1:{port}: nothing answers: ")
 
 
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"])

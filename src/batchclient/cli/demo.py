@@ -3,8 +3,8 @@
 Rules:
 - Without ``--base-url`` the server is the embedded one, in a process of its own, whatever the
   environment says: a demo must not load a real server because a variable is set.
-- What is measured and said is ``bench``'s. On the embedded server the content of answers is checked,
-  too.
+- What is measured and said is ``bench``'s. On the embedded server the content of answers is
+  checked, too.
 """
 
 from __future__ import annotations

@@ -11,19 +11,29 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import json
 import time
+from base64 import b64encode
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Annotated
+from urllib.parse import unquote, urlsplit
 
-import httpx
 import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 
+from batchclient._shell.pages import LARGEST_PAGE_BYTES, read_page
 from batchclient.cli._refusal import Refusal
 from batchclient.cli._signals import until_signal
 from batchclient.cli._top_view import Page, frame_of
 from batchclient.cli._words import say
+from batchclient.errors import BatchClientError
 from batchclient.jobs.statuses import Status, of_signal
+from batchclient.transport import Timeouts, Transport, WireRequest
+from batchclient.transport._httpx import HttpxTransport
 
 __all__ = ["top"]
 
@@ -52,33 +62,52 @@ def top(
     return of_signal(ended_by) if ended_by else Status.OK
 
 
-def _place_from(text: str) -> httpx.URL:
-    """Read a URL, or ``HOST:PORT``, and return the URL of the page.
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the page is read.
+
+    Args:
+        name: host and port.
+        url: without the page's path.
+        headers: the user of the URL, as curl sends it.
+    """
+
+    name: str
+    url: str = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
+
+
+def _place_from(text: str) -> _Place:
+    """Read a URL, or ``HOST:PORT``.
 
     Raises:
         Refusal: the text is neither.
     """
     given = text if "://" in text else f"http://{text}"
     try:
-        url = httpx.URL(given)
-    except (httpx.InvalidURL, ValueError):
-        url = httpx.URL()
+        parts = urlsplit(given)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
     # A word alone may be a key.
-    if not url.host or url.scheme not in ("http", "https") or (given != text and url.port is None):
+    if not parts.hostname or parts.scheme not in ("http", "https") or (given != text and port is None):
         raise Refusal("URL is a URL such as http://127.0.0.1:9400, or HOST:PORT")
-    path = url.path.rstrip("/").removesuffix("/metrics").removesuffix(_PATH)
-    return url.copy_with(path=path + _PATH)
+    user, _, name = parts.netloc.rpartition("@")
+    headers = {"Authorization": f"Basic {b64encode(unquote(user).encode()).decode()}"} if user else {}
+    path = parts.path.rstrip("/").removesuffix("/metrics").removesuffix(_PATH)
+    query = f"?{parts.query}" if parts.query else ""
+    return _Place(name, f"{parts.scheme}://{name}{path}{query}", headers)
 
 
-async def _show(url: httpx.URL, *, once: bool = False) -> None:
+async def _show(place: _Place, *, once: bool = False) -> None:
     """Draw the page until it is gone.
 
     Raises:
         Refusal: the page cannot be read at first, or is another one.
     """
-    console, name = Console(), url.netloc.decode()
-    async with httpx.AsyncClient(trust_env=False, timeout=2 * PATIENCE_S) as http:
-        pages = [await _read(http, url, name)]
+    console, name = Console(), place.name
+    async with aclosing(HttpxTransport(place.url, place.headers, max_response_bytes=LARGEST_PAGE_BYTES)) as transport:
+        pages = [await _read(transport, place)]
         if once or not console.is_terminal:
             console.print(_drawn(pages, name, console.width))
             return
@@ -87,7 +116,7 @@ async def _show(url: httpx.URL, *, once: bool = False) -> None:
                 live.update(_drawn(pages, name, console.width), refresh=True)
                 await asyncio.sleep(_EVERY_S)
                 try:
-                    pages.append(await _read(http, url, name))
+                    pages.append(await _read(transport, place))
                 except Refusal:
                     break
                 while len(pages) > 2 and pages[-1].at - pages[1].at >= _WINDOW_S:
@@ -102,24 +131,27 @@ def _drawn(pages: list[Page], name: str, width: int) -> RenderableType:
         raise Refusal(f"{name}: {_PATH} is not what such a page has", Status.NO_SERVER) from None
 
 
-async def _read(http: httpx.AsyncClient, url: httpx.URL, name: str) -> Page:
+async def _read(transport: Transport, place: _Place) -> Page:
     """Read the page.
 
     Raises:
         Refusal: nothing answers, or something else does.
     """
+    content, why = None, "the client is closed"
     try:
         # A bound of the whole, also where a byte comes now and then.
         async with asyncio.timeout(PATIENCE_S):
-            reply = await http.get(url)
-        content = reply.json() if reply.status_code == httpx.codes.OK else None
-        why = "the client is closed" if reply.status_code == httpx.codes.OK else f"{_PATH} answers {reply.status_code}"
+            status, _, body = await read_page(transport, WireRequest("GET", _PATH), Timeouts())
+        if status == HTTPStatus.OK:
+            content = json.loads(body)
+        else:
+            why = f"{_PATH} answers {status}"
     except TimeoutError:
-        content, why = None, f"{_PATH} did not come within {PATIENCE_S:g} s"
-    except httpx.HTTPError as error:
-        content, why = None, f"nothing answers ({type(error).__name__})"
+        why = f"{_PATH} did not come within {PATIENCE_S:g} s"
+    except BatchClientError as error:
+        why = f"nothing answers: {error}"
     except (ValueError, RecursionError):
-        content, why = None, f"{_PATH} is no JSON"
+        why = f"{_PATH} is no JSON"
     if content is None:
-        raise Refusal(f"{name}: {why}", Status.NO_SERVER)
+        raise Refusal(f"{place.name}: {why}", Status.NO_SERVER)
     return Page(content, time.monotonic())
