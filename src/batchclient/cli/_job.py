@@ -48,7 +48,7 @@ MOST_REFUSALS = 256
 UNUSABLE = frozenset({"BadRow", "ConfigError"})
 """The errors of rows that make no request: they say nothing about the command."""
 _OF_THE_COMMAND = frozenset({AuthenticationFailed.__name__, NotFound.__name__})
-"""These errors tell of the key and the model: refusals of all rows of a short file are the command's."""
+"""These errors tell of the key and the model, which are the command's."""
 _OF_EVERY_ROW = (AuthenticationFailed, NotFound, ConnectFailed)
 """Errors of these kinds are alike whatever their words are, other refusals by their words."""
 _SLOW_S = 2.0
@@ -309,7 +309,7 @@ class Job:
             self.fault = f"the input cannot be read any further: {reason_of(error)}"
 
     def _is_refused(self, result: MapResult[Any]) -> bool:
-        """Whether a row's error is one refusal too many; a reused row says nothing about today's command."""
+        """Whether a row's error is one refusal too many. A reused row tells nothing of today."""
         error = result.error
         if result.reused or not isinstance(error, (*_OF_EVERY_ROW, BadRequest)):
             return False

@@ -65,7 +65,7 @@ def run_map(options: MapOptions) -> int:
     except JournalFailed as error:
         raise Refusal(f"{error}; once there is room, the same command goes on", Status.DISK_FULL) from None
     except BatchClientError as error:
-        # The error of a row is in the row. Here the servers were waited for, or asked for their model.
+        # A row's error is in the row. Here servers were waited for, or asked for their model.
         message = str(error).partition(" (asked for its model")[0]
         start = "" if options.client["model"] else "the server was asked for its model (--model names one): "
         refused = isinstance(error, AuthenticationFailed)
