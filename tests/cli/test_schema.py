@@ -5,9 +5,13 @@ import re
 import sys
 import threading
 from collections import Counter
+from functools import reduce
 
 import pytest
+from pydantic import ValidationError
 from tests.fakes.pages import serving
+
+from batchclient.cli._schema import schema_from
 
 from .conftest import read_rows, write_rows
 
@@ -105,9 +109,42 @@ def test_a_row_is_asked_again_until_its_answer_fits(ask, scripted):
     assert re.search(r"requests sent: 7, tokens: 21 in, 14 out, wasted: 25; invalid: 5; failed: 1\n", result.stderr)
 
 
-def test_the_name_of_a_schema_without_a_title_is_the_file_s(ask, scripted):
-    ask([["1"]], schema={"type": "integer"})
-    assert scripted.bodies[0]["response_format"]["json_schema"]["name"] == "an_invoice"
+@pytest.mark.parametrize(
+    ("wrapped", "name"),
+    [
+        ({"name": "cents", "strict": True, "schema": INVOICE}, "cents"),
+        ({"type": "json_schema", "json_schema": {"name": "a b", "description": "d", "schema": INVOICE}}, "a_b"),
+        ({"type": "json_schema", "name": "c", "schema": INVOICE}, "c"),
+        ({"schema": INVOICE}, "an_invoice"),
+        ({"$ref": "#/definitions/a", "definitions": {"a": {"type": "object"}}}, "an_invoice"),
+    ],
+)
+def test_a_schema_may_stand_in_the_wrapper_of_openai(ask, scripted, wrapped, name):
+    result, rows = ask([[GOOD], ["1"]], schema=wrapped)
+    form = scripted.bodies[0]["response_format"]["json_schema"]
+    assert (form["name"], form["schema"]) == (name, wrapped if "$ref" in wrapped else INVOICE)
+    assert (result.exit_code, sum("error" in row for row in rows)) == (1, 1)
+
+
+def test_numbers_are_compared_as_they_are_written(tmp_path):
+    integer, cents = '{"type": "integer"}', '{"multipleOf": 0.01}'
+    for schema, fits, fits_not in [
+        (cents, "4.02 0.3 1.0 1e30 -19.99 0.0 7 1e-2", "4.025 1e-3 0.30000000000000001 NaN Infinity 1e400"),
+        ('{"multipleOf": 1e-3, "minimum": 0.1}', "0.1 0.3 2.675", "0.0999 0.1001"),
+        ('{"multipleOf": 3}', "3 3.0 3e30", "1.5 1e30000000000"),
+        (integer, "1 1.0 1e30 -0.0 40e-1", "1.5 1e-3 9007199254740993.5"),
+        ('{"enum": [0.1, 2.0, [0.3]]}', "0.1 0.10 1e-1 2 [0.30]", "0.2 true 0.1000000000000000055"),
+        ('{"const": {"a": 1.0}}', '{"a":1} {"a":1.0}', '{"a":true} {"a":1.00000000000000000001}'),
+        ('{"type": "number", "exclusiveMaximum": 0.3, "minLength": 2.0}', "0.29 1e-400", '0.3 "ab"'),
+    ]:
+        (tmp_path / "s.json").write_text(schema)
+        model = schema_from(str(tmp_path / "s.json"))
+        assert model.model_json_schema() == json.loads(schema)
+        for answer in fits.split():
+            model.model_validate_json(answer)
+        for answer in fits_not.split():
+            with pytest.raises(ValidationError):
+                model.model_validate_json(answer)
 
 
 def test_an_older_dialect_of_the_schema_is_read_as_it_was(ask):
@@ -123,12 +160,19 @@ def test_an_older_dialect_of_the_schema_is_read_as_it_was(ask):
         ([], "is no JSON schema: "),
         ({"type": "strin"}, "is no JSON schema: type: "),
         ({"properties": {"a": {"pattern": "("}}}, "is no JSON schema: properties/a/pattern: "),
-        ({"$ref": "http://127.0.0.1:1/other.json"}, "'http://127.0.0.1:1/other.json' refers to another file"),
-        ({"properties": {"a": {"$ref": "other.json#/a"}}}, "refers to another file"),
+        ({"$ref": "http://127.0.0.1:1/other.json"}, "'http://127.0.0.1:1/other.json' leads nowhere; no other"),
+        (
+            {"properties": {"default": {"$ref": "other.json#/a"}}},
+            "'other.json#/a' leads nowhere; no other file is read",
+        ),
         ({"items": [{"$ref": "#/$defs/none"}]}, "is no JSON schema: items: "),
-        ({"allOf": [{"$ref": "#/$defs/none"}]}, "'#/$defs/none' leads nowhere"),
+        ({"allOf": [{"$ref": "#/$defs/none"}]}, "'/$defs/none' leads nowhere"),
         ({"$schema": "http://127.0.0.1:1/mine"}, "its $schema is not known"),
         ({"$schema": 7}, "its $schema is not known"),
+        ({"response_format": {"schema": INVOICE}}, "is no JSON schema: it demands nothing of an answer"),
+        ({"title": "An invoice", "fields": ["cents"]}, "it demands nothing"),
+        ({"type": "json_schema", "json_schema": {"schema": []}}, "is no JSON schema: an object"),
+        (reduce(lambda inner, _: {"not": inner}, range(300), INVOICE), "nested too deeply"),
     ],
 )
 def test_a_schema_that_cannot_be_followed_is_refused(ask, scripted, schema, said):
