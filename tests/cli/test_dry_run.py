@@ -132,7 +132,7 @@ def test_without_rows_nobody_is_asked(dry_run):
         (["--param", "stream=true"], "--param stream: "),
         (["--timeout", "0"], "--timeout"),
         (["-o", "{dir}/out.jsonl"], "the file exists"),
-        (["--dedupe", "--unordered"], "--dedupe"),
+        (["--dedupe", "-o", "-"], "--dedupe"),
     ],
 )
 def test_what_a_job_refuses_a_dry_run_refuses(dry_run, tmp_path, options, named):

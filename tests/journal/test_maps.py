@@ -157,7 +157,8 @@ async def test_with_dedupe_equal_rows_are_asked_once_and_share_answer_and_error(
 async def test_with_dedupe_a_row_that_waits_ends_as_its_equal_does(path, monkeypatch):
     documents, journal = ["a", "a", "b", "a"], Journal(path, dedupe=True)
     # Refused before the first answer, and no answer at all.
-    refused, server = await run_job(documents, journal, server=failing("Say: a", "Say: b"), client=ALONE)
+    with anyio.fail_after(5):
+        refused, server = await run_job(documents, journal, server=failing("Say: a", "Say: b"), client=ALONE)
     assert [type(row.error) for row in refused] == [BadRequest] * 4 and len(server.sent) == 2
     # Cut short by the end of the client, and of the map.
     for leave in ("client", "rows"):

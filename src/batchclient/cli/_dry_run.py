@@ -11,6 +11,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import heapq
 import json
 import math
@@ -20,11 +21,10 @@ from collections.abc import Callable
 from typing import Any
 
 from batchclient import Price
-from batchclient._calls.inputs import BYTES_PER_TOKEN
+from batchclient._calls.inputs import BYTES_PER_TOKEN, write_messages, write_text
 from batchclient._maps.occurrences import Occurrences
 from batchclient.cli._cost import written_cost
 from batchclient.cli._refusal import in_options
-from batchclient.cli._repeats import fingerprint_of, written
 from batchclient.cli._words import printable
 from batchclient.client import BatchClient
 from batchclient.errors import BatchClientError, ConfigError
@@ -132,7 +132,7 @@ class DryRun:
         self.rows += 1
         try:
             prompt = self._prompt_of(row)
-            wire, whole = written(prompt, chat=self._is_chat)
+            wire, whole = _written(prompt, chat=self._is_chat)
         except (BadRow, ConfigError) as error:
             self.unusable += 1
             if len(self.faults) < _SHOWN:
@@ -140,7 +140,7 @@ class DryRun:
             return
         if self._first is None:
             self._first = prompt
-        self.duplicates += seen.number(fingerprint_of(wire)) > 0
+        self.duplicates += seen.number(_fingerprint_of(wire)) > 0
         text = "\n".join(_texts(whole)) if self._is_chat else whole
         size = len(text.encode())
         self._bytes += size
@@ -290,3 +290,24 @@ def _texts(messages: list[Any]) -> list[str]:
 
 def _has_text(part: Any) -> bool:
     return isinstance(part, str) or (isinstance(part, dict) and isinstance(part.get("text"), str))
+
+
+def _written(prompt: Any, *, chat: bool) -> tuple[bytes, Any]:
+    """Return a prompt as bytes of JSON, and in full: for a chat as a conversation.
+
+    Raises:
+        ConfigError: the prompt cannot be sent.
+    """
+    if not chat:
+        return write_text(prompt, "prompt"), prompt
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    wire, _ = write_messages(messages)
+    return wire, messages
+
+
+def _fingerprint_of(wire: bytes) -> int:
+    """Return 64 bits for a prompt.
+
+    Among a hundred million prompts two have the same bits by chance in one job of 3,700.
+    """
+    return int.from_bytes(hashlib.sha256(wire).digest()[:8], "big")

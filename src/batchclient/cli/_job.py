@@ -60,7 +60,6 @@ class Job:
         progress: told of each tick, and of what is worth a line.
         options: of the command.
         kept: what keeps the answers, if something does.
-        resolve: gives a row the answer of an equal row; ``None`` where that is not there.
         total: tells the rows expected, once they are known.
         refusals: the job gives up after so many rows refused alike, without a success.
         repeat_s: seconds from one word about an outage to the next.
@@ -91,7 +90,6 @@ class Job:
         options: MapOptions,
         *,
         kept: Kept | None = None,
-        resolve: Callable[[MapResult], MapResult | None] | None = None,
         total: Callable[[], int | None] = lambda: None,
         refusals: int = MOST_REFUSALS,
         repeat_s: float = 60.0,
@@ -118,8 +116,6 @@ class Job:
         self._progress = progress
         self._options = options
         self._kept = kept
-        self._resolve = resolve
-        self._resolved = Counts()
         self._total = total
         self._tick_s = tick_s
         every_s = None if options.quiet else repeat_s
@@ -150,8 +146,8 @@ class Job:
 
     @property
     def counts(self) -> Counts:
-        """The rows of the map. Rows that have the answer of an equal row are counted as that one."""
-        return self._results.counts if self._resolve is None else self._resolved
+        """The rows of the map."""
+        return self._results.counts
 
     @property
     def invalid(self) -> int:
@@ -304,12 +300,6 @@ class Job:
 
     async def _take(self, result: MapResult[Any]) -> None:
         """Count one row and hand the row to the output."""
-        if self._resolve is not None:
-            resolved: Any = self._resolve(result)
-            if resolved is None:
-                return
-            result = resolved
-            self._resolved.add(resolved)
         self.taken += 1
         if result.error is not None:
             self.failures.add(result)

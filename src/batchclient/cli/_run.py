@@ -26,7 +26,6 @@ from batchclient.cli._metrics import serve_metrics
 from batchclient.cli._progress import ProgressBar, ProgressLines
 from batchclient.cli._prompts import Prompts, check_columns
 from batchclient.cli._refusal import Refusal, in_options, named, refusal_of, refusal_of_file
-from batchclient.cli._repeats import Repeats
 from batchclient.cli._report import report, status_of
 from batchclient.cli._rows import added_by, blame
 from batchclient.cli._servers import KEY_HINT
@@ -145,8 +144,9 @@ def _open(options: MapOptions) -> Source:
 
 def _begin(options: MapOptions, source: Source) -> tuple[InnerClient, Callable[[Row], Any]]:
     """Check the options as far as possible without sending; return the client and the prompts."""
-    if options.dedupe:
-        _check_dedupe(options, source)
+    has_journal = options.journal is not None or (options.output != "-" and Output(options.output).is_file)
+    if options.dedupe and not has_journal:
+        raise Refusal("--dedupe: equal rows share answers by the journal; give -o OUT, or --journal")
     client = InnerClient(**options.server.arguments, **options.client)
     prompts = Prompts(options.prompt, options.call, options.system)
     columns = options.rows.columns or ()
@@ -164,18 +164,6 @@ def _begin(options: MapOptions, source: Source) -> tuple[InnerClient, Callable[[
     return client, blame(prompts.function(), columns)
 
 
-def _check_dedupe(options: MapOptions, source: Source) -> None:
-    """Refuse what equal rows cannot share.
-
-    Raises:
-        Refusal: the input cannot be read twice, or rows are written as they finish.
-    """
-    if not options.ordered:
-        raise Refusal("--dedupe: a row may wait for the answer of an equal row; leave --unordered out")
-    if options.source == "-" or not source.is_regular:
-        raise Refusal(f"--dedupe: IN is read twice, and {source.name} can be read once; give a file")
-
-
 def _make_job(
     options: MapOptions,
     source: Source,
@@ -184,10 +172,9 @@ def _make_job(
     prompt_of: Callable[[Row], Any],
     kept: Kept | None,
 ) -> Job:
-    repeats = _repeats(options, source, prompt_of) if options.dedupe else None
     results = client.stream_map(
         source.rows(),
-        prompt_of if repeats is None else repeats.prompt_of,
+        prompt_of,
         ordered=options.ordered,
         **options.arguments,
         journal=None if kept is None else kept.journal,
@@ -210,7 +197,6 @@ def _make_job(
         progress,
         options,
         kept=kept,
-        resolve=None if repeats is None else repeats.resolve,
         total=total,
     )
     attach(client, job.numbers)
@@ -235,19 +221,6 @@ class _InThread:
 
     def __call__(self) -> int | None:
         return self._found
-
-
-def _repeats(options: MapOptions, source: Source, prompt_of: Callable[[Row], Any]) -> Repeats:
-    """Read the input for the first time.
-
-    Raises:
-        Refusal: the input cannot be read.
-    """
-    try:
-        with _open(options) as again:
-            return Repeats(again.read(), prompt_of, chat=options.call == "chat")
-    except OSError as error:
-        raise Refusal(f"{source.name}: {reason_of(error)}") from None
 
 
 def _dry_run(options: MapOptions, source: Source) -> int:

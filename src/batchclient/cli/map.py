@@ -118,7 +118,8 @@ def map_rows(
         ),
     ] = False,
     dedupe: Annotated[
-        bool, typer.Option("--dedupe", help="Ask rows with equal prompts once; each gets the answer. Reads IN twice.")
+        bool,
+        typer.Option("--dedupe", help="Ask rows with equal prompts once; each gets the answer. Needs -o or --journal."),
     ] = False,
     max_tokens: Annotated[int | None, typer.Option(help="Tokens to generate per row, at most.")] = None,
     temperature: Annotated[float | None, typer.Option(help="Sampling temperature.")] = None,

@@ -216,7 +216,10 @@ class HeldJournal:
     # Rows ------------------------------------------------------------------------------------------------------------
 
     def find(self, rows: Sequence[tuple[bytes, int]]) -> list[Record | None]:
-        """Return each row's last record, by key and occurrence: with ``dedupe`` of now, else at the opening."""
+        """Return each row's last record at the opening, or with ``dedupe`` by now.
+
+        A row is known by its key and its occurrence.
+        """
         found: list[Record | None] = []
         with self._lock:
             for key, n in rows:
