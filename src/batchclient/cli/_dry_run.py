@@ -5,19 +5,20 @@ Rules:
   256 texts to tokenize. Nothing is generated, and no output is opened.
 - The longest prompts are counted one by one, since they are the ones that may not fit. The others
   are estimated from a random part, by their bytes.
-- Memory does not grow with the rows, but for 7 to 13 bytes a row that find the duplicates.
+- Memory does not grow with the rows, but for 7 to 13 bytes a row that find the duplicates, and a
+  count for each size that a prompt has.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import heapq
 import json
 import math
 import random
 from collections import Counter
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 from batchclient import Price
@@ -43,8 +44,6 @@ _LONGEST_SHOWN = 4000
 """Characters of the first prompt that are shown."""
 _COUNTS_NOTHING = "has no tokens calls"
 """The client's words about a server without a page that counts tokens."""
-_STEPS = 50
-"""Lengths are kept to one part in so many."""
 _ASKING_S = 15.0
 """The server may take so long to count a prompt, or to be reached."""
 
@@ -57,6 +56,7 @@ class DryRun:
         source: open.
         prompt_of: from a row to its prompt.
         call: made for each row.
+        model: the client's, if given.
         max_tokens: to generate per row, if given.
         price: of tokens, if given.
 
@@ -75,28 +75,25 @@ class DryRun:
         prompt_of: Callable[[Row], Any],
         *,
         call: str,
+        model: str | None,
         max_tokens: int | None = None,
         price: Price | None = None,
     ) -> None:
-        self._client = client
-        self._source = source
-        self._prompt_of = prompt_of
-        self._is_chat = call == "chat"
-        self._generates = call in ("chat", "complete")
-        self._max_tokens = max_tokens
-        self._price = price
+        self._client, self._source, self._prompt_of = client, source, prompt_of
+        self._is_chat, self._generates = call == "chat", call in ("chat", "complete")
+        self._model, self._max_tokens, self._price = model, max_tokens, price
         self._rng = random.Random(0)  # noqa: S311  # the same rows in each run
         self._first: Any = None
-        self._lengths: Counter[int] = Counter()
-        self._bytes = 0
+        self._sizes: Counter[int] = Counter()
+        """How many prompts have how many bytes."""
         self._drawn: list[tuple[int, str]] = []
         """Prompts at random: bytes and text."""
         self._longest: list[tuple[int, int, int, str]] = []
         """A heap of the longest prompts: bytes, a number, line and text."""
         self._counted: list[int] = []
         """Tokens of the prompts at random, as far as they were counted."""
-        self._counted_longest: list[tuple[int, int]] = []
-        """Tokens and line of the longest prompts, as far as they were counted."""
+        self._counted_longest: list[int] = []
+        self._per_byte = 1 / BYTES_PER_TOKEN
         self._why_not = ""
         """Why the server counted nothing."""
         self._takes: int | None = None
@@ -132,7 +129,11 @@ class DryRun:
         self.rows += 1
         try:
             prompt = self._prompt_of(row)
-            wire, whole = _written(prompt, chat=self._is_chat)
+            if self._is_chat:
+                messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+                wire, text = write_messages(messages)[0], "\n".join(_texts(messages))
+            else:
+                wire, text = write_text(prompt, "prompt"), prompt
         except (BadRow, ConfigError) as error:
             self.unusable += 1
             if len(self.faults) < _SHOWN:
@@ -140,49 +141,44 @@ class DryRun:
             return
         if self._first is None:
             self._first = prompt
-        self.duplicates += seen.number(_fingerprint_of(wire)) > 0
-        text = "\n".join(_texts(whole)) if self._is_chat else whole
+        self.duplicates += seen.number(hash(wire)) > 0
         size = len(text.encode())
-        self._bytes += size
-        self._lengths[int(math.log1p(size) * _STEPS)] += 1
+        self._sizes[size] += 1
         if size > _LONGEST_COUNTED_BYTES:
             text = ""
-        place = len(self._drawn) if len(self._drawn) < _RANDOM else self._rng.randrange(self._usable)
-        if place == len(self._drawn):
+        if len(self._drawn) < _RANDOM:
             self._drawn.append((size, text))
-        elif place < _RANDOM:
+        elif (place := self._rng.randrange(self._usable)) < _RANDOM:
             self._drawn[place] = size, text
         if len(self._longest) < _LONGEST:
             heapq.heappush(self._longest, (size, self.rows, row.line, text))
         elif size > self._longest[0][0]:
             heapq.heapreplace(self._longest, (size, self.rows, row.line, text))
 
-    # The server ------------------------------------------------------------------------------------------------------
-
     async def _ask(self) -> None:
-        client, texts = self._client, [text for _, text in self._drawn if text]
-        longest = [(line, text) for *_, line, text in self._longest if text and self._usable > _RANDOM]
-        runner = client._start()
-        lists_models = True
-        for _, number in client._endpoints:
-            facts = await runner._questions.find_out(number)
-            lists_models = lists_models and facts is not None and facts.dialect is not None
+        # No public call says which server it is, and how long its prompts may be.
+        questions = self._client._start()._questions
+        facts = [await questions.find_out(number) for _, number in self._client._endpoints]
+        known = [each for each in facts if each is not None and each.dialect is not None]
+        lengths = [each.length_of(self._model or (each.base_models() or [""])[0]) or 0 for each in known]
+        self._takes = max(lengths) if len(known) == len(facts) and all(lengths) else None
+        drawn = [each for each in self._drawn if each[-1]]
+        longest = [each for each in self._longest if each[-1] and self._usable > _RANDOM]
+        texts = [text for _, text in drawn] + [text for *_, text in longest]
         try:
             # One first: a server that counts nothing is asked once.
             counted = [await self._count(text) for text in texts[:1]]
             counted += await asyncio.gather(*map(self._count, texts[1:]))
-            of_longest = await asyncio.gather(*[self._count(text) for _, text in longest])
         except ConfigError:
             raise
         except BatchClientError as error:
             self._why_not = in_options(f"{type(error).__name__}: {error.message:.200}")
             # Under a wrong address there is no such page either, and no list of models.
-            self.failed = not (_COUNTS_NOTHING in error.message and lists_models)
+            self.failed = not (_COUNTS_NOTHING in error.message and len(known) == len(facts))
         else:
-            self._counted = counted
-            self._counted_longest = [(tokens, line) for tokens, (line, _) in zip(of_longest, longest, strict=True)]
-        model = client._settings.model or client._calls.some_model
-        self._takes = client._calls._longest(model, runner.backend.now())
+            self._counted, self._counted_longest = counted[: len(drawn)], counted[len(drawn) :]
+            if drawn:
+                self._per_byte = sum(self._counted) / sum(size for size, _ in drawn)
 
     async def _count(self, text: str) -> int:
         return len(await self._client.tokenize(text, timeout_s=_ASKING_S))
@@ -206,30 +202,35 @@ class DryRun:
         return "\n".join(map(printable, lines))
 
     def _of_tokens(self) -> list[str]:
-        per_byte = self._per_byte()
-        median, p99, most = (self._quantile(share) for share in (0.5, 0.99, 1.0))
-        median, p99, most = (math.ceil(size * per_byte) for size in (median, p99, most))
-        counted = len(self._counted) + len(self._counted_longest)
-        if counted and self._usable == len(self._counted):
-            tokens = sorted(self._counted)
-            median, p99, most = (tokens[math.ceil(share * len(tokens)) - 1] for share in (0.5, 0.99, 1.0))
+        is_counted = self._usable == len(self._counted)
+        tokens = Counter(self._counted)
+        if not is_counted:
+            tokens.clear()
+            for size, rows in self._sizes.items():
+                tokens[math.ceil(size * self._per_byte)] += rows
+        median, p99, most = (self._quantile(tokens, share) for share in (0.5, 0.99, 1.0))
+        if is_counted:
             method = "counted by the server"
-        elif counted:
-            most = max([*self._counted, *(tokens for tokens, _ in self._counted_longest)])
-            method = f"the server counted {counted} prompts, the longest among them; the others by their bytes"
+        elif self._counted:
+            most = max(self._counted + self._counted_longest)
+            count = len(self._counted) + len(self._counted_longest)
+            method = f"the server counted {count} prompts, the longest among them; the others by their bytes"
         else:
             method = f"estimated, {BYTES_PER_TOKEN} bytes a token; the server counted none: {self._why_not}"
         if self._is_chat:
             method += "; without the chat template's own"
-        tokens_of_all = math.ceil(self._bytes * per_byte)
-        lines = [
+        of_all = math.ceil(sum(size * rows for size, rows in self._sizes.items()) * self._per_byte)
+        return [
             f"tokens of a prompt: median {median:,}, p99 {p99:,}, max {most:,} ({method})",
-            f"tokens of all prompts: about {tokens_of_all:,}",
-            *self._of_cost(tokens_of_all),
+            f"tokens of all prompts: about {of_all:,}",
+            *self._of_cost(of_all),
+            self._too_long(tokens),
         ]
-        if self._takes is None:
-            return [*lines, "longer than the model takes: unknown, the server does not say how long its prompts may be"]
-        return [*lines, self._too_long(self._takes, per_byte)]
+
+    def _quantile(self, tokens: Counter[int], share: float) -> int:
+        """Return the tokens of the prompt at a share of the sorted rows."""
+        places = accumulate(tokens[each] for each in sorted(tokens))
+        return next(each for each, place in zip(sorted(tokens), places, strict=True) if place >= share * self._usable)
 
     def _of_cost(self, tokens_of_all: int) -> list[str]:
         price = self._price
@@ -244,38 +245,20 @@ class DryRun:
             lines.append(f"cost of all answers: at most {written_cost(most)}")
         return lines
 
-    def _too_long(self, takes: int, per_byte: float) -> str:
+    def _too_long(self, tokens: Counter[int]) -> str:
+        if self._takes is None:
+            return "longer than the model takes: unknown, the server does not say how long its prompts may be"
         answer = (self._max_tokens or 1) if self._generates else 0
-        room = takes - answer
-        line = max(self._longest)[2]
-        if self._usable == len(self._counted):
-            count, about = sum(tokens > room for tokens in self._counted), ""
-        else:
-            of_longest = sum(tokens > room for tokens, _ in self._counted_longest)
-            count, about = of_longest, ""
-            if of_longest == len(self._counted_longest):
-                count = sum(rows for step, rows in self._lengths.items() if _size(step) * per_byte > room)
-                count, about = max(count, of_longest), "about "
+        room = self._takes - answer
+        count, about = sum(rows for length, rows in tokens.items() if length > room), ""
+        if self._usable != len(self._counted):
+            of_longest = sum(length > room for length in self._counted_longest)
+            # Beyond the longest it is an estimate.
+            is_known = of_longest < len(self._counted_longest)
+            count, about = (of_longest, "") if is_known else (max(count, of_longest), "about ")
         answers = f" with {answer:,} for the answer" if answer else ""
-        where = f"; the longest is in line {line:,}" if count else ""
-        return f"longer than the model takes: {about}{count:,} ({takes:,} tokens{answers}{where})"
-
-    def _per_byte(self) -> float:
-        size = sum(size for size, text in self._drawn if text)
-        return sum(self._counted) / size if self._counted and size else 1 / BYTES_PER_TOKEN
-
-    def _quantile(self, share: float) -> float:
-        """Return the bytes of the prompt at a share of the sorted rows."""
-        left = math.ceil(share * self._usable)
-        for step in sorted(self._lengths):
-            left -= self._lengths[step]
-            if left <= 0:
-                return _size(step)
-        return 0.0
-
-
-def _size(step: int) -> float:
-    return math.expm1((step + 0.5) / _STEPS)
+        where = f"; the longest is in line {max(self._longest)[2]:,}" if count else ""
+        return f"longer than the model takes: {about}{count:,} ({self._takes:,} tokens{answers}{where})"
 
 
 def _texts(messages: list[Any]) -> list[str]:
@@ -290,24 +273,3 @@ def _texts(messages: list[Any]) -> list[str]:
 
 def _has_text(part: Any) -> bool:
     return isinstance(part, str) or (isinstance(part, dict) and isinstance(part.get("text"), str))
-
-
-def _written(prompt: Any, *, chat: bool) -> tuple[bytes, Any]:
-    """Return a prompt as bytes of JSON, and in full: for a chat as a conversation.
-
-    Raises:
-        ConfigError: the prompt cannot be sent.
-    """
-    if not chat:
-        return write_text(prompt, "prompt"), prompt
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    wire, _ = write_messages(messages)
-    return wire, messages
-
-
-def _fingerprint_of(wire: bytes) -> int:
-    """Return 64 bits for a prompt.
-
-    Among a hundred million prompts two have the same bits by chance in one job of 3,700.
-    """
-    return int.from_bytes(hashlib.sha256(wire).digest()[:8], "big")
