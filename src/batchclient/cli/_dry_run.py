@@ -18,6 +18,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
@@ -46,8 +47,11 @@ _COUNTS_NOTHING = "has no tokens calls"
 """The client's words about a server without a page that counts tokens."""
 _ASKING_S = 15.0
 """The server may take so long to count a prompt, or to be reached."""
+_GENERATE = ("chat", "complete")
+"""Calls whose answers are generated."""
 
 
+@dataclass(repr=False)
 class DryRun:
     """The rows of an input, as a job would send them.
 
@@ -59,8 +63,6 @@ class DryRun:
         model: the client's, if given.
         max_tokens: to generate per row, if given.
         price: of tokens, if given.
-
-    Attributes:
         rows: read.
         unusable: rows without a prompt.
         faults: why the first ones are unusable, with their lines.
@@ -68,44 +70,33 @@ class DryRun:
         failed: whether the server was away, or refused the key or the model.
     """
 
-    def __init__(
-        self,
-        client: BatchClient,
-        source: Source,
-        prompt_of: Callable[[Row], Any],
-        *,
-        call: str,
-        model: str | None,
-        max_tokens: int | None = None,
-        price: Price | None = None,
-    ) -> None:
-        self._client, self._source, self._prompt_of = client, source, prompt_of
-        self._is_chat, self._generates = call == "chat", call in ("chat", "complete")
-        self._model, self._max_tokens, self._price = model, max_tokens, price
-        self._rng = random.Random(0)  # noqa: S311  # the same rows in each run
-        self._first: Any = None
-        self._sizes: Counter[int] = Counter()
-        """How many prompts have how many bytes."""
-        self._drawn: list[tuple[int, str]] = []
-        """Prompts at random: bytes and text."""
-        self._longest: list[tuple[int, int, int, str]] = []
-        """A heap of the longest prompts: bytes, a number, line and text."""
-        self._counted: list[int] = []
-        """Tokens of the prompts at random, as far as they were counted."""
-        self._counted_longest: list[int] = []
-        self._per_byte = 1 / BYTES_PER_TOKEN
-        self._why_not = ""
-        """Why the server counted nothing."""
-        self._takes: int | None = None
-        """Tokens that the model takes, prompt and answer together."""
-        self.rows = 0
-        self.unusable = 0
-        self.faults: list[str] = []
-        self.duplicates = 0
-        self.failed = False
-
-    def __repr__(self) -> str:
-        return f"<DryRun: {self.rows} rows>"
+    client: BatchClient
+    source: Source
+    prompt_of: Callable[[Row], Any]
+    call: str
+    model: str | None
+    max_tokens: int | None = None
+    price: Price | None = None
+    rows: int = 0
+    unusable: int = 0
+    faults: list[str] = field(default_factory=list)
+    duplicates: int = 0
+    failed: bool = False
+    _first: Any = None
+    _sizes: Counter[int] = field(default_factory=Counter)
+    """How many prompts have how many bytes."""
+    _drawn: list[tuple[int, str]] = field(default_factory=list)
+    """Prompts at random: bytes and text."""
+    _longest: list[tuple[int, int, int, str]] = field(default_factory=list)
+    """A heap of the longest prompts: bytes, a number, line and text."""
+    _counted: list[int] = field(default_factory=list)
+    """Tokens of the prompts at random, as far as they were counted."""
+    _counted_longest: list[int] = field(default_factory=list)
+    _per_byte: float = 1 / BYTES_PER_TOKEN
+    _why_not: str = ""
+    """Why the server counted nothing."""
+    _takes: int | None = None
+    """Tokens that the model takes, prompt and answer together."""
 
     @property
     def _usable(self) -> int:
@@ -119,17 +110,18 @@ class DryRun:
             ConfigError: no model was given, and the server has several.
         """
         seen = Occurrences()
-        for row in self._source.read():
-            self._add(row, seen)
+        rng = random.Random(0)  # noqa: S311  # the same rows in each run
+        for row in self.source.read():
+            self._add(row, seen, rng)
         if self._usable:
-            async with self._client:
+            async with self.client:
                 await self._ask()
 
-    def _add(self, row: Row, seen: Occurrences) -> None:
+    def _add(self, row: Row, seen: Occurrences, rng: random.Random) -> None:
         self.rows += 1
         try:
-            prompt = self._prompt_of(row)
-            if self._is_chat:
+            prompt = self.prompt_of(row)
+            if self.call == "chat":
                 messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
                 wire, text = write_messages(messages)[0], "\n".join(_texts(messages))
             else:
@@ -148,7 +140,7 @@ class DryRun:
             text = ""
         if len(self._drawn) < _RANDOM:
             self._drawn.append((size, text))
-        elif (place := self._rng.randrange(self._usable)) < _RANDOM:
+        elif (place := rng.randrange(self._usable)) < _RANDOM:
             self._drawn[place] = size, text
         if len(self._longest) < _LONGEST:
             heapq.heappush(self._longest, (size, self.rows, row.line, text))
@@ -157,10 +149,10 @@ class DryRun:
 
     async def _ask(self) -> None:
         # No public call says which server it is, and how long its prompts may be.
-        questions = self._client._start()._questions
-        facts = [await questions.find_out(number) for _, number in self._client._endpoints]
+        questions = self.client._start()._questions
+        facts = [await questions.find_out(number) for _, number in self.client._endpoints]
         known = [each for each in facts if each is not None and each.dialect is not None]
-        lengths = [each.length_of(self._model or (each.base_models() or [""])[0]) or 0 for each in known]
+        lengths = [each.length_of(self.model or (each.base_models() or [""])[0]) or 0 for each in known]
         self._takes = max(lengths) if len(known) == len(facts) and all(lengths) else None
         drawn = [each for each in self._drawn if each[-1]]
         longest = [each for each in self._longest if each[-1] and self._usable > _RANDOM]
@@ -181,7 +173,7 @@ class DryRun:
                 self._per_byte = sum(self._counted) / sum(size for size, _ in drawn)
 
     async def _count(self, text: str) -> int:
-        return len(await self._client.tokenize(text, timeout_s=_ASKING_S))
+        return len(await self.client.tokenize(text, timeout_s=_ASKING_S))
 
     # The report ------------------------------------------------------------------------------------------------------
 
@@ -217,7 +209,7 @@ class DryRun:
             method = f"the server counted {count} prompts, the longest among them; the others by their bytes"
         else:
             method = f"estimated, {BYTES_PER_TOKEN} bytes a token; the server counted none: {self._why_not}"
-        if self._is_chat:
+        if self.call == "chat":
             method += "; without the chat template's own"
         of_all = math.ceil(sum(size * rows for size, rows in self._sizes.items()) * self._per_byte)
         return [
@@ -233,22 +225,22 @@ class DryRun:
         return next(each for each, place in zip(sorted(tokens), places, strict=True) if place >= share * self._usable)
 
     def _of_cost(self, tokens_of_all: int) -> list[str]:
-        price = self._price
+        price = self.price
         if price is None or price.per_million_in is None:
             # A price of hours says nothing before the job has run.
             return []
         lines = [f"cost of all prompts: about {written_cost(price.cost(prompt_tokens=tokens_of_all))}"]
-        if self._generates and self._max_tokens is None:
+        if self.call in _GENERATE and self.max_tokens is None:
             lines.append("cost of all answers: unknown without --max-tokens")
-        elif self._generates:
-            most = price.cost(completion_tokens=self._usable * (self._max_tokens or 0))
+        elif self.call in _GENERATE:
+            most = price.cost(completion_tokens=self._usable * (self.max_tokens or 0))
             lines.append(f"cost of all answers: at most {written_cost(most)}")
         return lines
 
     def _too_long(self, tokens: Counter[int]) -> str:
         if self._takes is None:
             return "longer than the model takes: unknown, the server does not say how long its prompts may be"
-        answer = (self._max_tokens or 1) if self._generates else 0
+        answer = (self.max_tokens or 1) if self.call in _GENERATE else 0
         room = self._takes - answer
         count, about = sum(rows for length, rows in tokens.items() if length > room), ""
         if self._usable != len(self._counted):
