@@ -11,7 +11,6 @@ import pytest
 
 from batchclient import MapResult
 from batchclient.cli import _run as run_module
-from batchclient.cli._repeats import Repeats
 from batchclient.jobs.rows import make_row
 from batchclient.jobs.source import open_source
 from batchclient.simulator import expected_text
@@ -189,7 +188,10 @@ def test_an_unusable_row_of_a_shard_has_its_line_in_the_file(cli_map, tmp_path):
         (["--columns", "completion"], "--columns: the output adds 'completion' itself"),
         (["--system", "Be brief."], "--system is for --call chat"),
         (["--prompt-file", "{dir}/in.jsonl"], "--prompt-file: give it or --prompt, not both"),
-        (["--dedupe", "--unordered"], "--dedupe: a row may wait for the answer of an equal row; leave --unordered out"),
+        (
+            ["--dedupe", "-o", "/dev/null"],
+            "--dedupe: equal rows share answers by the journal; give -o OUT, or --journal",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -293,71 +295,22 @@ def test_a_system_message_goes_before_each_conversation(cli, server, tmp_path, o
 # Equal rows ----------------------------------------------------------------------------------------------------------
 
 
-def test_equal_prompts_are_asked_once_and_each_row_gets_the_answer(cli_map, tmp_path, out, server):
-    texts = ["a", "b", "a", "a", "c", "b"] * 50
-    rows = [{"n": number, "text": text} for number, text in enumerate(texts)]
+@pytest.mark.parametrize("options", [[], ["--unordered"]])
+def test_equal_prompts_are_asked_once_and_each_row_gets_the_answer(cli_map, tmp_path, out, server, options):
+    rows = [{"n": number, "text": text} for number, text in enumerate(["a", "b", "a", "a", "c", "poison"] * 50)]
     rows[7] = {"n": 7, "text": None}
+    server.set_faults("bad_prompt=poison")
     source = write_rows(tmp_path / "in.jsonl", rows)
     assert cli_map(source, "-o", out).exit_code == 1
     plain, asked = read_rows(out), server.prompts
-    assert cli_map(source, "-o", out, "--new", "--dedupe").exit_code == 1
-    assert server.prompts - asked == 3
-    assert read_rows(out) == plain
+    piped, end = os.pipe()
+    os.write(end, source.read_bytes())
+    os.close(end)
+    again = cli_map(f"/dev/fd/{piped}", "-o", out, "--new", "--dedupe", "--max-batch-size", 1, *options)
+    assert (again.exit_code, server.prompts - asked) == (1, 4)
+    assert "; failed: 51\n  50 BadRequest, such as line 6: " in again.stderr and "reused: 295" in again.stderr
+    assert sorted(read_rows(out), key=lambda row: row["n"]) == plain
     assert len({row["id"] for row in plain}) == 300
-
-
-def test_the_input_is_read_twice_and_no_more(cli_map, tmp_path, out, monkeypatch):
-    opened = []
-    monkeypatch.setattr(
-        run_module, "open_source", lambda *args, **options: opened.append(args) or open_source(*args, **options)
-    )
-    assert cli_map(write_rows(tmp_path / "in.jsonl", [{"text": "a"}] * 3), "-o", out, "--dedupe").exit_code == 0
-    assert len(opened) == 2
-
-
-def test_equal_rows_share_their_error_and_keep_their_lines_and_ids(cli_map, tmp_path, out, server):
-    server.set_faults("bad_prompt=poison")
-    rows = [{"id": number, "text": "poison" if number % 2 else "fine"} for number in range(6)]
-    result = cli_map(write_rows(tmp_path / "in.jsonl", rows), "-o", out, "--dedupe")
-    assert result.exit_code == 1
-    written = read_rows(out)
-    assert [row["id"] for row in written] == list(range(6))
-    assert [row.get("error", {}).get("type") for row in written] == [None, "BadRequest"] * 3
-    assert "; failed: 3\n  3 BadRequest, such as line 2: " in result.stderr
-
-
-def test_rows_that_came_after_the_first_reading_are_asked_anew():
-    rows = [make_row({"text": text}, number) for number, text in enumerate("aababa", 1)]
-    repeats = Repeats(rows[:2], lambda row: row["text"], chat=False)
-    asked = []
-    for index, row in enumerate(rows):
-        try:
-            answer_of = MapResult(f"{index}-0", index, row, repeats.prompt_of(row))
-            asked.append(row.line)
-        except Exception as error:
-            answer_of = MapResult(f"row-{index}", index, row, None, error)
-        assert repeats.resolve(answer_of).answer == row["text"]
-    assert asked == [1, 3, 4, 5, 6]
-    assert repeats.count == 1
-
-
-def test_an_answer_is_kept_only_while_a_later_row_needs_it():
-    rows = [make_row({"text": text}, number) for number, text in enumerate("abacca", 1)]
-    repeats, kept = Repeats(rows, lambda row: row["text"], chat=False), []
-    for index, row in enumerate(rows):
-        try:
-            result = MapResult(f"{index}-0", index, row, repeats.prompt_of(row))
-        except Exception as error:
-            result = MapResult(f"row-{index}", index, row, None, error)
-        repeats.resolve(result)
-        kept.append(repeats.kept)
-    assert kept == [1, 1, 1, 2, 1, 0]
-
-
-def test_a_stream_cannot_be_read_twice(cli_map, out, server):
-    result = cli_map("/dev/null", "-o", out, "--dedupe")
-    assert result.exit_code == 2
-    assert "--dedupe: IN is read twice, and /dev/null can be read once; give a file" in result.stderr
 
 
 # Fields that parameters ask for --------------------------------------------------------------------------------------

@@ -62,7 +62,9 @@ def kept_by(options: MapOptions, output: Output, source: os.stat_result | None) 
 
         def open_at(path: Path) -> HeldJournal:
             is_new = not os.path.lexists(path)
-            journal = Journal(path, retry_failed=options.retry_failed, settings=_settings(options))
+            journal = Journal(
+                path, retry_failed=options.retry_failed, settings=_settings(options), dedupe=options.dedupe
+            )
             held = stack.enter_context(closing(HeldJournal.open(journal)))
             if is_new:
                 stack.callback(_discard, held)

@@ -195,6 +195,7 @@ def _dry_run(options: MapOptions, source: Source) -> int:
         source,
         prompt_of,
         call=options.call,
+        model=options.server.arguments["model"],
         max_tokens=options.params.get("max_tokens"),
         price=None if options.cost is None else options.cost.price,
     )
