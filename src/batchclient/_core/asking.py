@@ -1,6 +1,7 @@
 """When servers are asked for their pages: beside the calls, never instead of a call.
 
-Two sorts of question exist (``Page``): how busy a server is, and which server it is. ``Ask`` and
+Two sorts of question (``Page``) are put here: how busy a server is, and which server it is. (The
+third, whether it is there at all, is put in ``arrivals``.) ``Ask`` and
 ``DropAsk`` are the commands; the shell fetches and reads the page. ``LoadReported`` or
 ``ServerKnown`` brings the page's content. ``Asked`` brings the outcome, from which this module
 decides when the next question is due.
@@ -44,6 +45,7 @@ from dataclasses import dataclass, field
 
 from batchclient._core.messages import Ask, Asked, AskOutcome, Command, DropAsk, Page
 from batchclient._core.servers.endpoint import Endpoint
+from batchclient._core.servers.health import HealthState
 
 __all__ = ["Asking", "LoadTimes"]
 
@@ -294,7 +296,7 @@ class _ServerQuestions:
 
     def ask_first(self, now: float) -> None:
         """Ask the endpoints that were not asked yet, if that may be; their lists wait."""
-        new = [number for number, endpoint in self.endpoints.items() if endpoint.open and endpoint.ask_at is None]
+        new = [number for number, endpoint in self.endpoints.items() if endpoint.open and self._is_new(number)]
         if new and self._asks_first():
             for number in new:
                 self.endpoints[number].ask_at = self.look_at = now
@@ -302,10 +304,14 @@ class _ServerQuestions:
 
     def wake(self, now: float) -> None:
         """A batch is sent: ask the questions due now, and set times for the others."""
-        for endpoint in self.endpoints.values():
-            if endpoint.ask_at is None:
+        for number, endpoint in self.endpoints.items():
+            if self._is_new(number):
                 endpoint.ask_at = now + _SERVER_AFTER_S
         self.look(now)
+
+    def _is_new(self, number: int) -> bool:
+        """Whether an endpoint has no time for its question yet; an awaited one is asked elsewhere."""
+        return self.endpoints[number].ask_at is None and self._served[number].health.state is not HealthState.AWAITED
 
     def look(self, now: float) -> None:
         due = now + _EARLY_S

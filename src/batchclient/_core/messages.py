@@ -51,7 +51,9 @@ __all__ = [
     "Resumed",
     "Retuned",
     "SendBatch",
+    "ServerFound",
     "ServerKnown",
+    "ServerWanted",
     "Shape",
     "Submitted",
     "Woke",
@@ -189,6 +191,7 @@ class Page(Enum):
 
     LOAD = "how busy it is"
     SERVER = "which server it is"
+    PRESENCE = "whether it is there"
 
 
 class AskOutcome(Enum):
@@ -205,12 +208,19 @@ class AskOutcome(Enum):
 class Asked:
     """A question has ended, or a page read for another reason leaves nothing to ask.
 
-    The page's content is told before.
+    The page's content is told before. After the silence of a server that is waited for
+    (``PRESENCE``), ``failure`` says what came instead of an answer.
     """
 
     endpoint: int
     page: Page
     outcome: AskOutcome
+    failure: Failure | None = None
+
+
+@dataclass(slots=True, eq=False)
+class ServerWanted:
+    """Somebody outside the queue waits for a first server; one ``ServerFound`` follows."""
 
 
 @dataclass(slots=True, eq=False)
@@ -263,6 +273,7 @@ Event = (
     | Retuned
     | LoadReported
     | Asked
+    | ServerWanted
     | RatesReported
     | ServerKnown
     | EndpointAdded
@@ -324,6 +335,13 @@ class DropAsk:
 
 
 @dataclass(slots=True, eq=False)
+class ServerFound:
+    """A server has answered, or is not waited for any longer; ``error``: none came in time."""
+
+    error: BatchClientError | None = None
+
+
+@dataclass(slots=True, eq=False)
 class Drained:
     """Nothing is queued or in flight and no more calls will be taken."""
 
@@ -382,4 +400,16 @@ class Adjusted:
     adjustment: Adjustment
 
 
-Command = SendBatch | AbortBatch | Resolve | Reject | Ask | DropAsk | Drained | EndpointGone | Adjusted | HealthChanged
+Command = (
+    SendBatch
+    | AbortBatch
+    | Resolve
+    | Reject
+    | Ask
+    | DropAsk
+    | ServerFound
+    | Drained
+    | EndpointGone
+    | Adjusted
+    | HealthChanged
+)

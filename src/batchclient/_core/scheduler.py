@@ -40,6 +40,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from batchclient._core.arrivals import Arrivals
 from batchclient._core.asking import Asking, LoadTimes
 from batchclient._core.batching import BatchingRule
 from batchclient._core.feeding import Feeding
@@ -73,10 +74,11 @@ from batchclient._core.messages import (
     Retuned,
     SendBatch,
     ServerKnown,
+    ServerWanted,
     Submitted,
     Woke,
 )
-from batchclient._core.outcomes.ends import Ends
+from batchclient._core.outcomes.ends import Ends, copy_of
 from batchclient._core.outcomes.recovery import Recovery
 from batchclient._core.outcomes.resending import Resending
 from batchclient._core.replies import Replies
@@ -147,6 +149,7 @@ class Scheduler:
         self._feeding = Feeding(self._endpoints, self._lengths, self._say)
         self._stalls = Stalls(watched=settings.heeds_time)
         self._asking = Asking(pages, self._by_id, self._asks_for_load, self._say, load_times, asks_first)
+        self._arrivals = Arrivals(self._endpoints, settings.wait_for_server_s, self._say)
         self._fleet = Fleet(self._endpoints, self._batches, self._say, self._feeding, self._asking)
         rule = BatchingRule(settings, self._lengths)
         self._taking = Taking(self._queue, rule, self._lengths, self._counters, self._times, self._deadlines)
@@ -199,6 +202,7 @@ class Scheduler:
             Retuned: self._on_retuned,
             LoadReported: self._on_load,
             Asked: self._on_asked,
+            ServerWanted: self._on_server_wanted,
             RatesReported: self._on_rates,
             ServerKnown: self._on_server_known,
             EndpointAdded: self._on_endpoint_added,
@@ -238,7 +242,7 @@ class Scheduler:
         for time in (self._deadlines.next(), self._granting.wake_at, due, patience_ends, parked_until):
             if time is not None and time < earliest:
                 earliest = time
-        for time in (self._asking.next(), self._stalls.due_at):
+        for time in (self._asking.next(), self._stalls.due_at, self._arrivals.due):
             # Another event than ``Woke`` may have come since the time was due.
             if time is not None and time < earliest:
                 earliest = max(time, self._now)
@@ -356,8 +360,17 @@ class Scheduler:
 
     def _on_asked(self, event: Asked) -> None:
         self._asking.asked(event, self._now, busy=not self.idle)
-        if event.page is Page.SERVER:
-            # Lists wait no longer.
+        if event.page is Page.PRESENCE:
+            self._arrivals.asked(event, self._now)
+            self._asking.unasked = True
+            self._outage.watch(self._now)
+        if event.page is not Page.LOAD:
+            # Calls wait no longer.
+            self._settle()
+
+    def _on_server_wanted(self, event: ServerWanted) -> None:
+        self._arrivals.want()
+        if self._arrivals.wanted:
             self._settle()
 
     def _asks_for_load(self, endpoint: int) -> bool:
@@ -397,10 +410,12 @@ class Scheduler:
 
     def _on_endpoint_added(self, event: EndpointAdded) -> None:
         self._fleet.add(event, self._settings)
+        self._arrivals.add(self._by_id[event.endpoint])
         self._outage.watch(self._now)
         self._settle()
 
     def _on_endpoint_removed(self, event: EndpointRemoved) -> None:
+        self._arrivals.remove(event.endpoint)
         self._fleet.remove(event, self._now)
         self._outage.watch(self._now)
         self._settle()
@@ -415,8 +430,10 @@ class Scheduler:
 
     def _on_close(self, event: CloseRequested) -> None:
         self._draining = True
+        closed = ClientClosed("the client was closed while the call was under way")
         self._asking.close()
-        self._ends.end_all(ClientClosed("the client was closed while the call was under way"), self._now)
+        self._arrivals.close(closed)
+        self._ends.end_all(closed, self._now)
         self._settle()
 
     def _settle(self) -> None:
@@ -435,6 +452,10 @@ class Scheduler:
         if self._outage.began_at is not None:
             impatient = self._outage.impatient(self._ends.waiting, now)
             self._ends.end(impatient, lambda request: self._outage.error(request, now), now)
+        if self._arrivals.absent:
+            error = self._arrivals.look(now, busy=not self.idle)
+            if error is not None:
+                self._ends.end(self._ends.waiting(), lambda _: copy_of(error), now)
         if not self._batches:
             self._ends.end_held(now, paused=self._paused)
         self._admit()

@@ -54,6 +54,7 @@ class ServerOutage:
         began_at: when the first failure after the last answer was.
         failure: the latest failure.
         ended_at: when the server was in use again; ``None``: not yet.
+        awaited: whether the server has never answered, and is waited for.
     """
 
     server: str
@@ -61,6 +62,7 @@ class ServerOutage:
     began_at: float
     failure: Failure
     ended_at: float | None = None
+    awaited: bool = False
 
     def sentence(self, now: float) -> str:
         """Describe the outage, in the same words everywhere."""
@@ -70,13 +72,17 @@ class ServerOutage:
             lasted = "has begun"
         else:
             lasted = f"has lasted {seconds(now - self.began_at)}"
-        return f"an outage of {self.server} {lasted}: {self.seen}"
+        return f"{self._subject} {lasted}: {self.seen}"
 
     def opening(self, now: float) -> str:
         """Announce the outage. The words before the colon are the same at every beginning."""
         age_s = now - self.began_at
-        age = "" if age_s < _JUST_BEGAN_S else f"; the first failure was {seconds(age_s)} ago"
-        return f"an outage of {self.server} has begun: {self.seen}{age}"
+        age = "" if self.awaited or age_s < _JUST_BEGAN_S else f"; the first failure was {seconds(age_s)} ago"
+        return f"{self._subject} has begun: {self.seen}{age}"
+
+    @property
+    def _subject(self) -> str:
+        return f"{'a wait for' if self.awaited else 'an outage of'} {self.server}"
 
     def fell_after(self, since: float) -> bool:
         """Whether any part of the outage was after a time."""

@@ -1,7 +1,8 @@
 """Asks servers for their pages at the core's command (``_core/asking.py``), beside the calls.
 
 Rules:
-- Each endpoint has a connection for each sort of question, with short time limits of its own.
+- Each endpoint has a connection for each sort of question, with short time limits of its own. The
+  question whether a server is there goes the calls' way: it is about that way.
 - Finding out a server takes at most three GETs, in sequence (``dialects/_fingerprints.py``). No
   page is fetched twice; ``Ask.anew`` discards all.
 - A failed question never fails a call. A missing metrics page is logged, once.
@@ -14,15 +15,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from http import HTTPStatus
 
 from batchclient._core.limits import ServerLoad
-from batchclient._core.messages import Ask, Asked, AskOutcome, Event, LoadReported, Page
+from batchclient._core.messages import Ask, Asked, AskOutcome, Event, Failure, FailureKind, LoadReported, Page
 from batchclient._shell.backend import Backend
+from batchclient._shell.exchange import from_transport
 from batchclient._shell.log import EndpointLog
 from batchclient._shell.pages import LARGEST_PAGE_BYTES, FetchedPage, StartTask, read_page
 from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
 from batchclient.dialects._metrics import EMPTIED_BY_READING, parse_metrics
-from batchclient.errors import BatchClientError, ResponseTooLarge
+from batchclient.dialects._status import failure_of
+from batchclient.errors import BatchClientError, CertificateRefused, ReadTimedOut, ResponseTooLarge
 from batchclient.transport import Timeouts, Transport, WireRequest
 from batchclient.transport._deadline import deadline
 
@@ -30,6 +34,11 @@ __all__ = ["Questions"]
 
 
 _METRICS = WireRequest("GET", "/metrics")
+_PRESENCE_S = 10.0
+"""For a page of a server that is waited for: a busy one takes seconds."""
+_PRESENCE = Timeouts(connect_s=5.0, read_s=_PRESENCE_S, write_s=5.0)
+_OF_GATEWAYS = (502, 503, 504)
+_NOTHING_CAME = Failure(FailureKind.MAYBE_PROCESSED, ReadTimedOut, f"no answer in {_PRESENCE_S:g} s")
 _NO_SERVER: FetchedPage = (0, {}, b"")
 """Stands for a mock's answer to an unexpected request."""
 
@@ -39,6 +48,7 @@ class Questions:
 
     Args:
         backend: the loop's clock.
+        calls: the transports of the calls, by endpoint.
         transports: for each page in use, one transport per endpoint; closed by ``aclose``.
         start_task: starts a task that ends with the runner.
         tell: tells the core.
@@ -51,6 +61,7 @@ class Questions:
     def __init__(
         self,
         backend: Backend,
+        calls: Mapping[int, Transport],
         transports: Mapping[Page, Sequence[Transport]],
         start_task: StartTask,
         tell: Callable[[Event], None],
@@ -61,6 +72,7 @@ class Questions:
     ) -> None:
         self._log = endpoint_log
         self._backend = backend
+        self._calls = calls
         self._transports = {
             (number, page): transport for page, each in transports.items() for number, transport in enumerate(each)
         }
@@ -80,7 +92,7 @@ class Questions:
         key = question.endpoint, question.page
         if question.anew:
             self._fingerprints.pop(question.endpoint, None)
-        work = self._ask_for_load if question.page is Page.LOAD else self._ask_for_server
+        work = {Page.LOAD: self._ask_for_load, Page.SERVER: self._ask_for_server}.get(question.page, self._look_for)
         self._under_way[key] = question, _starting
         cancel = self._start_task(partial(work, question), _starting)
         # An eager task may be over already.
@@ -92,14 +104,16 @@ class Questions:
         _, cancel = self._under_way.pop((endpoint, page), (None, _starting))
         cancel()
 
-    def _end(self, question: Ask, outcome: AskOutcome, say: Callable[[], object] | None) -> None:
+    def _end(
+        self, question: Ask, outcome: AskOutcome, say: Callable[[], object] | None, failure: Failure | None = None
+    ) -> None:
         """Tell the core a page's facts, then the outcome of the question, unless dropped."""
         key = question.endpoint, question.page
         if self._under_way.get(key, (None,))[0] is question:
             del self._under_way[key]
             if say is not None:
                 say()
-            self._tell(Asked(question.endpoint, question.page, outcome))
+            self._tell(Asked(question.endpoint, question.page, outcome, failure))
 
     def adopt(self, endpoint: int, fingerprint: Fingerprint) -> None:
         """Go on from an endpoint's pages which were read for another reason."""
@@ -230,6 +244,44 @@ class Questions:
             kind, path = type(error).__name__, request.path
             self._log("question_failed", endpoint, "asking for %s failed: %s", path, kind, page=path, error=kind)
             return _NO_SERVER
+
+    # Whether it is there ---------------------------------------------------------------------------------------------
+
+    async def _look_for(self, question: Ask) -> None:
+        endpoint, fingerprint = question.endpoint, Fingerprint()
+        failure: Failure | None = _NOTHING_CAME
+        try:
+            failure = await self._first_failure(endpoint, fingerprint)
+        finally:
+            outcome = AskOutcome.ANSWERED if failure is None else AskOutcome.SILENCE
+            adopt = partial(self.adopt, endpoint, fingerprint)
+            self._end(question, outcome, adopt if failure is None else None, failure)
+
+    async def _first_failure(self, endpoint: int, fingerprint: Fingerprint) -> Failure | None:
+        """Return why a server seems not to be there; ``None``: it has answered, whatever it said.
+
+        llama.cpp lists its models while it loads one, and answers 503 to all else.
+        """
+        has_answered = False
+        while (request := fingerprint.next()) is not None:
+            try:
+                async with deadline(_PRESENCE_S):
+                    status, headers, body = await read_page(self._calls[endpoint], request, _PRESENCE)
+            except (CertificateRefused, ResponseTooLarge):
+                return None
+            except TimeoutError:
+                return None if has_answered else _NOTHING_CAME
+            except BatchClientError as error:
+                return None if has_answered else from_transport(error, listed=False)
+            except Exception:  # whatever a user's transport raises: the calls will meet it, too
+                return None
+            if status in _OF_GATEWAYS:
+                message = f"{status} {HTTPStatus(status).phrase}"
+                return failure_of(status, message, None, streamed=False, retry_after_s=None)
+            if not fingerprint.take(status, headers, body):
+                return None
+            has_answered = True
+        return None
 
 
 def _starting() -> None:

@@ -7,6 +7,7 @@ Rules:
   model, nor does a second name of a model.
 - A failure is retried as a call's would be, by the retry policy. The final error goes to each
   waiting call. A later call asks again.
+- Where the client waits for its first server (``arrivals``), the question begins after its answer.
 - The question ends with its last waiting call, after a deadline or a cancellation.
 
 A call for a model which its server lacks gets an error with the known models: ``name_models``. A
@@ -75,6 +76,7 @@ class ModelQuestion:
         choice: holds the keys to cut out of servers' messages, and the hint for a missing key.
         found: told of the model's name, its endpoint, and the pages read there.
         url_of: returns an endpoint's base URL as it may be shown, or an empty text.
+        want_server: asks for ``begin``, or ``fail``, once it is clear whether a server is there.
     """
 
     def __init__(
@@ -87,8 +89,10 @@ class ModelQuestion:
         choice: DialectChoice,
         found: _Found,
         url_of: Callable[[int], str],
+        want_server: Callable[[], None],
     ) -> None:
         self._backend = backend
+        self._want_server = want_server
         self._transports = transports
         self._start_task = start_task
         self._policy = policy
@@ -123,12 +127,7 @@ class ModelQuestion:
             timer = self._backend.call_at(deadline, partial(self._expire, waiter, self._backend.now()))
         try:
             if self._stop is None:
-                self._stop = _nothing
-                self._round += 1
-                stop = self._start_task(partial(self._ask, self._round), self.close)
-                # An eager task may be over already.
-                if self._stop is _nothing:
-                    self._stop = stop
+                self._want_server()
             await self._backend.wait(waiter)
         finally:
             if timer is not None:
@@ -136,6 +135,17 @@ class ModelQuestion:
             self._waiting.pop(waiter, None)
             if not self._waiting:
                 self._end()
+
+    def begin(self) -> None:
+        """Ask, if calls wait for it."""
+        if self._stop is not None or not self._waiting:
+            return
+        self._stop = _nothing
+        self._round += 1
+        stop = self._start_task(partial(self._ask, self._round), self.close)
+        # An eager task may be over already.
+        if self._stop is _nothing:
+            self._stop = stop
 
     async def settled(self) -> None:
         """Return once no call waits any more."""

@@ -47,7 +47,9 @@ from batchclient._core.messages import (
     RequestState,
     Resolve,
     SendBatch,
+    ServerFound,
     ServerKnown,
+    ServerWanted,
     Submitted,
     Woke,
 )
@@ -162,7 +164,15 @@ class Runner:
         self._on_server = on_server
         self._on_model = on_model
         self._questions: Questions = Questions(
-            backend, pages, self.start_reader, self._hear, self._report_server, model, page_timeout_s, logs
+            backend,
+            self._transports,
+            pages,
+            self.start_reader,
+            self._hear,
+            self._report_server,
+            model,
+            page_timeout_s,
+            logs,
         )
         self.model_question: ModelQuestion = ModelQuestion(
             backend,
@@ -173,6 +183,7 @@ class Runner:
             dialects,
             self._hear_model,
             self._url_of,
+            lambda: self.tell(ServerWanted()),
         )
 
     @property
@@ -369,6 +380,10 @@ class Runner:
                     self._questions.ask(command)
                 case DropAsk(endpoint, page):
                     self._questions.drop(endpoint, page)
+                case ServerFound(None):
+                    self.model_question.begin()
+                case ServerFound(error):
+                    self.model_question.fail(error)
                 case Drained():
                     self._drained.set()
                 case Adjusted(adjustment):

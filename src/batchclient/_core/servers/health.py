@@ -64,6 +64,8 @@ class HealthState(Enum):
     """One call is under way to find out; no others."""
     RECOVERING = "recovering"
     """A growing share of the limit."""
+    AWAITED = "awaited"
+    """None before its first answer, to a question beside the calls (see ``arrivals``)."""
 
 
 class Sign(Enum):
@@ -169,6 +171,15 @@ class Health:
     def is_wrong_address(self) -> bool:
         """Whether the endpoint refused at least three connections and never answered."""
         return not self.answered_once and self._refusals >= _REFUSALS_OF_A_STRANGER
+
+    def await_answer(self) -> None:
+        """Send nothing before the first answer."""
+        self.state, self.ailing, self.reason = HealthState.AWAITED, True, "it has not answered yet"
+
+    def end_wait(self, reason: str, *, answered: bool) -> None:
+        """Use an awaited endpoint: it has ``answered``, or nobody waits for it any longer."""
+        self._return(HealthState.HEALTHY)
+        self.ailing, self.answered_once, self.reason = False, answered, reason
 
     def is_closed(self, now: float) -> bool:
         """Whether the endpoint is ejected and its pause not over."""
