@@ -51,11 +51,10 @@ __all__ = [
     "Resumed",
     "Retuned",
     "SendBatch",
-    "ServerFound",
     "ServerKnown",
-    "ServerWanted",
     "Shape",
     "Submitted",
+    "WaitOver",
     "Woke",
 ]
 
@@ -191,7 +190,6 @@ class Page(Enum):
 
     LOAD = "how busy it is"
     SERVER = "which server it is"
-    PRESENCE = "whether it is there"
 
 
 class AskOutcome(Enum):
@@ -208,19 +206,13 @@ class AskOutcome(Enum):
 class Asked:
     """A question has ended, or a page read for another reason leaves nothing to ask.
 
-    The page's content is told before. After the silence of a server that is waited for
-    (``PRESENCE``), ``failure`` says what came instead of an answer.
+    The page's content is told before. ``failure``: the server does not seem to be there.
     """
 
     endpoint: int
     page: Page
     outcome: AskOutcome
     failure: Failure | None = None
-
-
-@dataclass(slots=True, eq=False)
-class ServerWanted:
-    """Somebody outside the queue waits for a first server; one ``ServerFound`` follows."""
 
 
 @dataclass(slots=True, eq=False)
@@ -273,7 +265,6 @@ Event = (
     | Retuned
     | LoadReported
     | Asked
-    | ServerWanted
     | RatesReported
     | ServerKnown
     | EndpointAdded
@@ -335,10 +326,10 @@ class DropAsk:
 
 
 @dataclass(slots=True, eq=False)
-class ServerFound:
-    """A server has answered, or is not waited for any longer; ``error``: none came in time."""
+class WaitOver:
+    """No server gave a first answer in time: for those that wait for one outside the queue."""
 
-    error: BatchClientError | None = None
+    error: BatchClientError
 
 
 @dataclass(slots=True, eq=False)
@@ -407,7 +398,7 @@ Command = (
     | Reject
     | Ask
     | DropAsk
-    | ServerFound
+    | WaitOver
     | Drained
     | EndpointGone
     | Adjusted

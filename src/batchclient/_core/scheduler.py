@@ -74,8 +74,8 @@ from batchclient._core.messages import (
     Retuned,
     SendBatch,
     ServerKnown,
-    ServerWanted,
     Submitted,
+    WaitOver,
     Woke,
 )
 from batchclient._core.outcomes.ends import Ends, copy_of
@@ -148,8 +148,8 @@ class Scheduler:
         self._counters = Counters()
         self._feeding = Feeding(self._endpoints, self._lengths, self._say)
         self._stalls = Stalls(watched=settings.heeds_time)
-        self._asking = Asking(pages, self._by_id, self._asks_for_load, self._say, load_times, asks_first)
         self._arrivals = Arrivals(self._endpoints, settings.wait_for_server_s, self._say)
+        self._asking = Asking(pages, self._by_id, self._asks_for_load, self._say, load_times, asks_first)
         self._fleet = Fleet(self._endpoints, self._batches, self._say, self._feeding, self._asking)
         rule = BatchingRule(settings, self._lengths)
         self._taking = Taking(self._queue, rule, self._lengths, self._counters, self._times, self._deadlines)
@@ -202,7 +202,6 @@ class Scheduler:
             Retuned: self._on_retuned,
             LoadReported: self._on_load,
             Asked: self._on_asked,
-            ServerWanted: self._on_server_wanted,
             RatesReported: self._on_rates,
             ServerKnown: self._on_server_known,
             EndpointAdded: self._on_endpoint_added,
@@ -359,18 +358,11 @@ class Scheduler:
         self._asking.look(self._now)
 
     def _on_asked(self, event: Asked) -> None:
-        self._asking.asked(event, self._now, busy=not self.idle)
-        if event.page is Page.PRESENCE:
-            self._arrivals.asked(event, self._now)
-            self._asking.unasked = True
+        if self._arrivals.asked(event, self._now):
             self._outage.watch(self._now)
-        if event.page is not Page.LOAD:
-            # Calls wait no longer.
-            self._settle()
-
-    def _on_server_wanted(self, event: ServerWanted) -> None:
-        self._arrivals.want()
-        if self._arrivals.wanted:
+        self._asking.asked(event, self._now, busy=not self.idle)
+        if event.page is Page.SERVER:
+            # Lists wait no longer, nor does any call for a server that was awaited.
             self._settle()
 
     def _asks_for_load(self, endpoint: int) -> bool:
@@ -415,7 +407,6 @@ class Scheduler:
         self._settle()
 
     def _on_endpoint_removed(self, event: EndpointRemoved) -> None:
-        self._arrivals.remove(event.endpoint)
         self._fleet.remove(event, self._now)
         self._outage.watch(self._now)
         self._settle()
@@ -430,10 +421,8 @@ class Scheduler:
 
     def _on_close(self, event: CloseRequested) -> None:
         self._draining = True
-        closed = ClientClosed("the client was closed while the call was under way")
         self._asking.close()
-        self._arrivals.close(closed)
-        self._ends.end_all(closed, self._now)
+        self._ends.end_all(ClientClosed("the client was closed while the call was under way"), self._now)
         self._settle()
 
     def _settle(self) -> None:
@@ -452,10 +441,11 @@ class Scheduler:
         if self._outage.began_at is not None:
             impatient = self._outage.impatient(self._ends.waiting, now)
             self._ends.end(impatient, lambda request: self._outage.error(request, now), now)
-        if self._arrivals.absent:
+        if self._settings.wait_for_server_s:
             error = self._arrivals.look(now, busy=not self.idle)
             if error is not None:
                 self._ends.end(self._ends.waiting(), lambda _: copy_of(error), now)
+                self._say(WaitOver(error))
         if not self._batches:
             self._ends.end_held(now, paused=self._paused)
         self._admit()

@@ -72,17 +72,13 @@ class ServerOutage:
             lasted = "has begun"
         else:
             lasted = f"has lasted {seconds(now - self.began_at)}"
-        return f"{self._subject} {lasted}: {self.seen}"
+        return f"{'a wait for' if self.awaited else 'an outage of'} {self.server} {lasted}: {self.seen}"
 
     def opening(self, now: float) -> str:
         """Announce the outage. The words before the colon are the same at every beginning."""
         age_s = now - self.began_at
-        age = "" if self.awaited or age_s < _JUST_BEGAN_S else f"; the first failure was {seconds(age_s)} ago"
-        return f"{self._subject} has begun: {self.seen}{age}"
-
-    @property
-    def _subject(self) -> str:
-        return f"{'a wait for' if self.awaited else 'an outage of'} {self.server}"
+        age = "" if age_s < _JUST_BEGAN_S else f"; the first failure was {seconds(age_s)} ago"
+        return f"an outage of {self.server} has begun: {self.seen}{age}"
 
     def fell_after(self, since: float) -> bool:
         """Whether any part of the outage was after a time."""

@@ -1,8 +1,7 @@
 """Asks servers for their pages at the core's command (``_core/asking.py``), beside the calls.
 
 Rules:
-- Each endpoint has a connection for each sort of question, with short time limits of its own. The
-  question whether a server is there goes the calls' way: it is about that way.
+- Each endpoint has a connection for each sort of question, with short time limits of its own.
 - Finding out a server takes at most three GETs, in sequence (``dialects/_fingerprints.py``). No
   page is fetched twice; ``Ask.anew`` discards all.
 - A failed question never fails a call. A missing metrics page is logged, once.
@@ -18,7 +17,8 @@ from functools import partial
 from http import HTTPStatus
 
 from batchclient._core.limits import ServerLoad
-from batchclient._core.messages import Ask, Asked, AskOutcome, Event, Failure, FailureKind, LoadReported, Page
+from batchclient._core.messages import Ask, Asked, AskOutcome, Event, Failure, LoadReported, Page
+from batchclient._shell.attempts import CANCELLED
 from batchclient._shell.backend import Backend
 from batchclient._shell.exchange import from_transport
 from batchclient._shell.log import EndpointLog
@@ -26,19 +26,15 @@ from batchclient._shell.pages import LARGEST_PAGE_BYTES, FetchedPage, StartTask,
 from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
 from batchclient.dialects._metrics import EMPTIED_BY_READING, parse_metrics
 from batchclient.dialects._status import failure_of
-from batchclient.errors import BatchClientError, CertificateRefused, ReadTimedOut, ResponseTooLarge
+from batchclient.errors import BatchClientError, CertificateRefused, ConnectFailed, ConnectionLost, ResponseTooLarge
 from batchclient.transport import Timeouts, Transport, WireRequest
 from batchclient.transport._deadline import deadline
 
-__all__ = ["Questions"]
+__all__ = ["Questions", "absence"]
 
 
 _METRICS = WireRequest("GET", "/metrics")
-_PRESENCE_S = 10.0
-"""For a page of a server that is waited for: a busy one takes seconds."""
-_PRESENCE = Timeouts(connect_s=5.0, read_s=_PRESENCE_S, write_s=5.0)
 _OF_GATEWAYS = (502, 503, 504)
-_NOTHING_CAME = Failure(FailureKind.MAYBE_PROCESSED, ReadTimedOut, f"no answer in {_PRESENCE_S:g} s")
 _NO_SERVER: FetchedPage = (0, {}, b"")
 """Stands for a mock's answer to an unexpected request."""
 
@@ -48,7 +44,6 @@ class Questions:
 
     Args:
         backend: the loop's clock.
-        calls: the transports of the calls, by endpoint.
         transports: for each page in use, one transport per endpoint; closed by ``aclose``.
         start_task: starts a task that ends with the runner.
         tell: tells the core.
@@ -61,7 +56,6 @@ class Questions:
     def __init__(
         self,
         backend: Backend,
-        calls: Mapping[int, Transport],
         transports: Mapping[Page, Sequence[Transport]],
         start_task: StartTask,
         tell: Callable[[Event], None],
@@ -72,7 +66,6 @@ class Questions:
     ) -> None:
         self._log = endpoint_log
         self._backend = backend
-        self._calls = calls
         self._transports = {
             (number, page): transport for page, each in transports.items() for number, transport in enumerate(each)
         }
@@ -92,7 +85,7 @@ class Questions:
         key = question.endpoint, question.page
         if question.anew:
             self._fingerprints.pop(question.endpoint, None)
-        work = {Page.LOAD: self._ask_for_load, Page.SERVER: self._ask_for_server}.get(question.page, self._look_for)
+        work = self._ask_for_load if question.page is Page.LOAD else self._ask_for_server
         self._under_way[key] = question, _starting
         cancel = self._start_task(partial(work, question), _starting)
         # An eager task may be over already.
@@ -208,17 +201,19 @@ class Questions:
     async def _ask_for_server(self, question: Ask) -> None:
         endpoint, outcome = question.endpoint, AskOutcome.SILENCE
         fingerprint = self._fingerprints.setdefault(endpoint, Fingerprint())
+        failure: Failure | None = CANCELLED
         try:
             while (request := fingerprint.next()) is not None:
                 page = await self._fetch_page(endpoint, request)
+                failure = absence(page)
                 if page is _NO_SERVER:
                     fingerprint.give_up()
-                elif page is None or not fingerprint.take(*page):
+                elif isinstance(page, Exception) or not fingerprint.take(*page):
                     break
             if not fingerprint.open:
                 outcome = AskOutcome.ANSWERED
         finally:
-            self._end(question, outcome, lambda: self._conclude(endpoint, fingerprint))
+            self._end(question, outcome, lambda: self._conclude(endpoint, fingerprint), failure)
 
     def _conclude(self, endpoint: int, fingerprint: Fingerprint) -> None:
         facts = fingerprint.facts()
@@ -230,58 +225,33 @@ class Questions:
             message = "endpoint %d does not say which server it is; it is spoken to as before"
             self._log("server_unknown", endpoint, message, endpoint)
 
-    async def _fetch_page(self, endpoint: int, request: WireRequest) -> FetchedPage | None:
-        """Return a page; ``None``: nothing came, but may come another time."""
+    async def _fetch_page(self, endpoint: int, request: WireRequest) -> FetchedPage | BatchClientError | TimeoutError:
+        """Return a page, or why nothing came; something may come another time."""
         transport = self._transports[endpoint, Page.SERVER]
         try:
             async with deadline(self._timeout_s):
                 return await read_page(transport, request, self._timeouts)
         except ResponseTooLarge:
             return 200, {}, b""
-        except (BatchClientError, TimeoutError):
-            return None
+        except (BatchClientError, TimeoutError) as error:
+            return error
         except Exception as error:  # whatever a mocked transport raises: no call may suffer for it
             kind, path = type(error).__name__, request.path
             self._log("question_failed", endpoint, "asking for %s failed: %s", path, kind, page=path, error=kind)
             return _NO_SERVER
 
-    # Whether it is there ---------------------------------------------------------------------------------------------
 
-    async def _look_for(self, question: Ask) -> None:
-        endpoint, fingerprint = question.endpoint, Fingerprint()
-        failure: Failure | None = _NOTHING_CAME
-        try:
-            failure = await self._first_failure(endpoint, fingerprint)
-        finally:
-            outcome = AskOutcome.ANSWERED if failure is None else AskOutcome.SILENCE
-            adopt = partial(self.adopt, endpoint, fingerprint)
-            self._end(question, outcome, adopt if failure is None else None, failure)
+def absence(came: FetchedPage | BaseException) -> Failure | None:
+    """Return why a server does not seem to be there; ``None``: it is.
 
-    async def _first_failure(self, endpoint: int, fingerprint: Fingerprint) -> Failure | None:
-        """Return why a server seems not to be there; ``None``: it has answered, whatever it said.
-
-        llama.cpp lists its models while it loads one, and answers 503 to all else.
-        """
-        has_answered = False
-        while (request := fingerprint.next()) is not None:
-            try:
-                async with deadline(_PRESENCE_S):
-                    status, headers, body = await read_page(self._calls[endpoint], request, _PRESENCE)
-            except (CertificateRefused, ResponseTooLarge):
-                return None
-            except TimeoutError:
-                return None if has_answered else _NOTHING_CAME
-            except BatchClientError as error:
-                return None if has_answered else from_transport(error, listed=False)
-            except Exception:  # whatever a user's transport raises: the calls will meet it, too
-                return None
-            if status in _OF_GATEWAYS:
-                message = f"{status} {HTTPStatus(status).phrase}"
-                return failure_of(status, message, None, streamed=False, retry_after_s=None)
-            if not fingerprint.take(status, headers, body):
-                return None
-            has_answered = True
+    llama.cpp lists its models while it loads one, and answers 503 to all else.
+    """
+    if isinstance(came, (ConnectFailed, ConnectionLost)) and not isinstance(came, CertificateRefused):
+        return from_transport(came, listed=False)
+    status = getattr(came, "status", None) if isinstance(came, BaseException) else came[0]
+    if status not in _OF_GATEWAYS:
         return None
+    return failure_of(status, f"{status} {HTTPStatus(status).phrase}", None, streamed=False, retry_after_s=None)
 
 
 def _starting() -> None:

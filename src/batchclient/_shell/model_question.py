@@ -7,7 +7,7 @@ Rules:
   model, nor does a second name of a model.
 - A failure is retried as a call's would be, by the retry policy. The final error goes to each
   waiting call. A later call asks again.
-- Where the client waits for its first server (``arrivals``), the question begins after its answer.
+- A server that is awaited (``_core/arrivals.py``) is asked until it is there, or its wait is over.
 - The question ends with its last waiting call, after a deadline or a cancellation.
 
 A call for a model which its server lacks gets an error with the known models: ``name_models``. A
@@ -25,8 +25,10 @@ from random import Random
 import anyio
 
 from batchclient._core.failures import Failure, FailureKind
+from batchclient._core.messages import Asked, AskOutcome, Event, Page
 from batchclient._core.outcomes.ends import copy_of
 from batchclient._core.spent import seconds
+from batchclient._shell.asking import absence
 from batchclient._shell.backend import Backend, Cancellable, Waiter
 from batchclient._shell.callbacks import ends_task
 from batchclient._shell.dialect_choice import DialectChoice
@@ -59,6 +61,8 @@ _TIMEOUT_S = 30.0
 _BODY_TIMEOUT_S = 5.0
 """A body begun is one packet, or a few."""
 _OF_GATEWAYS = (502, 503, 504)
+_LONGEST_PAUSE_S = 5.0
+_PAUSE_RATIO = 0.1
 _MOST_NAMED = 20
 _LONGEST_SHOWN = 100
 _Found = Callable[[str, int, Fingerprint], None]
@@ -76,7 +80,8 @@ class ModelQuestion:
         choice: holds the keys to cut out of servers' messages, and the hint for a missing key.
         found: told of the model's name, its endpoint, and the pages read there.
         url_of: returns an endpoint's base URL as it may be shown, or an empty text.
-        want_server: asks for ``begin``, or ``fail``, once it is clear whether a server is there.
+        hear: told which server does not seem to be there.
+        is_awaited: whether an endpoint's first answer is awaited.
     """
 
     def __init__(
@@ -89,10 +94,12 @@ class ModelQuestion:
         choice: DialectChoice,
         found: _Found,
         url_of: Callable[[int], str],
-        want_server: Callable[[], None],
+        hear: Callable[[Event], None],
+        is_awaited: Callable[[int], bool],
     ) -> None:
         self._backend = backend
-        self._want_server = want_server
+        self._hear = hear
+        self._is_awaited = is_awaited
         self._transports = transports
         self._start_task = start_task
         self._policy = policy
@@ -127,7 +134,12 @@ class ModelQuestion:
             timer = self._backend.call_at(deadline, partial(self._expire, waiter, self._backend.now()))
         try:
             if self._stop is None:
-                self._want_server()
+                self._stop = _nothing
+                self._round += 1
+                stop = self._start_task(partial(self._ask, self._round), self.close)
+                # An eager task may be over already.
+                if self._stop is _nothing:
+                    self._stop = stop
             await self._backend.wait(waiter)
         finally:
             if timer is not None:
@@ -135,17 +147,6 @@ class ModelQuestion:
             self._waiting.pop(waiter, None)
             if not self._waiting:
                 self._end()
-
-    def begin(self) -> None:
-        """Ask, if calls wait for it."""
-        if self._stop is not None or not self._waiting:
-            return
-        self._stop = _nothing
-        self._round += 1
-        stop = self._start_task(partial(self._ask, self._round), self.close)
-        # An eager task may be over already.
-        if self._stop is _nothing:
-            self._stop = stop
 
     async def settled(self) -> None:
         """Return once no call waits any more."""
@@ -224,6 +225,11 @@ class ModelQuestion:
             except BatchClientError as raised:
                 error = _as_of_a_call(raised, attempt)
                 self._tried = (attempt, error)
+                failure = absence(raised)
+                if failure is not None and self._is_awaited(number):
+                    self._hear(Asked(number, Page.SERVER, AskOutcome.SILENCE, failure))
+                    await anyio.sleep(min(_LONGEST_PAUSE_S, max(1.0, attempt * _PAUSE_RATIO)) / len(places))
+                    continue
                 strangers = strangers + 1 if isinstance(error, ConnectFailed) else 0
                 if isinstance(raised, ReadTimedOut) and not raised.retryable:
                     raise error from None

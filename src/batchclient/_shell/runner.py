@@ -47,12 +47,12 @@ from batchclient._core.messages import (
     RequestState,
     Resolve,
     SendBatch,
-    ServerFound,
     ServerKnown,
-    ServerWanted,
     Submitted,
+    WaitOver,
     Woke,
 )
+from batchclient._core.statistics import EndpointStatistics
 from batchclient._shell.announcer import Announcer
 from batchclient._shell.attempts import CANCELLED, Attempts
 from batchclient._shell.backend import Backend, Cancellable
@@ -164,15 +164,7 @@ class Runner:
         self._on_server = on_server
         self._on_model = on_model
         self._questions: Questions = Questions(
-            backend,
-            self._transports,
-            pages,
-            self.start_reader,
-            self._hear,
-            self._report_server,
-            model,
-            page_timeout_s,
-            logs,
+            backend, pages, self.start_reader, self._hear, self._report_server, model, page_timeout_s, logs
         )
         self.model_question: ModelQuestion = ModelQuestion(
             backend,
@@ -183,7 +175,8 @@ class Runner:
             dialects,
             self._hear_model,
             self._url_of,
-            lambda: self.tell(ServerWanted()),
+            self._hear,
+            lambda number: any(each.id == number and each.state == "awaited" for each in self._endpoints()),
         )
 
     @property
@@ -217,8 +210,10 @@ class Runner:
 
     def _url_of(self, endpoint: int) -> str:
         """Return an endpoint's base URL as it may be shown; an empty text once the endpoint is gone."""
-        served = self.core.statistics().endpoints
-        return next((each.base_url for each in served if each.id == endpoint), "")
+        return next((each.base_url for each in self._endpoints() if each.id == endpoint), "")
+
+    def _endpoints(self) -> Sequence[EndpointStatistics]:
+        return self.core.statistics().endpoints
 
     def _hear(self, event: Event) -> None:
         """Take in the outcome of a question."""
@@ -380,9 +375,7 @@ class Runner:
                     self._questions.ask(command)
                 case DropAsk(endpoint, page):
                     self._questions.drop(endpoint, page)
-                case ServerFound(None):
-                    self.model_question.begin()
-                case ServerFound(error):
+                case WaitOver(error):
                     self.model_question.fail(error)
                 case Drained():
                     self._drained.set()

@@ -176,10 +176,10 @@ class Health:
         """Send nothing before the first answer."""
         self.state, self.ailing, self.reason = HealthState.AWAITED, True, "it has not answered yet"
 
-    def end_wait(self, reason: str, *, answered: bool) -> None:
-        """Use an awaited endpoint: it has ``answered``, or nobody waits for it any longer."""
+    def end_wait(self, reason: str) -> None:
+        """Use an awaited endpoint from now on."""
         self._return(HealthState.HEALTHY)
-        self.ailing, self.answered_once, self.reason = False, answered, reason
+        self.ailing, self.reason = False, reason
 
     def is_closed(self, now: float) -> bool:
         """Whether the endpoint is ejected and its pause not over."""
