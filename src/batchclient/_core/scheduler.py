@@ -422,6 +422,7 @@ class Scheduler:
     def _on_close(self, event: CloseRequested) -> None:
         self._draining = True
         self._asking.close()
+        self._arrivals.due = None
         self._ends.end_all(ClientClosed("the client was closed while the call was under way"), self._now)
         self._settle()
 
