@@ -106,7 +106,7 @@ def test_at_the_end_of_the_wait_all_calls_fail_at_once_and_later_ones_are_tried(
     }
     assert states(play) == ["healthy", "healthy"]
     play.at(601.0).submit(c) >> Woke() << ["send c @0"]
-    play >> failed(c, FailureKind.NOT_SENT) << ["reject c: ConnectFailed"]
+    play >> failed(c, FailureKind.NOT_SENT, delay=1.0) << ["send c @1"]
 
 
 def test_a_server_that_has_answered_and_goes_away_has_an_outage():

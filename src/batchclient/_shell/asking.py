@@ -251,7 +251,7 @@ def absence(came: FetchedPage | BaseException) -> Failure | None:
     status = getattr(came, "status", None) if isinstance(came, BaseException) else came[0]
     if status not in _OF_GATEWAYS:
         return None
-    return failure_of(status, f"{status} {HTTPStatus(status).phrase}", None, streamed=False, retry_after_s=None)
+    return failure_of(status, HTTPStatus(status).phrase, None, streamed=False, retry_after_s=None)
 
 
 def _starting() -> None:
