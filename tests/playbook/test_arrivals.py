@@ -206,4 +206,6 @@ def test_a_wait_is_told_at_its_first_failure_and_then_once_a_minute():
     ]
     play.scheduler.handle(there(), play.now)
     ended = [one for one in play.scheduler.commands() if isinstance(one, HealthChanged)]
-    assert [(one.state, one.outage.split(":")[0]) for one in ended] == [("healthy", "a wait for endpoint 0 ended after 129 s")]
+    assert [(one.state, one.outage.split(":")[0]) for one in ended] == [
+        ("healthy", "a wait for endpoint 0 ended after 129 s")
+    ]

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from batchclient._core.messages import Asked, Command, HealthChanged, Page
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
-from batchclient._core.servers.health import HealthState
+from batchclient._core.servers.health import Health, HealthState
 from batchclient._core.spent import ServerOutage, seconds
 from batchclient.errors import NoServerAnswered
 
@@ -53,7 +53,8 @@ class Arrivals:
     def add(self, endpoint: Endpoint) -> None:
         """Await the first answer of an endpoint."""
         if self._wait_s:
-            endpoint.health.await_answer()
+            health = endpoint.health
+            health.state, health.ailing, health.reason = HealthState.AWAITED, True, "it has not answered yet"
 
     def look(self, now: float, *, busy: bool) -> NoServerAnswered | None:
         """Begin the wait for a first server if calls are under way; return its error at its end."""
@@ -66,6 +67,7 @@ class Arrivals:
             told = ", ".join(f"{endpoint.shown_name} ({endpoint.health.reason})" for endpoint in awaited)
             for endpoint in awaited:
                 self._end(endpoint, "it is waited for no longer", now)
+                self._tell(endpoint)
             self.due = None
             return NoServerAnswered(f"no server answered in {seconds(self._wait_s)}: {told}")
         return None
@@ -78,6 +80,7 @@ class Arrivals:
         if failure is None:
             self._end(endpoint, "it has answered", now)
             endpoint.health.answered_once = True
+            self._tell(endpoint, "" if endpoint.outage is None else endpoint.outage.sentence(now))
             return True
         outage = endpoint.outage
         if outage is None:
@@ -91,11 +94,11 @@ class Arrivals:
         return True
 
     def _end(self, endpoint: Endpoint, reason: str, now: float) -> None:
-        endpoint.health.end_wait(reason)
+        endpoint.health = Health()
+        endpoint.health.reason = reason
         if endpoint.outage is not None:
             endpoint.outage.ended_at = now
-            self._tell(endpoint, endpoint.outage.sentence(now))
 
-    def _tell(self, endpoint: Endpoint, words: str) -> None:
+    def _tell(self, endpoint: Endpoint, words: str = "") -> None:
         health = endpoint.health
         self._command(HealthChanged(endpoint.id, endpoint.name, health.state.value, health.reason, words))

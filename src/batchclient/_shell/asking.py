@@ -30,11 +30,11 @@ from batchclient.errors import BatchClientError, CertificateRefused, ConnectFail
 from batchclient.transport import Timeouts, Transport, WireRequest
 from batchclient.transport._deadline import deadline
 
-__all__ = ["Questions", "absence"]
+__all__ = ["OF_GATEWAYS", "Questions", "absence"]
 
 
 _METRICS = WireRequest("GET", "/metrics")
-_OF_GATEWAYS = (502, 503, 504)
+OF_GATEWAYS = (502, 503, 504)
 _NO_SERVER: FetchedPage = (0, {}, b"")
 """Stands for a mock's answer to an unexpected request."""
 
@@ -249,7 +249,7 @@ def absence(came: FetchedPage | BaseException) -> Failure | None:
     if isinstance(came, (ConnectFailed, ConnectionLost)) and not isinstance(came, CertificateRefused):
         return from_transport(came, listed=False)
     status = getattr(came, "status", None) if isinstance(came, BaseException) else came[0]
-    if status not in _OF_GATEWAYS:
+    if status not in OF_GATEWAYS:
         return None
     return failure_of(status, HTTPStatus(status).phrase, None, streamed=False, retry_after_s=None)
 

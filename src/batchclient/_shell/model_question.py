@@ -28,7 +28,7 @@ from batchclient._core.failures import Failure, FailureKind
 from batchclient._core.messages import Asked, AskOutcome, Event, Page
 from batchclient._core.outcomes.ends import copy_of
 from batchclient._core.spent import seconds
-from batchclient._shell.asking import absence
+from batchclient._shell.asking import OF_GATEWAYS, absence
 from batchclient._shell.backend import Backend, Cancellable, Waiter
 from batchclient._shell.callbacks import ends_task
 from batchclient._shell.dialect_choice import DialectChoice
@@ -60,7 +60,6 @@ _TIMEOUT_S = 30.0
 """For one page's headers: a healthy server sends them at once, while a call may take minutes."""
 _BODY_TIMEOUT_S = 5.0
 """A body begun is one packet, or a few."""
-_OF_GATEWAYS = (502, 503, 504)
 _LONGEST_PAUSE_S = 5.0
 _PAUSE_RATIO = 0.1
 _MOST_NAMED = 20
@@ -316,7 +315,7 @@ def name_place(failure: Failure, url_of: Callable[[int], str], endpoint: int) ->
     if not page and not (failure.error is DialectError and "text/html" in failure.message):
         return failure
     came = " from " if page else "; it came from "
-    question = "" if failure.status in _OF_GATEWAYS else " (is base_url right, and an LLM server's?)"
+    question = "" if failure.status in OF_GATEWAYS else " (is base_url right, and an LLM server's?)"
     return replace(failure, message=f"{failure.message}{came}{url_of(endpoint) or 'the server'}{question}")
 
 

@@ -172,15 +172,6 @@ class Health:
         """Whether the endpoint refused at least three connections and never answered."""
         return not self.answered_once and self._refusals >= _REFUSALS_OF_A_STRANGER
 
-    def await_answer(self) -> None:
-        """Send nothing before the first answer."""
-        self.state, self.ailing, self.reason = HealthState.AWAITED, True, "it has not answered yet"
-
-    def end_wait(self, reason: str) -> None:
-        """Use an awaited endpoint from now on."""
-        self._return(HealthState.HEALTHY)
-        self.ailing, self.reason = False, reason
-
     def is_closed(self, now: float) -> bool:
         """Whether the endpoint is ejected and its pause not over."""
         if self.closed_until is not None and now >= self.closed_until:
