@@ -13,6 +13,7 @@ from batchclient import (
     AuthenticationFailed,
     Backoff,
     BatchClient,
+    CertificateRefused,
     ClientClosed,
     ConnectFailed,
     ConnectionLost,
@@ -94,8 +95,14 @@ async def test_another_server_gets_its_first_call_after_its_own_answer(model):
 @pytest.mark.parametrize("model", ["m", None])
 @pytest.mark.parametrize(
     ("page", "raised"),
-    [(error(401), AuthenticationFailed), (error(403), AuthenticationFailed), ("hangs", None), (Reply(404), None)],
-    ids=["401", "403", "silence", "404"],
+    [
+        (error(401), AuthenticationFailed),
+        (error(403), AuthenticationFailed),
+        (CertificateRefused("it has expired"), CertificateRefused),
+        ("hangs", None),
+        (Reply(404), None),
+    ],
+    ids=["401", "403", "certificate", "silence", "404"],
 )
 async def test_what_is_an_answer_lets_the_calls_go(page, raised, model):
     server, began = Late(0.0, pages={"/models": page}), anyio.current_time()
