@@ -246,11 +246,18 @@ def test_the_child_process_is_for_the_embedded_server_alone(arguments):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
-@pytest.mark.parametrize("command", ["--version", "--help", "map --help", "job status J", "job export J", "metrics list"])
-def test_a_stdout_that_takes_nothing_more_ends_a_command_without_a_traceback(cli, server, tmp_path, monkeypatch, command):
+@pytest.mark.parametrize(
+    "command", ["--version", "--help", "map --help", "job status J", "job export J", "metrics list"]
+)
+def test_a_stdout_that_takes_nothing_more_ends_a_command_without_a_traceback(
+    cli, server, tmp_path, monkeypatch, command
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in.txt").write_text("a\n")
-    assert cli("map", "in.txt", "-o", "out", "--journal", "J", "--base-url", server.base_url, "--prompt", "{}").exit_code == 0
+    assert (
+        cli("map", "in.txt", "-o", "out", "--journal", "J", "--base-url", server.base_url, "--prompt", "{}").exit_code
+        == 0
+    )
     run = [sys.executable, "-m", "batchclient", *command.split()]
     with open("/dev/full", "wb") as full:
         done = subprocess.run(run, stdout=full, stderr=subprocess.PIPE, text=True)

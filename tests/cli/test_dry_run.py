@@ -181,7 +181,7 @@ def test_an_address_without_its_v1_is_a_failure(cli, tmp_path, server):
 def test_of_several_models_none_is_guessed(cli, models, tmp_path):
     source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
     result = cli("map", source, "--dry-run", "--base-url", models.url, "--prompt", "{text}")
-    told = "Error: --model: no model, and the server has several: 'one', 'two'; name one\n"
+    told = "Error: --model (BATCHCLIENT_MODEL): no model, and the server has several: 'one', 'two'; name one\n"
     assert (result.exit_code, result.stderr, result.stdout) == (2, told, "")
 
 

@@ -316,7 +316,7 @@ def test_a_later_row_whose_fields_would_be_overwritten_fails_alone(cli_map, tmp_
         (["--format", "xml"], "'xml' is not one of 'jsonl', 'text', 'csv', 'parquet', 'arrow'"),
         (["--call", "summarise"], "'summarise' is not one of 'complete', 'chat', 'embed', 'classify'"),
         (["--call", "embed"], "--max-tokens: --call embed generates nothing"),
-        (["--dedupe", "-o", "/dev/null"], "--dedupe needs a journal"),
+        (["--dedupe", "-o", "-"], "--dedupe needs a journal"),
         (["--max-tokens", "many"], "--max-tokens"),
         (["-o", "{dir}/none/out.jsonl"], "none"),
         (["-o", "{dir}"], "Is a directory"),
@@ -377,7 +377,9 @@ def test_a_parameter_that_the_server_refuses_is_not_tried_on_every_row(soon, cli
 
 def test_refusals_that_differ_in_the_names_of_requests_are_alike():
     names = ("req-1a2b", "req-ffee", "9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d")
-    errors = [BadRequest(f"400: no field ({5000 + number} tokens, request {name}7)") for number, name in enumerate(names)]
+    errors = [
+        BadRequest(f"400: no field ({5000 + number} tokens, request {name}7)") for number, name in enumerate(names)
+    ]
     assert len({kind_of(error, str(error)) for error in errors}) == 1
 
 
@@ -560,7 +562,10 @@ def test_what_the_library_says_is_told_in_the_options_names(cli, server, tmp_pat
     told = cli("map", source, "-o", out, "--base-url", url, "--model", "m", "--prompt", "{text}").stderr
     assert "does --base-url end in /v1" in told
     told = cli("map", source, "-o", out, "--base-url", url.replace("//", "//u:p@"), "--prompt", "{text}").stderr
-    assert told == "Error: --base-url (BATCHCLIENT_BASE_URL): the URL has a user or password in it; give --api-key or --header\n"
+    assert (
+        told
+        == "Error: --base-url (BATCHCLIENT_BASE_URL): the URL has a user or password in it; give --api-key or --header\n"
+    )
 
 
 def test_a_prompt_must_be(cli, tmp_path):

@@ -293,7 +293,9 @@ def test_errors_of_a_million_kinds_take_little_memory():
 
 def test_the_table_of_the_docs_has_every_status(repository=os.path.join(os.path.dirname(__file__), "..", "..")):
     with open(os.path.join(repository, "docs", "reference", "map.md"), encoding="utf-8") as page:
-        documented = {int(number) for number in re.findall(r"^\| (\d+) \|", page.read().partition("## Exit statuses")[2], re.M)}
+        documented = {
+            int(number) for number in re.findall(r"^\| (\d+) \|", page.read().partition("## Exit statuses")[2], re.M)
+        }
     signals = {of_signal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
     assert documented == {*map(int, Status)} | signals
     assert json.dumps(Status.OK) == "0"

@@ -100,8 +100,6 @@ def place_of(options: MapOptions, output: Output) -> Path | None:
         Refusal: rows go there, or there is an output without a journal.
     """
     if not output.is_file and options.journal is None:
-        if options.dedupe:
-            raise Refusal("--dedupe needs a journal, which has the answers: give -o FILE or --journal FILE")
         return None
     beside = output.path.with_name(f"{output.path.name}.journal")
     place = beside if options.journal is None else Path(options.journal)

@@ -27,7 +27,7 @@ from batchclient.cli._refusal import Refusal, in_options, named, refusal_of
 from batchclient.cli._report import report, status_of
 from batchclient.cli._rows import added_by, blame
 from batchclient.cli._words import put, say
-from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError, JournalFailed
+from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError, JournalFailed, NoServerAnswered
 from batchclient.jobs import Row
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.source import Source, open_source
@@ -67,7 +67,8 @@ def run_map(options: MapOptions) -> int:
     except BatchClientError as error:
         # A row's error is in the row. Here servers were waited for, or asked for their model.
         message = str(error).partition(" (asked for its model")[0]
-        start = "" if options.client["model"] else "the server was asked for its model (--model names one): "
+        was_asked = not (options.client["model"] or isinstance(error, NoServerAnswered))
+        start = "the server was asked for its model (--model names one): " if was_asked else ""
         refused = isinstance(error, AuthenticationFailed)
         raise Refusal(f"{start}{in_options(message)}", Status.USAGE if refused else Status.NO_SERVER) from None
     except OSError as error:
@@ -124,7 +125,10 @@ def _open(options: MapOptions) -> Source:
 
 def _begin(options: MapOptions, source: Source) -> tuple[BatchClient, Callable[[Row], Any]]:
     """Check the options as far as possible without sending; return the client and the prompts."""
-    client = BatchClient(**{k: v for k, v in options.client.items() if k != "wait_for_server_s"})
+    is_kept = options.journal is not None or (options.output != "-" and Output(options.output).is_file)
+    if options.dedupe and not is_kept:
+        raise Refusal("--dedupe needs a journal, which has the answers: give -o FILE or --journal FILE")
+    client = BatchClient(**options.client)
     prompts = Prompts(options.prompt, options.call, options.system)
     # Wrong parameters are refused while nothing is made.
     client.stream_map((), prompts.function(), **options.arguments)
@@ -195,7 +199,7 @@ def _dry_run(options: MapOptions, source: Source) -> int:
         source,
         prompt_of,
         call=options.call,
-        model=options.server.arguments["model"],
+        model=options.client["model"],
         max_tokens=options.params.get("max_tokens"),
         price=None if options.cost is None else options.cost.price,
     )
