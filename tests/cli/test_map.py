@@ -316,7 +316,7 @@ def test_a_later_row_whose_fields_would_be_overwritten_fails_alone(cli_map, tmp_
         (["--format", "xml"], "'xml' is not one of 'jsonl', 'text', 'csv', 'parquet', 'arrow'"),
         (["--call", "summarise"], "'summarise' is not one of 'complete', 'chat', 'embed', 'classify'"),
         (["--call", "embed"], "--max-tokens: --call embed generates nothing"),
-        (["--dedupe", "-o", "-"], "--dedupe needs a journal"),
+        (["--dedupe", "-o", "/dev/null"], "--dedupe needs a journal"),
         (["--max-tokens", "many"], "--max-tokens"),
         (["-o", "{dir}/none/out.jsonl"], "none"),
         (["-o", "{dir}"], "Is a directory"),
