@@ -68,7 +68,6 @@ def test_the_rival_of_bench_and_demo_goes_nowhere_else(elsewhere):
         "map in.jsonl KEY", "map in.jsonl --header Authorization: Bearer KEY", "doctor http://x/v1 KEY", "work KEY",
         "top x KEY", "simulate KEY", "demo KEY", "dead list KEY", "enqueue in.jsonl KEY", "bench compare a.json KEY x",
         "map KEY -o out.jsonl --base-url http://x/v1 --model m --prompt {text}", "enqueue KEY", "job status KEY",
-        "enqueue KEY --parts 2 -o {part} --prompt x",
         "bench compare KEY KEY", "bench report KEY -o r.html", "doctor KEY", "top KEY",
     ],
 )  # fmt: skip
