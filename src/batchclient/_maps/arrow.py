@@ -36,11 +36,11 @@ def pyarrow_for(what: str, field: str | None = None) -> Any:
         ConfigError: pyarrow is not installed.
     """
     try:
-        import pyarrow
-        import pyarrow.compute
+        import pyarrow as pa
+        import pyarrow.compute  # loads it
     except ImportError:
         raise ConfigError(f"{what} needs pyarrow: pip install 'batchclient[data]'", field=field) from None
-    return pyarrow
+    return pa
 
 
 def documents_of(docs: Any) -> Iterable[Any] | AsyncIterable[Any]:

@@ -344,5 +344,4 @@ def _facts(options: MapOptions, source: os.stat_result | None) -> dict[str, Any]
         "form": [rows.form, options.packed, options.ordered, options.dedupe, rows.first, options.retry_invalid],
         "columns": None if rows.columns is None else [*rows.columns],
         "shard": None if rows.shard is None else [*rows.shard],
-        "sample": None if rows.sample is None else str(rows.sample),
     }

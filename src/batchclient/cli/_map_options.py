@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from batchclient._client.parts import Shard
 from batchclient.cli._cost import Cost
 from batchclient.cli._log import PLAIN, LogOptions
 from batchclient.cli._metrics import Address
 from batchclient.cli._refusal import Call
 from batchclient.cli._servers import ServerOptions
 from batchclient.jobs.rows import Format
-from batchclient.jobs.shards import Shard
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -29,14 +28,12 @@ class RowOptions:
         form: the form of the input, if given.
         columns: the fields to write beside ``id``; ``None``: all.
         shard: the part of the input.
-        sample: the share of the rows.
         first: rows to map from the beginning, of the part and the share; ``None`` for all.
     """
 
     form: Format | None = None
     columns: Sequence[str] | None = None
     shard: Shard | None = None
-    sample: Fraction | None = None
     first: int | None = None
 
 

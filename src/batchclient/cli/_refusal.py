@@ -9,9 +9,8 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from batchclient._client.parts import Shard
 from batchclient.errors import ConfigError
-from batchclient.jobs.shards import Shard
-from batchclient.jobs.source import FORMATS_SAID
 
 __all__ = [
     "BACKENDS",
@@ -61,7 +60,7 @@ _FLAGS = {
     "BatchClient(limit=…)": "--concurrency",
 }
 """What the library's messages advise, and the same on the command line."""
-_OF_FILES = frozenset({"columns", "format", "sample", "shard"})
+_OF_FILES = frozenset({"columns", "delimiter", "encoding", "escape", "format", "shard"})
 """Names with which an error's message about the input begins; the options have the same names."""
 _LIBRARY_NAMES = re.compile(
     r"(?<![\w-])(?:base_url|api_key|timeout_s|http\.backend|batching\.max_size|response_model|retry_invalid)\b"
@@ -127,7 +126,7 @@ def refusal_of(error: ConfigError, params: Collection[str] = (), variables: Coll
 
 def refusal_of_file(error: ConfigError) -> Refusal:
     """Put an error about the input, or about its rows, into the command line's words."""
-    message = error.message.replace(FORMATS_SAID, "--format jsonl, text or csv")
+    message = error.message
     return Refusal(f"--{message}" if error.field in _OF_FILES else message)
 
 

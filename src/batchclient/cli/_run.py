@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import sys
 import threading
 from collections.abc import Callable
@@ -86,11 +85,10 @@ def _run(options: MapOptions, source: Source) -> int:
     Raises:
         Refusal, ConfigError, BatchClientError: the job cannot begin.
     """
-    file = os.fstat(source.file.fileno())
-    output = Output(options.output, source=file)
+    output = Output(options.output, source=source.status)
     client, prompt_of = _begin(options, source)
     tell = None if options.quiet else say
-    with kept_by(options, output, file if source.is_regular else None) as kept:
+    with kept_by(options, output, source.status) as kept:
         if kept is not None and (status := kept.status) is not None:
             if tell is not None:
                 tell(f"{output.name} is finished, with these settings and this input: nothing to do{kept.failed}")
@@ -131,7 +129,6 @@ def _open(options: MapOptions) -> Source:
             options.source,
             rows.form,
             shard=rows.shard,
-            sample=rows.sample,
             # Fields that are not written may have any name.
             reserved=added if rows.columns is None else (),
             most=rows.first,
@@ -253,7 +250,7 @@ def _repeats(options: MapOptions, source: Source, prompt_of: Callable[[Row], Any
 def _dry_run(options: MapOptions, source: Source) -> int:
     if options.output != "-":
         # The report may go anywhere, and rows go where the job's may.
-        place_of(options, Output(options.output, source=os.fstat(source.file.fileno())))
+        place_of(options, Output(options.output, source=source.status))
     options.client.update(detect=True, server_metrics=False)
     client, prompt_of = _begin(options, source)
     dry_run = DryRun(

@@ -20,7 +20,6 @@ from batchclient.cli._words import say
 from batchclient.errors import ConfigError
 from batchclient.jobs import BadRow, Row
 from batchclient.jobs.output import reason_of
-from batchclient.jobs.readers import form_from
 from batchclient.jobs.source import Source, open_source
 from batchclient.jobs.statuses import Status
 
@@ -148,7 +147,7 @@ class _Rows:
 
 def _open(source: str, form: str | None) -> Source:
     try:
-        return open_source(source, None if form is None else form_from(form, source))
+        return open_source(source, form)
     except OSError as error:
         raise Refusal(f"{named(source, 'IN')}: {reason_of(error)}") from None
     except ConfigError as error:

@@ -16,6 +16,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from batchclient._client.parts import shard_from
 from batchclient.cli._client_options import (
     ApiKey,
     BaseUrl,
@@ -49,8 +50,7 @@ from batchclient.cli._schema import schema_from
 from batchclient.cli._servers import server_options
 from batchclient.cli._words import say
 from batchclient.errors import ConfigError
-from batchclient.jobs.readers import columns_from, form_from
-from batchclient.jobs.shards import sample_from, shard_from
+from batchclient.jobs.source import columns_from, form_from
 from batchclient.jobs.statuses import Status
 
 __all__ = ["map_rows"]
@@ -92,16 +92,12 @@ def map_rows(
     format: Annotated[  # noqa: A002  # the option's name
         str | None,
         typer.Option(
-            metavar="jsonl|text|csv",
-            help="The form of IN (default: its ending .jsonl, .txt or .csv, else its first line, decides).",
+            metavar="jsonl|text|csv|parquet|arrow",
+            help="The form of IN (default: its first bytes, its ending or its first line decides).",
         ),
     ] = None,
     first: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Map the first N rows of IN and read no further.")
-    ] = None,
-    sample: Annotated[
-        str | None,
-        typer.Option(metavar="P%", help="Map a share of the rows, such as 1%; a larger share contains a smaller one."),
     ] = None,
     shard: Annotated[
         str | None,
@@ -190,10 +186,9 @@ def map_rows(
             options_of_client = client_options(preset, concurrency, max_batch_size, http_backend)
             try:
                 rows = RowOptions(
-                    form=None if format is None else form_from(format, source),
+                    form=None if format is None else form_from(format),
                     columns=None if columns is None else columns_from([name.strip() for name in columns.split(",")]),
                     shard=None if shard is None else shard_from(shard),
-                    sample=None if sample is None else sample_from(sample),
                     first=first,
                 )
             except ConfigError as error:

@@ -74,10 +74,10 @@ def read_rows(
         ConfigError: an argument is wrong, or the file has no form that is read here.
         OSError: the file cannot be opened; while iterating, it cannot be read any further.
     """
-    is_path = isinstance(source, (str, os.PathLike))
-    if is_path and not os.fspath(source):
+    path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else None
+    if path == "":
         raise ConfigError("source is an empty path", field="source")
-    if not is_path and not callable(getattr(source, "read", None)):
+    if path is None and not callable(getattr(source, "read", None)):
         raise ConfigError(f"source is a path or an open file, not a {type(source).__name__}", field="source")
     opening = partial(
         Source,
@@ -91,13 +91,13 @@ def read_rows(
     )
     # The header, the columns and the form are refused here, not in the middle of a job. A pipe is
     # left alone: opening it may wait, and what was read could not be read again.
-    if is_path and os.fspath(source) != "-" and not _is_pipe(source):
+    if path is not None and path != "-" and not _is_pipe(path):
         with opening() as opened:
             opened.first()
     return _Rows(opening)
 
 
-def _is_pipe(path: str | os.PathLike[str]) -> bool:
+def _is_pipe(path: str) -> bool:
     try:
         mode = os.stat(path).st_mode  # noqa: PTH116
     except OSError:  # said where it is opened

@@ -29,9 +29,9 @@ from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self, TypeVar
+from typing import Any, BinaryIO, Self, TypeAlias, TypeVar
 
-from batchclient._client.parts import Shard, shard_from
+from batchclient._client.parts import shard_from
 from batchclient.errors import ConfigError
 from batchclient.jobs.columnar import choosing, count_of_parquet, rows_of_arrow, rows_of_parquet
 from batchclient.jobs.csv_rows import rows_of_csv
@@ -40,6 +40,7 @@ from batchclient.jobs.rows import BOM, FORMATS, Format, Row, lines_of, rows_of_l
 __all__ = ["Source", "columns_from", "form_from", "in_thread", "open_source"]
 
 T = TypeVar("T")
+Bytes: TypeAlias = "io.BufferedReader[Any]"
 
 _CHUNK_BYTES = 256 * 1024
 _FORMATS: dict[str, Format] = {
@@ -81,11 +82,11 @@ class _Chunks(io.RawIOBase):
         return size
 
 
-def _buffered(take: Callable[[int], bytes]) -> io.BufferedReader:
+def _buffered(take: Callable[[int], bytes]) -> Bytes:
     return io.BufferedReader(_Chunks(take), _CHUNK_BYTES)
 
 
-def _unpacked(file: io.BufferedReader) -> io.BufferedReader:
+def _unpacked(file: Bytes) -> Bytes:
     packed = gzip.GzipFile(fileobj=_Chunks(file.read1), mode="rb")
 
     def take(size: int) -> bytes:
@@ -99,7 +100,7 @@ def _unpacked(file: io.BufferedReader) -> io.BufferedReader:
     return _buffered(take)
 
 
-def _recoded(file: io.BufferedReader, encoding: str) -> io.BufferedReader:
+def _recoded(file: Bytes, encoding: str) -> Bytes:
     """Return a file of UTF-8; bytes that are no text are none there either, and make their row unusable."""
     errors = "surrogatepass" if encoding.startswith("utf") else "surrogateescape"
     decoder = codecs.getincrementaldecoder(encoding)(errors)
@@ -151,7 +152,7 @@ class Source:
         *,
         columns: Sequence[str] | None = None,
         wanted: Collection[str] | None = None,
-        shard: Shard | str | None = None,
+        shard: str | Sequence[int] | None = None,
         delimiter: str | None = None,
         escape: str | None = None,
         encoding: str | None = None,
@@ -289,7 +290,7 @@ class Source:
         yield from self._begun()
 
     def _begun(self) -> Iterator[Row]:
-        file = io.BufferedReader(self._file, _CHUNK_BYTES)
+        file: Bytes = io.BufferedReader(self._file, _CHUNK_BYTES)
         is_packed = file.peek(2).startswith(_GZIP)
         if is_packed:
             file = _unpacked(file)
@@ -363,7 +364,7 @@ class Source:
         if self.form == "text" and other is not None:
             raise ConfigError(f"columns: a line of text has the field 'text' alone, not {other!r:.60}", field="columns")
 
-    def _of_range(self, file: io.BufferedReader, size: int) -> Iterator[Row]:
+    def _of_range(self, file: Bytes, size: int) -> Iterator[Row]:
         """Yield the rows of a plain file of lines, or of the shard's range of bytes."""
         if self._shard is None:
             self._part = (0, size)
@@ -418,7 +419,7 @@ def _is_seekable(file: Any) -> bool:
     return bool(getattr(file, "seekable", bool)())
 
 
-def _line_from(file: io.BufferedReader, size: int, offset: int) -> int:
+def _line_from(file: Bytes, size: int, offset: int) -> int:
     """Return where the first line begins that does not begin before an offset."""
     if offset <= 0:
         return 0
