@@ -287,7 +287,8 @@ class SyncBatchClient:
         ``docs`` and a ``prompt`` that is a function run in the calling thread.
 
         Args:
-            docs: any iterable, or a table as for ``BatchClient``; read lazily. An async iterable needs a ``BatchClient``.
+            docs: any iterable, or a table as for ``BatchClient``; read lazily. An async iterable
+                needs a ``BatchClient``.
             prompt, call, return_exceptions, model, timeout_s, priority, tenant, look_ahead,
                 response_model, retry_invalid, params: as for ``BatchClient.batch_map``.
             journal, progress: as for ``BatchClient.batch_map``; ``progress`` runs in the background

@@ -102,7 +102,7 @@ def lines_of(file: BinaryIO, most_bytes: int | None = None) -> Iterator[bytes | 
         file: read from its position on.
         most_bytes: no line is begun behind so many bytes; ``None``: all are read.
     """
-    longest = LONGEST_LINE_BYTES + 2
+    longest = LONGEST_LINE_BYTES + 1
     left = math.inf if most_bytes is None else most_bytes
     if left <= 0:
         return
@@ -152,7 +152,7 @@ class _Unusable(Exception):
 
 def not_utf8(error: UnicodeDecodeError) -> str:
     """Say why bytes are no text."""
-    return f"is not UTF-8 (byte {error.start + 1} of it); its encoding may be latin-1 or cp1252"
+    return f"is not UTF-8, or not in the given encoding (byte {error.start + 1} of it); it may be latin-1 or cp1252"
 
 
 def _decode(line: bytes) -> str:

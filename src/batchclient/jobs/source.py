@@ -180,6 +180,7 @@ class Source:
             # Of a buffered pipe ``read`` would wait until all the bytes are there.
             self._file = _Chunks(getattr(given, "read1", given.read))
             self._given = given
+        self._reader: Bytes | None = None
         self._choose = choosing(self.name, self._columns, wanted)
         rows = self._read()
         if self._columns is not None:
@@ -290,7 +291,8 @@ class Source:
         yield from self._begun()
 
     def _begun(self) -> Iterator[Row]:
-        file: Bytes = io.BufferedReader(self._file, _CHUNK_BYTES)
+        # Kept: the file would be closed with it, and is closed by ``__exit__``.
+        self._reader = file = io.BufferedReader(self._file, _CHUNK_BYTES)
         is_packed = file.peek(2).startswith(_GZIP)
         if is_packed:
             file = _unpacked(file)
