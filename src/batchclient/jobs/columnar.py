@@ -12,7 +12,7 @@ import errno
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import accumulate
 from typing import Any
 
@@ -96,7 +96,8 @@ def rows_of_arrow(file: Any, choose: Choose, shard: Shard | None, *, is_stream: 
             stream = arrow.ipc.open_stream(file)
             yield from _rows_of(stream, choose(stream.schema.names))
             return
-        with arrow.memory_map(file) if isinstance(file, str) else arrow.PythonFile(file) as mapped:
+        # Of a file that is the user's, nothing is closed.
+        with arrow.memory_map(file) if isinstance(file, str) else nullcontext(file) as mapped:
             opened = arrow.ipc.open_file(mapped)
             columns = choose(opened.schema.names)
             places: Sequence[int] = range(opened.num_record_batches)
@@ -113,7 +114,9 @@ def _said() -> Iterator[None]:
         yield
     except ConfigError:
         raise
-    except ValueError as error:
+    except (ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise OSError(errno.EIO, f"damaged, or of another form: {str(error).splitlines()[0]:.200}") from None
 
 
@@ -122,7 +125,7 @@ def _opened(file: Any) -> Iterator[Any]:
     pyarrow_for("Parquet")
     from pyarrow.parquet import ParquetFile
 
-    with _said(), ParquetFile(file, buffer_size=_BATCH_BYTES) as opened:
+    with _said(), ParquetFile(file, buffer_size=_BATCH_BYTES, pre_buffer=False) as opened:
         yield opened
 
 
