@@ -34,7 +34,11 @@ UNUSABLE = {
     "a priority that is none": ({"body": BODY, "priority": "high"}, "BadMessage", "priority is a whole number"),
     "a parameter that no server has": ({"body": '{"prompt": "a", "max_token": 1}'}, "ConfigError", "max_token"),
     "several answers": ({"body": '{"prompt": "a", "n": 2}'}, "BadMessage", "a result holds one answer"),
-    "a part, at a worker without them": ({"call": "part", "body": "{}"}, "BadMessage", "takes no parts"),
+    "a call that there is not": (
+        {"call": "part", "body": "{}"},
+        "BadMessage",
+        "call is one of complete, chat, embed, classify",
+    ),
     "a batch line of another route": ({"body": '{"url": "/v1/files", "body": {}}'}, "BadMessage", "url is one of"),
 }
 

@@ -102,43 +102,6 @@ async def _nobody_reads(bench):
     return (await bench.redis.info("commandstats"))["cmdstat_xreadgroup"]["calls"] == before
 
 
-async def test_of_parts_that_came_with_calls_a_worker_keeps_two(shared_server):
-    running, most, gate = set(), [], asyncio.Event()
-
-    async def part(_client, body):
-        running.add(body["n"])
-        most.append(len(running))
-        await gate.wait()
-        running.remove(body["n"])
-        return {"rows": 0}
-
-    async with bench_on(shared_server) as bench:
-        await bench.add(*(f"p{number}" for number in range(30)))
-        for number in range(20):
-            await bench.redis.xadd(STREAM, {"id": f"part{number}", "call": "part", "body": json.dumps({"n": number})})
-        worker, _ = await bench.start(parts=part, look_ahead=100, lease_s=60.0)
-        await wait_for(lambda: worker.statistics().results == 30 and worker.statistics().released)
-        gate.set()
-        await wait_for(lambda: worker.statistics().results == 50)
-        assert max(most) == 2
-        assert (await bench.result("part19"))["deliveries"] == 1
-
-
-async def test_a_part_that_cancels_itself_is_left_to_its_lease(shared_server):
-    tried = []
-
-    async def part(_client, _body):
-        tried.append(1)
-        if len(tried) == 1:
-            raise asyncio.CancelledError
-        return {"rows": 0}
-
-    async with bench_on(shared_server) as bench:
-        await bench.redis.xadd(STREAM, {"id": "p", "call": "part", "body": "{}"})
-        await bench.start(parts=part, lease_s=0.5)
-        assert (await wait_for(lambda: bench.result("p")))["deliveries"] == 2
-
-
 async def test_servers_that_have_never_answered_cost_no_delivery(shared_server):
     """A worker that begins before its servers, with a model's name of its own."""
     async with bench_on(shared_server) as bench:

@@ -19,7 +19,7 @@ from batchclient.simulator import EmbeddedServer
 pytestmark = pytest.mark.redis
 LONGEST_S = 120.0
 PAGE = (Path(__file__).parents[2] / "docs/how-to/redis.md").read_text()
-SERVICES, ENQUEUE, DEAD, MOVE, PARTS = re.findall(r"^```text\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+SERVICES, ENQUEUE, DEAD, MOVE = re.findall(r"^```text\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 (PROGRAM,) = re.findall(r"^```py\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
@@ -85,9 +85,6 @@ def test_the_page(shared_server, tmp_path):
             shell(retry)
             wait_for(lambda: plain.xlen("inference_queue:dead"))
             assert shell(drop) == "1 dropped\n"
-            shell(PARTS)
-            wait_for(lambda: len([path for path in (tmp_path / "out").glob("[!.]*.jsonl")]) == 1)
-            wait_for(lambda: not plain.xlen("inference_queue"))
         finally:
             for worker in running:
                 worker.send_signal(signal.SIGTERM)

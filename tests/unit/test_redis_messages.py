@@ -40,7 +40,6 @@ def test_a_message_is_a_call():
         ({"messages": [{"role": "user"}], "model": "x"}, {}, "chat", Kind.CHAT, [{"role": "user"}], "x", {}),
         ({"input": "a"}, {"call": "embed"}, "embed", Kind.EMBEDDING, "a", None, {}),
         ({"input": "a"}, {"call": "classify"}, "classify", Kind.CLASSIFICATION, "a", None, {}),
-        ({"start": 1}, {"call": "part"}, "part", None, {"start": 1}, None, {}),
         ({"url": "/v1/embeddings", "body": {"input": "a", "model": "x"}}, {}, "embed", Kind.EMBEDDING, "a", "x", {}),
     ]:
         message = read_message("5-1", fields(body=body, **given))
@@ -138,7 +137,6 @@ def test_errors_are_judged():
         (DeadlineExceeded("the message's"), DUE, Verdict.DEAD),
         (ClientClosed("closed"), PLAIN, Verdict.STOP),
         (FileNotFoundError(2, "absent"), PLAIN, Verdict.DEAD),
-        (OSError(28, "no space"), PLAIN, Verdict.LEFT),
         (AuthenticationFailed("401"), PLAIN, Verdict.STOP),
         (NotFound("no such model"), PLAIN, Verdict.STOP),
     ]:

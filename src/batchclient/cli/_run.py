@@ -32,6 +32,7 @@ from batchclient.jobs import Row
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.source import Source, open_source
 from batchclient.jobs.statuses import Status
+from batchclient.templates import fields_of
 from batchclient_script import CLOSED
 
 __all__ = ["run_map"]
@@ -39,12 +40,6 @@ __all__ = ["run_map"]
 _OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 _SOON_S = 0.2
 """A file whose lines are counted within this time has a total from the first, seconds."""
-
-
-def _TEMP(source):  # TEMP
-    import os
-
-    return os.fstat(source.file.fileno()) if source.is_regular else None
 
 
 def run_map(options: MapOptions) -> int:
@@ -82,9 +77,9 @@ def _run(options: MapOptions, source: Source) -> int:
     Raises:
         Refusal, ConfigError, BatchClientError: the job cannot begin.
     """
-    output = Output(options.output, source=_TEMP(source))
+    output = Output(options.output, source=source.status)
     client, prompt_of = _begin(options, source)
-    with kept_by(options, output, _TEMP(source)) as kept:
+    with kept_by(options, output, source.status) as kept:
         if kept is not None and (status := kept.status) is not None:
             if not options.quiet:
                 say(f"{output.name} is finished, with these settings and this input: nothing to do{kept.failed}")
@@ -109,13 +104,14 @@ def _open(options: MapOptions) -> Source:
         raise Refusal(f"--columns: the output adds {taken[0]!r} itself")
     if not options.source:
         raise Refusal("IN is empty; give a path, or - for stdin")
-    # Fields that are not written may have any name.
-    reserved = added if options.columns is None else ()
+    columns = options.columns
     try:
         return open_source(
             options.source,
-            **{k: v for k, v in options.file.items() if v is not None},
-            reserved=reserved,
+            **options.file,
+            # Fields that are not written may have any name, and are read only for the template.
+            reserved=added if columns is None else (),
+            wanted=None if columns is None else {"id", *columns, *fields_of(options.prompt)},
             most=options.first,
         )
     except OSError as error:
@@ -191,7 +187,7 @@ class _InThread:
 def _dry_run(options: MapOptions, source: Source) -> int:
     if options.output != "-":
         # The report may go anywhere, and rows go where the job's may.
-        place_of(options, Output(options.output, source=_TEMP(source)))
+        place_of(options, Output(options.output, source=source.status))
     options.client.update(detect=True, server_metrics=False)
     client, prompt_of = _begin(options, source)
     dry_run = DryRun(

@@ -1,9 +1,8 @@
-"""``batchclient enqueue``: rows of a file into a Redis stream, each as a message, or in parts.
+"""``batchclient enqueue``: rows of a file into a Redis stream, each as a message.
 
 Rules:
 - A row is a message itself, or its prompt is made by a template, as those of ``batchclient map``.
 - An unusable row is told with its line, and stops no other.
-- A part is a message "rows of this range of bytes, into this file". Documents stay in their file.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from typing import Annotated, Any
 
 import typer
 
-from batchclient.cli._parts import part_messages
 from batchclient.cli._prompts import Prompts, template_from
 from batchclient.cli._redis import GroupName, RedisUrl, StreamName, connected, group_name, redis_url, stream_name, told
 from batchclient.cli._refusal import Refusal, call_from, named, params_from, refusal_of_file
@@ -22,7 +20,6 @@ from batchclient.cli._words import say
 from batchclient.errors import ConfigError
 from batchclient.jobs import BadRow, Row
 from batchclient.jobs.output import reason_of
-from batchclient.jobs.readers import form_from
 from batchclient.jobs.source import Source, open_source
 from batchclient.jobs.statuses import Status
 
@@ -68,16 +65,6 @@ def enqueue(
     param: Annotated[
         list[str] | None, typer.Option(metavar="NAME=JSON", help="With --prompt: any other field; repeatable.")
     ] = None,
-    parts: Annotated[
-        int | None, typer.Option(min=1, metavar="ROWS", help="Enqueue parts of so many rows; needs --prompt and -o.")
-    ] = None,
-    output: Annotated[
-        str | None,
-        typer.Option("--output", "-o", metavar="OUT", help="With --parts: the file of each, with {part} in its name."),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="With --parts: leave out the parts whose file is there.")
-    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No summary.")] = False,
 ) -> None:
     """Put the rows of IN into a Redis stream, for `batchclient work`.
@@ -94,19 +81,10 @@ def enqueue(
         params = params_from(param or [], max_tokens=max_tokens, temperature=temperature, call=asked)
         if not has_template and (params or system is not None or asked != "complete"):
             raise Refusal("--call, --system and parameters go with --prompt; without it a row is a whole message")
-        if not has_template and parts is not None:
-            raise Refusal("--parts: needs --prompt, the template of the rows")
-        if (parts is None) != (output is None):
-            raise Refusal("--parts ROWS and -o OUT go together")
         template = template_from(prompt, prompt_file) if has_template else None
         rows = _Rows()
         messages: Iterator[Mapping[str, Any]] = iter(())
-        if source is not None and parts is not None and output is not None and template is not None:
-            Prompts(template, asked, system)  # refuses a wrong template here
-            row_call = {"prompt": template, "system": system, "row_call": asked, "params": params}
-            form = None if format is None else form_from(format, source)
-            messages = part_messages(source, form, parts, output, row_call, resume=resume)
-        elif source is not None:
+        if source is not None:
             prompts = None if template is None else Prompts(template, asked, system)
             opened = _open(source, format)
             messages = rows.messages(opened, prompts, asked, params)
@@ -169,7 +147,7 @@ class _Rows:
 
 def _open(source: str, form: str | None) -> Source:
     try:
-        return open_source(source, None if form is None else form_from(form, source))
+        return open_source(source, form)
     except OSError as error:
         raise Refusal(f"{named(source, 'IN')}: {reason_of(error)}") from None
     except ConfigError as error:

@@ -14,7 +14,6 @@ import math
 import os
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -73,7 +72,6 @@ class _Options:
     server: ServerOptions
     client: dict[str, Any]
     worker: dict[str, Any]
-    parts_under: str
     metrics: Address | None
     quiet: bool
     log: LogOptions
@@ -104,9 +102,6 @@ def work(
     look_ahead: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Messages held, at most (default: twice the limit).")
     ] = None,
-    parts_under: Annotated[
-        str, typer.Option(metavar="DIR", help="The folder whose files parts may read and write (default: this one).")
-    ] = ".",
     base_url: BaseUrl = None,
     endpoints_shard: EndpointsShard = None,
     model: Model = None,
@@ -161,7 +156,6 @@ def work(
                     "grace_s": grace,
                     "look_ahead": look_ahead,
                 },
-                parts_under=parts_under,
                 metrics=address_from(metrics_port),
                 quiet=quiet,
                 log=log,
@@ -223,8 +217,6 @@ async def _run(options: _Options) -> int:
         Refusal, ConfigError: the worker cannot begin.
         redis.exceptions.RedisError: Redis refuses.
     """
-    from batchclient.cli._parts import PartRunner
-
     tell = (lambda _text: None) if options.quiet else say
     async with connected(options.redis) as redis:
         from batchclient.integrations.redis import Worker
@@ -232,7 +224,7 @@ async def _run(options: _Options) -> int:
         client = _client(options)
         async with client:
             serve_metrics(client, options.metrics, tell)
-            worker = Worker(client, redis, parts=PartRunner(Path(options.parts_under)), **options.worker)
+            worker = Worker(client, redis, **options.worker)
             servers = ", ".join(shown(address) for address in options.server.urls)
             tell(f"working on {options.worker['stream']} at {shown_redis(options.redis)}, with {servers}")
             ended_by = await _until_signal(worker, tell, options.log)

@@ -111,14 +111,9 @@ class Drain:
                     await self._changed.wait()
             except TimeoutError:
                 continue
-        left = [work for work in self._held.values() if not work.done()]
-        for work in left:
+        for work in [work for work in self._held.values() if not work.done()]:
             self._give_up(work)
             self._given_up.append(work.entry)
-        # A part that is cancelled still removes its file.
-        parts = [work.task for work in left if work.task is not None]
-        if parts:
-            await asyncio.wait(parts, timeout=_LAST_TRIES_S)
 
     async def _in_time(self, work: Callable[[], Awaitable[None]], until: float) -> bool:
         """Do something with Redis, again and again until a time; return whether it is done.

@@ -20,7 +20,6 @@ from batchclient._core.kinds import Kind
 __all__ = [
     "CALLS",
     "LARGEST_BODY_BYTES",
-    "PART",
     "BadMessage",
     "Message",
     "identity_in",
@@ -31,7 +30,6 @@ __all__ = [
 LARGEST_BODY_BYTES = 16 * 1024 * 1024
 """Bytes of a ``body``, at most; a row of a file has the same bound."""
 _LONGEST_ID = 1024
-PART = "part"
 
 CALLS: Mapping[str, tuple[Kind, str]] = {
     "complete": (Kind.COMPLETION, "prompt"),
@@ -40,7 +38,7 @@ CALLS: Mapping[str, tuple[Kind, str]] = {
     "classify": (Kind.CLASSIFICATION, "input"),
 }
 """The calls of messages, each with its kind and with the field of the body that is its input."""
-_CALLS_SAID = f"{', '.join(CALLS)} or {PART}"
+_CALLS_SAID = f"one of {', '.join(CALLS)}"
 _OF_PATHS = {
     "/v1/completions": "complete",
     "/v1/chat/completions": "chat",
@@ -66,9 +64,9 @@ class Message:
     Args:
         entry: the entry's id in the stream.
         id: whose result it is: the message's own id, else the entry's.
-        call: ``complete``, ``chat``, ``embed``, ``classify`` or ``part``.
-        kind: the call's kind; ``None`` for a part.
-        item: the call's input; of a part the whole body.
+        call: ``complete``, ``chat``, ``embed`` or ``classify``.
+        kind: the call's kind.
+        item: the call's input.
         model: the model's name, if the message gives one.
         params: the call's other fields.
         deadline: Unix seconds by the clock of Redis, if there is a deadline.
@@ -79,7 +77,7 @@ class Message:
     entry: str
     id: str
     call: str
-    kind: Kind | None
+    kind: Kind
     item: Any
     model: str | None
     params: Mapping[str, Any]
@@ -107,8 +105,6 @@ def read_message(entry: str, fields: Mapping[bytes, bytes]) -> Message:
         call, body = _batch_line(body, call)
     identity = _identity(_text(fields, b"id"), own_id, entry)
     deadline = _deadline(fields)
-    if call == PART:
-        return Message(entry, identity, PART, None, body, None, {}, deadline)
     if not call:
         call = "chat" if "messages" in body else "complete" if "prompt" in body else ""
         if not call:

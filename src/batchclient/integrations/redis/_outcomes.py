@@ -14,7 +14,6 @@ Rules:
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 from collections.abc import Mapping
@@ -47,13 +46,6 @@ _FIRST_REST_S = 0.5
 _LONGEST_REST_S = 8.0
 _UNAVAILABLE = 503
 _MAY_BE_THE_WORKERS = (AuthenticationFailed, NotFound, CertificateRefused)
-_OF_THE_MACHINE = frozenset(
-    {
-        *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.ETIMEDOUT),
-        *(errno.EMFILE, errno.ENFILE, errno.ENOMEM),
-    }
-)
-"""Errors of a part that are its disk's or its process' fault."""
 
 
 class TooManyDeliveries(Exception):
@@ -137,8 +129,6 @@ class Judge:
             if not error.retryable:
                 return Verdict.DEAD
             return Verdict.BACK if self._in_vain(error) else Verdict.LEFT
-        if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
-            return Verdict.LEFT
         return Verdict.DEAD
 
     def _in_vain(self, error: BatchClientError) -> bool:

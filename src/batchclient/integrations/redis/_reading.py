@@ -3,8 +3,7 @@
 Rules:
 - Messages are read while there is room, several at once: reading one by one costs eight times as
   much. So a few free places wait a moment for more.
-- The first readings are small, and those of large messages stay so. A worker that has seen a part
-  reads one message at a time: a part is minutes of work, and others may have time for it.
+- The first readings are small, and those of large messages stay so.
 - Messages whose lease has run out are claimed every half lease, also while the queue is never
   empty. Messages that were handed back are looked for every second.
 """
@@ -40,7 +39,7 @@ class Reader:
         broker: the stream's.
         lease_s: the time of a lease, seconds.
         room: tells how many further messages the worker can hold now, and how many it can at all.
-        take: takes a message; returns whether it is a part.
+        take: takes a message.
         changed: set when there may be more room.
         stopping: set when nothing is read any more.
     """
@@ -50,7 +49,7 @@ class Reader:
         broker: Broker,
         lease_s: float,
         room: Callable[[], Room],
-        take: Callable[[Delivery], bool],
+        take: Callable[[Delivery], None],
         changed: asyncio.Event,
         stopping: asyncio.Event,
     ) -> None:
@@ -104,10 +103,12 @@ class Reader:
             deliveries = await self._broker.read(count, _BLOCK_MS)
         gone = [each.entry for each in deliveries if each.fields is None]
         read = [each.fields for each in deliveries if each.fields is not None]
-        are_parts = [self._take(each) for each in deliveries if each.fields is not None]
-        if are_parts:
+        for each in deliveries:
+            if each.fields is not None:
+                self._take(each)
+        if read:
             size = sum(len(fields.get(b"body") or b"") for fields in read)
             most = min(_READ_TOGETHER, _READ_BYTES * len(read) // max(1, size))
-            self._count = 1 if any(are_parts) else max(1, min(self._count * _GROWTH, most))
+            self._count = max(1, min(self._count * _GROWTH, most))
         if gone:
             await self._broker.forget(gone)

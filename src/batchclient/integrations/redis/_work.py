@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from contextvars import Context as Variables
 from typing import Any, Protocol
 
 from batchclient._core.requests import Request, RequestState
-from batchclient.client import BatchClient
 from batchclient.integrations.redis._messages import Message
 from batchclient.types import Completion
 
-__all__ = ["PartFunction", "Work"]
-
-PartFunction = Callable[[BatchClient, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
-"""Does a part: of a client and the message's body it makes the body of the result."""
+__all__ = ["Work"]
 
 _NOT_SENT = frozenset({RequestState.NEW, RequestState.WAITING, RequestState.QUEUED, RequestState.BACKING_OFF})
 
@@ -38,7 +33,7 @@ class Work:
     """
 
     __slots__ = (
-        "_caller", "_ended", "_owner", "deliveries", "entry", "finish", "message", "request", "since", "size", "task",
+        "_caller", "_ended", "_owner", "deliveries", "entry", "finish", "message", "request", "since", "size",
     )  # fmt: skip
     message: Message
     index = 0
@@ -53,8 +48,6 @@ class Work:
         self.size: int = size
         self.since: float = since
         self.request: Request | None = None
-        self.task: asyncio.Task[None] | None = None
-        """Of a part."""
         self.finish: Callable[[Completion], Completion] | None = None
         """Makes the caller's answer of the server's."""
 

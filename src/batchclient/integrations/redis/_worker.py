@@ -32,7 +32,7 @@ from batchclient.integrations.redis._draining import Drain
 from batchclient.integrations.redis._finishing import Finisher
 from batchclient.integrations.redis._keeping import Keeper
 from batchclient.integrations.redis._library import Connection, check_connection
-from batchclient.integrations.redis._messages import PART, BadMessage, read_message
+from batchclient.integrations.redis._messages import read_message
 from batchclient.integrations.redis._model import know_model
 from batchclient.integrations.redis._names import STREAM
 from batchclient.integrations.redis._outcomes import Judge, ResultForm, TooManyDeliveries, Verdict, body_of
@@ -40,7 +40,7 @@ from batchclient.integrations.redis._patience import Patience
 from batchclient.integrations.redis._reading import Reader, Room
 from batchclient.integrations.redis._settings import WorkerStatistics, make_settings
 from batchclient.integrations.redis._tasks import LOOK_S, end, to_its_end
-from batchclient.integrations.redis._work import PartFunction, Work
+from batchclient.integrations.redis._work import Work
 from batchclient.types import NOT_GIVEN, NotGiven
 
 __all__ = ["Worker"]
@@ -48,8 +48,6 @@ __all__ = ["Worker"]
 
 _HELD_BYTES = 64 * 1024 * 1024
 """Bytes of bodies beyond which no further message is read."""
-_PARTS_TOGETHER = 2
-"""While the last rows of a part are under way, the next part fills the servers."""
 _OUT_OF_USE = ("ejected", "probing")
 
 
@@ -74,7 +72,6 @@ class Worker:
         max_deliveries: a message delivered more often without an outcome is a dead letter.
         grace_s: how long work under way may take to end after ``stop``, seconds.
         look_ahead: messages held, at most; by default twice the limits of all servers.
-        parts: does the messages of ``call="part"``; without it they are dead letters.
 
     Raises:
         ConfigError: an argument is wrong.
@@ -96,7 +93,6 @@ class Worker:
         max_deliveries: int = 5,
         grace_s: float = 25.0,
         look_ahead: int | None = None,
-        parts: PartFunction | None = None,
     ) -> None:
         if not isinstance(client, BatchClient):
             raise ConfigError(f"client is a BatchClient, not a {type(client).__name__}", field="client")
@@ -106,7 +102,6 @@ class Worker:
         )
         self._settings = settings
         self._client = client
-        self._part = parts
         self._broker = Broker(redis, settings)
         self._form = ResultForm(settings.form, settings.names.result_prefix, settings.consumer)
         self._judge = Judge()
@@ -118,7 +113,6 @@ class Worker:
         self._held: dict[str, Work] = {}
         self._held_bytes = 0
         self._keeper = Keeper(self._broker, self._patience, settings, self._held, self._on_lost)
-        self._parts = 0
         self._error: BaseException | None = None
         self._looked_at = 0.0
         self._is_cut_off = False
@@ -219,7 +213,7 @@ class Worker:
 
     def _room(self) -> Room:
         ahead = self._settings.look_ahead or max(2, 2 * self._runner.core.total_limit)
-        if self._parts >= _PARTS_TOGETHER or self._held_bytes >= _HELD_BYTES:
+        if self._held_bytes >= _HELD_BYTES:
             return 0, ahead
         now = asyncio.get_running_loop().time()
         if now >= self._looked_at + LOOK_S:
@@ -229,31 +223,28 @@ class Worker:
             return (0 if self._held or now < self._judge.rest_until else 1), 1
         return ahead - len(self._held), ahead
 
-    def _take(self, delivery: Delivery) -> bool:
-        """Begin the work on a message; return whether it is a part."""
+    def _take(self, delivery: Delivery) -> None:
+        """Begin the work on a message."""
         known = self._held.get(delivery.entry)
         if known is not None:
             # The lease had run out, and nobody else took the message.
             known.deliveries = delivery.count
-            return False
+            return
         fields = delivery.fields or {}
         size = len(fields.get(b"body") or b"")
         work = Work(self, delivery.entry, delivery.count, size, asyncio.get_running_loop().time())
         self._held[delivery.entry] = work
         self._held_bytes += size
-        is_part = False
         try:
             if delivery.count > self._settings.max_deliveries:
                 raise TooManyDeliveries(f"delivered {delivery.count} times without an outcome")
-            work.message = message = read_message(delivery.entry, fields)
-            is_part = message.kind is None
+            work.message = read_message(delivery.entry, fields)
             self._open(work)
         except ClientClosed as error:
             work.end()
             self._fail(error)
         except Exception as error:  # else the next worker would end by the same message
             self._end_dead(work, error)
-        return is_part
 
     def _open(self, work: Work) -> None:
         """Submit the call of a message.
@@ -270,16 +261,6 @@ class Worker:
             if timeout_s <= 0:
                 raise DeadlineExceeded("the message's deadline had passed when it was delivered")
             timeout_s = min(timeout_s, self._client._settings.timeout_s or timeout_s)
-        if message.kind is None:
-            if self._part is None:
-                raise BadMessage(f"call={PART!r}: this worker takes no parts")
-            if self._parts >= _PARTS_TOGETHER:
-                # It came with others in one reading, before this worker knew of parts.
-                self._end_back(work)
-                return
-            self._parts += 1
-            work.task = asyncio.create_task(self._do_part(work, self._part))
-            return
         kind, item, params = message.kind, message.item, message.params
         if kind is Kind.CHAT:
             kind, item, params = self._client._chat_or_rendered(item, params)
@@ -289,23 +270,6 @@ class Worker:
             item, message.model, timeout_s, params, work, now, message.priority, message.tenant, kind
         )
         self._runner.submit(request, may_wait=True)
-
-    async def _do_part(self, work: Work, part: PartFunction) -> None:
-        try:
-            body = await part(self._client, work.message.item)
-        except Exception as error:  # the part's own
-            work.set_exception(error)
-        else:
-            if not work.done():
-                work.end()
-                self._succeed(work, body, attempts=1)
-        finally:
-            self._parts -= 1
-            self._changed.set()
-            if not work.done():
-                # The part's own code has cancelled itself.
-                self._counts["left"] += 1
-                self._drop(work)
 
     # Outcomes --------------------------------------------------------------------------------------------------------
 
@@ -382,12 +346,9 @@ class Worker:
 
     def _give_up(self, work: Work) -> None:
         """End the work on a message without an outcome."""
-        request, task = work.request, work.task
         work.end()
-        if request is not None:
-            self._runner.leave(request)
-        if task is not None:
-            task.cancel()
+        if work.request is not None:
+            self._runner.leave(work.request)
         self._drop(work)
 
     def _fail(self, error: BaseException) -> None:
