@@ -50,6 +50,9 @@ _ASKING_S = 15.0
 _GENERATE = ("chat", "complete")
 """Calls whose answers are generated."""
 
+_Prompt = tuple[int, int, int, str]
+"""A prompt's bytes, a number, its line and its text, which is left out if it is too long."""
+
 
 @dataclass(repr=False)
 class DryRun:
@@ -85,10 +88,10 @@ class DryRun:
     _first: Any = None
     _sizes: Counter[int] = field(default_factory=Counter)
     """How many prompts have how many bytes."""
-    _drawn: list[tuple[int, str]] = field(default_factory=list)
-    """Prompts at random: bytes and text."""
-    _longest: list[tuple[int, int, int, str]] = field(default_factory=list)
-    """A heap of the longest prompts: bytes, a number, line and text."""
+    _drawn: list[_Prompt] = field(default_factory=list)
+    """Prompts at random."""
+    _longest: list[_Prompt] = field(default_factory=list)
+    """A heap of the longest prompts."""
     _counted: list[int] = field(default_factory=list)
     """Tokens of the prompts at random, as far as they were counted."""
     _counted_longest: list[int] = field(default_factory=list)
@@ -136,16 +139,14 @@ class DryRun:
         self.duplicates += seen.number(hash(wire)) > 0
         size = len(text.encode())
         self._sizes[size] += 1
-        if size > _LONGEST_COUNTED_BYTES:
-            text = ""
+        entry = (size, self.rows, row.line, text if size <= _LONGEST_COUNTED_BYTES else "")
         if len(self._drawn) < _RANDOM:
-            self._drawn.append((size, text))
+            self._drawn.append(entry)
         elif (place := rng.randrange(self._usable)) < _RANDOM:
-            self._drawn[place] = size, text
-        if len(self._longest) < _LONGEST:
-            heapq.heappush(self._longest, (size, self.rows, row.line, text))
-        elif size > self._longest[0][0]:
-            heapq.heapreplace(self._longest, (size, self.rows, row.line, text))
+            self._drawn[place] = entry
+        heapq.heappush(self._longest, entry)
+        if len(self._longest) > _LONGEST:
+            heapq.heappop(self._longest)
 
     async def _ask(self) -> None:
         # No public call says which server it is, and how long its prompts may be.
@@ -156,7 +157,7 @@ class DryRun:
         self._takes = max(lengths) if len(known) == len(facts) and all(lengths) else None
         drawn = [each for each in self._drawn if each[-1]]
         longest = [each for each in self._longest if each[-1] and self._usable > _RANDOM]
-        texts = [text for _, text in drawn] + [text for *_, text in longest]
+        texts = [text for *_, text in drawn + longest]
         try:
             # One first: a server that counts nothing is asked once.
             counted = [await self._count(text) for text in texts[:1]]
@@ -170,7 +171,7 @@ class DryRun:
         else:
             self._counted, self._counted_longest = counted[: len(drawn)], counted[len(drawn) :]
             if drawn:
-                self._per_byte = sum(self._counted) / sum(size for size, _ in drawn)
+                self._per_byte = sum(self._counted) / sum(size for size, *_ in drawn)
 
     async def _count(self, text: str) -> int:
         return len(await self.client.tokenize(text, timeout_s=_ASKING_S))
