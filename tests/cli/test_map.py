@@ -417,19 +417,6 @@ def test_an_input_that_cannot_be_is_refused(cli_map, tmp_path, out, server, name
     assert not out.exists()
 
 
-TABLE = '\ufeffid{0}text\r\n1{0}"a ""b""\nc"\r\n2{0}ä\r\n'
-ROWS = [{"id": "1", "text": 'a "b"\nc'}, {"id": "2", "text": "ä"}]
-
-
-OTHER_FILES = [
-    ("table.TSV", TABLE.format("\t"), ROWS),
-    ("my rows.json", json.dumps(ROWS, indent=1), ROWS),
-    ("rows.json.gz", json.dumps(ROWS), ROWS),
-    ("rows.json.bz2", json.dumps(ROWS), ROWS),
-    ("rows.jsonl.xz", json.dumps(ROWS[0]), ROWS[:1]),
-]
-
-
 def test_without_a_model_the_servers_own_is_taken(cli, server, tmp_path, out):
     source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
     result = cli("map", source, "-o", out, "--base-url", server.base_url, "--prompt", "{text}")
