@@ -1,17 +1,15 @@
-"""Which rows ``batchclient map`` reads, and what becomes of them: CSV, gzip, shards, samples, columns, equal rows."""
+"""Which rows ``batchclient map`` reads, and what becomes of them: CSV, Parquet, gzip, shards, columns, equal rows."""
 
+import datetime
 import gzip
 import json
-import os
-import re
-import subprocess
-import sys
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from batchclient import MapResult
 from batchclient.cli import _run as run_module
-from batchclient.jobs.rows import make_row
 from batchclient.jobs.source import open_source
 from batchclient.simulator import expected_text
 
@@ -63,12 +61,10 @@ def test_csv_with_odd_quoting_and_its_faulty_rows(cli_map, tmp_path, out, pack):
 @pytest.mark.parametrize(
     ("content", "prompt", "named"),
     [
-        ("id,id\n1,2\n", "{id}", "in.csv: the header has the name 'id' twice"),
-        ("id,\n1,2\n", "{id}", "in.csv: the header has an empty name (column 2)"),
         ("", "{id}", "in.csv: it is CSV, and has no header"),
-        ("id;text\n1;2\n", "{id}", "in.csv: the header has semicolons and no comma; make JSONL of it: "),
+        ("a b,u\n1,2\n", "{u.x}", "the first row ({dir}/in.csv, line 2) has no such field; it has {a b}, {u}"),
         ("id,text\n1,2\n", "{txt}", "the first row ({dir}/in.csv, line 2) has no such field; it has {id}, {text}"),
-        ("id,text\n1,2\n", "{}", "--prompt: {} stands for a text line, and {dir}/in.csv is CSV; it has {id}, {text}"),
+        ("id,text\n1,2\n", "{}", "--prompt: {} stands for a text line, and {dir}/in.csv is csv; it has {id}, {text}"),
     ],
 )
 def test_csv_that_cannot_be_is_refused_before_anything_is_sent(cli_map, tmp_path, out, server, content, prompt, named):
@@ -79,65 +75,33 @@ def test_csv_that_cannot_be_is_refused_before_anything_is_sent(cli_map, tmp_path
     assert result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "options", "named"),
-    [
-        ("in.arrow", "ARROW1", [], "it is Arrow; make JSONL of it (pip install pyarrow): python3 -c "),
-        ("in", "PAR1", [], "it is Parquet; make JSONL of it (pip install pyarrow): python3 -c "),
-        ("in.jsonl", "{}\n", ["--format", "parquet"], "--format: parquet is not read: it is Parquet; make JSONL"),
-        (
-            "in.jsonl",
-            "{}\n",
-            ["--format", "openai-batch"],
-            "--format: openai-batch is not read: it is an OpenAI batch file",
-        ),
-        (
-            "in.jsonl",
-            '{"custom_id": "a", "body": {}}\n',
-            [],
-            "it is an OpenAI batch file; make JSONL of it: python3 -c ",
-        ),
-    ],
-)
-def test_a_file_that_is_not_read_is_named_with_a_command(cli_map, tmp_path, out, server, name, content, options, named):
-    (tmp_path / name).write_text(content)
-    result = cli_map(tmp_path / name, "-o", out, *options)
-    assert (result.exit_code, server.requests, out.exists()) == (2, 0, False)
-    assert named in result.stderr
-    assert result.stderr.count("\n") == 1
+def test_a_column_of_any_name_and_a_path_enter_a_template(cli_map, tmp_path, out):
+    (tmp_path / "in.csv").write_bytes('sep=;\r\n;"Review Text";\r\n1;"a;b";\r\n'.encode("utf-16"))
+    assert cli_map(tmp_path / "in.csv", "-o", out, prompt="Say {Review Text}").exit_code == 0
+    [row] = read_rows(out)
+    assert row["completion"] == answer("a;b")
+    assert list(row)[:4] == ["column_1", "Review Text", "column_3", "id"]
+    rows = [{"text": "x", "user": {"name": ["n"]}, "tags": ["t", {"a": True}]}]
+    source = write_rows(tmp_path / "in.jsonl", rows)
+    assert cli_map(source, "-o", out, "--new", prompt="{user.name[0]} {tags[1].a} {tags[1]}").exit_code == 0
+    assert read_rows(out)[0]["completion"] == answer("", 'n true {"a": true}')
 
 
-BATCH = (
-    '{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": [{"role": "user"}]}}\n'
-)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "row"),
-    [
-        ("my batch.jsonl", BATCH.encode(), {"id": "a", "messages": [{"role": "user"}]}),
-        ("in.jsonl.gz", gzip.compress(b'[{"text": "x"}]', mtime=0), {"text": "x"}),
-        ("in.csv", b'id;text\n1;"a;b"\n', {"id": "1", "text": "a;b"}),
-        ("in.csv", b'id\ttext\n1\t"a"\n', {"id": "1", "text": "a"}),
-    ],
-)
-def test_the_commands_that_are_named_work(cli_map, tmp_path, out, name, content, row):
-    (tmp_path / name).write_bytes(content)
-    refused = cli_map(tmp_path / name, "-o", out)
-    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
-    command = re.search(r"make JSONL of it: (.*) \| batchclient map - ", refused.stderr)[1]
-    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
-    made = subprocess.run(command, shell=True, env={**os.environ, "PATH": path}, capture_output=True, check=True)
-    assert read_rows(made.stdout) == [row]
-
-
-def test_an_object_store_is_named_with_the_command_that_fetches(cli_map):
-    result = cli_map("s3://bucket/in.jsonl")
-    assert result.exit_code == 2
-    assert (
-        "s3://bucket/in.jsonl: object stores and URLs are not read; fetch it: aws s3 cp s3://bucket/in.jsonl - | "
-        in result.stderr
-    )
+def test_a_parquet_file_from_end_to_end(cli_map, tmp_path, out, server):
+    day = datetime.date(2024, 2, 29)
+    table = pa.table({"id": [1, 2], "Review Text": ["a", None], "at": [day, day], "raw": [b"\xff", b""]})
+    parquet.write_table(table, tmp_path / "in.parquet")
+    result = cli_map(tmp_path / "in.parquet", "-o", out, prompt="Say {Review Text} of {at}")
+    assert result.exit_code == 1
+    first, missing = read_rows(out)
+    assert (first["id"], first["at"], first["raw"]) == (1, "2024-02-29", "/w==")
+    assert first["completion"] == answer("a of 2024-02-29")
+    assert missing["error"]["message"] == "line 2: the document's field 'Review Text' is null"
+    asked = server.requests
+    refused = cli_map(tmp_path / "in.parquet", "-o", out, "--new", prompt="{raw}")
+    assert (refused.exit_code, server.requests) == (2, asked)
+    assert "in the first row" in refused.stderr
+    assert "it is bytes, not a text" in refused.stderr
 
 
 def test_damaged_gzip_is_named(cli_map, tmp_path, out):
@@ -148,7 +112,7 @@ def test_damaged_gzip_is_named(cli_map, tmp_path, out):
     assert "Error: the input cannot be read any further: the gzip data ends early\n" in result.stderr
 
 
-# Shards and samples --------------------------------------------------------------------------------------------------
+# Shards --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["in.jsonl", "in.jsonl.gz", "in.csv"])
@@ -180,8 +144,6 @@ def test_an_unusable_row_of_a_shard_has_its_line_in_the_file(cli_map, tmp_path):
         (["--shard", "half", "-o", "{dir}/{shard}"], "--shard: i/n, such as 0/8 for the first of eight, not 'half'"),
         (["--shard", "0/8", "-o", "{dir}/o"], "8 shards would write one file; put {shard} into its name"),
         (["-o", "{dir}/{shard}"], "{shard} stands for the number of --shard, which is not given"),
-        (["--sample", "2"], "--sample: a share above 0% and up to 100%, such as 1%, not '2'"),
-        (["--sample", "0%"], "--sample: a share above 0%"),
         (["--columns", "id,id"], "--columns: 'id' comes twice"),
         (["--columns", ""], "--columns: an empty name"),
         (["--columns", "id,txt"], "--columns: the first row ({dir}/in.jsonl, line 1) has no field 'txt'; it has {id}"),
@@ -208,18 +170,6 @@ def test_wrong_usage_is_refused_before_anything_happens(cli_map, tmp_path, out, 
 
 def test_one_part_of_one_is_the_file(cli_map, tmp_path, out):
     assert cli_map(write_rows(tmp_path / "in.jsonl", rows_of(3)), "-o", out, "--shard", "0/1").exit_code == 0
-    assert len(read_rows(out)) == 3
-
-
-def test_a_sample_is_part_of_a_larger_one(cli_map, tmp_path, out):
-    source = write_rows(tmp_path / "in.jsonl", rows_of(400))
-    seen = []
-    for share in ("5%", "20%"):
-        assert cli_map(source, "-o", out, "--sample", share).exit_code == 0
-        seen.append({row["id"] for row in read_rows(out)})
-    assert seen[0] < seen[1]
-    assert 60 <= len(seen[1]) <= 100
-    assert cli_map(source, "-o", out, "--sample", "20%", "--first", 3).exit_code == 0
     assert len(read_rows(out)) == 3
 
 

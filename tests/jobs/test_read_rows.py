@@ -59,7 +59,9 @@ def test_an_encoding_may_be_said_and_must_be_where_bytes_are_no_utf8(rows_of):
         with pytest.raises(ConfigError, match="its encoding may be utf-16-le") as refused:
             rows_of('{"text": "a"}'.encode(encoding))
         assert refused.value.field == "encoding"
-    assert rows_of(b"text\n\x81\nb\n", "in.csv", encoding="cp1252")[0][1].startswith("line 2 is not UTF-8, or not in the given encoding")
+    assert rows_of(b"text\n\x81\nb\n", "in.csv", encoding="cp1252")[0][1].startswith(
+        "line 2 is not UTF-8, or not in the given encoding"
+    )
     assert rows_of("a\n".encode("utf-16-le") + b"\x00\xd8b\0\n\0", "in", encoding="utf-16-le")[0] == (1, {"text": "a"})
     with pytest.raises(OSError, match="no utf-16-le"):
         rows_of("ab".encode("utf-16-le")[:-1], "in", encoding="utf-16-le")
@@ -95,7 +97,13 @@ def test_damaged_gzip_ends_the_reading_with_its_reason(tmp_path, damage, named):
         ("in.json", "[1]", {}, "format", "the ending '.json' tells no form"),
         ("in", '[{"a": 1}]', {}, None, "it is a JSON array, and rows are lines: jq -c '.[]' makes JSONL of it"),
         ("in.jsonl", '[\n{"a": 1}]', {"shard": "1/2"}, None, "it is a JSON array"),
-        ("in.json", '{\n "a": 1\n}', {}, None, "it is a JSON text over several lines, and rows are lines: jq -c . makes"),
+        (
+            "in.json",
+            '{\n "a": 1\n}',
+            {},
+            None,
+            "it is a JSON text over several lines, and rows are lines: jq -c . makes",
+        ),
         ("in", "PK\x03\x04", {}, None, "it is packed by zip; unpack it first"),
         ("in.jsonl", "BZh9", {}, None, "it is packed by bzip2; unpack it first"),
         ("in.jsonl", "", {"format": "xml"}, "format", "format: one of jsonl, text, csv, parquet, arrow, not 'xml'"),

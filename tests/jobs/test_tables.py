@@ -120,7 +120,9 @@ def test_what_is_damaged_or_cannot_be_sought_says_so(files, tmp_path):
 
 def test_memory_stays_flat_where_texts_are_long(tmp_path):
     path = tmp_path / "in.parquet"
-    parquet.write_table(pa.table({"text": [f"{n:0100000}" for n in range(300)]}), path, compression="none", write_batch_size=10)
+    parquet.write_table(
+        pa.table({"text": [f"{n:0100000}" for n in range(300)]}), path, compression="none", write_batch_size=10
+    )
     before = pa.total_allocated_bytes()
     peak = max(pa.total_allocated_bytes() for _ in read_rows(path))
     assert peak - before < 15_000_000
@@ -166,7 +168,9 @@ def test_a_table_is_mapped_row_by_row_in_order_and_lazily():
                 first = [await anext(rows) for _ in range(20)]
             with pytest.raises(ConfigError, match="an iterable of documents"):
                 client.stream_map(3, "Say {text}")
-            column = await client.batch_map(TABLE["text"].slice(1, 3).to_pylist(), "Say {}", max_tokens=1, temperature=0)
+            column = await client.batch_map(
+                TABLE["text"].slice(1, 3).to_pylist(), "Say {}", max_tokens=1, temperature=0
+            )
             return answers, first, column
 
     with EmbeddedServer("instant") as server:

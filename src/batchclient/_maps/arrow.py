@@ -1,4 +1,4 @@
-"""Tables with Arrow's C stream (pandas, polars, pyarrow, DuckDB) as documents: a dict per row, lazily.
+"""Tables with Arrow's stream (pandas, polars, pyarrow, DuckDB) as documents: lazily, a dict per row.
 
 pyarrow is imported only where such a table, or a file of that kind, is read.
 """

@@ -101,7 +101,7 @@ def _unpacked(file: Bytes) -> Bytes:
 
 
 def _recoded(file: Bytes, encoding: str) -> Bytes:
-    """Return a file of UTF-8; bytes that are no text are none there either, and make their row unusable."""
+    """Return a file of UTF-8. Bytes that are no text are none there either: their row is unusable."""
     errors = "surrogatepass" if encoding.startswith("utf") else "surrogateescape"
     decoder = codecs.getincrementaldecoder(encoding)(errors)
 
@@ -192,7 +192,7 @@ class Source:
     def _open(self, path: str) -> None:
         if path == "-":
             self.name = "stdin"
-            # Read below Python's buffer: a thread waiting in the buffer keeps the interpreter alive.
+            # Read below Python's own buffer: a thread that waits in it keeps the interpreter alive.
             self._file = open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)  # noqa: SIM115
         elif "://" in path:
             raise ConfigError(f"{path}: URLs are not read; fetch the file, or give it by a pipe")
@@ -250,7 +250,10 @@ class Source:
         return self.taken
 
     def expected(self) -> int | None:
-        """Return about how many rows there are, where that is told without reading them; after ``first``."""
+        """Return about how many rows there are, where that is told without reading them.
+
+        It is told after ``first``.
+        """
         known = None
         if self.form == "parquet":
             known = count_of_parquet(self._table(), self._shard)
