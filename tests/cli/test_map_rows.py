@@ -3,6 +3,7 @@
 import datetime
 import gzip
 import json
+import os
 
 import pyarrow as pa
 import pytest
@@ -152,7 +153,7 @@ def test_an_unusable_row_of_a_shard_has_its_line_in_the_file(cli_map, tmp_path):
         (["--prompt-file", "{dir}/in.jsonl"], "--prompt-file: give it or --prompt, not both"),
         (
             ["--dedupe", "-o", "/dev/null"],
-            "--dedupe: equal rows share answers by the journal; give -o OUT, or --journal",
+            "--dedupe needs a journal, which has the answers",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
