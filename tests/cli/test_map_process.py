@@ -384,3 +384,11 @@ def test_a_refused_key_is_an_answer(cli, tmp_path):
     with EmbeddedServer("instant", api_key="k") as server:
         options = ["--base-url", server.base_url, "--prompt", "{text}", "--wait-for-server", "60"]
         assert cli("map", source, "-o", tmp_path / "out", *options).exit_code == 2
+
+
+def test_the_patience_for_outages_does_not_end_the_wait_for_a_server(cli, tmp_path):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(3))
+    options = ["--base-url", "http://127.0.0.1:1/v1", "--model", "m", "--prompt", "{text}"]
+    options += ["--wait-for-server", "0.8", "--outage-patience", "0.1"]
+    done = cli("map", source, "-o", tmp_path / "out.jsonl", *options)
+    assert done.exit_code == 5 and "Error: no server answered in 0.8" in done.stderr
