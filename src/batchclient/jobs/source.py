@@ -254,7 +254,7 @@ class Source:
         encoding = self._encoding or next((codec for mark, codec in _MARKS.items() if start.startswith(mark)), "utf-8")
         if self._encoding is None and encoding == "utf-8" and b"\0" in start[:4]:
             raise ConfigError(
-                f"{self.name}: the first bytes are no UTF-8; its encoding may be utf-16-le or utf-16-be",
+                f"encoding: {self.name} begins with no UTF-8; it may be utf-16-le or utf-16-be",
                 field="encoding",
             )
         if encoding != "utf-8":
@@ -287,18 +287,17 @@ class Source:
             ConfigError: the lines are no rows, or nothing tells their form.
         """
         begins = b"".join(line.split(maxsplit=2)[:2])
-        if self.form != "text" and (begins in (b"[", b"{") or begins.startswith(b"[{")):
-            kind, program = (
-                ("array", "jq -c '.[]'") if begins.startswith(b"[") else ("text over several lines", "jq -c .")
-            )
-            raise ConfigError(f"{self.name}: it is a JSON {kind}, and rows are lines: {program} makes JSONL of it")
+        if self.form != "text" and (begins == b"[" or begins.startswith(b"[{")):
+            raise ConfigError(f"{self.name}: it is a JSON array, and rows are lines: jq -c '.[]' makes JSONL of it")
         if self.form is None:
+            if begins == b"{":
+                raise ConfigError(f"{self.name}: its JSON goes over several lines: jq -c . makes JSONL of it")
             ending = _ending_of(self.name)
             if begins.startswith(b"{"):
                 self.form = "jsonl"
             elif ending and self._path is not None and self.is_regular:
                 raise ConfigError(
-                    f"{self.name}: the ending {ending!r} tells no form; format is one of {', '.join(FORMATS)}",
+                    f"format: {self.name}: the ending {ending!r} tells no form; one of {', '.join(FORMATS)}",
                     field="format",
                 )
             else:
