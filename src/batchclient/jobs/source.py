@@ -103,6 +103,7 @@ class Source:
     ) -> None:
         self.form: Format | None = None if form is None else form_from(form)
         self.taken: int = 0
+        self.name: str
         self._columns = None if columns is None else columns_from(columns)
         self._shard = None if shard is None else shard_from(shard)
         self._delimiter = _character("delimiter", delimiter)
@@ -197,9 +198,11 @@ class Source:
         It is told after ``first``.
         """
         known = None
-        if self.form == "parquet":
-            known = count_of_parquet(self._table(), self._shard)
-        elif self._part is not None and self._path is not None:
+        if self._path is None:
+            pass  # a file that is being read is not read beside that
+        elif self.form == "parquet":
+            known = count_of_parquet(self._path, self._shard)
+        elif self._part is not None:
             known = _lines_in(self._path, *self._part, self._most)
         return known if known is None or self._most is None else min(known, self._most)
 
