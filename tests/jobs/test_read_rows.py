@@ -56,7 +56,7 @@ def test_an_encoding_may_be_said_and_must_be_where_bytes_are_no_utf8(rows_of):
         text = "text\nb\nc\n" if encoding == "shift-jis" else "text\nä\nc\n"
         assert rows_of(text.encode(encoding), "in.csv", encoding=encoding)[1] == (3, {"text": "c"})
     for encoding in ["utf-16-le", "utf-16-be", "utf-32-be"]:
-        with pytest.raises(ConfigError, match="its encoding may be utf-16-le") as refused:
+        with pytest.raises(ConfigError, match="it may be utf-16-le") as refused:
             rows_of('{"text": "a"}'.encode(encoding))
         assert refused.value.field == "encoding"
     assert rows_of(b"text\n\x81\nb\n", "in.csv", encoding="cp1252")[0][1].startswith(
@@ -92,7 +92,7 @@ def test_damaged_gzip_ends_the_reading_with_its_reason(tmp_path, damage, named):
 @pytest.mark.parametrize(
     ("name", "content", "options", "field", "named"),
     [
-        ("in.log", "x", {}, "format", "the ending '.log' tells no form; format is one of jsonl, text, csv, parquet"),
+        ("in.log", "x", {}, "format", "the ending '.log' tells no form; one of jsonl, text, csv, parquet"),
         ("in.log.gz", "x", {}, "format", "the ending '.log' tells no form"),
         ("in.json", "[1]", {}, "format", "the ending '.json' tells no form"),
         ("in", '[{"a": 1}]', {}, None, "it is a JSON array, and rows are lines: jq -c '.[]' makes JSONL of it"),
@@ -102,10 +102,10 @@ def test_damaged_gzip_ends_the_reading_with_its_reason(tmp_path, damage, named):
             '{\n "a": 1\n}',
             {},
             None,
-            "it is a JSON text over several lines, and rows are lines: jq -c . makes",
+            "its JSON goes over several lines: jq -c . makes JSONL of it",
         ),
-        ("in", "PK\x03\x04", {}, None, "it is packed by zip; unpack it first"),
-        ("in.jsonl", "BZh9", {}, None, "it is packed by bzip2; unpack it first"),
+        ("in", "PK\x03\x04", {}, None, "it is a zip archive or a spreadsheet: unpack it, or save it as CSV"),
+        ("in.jsonl", "BZh9", {}, None, "it is packed by bzip2: unpack it first"),
         ("in.jsonl", "", {"format": "xml"}, "format", "format: one of jsonl, text, csv, parquet, arrow, not 'xml'"),
         ("in.jsonl", "", {"columns": "a"}, "columns", "columns: a list of names, not 'a'"),
         ("in.jsonl", "", {"columns": []}, "columns", "columns: an empty name"),

@@ -1,4 +1,4 @@
-"""Tables with Arrow's stream (pandas, polars, pyarrow, DuckDB) as documents: lazily, a dict per row.
+"""Tables with Arrow's stream as documents: a dict per row, lazily. pandas, polars, DuckDB have it.
 
 pyarrow is imported only where such a table, or a file of that kind, is read.
 """

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import BinaryIO
 
 from batchclient.errors import ConfigError
@@ -91,15 +91,8 @@ def read_rows(
     )
     # The header, the columns and the form are refused here, not in the middle of a job. A pipe is
     # left alone: opening it may wait, and what was read could not be read again.
-    if path is not None and path != "-" and not _is_pipe(path):
+    may_wait = path is not None and Path(path).exists() and not (Path(path).is_file() or Path(path).is_dir())
+    if path is not None and path != "-" and not may_wait:
         with opening() as opened:
             opened.first()
     return _Rows(opening)
-
-
-def _is_pipe(path: str) -> bool:
-    try:
-        mode = os.stat(path).st_mode  # noqa: PTH116
-    except OSError:  # said where it is opened
-        return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))

@@ -14,14 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-import errno
-import gzip
 import io
 import os
 import stat
 import sys
 import threading
-import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -29,10 +26,11 @@ from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self, TypeAlias, TypeVar
+from typing import Any, BinaryIO, Self, TypeVar
 
 from batchclient._client.parts import shard_from
 from batchclient.errors import ConfigError
+from batchclient.jobs.bytes import CHUNK_BYTES, Bytes, Chunks, codec_from, recoded, unpacked
 from batchclient.jobs.columnar import choosing, count_of_parquet, rows_of_arrow, rows_of_parquet
 from batchclient.jobs.csv_rows import rows_of_csv
 from batchclient.jobs.rows import BOM, FORMATS, Format, Row, lines_of, rows_of_lines
@@ -40,9 +38,7 @@ from batchclient.jobs.rows import BOM, FORMATS, Format, Row, lines_of, rows_of_l
 __all__ = ["Source", "columns_from", "form_from", "in_thread", "open_source"]
 
 T = TypeVar("T")
-Bytes: TypeAlias = "io.BufferedReader[Any]"
 
-_CHUNK_BYTES = 256 * 1024
 _FORMATS: dict[str, Format] = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "text", ".csv": "csv", ".tsv": "csv", ".tab": "csv",
     ".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
@@ -54,7 +50,12 @@ _MARKS = {
     codecs.BOM_UTF16_BE: "utf-16",
 }  # fmt: skip
 """Of UTF-32 first: its mark begins as the one of UTF-16 does."""
-_PACKED = {b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
+_PACKED = {
+    b"BZh": "packed by bzip2: unpack it first",
+    b"\xfd7zXZ\0": "packed by xz: unpack it first",
+    b"\x28\xb5\x2f\xfd": "packed by zstd: unpack it first",
+    b"PK\x03\x04": "a zip archive or a spreadsheet: unpack it, or save it as CSV",
+}
 _ROWS_TO_FIRST = 100
 """Unusable rows to read at the start, at most. Further ones are read as rows are asked for."""
 _ROWS_AHEAD = 256
@@ -63,73 +64,14 @@ _GOLDEN = 0x9E3779B97F4A7C15
 """2 to the 64th, divided by the golden ratio (Knuth, The Art of Computer Programming, 6.4)."""
 
 
-class _Chunks(io.RawIOBase):
-    """A file that is read by a function, which returns what there is and closes nothing."""
-
-    def __init__(self, take: Callable[[int], bytes]) -> None:
-        self._take = take
-        self._rest = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        chunk = self._rest or self._take(len(buffer)) or b""
-        if not isinstance(chunk, bytes):
-            raise ConfigError("source: a file of rows is read as bytes: open it with mode 'rb'", field="source")
-        size = min(len(chunk), len(buffer))
-        buffer[:size], self._rest = chunk[:size], chunk[size:]
-        return size
-
-
-def _buffered(take: Callable[[int], bytes]) -> Bytes:
-    return io.BufferedReader(_Chunks(take), _CHUNK_BYTES)
-
-
-def _unpacked(file: Bytes) -> Bytes:
-    packed = gzip.GzipFile(fileobj=_Chunks(file.read1), mode="rb")
-
-    def take(size: int) -> bytes:
-        try:
-            return packed.read1(size)
-        except EOFError:
-            raise OSError(errno.EIO, "the gzip data ends early") from None
-        except (gzip.BadGzipFile, zlib.error):
-            raise OSError(errno.EIO, "the gzip data is damaged") from None
-
-    return _buffered(take)
-
-
-def _recoded(file: Bytes, encoding: str) -> Bytes:
-    """Return a file of UTF-8. Bytes that are no text are none there either: their row is unusable."""
-    errors = "surrogatepass" if encoding.startswith("utf") else "surrogateescape"
-    decoder = codecs.getincrementaldecoder(encoding)(errors)
-
-    def take(size: int) -> bytes:
-        try:
-            text = ""
-            while not text and (chunk := file.read1(size)):
-                text = decoder.decode(chunk)
-            return (text or decoder.decode(b"", final=True)).encode(errors=errors)
-        except UnicodeDecodeError:
-            raise OSError(errno.EILSEQ, f"the bytes are no {encoding}") from None
-
-    return _buffered(take)
-
-
 class Source:
-    r"""The rows of one input.
+    """The rows of one input.
 
     Args:
         given: a path, ``-`` for stdin, or a file that is open for reading bytes.
-        form: one of ``FORMATS``; ``None``: the first bytes, the ending or the first line tells.
-        columns: the fields of a row; ``None``: all.
+        form, columns, shard, delimiter, escape, encoding: as for ``read_rows``.
         wanted: the fields, or paths to them, beside which nothing is used: of Parquet and Arrow
             nothing else is read. ``None``: all is used.
-        shard: the part to read.
-        delimiter: between the fields of CSV, one character or ``\t``; ``None``: the header tells.
-        escape: in CSV, the character that takes the next one's meaning.
-        encoding: a codec of Python's; ``None``: UTF-8, or what a byte-order mark tells.
         reserved: fields that no row may have, because the output adds them.
         most: rows to read, at most, faulty rows included; ``None`` for all.
 
@@ -161,11 +103,12 @@ class Source:
     ) -> None:
         self.form: Format | None = None if form is None else form_from(form)
         self.taken: int = 0
+        self.name: str
         self._columns = None if columns is None else columns_from(columns)
         self._shard = None if shard is None else shard_from(shard)
         self._delimiter = _character("delimiter", delimiter)
         self._escape = _character("escape", escape)
-        self._encoding = None if encoding is None else _codec(encoding)
+        self._encoding = None if encoding is None else codec_from(encoding)
         self._most = most
         self._part: tuple[int, int] | None = None
         """The range of bytes whose lines are rows, where that is known."""
@@ -178,7 +121,7 @@ class Source:
         else:
             self.name = str(getattr(given, "name", type(given).__name__))
             # Of a buffered pipe ``read`` would wait until all the bytes are there.
-            self._file = _Chunks(getattr(given, "read1", given.read))
+            self._file = Chunks(getattr(given, "read1", given.read))
             self._given = given
         self._reader: Bytes | None = None
         self._choose = choosing(self.name, self._columns, wanted)
@@ -255,9 +198,11 @@ class Source:
         It is told after ``first``.
         """
         known = None
-        if self.form == "parquet":
-            known = count_of_parquet(self._table(), self._shard)
-        elif self._part is not None and self._path is not None:
+        if self._path is None:
+            pass  # a file that is being read is not read beside that
+        elif self.form == "parquet":
+            known = count_of_parquet(self._path, self._shard)
+        elif self._part is not None:
             known = _lines_in(self._path, *self._part, self._most)
         return known if known is None or self._most is None else min(known, self._most)
 
@@ -295,10 +240,10 @@ class Source:
 
     def _begun(self) -> Iterator[Row]:
         # Kept: the file would be closed with it, and is closed by ``__exit__``.
-        self._reader = file = io.BufferedReader(self._file, _CHUNK_BYTES)
+        self._reader = file = io.BufferedReader(self._file, CHUNK_BYTES)
         is_packed = file.peek(2).startswith(_GZIP)
         if is_packed:
-            file = _unpacked(file)
+            file = unpacked(file)
         start = file.peek(8)
         self._settle_form(start)
         if self.form == "parquet" or (self.form == "arrow" and start.startswith(b"ARROW1")):
@@ -312,11 +257,11 @@ class Source:
         encoding = self._encoding or next((codec for mark, codec in _MARKS.items() if start.startswith(mark)), "utf-8")
         if self._encoding is None and encoding == "utf-8" and b"\0" in start[:4]:
             raise ConfigError(
-                f"{self.name}: the first bytes are no UTF-8; its encoding may be utf-16-le or utf-16-be",
+                f"encoding: {self.name} begins with no UTF-8; it may be utf-16-le or utf-16-be",
                 field="encoding",
             )
         if encoding != "utf-8":
-            file = _recoded(file, encoding)
+            file = recoded(file, encoding)
         if self.form == "csv":
             return self._hashed(
                 rows_of_csv(self.name, lines_of(file), self._delimiter, self._escape, self._columns or ())
@@ -331,9 +276,9 @@ class Source:
         if ending in (".tsv", ".tab"):
             self._delimiter = self._delimiter or "\t"
         if self.form is None:
-            packed_by = next((program for magic, program in _PACKED.items() if start.startswith(magic)), None)
-            if packed_by is not None:
-                raise ConfigError(f"{self.name}: it is packed by {packed_by}; unpack it first")
+            packed = next((told for magic, told in _PACKED.items() if start.startswith(magic)), None)
+            if packed is not None:
+                raise ConfigError(f"{self.name}: it is {packed}")
             told = next((form for magic, form in _TABLES.items() if start.startswith(magic)), None)
             self.form = told or _FORMATS.get(ending)
         self._check_columns()
@@ -345,18 +290,17 @@ class Source:
             ConfigError: the lines are no rows, or nothing tells their form.
         """
         begins = b"".join(line.split(maxsplit=2)[:2])
-        if self.form != "text" and (begins in (b"[", b"{") or begins.startswith(b"[{")):
-            kind, program = (
-                ("array", "jq -c '.[]'") if begins.startswith(b"[") else ("text over several lines", "jq -c .")
-            )
-            raise ConfigError(f"{self.name}: it is a JSON {kind}, and rows are lines: {program} makes JSONL of it")
+        if self.form != "text" and (begins == b"[" or begins.startswith(b"[{")):
+            raise ConfigError(f"{self.name}: it is a JSON array, and rows are lines: jq -c '.[]' makes JSONL of it")
         if self.form is None:
+            if begins == b"{":
+                raise ConfigError(f"{self.name}: its JSON goes over several lines: jq -c . makes JSONL of it")
             ending = _ending_of(self.name)
             if begins.startswith(b"{"):
                 self.form = "jsonl"
             elif ending and self._path is not None and self.is_regular:
                 raise ConfigError(
-                    f"{self.name}: the ending {ending!r} tells no form; format is one of {', '.join(FORMATS)}",
+                    f"format: {self.name}: the ending {ending!r} tells no form; one of {', '.join(FORMATS)}",
                     field="format",
                 )
             else:
@@ -429,7 +373,7 @@ def _line_from(file: Bytes, size: int, offset: int) -> int:
     if offset <= 0:
         return 0
     file.seek(offset - 1)
-    while (read := file.readline(_CHUNK_BYTES)) and not read.endswith(b"\n"):
+    while (read := file.readline(CHUNK_BYTES)) and not read.endswith(b"\n"):
         pass
     return min(file.tell(), size)
 
@@ -446,7 +390,7 @@ def _lines_in(path: str, start: int, end: int, most: int | None = None) -> int:
     lines, last, left = 0, b"\n", end - start
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123
         file.seek(start)
-        while left > 0 and (most is None or lines < most) and (chunk := file.read(min(4 * _CHUNK_BYTES, left))):
+        while left > 0 and (most is None or lines < most) and (chunk := file.read(min(4 * CHUNK_BYTES, left))):
             lines += chunk.count(b"\n")
             last = chunk[-1:]
             left -= len(chunk)
@@ -488,16 +432,6 @@ def _character(field: str, text: str | None) -> str | None:
     if made is not None and (len(made) != 1 or made in '"\r\n\0'):
         raise ConfigError(f"{field}: one character, such as ; or \\t, not {text!r:.40}", field=field)
     return made
-
-
-def _codec(encoding: str) -> str:
-    try:
-        "".encode(encoding)
-        return codecs.lookup(encoding).name.removesuffix("-sig")
-    except (LookupError, ValueError):
-        raise ConfigError(
-            f"encoding: {encoding!r:.40} is no encoding of texts, such as cp1252", field="encoding"
-        ) from None
 
 
 def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
