@@ -132,7 +132,8 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
             never closed.
         transport: your own way of sending: a function of a base URL and of the headers for every
             request that returns a ``batchclient.transport.Transport``. The function is called once
-            per server and event loop; the transport is closed with the client.
+            per server and event loop (twice with ``wait_for_server_s``); the transport is closed
+            with the client.
         single_flight: let equal calls under way share one generation: the same prompt, parameters
             and tenant, with ``temperature=0`` given.
         render_chat: the model's chat template: a callable of a conversation's messages that returns

@@ -140,7 +140,7 @@ class Asking:
         if self._server is not None:
             self._server.look_at = None
             # No batch for an awaited server will wake its question.
-            self.unasked = self.unasked or self._server.awaits
+            self.unasked = self.unasked or (self._server.wanted and self._server.awaits)
 
     def close(self) -> None:
         """The client closes: drop open questions, and ask nothing more."""

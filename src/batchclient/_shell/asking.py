@@ -17,8 +17,7 @@ from functools import partial
 from http import HTTPStatus
 
 from batchclient._core.limits import ServerLoad
-from batchclient._core.messages import Ask, Asked, AskOutcome, Event, Failure, LoadReported, Page
-from batchclient._shell.attempts import CANCELLED
+from batchclient._core.messages import Ask, Asked, AskOutcome, Event, Failure, FailureKind, LoadReported, Page
 from batchclient._shell.backend import Backend
 from batchclient._shell.exchange import from_transport
 from batchclient._shell.log import EndpointLog
@@ -34,6 +33,7 @@ __all__ = ["OF_GATEWAYS", "Questions", "absence"]
 
 
 _METRICS = WireRequest("GET", "/metrics")
+_CANCELLED = Failure(FailureKind.NOT_SENT, BatchClientError, "the question was cancelled")
 OF_GATEWAYS = (502, 503, 504)
 _NO_SERVER: FetchedPage = (0, {}, b"")
 """Stands for a mock's answer to an unexpected request."""
@@ -201,7 +201,7 @@ class Questions:
     async def _ask_for_server(self, question: Ask) -> None:
         endpoint, outcome = question.endpoint, AskOutcome.SILENCE
         fingerprint = self._fingerprints.setdefault(endpoint, Fingerprint())
-        failure: Failure | None = CANCELLED
+        failure: Failure | None = _CANCELLED
         try:
             while (request := fingerprint.next()) is not None:
                 page = await self._fetch_page(endpoint, request)
