@@ -109,7 +109,7 @@ def stream_arm(base_url: str, rows: int, _folder: Path) -> dict[str, Any]:
 
 def command(base_url: str, source: Path, out: Path) -> list[str]:
     options = ["--base-url", base_url, "--model", "instant", "--prompt", "{text}", "--max-tokens", "1"]
-    options += ["--preset", "throughput", "--concurrency", "64"]
+    options += ["--concurrency", "64"]
     return [sys.executable, "-m", "batchclient", "map", str(source), "-o", str(out), *options]
 
 

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from importlib.util import find_spec
@@ -68,6 +69,13 @@ def cli(_url: str) -> None:
         pass
 
 
+def data(_url: str) -> None:
+    from batchclient.jobs import read_rows
+
+    with tempfile.NamedTemporaryFile(suffix=".parquet") as file, suppress(OSError):  # it is empty
+        read_rows(file.name)
+
+
 def otel(url: str) -> None:
     ask(url, telemetry=batchclient.Telemetry())
 
@@ -82,6 +90,7 @@ def redis(_url: str) -> None:
 
 USES: dict[str, tuple[str, Callable[[str], None]]] = {
     "cli": ("uvicorn", cli),
+    "data": ("pyarrow", data),
     "httpx2": ("httpx2", lambda url: ask(url, http=Http(backend="httpx2"))),
     "aiohttp": ("httpx_aiohttp", lambda url: ask(url, http=Http(backend="aiohttp"))),
     "otel": ("opentelemetry.trace", otel),

@@ -103,6 +103,11 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
             may give its own. In maps it is each document's, and does not count the queue.
         outage_patience_s: how long a call waits while every server that has ever answered is away,
             seconds; 30 by default. Calls of maps wait as long as their deadlines allow.
+        wait_for_server_s: how long calls wait for a server that is not there yet, seconds; 0 by
+            default: they do not. A server is there once it answers the GETs of ``detect``, and not
+            with 502, 503 or 504. If none has answered in this time from the first call on, the
+            waiting calls fail with ``NoServerAnswered``. Of several servers each gets calls from
+            its own first answer on.
         retry: when to try again; ``Backoff()`` by default, ``TenacityRetry(…)`` for tenacity's
             strategies.
         max_queued: calls in the queue, at most, per priority class and tenant; further calls wait
@@ -127,7 +132,8 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
             never closed.
         transport: your own way of sending: a function of a base URL and of the headers for every
             request that returns a ``batchclient.transport.Transport``. The function is called once
-            per server and event loop; the transport is closed with the client.
+            per server and event loop (twice with ``wait_for_server_s``); the transport is closed
+            with the client.
         single_flight: let equal calls under way share one generation: the same prompt, parameters
             and tenant, with ``temperature=0`` given.
         render_chat: the model's chat template: a callable of a conversation's messages that returns
@@ -164,6 +170,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         http: Http | None = None,
         timeout_s: float | None = None,
         outage_patience_s: float | None = None,
+        wait_for_server_s: float | None = None,
         retry: RetryPolicy | None = None,
         max_queued: int | None = None,
         when_full: Literal["wait", "raise"] | None = None,

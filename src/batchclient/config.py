@@ -218,6 +218,7 @@ class Settings(Checked):
     when_full: Literal["wait", "raise"] = "wait"
     timeout_s: PositiveSeconds | None = None
     outage_patience_s: Seconds = 30.0
+    wait_for_server_s: Seconds = 0.0
     max_model_len: Count | None = None
     count_tokens: Callable[[str], int] | None = None
     render_chat: Callable[[Any], Any] | None = None
@@ -285,6 +286,7 @@ class Settings(Checked):
             requests_per_minute=self.requests_per_minute,
             tokens_per_minute=self.tokens_per_minute,
             outage_patience_s=self.outage_patience_s,
+            wait_for_server_s=self.wait_for_server_s,
         )
 
 

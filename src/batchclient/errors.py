@@ -20,6 +20,7 @@
     │   └── AnswerInvalid               an answer unlike ``response_model`` (``completion``);
     └── TransportError                  the network decided;
         ├── ConnectFailed               nothing was sent;
+        │   ├── NoServerAnswered        none came within ``wait_for_server_s``;
         │   ├── CertificateRefused      the server could not prove its name: never tried again;
         │   └── OutOfSockets            this process has no descriptor or port left;
         ├── ReadTimedOut                silence for ``read_timeout_s``;
@@ -56,6 +57,7 @@ __all__ = [
     "DialectError",
     "JournalFailed",
     "LocalError",
+    "NoServerAnswered",
     "NotFound",
     "OutOfSockets",
     "QueueFull",
@@ -243,6 +245,13 @@ class TransportError(BatchClientError):
 
 class ConnectFailed(TransportError):
     """No connection could be made; nothing was sent."""
+
+
+class NoServerAnswered(ConnectFailed):
+    """No server gave a first answer within the client's ``wait_for_server_s``.
+
+    The message names each server with its last failure.
+    """
 
 
 class CertificateRefused(ConnectFailed):

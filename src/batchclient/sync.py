@@ -9,13 +9,13 @@ Rules:
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import update_wrapper, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, Unpack, cast, overload
 
-from batchclient._calls.tables import refuse_frame
+from batchclient._maps.arrow import ArrowTable, documents_of
 from batchclient._maps.results import Results, check_documents
 from batchclient._threads.bridge import Bridge
 from batchclient._threads.iterators import Feed, SyncMap, SyncStream
@@ -179,7 +179,7 @@ class SyncBatchClient:
     @overload
     def batch_map(
         self,
-        docs: Iterable[Any],
+        docs: Iterable[Any] | ArrowTable,
         prompt: str | Callable[[Any], Prompt | Messages],
         *,
         call: Literal["complete"] = "complete",
@@ -190,7 +190,7 @@ class SyncBatchClient:
     @overload
     def batch_map(
         self,
-        docs: Iterable[Any],
+        docs: Iterable[Any] | ArrowTable,
         prompt: str | Callable[[Any], Prompt | Messages],
         *,
         call: Literal["complete"] = "complete",
@@ -201,7 +201,7 @@ class SyncBatchClient:
     @overload
     def batch_map(
         self,
-        docs: Iterable[Any],
+        docs: Iterable[Any] | ArrowTable,
         prompt: str | Callable[[Any], Prompt | Messages],
         *,
         call: Literal["chat"],
@@ -212,7 +212,7 @@ class SyncBatchClient:
     @overload
     def batch_map(
         self,
-        docs: Iterable[Any],
+        docs: Iterable[Any] | ArrowTable,
         prompt: str | Callable[[Any], Prompt | Messages],
         *,
         call: Literal["chat"],
@@ -223,7 +223,7 @@ class SyncBatchClient:
     @overload
     def batch_map(
         self,
-        docs: Iterable[Any],
+        docs: Iterable[Any] | ArrowTable,
         prompt: str | Callable[[Any], Prompt],
         *,
         call: Literal["embed"],
@@ -234,7 +234,7 @@ class SyncBatchClient:
     @overload
     def batch_map(
         self,
-        docs: Iterable[Any],
+        docs: Iterable[Any] | ArrowTable,
         prompt: str | Callable[[Any], Prompt],
         *,
         call: Literal["embed"],
@@ -245,7 +245,7 @@ class SyncBatchClient:
     @overload
     def batch_map(
         self,
-        docs: Iterable[Any],
+        docs: Iterable[Any] | ArrowTable,
         prompt: str | Callable[[Any], Prompt],
         *,
         call: Literal["classify"],
@@ -256,7 +256,7 @@ class SyncBatchClient:
     @overload
     def batch_map(
         self,
-        docs: Iterable[Any],
+        docs: Iterable[Any] | ArrowTable,
         prompt: str | Callable[[Any], Prompt],
         *,
         call: Literal["classify"],
@@ -266,7 +266,7 @@ class SyncBatchClient:
 
     def batch_map(
         self,
-        docs: Iterable[Any],
+        docs: Iterable[Any] | ArrowTable,
         prompt: str | Callable[[Any], Any],
         *,
         call: Literal["complete", "chat", "embed", "classify"] = "complete",
@@ -287,7 +287,8 @@ class SyncBatchClient:
         ``docs`` and a ``prompt`` that is a function run in the calling thread.
 
         Args:
-            docs: any iterable; read lazily. An async iterable needs a ``BatchClient``.
+            docs: any iterable, or a table as for ``BatchClient``; read lazily. An async iterable
+                needs a ``BatchClient``.
             prompt, call, return_exceptions, model, timeout_s, priority, tenant, look_ahead,
                 response_model, retry_invalid, params: as for ``BatchClient.batch_map``.
             journal, progress: as for ``BatchClient.batch_map``; ``progress`` runs in the background
@@ -320,7 +321,7 @@ class SyncBatchClient:
     @overload
     def stream_map(
         self,
-        docs: Iterable[Any],
+        docs: Iterable[Any] | ArrowTable,
         prompt: str | Callable[[Any], Prompt | Messages],
         *,
         call: Literal["complete"] = "complete",
@@ -331,7 +332,7 @@ class SyncBatchClient:
     @overload
     def stream_map(
         self,
-        docs: Iterable[Any],
+        docs: Iterable[Any] | ArrowTable,
         prompt: str | Callable[[Any], Prompt | Messages],
         *,
         call: Literal["chat"],
@@ -342,7 +343,7 @@ class SyncBatchClient:
     @overload
     def stream_map(
         self,
-        docs: Iterable[Any],
+        docs: Iterable[Any] | ArrowTable,
         prompt: str | Callable[[Any], Prompt],
         *,
         call: Literal["embed"],
@@ -353,7 +354,7 @@ class SyncBatchClient:
     @overload
     def stream_map(
         self,
-        docs: Iterable[Any],
+        docs: Iterable[Any] | ArrowTable,
         prompt: str | Callable[[Any], Prompt],
         *,
         call: Literal["classify"],
@@ -363,7 +364,7 @@ class SyncBatchClient:
 
     def stream_map(
         self,
-        docs: Iterable[Any],
+        docs: Iterable[Any] | ArrowTable,
         prompt: str | Callable[[Any], Any],
         *,
         call: Literal["complete", "chat", "embed", "classify"] = "complete",
@@ -402,13 +403,13 @@ class SyncBatchClient:
             journal, progress, params, "stream_map",
         )  # fmt: skip
 
-    def _make_map(self, docs: Iterable[Any], prompt: str | Callable[[Any], Any], *arguments: Any) -> SyncMap[Any]:
+    def _make_map(
+        self, docs: Iterable[Any] | ArrowTable, prompt: str | Callable[[Any], Any], *arguments: Any
+    ) -> SyncMap[Any]:
         """Make the map of ``BatchClient``, with the arguments of its ``_make_map`` from ``call`` on."""
-        if isinstance(docs, AsyncIterable):
+        documents = documents_of(docs)
+        if isinstance(documents, AsyncIterable):
             raise ConfigError("docs is an ordinary iterable here; an async one is for BatchClient", field="docs")
-        refuse_frame(docs, "docs")
-        if isinstance(docs, (str, bytes, Mapping)) or not isinstance(docs, Iterable):
-            raise ConfigError(f"docs is an iterable of documents, not a {type(docs).__name__}", field="docs")
         feed = Feed()
         rows = self._bridge.ask(
             self._client._make_map,
@@ -416,7 +417,7 @@ class SyncBatchClient:
             feed.take_prompt if callable(prompt) else prompt,
             *arguments,
         )
-        return SyncMap(self._bridge, rows, feed, docs, prompt if callable(prompt) else None)
+        return SyncMap(self._bridge, rows, feed, documents, prompt if callable(prompt) else None)
 
     # The end -------------------------------------------------------------------------------------------------------
 

@@ -1,10 +1,14 @@
 """Prompts from documents: ``{}`` stands for a text document, ``{name}`` for a field of a mapping.
 
-Only plain names: no attributes, no indices, no format specifications. Literal braces are doubled.
+Rules:
+- A name is the field's own, whatever it is made of: ``{Review Text}``, ``{x-y}``, ``{a.b}``. If the
+  document has no such field, the name is a path: ``{user.name}``, ``{tags[0]}``.
+- No conversions and no format specifications. Literal braces are doubled.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from string import Formatter
 from typing import Any
@@ -12,9 +16,13 @@ from typing import Any
 from batchclient._calls.tables import kind_of, missing
 from batchclient.errors import ConfigError
 
-__all__ = ["Prompt", "make_prompt"]
+__all__ = ["Prompt", "fields_of", "make_prompt", "value_of"]
 
 Prompt = str | Sequence[int]
+_PATH = re.compile(r"[^.\[\]]+(?:\.[^.\[\]]+|\[[^.\[\]]+\])*")
+_STEP = re.compile(r"[^.\[\]]+")
+_NO_NAME = re.compile(r'.*["\r\n]|\s*$')
+"""A name with a quote or a line end is JSON whose braces were not doubled."""
 _DOUBLED = "to write a brace itself, double it: '{{' or '}}'"
 
 
@@ -22,7 +30,7 @@ def make_prompt(template: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return the function from a document to its prompt.
 
     Raises:
-        ConfigError: the template has a single brace, or a field that is no plain name.
+        ConfigError: the template has a single brace, a format specification, or no field.
     """
     if callable(template):
         return template
@@ -39,6 +47,37 @@ def make_prompt(template: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda document: _fill_fields(pieces, document)
 
 
+def fields_of(template: str) -> list[str]:
+    """Return the names between a template's braces, in order; ``""`` for ``{}``.
+
+    Raises:
+        ConfigError: the template has a single brace, or a format specification.
+    """
+    return [name for _, name in _parse(template) if name is not None]
+
+
+def value_of(document: Mapping[str, Any], name: str) -> Any:
+    """Return the field of this very name, or else what the name leads to as a path.
+
+    Raises:
+        KeyError: the document has neither.
+    """
+    try:
+        return document[name]
+    except KeyError:
+        if _PATH.fullmatch(name) is None:
+            raise
+    value: Any = document
+    for step in _STEP.findall(name):
+        if isinstance(value, Mapping):
+            value = value[step]
+        elif isinstance(value, (list, tuple)) and step.isdecimal() and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            raise KeyError(name)
+    return value
+
+
 def _parse(template: str) -> list[tuple[str, str | None]]:
     try:
         parsed = list(Formatter().parse(template))
@@ -46,9 +85,9 @@ def _parse(template: str) -> list[tuple[str, str | None]]:
         raise ConfigError(f"the template is wrong: {error}; {_DOUBLED}", field="prompt") from None
     pieces: list[tuple[str, str | None]] = []
     for literal, name, specification, conversion in parsed:
-        if name is not None and (specification or conversion or not (name == "" or name.isidentifier())):
+        if name is not None and (specification or conversion or (name and _NO_NAME.match(name))):
             shown = name + (f"!{conversion}" if conversion else "") + (f":{specification}" if specification else "")
-            raise ConfigError(f"'{{{shown}}}' is no plain name; {_DOUBLED}", field="prompt")
+            raise ConfigError(f"'{{{shown}}}' names no field; {_DOUBLED}", field="prompt")
         pieces.append((literal, name))
     return pieces
 
@@ -72,10 +111,11 @@ def _fill_fields(pieces: list[tuple[str, str | None]], document: Any) -> str:
         parts.append(literal)
         if name is None:
             continue
-        if name not in document:
+        try:
+            value = value_of(document, name)
+        except KeyError:
             known = ", ".join(sorted(map(str, document)))[:200] or "none"
-            raise ConfigError(f"the document has no field {name!r}; it has: {known}", field=name)
-        value = document[name]
+            raise ConfigError(f"the document has no field {name!r}; it has: {known}", field=name) from None
         if not isinstance(value, str):
             called = missing(value)
             if called is not None:

@@ -53,10 +53,7 @@ def test_it_tells_what_a_job_would_send(dry_run, tmp_path):
 def test_a_small_file_is_counted_whole(dry_run):
     result, asked = dry_run([{"text": "a b c"}, {"text": "a"}, {"text": "word " * 400}])
     told = lines_of(result)
-    assert (
-        told["tokens of a prompt"] == "median 7, p99 802, max 802 (counted by the server)"
-        or "counted by the server" in told["tokens of a prompt"]
-    )
+    assert "counted by the server" in told["tokens of a prompt"]
     assert told["longer than the model takes"] == "1 (300 tokens with 1 for the answer; the longest is in line 3)"
     assert asked == 6
 
@@ -90,8 +87,7 @@ def test_a_server_that_counts_nothing_makes_it_an_estimate(dry_run):
     result, asked = dry_run([{"text": "x" * 4000}] * 300, guise="trtllm")
     assert result.exit_code == 0
     told = lines_of(result)
-    # 4,004 bytes; lengths are kept to a part in fifty.
-    assert 980 <= int(re.match(r"median ([\d,]+), ", told["tokens of a prompt"])[1].replace(",", "")) <= 1021
+    assert told["tokens of a prompt"].startswith("median 1,001, p99 1,001, max 1,001 (")
     assert "(estimated, 4 bytes a token; the server counted none: " in told["tokens of a prompt"]
     assert "unknown, the server does not say" in told["longer than the model takes"]
     assert asked <= 3
@@ -132,7 +128,7 @@ def test_without_rows_nobody_is_asked(dry_run):
         (["--param", "stream=true"], "--param stream: "),
         (["--timeout", "0"], "--timeout"),
         (["-o", "{dir}/out.jsonl"], "the file exists"),
-        (["--dedupe", "--unordered"], "--dedupe"),
+        (["--dedupe", "-o", "-"], "--dedupe"),
     ],
 )
 def test_what_a_job_refuses_a_dry_run_refuses(dry_run, tmp_path, options, named):
@@ -155,18 +151,8 @@ def test_an_output_is_neither_opened_nor_made(dry_run, tmp_path):
 
 def test_a_server_that_is_away_leaves_an_estimate(cli, tmp_path):
     source = write_rows(tmp_path / "in.jsonl", [{"text": "a"}])
-    command = [
-        "--dry-run",
-        "--base-url",
-        "http://127.0.0.1:1/v1",
-        "--model",
-        "m",
-        "--prompt",
-        "{text}",
-        "--timeout",
-        0.2,
-    ]
-    result = cli("map", source, *command)
+    command = ["--dry-run", "--base-url", "http://127.0.0.1:1/v1", "--model", "m", "--prompt", "{text}"]
+    result = cli("map", source, *command, "--timeout", 0.2)
     assert result.exit_code == 1
     assert "estimated, 4 bytes a token; the server counted none: " in result.stdout
 
@@ -195,7 +181,7 @@ def test_an_address_without_its_v1_is_a_failure(cli, tmp_path, server):
 def test_of_several_models_none_is_guessed(cli, models, tmp_path):
     source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
     result = cli("map", source, "--dry-run", "--base-url", models.url, "--prompt", "{text}")
-    told = "Error: --model: no model, and the server has several: 'one', 'two'; name one\n"
+    told = "Error: --model (BATCHCLIENT_MODEL): no model, and the server has several: 'one', 'two'; name one\n"
     assert (result.exit_code, result.stderr, result.stdout) == (2, told, "")
 
 

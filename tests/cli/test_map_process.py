@@ -1,16 +1,19 @@
 """``batchclient map`` as a process: pipes, signals, terminals. Each step waits for the one before."""
 
 import contextlib
+import json
 import gzip
 import os
 import pty
+import re
 import signal
+import socket
 import subprocess
 import time
 
 import pytest
 
-from batchclient.simulator import expected_text
+from batchclient.simulator import EmbeddedServer, expected_text
 
 from .conftest import COMMAND, read_rows, write_rows
 
@@ -321,3 +324,71 @@ def test_it_works_without_a_terminal_variable(tmp_path, server):
     environment = {name: value for name, value in os.environ.items() if name != "TERM"}
     done = subprocess.run(command, capture_output=True, env=environment, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr
+
+
+# A server that is not there yet --------------------------------------------------------------------------------------
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("model", [["--model", "m"], []])
+def test_a_job_may_begin_before_its_servers(tmp_path, count, model):
+    """Of two servers the second never comes. No row is used up, and none is lost."""
+    source, out, port = write_rows(tmp_path / "in.jsonl", rows_of(300)), tmp_path / "out.jsonl", free_port()
+    urls = [f"--base-url=http://127.0.0.1:{each}/v1" for each in (port, 1)[:count]]
+    command = [
+        *COMMAND,
+        "map",
+        str(source),
+        "-o",
+        str(out),
+        *urls,
+        *model,
+        "--prompt",
+        "{text}",
+        "--log-format",
+        "json",
+    ]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    told = json.loads(process.stderr.readline())
+    assert (told["event"], told["level"]) == ("server_awaited", "WARNING") and "127.0.0.1" in told["endpoint"]
+    assert process.poll() is None
+    with EmbeddedServer("instant", model="m", port=port):
+        _, stderr = process.communicate(timeout=60)
+    summary = json.loads(stderr.splitlines()[-1])
+    assert (process.returncode, summary["rows"], summary["failed"]) == (0, 300, 0), stderr
+    assert "sent again" not in summary["message"]
+    assert [row["id"] for row in read_rows(out)] == list(range(300))
+
+
+@pytest.mark.parametrize("model", [["--model", "m"], []])
+def test_a_server_that_does_not_come_ends_it_with_a_status_of_its_own(cli, tmp_path, model):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(3))
+    urls = [f"--base-url=http://127.0.0.1:{port}/v1" for port in (1, 2)]
+    options = [*urls, *model, "--prompt", "{text}", "--wait-for-server", "0.3"]
+    done = cli("map", source, "-o", tmp_path / "out.jsonl", *options)
+    assert done.exit_code == 5
+    assert re.match(
+        r"Error: no server answered in 0\.3.* s: http://127.0.0.1:1/v1 \(.*, http://127.0.0.1:2/v1 \(",
+        done.stderr.splitlines()[-1],
+    )
+    assert os.listdir(tmp_path) == ["in.jsonl"]
+
+
+def test_a_refused_key_is_an_answer(cli, tmp_path):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(3))
+    with EmbeddedServer("instant", api_key="k") as server:
+        options = ["--base-url", server.base_url, "--prompt", "{text}", "--wait-for-server", "60"]
+        assert cli("map", source, "-o", tmp_path / "out", *options).exit_code == 2
+
+
+def test_the_patience_for_outages_does_not_end_the_wait_for_a_server(cli, tmp_path):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(3))
+    options = ["--base-url", "http://127.0.0.1:1/v1", "--model", "m", "--prompt", "{text}"]
+    options += ["--wait-for-server", "0.8", "--outage-patience", "0.1"]
+    done = cli("map", source, "-o", tmp_path / "out.jsonl", *options)
+    assert done.exit_code == 5 and "Error: no server answered in 0.8" in done.stderr

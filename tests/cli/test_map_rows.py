@@ -1,18 +1,16 @@
-"""Which rows ``batchclient map`` reads, and what becomes of them: CSV, gzip, shards, samples, columns, equal rows."""
+"""Which rows ``batchclient map`` reads, and what becomes of them: CSV, Parquet, gzip, shards, columns, equal rows."""
 
+import datetime
 import gzip
 import json
 import os
-import re
-import subprocess
-import sys
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from batchclient import MapResult
 from batchclient.cli import _run as run_module
-from batchclient.cli._repeats import Repeats
-from batchclient.jobs.rows import make_row
 from batchclient.jobs.source import open_source
 from batchclient.simulator import expected_text
 
@@ -64,12 +62,10 @@ def test_csv_with_odd_quoting_and_its_faulty_rows(cli_map, tmp_path, out, pack):
 @pytest.mark.parametrize(
     ("content", "prompt", "named"),
     [
-        ("id,id\n1,2\n", "{id}", "in.csv: the header has the name 'id' twice"),
-        ("id,\n1,2\n", "{id}", "in.csv: the header has an empty name (column 2)"),
         ("", "{id}", "in.csv: it is CSV, and has no header"),
-        ("id;text\n1;2\n", "{id}", "in.csv: the header has semicolons and no comma; make JSONL of it: "),
+        ("a b,u\n1,2\n", "{u.x}", "the first row ({dir}/in.csv, line 2) has no such field; it has {a b}, {u}"),
         ("id,text\n1,2\n", "{txt}", "the first row ({dir}/in.csv, line 2) has no such field; it has {id}, {text}"),
-        ("id,text\n1,2\n", "{}", "--prompt: {} stands for a text line, and {dir}/in.csv is CSV; it has {id}, {text}"),
+        ("id,text\n1,2\n", "{}", "--prompt: {} stands for a text line, and {dir}/in.csv is csv; it has {id}, {text}"),
     ],
 )
 def test_csv_that_cannot_be_is_refused_before_anything_is_sent(cli_map, tmp_path, out, server, content, prompt, named):
@@ -80,65 +76,33 @@ def test_csv_that_cannot_be_is_refused_before_anything_is_sent(cli_map, tmp_path
     assert result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "options", "named"),
-    [
-        ("in.arrow", "ARROW1", [], "it is Arrow; make JSONL of it (pip install pyarrow): python3 -c "),
-        ("in", "PAR1", [], "it is Parquet; make JSONL of it (pip install pyarrow): python3 -c "),
-        ("in.jsonl", "{}\n", ["--format", "parquet"], "--format: parquet is not read: it is Parquet; make JSONL"),
-        (
-            "in.jsonl",
-            "{}\n",
-            ["--format", "openai-batch"],
-            "--format: openai-batch is not read: it is an OpenAI batch file",
-        ),
-        (
-            "in.jsonl",
-            '{"custom_id": "a", "body": {}}\n',
-            [],
-            "it is an OpenAI batch file; make JSONL of it: python3 -c ",
-        ),
-    ],
-)
-def test_a_file_that_is_not_read_is_named_with_a_command(cli_map, tmp_path, out, server, name, content, options, named):
-    (tmp_path / name).write_text(content)
-    result = cli_map(tmp_path / name, "-o", out, *options)
-    assert (result.exit_code, server.requests, out.exists()) == (2, 0, False)
-    assert named in result.stderr
-    assert result.stderr.count("\n") == 1
+def test_a_column_of_any_name_and_a_path_enter_a_template(cli_map, tmp_path, out):
+    (tmp_path / "in.csv").write_bytes('sep=;\r\n;"Review Text";\r\n1;"a;b";\r\n'.encode("utf-16"))
+    assert cli_map(tmp_path / "in.csv", "-o", out, prompt="Say {Review Text}").exit_code == 0
+    [row] = read_rows(out)
+    assert row["completion"] == answer("a;b")
+    assert list(row)[:4] == ["column_1", "Review Text", "column_3", "id"]
+    rows = [{"text": "x", "user": {"name": ["n"]}, "tags": ["t", {"a": True}]}]
+    source = write_rows(tmp_path / "in.jsonl", rows)
+    assert cli_map(source, "-o", out, "--new", prompt="{user.name[0]} {tags[1].a} {tags[1]}").exit_code == 0
+    assert read_rows(out)[0]["completion"] == answer("", 'n true {"a": true}')
 
 
-BATCH = (
-    '{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": [{"role": "user"}]}}\n'
-)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "row"),
-    [
-        ("my batch.jsonl", BATCH.encode(), {"id": "a", "messages": [{"role": "user"}]}),
-        ("in.jsonl.gz", gzip.compress(b'[{"text": "x"}]', mtime=0), {"text": "x"}),
-        ("in.csv", b'id;text\n1;"a;b"\n', {"id": "1", "text": "a;b"}),
-        ("in.csv", b'id\ttext\n1\t"a"\n', {"id": "1", "text": "a"}),
-    ],
-)
-def test_the_commands_that_are_named_work(cli_map, tmp_path, out, name, content, row):
-    (tmp_path / name).write_bytes(content)
-    refused = cli_map(tmp_path / name, "-o", out)
-    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
-    command = re.search(r"make JSONL of it: (.*) \| batchclient map - ", refused.stderr)[1]
-    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
-    made = subprocess.run(command, shell=True, env={**os.environ, "PATH": path}, capture_output=True, check=True)
-    assert read_rows(made.stdout) == [row]
-
-
-def test_an_object_store_is_named_with_the_command_that_fetches(cli_map):
-    result = cli_map("s3://bucket/in.jsonl")
-    assert result.exit_code == 2
-    assert (
-        "s3://bucket/in.jsonl: object stores and URLs are not read; fetch it: aws s3 cp s3://bucket/in.jsonl - | "
-        in result.stderr
-    )
+def test_a_parquet_file_from_end_to_end(cli_map, tmp_path, out, server):
+    day = datetime.date(2024, 2, 29)
+    table = pa.table({"id": [1, 2], "Review Text": ["a", None], "at": [day, day], "raw": [b"\xff", b""]})
+    parquet.write_table(table, tmp_path / "in.parquet")
+    result = cli_map(tmp_path / "in.parquet", "-o", out, prompt="Say {Review Text} of {at}")
+    assert result.exit_code == 1
+    first, missing = read_rows(out)
+    assert (first["id"], first["at"], first["raw"]) == (1, "2024-02-29", "/w==")
+    assert first["completion"] == answer("a of 2024-02-29")
+    assert missing["error"]["message"] == "line 2: the document's field 'Review Text' is null"
+    asked = server.requests
+    refused = cli_map(tmp_path / "in.parquet", "-o", out, "--new", prompt="{raw}")
+    assert (refused.exit_code, server.requests) == (2, asked)
+    assert "in the first row" in refused.stderr
+    assert "it is bytes, not a text" in refused.stderr
 
 
 def test_damaged_gzip_is_named(cli_map, tmp_path, out):
@@ -149,7 +113,7 @@ def test_damaged_gzip_is_named(cli_map, tmp_path, out):
     assert "Error: the input cannot be read any further: the gzip data ends early\n" in result.stderr
 
 
-# Shards and samples --------------------------------------------------------------------------------------------------
+# Shards --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["in.jsonl", "in.jsonl.gz", "in.csv"])
@@ -181,15 +145,16 @@ def test_an_unusable_row_of_a_shard_has_its_line_in_the_file(cli_map, tmp_path):
         (["--shard", "half", "-o", "{dir}/{shard}"], "--shard: i/n, such as 0/8 for the first of eight, not 'half'"),
         (["--shard", "0/8", "-o", "{dir}/o"], "8 shards would write one file; put {shard} into its name"),
         (["-o", "{dir}/{shard}"], "{shard} stands for the number of --shard, which is not given"),
-        (["--sample", "2"], "--sample: a share above 0% and up to 100%, such as 1%, not '2'"),
-        (["--sample", "0%"], "--sample: a share above 0%"),
         (["--columns", "id,id"], "--columns: 'id' comes twice"),
         (["--columns", ""], "--columns: an empty name"),
         (["--columns", "id,txt"], "--columns: the first row ({dir}/in.jsonl, line 1) has no field 'txt'; it has {id}"),
         (["--columns", "completion"], "--columns: the output adds 'completion' itself"),
         (["--system", "Be brief."], "--system is for --call chat"),
         (["--prompt-file", "{dir}/in.jsonl"], "--prompt-file: give it or --prompt, not both"),
-        (["--dedupe", "--unordered"], "--dedupe: a row may wait for the answer of an equal row; leave --unordered out"),
+        (
+            ["--dedupe", "-o", "/dev/null"],
+            "--dedupe needs a journal, which has the answers",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -206,18 +171,6 @@ def test_wrong_usage_is_refused_before_anything_happens(cli_map, tmp_path, out, 
 
 def test_one_part_of_one_is_the_file(cli_map, tmp_path, out):
     assert cli_map(write_rows(tmp_path / "in.jsonl", rows_of(3)), "-o", out, "--shard", "0/1").exit_code == 0
-    assert len(read_rows(out)) == 3
-
-
-def test_a_sample_is_part_of_a_larger_one(cli_map, tmp_path, out):
-    source = write_rows(tmp_path / "in.jsonl", rows_of(400))
-    seen = []
-    for share in ("5%", "20%"):
-        assert cli_map(source, "-o", out, "--sample", share).exit_code == 0
-        seen.append({row["id"] for row in read_rows(out)})
-    assert seen[0] < seen[1]
-    assert 60 <= len(seen[1]) <= 100
-    assert cli_map(source, "-o", out, "--sample", "20%", "--first", 3).exit_code == 0
     assert len(read_rows(out)) == 3
 
 
@@ -293,71 +246,22 @@ def test_a_system_message_goes_before_each_conversation(cli, server, tmp_path, o
 # Equal rows ----------------------------------------------------------------------------------------------------------
 
 
-def test_equal_prompts_are_asked_once_and_each_row_gets_the_answer(cli_map, tmp_path, out, server):
-    texts = ["a", "b", "a", "a", "c", "b"] * 50
-    rows = [{"n": number, "text": text} for number, text in enumerate(texts)]
+@pytest.mark.parametrize("options", [[], ["--unordered"]])
+def test_equal_prompts_are_asked_once_and_each_row_gets_the_answer(cli_map, tmp_path, out, server, options):
+    rows = [{"n": number, "text": text} for number, text in enumerate(["a", "b", "a", "a", "c", "poison"] * 50)]
     rows[7] = {"n": 7, "text": None}
+    server.set_faults("bad_prompt=poison")
     source = write_rows(tmp_path / "in.jsonl", rows)
     assert cli_map(source, "-o", out).exit_code == 1
     plain, asked = read_rows(out), server.prompts
-    assert cli_map(source, "-o", out, "--new", "--dedupe").exit_code == 1
-    assert server.prompts - asked == 3
-    assert read_rows(out) == plain
+    piped, end = os.pipe()
+    os.write(end, source.read_bytes())
+    os.close(end)
+    again = cli_map(f"/dev/fd/{piped}", "-o", out, "--new", "--dedupe", "--max-batch-size", 1, *options)
+    assert (again.exit_code, server.prompts - asked) == (1, 4)
+    assert "; failed: 51\n  50 BadRequest, such as line 6: " in again.stderr and "reused: 295" in again.stderr
+    assert sorted(read_rows(out), key=lambda row: row["n"]) == plain
     assert len({row["id"] for row in plain}) == 300
-
-
-def test_the_input_is_read_twice_and_no_more(cli_map, tmp_path, out, monkeypatch):
-    opened = []
-    monkeypatch.setattr(
-        run_module, "open_source", lambda *args, **options: opened.append(args) or open_source(*args, **options)
-    )
-    assert cli_map(write_rows(tmp_path / "in.jsonl", [{"text": "a"}] * 3), "-o", out, "--dedupe").exit_code == 0
-    assert len(opened) == 2
-
-
-def test_equal_rows_share_their_error_and_keep_their_lines_and_ids(cli_map, tmp_path, out, server):
-    server.set_faults("bad_prompt=poison")
-    rows = [{"id": number, "text": "poison" if number % 2 else "fine"} for number in range(6)]
-    result = cli_map(write_rows(tmp_path / "in.jsonl", rows), "-o", out, "--dedupe")
-    assert result.exit_code == 1
-    written = read_rows(out)
-    assert [row["id"] for row in written] == list(range(6))
-    assert [row.get("error", {}).get("type") for row in written] == [None, "BadRequest"] * 3
-    assert "; failed: 3\n  3 BadRequest, such as line 2: " in result.stderr
-
-
-def test_rows_that_came_after_the_first_reading_are_asked_anew():
-    rows = [make_row({"text": text}, number) for number, text in enumerate("aababa", 1)]
-    repeats = Repeats(rows[:2], lambda row: row["text"], chat=False)
-    asked = []
-    for index, row in enumerate(rows):
-        try:
-            answer_of = MapResult(f"{index}-0", index, row, repeats.prompt_of(row))
-            asked.append(row.line)
-        except Exception as error:
-            answer_of = MapResult(f"row-{index}", index, row, None, error)
-        assert repeats.resolve(answer_of).answer == row["text"]
-    assert asked == [1, 3, 4, 5, 6]
-    assert repeats.count == 1
-
-
-def test_an_answer_is_kept_only_while_a_later_row_needs_it():
-    rows = [make_row({"text": text}, number) for number, text in enumerate("abacca", 1)]
-    repeats, kept = Repeats(rows, lambda row: row["text"], chat=False), []
-    for index, row in enumerate(rows):
-        try:
-            result = MapResult(f"{index}-0", index, row, repeats.prompt_of(row))
-        except Exception as error:
-            result = MapResult(f"row-{index}", index, row, None, error)
-        repeats.resolve(result)
-        kept.append(repeats.kept)
-    assert kept == [1, 1, 1, 2, 1, 0]
-
-
-def test_a_stream_cannot_be_read_twice(cli_map, out, server):
-    result = cli_map("/dev/null", "-o", out, "--dedupe")
-    assert result.exit_code == 2
-    assert "--dedupe: IN is read twice, and /dev/null can be read once; give a file" in result.stderr
 
 
 # Fields that parameters ask for --------------------------------------------------------------------------------------

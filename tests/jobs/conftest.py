@@ -15,3 +15,16 @@ def rows_of(tmp_path):
         return [(row.line, row.fault or dict(row)) for row in read_rows(path, **options)]
 
     return read
+
+
+class Slow:
+    """A file that gives a few bytes at a time, as a pipe does."""
+
+    name = "slow"
+
+    def __init__(self, data, size):
+        self.data, self.size = data, size
+
+    def read(self, size=-1):
+        chunk, self.data = self.data[: self.size], self.data[self.size :]
+        return chunk

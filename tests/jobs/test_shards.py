@@ -1,9 +1,8 @@
-"""Parts of files: disjoint, and together the file; samples within samples."""
+"""Shards of files: disjoint, and together the file."""
 
 import gzip
 import io
 import tempfile
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 
 from batchclient import ConfigError
 from batchclient.jobs import read_rows
-from batchclient.jobs.shards import sample_from, shard_from
 from batchclient.jobs.source import open_source
 
 lines = st.lists(st.sampled_from(["", "a", " ", "bb", "é", "x" * 30, '"', '{"text": "q"}']), max_size=12)
@@ -41,7 +39,7 @@ def test_ranges_are_the_file_in_order(texts, parts, end, last, mark, jsonl):
 @settings(max_examples=50, deadline=None)
 @given(st.binary(max_size=60), st.integers(1, 5))
 def test_ranges_of_any_bytes_are_the_file(data, parts):
-    whole, shards = whole_and_parts(data, "in", parts, "text")
+    whole, shards = whole_and_parts(b"text" + data, "in", parts, "text")
     assert [row for shard in shards for row in shard] == whole
 
 
@@ -57,23 +55,24 @@ def test_parts_of_csv_are_the_file_whatever_its_quotes(values, parts):
 
 
 @pytest.mark.parametrize("form", ["jsonl", "text"])
-def test_parts_of_gzip_and_of_streams_are_the_file(tmp_path, form):
+def test_parts_of_what_is_packed_streamed_or_recoded_are_the_file(tmp_path, form):
     data = b"\n".join(b'{"text": "%d"}' % number if number % 5 else b" " for number in range(200))
-    path = tmp_path / "in.gz"
-    path.write_bytes(gzip.compress(data))
-    whole = read(path, format=form)
-    for source in (lambda: path, lambda: io.BytesIO(data)):
+    (tmp_path / "in.gz").write_bytes(gzip.compress(data))
+    (tmp_path / "in").write_bytes(data.decode().encode("utf-16"))
+    whole = read(tmp_path / "in.gz", format=form)
+    for source in (lambda: tmp_path / "in.gz", lambda: io.BytesIO(data), lambda: tmp_path / "in"):
         shards = [read(source(), format=form, shard=f"{part}/3") for part in range(3)]
         assert sorted((row for shard in shards for row in shard), key=lambda row: row[0]) == whole
         assert min(map(len, shards)) > 30
 
 
-def test_a_part_reads_its_own_bytes(tmp_path):
+def test_a_part_reads_its_own_bytes_and_counts_its_lines(tmp_path):
     path = tmp_path / "in.txt"
     path.write_bytes(b"".join(b"%07d\n" % number for number in range(400_000)))
     with open_source(path, shard=(1, 8)) as source:
-        assert [row["text"] for row in source.read()] == [f"{number:07d}" for number in range(50_000, 100_000)]
-        assert source.file.tell() == 800_000
+        assert source.first()["text"] == "0050000"
+        assert source.expected() == 50_000
+        assert [int(row["text"]) for row in source.read()] == list(range(50_000, 100_000))
 
 
 def test_lines_of_a_part_are_numbered_as_the_files(tmp_path):
@@ -81,6 +80,9 @@ def test_lines_of_a_part_are_numbered_as_the_files(tmp_path):
     path.write_text('{"a": 1}\n\n{"a": \n' * 20)
     assert read(path, shard=(3, 4)) == read(path)[30:]
     assert read(path)[39][1].startswith("line 60 is not JSON")
+    *_, last = read_rows(path, shard=(3, 4))
+    path.unlink()
+    assert last.line < 60, "whoever asks after the file has gone gets a number all the same"
 
 
 def test_a_file_without_an_ending_has_one_form_in_all_parts(tmp_path):
@@ -98,44 +100,3 @@ def test_what_is_no_part_is_refused(shard, tmp_path):
     with pytest.raises(ConfigError) as refused:
         read_rows(tmp_path / "in.txt", shard=shard)
     assert refused.value.field == "shard"
-
-
-def test_parts_count_from_zero():
-    assert (shard_from("0/8"), shard_from("7/8"), shard_from([0, 1])) == ((0, 8), (7, 8), (0, 1))
-    with pytest.raises(ConfigError, match="0/8 to 7/8, not 8/8"):
-        shard_from("8/8")
-
-
-def sample(data, share, **options):
-    with open_source(io.BytesIO(data), "text", sample=sample_from(share), **options) as source:
-        return {row["text"] for row in source.read()}
-
-
-def test_a_sample_is_part_of_a_larger_one_and_about_its_share():
-    data = b"\n".join(b"row %d" % number for number in range(20_000))
-    one, ten, all_of_it = (sample(data, share) for share in ("1%", "10%", "100%"))
-    assert one < ten < all_of_it
-    assert len(all_of_it) == 20_000
-    assert 150 <= len(one) <= 250
-    assert 1900 <= len(ten) <= 2100
-    # Neither the other rows nor the line ends count.
-    assert sample(data.replace(b"\n", b"\r\n")[100_000:], "10%") < ten | {"ow"}
-
-
-def test_a_sample_of_a_part_is_the_samples_part():
-    data = b"\n".join(b"row %d" % number for number in range(5000))
-    parts = [sample(data, "10%", shard=(part, 3)) for part in range(3)]
-    assert set.union(*parts) == sample(data, "10%")
-    assert sum(map(len, parts)) == len(sample(data, "10%"))
-
-
-@pytest.mark.parametrize("text", ["", "1", "0%", "101%", "-1%", "1e1%", "%", "nan%", "0.0%", "1 percent"])
-def test_what_is_no_share_is_refused(text):
-    with pytest.raises(ConfigError, match="sample: a share above 0% and up to 100%"):
-        sample_from(text)
-
-
-def test_a_share_is_exact():
-    assert sample_from("0.1%") == Fraction(1, 1000)
-    assert sample_from("100%") == 1
-    assert sample_from("5 %") == Fraction(1, 20)

@@ -24,6 +24,7 @@ from batchclient import (
     ClientClosed,
     ConfigError,
     Journal,
+    JournalFailed,
     ServerFault,
     SyncBatchClient,
 )
@@ -131,6 +132,57 @@ async def test_repeats_have_an_answer_each(path):
     # More repeats than before: the rest is new.
     more, server = await run_job([*documents, "a", "a"], path, ordered=True)
     assert [row.answer.text for row in more[:100]] == given and sent_prompts(server) == ["Say: a"] * 2
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_with_dedupe_equal_rows_are_asked_once_and_share_answer_and_error(path, ordered):
+    documents = [{"id": f"own {n}", "x": x} if n < 9 else {"x": x} for n, x in enumerate([*"aabcb"] * 20)]
+    journal = Journal(path, dedupe=True)
+    for sent in (["Say: a", "Say: b", "Say: c"], []):
+        server = failing("Say: b")
+        async with make_client(server, **ALONE, limit=1) as client:
+            rows = client.stream_map(documents, "Say: {x}", journal=journal, ordered=ordered, look_ahead=7)
+            taken = sorted([row async for row in rows], key=lambda row: row.index)
+            assert rows.counts.reused == client.statistics().reused == 100 - len(sent)
+        assert sent_prompts(server) == sent
+        for row in taken:
+            x = row.document["x"]
+            assert type(row.error) is BadRequest if x == "b" else row.answer.text == answer_to(f"Say: {x}")
+        assert [row.id for row in taken[:9]] == [f"own {n}" for n in range(9)] and len({row.id for row in taken}) == 100
+    assert states(path) == ["answered", "answered", "failed"]
+    _, server = await run_job([{"x": x} for x in "aac"], path, prompt="Say: {x}", client=ALONE)
+    assert sent_prompts(server) == ["Say: a"], "without it each row has an answer of its own"
+
+
+async def test_with_dedupe_a_row_that_waits_ends_as_its_equal_does(path, monkeypatch):
+    documents, journal = ["a", "a", "b", "a"], Journal(path, dedupe=True)
+    # Refused before the first answer, and no answer at all.
+    with anyio.fail_after(5):
+        refused, server = await run_job(documents, journal, server=failing("Say: a", "Say: b"), client=ALONE)
+    assert [type(row.error) for row in refused] == [BadRequest] * 4 and len(server.sent) == 2
+    # Cut short by the end of the client, and of the map.
+    for leave in ("client", "rows"):
+        server = ScriptedTransport(held=True)
+        async with make_client(server) as client:
+            rows, ended = client.stream_map(documents, "Say: {}", journal=journal), []
+
+            async def take(rows=rows, ended=ended):
+                ended.extend([row async for row in rows])
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(take)
+                await server.arrived(1)
+                await (client if leave == "client" else rows).aclose()
+        assert [type(row.error) for row in ended] == ([ClientClosed] * 4 if leave == "client" else [])
+        assert look(path) == []
+    # The disk fails under the equal's answer.
+    with monkeypatch.context() as patch:
+        append = HeldJournal.append
+        patch.setattr(HeldJournal, "append", lambda self, lines: append(self, lines if self.job is None else [None]))
+        with pytest.raises(JournalFailed):
+            await run_job(documents, path.with_name("other"))
+    rows, server = await run_job(documents, journal)
+    assert len(answers(rows)) == 4 and sorted(sent_prompts(server)) == ["Say: a", "Say: b"]
 
 
 async def test_a_moved_server_and_another_key_change_nothing(path):
@@ -454,6 +506,7 @@ async def test_wrong_arguments_are_refused_at_once(arguments, field):
         ({"path": b"j"}, "journal"),
         ({"resume": "yes"}, "resume"),
         ({"retry_failed": "all"}, "retry_failed"),
+        ({"dedupe": 1}, "dedupe"),
         ({"settings": 3}, "settings"),
         ({"settings": {"f": print}}, "settings"),
         ({"settings": {"x": float("nan")}}, "settings"),

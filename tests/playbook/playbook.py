@@ -8,7 +8,7 @@
     play.at(0.7) >> answered(b) << ["resolve b"]
     play.at(0.9) >> failed(a, FailureKind.REFUSED) << ["reject a: BadRequest"]
 
-Commands are written as ``send a b``, ``abort a b``, ``resolve a``, ``reject a b: QueueFull``, ``ask LOAD``, ``drop LOAD`` and ``drained``;
+Commands are written as ``send a b``, ``abort a b``, ``resolve a``, ``reject a b: QueueFull``, ``ask LOAD``, ``drop LOAD``, ``wait over: …`` and ``drained``;
 with several endpoints ``send a b @1``. Calls are named by their waiter, and an answer's text is its call's name, so that every ``resolve``
 also checks that nobody got another's answer. What must hold after every step is checked after every step.
 """
@@ -36,6 +36,7 @@ from batchclient._core.messages import (
     SendBatch,
     Shape,
     Submitted,
+    WaitOver,
 )
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.settings import SchedulerSettings
@@ -188,6 +189,8 @@ class Playbook:
                 self.errors.update((request.waiter, error) for request, error in errors)
                 kinds = {type(error).__name__ for _, error in errors}
                 return f"reject {self._end([request for request, _ in errors])}: {' '.join(sorted(kinds))}"
+            case WaitOver(error):
+                return f"wait over: {error.message}"
             case Drained():
                 return "drained"
             case EndpointGone(endpoint):

@@ -11,7 +11,7 @@ import batchclient
 from batchclient._shell.log import EVENTS, EndpointLog, Recent, log, notice_of
 
 SOURCE = Path(batchclient.__file__).parent
-NOTICES = {"outage_began", "outage_ended", "silence_began", "silence_ended"}
+NOTICES = {"outage_began", "outage_ended", "server_awaited", "server_arrived", "silence_began", "silence_ended"}
 STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 

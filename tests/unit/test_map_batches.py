@@ -119,7 +119,7 @@ def test_a_wrong_argument_is_refused_when_the_class_is_made():
         ({"output": {"completion": 3}}, "output", "the name of completion is a text, or None"),
         ({"output": {"completion": "error"}}, "output", "two columns would have one name"),
         ({"prompt": "{}"}, "prompt", "write {name} instead of {}"),
-        ({"prompt": "Say {text!r}"}, "prompt", "no plain name"),
+        ({"prompt": "Say {text!r}"}, "prompt", "names no field"),
         ({"prompt": None}, "prompt", "a template or a callable"),
         ({"journal": "x.journal"}, "journal", "Ray repeats the blocks"),
         ({"return_exceptions": False}, "return_exceptions", "errors are in the column error"),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchclient.errors import ConfigError
-from batchclient.templates import make_prompt
+from batchclient.templates import fields_of, make_prompt, value_of
 
 
 def test_a_template_is_filled():
@@ -22,6 +22,13 @@ def test_a_template_is_filled():
         ("{n}", {"n": 3}, "3"),
         ("{_x1}", {"_x1": "y", "other": None}, "y"),
         ("{größe}", {"größe": "5"}, "5"),
+        ("{Review Text} {x-y} {0}", {"Review Text": "a", "x-y": "b", "0": "c"}, "a b c"),
+        (
+            "{user.name} {tags[1]} {a[b].c}",
+            {"user": {"name": "n"}, "tags": "xy", "tags[1]": "t", "a": {"b": {"c": 1}}},
+            "n t 1",
+        ),
+        ("{a.b}", {"a": {"b": "the path"}, "a.b": "the field"}, "the field"),
         ("{}", "{name} {} {{", "{name} {} {{"),
         ("{a}", {"a": "{b}"}, "{b}"),
     ]:
@@ -47,21 +54,29 @@ def test_a_callable_is_taken_as_it_is():
     assert make_prompt(str.upper) is str.upper
 
 
-def test_a_single_brace_or_a_field_that_is_no_plain_name_says_to_double_it():
+def test_the_fields_of_a_template_and_their_values():
+    assert fields_of("{a.b} {{x}} {Review Text}") == ["a.b", "Review Text"]
+    assert fields_of("Say {}") == [""]
+    assert value_of({"tags": [{"n": 1}]}, "tags[0].n") == 1
+    for name in ["tags[1]", "tags.x", "b", "tags[0].m", "tags[-1]", "x[", "n[0]"]:
+        with pytest.raises(KeyError):
+            value_of({"tags": [{"n": 1}], "n": "text"}, name)
+
+
+def test_a_single_brace_or_a_format_says_to_double_it():
     for template in [
         "{",
         "}",
         "a { b",
         "a } b",
         '{"a": {}}',
-        "{0}",
-        "{a.b}",
-        "{a[0]}",
         "{a!r}",
         "{a:>5}",
-        "{ a }",
-        "{a-b}",
         "{} {}}",
+        '{"a"}',
+        '{ "a" }',
+        "{\n}",
+        "{ }",
         "{!r}",
     ]:
         with pytest.raises(ConfigError, match="double it") as caught:

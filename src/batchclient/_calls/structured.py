@@ -60,10 +60,10 @@ def demand(model: object, params: Mapping[str, Any]) -> dict[str, Any]:
         except PydanticUserError as error:
             message = f"response_model has no JSON schema: {error.message}"
             raise ConfigError(message, field="response_model") from None
-        root = schema.pop("$ref", None)
+        root = schema.get("$defs", {}).get(str(schema.get("$ref")).removeprefix("#/$defs/"))
         if root is not None:
             # Of a model that refers to itself: OpenAI takes no reference at the root.
-            schema |= schema["$defs"][root.rpartition("/")[2]]
+            schema = {key: value for key, value in schema.items() if key != "$ref"} | root
         # Of ``Box[int]``, for instance, OpenAI takes no brackets.
         name = re.sub("[^a-zA-Z0-9_-]", "_", model.__name__)[:64]
         named = {"name": name, "schema": schema, "strict": True}

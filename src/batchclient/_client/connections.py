@@ -3,7 +3,7 @@
 Rules:
 - A user's own ``http_client`` or ``transport`` carries the calls and nothing else. Questions beside
   the calls (``/metrics``, which server answers) need own connections, and without own connections
-  no question is asked.
+  no question is asked. With ``wait_for_server_s`` alone, which server answers is asked there.
 - Questions beside the calls have transports of their own, and neither wait for the calls nor take
   the calls' connections.
 - A key is never shown: not in a URL, and ``secrets`` are cut out of the servers' messages.
@@ -70,6 +70,8 @@ class Connections:
             self.pages[Page.LOAD] = self.for_metrics
         if _may_detect(settings, given, dialect):
             self.pages[Page.SERVER] = self.for_detection
+        elif settings.wait_for_server_s:
+            self.pages[Page.SERVER] = self._for_calls
         if transport is None:
             _check_http_library(http_client, settings.http.backend)
         self._heeds_proxies = settings.http.trust_env and given is None

@@ -10,17 +10,17 @@ Rules:
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import anyio.lowlevel
 
 from batchclient._calls.inputs import is_conversation
 from batchclient._calls.rendering import as_chat
-from batchclient._calls.tables import refuse_frame
 from batchclient._client.calling import Calling, Messages, structured
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request
+from batchclient._maps.arrow import Documents, documents_of
 from batchclient._maps.invalid import Invalid, check_retries
 from batchclient._maps.progress import Ticker
 from batchclient._maps.results import Results, check_documents
@@ -62,7 +62,7 @@ class MapMethods(Calling):
     @overload
     async def batch_map(
         self,
-        docs: Iterable[Any] | AsyncIterable[Any],
+        docs: Documents,
         prompt: str | Callable[[Any], Prompt | Messages],
         *,
         call: Literal["complete"] = "complete",
@@ -73,7 +73,7 @@ class MapMethods(Calling):
     @overload
     async def batch_map(
         self,
-        docs: Iterable[Any] | AsyncIterable[Any],
+        docs: Documents,
         prompt: str | Callable[[Any], Prompt | Messages],
         *,
         call: Literal["complete"] = "complete",
@@ -84,7 +84,7 @@ class MapMethods(Calling):
     @overload
     async def batch_map(
         self,
-        docs: Iterable[Any] | AsyncIterable[Any],
+        docs: Documents,
         prompt: str | Callable[[Any], Prompt | Messages],
         *,
         call: Literal["chat"],
@@ -95,7 +95,7 @@ class MapMethods(Calling):
     @overload
     async def batch_map(
         self,
-        docs: Iterable[Any] | AsyncIterable[Any],
+        docs: Documents,
         prompt: str | Callable[[Any], Prompt | Messages],
         *,
         call: Literal["chat"],
@@ -106,7 +106,7 @@ class MapMethods(Calling):
     @overload
     async def batch_map(
         self,
-        docs: Iterable[Any] | AsyncIterable[Any],
+        docs: Documents,
         prompt: str | Callable[[Any], Prompt],
         *,
         call: Literal["embed"],
@@ -117,7 +117,7 @@ class MapMethods(Calling):
     @overload
     async def batch_map(
         self,
-        docs: Iterable[Any] | AsyncIterable[Any],
+        docs: Documents,
         prompt: str | Callable[[Any], Prompt],
         *,
         call: Literal["embed"],
@@ -128,7 +128,7 @@ class MapMethods(Calling):
     @overload
     async def batch_map(
         self,
-        docs: Iterable[Any] | AsyncIterable[Any],
+        docs: Documents,
         prompt: str | Callable[[Any], Prompt],
         *,
         call: Literal["classify"],
@@ -139,7 +139,7 @@ class MapMethods(Calling):
     @overload
     async def batch_map(
         self,
-        docs: Iterable[Any] | AsyncIterable[Any],
+        docs: Documents,
         prompt: str | Callable[[Any], Prompt],
         *,
         call: Literal["classify"],
@@ -149,7 +149,7 @@ class MapMethods(Calling):
 
     async def batch_map(
         self,
-        docs: Iterable[Any] | AsyncIterable[Any],
+        docs: Documents,
         prompt: str | Callable[[Any], Any],
         *,
         call: Literal["complete", "chat", "embed", "classify"] = "complete",
@@ -168,7 +168,8 @@ class MapMethods(Calling):
         """Make one call per document and return the answers in input order.
 
         Args:
-            docs: any iterable or async iterable; read lazily.
+            docs: any iterable or async iterable, or a table with Arrow's stream (pandas, polars,
+                pyarrow, DuckDB; by pyarrow, extra ``data``), whose rows are dicts; read lazily.
             prompt: a template (``{}`` for a text, ``{name}`` for a mapping's field) or a callable
                 of one document, which returns a text, token ids, or a conversation to be answered
                 as ``chat`` does.
@@ -229,7 +230,7 @@ class MapMethods(Calling):
     @overload
     def stream_map(
         self,
-        docs: Iterable[Any] | AsyncIterable[Any],
+        docs: Documents,
         prompt: str | Callable[[Any], Prompt | Messages],
         *,
         call: Literal["complete"] = "complete",
@@ -240,7 +241,7 @@ class MapMethods(Calling):
     @overload
     def stream_map(
         self,
-        docs: Iterable[Any] | AsyncIterable[Any],
+        docs: Documents,
         prompt: str | Callable[[Any], Prompt | Messages],
         *,
         call: Literal["chat"],
@@ -251,7 +252,7 @@ class MapMethods(Calling):
     @overload
     def stream_map(
         self,
-        docs: Iterable[Any] | AsyncIterable[Any],
+        docs: Documents,
         prompt: str | Callable[[Any], Prompt],
         *,
         call: Literal["embed"],
@@ -262,7 +263,7 @@ class MapMethods(Calling):
     @overload
     def stream_map(
         self,
-        docs: Iterable[Any] | AsyncIterable[Any],
+        docs: Documents,
         prompt: str | Callable[[Any], Prompt],
         *,
         call: Literal["classify"],
@@ -272,7 +273,7 @@ class MapMethods(Calling):
 
     def stream_map(
         self,
-        docs: Iterable[Any] | AsyncIterable[Any],
+        docs: Documents,
         prompt: str | Callable[[Any], Any],
         *,
         call: Literal["complete", "chat", "embed", "classify"] = "complete",
@@ -316,7 +317,7 @@ class MapMethods(Calling):
 
     def _make_map(
         self,
-        docs: Iterable[Any] | AsyncIterable[Any],
+        docs: Documents,
         prompt: str | Callable[[Any], Any],
         call: str,
         ordered: bool,  # noqa: FBT001  # the arguments of ``stream_map``, in order
@@ -332,9 +333,7 @@ class MapMethods(Calling):
         params: Mapping[str, Any],
         method: str,
     ) -> Map[Any]:
-        refuse_frame(docs, "docs")
-        if isinstance(docs, (str, bytes, Mapping)) or not isinstance(docs, (Iterable, AsyncIterable)):
-            raise ConfigError(f"docs is an iterable of documents, not a {type(docs).__name__}", field="docs")
+        documents = documents_of(docs)
         if look_ahead is not None and (type(look_ahead) is not int or look_ahead < 1):
             raise ConfigError("look_ahead is a whole number of at least 1", field="look_ahead")
         make = make_prompt(prompt)
@@ -391,7 +390,7 @@ class MapMethods(Calling):
             raise ConfigError(f"progress is a function, not a {type(progress).__name__}", field="progress")
         more_ahead = 0 if journaled is None else journaled.more_ahead
         return Map(
-            docs,
+            documents,
             make_request,
             self._start,
             (lambda: self._look_ahead() + more_ahead) if look_ahead is None else (lambda: look_ahead),

@@ -29,6 +29,8 @@ Rules of the server:
 - An answer holds until the endpoint comes back from an outage, perhaps as another server.
 - After silence the question is repeated after 5 s, then every 60 s, while calls are under way. An
   open question outlives the last call.
+- A server that is awaited (see ``arrivals``) is asked with the first call in any case, and again
+  after 1 s ten times, then at growing pauses up to 5 s.
 
 Why so late elsewhere: a test with a mocked library expects no requests but its own. Such a test
 ends within 0.25 s, so no question is asked. (In a longer test respx raises for an unknown route,
@@ -40,16 +42,18 @@ changes no limit before a second has passed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from batchclient._core.messages import Ask, Asked, AskOutcome, Command, DropAsk, Page
 from batchclient._core.servers.endpoint import Endpoint
+from batchclient._core.servers.health import HealthState
 
 __all__ = ["Asking", "LoadTimes"]
 
 _LONGEST_PAUSE_S = 60.0
 _SERVER_AFTER_S = 0.25
 _SERVER_PAUSES_S = (5.0, 60.0)
+_AWAITED_PAUSES_S = (*[1.0] * 10, 2.0, 3.0, 4.0, 5.0)
 _EARLY_S = 0.001
 """A timer may fire this much too soon, seconds."""
 
@@ -135,6 +139,8 @@ class Asking:
             self._load.sleep()
         if self._server is not None:
             self._server.look_at = None
+            # No batch for an awaited server will wake its question.
+            self.unasked = self.unasked or (self._server.wanted and self._server.awaits)
 
     def close(self) -> None:
         """The client closes: drop open questions, and ask nothing more."""
@@ -260,7 +266,7 @@ class _Server:
     asking: bool = False
     ask_at: float | None = None
     """``None``: not before the first batch."""
-    pauses: list[float] = field(default_factory=lambda: list(_SERVER_PAUSES_S))
+    silences: int = 0
 
     @property
     def wants(self) -> bool:
@@ -292,12 +298,21 @@ class _ServerQuestions:
         # The next batch sets the time of its question.
         self.wanted, self.look_at = True, None
 
+    @property
+    def awaits(self) -> bool:
+        """Whether a server is awaited."""
+        return any(self._is_awaited(number) for number in self.endpoints)
+
+    def _is_awaited(self, number: int) -> bool:
+        return self._served[number].health.state is HealthState.AWAITED
+
     def ask_first(self, now: float) -> None:
         """Ask the endpoints that were not asked yet, if that may be; their lists wait."""
         new = [number for number, endpoint in self.endpoints.items() if endpoint.open and endpoint.ask_at is None]
-        if new and self._asks_first():
+        if self.awaits or (new and self._asks_first()):
+            self.look_at = now
             for number in new:
-                self.endpoints[number].ask_at = self.look_at = now
+                self.endpoints[number].ask_at = now
                 self._served[number].hold_lists(now)
 
     def wake(self, now: float) -> None:
@@ -325,7 +340,10 @@ class _ServerQuestions:
         endpoint.asking = False
         self._served[event.endpoint].release_lists()
         if event.outcome is AskOutcome.SILENCE:
-            endpoint.ask_at = now + (endpoint.pauses.pop(0) if endpoint.pauses else _SERVER_PAUSES_S[-1])
+            endpoint.anew = self._is_awaited(event.endpoint)
+            pauses = _AWAITED_PAUSES_S if endpoint.anew else _SERVER_PAUSES_S
+            endpoint.ask_at = now + pauses[min(endpoint.silences, len(pauses) - 1)]
+            endpoint.silences += 1
         else:
             endpoint.open = False
         self.look_at = None

@@ -6,6 +6,8 @@ Rules 3, 5 and 9 of the scheduler, and:
   calls wait than permits are free, lists are made shorter, so that every endpoint gets work.
 - An endpoint which has refused calls of a shape is passed over for them while another may take them
   (see ``denials``).
+- An endpoint that has not answered yet gets nothing where the client waits for it (see
+  ``arrivals``).
 - An ejected endpoint whose pause is over gets a single call as a probe (see ``health``).
 - Where requests or tokens per minute are limited, a batch waits until the limit can pay for it (see
   ``rates``).
@@ -99,6 +101,8 @@ class Granting:
         health = endpoint.health
         if endpoint.blocked_until is None and not health.ailing and endpoint.pace.left is None:
             return True
+        if health.state is HealthState.AWAITED:
+            return False
         # A lone endpoint with a wrong address is not waited for: its calls fail at once.
         if lone and health.is_wrong_address:
             return True

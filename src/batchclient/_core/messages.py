@@ -54,6 +54,7 @@ __all__ = [
     "ServerKnown",
     "Shape",
     "Submitted",
+    "WaitOver",
     "Woke",
 ]
 
@@ -205,12 +206,13 @@ class AskOutcome(Enum):
 class Asked:
     """A question has ended, or a page read for another reason leaves nothing to ask.
 
-    The page's content is told before.
+    The page's content is told before. ``failure``: the server does not seem to be there.
     """
 
     endpoint: int
     page: Page
     outcome: AskOutcome
+    failure: Failure | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -324,6 +326,13 @@ class DropAsk:
 
 
 @dataclass(slots=True, eq=False)
+class WaitOver:
+    """No server gave a first answer in time: for those that wait for one outside the queue."""
+
+    error: BatchClientError
+
+
+@dataclass(slots=True, eq=False)
 class Drained:
     """Nothing is queued or in flight and no more calls will be taken."""
 
@@ -382,4 +391,16 @@ class Adjusted:
     adjustment: Adjustment
 
 
-Command = SendBatch | AbortBatch | Resolve | Reject | Ask | DropAsk | Drained | EndpointGone | Adjusted | HealthChanged
+Command = (
+    SendBatch
+    | AbortBatch
+    | Resolve
+    | Reject
+    | Ask
+    | DropAsk
+    | WaitOver
+    | Drained
+    | EndpointGone
+    | Adjusted
+    | HealthChanged
+)

@@ -40,6 +40,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from batchclient._core.arrivals import Arrivals
 from batchclient._core.asking import Asking, LoadTimes
 from batchclient._core.batching import BatchingRule
 from batchclient._core.feeding import Feeding
@@ -74,9 +75,10 @@ from batchclient._core.messages import (
     SendBatch,
     ServerKnown,
     Submitted,
+    WaitOver,
     Woke,
 )
-from batchclient._core.outcomes.ends import Ends
+from batchclient._core.outcomes.ends import Ends, copy_of
 from batchclient._core.outcomes.recovery import Recovery
 from batchclient._core.outcomes.resending import Resending
 from batchclient._core.replies import Replies
@@ -146,6 +148,7 @@ class Scheduler:
         self._counters = Counters()
         self._feeding = Feeding(self._endpoints, self._lengths, self._say)
         self._stalls = Stalls(watched=settings.heeds_time)
+        self._arrivals = Arrivals(self._endpoints, settings.wait_for_server_s, self._say)
         self._asking = Asking(pages, self._by_id, self._asks_for_load, self._say, load_times, asks_first)
         self._fleet = Fleet(self._endpoints, self._batches, self._say, self._feeding, self._asking)
         rule = BatchingRule(settings, self._lengths)
@@ -238,7 +241,7 @@ class Scheduler:
         for time in (self._deadlines.next(), self._granting.wake_at, due, patience_ends, parked_until):
             if time is not None and time < earliest:
                 earliest = time
-        for time in (self._asking.next(), self._stalls.due_at):
+        for time in (self._asking.next(), self._stalls.due_at, self._arrivals.due):
             # Another event than ``Woke`` may have come since the time was due.
             if time is not None and time < earliest:
                 earliest = max(time, self._now)
@@ -355,9 +358,11 @@ class Scheduler:
         self._asking.look(self._now)
 
     def _on_asked(self, event: Asked) -> None:
+        if self._arrivals.asked(event, self._now):
+            self._outage.watch(self._now)
         self._asking.asked(event, self._now, busy=not self.idle)
         if event.page is Page.SERVER:
-            # Lists wait no longer.
+            # Lists wait no longer, nor does any call for a server that was awaited.
             self._settle()
 
     def _asks_for_load(self, endpoint: int) -> bool:
@@ -397,6 +402,7 @@ class Scheduler:
 
     def _on_endpoint_added(self, event: EndpointAdded) -> None:
         self._fleet.add(event, self._settings)
+        self._arrivals.add(self._by_id[event.endpoint])
         self._outage.watch(self._now)
         self._settle()
 
@@ -416,6 +422,7 @@ class Scheduler:
     def _on_close(self, event: CloseRequested) -> None:
         self._draining = True
         self._asking.close()
+        self._arrivals.due = None
         self._ends.end_all(ClientClosed("the client was closed while the call was under way"), self._now)
         self._settle()
 
@@ -435,6 +442,11 @@ class Scheduler:
         if self._outage.began_at is not None:
             impatient = self._outage.impatient(self._ends.waiting, now)
             self._ends.end(impatient, lambda request: self._outage.error(request, now), now)
+        if self._settings.wait_for_server_s:
+            error = self._arrivals.look(now, busy=not self.idle)
+            if error is not None:
+                self._ends.end(self._ends.waiting(), lambda _: copy_of(error), now)
+                self._say(WaitOver(error))
         if not self._batches:
             self._ends.end_held(now, paused=self._paused)
         self._admit()

@@ -54,6 +54,7 @@ class ServerOutage:
         began_at: when the first failure after the last answer was.
         failure: the latest failure.
         ended_at: when the server was in use again; ``None``: not yet.
+        awaited: whether the server has never answered, and is waited for.
     """
 
     server: str
@@ -61,6 +62,7 @@ class ServerOutage:
     began_at: float
     failure: Failure
     ended_at: float | None = None
+    awaited: bool = False
 
     def sentence(self, now: float) -> str:
         """Describe the outage, in the same words everywhere."""
@@ -70,7 +72,7 @@ class ServerOutage:
             lasted = "has begun"
         else:
             lasted = f"has lasted {seconds(now - self.began_at)}"
-        return f"an outage of {self.server} {lasted}: {self.seen}"
+        return f"{'a wait for' if self.awaited else 'an outage of'} {self.server} {lasted}: {self.seen}"
 
     def opening(self, now: float) -> str:
         """Announce the outage. The words before the colon are the same at every beginning."""

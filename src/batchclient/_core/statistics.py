@@ -40,8 +40,9 @@ class EndpointStatistics:
         id: a number which no other endpoint of the client ever has.
         base_url: without the query, which may hold a key.
         state: ``"healthy"``; ``"ejected"``: failed, and left alone; ``"probing"``: a call finds out
-            whether the server is back; ``"recovering"``: back, with a growing share; ``"leaving"``:
-            removed, and finishing.
+            whether the server is back; ``"recovering"``: back, with a growing share; ``"awaited"``:
+            it has not answered yet, and gets no calls before; ``"leaving"``: removed, and
+            finishing.
         reason: why the endpoint is in ``state``; empty while nothing has happened.
         retry_budget_tokens: prompt and output tokens which may be resent now; below 0 retries wait.
         server: the server's name and version, such as ``"vllm 0.32.0"``; ``None``: not known (yet).

@@ -2,6 +2,8 @@
 
 Rules:
 - A vector's numbers have the nine digits needed to read a 32-bit float back unchanged.
+- Values of tables are written as texts: times as ISO 8601, decimals with all their digits, bytes as
+  base64; a length of time as its seconds.
 - The line is JSON by the standard: no NaN, no infinity. Where a server sends one, such as a logprob
   of ``-Infinity``, the line has ``null``.
 """
@@ -13,17 +15,28 @@ import math
 import sys
 from array import array
 from base64 import b64encode
+from datetime import timedelta
 from typing import Any
 
 from batchclient.types import Classification, Completion, Embedding, Usage
 
-__all__ = ["asked_for", "encode", "fields_of"]
+__all__ = ["asked_for", "encode", "fields_of", "plain"]
 
 _PLAIN_MESSAGE = frozenset({"role", "content"})
 """A chat's message with these fields alone says no more than ``completion``."""
 
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-_encode_ascii = json.JSONEncoder(ensure_ascii=True, allow_nan=False).encode
+
+def plain(value: Any) -> Any:
+    """Return what JSON has for a value of a table: of a time, a decimal, bytes."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return b64encode(value).decode()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=plain).encode
+_encode_ascii = json.JSONEncoder(ensure_ascii=True, allow_nan=False, default=plain).encode
 
 
 def encode(fields: dict[str, Any]) -> bytes:
@@ -43,7 +56,7 @@ def _without_infinities(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
         return {name: _without_infinities(each) for name, each in value.items()}
-    return [_without_infinities(each) for each in value] if isinstance(value, list) else value
+    return [_without_infinities(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def asked_for(answer: Completion) -> dict[str, Any]:

@@ -10,6 +10,8 @@ Rules:
 - Rows that fail before the first answer of the run are handed out at once, too, and written down
   with that answer: where all are refused alike, the fault is not the rows'.
 - While eight groups wait, no document is read.
+- With ``dedupe`` a row whose equal is under way waits until that one is handed out, and takes its
+  outcome. It is not under way itself: no group waits for it. Later equal rows are looked up.
 - The map is known weakly, as by its rows. The client's end ends the thread.
 """
 
@@ -102,6 +104,9 @@ class Journaled:
         self._runner: Runner
         self._wanted: tuple[str, ...] = ()
         """States of rows that are taken as they are in the journal."""
+        self._dedupes = False
+        self._waiting: dict[bytes, list[Row]] = {}
+        """With ``dedupe``, by the key of each row under way: equal rows."""
         self._under_way = 0
         """Open rows that have not ended."""
         self._asked: list[Row] = []
@@ -132,6 +137,7 @@ class Journaled:
         if self._opened is None:
             settings = self._given if isinstance(self._given, Journal) else self._given.journal
             self._wanted = (ANSWERED,) if settings.retry_failed else (ANSWERED, FAILED)
+            self._dedupes = settings.dedupe
             self._opened, self._closed, self._runner = anyio.Event(), anyio.Event(), runner
             self._group_rows = max(1, min(_GROUP_ROWS, look_ahead // _GROUPS_OPEN))
             call, template, shape = self._describe()
@@ -161,9 +167,16 @@ class Journaled:
     # Rows in ---------------------------------------------------------------------------------------------------------
 
     def enter(self, row: Row, request: Request) -> None:
-        """Send a row, or look it up first."""
+        """Send a row, or look it up first; or let it wait for an equal row."""
+        is_repeat = self._dedupes and row.n > 0
+        if self._dedupes:
+            row.n = 0
+            if row.key in self._waiting:
+                self._waiting[row.key].append(row)
+                return
+            self._waiting[row.key] = []
         self._under_way += 1
-        if self._held is None or not self._held.rows:
+        if not is_repeat and (self._held is None or not self._held.rows):
             self._runner.submit(request, may_wait=True)
             return
         self._asked.append(row)
@@ -194,7 +207,7 @@ class Journaled:
                 self._runner.reused += 1
                 if kept.failure is None:
                     self._end_early()
-                owner._hand_out(row)
+                self._hand_out(owner, row)
             else:
                 self._runner.submit(request, may_wait=True)
 
@@ -216,7 +229,7 @@ class Journaled:
         owner = self.owner()
         if isinstance(row.error, _NOT_KEPT):
             if owner is not None:
-                owner._hand_out(row)
+                self._hand_out(owner, row)
         elif self._fault is None:
             self._join(row)
         if self._under_way <= 0 and owner is not None:
@@ -236,7 +249,7 @@ class Journaled:
             self._early += [line] if len(self._early) < _MOST_EARLY else []
             owner = self.owner()
             if owner is not None:
-                owner._hand_out(row)
+                self._hand_out(owner, row)
             return
         self._end_early()
         self._rows.append(row)
@@ -274,8 +287,16 @@ class Journaled:
         owner = self.owner()
         if owner is not None:
             for row in rows:
-                owner._hand_out(row)
+                self._hand_out(owner, row)
             owner._wake()
+
+    def _hand_out(self, owner: _Owner, row: Row) -> None:
+        """Hand out a row, and its equals that wait."""
+        owner._hand_out(row)
+        for equal in self._waiting.pop(row.key, ()):
+            equal.reuse(row.answer, row.error, row.attempts)
+            self._runner.reused += 1
+            owner._hand_out(equal)
 
     def _give_up(self, error: BatchClientError) -> None:
         if self._fault is None:

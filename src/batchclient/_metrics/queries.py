@@ -84,7 +84,7 @@ WASTED = (
     "sum(rate(batchclient_tokens_wasted_total[10m]))"
     " / (sum(rate(batchclient_tokens_total[10m])) + sum(rate(batchclient_tokens_wasted_total[10m])))"
 )
-OUT_OF_USE = 'sum by (endpoint) (batchclient_endpoint_state{state=~"ejected|probing"})'
+OUT_OF_USE = 'sum by (endpoint) (batchclient_endpoint_state{state=~"ejected|probing|awaited"})'
 
 _PANELS: tuple[Panel, ...] = (
     Panel(

@@ -22,7 +22,7 @@ from batchclient._metrics.snapshots import Snapshot
 __all__ = ["METRICS", "PREFIX", "STATES", "Metric", "Sample", "View"]
 
 PREFIX = "batchclient_"
-STATES = ("healthy", "ejected", "probing", "recovering", "leaving")
+STATES = ("healthy", "ejected", "probing", "recovering", "awaited", "leaving")
 Sample = tuple[tuple[str, ...], float | Histogram]
 """The values of the labels, and the number."""
 

@@ -14,22 +14,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from http import HTTPStatus
 
 from batchclient._core.limits import ServerLoad
-from batchclient._core.messages import Ask, Asked, AskOutcome, Event, LoadReported, Page
+from batchclient._core.messages import Ask, Asked, AskOutcome, Event, Failure, FailureKind, LoadReported, Page
 from batchclient._shell.backend import Backend
+from batchclient._shell.exchange import from_transport
 from batchclient._shell.log import EndpointLog
 from batchclient._shell.pages import LARGEST_PAGE_BYTES, FetchedPage, StartTask, read_page
 from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
 from batchclient.dialects._metrics import EMPTIED_BY_READING, parse_metrics
-from batchclient.errors import BatchClientError, ResponseTooLarge
+from batchclient.dialects._status import failure_of
+from batchclient.errors import BatchClientError, CertificateRefused, ConnectFailed, ConnectionLost, ResponseTooLarge
 from batchclient.transport import Timeouts, Transport, WireRequest
 from batchclient.transport._deadline import deadline
 
-__all__ = ["Questions"]
+__all__ = ["OF_GATEWAYS", "Questions", "absence"]
 
 
 _METRICS = WireRequest("GET", "/metrics")
+_CANCELLED = Failure(FailureKind.NOT_SENT, BatchClientError, "the question was cancelled")
+OF_GATEWAYS = (502, 503, 504)
 _NO_SERVER: FetchedPage = (0, {}, b"")
 """Stands for a mock's answer to an unexpected request."""
 
@@ -92,14 +97,16 @@ class Questions:
         _, cancel = self._under_way.pop((endpoint, page), (None, _starting))
         cancel()
 
-    def _end(self, question: Ask, outcome: AskOutcome, say: Callable[[], object] | None) -> None:
+    def _end(
+        self, question: Ask, outcome: AskOutcome, say: Callable[[], object] | None, failure: Failure | None = None
+    ) -> None:
         """Tell the core a page's facts, then the outcome of the question, unless dropped."""
         key = question.endpoint, question.page
         if self._under_way.get(key, (None,))[0] is question:
             del self._under_way[key]
             if say is not None:
                 say()
-            self._tell(Asked(question.endpoint, question.page, outcome))
+            self._tell(Asked(question.endpoint, question.page, outcome, failure))
 
     def adopt(self, endpoint: int, fingerprint: Fingerprint) -> None:
         """Go on from an endpoint's pages which were read for another reason."""
@@ -194,17 +201,19 @@ class Questions:
     async def _ask_for_server(self, question: Ask) -> None:
         endpoint, outcome = question.endpoint, AskOutcome.SILENCE
         fingerprint = self._fingerprints.setdefault(endpoint, Fingerprint())
+        failure: Failure | None = _CANCELLED
         try:
             while (request := fingerprint.next()) is not None:
                 page = await self._fetch_page(endpoint, request)
+                failure = absence(page)
                 if page is _NO_SERVER:
                     fingerprint.give_up()
-                elif page is None or not fingerprint.take(*page):
+                elif isinstance(page, Exception) or not fingerprint.take(*page):
                     break
             if not fingerprint.open:
                 outcome = AskOutcome.ANSWERED
         finally:
-            self._end(question, outcome, lambda: self._conclude(endpoint, fingerprint))
+            self._end(question, outcome, lambda: self._conclude(endpoint, fingerprint), failure)
 
     def _conclude(self, endpoint: int, fingerprint: Fingerprint) -> None:
         facts = fingerprint.facts()
@@ -216,20 +225,33 @@ class Questions:
             message = "endpoint %d does not say which server it is; it is spoken to as before"
             self._log("server_unknown", endpoint, message, endpoint)
 
-    async def _fetch_page(self, endpoint: int, request: WireRequest) -> FetchedPage | None:
-        """Return a page; ``None``: nothing came, but may come another time."""
+    async def _fetch_page(self, endpoint: int, request: WireRequest) -> FetchedPage | BatchClientError | TimeoutError:
+        """Return a page, or why nothing came; something may come another time."""
         transport = self._transports[endpoint, Page.SERVER]
         try:
             async with deadline(self._timeout_s):
                 return await read_page(transport, request, self._timeouts)
         except ResponseTooLarge:
             return 200, {}, b""
-        except (BatchClientError, TimeoutError):
-            return None
+        except (BatchClientError, TimeoutError) as error:
+            return error
         except Exception as error:  # whatever a mocked transport raises: no call may suffer for it
             kind, path = type(error).__name__, request.path
             self._log("question_failed", endpoint, "asking for %s failed: %s", path, kind, page=path, error=kind)
             return _NO_SERVER
+
+
+def absence(came: FetchedPage | BaseException) -> Failure | None:
+    """Return why a server does not seem to be there; ``None``: it is.
+
+    llama.cpp lists its models while it loads one, and answers 503 to all else.
+    """
+    if isinstance(came, (ConnectFailed, ConnectionLost)) and not isinstance(came, CertificateRefused):
+        return from_transport(came, listed=False)
+    status = getattr(came, "status", None) if isinstance(came, BaseException) else came[0]
+    if status not in OF_GATEWAYS:
+        return None
+    return failure_of(status, HTTPStatus(status).phrase, None, streamed=False, retry_after_s=None)
 
 
 def _starting() -> None:

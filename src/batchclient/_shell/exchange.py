@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from batchclient._shell.pieces import Pieces
     from batchclient.dialects import Decoder, Dialect
 
-__all__ = ["BodyTimeouts", "Exchanges"]
+__all__ = ["BodyTimeouts", "Exchanges", "from_transport"]
 
 _LONGEST_ERROR_BODY = 65_536
 _SAYS_NOTHING = (204, 205)
@@ -125,7 +125,7 @@ class Exchanges:
                     raise
                 return await self._exchange(batch, use)
         except BatchClientError as error:
-            failure = _from_transport(error, listed=len(batch.requests) > 1)
+            failure = from_transport(error, listed=len(batch.requests) > 1)
             return replace(failure, silent_s=self._backend.now() - batch.wire.read_at)
         finally:
             use.under_way -= 1
@@ -341,7 +341,8 @@ def _add_head(answers: list[tuple[int, Completion]], response: WireResponse) -> 
             answer.reply.headers, answer.reply.status = response.headers, response.status
 
 
-def _from_transport(error: BatchClientError, *, listed: bool) -> Failure:
+def from_transport(error: BatchClientError, *, listed: bool) -> Failure:
+    """Return the meaning of a transport's error for the requests sent; ``listed``: several in one."""
     if isinstance(error, CertificateRefused):
         kind = FailureKind.REFUSED
     elif isinstance(error, OutOfSockets):

@@ -25,7 +25,7 @@ LEFT_OUT = "left_out"
 _log = logging.getLogger("batchclient")
 _EVERY_S = 10.0
 _MOST_KEYS = 1024
-_NOTICE = re.compile(r"an? (outage|silence) of .*? (has begun|ended after)\b")
+_NOTICE = re.compile(r"an? (outage|silence|wait) (?:of|for) .*? (has begun|has lasted|ended after)\b")
 _ERROR, _WARNING, _INFO, _DEBUG = logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG
 
 
@@ -56,6 +56,8 @@ _ALL = (
     Event("close_failed", _ERROR, (), "the client of a `SyncBatchClient` failed to close"),
     Event("outage_began", _WARNING, ("endpoint", "reason"), "a server is away, and left alone"),
     Event("outage_ended", _WARNING, ("endpoint", "reason"), "the server is in use again"),
+    Event("server_awaited", _WARNING, ("endpoint", "reason"), "a server has not answered yet; said once a minute"),
+    Event("server_arrived", _WARNING, ("endpoint", "reason"), "a server waited for has answered"),
     Event("silence_began", _WARNING, ("endpoint", "reason"), "a server takes calls, and nothing comes"),
     Event("silence_ended", _WARNING, ("endpoint", "reason"), "something has come again"),
     Event(
@@ -190,4 +192,7 @@ def notice_of(sentence: str) -> str:
     """Return the name of the event that a sentence about an outage or a silence announces."""
     found = _NOTICE.match(sentence)
     assert found is not None, "the core announces beginnings and ends"
-    return f"{found[1]}_{'began' if found[2] == 'has begun' else 'ended'}"
+    has_ended = found[2] == "ended after"
+    if found[1] == "wait":
+        return "server_arrived" if has_ended else "server_awaited"
+    return f"{found[1]}_{'ended' if has_ended else 'began'}"

@@ -7,6 +7,7 @@ Rules:
   model, nor does a second name of a model.
 - A failure is retried as a call's would be, by the retry policy. The final error goes to each
   waiting call. A later call asks again.
+- A server that is awaited (``_core/arrivals.py``) is asked until it is there, or its wait is over.
 - The question ends with its last waiting call, after a deadline or a cancellation.
 
 A call for a model which its server lacks gets an error with the known models: ``name_models``. A
@@ -24,8 +25,10 @@ from random import Random
 import anyio
 
 from batchclient._core.failures import Failure, FailureKind
+from batchclient._core.messages import Asked, AskOutcome, Event, Page
 from batchclient._core.outcomes.ends import copy_of
 from batchclient._core.spent import seconds
+from batchclient._shell.asking import OF_GATEWAYS, absence
 from batchclient._shell.backend import Backend, Cancellable, Waiter
 from batchclient._shell.callbacks import ends_task
 from batchclient._shell.dialect_choice import DialectChoice
@@ -57,7 +60,8 @@ _TIMEOUT_S = 30.0
 """For one page's headers: a healthy server sends them at once, while a call may take minutes."""
 _BODY_TIMEOUT_S = 5.0
 """A body begun is one packet, or a few."""
-_OF_GATEWAYS = (502, 503, 504)
+_LONGEST_PAUSE_S = 5.0
+_PAUSE_RATIO = 0.1
 _MOST_NAMED = 20
 _LONGEST_SHOWN = 100
 _Found = Callable[[str, int, Fingerprint], None]
@@ -75,6 +79,8 @@ class ModelQuestion:
         choice: holds the keys to cut out of servers' messages, and the hint for a missing key.
         found: told of the model's name, its endpoint, and the pages read there.
         url_of: returns an endpoint's base URL as it may be shown, or an empty text.
+        hear: told which server does not seem to be there.
+        is_awaited: whether an endpoint's first answer is awaited.
     """
 
     def __init__(
@@ -87,8 +93,12 @@ class ModelQuestion:
         choice: DialectChoice,
         found: _Found,
         url_of: Callable[[int], str],
+        hear: Callable[[Event], None],
+        is_awaited: Callable[[int], bool],
     ) -> None:
         self._backend = backend
+        self._hear = hear
+        self._is_awaited = is_awaited
         self._transports = transports
         self._start_task = start_task
         self._policy = policy
@@ -214,6 +224,11 @@ class ModelQuestion:
             except BatchClientError as raised:
                 error = _as_of_a_call(raised, attempt)
                 self._tried = (attempt, error)
+                failure = absence(raised)
+                if failure is not None and self._is_awaited(number):
+                    self._hear(Asked(number, Page.SERVER, AskOutcome.SILENCE, failure))
+                    await anyio.sleep(min(_LONGEST_PAUSE_S, max(1.0, attempt * _PAUSE_RATIO)) / len(places))
+                    continue
                 strangers = strangers + 1 if isinstance(error, ConnectFailed) else 0
                 if isinstance(raised, ReadTimedOut) and not raised.retryable:
                     raise error from None
@@ -300,7 +315,7 @@ def name_place(failure: Failure, url_of: Callable[[int], str], endpoint: int) ->
     if not page and not (failure.error is DialectError and "text/html" in failure.message):
         return failure
     came = " from " if page else "; it came from "
-    question = "" if failure.status in _OF_GATEWAYS else " (is base_url right, and an LLM server's?)"
+    question = "" if failure.status in OF_GATEWAYS else " (is base_url right, and an LLM server's?)"
     return replace(failure, message=f"{failure.message}{came}{url_of(endpoint) or 'the server'}{question}")
 
 

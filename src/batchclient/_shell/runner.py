@@ -49,8 +49,10 @@ from batchclient._core.messages import (
     SendBatch,
     ServerKnown,
     Submitted,
+    WaitOver,
     Woke,
 )
+from batchclient._core.statistics import EndpointStatistics
 from batchclient._shell.announcer import Announcer
 from batchclient._shell.attempts import CANCELLED, Attempts
 from batchclient._shell.backend import Backend, Cancellable
@@ -173,6 +175,8 @@ class Runner:
             dialects,
             self._hear_model,
             self._url_of,
+            self._hear,
+            lambda number: any(each.id == number and each.state == "awaited" for each in self._endpoints()),
         )
 
     @property
@@ -206,8 +210,10 @@ class Runner:
 
     def _url_of(self, endpoint: int) -> str:
         """Return an endpoint's base URL as it may be shown; an empty text once the endpoint is gone."""
-        served = self.core.statistics().endpoints
-        return next((each.base_url for each in served if each.id == endpoint), "")
+        return next((each.base_url for each in self._endpoints() if each.id == endpoint), "")
+
+    def _endpoints(self) -> Sequence[EndpointStatistics]:
+        return self.core.statistics().endpoints
 
     def _hear(self, event: Event) -> None:
         """Take in the outcome of a question."""
@@ -369,6 +375,8 @@ class Runner:
                     self._questions.ask(command)
                 case DropAsk(endpoint, page):
                     self._questions.drop(endpoint, page)
+                case WaitOver(error):
+                    self.model_question.fail(error)
                 case Drained():
                     self._drained.set()
                 case Adjusted(adjustment):

@@ -5,7 +5,8 @@ Rules:
   256 texts to tokenize. Nothing is generated, and no output is opened.
 - The longest prompts are counted one by one, since they are the ones that may not fit. The others
   are estimated from a random part, by their bytes.
-- Memory does not grow with the rows, but for 7 to 13 bytes a row that find the duplicates.
+- Memory does not grow with the rows, but for 7 to 13 bytes a row that find the duplicates, and a
+  count for each size that a prompt has.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from batchclient import Price
-from batchclient._calls.inputs import BYTES_PER_TOKEN
+from batchclient._calls.inputs import BYTES_PER_TOKEN, write_messages, write_text
 from batchclient._maps.occurrences import Occurrences
 from batchclient.cli._cost import written_cost
 from batchclient.cli._refusal import in_options
-from batchclient.cli._repeats import fingerprint_of, written
 from batchclient.cli._words import printable
 from batchclient.client import BatchClient
 from batchclient.errors import BatchClientError, ConfigError
@@ -43,12 +45,16 @@ _LONGEST_SHOWN = 4000
 """Characters of the first prompt that are shown."""
 _COUNTS_NOTHING = "has no tokens calls"
 """The client's words about a server without a page that counts tokens."""
-_STEPS = 50
-"""Lengths are kept to one part in so many."""
 _ASKING_S = 15.0
 """The server may take so long to count a prompt, or to be reached."""
+_GENERATE = ("chat", "complete")
+"""Calls whose answers are generated."""
+
+_Prompt = tuple[int, int, int, str]
+"""A prompt's bytes, a number, its line and its text, which is left out if it is too long."""
 
 
+@dataclass(repr=False)
 class DryRun:
     """The rows of an input, as a job would send them.
 
@@ -57,10 +63,9 @@ class DryRun:
         source: open.
         prompt_of: from a row to its prompt.
         call: made for each row.
+        model: the client's, if given.
         max_tokens: to generate per row, if given.
         price: of tokens, if given.
-
-    Attributes:
         rows: read.
         unusable: rows without a prompt.
         faults: why the first ones are unusable, with their lines.
@@ -68,47 +73,33 @@ class DryRun:
         failed: whether the server was away, or refused the key or the model.
     """
 
-    def __init__(
-        self,
-        client: BatchClient,
-        source: Source,
-        prompt_of: Callable[[Row], Any],
-        *,
-        call: str,
-        max_tokens: int | None = None,
-        price: Price | None = None,
-    ) -> None:
-        self._client = client
-        self._source = source
-        self._prompt_of = prompt_of
-        self._is_chat = call == "chat"
-        self._generates = call in ("chat", "complete")
-        self._max_tokens = max_tokens
-        self._price = price
-        self._rng = random.Random(0)  # noqa: S311  # the same rows in each run
-        self._first: Any = None
-        self._lengths: Counter[int] = Counter()
-        self._bytes = 0
-        self._drawn: list[tuple[int, str]] = []
-        """Prompts at random: bytes and text."""
-        self._longest: list[tuple[int, int, int, str]] = []
-        """A heap of the longest prompts: bytes, a number, line and text."""
-        self._counted: list[int] = []
-        """Tokens of the prompts at random, as far as they were counted."""
-        self._counted_longest: list[tuple[int, int]] = []
-        """Tokens and line of the longest prompts, as far as they were counted."""
-        self._why_not = ""
-        """Why the server counted nothing."""
-        self._takes: int | None = None
-        """Tokens that the model takes, prompt and answer together."""
-        self.rows = 0
-        self.unusable = 0
-        self.faults: list[str] = []
-        self.duplicates = 0
-        self.failed = False
-
-    def __repr__(self) -> str:
-        return f"<DryRun: {self.rows} rows>"
+    client: BatchClient
+    source: Source
+    prompt_of: Callable[[Row], Any]
+    call: str
+    model: str | None
+    max_tokens: int | None = None
+    price: Price | None = None
+    rows: int = 0
+    unusable: int = 0
+    faults: list[str] = field(default_factory=list)
+    duplicates: int = 0
+    failed: bool = False
+    _first: Any = None
+    _sizes: Counter[int] = field(default_factory=Counter)
+    """How many prompts have how many bytes."""
+    _drawn: list[_Prompt] = field(default_factory=list)
+    """Prompts at random."""
+    _longest: list[_Prompt] = field(default_factory=list)
+    """A heap of the longest prompts."""
+    _counted: list[int] = field(default_factory=list)
+    """Tokens of the prompts at random, as far as they were counted."""
+    _counted_longest: list[int] = field(default_factory=list)
+    _per_byte: float = 1 / BYTES_PER_TOKEN
+    _why_not: str = ""
+    """Why the server counted nothing."""
+    _takes: int | None = None
+    """Tokens that the model takes, prompt and answer together."""
 
     @property
     def _usable(self) -> int:
@@ -122,17 +113,22 @@ class DryRun:
             ConfigError: no model was given, and the server has several.
         """
         seen = Occurrences()
-        for row in self._source.read():
-            self._add(row, seen)
+        rng = random.Random(0)  # noqa: S311  # the same rows in each run
+        for row in self.source.read():
+            self._add(row, seen, rng)
         if self._usable:
-            async with self._client:
+            async with self.client:
                 await self._ask()
 
-    def _add(self, row: Row, seen: Occurrences) -> None:
+    def _add(self, row: Row, seen: Occurrences, rng: random.Random) -> None:
         self.rows += 1
         try:
-            prompt = self._prompt_of(row)
-            wire, whole = written(prompt, chat=self._is_chat)
+            prompt = self.prompt_of(row)
+            if self.call == "chat":
+                messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+                wire, text = write_messages(messages)[0], "\n".join(_texts(messages))
+            else:
+                wire, text = write_text(prompt, "prompt"), prompt
         except (BadRow, ConfigError) as error:
             self.unusable += 1
             if len(self.faults) < _SHOWN:
@@ -140,52 +136,45 @@ class DryRun:
             return
         if self._first is None:
             self._first = prompt
-        self.duplicates += seen.number(fingerprint_of(wire)) > 0
-        text = "\n".join(_texts(whole)) if self._is_chat else whole
+        self.duplicates += seen.number(hash(wire)) > 0
         size = len(text.encode())
-        self._bytes += size
-        self._lengths[int(math.log1p(size) * _STEPS)] += 1
-        if size > _LONGEST_COUNTED_BYTES:
-            text = ""
-        place = len(self._drawn) if len(self._drawn) < _RANDOM else self._rng.randrange(self._usable)
-        if place == len(self._drawn):
-            self._drawn.append((size, text))
-        elif place < _RANDOM:
-            self._drawn[place] = size, text
-        if len(self._longest) < _LONGEST:
-            heapq.heappush(self._longest, (size, self.rows, row.line, text))
-        elif size > self._longest[0][0]:
-            heapq.heapreplace(self._longest, (size, self.rows, row.line, text))
-
-    # The server ------------------------------------------------------------------------------------------------------
+        self._sizes[size] += 1
+        entry = (size, self.rows, row.line, text if size <= _LONGEST_COUNTED_BYTES else "")
+        if len(self._drawn) < _RANDOM:
+            self._drawn.append(entry)
+        elif (place := rng.randrange(self._usable)) < _RANDOM:
+            self._drawn[place] = entry
+        heapq.heappush(self._longest, entry)
+        if len(self._longest) > _LONGEST:
+            heapq.heappop(self._longest)
 
     async def _ask(self) -> None:
-        client, texts = self._client, [text for _, text in self._drawn if text]
-        longest = [(line, text) for *_, line, text in self._longest if text and self._usable > _RANDOM]
-        runner = client._start()
-        lists_models = True
-        for _, number in client._endpoints:
-            facts = await runner._questions.find_out(number)
-            lists_models = lists_models and facts is not None and facts.dialect is not None
+        # No public call says which server it is, and how long its prompts may be.
+        questions = self.client._start()._questions
+        facts = [await questions.find_out(number) for _, number in self.client._endpoints]
+        known = [each for each in facts if each is not None and each.dialect is not None]
+        lengths = [each.length_of(self.model or (each.base_models() or [""])[0]) or 0 for each in known]
+        self._takes = max(lengths) if len(known) == len(facts) and all(lengths) else None
+        drawn = [each for each in self._drawn if each[-1]]
+        longest = [each for each in self._longest if each[-1] and self._usable > _RANDOM]
+        texts = [text for *_, text in drawn + longest]
         try:
             # One first: a server that counts nothing is asked once.
             counted = [await self._count(text) for text in texts[:1]]
             counted += await asyncio.gather(*map(self._count, texts[1:]))
-            of_longest = await asyncio.gather(*[self._count(text) for _, text in longest])
         except ConfigError:
             raise
         except BatchClientError as error:
             self._why_not = in_options(f"{type(error).__name__}: {error.message:.200}")
             # Under a wrong address there is no such page either, and no list of models.
-            self.failed = not (_COUNTS_NOTHING in error.message and lists_models)
+            self.failed = not (_COUNTS_NOTHING in error.message and len(known) == len(facts))
         else:
-            self._counted = counted
-            self._counted_longest = [(tokens, line) for tokens, (line, _) in zip(of_longest, longest, strict=True)]
-        model = client._settings.model or client._calls.some_model
-        self._takes = client._calls._longest(model, runner.backend.now())
+            self._counted, self._counted_longest = counted[: len(drawn)], counted[len(drawn) :]
+            if drawn:
+                self._per_byte = sum(self._counted) / sum(size for size, *_ in drawn)
 
     async def _count(self, text: str) -> int:
-        return len(await self._client.tokenize(text, timeout_s=_ASKING_S))
+        return len(await self.client.tokenize(text, timeout_s=_ASKING_S))
 
     # The report ------------------------------------------------------------------------------------------------------
 
@@ -206,76 +195,63 @@ class DryRun:
         return "\n".join(map(printable, lines))
 
     def _of_tokens(self) -> list[str]:
-        per_byte = self._per_byte()
-        median, p99, most = (self._quantile(share) for share in (0.5, 0.99, 1.0))
-        median, p99, most = (math.ceil(size * per_byte) for size in (median, p99, most))
-        counted = len(self._counted) + len(self._counted_longest)
-        if counted and self._usable == len(self._counted):
-            tokens = sorted(self._counted)
-            median, p99, most = (tokens[math.ceil(share * len(tokens)) - 1] for share in (0.5, 0.99, 1.0))
+        is_counted = self._usable == len(self._counted)
+        tokens = Counter(self._counted)
+        if not is_counted:
+            tokens.clear()
+            for size, rows in self._sizes.items():
+                tokens[math.ceil(size * self._per_byte)] += rows
+        median, p99, most = (self._quantile(tokens, share) for share in (0.5, 0.99, 1.0))
+        if is_counted:
             method = "counted by the server"
-        elif counted:
-            most = max([*self._counted, *(tokens for tokens, _ in self._counted_longest)])
-            method = f"the server counted {counted} prompts, the longest among them; the others by their bytes"
+        elif self._counted:
+            most = max(self._counted + self._counted_longest)
+            count = len(self._counted) + len(self._counted_longest)
+            method = f"the server counted {count} prompts, the longest among them; the others by their bytes"
         else:
             method = f"estimated, {BYTES_PER_TOKEN} bytes a token; the server counted none: {self._why_not}"
-        if self._is_chat:
+        if self.call == "chat":
             method += "; without the chat template's own"
-        tokens_of_all = math.ceil(self._bytes * per_byte)
-        lines = [
+        of_all = math.ceil(sum(size * rows for size, rows in self._sizes.items()) * self._per_byte)
+        return [
             f"tokens of a prompt: median {median:,}, p99 {p99:,}, max {most:,} ({method})",
-            f"tokens of all prompts: about {tokens_of_all:,}",
-            *self._of_cost(tokens_of_all),
+            f"tokens of all prompts: about {of_all:,}",
+            *self._of_cost(of_all),
+            self._too_long(tokens),
         ]
-        if self._takes is None:
-            return [*lines, "longer than the model takes: unknown, the server does not say how long its prompts may be"]
-        return [*lines, self._too_long(self._takes, per_byte)]
+
+    def _quantile(self, tokens: Counter[int], share: float) -> int:
+        """Return the tokens of the prompt at a share of the sorted rows."""
+        places = accumulate(tokens[each] for each in sorted(tokens))
+        return next(each for each, place in zip(sorted(tokens), places, strict=True) if place >= share * self._usable)
 
     def _of_cost(self, tokens_of_all: int) -> list[str]:
-        price = self._price
+        price = self.price
         if price is None or price.per_million_in is None:
             # A price of hours says nothing before the job has run.
             return []
         lines = [f"cost of all prompts: about {written_cost(price.cost(prompt_tokens=tokens_of_all))}"]
-        if self._generates and self._max_tokens is None:
+        if self.call in _GENERATE and self.max_tokens is None:
             lines.append("cost of all answers: unknown without --max-tokens")
-        elif self._generates:
-            most = price.cost(completion_tokens=self._usable * (self._max_tokens or 0))
+        elif self.call in _GENERATE:
+            most = price.cost(completion_tokens=self._usable * (self.max_tokens or 0))
             lines.append(f"cost of all answers: at most {written_cost(most)}")
         return lines
 
-    def _too_long(self, takes: int, per_byte: float) -> str:
-        answer = (self._max_tokens or 1) if self._generates else 0
-        room = takes - answer
-        line = max(self._longest)[2]
-        if self._usable == len(self._counted):
-            count, about = sum(tokens > room for tokens in self._counted), ""
-        else:
-            of_longest = sum(tokens > room for tokens, _ in self._counted_longest)
-            count, about = of_longest, ""
-            if of_longest == len(self._counted_longest):
-                count = sum(rows for step, rows in self._lengths.items() if _size(step) * per_byte > room)
-                count, about = max(count, of_longest), "about "
+    def _too_long(self, tokens: Counter[int]) -> str:
+        if self._takes is None:
+            return "longer than the model takes: unknown, the server does not say how long its prompts may be"
+        answer = (self.max_tokens or 1) if self.call in _GENERATE else 0
+        room = self._takes - answer
+        count, about = sum(rows for length, rows in tokens.items() if length > room), ""
+        if self._usable != len(self._counted):
+            of_longest = sum(length > room for length in self._counted_longest)
+            # Beyond the longest it is an estimate.
+            is_known = of_longest < len(self._counted_longest)
+            count, about = (of_longest, "") if is_known else (max(count, of_longest), "about ")
         answers = f" with {answer:,} for the answer" if answer else ""
-        where = f"; the longest is in line {line:,}" if count else ""
-        return f"longer than the model takes: {about}{count:,} ({takes:,} tokens{answers}{where})"
-
-    def _per_byte(self) -> float:
-        size = sum(size for size, text in self._drawn if text)
-        return sum(self._counted) / size if self._counted and size else 1 / BYTES_PER_TOKEN
-
-    def _quantile(self, share: float) -> float:
-        """Return the bytes of the prompt at a share of the sorted rows."""
-        left = math.ceil(share * self._usable)
-        for step in sorted(self._lengths):
-            left -= self._lengths[step]
-            if left <= 0:
-                return _size(step)
-        return 0.0
-
-
-def _size(step: int) -> float:
-    return math.expm1((step + 0.5) / _STEPS)
+        where = f"; the longest is in line {max(self._longest)[2]:,}" if count else ""
+        return f"longer than the model takes: {about}{count:,} ({self._takes:,} tokens{answers}{where})"
 
 
 def _texts(messages: list[Any]) -> list[str]:

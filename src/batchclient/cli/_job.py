@@ -33,7 +33,14 @@ from batchclient.cli._progress import JobProgress, Snapshot
 from batchclient.cli._rows import to_line
 from batchclient.cli._signals import on_signals
 from batchclient.cli._words import say
-from batchclient.errors import AuthenticationFailed, BadRequest, ConnectFailed, JournalFailed, NotFound
+from batchclient.errors import (
+    AuthenticationFailed,
+    BadRequest,
+    ConnectFailed,
+    JournalFailed,
+    NoServerAnswered,
+    NotFound,
+)
 from batchclient.jobs import BadRow
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.source import in_thread
@@ -48,7 +55,7 @@ MOST_REFUSALS = 256
 UNUSABLE = frozenset({"BadRow", "ConfigError"})
 """The errors of rows that make no request: they say nothing about the command."""
 _OF_THE_COMMAND = frozenset({AuthenticationFailed.__name__, NotFound.__name__})
-"""These errors tell of the key and the model: refusals of all rows of a short file are the command's."""
+"""These errors tell of the key and the model, which are the command's."""
 _OF_EVERY_ROW = (AuthenticationFailed, NotFound, ConnectFailed)
 """Errors of these kinds are alike whatever their words are, other refusals by their words."""
 _SLOW_S = 2.0
@@ -297,6 +304,9 @@ class Job:
     async def _write_all(self) -> None:
         try:
             async for result in self._results:
+                if isinstance(result.error, NoServerAnswered):
+                    # Nothing was sent: the job has not begun.
+                    raise result.error
                 await self._take(result)
                 if self._is_refused(result):
                     self._left = [] if self._kept is not None else self._results.finished()
@@ -309,7 +319,7 @@ class Job:
             self.fault = f"the input cannot be read any further: {reason_of(error)}"
 
     def _is_refused(self, result: MapResult[Any]) -> bool:
-        """Whether a row's error is one refusal too many; a reused row says nothing about today's command."""
+        """Whether a row's error is one refusal too many. A reused row tells nothing of today."""
         error = result.error
         if result.reused or not isinstance(error, (*_OF_EVERY_ROW, BadRequest)):
             return False
@@ -365,7 +375,8 @@ class Job:
         """Return the outages of all servers that have outlasted the patience, in a sentence."""
         patience_s = self._options.outage_patience_s
         endpoints = [each for each in statistics.endpoints if each.state != "leaving"]
-        if patience_s is None or not all(each.outage for each in endpoints):
+        has_answered = any(each.state != "awaited" for each in endpoints)
+        if patience_s is None or not (has_answered and all(each.outage for each in endpoints)):
             self._away_since = None
             return ""
         if self._away_since is None:

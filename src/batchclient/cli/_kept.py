@@ -62,7 +62,9 @@ def kept_by(options: MapOptions, output: Output, source: os.stat_result | None) 
 
         def open_at(path: Path) -> HeldJournal:
             is_new = not os.path.lexists(path)
-            journal = Journal(path, retry_failed=options.retry_failed, settings=_settings(options))
+            journal = Journal(
+                path, retry_failed=options.retry_failed, settings=_settings(options), dedupe=options.dedupe
+            )
             held = stack.enter_context(closing(HeldJournal.open(journal)))
             if is_new:
                 stack.callback(_discard, held)
@@ -98,8 +100,6 @@ def place_of(options: MapOptions, output: Output) -> Path | None:
         Refusal: rows go there, or there is an output without a journal.
     """
     if not output.is_file and options.journal is None:
-        if options.dedupe:
-            raise Refusal("--dedupe needs a journal, which has the answers: give -o FILE or --journal FILE")
         return None
     beside = output.path.with_name(f"{output.path.name}.journal")
     place = beside if options.journal is None else Path(options.journal)

@@ -31,7 +31,7 @@ class _Sentences(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the base's name
         """Return a record's first lines."""
         start = "Error: " if getattr(record, "event", "") == "error" else ""
-        lines = record.message.split("\n") if hasattr(record, "fields") else [record.message]
+        lines = getattr(record, "lines", [record.message])
         return start + "\n".join(map(printable, lines))
 
 
@@ -59,7 +59,7 @@ _FORMATTERS: Mapping[str, type[logging.Formatter]] = {"text": TextLines, "json":
 
 
 def form_in(arguments: Sequence[str]) -> str:
-    """Return the form that a command line asks for, also one that is wrong in another place; empty: none."""
+    """Return the form that a command line asks for, be it right or wrong; empty: none."""
     for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
         name, equals, value = argument.partition("=")
         if name == _OPTION:

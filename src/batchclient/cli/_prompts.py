@@ -12,19 +12,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from string import Formatter
 from typing import Any
 
+from batchclient._maps.fields import plain
 from batchclient.cli._refusal import Refusal
 from batchclient.jobs import BadRow, Row
-from batchclient.jobs.other_files import advice_for_openai_batch, is_openai_batch
 from batchclient.jobs.output import reason_of
 from batchclient.jobs.source import Source
-from batchclient.templates import make_prompt
+from batchclient.templates import fields_of, make_prompt, value_of
 
 __all__ = ["Prompts", "check_columns", "template_from"]
 
 _LONGEST_TEMPLATE_BYTES = 1024 * 1024
+_MISSING = object()
 _CONVERSATIONS_GO = "goes with --call chat and a template of that field alone"
 
 
@@ -73,7 +73,7 @@ class Prompts:
         if system is not None and call != "chat":
             raise Refusal("--system is for --call chat")
         self._render = make_prompt(template)
-        self.names = [name for _, name, _, _ in Formatter().parse(template) if name is not None]
+        self.names = fields_of(template)
         # A single field of a chat may be a whole conversation.
         self._takes_list = call == "chat" and template == f"{{{self.names[0]}}}"
         self._system = system
@@ -94,7 +94,7 @@ class Prompts:
             of_row = lambda row: fill(row["text"])  # noqa: E731
         elif self._takes_list:
             # A list is a whole conversation; a text is a message of the user's.
-            of_row = lambda row: row[name] if isinstance(row.get(name), list) else render(row)  # noqa: E731
+            of_row = lambda row: item if isinstance(item := _value(row, name), list) else render(row)  # noqa: E731
         else:
             of_row = render
         return of_row if system is None else lambda row: _with_system(system, of_row(row), row)
@@ -110,26 +110,22 @@ class Prompts:
             raise Refusal(f"{source.name}: {first.fault}")
         if "" in self.names:
             if source.form != "text":
-                kind = "CSV" if source.form == "csv" else "JSONL"
-                raise Refusal(
-                    f"--prompt: {{}} stands for a text line, and {source.name} is {kind}; it has {_fields(first)}"
-                )
+                what = f"{source.name} is {source.form}; it has {_fields(first)}"
+                raise Refusal(f"--prompt: {{}} stands for a text line, and {what}")
             return
         where = f"{source.name}, line {first.line}"
         for name in self.names:
-            if name in first and (self._takes_list or not _is_conversation(first[name])):
+            value = _value(first, name)
+            if value is _MISSING:
+                what = f"and the first row ({where}) has no such field; it has {_fields(first)}"
+            elif isinstance(value, bytes):
+                what = f"and in the first row ({where}) it is bytes, not a text"
+            elif _is_conversation(value) and not self._takes_list:
+                what = f"and in the first row ({where}) it is a conversation, which {_CONVERSATIONS_GO}"
+            else:
                 continue
-            if is_openai_batch(first):
-                raise Refusal(f"{source.name}: {advice_for_openai_batch(source.name)}")
-            if name not in first:
-                raise Refusal(
-                    f"--prompt names {{{name}}}, and the first row ({where}) has no such field; it has {_fields(first)}"
-                )
-            raise Refusal(
-                f"--prompt names {{{name}}}, and in the first row ({where}) it is a conversation, which"
-                f" {_CONVERSATIONS_GO}"
-            )
-        if self._system is not None and self._takes_list and _has_system(first[self.names[0]]):
+            raise Refusal(f"--prompt names {{{name}}}, {what}")
+        if self._system is not None and self._takes_list and _has_system(_value(first, self.names[0])):
             raise Refusal(f"--system: the conversation of the first row ({where}) has a system message of its own")
 
 
@@ -153,12 +149,19 @@ def _with_json(row: Row, names: Sequence[str]) -> dict[str, Any]:
     """
     written = {}
     for name in names:
-        value = row.get(name)
+        value = _value(row, name)
         if isinstance(value, bool | list | dict):
             if _is_conversation(value):
                 raise BadRow(f"line {row.line} has a conversation in {name!r}, which {_CONVERSATIONS_GO}")
-            written[name] = json.dumps(value, ensure_ascii=False)
+            written[name] = json.dumps(value, ensure_ascii=False, default=plain)
     return row | written if written else row
+
+
+def _value(row: Row, name: str) -> Any:
+    try:
+        return value_of(row, name)
+    except KeyError:
+        return _MISSING
 
 
 def _is_conversation(value: Any) -> bool:

@@ -68,7 +68,7 @@ def _of_journal(job: Job, kept: Kept) -> list[str]:
 def _out_of_use(job: Job) -> list[str]:
     """Return the servers that were out of use at the end, with the reason."""
     endpoints = () if job.statistics is None else job.statistics.endpoints
-    lost = [each for each in endpoints if each.state in ("ejected", "probing")]
+    lost = [each for each in endpoints if each.state in ("ejected", "probing", "awaited")]
     return [f"{each.base_url} was {each.state} ({each.reason})" for each in lost]
 
 

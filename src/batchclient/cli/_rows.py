@@ -5,6 +5,7 @@ Rules:
   ``{"line": N, "error": {…}}``.
 - A row of the output has the fields of the input and the fields added by the call (``ADDED_BY``).
   An input with an added field is at fault: two values have one name.
+- A row's own ``id`` stays as it stands, empty or ``null`` too. A row without one gets the map's.
 - A field of the answer that a parameter asks for is written where the server sends it
   (``ASKED_FOR``).
 """
@@ -77,7 +78,7 @@ def _fields(result: MapResult, packed: bool, columns: Collection[str] | None) ->
     if row.fault is not None:
         return {"line": row.line, "error": {"type": BadRow.__name__, "message": row.fault}}
     fields = dict(row) if columns is None else {name: row[name] for name in row if name in columns or name == "id"}
-    if fields.get("id") in (None, ""):
+    if "id" not in fields:
         fields["id"] = result.id
     if result.error is not None:
         fields["error"] = {"type": type(result.error).__name__, "message": message_of(result)}

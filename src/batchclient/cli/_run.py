@@ -27,11 +27,12 @@ from batchclient.cli._refusal import Refusal, in_options, named, refusal_of
 from batchclient.cli._report import report, status_of
 from batchclient.cli._rows import added_by, blame
 from batchclient.cli._words import put, say
-from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError, JournalFailed
+from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError, JournalFailed, NoServerAnswered
 from batchclient.jobs import Row
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.source import Source, open_source
 from batchclient.jobs.statuses import Status
+from batchclient.templates import fields_of
 from batchclient_script import CLOSED
 
 __all__ = ["run_map"]
@@ -39,12 +40,6 @@ __all__ = ["run_map"]
 _OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 _SOON_S = 0.2
 """A file whose lines are counted within this time has a total from the first, seconds."""
-
-
-def _TEMP(source):  # TEMP
-    import os
-
-    return os.fstat(source.file.fileno()) if source.is_regular else None
 
 
 def run_map(options: MapOptions) -> int:
@@ -65,9 +60,10 @@ def run_map(options: MapOptions) -> int:
     except JournalFailed as error:
         raise Refusal(f"{error}; once there is room, the same command goes on", Status.DISK_FULL) from None
     except BatchClientError as error:
-        # The error of a row is in the row. Here the servers were waited for, or asked for their model.
+        # A row's error is in the row. Here servers were waited for, or asked for their model.
         message = str(error).partition(" (asked for its model")[0]
-        start = "" if options.client["model"] else "the server was asked for its model (--model names one): "
+        was_asked = not (options.client["model"] or isinstance(error, NoServerAnswered))
+        start = "the server was asked for its model (--model names one): " if was_asked else ""
         refused = isinstance(error, AuthenticationFailed)
         raise Refusal(f"{start}{in_options(message)}", Status.USAGE if refused else Status.NO_SERVER) from None
     except OSError as error:
@@ -81,9 +77,9 @@ def _run(options: MapOptions, source: Source) -> int:
     Raises:
         Refusal, ConfigError, BatchClientError: the job cannot begin.
     """
-    output = Output(options.output, source=_TEMP(source))
+    output = Output(options.output, source=source.status)
     client, prompt_of = _begin(options, source)
-    with kept_by(options, output, _TEMP(source)) as kept:
+    with kept_by(options, output, source.status) as kept:
         if kept is not None and (status := kept.status) is not None:
             if not options.quiet:
                 say(f"{output.name} is finished, with these settings and this input: nothing to do{kept.failed}")
@@ -108,13 +104,14 @@ def _open(options: MapOptions) -> Source:
         raise Refusal(f"--columns: the output adds {taken[0]!r} itself")
     if not options.source:
         raise Refusal("IN is empty; give a path, or - for stdin")
-    # Fields that are not written may have any name.
-    reserved = added if options.columns is None else ()
+    columns = options.columns
     try:
         return open_source(
             options.source,
-            **{k: v for k, v in options.file.items() if v is not None},
-            reserved=reserved,
+            **options.file,
+            # Fields that are not written may have any name, and are read only for the template.
+            reserved=added if columns is None else (),
+            wanted=None if columns is None else {"id", *columns, *fields_of(options.prompt)},
             most=options.first,
         )
     except OSError as error:
@@ -124,7 +121,10 @@ def _open(options: MapOptions) -> Source:
 
 def _begin(options: MapOptions, source: Source) -> tuple[BatchClient, Callable[[Row], Any]]:
     """Check the options as far as possible without sending; return the client and the prompts."""
-    client = BatchClient(**{k: v for k, v in options.client.items() if k != "wait_for_server_s"})
+    is_kept = options.journal is not None or (options.output != "-" and Output(options.output).is_file)
+    if options.dedupe and not is_kept:
+        raise Refusal("--dedupe needs a journal, which has the answers: give -o FILE or --journal FILE")
+    client = BatchClient(**options.client)
     prompts = Prompts(options.prompt, options.call, options.system)
     # Wrong parameters are refused while nothing is made.
     client.stream_map((), prompts.function(), **options.arguments)
@@ -187,7 +187,7 @@ class _InThread:
 def _dry_run(options: MapOptions, source: Source) -> int:
     if options.output != "-":
         # The report may go anywhere, and rows go where the job's may.
-        place_of(options, Output(options.output, source=_TEMP(source)))
+        place_of(options, Output(options.output, source=source.status))
     options.client.update(detect=True, server_metrics=False)
     client, prompt_of = _begin(options, source)
     dry_run = DryRun(
@@ -195,6 +195,7 @@ def _dry_run(options: MapOptions, source: Source) -> int:
         source,
         prompt_of,
         call=options.call,
+        model=options.client["model"],
         max_tokens=options.params.get("max_tokens"),
         price=None if options.cost is None else options.cost.price,
     )

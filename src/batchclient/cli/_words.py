@@ -6,7 +6,7 @@ Rules:
 - What a terminal would obey is shown as JSON writes it, ``\u001b``: escapes and other control
   characters, half surrogate pairs, marks that turn the direction of writing. All other letters stay
   as they are. A JSON text stays one, with the same content.
-- On a terminal a line is broken between words. Elsewhere it stays whole, so that a program finds it.
+- On a terminal a line is broken between words. Elsewhere it stays whole: a program finds it.
 - A stderr that is closed or full ends nothing. A stdout that is ends the command (``app``).
 """
 
@@ -49,7 +49,7 @@ def say(*lines: str, event: str = "notice", **fields: Any) -> None:
         event, fields: the same for a program, with ``--log-format``. ``"error"`` is a complaint.
     """
     level = logging.ERROR if event == "error" else logging.INFO
-    _log.log(level, "%s", "\n".join(lines), extra={"event": event, "fields": fields})
+    _log.log(level, "%s", "\n".join(lines), extra={"event": event, "fields": fields, "lines": lines})
 
 
 def write_stderr(*lines: str) -> None:

@@ -90,7 +90,7 @@ class _Command(TyperCommand):
 
 
 def _stdout_failed(error: OSError) -> int:
-    """Tell of a stdout that takes nothing more, but for a reader that has seen enough, such as ``head``."""
+    """Tell of a full stdout. A reader that has seen enough, such as ``head``, is no error."""
     if error.filename is not None:
         raise error
     # It would fail again at the end of the process, with a traceback.

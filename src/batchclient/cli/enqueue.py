@@ -86,12 +86,11 @@ def enqueue(
         make = _from_template(render, call, params)
     elif params or system is not None or call != "complete":
         raise Refusal("--call, --system and parameters go with --prompt; without it a row is a whole message")
-    form = {"form": format, "delimiter": delimiter, "escape": escape, "encoding": encoding}
     rows = None
     if source is not None:
-        given: dict[str, Any] = {name: value for name, value in form.items() if value is not None}
         try:
-            rows = _Rows(open_source(source, **given), make)
+            opened = open_source(source, format, delimiter=delimiter, escape=escape, encoding=encoding)
+            rows = _Rows(opened, make)
         except OSError as error:
             raise Refusal(f"{named(source, 'IN')}: {reason_of(error)}") from None
     asyncio.run(_run(redis, stream, group, max_queued, from_list, rows, quiet=quiet))

@@ -61,7 +61,7 @@ from batchclient.cli._prompts import template_from
 from batchclient.cli._refusal import Refusal
 from batchclient.cli._run import run_map
 from batchclient.cli._schema import schema_from
-from batchclient.jobs.readers import columns_from
+from batchclient.jobs.source import columns_from
 
 __all__ = ["map_rows"]
 

@@ -66,6 +66,7 @@ _OF_MAPS = {
 _OF_CLIENT = frozenset(
     (
         "base_url", "api_key", "headers", "preset", "limit", "batching", "schedule", "http", "outage_patience_s",
+        "wait_for_server_s",
         "retry", "max_queued", "when_full", "requests_per_minute", "tokens_per_minute", "dialect", "detect",
         "server_metrics", "http_client", "transport", "single_flight", "render_chat", "max_model_len",
         "count_tokens", "on_adjustment", "telemetry",

@@ -1,236 +1,202 @@
-r"""Rows of CSV, by the standard library's reader: RFC 4180, with commas and double quotes.
+r"""Rows of CSV, by the standard library's reader: RFC 4180, as libraries and spreadsheets write it.
 
 Rules:
-- The first record is the header. A file without one, a name that comes twice and an empty name are
-  refused.
+- The first record is the header. An empty name and one that comes again are made of the column's
+  place: ``column_1``, ``name_3``. A line ``sep=;`` before the header tells the delimiter. Without
+  one, tabs or semicolons delimit where the header has them, and no comma, outside quotes.
 - A value is the text as it stands. An empty field, quoted or not, is a missing value: ``None``.
 - A line end within quotes is part of the value. A row has the number of its first line.
 - A record with too many or too few fields, a NUL, a quote out of place, no end of its quotes, or
-  bytes that are no UTF-8 is a ``FaultyRow``. Reading goes on after its last line.
+  bytes that are no UTF-8 is an unusable row. Reading goes on after its last line.
 - Blank lines between records are skipped.
 """
 
 from __future__ import annotations
 
 import csv
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from io import StringIO
-from typing import Any
+import re
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from batchclient.errors import ConfigError
-from batchclient.jobs.other_files import advice_for_separator
-from batchclient.jobs.rows import LONGEST_LINE_BYTES, FaultyRow, Keep, Origin, Row, too_long
+from batchclient.jobs.rows import BOM, LONGEST_LINE_BYTES, Row, not_utf8
 
-__all__ = ["CsvRows"]
+__all__ = ["check_columns", "distinct", "rows_of_csv"]
 
-_ENDS_EARLY = "unexpected end of data"
-"""The reader's words (CPython, ``Modules/_csv.c``) for quotes without an end."""
 _WORDS = {
-    _ENDS_EARLY: "has a quote without an end",
+    "unexpected end of data": "has a quote without an end",
     "new-line character": "has a carriage return outside quotes",
-    "field larger": f"has a field of more than {LONGEST_LINE_BYTES >> 20} MiB; a quote may be without an end",
-    "','": "has more text after a closing quote; within quotes, double a quote",
+    "'": "has more text after a closing quote; within quotes, double a quote",
 }
-"""The reader's words, by their beginning, in ours."""
-_READ_AGAIN_BYTES = 1024 * 1024
-"""A record that is cut off by the end of a chunk is read again with the next chunk.
-
-A record longer than this is read again only once its length has doubled.
-"""
+"""The reader's words (CPython, ``Modules/_csv.c``), by their beginning, in ours."""
+_QUOTED = re.compile(r'"(?:[^"]|"")*"')
+_TELLS_DELIMITER = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
 
 
-class CsvRows:
-    """Makes rows of the lines of a CSV file.
+class _Lines:
+    """The lines of one record after the other, as texts.
+
+    Args:
+        lines: of the file.
+
+    Attributes:
+        number: of the line read last.
+        odd: why the record has what no text has; empty if it has not.
+    """
+
+    def __init__(self, lines: Iterator[bytes | None]) -> None:
+        self._lines = lines
+        self._bytes = 0
+        self.number = 0
+        self.odd = ""
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._lines)
+        self.number += 1
+        if line is None:
+            # Nobody knows whether the long line ends within quotes.
+            raise csv.Error(f"is longer than {LONGEST_LINE_BYTES >> 20} MiB")
+        if not self._bytes:
+            line = line.removeprefix(BOM)
+        self._bytes += len(line)
+        if self._bytes > LONGEST_LINE_BYTES:
+            raise csv.Error(f"has more than {LONGEST_LINE_BYTES >> 20} MiB; a quote may be without an end")
+        try:
+            text = line.decode()
+        except UnicodeDecodeError as error:
+            self.odd = self.odd or not_utf8(error)
+            text = line.decode(errors="surrogateescape")
+        if "\0" in text:
+            self.odd = self.odd or "has a NUL"
+        return text
+
+    def begin(self) -> None:
+        """Begin another record."""
+        self._bytes, self.odd = 0, ""
+
+    def header(self) -> str:
+        """Return the first record that is not blank, as text; its lines are still to be read."""
+        looked_at: list[bytes | None] = []
+        quotes = size = 0
+        for line in self._lines:
+            if not looked_at and line is not None and not line.removeprefix(BOM).strip():
+                self.number += 1
+                continue
+            looked_at.append(line)
+            if line is not None:
+                quotes, size = quotes + line.count(b'"'), size + len(line)
+            if line is None or quotes % 2 == 0 or size > LONGEST_LINE_BYTES:
+                break
+        self._lines = chain(looked_at, self._lines)
+        self.begin()
+        return b"".join(filter(None, looked_at)).removeprefix(BOM).decode(errors="replace").rstrip("\r\n")
+
+
+def rows_of_csv(
+    name: str,
+    lines: Iterator[bytes | None],
+    delimiter: str | None = None,
+    escape: str | None = None,
+    columns: Sequence[str] = (),
+) -> Iterator[Row]:
+    """Yield the records under the header.
 
     Args:
         name: of the file, for messages.
-        columns: the fields of a row; ``None``: all.
-        keep: which rows are wanted; ``None``: all.
-        origin: where reading began.
+        lines: of the file.
+        delimiter: between fields; ``None``: the header tells.
+        escape: a character that takes the next one's meaning.
+        columns: names that the header must have.
+
+    Raises:
+        ConfigError: there is no usable header, or it lacks a column.
     """
-
-    def __init__(
-        self, name: str, columns: Sequence[str] | None = None, keep: Keep | None = None, origin: Origin | None = None
-    ) -> None:
-        self._name = name
-        self._columns = columns
-        self._keep = keep
-        self._origin = origin or Origin()
-        self._names: list[str] | None = None
-        self._width = 0
-        self._pick: Callable[[Sequence[Any]], Sequence[Any]] | None = None
-        self._lines = 0
-        """Lines of complete records."""
-        self._pending: list[bytes] = []
-        """Lines of a record whose end has not come yet."""
-        self._pending_bytes = 0
-        self._read_at_bytes = 0
-        self._rows = 0
-        # The limit is the process's, 131,072 characters by default: too few for a long prompt.
-        if csv.field_size_limit() < LONGEST_LINE_BYTES:
-            csv.field_size_limit(LONGEST_LINE_BYTES)
-
-    def __repr__(self) -> str:
-        return f"<CsvRows, {self._lines} lines>"
-
-    def feed(self, lines: Sequence[bytes | None]) -> Iterator[Row]:
-        """Yield the rows whose records end with these lines.
-
-        Raises:
-            ConfigError: the header cannot be used, or lacks a column.
-        """
-        whole: list[bytes] = []
-        for line in lines:
-            if line is not None:
-                whole.append(line)
-                continue
-            yield from self._read(whole)
-            # Nobody knows whether the long line ends within quotes.
-            yield from self._drop([*self._pending, b""], too_long())
-            whole = []
-        yield from self._read(whole)
-
-    def end(self) -> Iterator[Row]:
-        """Yield the row whose record has no end, if there is one.
-
-        Raises:
-            ConfigError: there is no header.
-        """
-        yield from self._read([], at_end=True)
-        if self._names is None:
-            raise ConfigError(f"{self._name}: it is CSV, and has no header: a first line with the columns' names")
-
-    def _read(self, lines: list[bytes], *, at_end: bool = False) -> Iterator[Row]:
-        block = self._pending + lines
-        self._pending_bytes += sum(map(len, lines)) + len(lines)
-        if not block or (self._pending_bytes < self._read_at_bytes and not at_end):
-            self._pending = block
-            return
-        odd = False
-        try:
-            text = b"\n".join(block).decode()
-        except UnicodeDecodeError:
-            text, odd = b"\n".join(block).decode(errors="surrogateescape"), True
-        odd = odd or "\0" in text
-        reader = csv.reader(StringIO(text + "\n", newline="\n"), strict=True)
-        names, width, pick, keep, origin, first = (
-            self._names,
-            self._width,
-            self._pick,
-            self._keep,
-            self._origin,
-            self._lines + 1,
-        )
-        done = 0
-        while True:
-            reason = ""
-            try:
-                for fields in reader:
-                    start, done = done, reader.line_num
-                    if names is None:
-                        if fields:
-                            self._read_header(fields, odd=odd)
-                            names, width, pick = self._names, self._width, self._pick
-                        continue
-                    if keep is not None or odd or len(fields) != width:
-                        if not fields or (width > 1 and len(fields) == 1 and fields[0].isspace()):
-                            continue
-                        if not self._is_kept(block, start, done):
-                            continue
-                        fault = self._fault_of(fields, odd=odd)
-                        if fault:
-                            yield FaultyRow(fault, first + start, origin)
-                            continue
-                    if "" in fields:
-                        fields = [field or None for field in fields]  # type: ignore[misc]  # noqa: PLW2901
-                    row = Row(zip(names, fields if pick is None else pick(fields)))  # noqa: B905  # counted above
-                    row._number = first + start
-                    row._origin = origin
-                    yield row
-                break
-            except csv.Error as error:
-                reason = str(error)
-            if reason == _ENDS_EARLY and not at_end:
-                break
-            yield from self._drop(block[done : reader.line_num], _in_words(reason), first + done)
-            done = reader.line_num
-        self._lines += done
-        self._pending = block = block[done:]
-        self._pending_bytes = size = sum(map(len, block)) + len(block)
-        self._read_at_bytes = 2 * size if size > _READ_AGAIN_BYTES else 0
-        if size > LONGEST_LINE_BYTES:
-            yield from self._drop(block, _in_words("field larger"))
-
-    def _drop(self, block: list[bytes], reason: str, number: int | None = None) -> Iterator[Row]:
-        """Make one unusable row of lines; without a number, of the pending lines."""
-        if self._names is None:
-            raise ConfigError(f"{self._name}: the header {reason}")
-        line = self._lines + 1 if number is None else number
-        if number is None:
-            self._lines += len(block)
-            self._pending, self._pending_bytes, self._read_at_bytes = [], 0, 0
-        if self._is_kept(block, 0, len(block)):
-            more = f" (up to line {self._origin.lines_before + line + len(block) - 1})" if len(block) > 1 else ""
-            yield FaultyRow(reason + more, line, self._origin)
-
-    def _is_kept(self, block: list[bytes], start: int, end: int) -> bool:
-        if self._keep is None:
-            return True
-        number, self._rows = self._rows, self._rows + 1
-        return self._keep(number, b"\n".join(block[start:end]).removesuffix(b"\r"))
-
-    def _fault_of(self, fields: list[str], *, odd: bool) -> str:
-        """Return why a record is no row; empty if it is one."""
-        if odd:
-            if any("\0" in field for field in fields):
-                return "has a NUL"
-            if not _is_text(fields):
-                return "is not UTF-8"
-        if len(fields) != self._width:
-            count = f"{len(fields)} field{'s' if len(fields) > 1 else ''}"
-            return f"has {count}, and the header has {self._width}"
-        return ""
-
-    def _read_header(self, names: list[str], *, odd: bool) -> None:
-        where = f"{self._name}: the header"
-        if odd and (any("\0" in name for name in names) or not _is_text(names)):
-            raise ConfigError(f"{where} is not UTF-8 without NUL")
-        if names[0].startswith('{"'):
-            raise ConfigError(f"{where} begins a JSON object: the file is JSONL")
-        if len(names) == 1:
-            for separator, called in ((";", "semicolons"), ("\t", "tabs")):
-                if separator in names[0]:
-                    raise ConfigError(
-                        f"{where} has {called} and no comma; {advice_for_separator(self._name, separator)}"
-                    )
-        counts = Counter(names)
-        if not all(name.strip() for name in names):
-            place = next(place for place, name in enumerate(names, 1) if not name.strip())
-            raise ConfigError(f"{where} has an empty name (column {place})")
-        twice = next((name for name in names if counts[name] > 1), None)
-        if twice is not None:
-            raise ConfigError(f"{where} has the name {twice!r:.60} twice")
-        self._width = len(names)
-        self._names = names
-        if self._columns is not None:
-            missing = [name for name in self._columns if name not in counts]
-            if missing:
-                raise ConfigError(
-                    f"columns: {where} has no {missing[0]!r:.60}; it has {', '.join(names)[:200]}", field="columns"
-                )
-            places = [names.index(name) for name in self._columns]
-            self._names = list(self._columns)
-            self._pick = lambda fields: [fields[place] for place in places]
-
-
-def _is_text(fields: list[str]) -> bool:
+    # The limit is the process's, 131,072 characters by default: too few for a long prompt.
+    if csv.field_size_limit() < LONGEST_LINE_BYTES:
+        csv.field_size_limit(LONGEST_LINE_BYTES)
+    texts = _Lines(lines)
     try:
-        "".join(fields).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        header = texts.header()
+        told = _TELLS_DELIMITER.fullmatch(header)
+        if told is not None:
+            next(texts)
+            delimiter = delimiter or told[1]
+            header = texts.header()
+        reader = csv.reader(
+            texts, strict=True, delimiter=delimiter or _delimiter_of(header), escapechar=escape, quotechar='"'
+        )
+        names = next(reader, [])
+    except csv.Error as error:
+        raise ConfigError(f"{name}: the header {_in_words(error)}") from None
+    _check(name, names, texts.odd)
+    names = distinct(names)
+    check_columns(name, columns, names)
+    width = len(names)
+    while True:
+        texts.begin()
+        line = texts.number + 1
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            more = f" (up to line {texts.number})" if texts.number > line else ""
+            yield Row((), line, _in_words(error) + more)
+            continue
+        if fields is None:
+            return
+        if len(fields) == width and not texts.odd:
+            if "" in fields:
+                fields = [field or None for field in fields]  # type: ignore[misc]
+            yield Row(zip(names, fields, strict=True), line)
+        elif texts.odd:
+            yield Row((), line, texts.odd)
+        elif fields and not (len(fields) == 1 and fields[0].isspace()):
+            count = f"{len(fields)} field{'s' if len(fields) > 1 else ''}"
+            yield Row((), line, f"has {count}, and the header has {width}")
 
 
-def _in_words(reason: str) -> str:
-    return next((words for start, words in _WORDS.items() if reason.startswith(start)), f"is no CSV: {reason}")
+def _delimiter_of(header: str) -> str:
+    bare = _QUOTED.sub("", header)
+    return "," if "," in bare else next((other for other in "\t;" if other in bare), ",")
+
+
+def _check(name: str, names: Sequence[str], odd: str) -> None:
+    """Refuse what is no header."""
+    if not names:
+        raise ConfigError(f"{name}: it is CSV, and has no header: a first line with the columns' names")
+    if odd:
+        raise ConfigError(f"{name}: the header {odd}")
+    if names[0].startswith("{"):
+        raise ConfigError(f"{name}: the header begins a JSON object: the file is JSONL")
+
+
+def check_columns(name: str, columns: Sequence[str], names: Sequence[str]) -> None:
+    """Refuse columns that a table lacks.
+
+    Raises:
+        ConfigError: a column is not among the names.
+    """
+    missing = [column for column in columns if column not in names]
+    if missing:
+        known = ", ".join(names)[:200]
+        raise ConfigError(f"columns: {name} has no {missing[0]!r:.60}; it has {known}", field="columns")
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Return the names of columns: an empty or repeated one gets the column's place, from 1."""
+    given = set(names)
+    made: list[str] = []
+    for place, name in enumerate(names, 1):
+        if not name.strip() or name in made:
+            name = f"{name.strip() or 'column'}_{place}"  # noqa: PLW2901
+            while name in given:
+                name += "_"  # noqa: PLW2901
+        made.append(name)
+    return made
+
+
+def _in_words(error: csv.Error) -> str:
+    reason = str(error)
+    return next((words for start, words in _WORDS.items() if reason.startswith(start)), reason)

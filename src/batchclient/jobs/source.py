@@ -3,186 +3,149 @@
 Rules:
 - Nothing is read whole. A regular file is read as rows are asked for. A pipe or a terminal, where a
   read may take for ever, is read in a thread, and so holds up no answer.
-- Gzip is known by its first bytes, whatever the file's name.
-- The first usable row can be read before anything is sent: a wrong template or a wrong column is
-  refused.
+- The first bytes tell gzip, Parquet, Arrow and UTF-16, whatever the file's name. Without a form and
+  an ending the first line tells JSONL from text.
+- The shards of a file are disjoint, and together they are the file. Plain JSONL and text are cut
+  into ranges of bytes at line ends, Parquet and files of Arrow into ranges of rows. Others are cut
+  by a hash of the row's number: in CSV a byte tells not whether it stands within quotes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import gzip
+import codecs
 import io
 import os
 import stat
 import sys
 import threading
-import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from fractions import Fraction
+from functools import cache, partial
+from itertools import chain, islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self, TypeVar, cast
+from typing import Any, BinaryIO, Self, TypeVar
 
+from batchclient._client.parts import shard_from
 from batchclient.errors import ConfigError
-from batchclient.jobs.csv_rows import CsvRows
-from batchclient.jobs.other_files import (
-    advice_for,
-    advice_for_array,
-    advice_for_content,
-    advice_for_url,
-    begins_array,
-)
-from batchclient.jobs.rows import FaultyRow, Format, Keep, LineRows, LineSplitter, Origin, Row, lines_in
-from batchclient.jobs.shards import Shard, make_keep, range_of
+from batchclient.jobs.bytes import CHUNK_BYTES, Bytes, Chunks, codec_from, recoded, unpacked
+from batchclient.jobs.columnar import choosing, count_of_parquet, rows_of_arrow, rows_of_parquet
+from batchclient.jobs.csv_rows import rows_of_csv
+from batchclient.jobs.rows import BOM, FORMATS, Format, Row, lines_of, rows_of_lines
 
-__all__ = ["FORMATS_SAID", "Source", "in_thread", "open_source"]
+__all__ = ["Source", "columns_from", "form_from", "in_thread", "open_source"]
 
 T = TypeVar("T")
 
-FORMATS_SAID = "format='jsonl', 'text' or 'csv'"
-"""How a message names the argument for the form; the command line has another name."""
-_CHUNK_BYTES = 256 * 1024
-_PEEK_BYTES = 64 * 1024
-_FORMATS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "text", ".csv": "csv"}
+_FORMATS: dict[str, Format] = {
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "text", ".csv": "csv", ".tsv": "csv", ".tab": "csv",
+    ".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
+}  # fmt: skip
+_TABLES: dict[bytes, Format] = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\xff\xff\xff\xff": "arrow"}
 _GZIP = b"\x1f\x8b"
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32", codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}  # fmt: skip
+"""Of UTF-32 first: its mark begins as the one of UTF-16 does."""
+_PACKED = {
+    b"BZh": "packed by bzip2: unpack it first",
+    b"\xfd7zXZ\0": "packed by xz: unpack it first",
+    b"\x28\xb5\x2f\xfd": "packed by zstd: unpack it first",
+    b"PK\x03\x04": "a zip archive or a spreadsheet: unpack it, or save it as CSV",
+}
 _ROWS_TO_FIRST = 100
 """Unusable rows to read at the start, at most. Further ones are read as rows are asked for."""
-
-
-class _Bytes:
-    """The bytes of a file, unpacked.
-
-    Args:
-        name: for messages.
-        file: unbuffered, or one that has ``read`` alone.
-        most: bytes to read, at most; ``None``: all.
-    """
-
-    def __init__(self, name: str, file: BinaryIO, most: int | None = None) -> None:
-        self._name = name
-        self._file = file
-        # Of a buffered pipe ``read`` would wait until all the bytes are there.
-        self._take = getattr(file, "read1", file.read)
-        self._left = most
-        self._unpacked: gzip.GzipFile | None = None
-        self._begun = False
-
-    def __repr__(self) -> str:
-        return f"<_Bytes of {self._name}>"
-
-    def read(self) -> bytes:
-        """Return the next bytes; none at the end.
-
-        Raises:
-            OSError: the file cannot be read, or its gzip data is damaged.
-            ConfigError: the file is no text of rows.
-        """
-        if not self._begun:
-            self._begun = True
-            start = self._read()
-            if start == _GZIP[:1]:
-                start += self._read()
-            if not start.startswith(_GZIP):
-                advice = advice_for_content(self._name, start)
-                if advice is not None:
-                    raise ConfigError(f"{self._name}: {advice}")
-                return start
-            packed = cast("BinaryIO", _Joined(start, self._read))
-            self._unpacked = gzip.GzipFile(fileobj=packed, mode="rb")
-        if self._unpacked is None:
-            return self._read()
-        try:
-            return self._unpacked.read1(_CHUNK_BYTES)
-        except EOFError:
-            raise OSError(errno.EIO, "the gzip data ends early") from None
-        except (gzip.BadGzipFile, zlib.error):
-            raise OSError(errno.EIO, "the gzip data is damaged") from None
-
-    def _read(self) -> bytes:
-        if self._left is None:
-            chunk = self._take(_CHUNK_BYTES) or b""
-        else:
-            chunk = self._take(min(_CHUNK_BYTES, self._left)) or b"" if self._left else b""
-            self._left -= len(chunk)
-        if not isinstance(chunk, bytes):
-            raise ConfigError(f"{self._name}: a file of rows is read as bytes: open it with mode 'rb'", field="source")
-        return chunk
-
-
-class _Joined(io.RawIOBase):
-    """First bytes, and a function that reads the others."""
-
-    def __init__(self, start: bytes, more: Callable[[], bytes]) -> None:
-        self._start = start
-        self._more = more
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        chunk, self._start = self._start or self._more(), b""
-        if size >= 0:
-            chunk, self._start = chunk[:size], chunk[size:]
-        return chunk
+_ROWS_AHEAD = 256
+"""Rows of a pipe that wait to be taken, at most."""
+_GOLDEN = 0x9E3779B97F4A7C15
+"""2 to the 64th, divided by the golden ratio (Knuth, The Art of Computer Programming, 6.4)."""
 
 
 class Source:
     """The rows of one input.
 
     Args:
-        name: for messages.
-        file: read from its position on.
-        form: the form of a row; ``None``: the first line with more than blanks decides.
-        columns: the fields of a row; ``None``: all.
-        keep: which rows are wanted; ``None``: all.
+        given: a path, ``-`` for stdin, or a file that is open for reading bytes.
+        form, columns, shard, delimiter, escape, encoding: as for ``read_rows``.
+        wanted: the fields, or paths to them, beside which nothing is used: of Parquet and Arrow
+            nothing else is read. ``None``: all is used.
         reserved: fields that no row may have, because the output adds them.
         most: rows to read, at most, faulty rows included; ``None`` for all.
-        part: the range of bytes to read, of the regular file of this name; ``None``: all.
+
+    Attributes:
+        name: for messages.
+        form: the form of a row; ``None`` until it is known.
+        status: of a regular file; ``None``: it is none.
         is_regular: whether reading the file never waits.
-        closes: whether the source closes the file.
+        taken: rows handed out.
+
+    Raises:
+        OSError: there is no such file, or the file cannot be read.
+        ConfigError: an argument is wrong.
     """
 
     def __init__(
         self,
-        name: str,
-        file: BinaryIO,
-        form: Format | None,
+        given: str | os.PathLike[str] | BinaryIO,
+        form: str | None = None,
         *,
         columns: Sequence[str] | None = None,
-        keep: Keep | None = None,
-        reserved: Sequence[str] = (),
+        wanted: Collection[str] | None = None,
+        shard: str | Sequence[int] | None = None,
+        delimiter: str | None = None,
+        escape: str | None = None,
+        encoding: str | None = None,
+        reserved: Collection[str] = (),
         most: int | None = None,
-        part: tuple[int, int] | None = None,
-        is_regular: bool = True,
-        closes: bool = True,
     ) -> None:
-        self.name = name
-        self._closes = closes
-        self.file = file
-        self.form = form
-        self.is_regular = is_regular
+        self.form: Format | None = None if form is None else form_from(form)
         self.taken: int = 0
-        self._columns = columns
-        self._keep = keep
-        self._reserved = frozenset(reserved)
+        self.name: str
+        self._columns = None if columns is None else columns_from(columns)
+        self._shard = None if shard is None else shard_from(shard)
+        self._delimiter = _character("delimiter", delimiter)
+        self._escape = _character("escape", escape)
+        self._encoding = None if encoding is None else codec_from(encoding)
         self._most = most
-        start, end = part or (0, None)
-        if start:
-            file.seek(start)
-        self._part = part
-        self._origin = Origin(name, start)
-        self._bytes = _Bytes(name, file, None if end is None else end - start)
-        self._splitter = LineSplitter(at_start=start == 0)
-        self._parser: LineRows | CsvRows | None = None
-        self._skipped = 0
-        """Blank lines before the line that decides the form."""
-        self._parsed: Iterator[Row] = iter(())
-        self._rows: deque[Row] = deque()
-        self._ended = False
+        self._part: tuple[int, int] | None = None
+        """The range of bytes whose lines are rows, where that is known."""
+        self._path: str | None = None
+        self._file: io.RawIOBase
+        self.status: os.stat_result | None = None
+        self.is_regular: bool = True
+        if isinstance(given, (str, os.PathLike)):
+            self._open(os.fspath(given))
+        else:
+            self.name = str(getattr(given, "name", type(given).__name__))
+            # Of a buffered pipe ``read`` would wait until all the bytes are there.
+            self._file = Chunks(getattr(given, "read1", given.read))
+            self._given = given
+        self._reader: Bytes | None = None
+        self._choose = choosing(self.name, self._columns, wanted)
+        rows = self._read()
+        if self._columns is not None:
+            rows = (_with_columns(row, self._columns) for row in rows)
+        if reserved:
+            rows = (_without(row, frozenset(reserved)) for row in rows)
+        self._rows: Iterator[Row] = islice(rows, most)
+
+    def _open(self, path: str) -> None:
+        if path == "-":
+            self.name = "stdin"
+            # Read below Python's own buffer: a thread that waits in it keeps the interpreter alive.
+            self._file = open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)  # noqa: SIM115
+        elif "://" in path:
+            raise ConfigError(f"{path}: URLs are not read; fetch the file, or give it by a pipe")
+        else:
+            self.name = self._path = path
+            self._file = open(path, "rb", buffering=0)  # noqa: SIM115, PTH123  # ``__exit__`` closes it
+        self._given = self._file
+        status = os.fstat(self._file.fileno())
+        self.is_regular = stat.S_ISREG(status.st_mode)
+        self.status = status if self.is_regular else None
 
     def __repr__(self) -> str:
         return f"<Source {self.name}: {self.taken} rows>"
@@ -193,8 +156,7 @@ class Source:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._closes:
-            self.file.close()
+        self._file.close()
 
     def first(self) -> Row | None:
         """Read up to the first row with fields and return the row, which stays in ``rows``.
@@ -203,19 +165,25 @@ class Source:
 
         Raises:
             OSError: the input cannot be read.
-            ConfigError: the input is one JSON array, or has no usable CSV header.
+            ConfigError: the input has another form, or no usable header.
         """
-        for row in self.read():
-            self._rows.append(row)
+        seen: list[Row] = []
+        for row in islice(self._rows, _ROWS_TO_FIRST):
+            seen.append(row)
             if row or row.fault is None:
-                return row
-            if len(self._rows) >= _ROWS_TO_FIRST:
                 break
-        return None
+        self._rows = chain(seen, self._rows)
+        return seen[-1] if seen and (seen[-1] or seen[-1].fault is None) else None
 
     def rows(self) -> Iterable[Row] | AsyncIterator[Row]:
         """Return all rows; iterating reads the input. An ``OSError`` of the input is passed on."""
         return self.read() if self.is_regular else self._read_in_thread()
+
+    def read(self) -> Iterator[Row]:
+        """Yield all rows; waits for the input."""
+        for row in self._rows:
+            self.taken += 1
+            yield row
 
     def count(self) -> int:
         """Count the rows, for a regular file also the unread ones. No row can be read afterwards."""
@@ -225,199 +193,245 @@ class Source:
         return self.taken
 
     def expected(self) -> int | None:
-        """Return about how many rows there are, where counting lines tells."""
-        if not self.is_regular or self.form == "csv" or self._keep is not None or self.name == "stdin":
-            return self._most
-        with open(self.name, "rb") as file:  # noqa: PTH123
-            if file.read(2) == _GZIP:
-                return self._most
-            size = os.fstat(file.fileno()).st_size
-        return lines_in(self.name, *(self._part or (0, size)), self._most)
+        """Return about how many rows there are, where that is told without reading them.
 
-    def read(self) -> Iterator[Row]:
-        """Yield all rows; waits for the input."""
-        while True:
-            yield from self._take()
-            if self._ended:
-                return
-            self._feed(self._bytes.read())
+        It is told after ``first``.
+        """
+        known = None
+        if self._path is None:
+            pass  # a file that is being read is not read beside that
+        elif self.form == "parquet":
+            known = count_of_parquet(self._path, self._shard)
+        elif self._part is not None:
+            known = _lines_in(self._path, *self._part, self._most)
+        return known if known is None or self._most is None else min(known, self._most)
 
     async def _read_in_thread(self) -> AsyncIterator[Row]:
+        """Yield the rows that a thread reads, as they come."""
+        ready: deque[Row] = deque()
+        room, news = threading.Semaphore(_ROWS_AHEAD), asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def read() -> None:
+            for row in self._rows:
+                room.acquire()
+                ready.append(row)
+                if not news.is_set():
+                    loop.call_soon_threadsafe(news.set)
+
+        reading = in_thread(read)
+        reading.add_done_callback(lambda _: news.set())
         while True:
-            for row in self._take():
-                yield row
-            if self._ended:
+            news.clear()
+            is_over = reading.done()
+            while ready:
+                self.taken += 1
+                yield ready.popleft()
+                room.release()
+            if is_over:
+                await reading
                 return
-            self._feed(await in_thread(self._bytes.read))
+            await news.wait()
 
-    def _take(self) -> Iterator[Row]:
-        """Yield and forget the rows read so far."""
-        # Set aside at once: ``first`` puts rows back while it reads.
-        rows, self._rows = self._rows, deque()
-        yield from rows
-        reserved = self._reserved
-        for row in self._parsed:
-            self.taken += 1
-            if self.taken == self._most:
-                # Before the row is handed out: whoever takes it may not come back.
-                self._parsed = iter(())
-                self._ended = True
-            if not reserved.isdisjoint(row):
-                name = next(name for name in row if name in reserved)
-                reason = (
-                    f"has a field {name!r}, which the output would overwrite; rename it, or keep others by --columns"
-                )
-                yield FaultyRow(reason, row._number, self._origin, row)
-            else:
-                yield row
-            if self._ended and self.taken == self._most:
-                return
+    # Bytes to rows -------------------------------------------------------------------------------------------------
 
-    def _feed(self, chunk: bytes) -> None:
-        if chunk:
-            lines = self._splitter.feed(chunk)
-        else:
-            self._ended = True
-            lines = self._splitter.end()
-        if self._parser is None:
-            self._begin(lines)
-        if self._parser is not None:
-            self._parsed = self._rows_of(self._parser, lines, at_end=self._ended)
+    def _read(self) -> Iterator[Row]:
+        yield from self._begun()
 
-    @staticmethod
-    def _rows_of(parser: LineRows | CsvRows, lines: Sequence[bytes | None], *, at_end: bool) -> Iterator[Row]:
-        yield from parser.feed(lines)
-        if at_end:
-            yield from parser.end()
-
-    def _begin(self, lines: Sequence[bytes | None]) -> None:
-        """Find out the form by the first lines, and make the parser of that form."""
+    def _begun(self) -> Iterator[Row]:
+        # Kept: the file would be closed with it, and is closed by ``__exit__``.
+        self._reader = file = io.BufferedReader(self._file, CHUNK_BYTES)
+        is_packed = file.peek(2).startswith(_GZIP)
+        if is_packed:
+            file = unpacked(file)
+        start = file.peek(8)
+        self._settle_form(start)
+        if self.form == "parquet" or (self.form == "arrow" and start.startswith(b"ARROW1")):
+            if is_packed or not _is_seekable(self._given):
+                raise ConfigError(f"{self.name}: Parquet and Arrow's file form need a plain file, no gzip and no pipe")
+            if self.form == "parquet":
+                return rows_of_parquet(self._table(), self._choose, self._shard)
+            return rows_of_arrow(self._table(), self._choose, self._shard, is_stream=False)
+        if self.form == "arrow":
+            return self._hashed(rows_of_arrow(file, self._choose, None, is_stream=True))
+        encoding = self._encoding or next((codec for mark, codec in _MARKS.items() if start.startswith(mark)), "utf-8")
+        if self._encoding is None and encoding == "utf-8" and b"\0" in start[:4]:
+            raise ConfigError(
+                f"encoding: {self.name} begins with no UTF-8; it may be utf-16-le or utf-16-be",
+                field="encoding",
+            )
+        if encoding != "utf-8":
+            file = recoded(file, encoding)
         if self.form == "csv":
-            self._parser = CsvRows(self.name, self._columns, self._keep, self._origin)
-            return
-        filled = next((line for line in lines if line is None or not (line == b"" or line.isspace())), b"")
-        if filled == b"" and not self._ended:
-            self._skipped += len(lines)
-            return
-        if filled and self._origin.start == 0:
-            self.settle(filled)
-        self.form = self.form or "text"
-        self._parser = LineRows(self.form, self._columns, self._keep, self._origin, self._skipped)
+            return self._hashed(
+                rows_of_csv(self.name, lines_of(file), self._delimiter, self._escape, self._columns or ())
+            )
+        if self._path is None or self.status is None or is_packed or encoding != "utf-8":
+            return self._hashed(rows_of_lines(lines_of(file), self._settle))
+        return self._of_range(file, self.status.st_size)
 
-    def settle(self, line: bytes) -> None:
-        """Find out the form, where none was given, by the first line with more than blanks.
+    def _settle_form(self, start: bytes) -> None:
+        """Find out the form, where none was given, by the first bytes or the ending."""
+        ending = _ending_of(self.name)
+        if ending in (".tsv", ".tab"):
+            self._delimiter = self._delimiter or "\t"
+        if self.form is None:
+            packed = next((told for magic, told in _PACKED.items() if start.startswith(magic)), None)
+            if packed is not None:
+                raise ConfigError(f"{self.name}: it is {packed}")
+            told = next((form for magic, form in _TABLES.items() if start.startswith(magic)), None)
+            self.form = told or _FORMATS.get(ending)
+        self._check_columns()
+
+    def _settle(self, line: bytes) -> Format:
+        """Find out the form, where it is not known, by the first line that is not blank.
 
         Raises:
-            ConfigError: the line begins a JSON array.
+            ConfigError: the lines are no rows, or nothing tells their form.
         """
-        if self.form not in ("text", "csv") and begins_array(line):
-            raise ConfigError(f"{self.name}: {advice_for_array(self.name)}")
+        begins = b"".join(line.split(maxsplit=2)[:2])
+        if self.form != "text" and (begins == b"[" or begins.startswith(b"[{")):
+            raise ConfigError(f"{self.name}: it is a JSON array, and rows are lines: jq -c '.[]' makes JSONL of it")
         if self.form is None:
-            self.form = "jsonl" if line.lstrip().startswith(b"{") else "text"
-            check_columns(self.form, self._columns)
+            if begins == b"{":
+                raise ConfigError(f"{self.name}: its JSON goes over several lines: jq -c . makes JSONL of it")
+            ending = _ending_of(self.name)
+            if begins.startswith(b"{"):
+                self.form = "jsonl"
+            elif ending and self._path is not None and self.is_regular:
+                raise ConfigError(
+                    f"format: {self.name}: the ending {ending!r} tells no form; one of {', '.join(FORMATS)}",
+                    field="format",
+                )
+            else:
+                self.form = "text"
+            self._check_columns()
+        return self.form
+
+    def _check_columns(self) -> None:
+        other = next((name for name in self._columns or () if name != "text"), None)
+        if self.form == "text" and other is not None:
+            raise ConfigError(f"columns: a line of text has the field 'text' alone, not {other!r:.60}", field="columns")
+
+    def _of_range(self, file: Bytes, size: int) -> Iterator[Row]:
+        """Yield the rows of a plain file of lines, or of the shard's range of bytes."""
+        if self._shard is None:
+            self._part = (0, size)
+            return rows_of_lines(lines_of(file), self._settle)
+        # The first line decides the form for all shards.
+        form = self._settle(next((line for line in lines_of(file) if line and line.removeprefix(BOM).strip()), b""))
+        part, parts = self._shard
+        start, end = (_line_from(file, size, size * each // parts) for each in (part, part + 1))
+        self._part = (start, end)
+        file.seek(start)
+        before = cache(partial(_lines_before, self.name, start))
+        return rows_of_lines(lines_of(file, end - start), lambda _: form, before)
+
+    def _hashed(self, rows: Iterator[Row]) -> Iterator[Row]:
+        """Leave the rows of the shard, by a hash of their numbers."""
+        if self._shard is None:
+            return rows
+        part, parts = self._shard
+        return (row for number, row in enumerate(rows) if (number * _GOLDEN >> 32 & 0xFFFFFFFF) % parts == part)
+
+    def _table(self) -> Any:
+        return self._given if self._path is None else self._path
 
 
-def check_columns(form: Format | None, columns: Sequence[str] | None) -> None:
-    """Refuse columns that lines of text lack.
+open_source = Source
+"""Open an input. The arguments are those of ``Source``."""
+
+
+def _with_columns(row: Row, columns: Sequence[str]) -> Row:
+    if row.fault is not None:
+        return row
+    missing = next((name for name in columns if name not in row), None)
+    if missing is not None:
+        return row.with_fault(f"has no field {missing!r}")
+    return row.keeping(columns)
+
+
+def _without(row: Row, reserved: frozenset[str]) -> Row:
+    if reserved.isdisjoint(row):
+        return row
+    name = next(name for name in row if name in reserved)
+    return row.with_fault(
+        f"has a field {name!r}, which the output would overwrite; rename it, or keep others by --columns"
+    )
+
+
+def _ending_of(name: str) -> str:
+    return Path(name.lower().removesuffix(".gz")).suffix
+
+
+def _is_seekable(file: Any) -> bool:
+    return bool(getattr(file, "seekable", bool)())
+
+
+def _line_from(file: Bytes, size: int, offset: int) -> int:
+    """Return where the first line begins that does not begin before an offset."""
+    if offset <= 0:
+        return 0
+    file.seek(offset - 1)
+    while (read := file.readline(CHUNK_BYTES)) and not read.endswith(b"\n"):
+        pass
+    return min(file.tell(), size)
+
+
+def _lines_before(path: str, start: int) -> int:
+    try:
+        return _lines_in(path, 0, start)
+    except OSError:  # the file is gone: lines count from the beginning of the part
+        return 0
+
+
+def _lines_in(path: str, start: int, end: int, most: int | None = None) -> int:
+    """Count the lines of a part of a file, blank ones too. A gigabyte takes less than a second."""
+    lines, last, left = 0, b"\n", end - start
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+        file.seek(start)
+        while left > 0 and (most is None or lines < most) and (chunk := file.read(min(4 * CHUNK_BYTES, left))):
+            lines += chunk.count(b"\n")
+            last = chunk[-1:]
+            left -= len(chunk)
+    return lines + (last != b"\n")
+
+
+def form_from(text: str) -> Format:
+    """Read the name of a form.
 
     Raises:
-        ConfigError: a line of text has one field, ``text``.
+        ConfigError: there is no such form.
     """
-    if form == "text" and columns is not None and set(columns) - {"text"}:
-        other = next(name for name in columns if name != "text")
-        raise ConfigError(f"columns: a line of text has the field 'text' alone, not {other!r:.60}", field="columns")
+    for form in FORMATS:
+        if text == form:
+            return form
+    raise ConfigError(f"format: one of {', '.join(FORMATS)}, not {text!r:.40}", field="format")
 
 
-def open_source(
-    source: str | os.PathLike[str] | BinaryIO,
-    form: Format | None = None,
-    *,
-    columns: Sequence[str] | None = None,
-    shard: Shard | None = None,
-    sample: Fraction | None = None,
-    reserved: Sequence[str] = (),
-    most: int | None = None,
-) -> Source:
-    """Open an input; ``-`` is stdin.
-
-    Args:
-        source: a path, or a file that is open for reading bytes.
-        shard: the part to read.
-        sample: the share of the rows to read.
-        form, columns, reserved, most: as for ``Source``.
+def columns_from(columns: Sequence[str]) -> list[str]:
+    """Check the names of columns.
 
     Raises:
-        OSError: there is no such file, or the file cannot be read.
-        ConfigError: the file's ending tells no form, or a form that is not read.
+        ConfigError: there is none, or one is empty or comes twice.
     """
-    check_columns(form, columns)
-    options: dict[str, Any] = {"columns": columns, "reserved": reserved, "most": most}
-    if not isinstance(source, (str, os.PathLike)):
-        name = str(getattr(source, "name", type(source).__name__))
-        return Source(name, source, form, keep=make_keep(shard, sample), closes=False, **options)
-    path = os.fspath(source)
-    if path == "-":
-        # Read below Python's buffer: a thread waiting in the buffer keeps the interpreter alive.
-        file: BinaryIO = open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)  # noqa: SIM115
-        return Source("stdin", file, form, keep=make_keep(shard, sample), is_regular=_is_regular(file), **options)
-    try:
-        file = open(path, "rb", buffering=0)  # noqa: SIM115, PTH123  # the source closes the file
-    except OSError:
-        advice = advice_for_url(path)
-        if advice is None:
-            raise
-        raise ConfigError(f"{path}: {advice}") from None
-    try:
-        return _of_file(path, file, form, shard, sample, options)
-    except BaseException:
-        file.close()
-        raise
+    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
+        raise ConfigError(f"columns: a list of names, not {columns!r:.40}", field="columns")
+    names = list(columns)
+    if not names or not all(names):
+        raise ConfigError("columns: an empty name", field="columns")
+    twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
+    if twice is not None:
+        raise ConfigError(f"columns: {twice!r:.60} comes twice", field="columns")
+    return names
 
 
-def _of_file(
-    path: str,
-    file: BinaryIO,
-    form: Format | None,
-    shard: Shard | None,
-    sample: Fraction | None,
-    options: dict[str, Any],
-) -> Source:
-    is_regular = _is_regular(file)
-    form = form or _form_of(path, is_regular=is_regular)
-    check_columns(form, options["columns"])
-    if shard is None or form == "csv" or not is_regular:
-        return Source(path, file, form, keep=make_keep(shard, sample), is_regular=is_regular, **options)
-    start = file.read(_PEEK_BYTES)
-    file.seek(0)
-    if start.startswith(_GZIP):
-        return Source(path, file, form, keep=make_keep(shard, sample), **options)
-    part = range_of(file, os.fstat(file.fileno()).st_size, shard)
-    file.seek(0)
-    made = Source(path, file, form, keep=make_keep(None, sample), part=part, **options)
-    # The first line decides the form for all parts.
-    advice = advice_for_content(path, start)
-    if advice is not None:
-        raise ConfigError(f"{path}: {advice}")
-    filled = next((line for line in LineSplitter().feed(start + b"\n") if line and not line.isspace()), b"")
-    if filled:
-        made.settle(filled)
+def _character(field: str, text: str | None) -> str | None:
+    """Read a character that has a meaning in CSV; a backslash and ``t`` is a tab."""
+    made = "\t" if text == "\\t" else text
+    if made is not None and (len(made) != 1 or made in '"\r\n\0'):
+        raise ConfigError(f"{field}: one character, such as ; or \\t, not {text!r:.40}", field=field)
     return made
-
-
-def _form_of(path: str, *, is_regular: bool) -> Format | None:
-    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
-    if suffixes[-1:] == [".gz"]:
-        suffixes.pop()
-    ending = suffixes[-1] if suffixes else ""
-    form = _FORMATS.get(ending)
-    if form is None and ending and is_regular:
-        unknown = f"the ending {ending!r} tells no form of rows; if each line is a row, give {FORMATS_SAID}"
-        raise ConfigError(f"{path}: {advice_for(path, _FORMATS) or unknown}")
-    return form
-
-
-def _is_regular(file: BinaryIO) -> bool:
-    return stat.S_ISREG(os.fstat(file.fileno()).st_mode)
 
 
 def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:

@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -215,7 +216,10 @@ class HeldJournal:
     # Rows ------------------------------------------------------------------------------------------------------------
 
     def find(self, rows: Sequence[tuple[bytes, int]]) -> list[Record | None]:
-        """Return the last record at the opening of each row, by key and occurrence."""
+        """Return each row's last record at the opening, or with ``dedupe`` by now.
+
+        A row is known by its key and its occurrence.
+        """
         found: list[Record | None] = []
         with self._lock:
             for key, n in rows:
@@ -254,6 +258,11 @@ class HeldJournal:
                 raise
             # A write that hung may have gone into a file that is nobody's any more.
             self._checked_lease()
+            if self.journal.dedupe:
+                ends = accumulate(map(len, lines), initial=self._end)
+                self._enter(
+                    [(end, len(line), key) for end, line in zip(ends, lines, strict=False) if (key := _key_in(line))]
+                )
             self._end += len(data)
 
     def still_held(self) -> bool:

@@ -27,6 +27,8 @@ class Journal:
         settings: JSON values by name that decide the answers beside template, call, model and
             parameters: the version of a prompt function, for example. A journal with another value
             is refused.
+        dedupe: equal rows (of one prompt) are asked once, and share the answer or the error. The
+            others count as reused. A failure that may pass is shared by the rows under way.
 
     Raises:
         ConfigError: an argument is wrong.
@@ -39,16 +41,18 @@ class Journal:
         resume: bool = True,
         retry_failed: bool = False,
         settings: Mapping[str, Any] | None = None,
+        dedupe: bool = False,
     ) -> None:
         text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
         if not isinstance(text, str) or not text or "\0" in text:
             raise ConfigError(f"journal is the path of a file, not {path!r:.60}", field="journal")
-        for name, flag in (("resume", resume), ("retry_failed", retry_failed)):
+        for name, flag in (("resume", resume), ("retry_failed", retry_failed), ("dedupe", dedupe)):
             if type(flag) is not bool:
                 raise ConfigError(f"{name} is true or false, not {flag!r:.40}", field=name)
         self.path: Path = Path(text)
         self.resume: bool = resume
         self.retry_failed: bool = retry_failed
+        self.dedupe: bool = dedupe
         try:
             # As they will be read: a tuple is a list.
             self.settings: Mapping[str, Any] = json.loads(json.dumps(dict(settings or {}), allow_nan=False))

@@ -64,6 +64,8 @@ class HealthState(Enum):
     """One call is under way to find out; no others."""
     RECOVERING = "recovering"
     """A growing share of the limit."""
+    AWAITED = "awaited"
+    """None before its first answer, to a question beside the calls (see ``arrivals``)."""
 
 
 class Sign(Enum):

@@ -1,0 +1,104 @@
+"""Servers that are not there yet: each is asked which it is, and gets no call before it answers.
+
+    AWAITED ──its question is answered──▶ HEALTHY
+    AWAITED ──no server answered within ``wait_for_server_s``──▶ HEALTHY, as without a wait
+
+Rules:
+- With ``wait_for_server_s`` every server is awaited at first, one that joins later, too. It gets no
+  call, not even as a probe, and so no call uses up an attempt there.
+- The wait for a first server begins with the first call, or with the first failure if the model is
+  asked for. When its time is over, all waiting calls fail; later calls are tried as without a wait.
+- Once one server has answered, the others are asked while calls are under way, without an end.
+- A wait counts as an outage in errors and statistics; it is told at its first failure, then once a
+  minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from batchclient._core.messages import Asked, Command, HealthChanged, Page
+from batchclient._core.servers.endpoint import Endpoint
+from batchclient._core.servers.endpoints import Endpoints
+from batchclient._core.servers.health import Health, HealthState
+from batchclient._core.spent import ServerOutage, seconds
+from batchclient.errors import NoServerAnswered
+
+__all__ = ["Arrivals"]
+
+_TOLD_EVERY_S = 60.0
+
+
+class Arrivals:
+    """The wait of a scheduler for servers that have not answered yet.
+
+    Args:
+        wait_s: how long calls wait for a first server, seconds; 0: no server is awaited.
+        command: takes a command.
+    """
+
+    __slots__ = ("_command", "_endpoints", "_tell_at", "_wait_s", "due")
+
+    def __init__(self, endpoints: Endpoints, wait_s: float, command: Callable[[Command], None]) -> None:
+        self._endpoints = endpoints
+        self._wait_s = wait_s
+        self._command = command
+        self._tell_at: dict[int, float] = {}
+        """When a wait is told next, by endpoint."""
+        self.due: float | None = None
+        """When the wait for a first server ends; ``None``: no call waits for one."""
+        for endpoint in endpoints:
+            self.add(endpoint)
+
+    def add(self, endpoint: Endpoint) -> None:
+        """Await the first answer of an endpoint."""
+        if self._wait_s:
+            health = endpoint.health
+            health.state, health.ailing, health.reason = HealthState.AWAITED, True, "it has not answered yet"
+
+    def look(self, now: float, *, busy: bool) -> NoServerAnswered | None:
+        """Begin the wait for a first server if calls are under way; return its error at its end."""
+        awaited = [each for each in self._endpoints.serving if each.health.state is HealthState.AWAITED]
+        if len(awaited) < len(self._endpoints.serving):
+            self.due = None
+        elif self.due is None:
+            self.due = now + self._wait_s if busy else None
+        elif now >= self.due:
+            told = ", ".join(f"{endpoint.shown_name} ({endpoint.health.reason})" for endpoint in awaited)
+            for endpoint in awaited:
+                self._end(endpoint, "it is waited for no longer", now)
+                self._tell(endpoint)
+            self.due = None
+            return NoServerAnswered(f"no server answered in {seconds(self._wait_s)}: {told}")
+        return None
+
+    def asked(self, event: Asked, now: float) -> bool:
+        """A question has ended; return whether its server was awaited."""
+        endpoint, failure = self._endpoints.by_id.get(event.endpoint), event.failure
+        if event.page is Page.LOAD or endpoint is None or endpoint.health.state is not HealthState.AWAITED:
+            return False
+        if failure is None:
+            self._end(endpoint, "it has answered", now)
+            endpoint.health.answered_once = True
+            self._tell(endpoint, "" if endpoint.outage is None else endpoint.outage.sentence(now))
+            return True
+        outage = endpoint.outage
+        if outage is None:
+            endpoint.outage = outage = ServerOutage(endpoint.shown_name, "", now, failure, awaited=True)
+        outage.seen = endpoint.health.reason = failure.seen or failure.message
+        outage.failure = failure
+        if now >= self._tell_at.get(endpoint.id, now):
+            self._tell_at[endpoint.id] = now + _TOLD_EVERY_S
+            self._tell(endpoint, outage.sentence(now))
+        self.look(now, busy=True)
+        return True
+
+    def _end(self, endpoint: Endpoint, reason: str, now: float) -> None:
+        endpoint.health = Health()
+        endpoint.health.reason = reason
+        if endpoint.outage is not None:
+            endpoint.outage.ended_at = now
+
+    def _tell(self, endpoint: Endpoint, words: str = "") -> None:
+        health = endpoint.health
+        self._command(HealthChanged(endpoint.id, endpoint.name, health.state.value, health.reason, words))

@@ -1,0 +1,209 @@
+"""Servers that are not there yet: asked until their first answer, and given no call before. Literal times."""
+
+import pytest
+
+from batchclient._core.failures import Failure
+from batchclient._core.limits import FixedLimit
+from batchclient._core.messages import (
+    Asked,
+    AskOutcome,
+    Cancelled,
+    CloseRequested,
+    EndpointAdded,
+    EndpointRemoved,
+    FailureKind,
+    HealthChanged,
+    Page,
+    Paused,
+    Resumed,
+    Woke,
+)
+from batchclient.errors import ConnectFailed
+from tests.playbook.playbook import Playbook, answered, calls, failed
+
+REFUSED = Failure(FailureKind.NOT_SENT, ConnectFailed, "no connection", seen="a refused connection")
+
+
+def waiting(*limits, wait=600.0, **settings):
+    """A client that waits for its servers."""
+    return Playbook(list(limits), [Page.SERVER], wait_for_server_s=wait, **settings)
+
+
+def absent(endpoint=0):
+    return Asked(endpoint, Page.SERVER, AskOutcome.SILENCE, REFUSED)
+
+
+def there(endpoint=0):
+    return Asked(endpoint, Page.SERVER, AskOutcome.ANSWERED)
+
+
+def states(play):
+    return [each.state for each in play.endpoints]
+
+
+def test_calls_wait_for_the_servers_answer_to_its_question_and_then_go_together():
+    play = waiting(4)
+    a, b = calls("a b")
+    play.submit(a, b) >> Woke() << ["ask SERVER"]
+    play.at(0.1) >> absent() << []
+    assert (states(play), play.endpoints[0].reason) == (["awaited"], "a refused connection")
+    play.at(1.1) >> Woke() << ["ask SERVER anew"]
+    play.at(1.2) >> there() << ["send a b"]
+    assert (a.attempts, states(play), play.endpoints[0].outage) == (1, ["healthy"], "")
+    play.at(2.0) >> answered(a, b) << ["resolve a b"]
+
+
+def test_a_server_is_asked_each_second_at_first_and_then_every_five():
+    play, asked_at = waiting(4), []
+    play.submit(*calls("a"))
+    while play.now < 60.0:
+        play.at(play.wakes_at) >> Woke()
+        if play.seen:
+            asked_at.append(play.now)
+            play >> absent() << []
+    pauses = [later - earlier for earlier, later in zip(asked_at, asked_at[1:])]
+    assert pauses == [1.0] * 10 + [2.0, 3.0, 4.0] + [5.0] * 9
+
+
+def test_no_call_goes_to_another_server_before_that_one_has_answered_however_late():
+    play = waiting(1, 1, wait=30.0)
+    first, *more = calls(3)
+    play.submit(first, *more) >> Woke() << ["ask SERVER @0", "ask SERVER @1"]
+    play.at(0.1) >> absent(1) << []
+    play.at(0.2) >> there(0) << ["send c0 @0"]
+    play.at(1.1) >> Woke() << ["ask SERVER anew @1"]
+    play.at(100.0) >> absent(1) << []
+    assert states(play) == ["healthy", "awaited"]
+    play.at(101.0) >> Woke() << ["ask SERVER anew @1"]
+    play.at(101.1) >> there(1) << ["send c1 @1"]
+    assert {call.attempts for call in more} == {1, 0}
+
+
+def test_a_server_that_joins_later_is_awaited_too():
+    play = waiting(1, 1)
+    a, b, c = calls("a b c")
+    play.submit(a, b, c) >> Woke() << ["ask SERVER @0", "ask SERVER @1"]
+    play >> there(0) << ["send a @0"]
+    play >> there(1) << ["send b @1"]
+    play.at(1.0) >> EndpointAdded(2, FixedLimit(1)) << []
+    play >> Woke() << ["ask SERVER @2"]
+    play.at(1.1) >> there(2) << ["send c @2"]
+
+
+def test_at_the_end_of_the_wait_all_calls_fail_at_once_and_later_ones_are_tried():
+    play = waiting(1, 1, wait=600.0)
+    a, b, c = calls("a b c")
+    play.submit(a).at(0.0) >> Woke() << ["ask SERVER @0", "ask SERVER @1"]
+    play >> absent(0) << []
+    play >> absent(1) << []
+    play.at(300.0).submit(b) >> Woke() << ["ask SERVER anew @0", "ask SERVER anew @1"]
+    assert play.wakes_at == 600.0
+    message = "no server answered in 600 s: endpoint 0 (a refused connection), endpoint 1 (a refused connection)"
+    play.at(600.0) >> Woke() << ["reject a b: NoServerAnswered", f"wait over: {message}"]
+    assert {name: (error.message, error.attempt) for name, error in play.errors.items()} == {
+        "a": (message, 0),
+        "b": (message, 0),
+    }
+    assert states(play) == ["healthy", "healthy"]
+    play.at(601.0).submit(c) >> Woke() << ["send c @0"]
+    play >> failed(c, FailureKind.NOT_SENT, delay=1.0) << ["send c @1"]
+
+
+def test_a_server_that_has_answered_and_goes_away_has_an_outage():
+    play = waiting(2, outage_patience_s=30.0)
+    a, b = calls("a b")
+    play.submit(a) >> Woke() << ["ask SERVER"]
+    play >> there() << ["send a"]
+    play.at(1.0) >> failed(a, FailureKind.NOT_SENT, delay=0.0) << []
+    assert play.endpoints[0].outage == "an outage of endpoint 0 has begun: no connection"
+    play.at(2.0) >> Woke() << ["send a"]
+    assert states(play) == ["probing"]
+
+
+def test_the_other_servers_arrival_ends_an_outage():
+    play = waiting(1, 1)
+    (a,) = calls("a")
+    play.submit(a) >> Woke() << ["ask SERVER @0", "ask SERVER @1"]
+    play >> absent(1) << []
+    play >> there(0) << ["send a @0"]
+    play.at(1.0) >> failed(a, FailureKind.NOT_SENT, delay=0.0) << []
+    play >> Woke() << ["ask SERVER anew @1"]
+    play.at(1.2) >> there(1) << ["send a @1"]
+
+
+@pytest.mark.parametrize("gone_first", [False, True])
+def test_only_calls_under_way_ask_and_the_clock_of_the_wait_runs_on(gone_first):
+    play = waiting(1, wait=10.0)
+    a, b = calls("a b")
+    play.submit(a) >> Woke() << ["ask SERVER"]
+    for event in (Cancelled(a), absent()) if gone_first else (absent(), Cancelled(a)):
+        play >> event << []
+    assert play.wakes_at == 10.0
+    play.at(5.0).submit(b) >> Woke() << ["ask SERVER anew"]
+    play.at(5.1) >> absent() << []
+    play >> Cancelled(b) << []
+    play.at(10.0) >> Woke() << [f"wait over: no server answered in 10 s: endpoint 0 ({REFUSED.seen})"]
+    assert play.wakes_at is None
+
+
+def test_the_servers_left_after_a_removal_are_waited_for_anew():
+    play = waiting(1, 1, wait=10.0)
+    a, b = calls("a b")
+    play.submit(a) >> Woke() << ["ask SERVER @0", "ask SERVER @1"]
+    play >> absent(1) << []
+    play >> there(0) << ["send a @0"]
+    play.at(0.5) >> answered(a) << ["resolve a"]
+    play.at(50.0) >> EndpointRemoved(0) << ["gone @0"]
+    play.at(60.0).submit(b) >> Woke() << ["ask SERVER anew @1"]
+    play >> absent(1) << []
+    assert play.wakes_at == 61.0
+    play.at(70.0) >> Woke()
+    assert play.seen[0] == "reject b: NoServerAnswered"
+
+
+def test_a_wait_keeps_a_calls_deadline_and_says_what_was_waited_for():
+    play = waiting(1)
+    (a,) = calls("a", deadline=3.0)
+    play.submit(a) >> Woke() << ["ask SERVER"]
+    play >> absent() << []
+    play.at(1.0) >> Woke() << ["ask SERVER anew"]
+    play.at(3.0) >> Woke() << ["reject a: DeadlineExceeded"]
+    told = "3 s in the queue; a wait for endpoint 0 has lasted 3 s: a refused connection"
+    assert (told in play.errors["a"].message, type(play.errors["a"].__cause__)) == (True, ConnectFailed)
+
+
+def test_closing_ends_the_wait_and_a_pause_keeps_calls_back():
+    play = waiting(1)
+    (a, b) = calls("a b")
+    play >> Paused() << []
+    play.submit(a) >> Woke() << []
+    play.at(0.5) >> Resumed() << []
+    play >> Woke() << ["ask SERVER"]
+    play >> Paused() << []
+    play.at(1.0) >> there() << []
+    play >> Resumed() << ["send a"]
+
+    play = waiting(1)
+    play.submit(b) >> Woke() << ["ask SERVER"]
+    play.at(1.0) >> CloseRequested() << ["drop SERVER", "reject b: ClientClosed", "drained"]
+    assert play.wakes_at is None
+
+
+def test_a_wait_is_told_at_its_first_failure_and_then_once_a_minute():
+    play, told = waiting(1), []
+    play.submit(*calls("a"))
+    while play.now < 125.0:
+        play.at(play.wakes_at) >> Woke()
+        if play.seen:
+            play.scheduler.handle(absent(), play.now)
+            told += [one.outage for one in play.scheduler.commands() if isinstance(one, HealthChanged)]
+    assert told == [
+        "a wait for endpoint 0 has begun: a refused connection",
+        "a wait for endpoint 0 has lasted 64 s: a refused connection",
+        "a wait for endpoint 0 has lasted 124 s: a refused connection",
+    ]
+    play.scheduler.handle(there(), play.now)
+    ended = [one for one in play.scheduler.commands() if isinstance(one, HealthChanged)]
+    assert [(one.state, one.outage.split(":")[0]) for one in ended] == [
+        ("healthy", "a wait for endpoint 0 ended after 129 s")
+    ]
