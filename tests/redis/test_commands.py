@@ -73,6 +73,15 @@ def test_rows_become_results(work, plain, shared_server, tmp_path):
         "line 103: id is empty, or no text and no whole number: nobody could name its result\n"
         "101 messages in inference_queue; 2 rows are unusable\n",
     )
+    (tmp_path / "odd.csv").write_bytes(b'id;text\r\nx;"caf\xe9 \\"noir\\"; no"\r\n')
+    options = ("--delimiter", ";", "--escape", "\\", "--encoding", "latin-1", "--stream", "csv")
+    assert (
+        commands.run("enqueue", "odd.csv", "--prompt", "{text}", *options, cwd=tmp_path, REDIS_URL=shared_server.url)[0]
+        == 0
+    )
+    [(_, fields)] = plain.xrange("csv")
+    assert (fields[b"id"], json.loads(fields[b"body"])) == (b"x", {"prompt": 'caf\xe9 "noir"; no'})
+    plain.delete("csv")
     worker = work()
     wait_for(lambda: plain.xlen(STREAM) == 0)
     assert json.loads(plain.get("result:d7"))["body"]["usage"]["completion_tokens"] == 3

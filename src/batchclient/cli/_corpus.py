@@ -13,6 +13,9 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from batchclient.cli._refusal import Refusal
+from batchclient.jobs.statuses import Status
+
 __all__ = ["docstrings"]
 
 _SHORTEST, _LONGEST = 20, 400
@@ -21,13 +24,19 @@ _LEFT_OUT = frozenset({"site-packages", "dist-packages", "test", "tests", "lib2t
 
 
 def docstrings(count: int) -> list[str]:
-    """Return up to ``count`` different docstrings, each at most 400 characters long."""
+    """Return up to ``count`` different docstrings, each at most 400 characters long.
+
+    Raises:
+        Refusal: there are none.
+    """
     seen: dict[str, None] = {}
     for source in _sources(sysconfig.get_path("stdlib")):
         for text in _docstrings_in(source):
             seen.setdefault(text[:_LONGEST].rstrip())
             if len(seen) == count:
                 return list(seen)
+    if not seen:
+        raise Refusal("the sources of Python's standard library are not there to be read", Status.FAILED)
     return list(seen)
 
 

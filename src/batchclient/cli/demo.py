@@ -49,8 +49,6 @@ def demo(
     times = Times(warm_up_s=min(1.0, window_s), window_s=window_s, grace_s=10.0)
     settings = settings_of(["adaptive", "async-openai"], concurrency=[16])
     texts = docstrings(_TEXTS)
-    if not texts:
-        raise Refusal("the sources of Python's standard library are not there to be read", Status.FAILED)
     workload = Workload(output_tokens=_TOKENS, prompts=texts)
     question = Question(settings, (), times, repeat=2)
     if base_url is not None:
