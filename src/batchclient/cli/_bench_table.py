@@ -1,4 +1,4 @@
-"""The settings of a measurement as a table for the terminal: a row each, and below it what their marks mean."""
+"""The settings of a measurement as a table: a row each, and below it what their marks mean."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["table_of"]
 
 
 def table_of(summaries: Sequence[Summary], slos: Sequence[Slo]) -> Group:
-    """Return a table of settings; ``failed`` counts the calls that failed or were not answered in time.
+    """Return a table of settings; ``failed`` counts calls that failed or had no answer in time.
 
     Args:
         summaries: of the settings.
