@@ -27,8 +27,13 @@ def report(job: Job, options: MapOptions, output: Output, kept: Kept | None = No
     failures = [in_options(line) for line in job.failures.lines()]
     if job.reader_is_gone:
         return
-    facts = {"rows": output.written, "failed": job.failures.total, "reused": job.counts.reused}
-    facts |= {"seconds": round(job.seconds, 3), "status": int(status_of(job))}
+    facts = {
+        "rows": output.written,
+        "failed": job.failures.total,
+        "reused": job.counts.reused,
+        "seconds": round(job.seconds, 3),
+        "status": int(status_of(job)),
+    }
     if options.quiet:
         if failures:
             say(f"failed: {job.failures.total:,}", *failures, event="summary", **facts)

@@ -51,7 +51,7 @@ _NO_COMMAND = re.compile(r"No such command (?!.*Did you mean).*", re.DOTALL)
 class _Group(TyperGroup):
     """All commands."""
 
-    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **_: Any) -> Any:
+    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *_: Any, **__: Any) -> Any:
         """Run the command that the arguments name, and end with its status."""
         arguments = sys.argv[1:] if args is None else list(args)
         if isinstance(sys.stdout, TextIOWrapper):

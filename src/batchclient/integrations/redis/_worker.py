@@ -48,7 +48,7 @@ __all__ = ["Worker"]
 
 _HELD_BYTES = 64 * 1024 * 1024
 """Bytes of bodies beyond which no further message is read."""
-_OUT_OF_USE = ("ejected", "probing")
+_OUT_OF_USE = ("ejected", "probing", "awaited")
 
 
 class Worker:
