@@ -255,13 +255,9 @@ def test_the_engine_needs_no_web_framework():
 
 
 def cli(*arguments):
-    import typer
+    from batchclient.cli.app import make_app
 
-    from batchclient.cli.simulate import simulate
-
-    app = typer.Typer()
-    app.command()(simulate)
-    return CliRunner().invoke(app, arguments)
+    return CliRunner().invoke(make_app(["simulate"]), ["simulate", *arguments])
 
 
 def test_cli_lists_and_refuses():
