@@ -117,4 +117,4 @@ def test_a_server_given_twice_counts_once(metrics):
 def test_an_unknown_server_is_refused_with_the_known_ones(metrics, command):
     result = metrics(command, "--server", "vlm")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "--server: one of vllm, sglang, tgi, llamacpp, not 'vlm'" in result.stderr
+    assert "'vlm' is not one of 'vllm', 'sglang', 'tgi', 'llamacpp'" in result.stderr
