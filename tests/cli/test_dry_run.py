@@ -197,3 +197,11 @@ def test_with_a_price_it_tells_the_cost(dry_run):
     assert "cost of all prompts" in told and "cost of all answers" not in told
     for options in ([], ["--gpu-price", 2]):
         assert "cost" not in dry_run(rows, *options)[0].stdout
+
+
+def test_a_dry_run_waits_for_its_server_and_counts(cli, server, tmp_path):
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "one two three"}])
+    for urls in ([server.base_url], [server.base_url, "http://127.0.0.1:1/v1"]):
+        options = [f"--base-url={url}" for url in urls]
+        done = cli("map", source, *options, "--prompt", "{text}", "--dry-run", "--wait-for-server", 60)
+        assert done.exit_code == 0 and "counted by the server" in done.stdout

@@ -62,11 +62,13 @@ class Arrivals:
         if len(awaited) < len(self._endpoints.serving):
             self.due = None
         elif self.due is None:
-            self.due = now + self._wait_s if busy else None
+            if busy:
+                self.due = now + self._wait_s
         elif now >= self.due:
             told = ", ".join(f"{endpoint.shown_name} ({endpoint.health.reason})" for endpoint in awaited)
             for endpoint in awaited:
                 self._end(endpoint, "it is waited for no longer", now)
+                endpoint.outage = None
                 self._tell(endpoint)
             self.due = None
             return NoServerAnswered(f"no server answered in {seconds(self._wait_s)}: {told}")
@@ -87,10 +89,12 @@ class Arrivals:
             endpoint.outage = outage = ServerOutage(endpoint.shown_name, "", now, failure, awaited=True)
         outage.seen = endpoint.health.reason = failure.seen or failure.message
         outage.failure = failure
+        if self.due is None and all(each.health.state is HealthState.AWAITED for each in self._endpoints.serving):
+            self.due = now + self._wait_s
         if now >= self._tell_at.get(endpoint.id, now):
             self._tell_at[endpoint.id] = now + _TOLD_EVERY_S
-            self._tell(endpoint, outage.sentence(now))
-        self.look(now, busy=True)
+            bound = "" if self.due is None else f"; calls wait {seconds(self._wait_s)} at most"
+            self._tell(endpoint, f"{outage.sentence(now)}{bound}")
         return True
 
     def _end(self, endpoint: Endpoint, reason: str, now: float) -> None:

@@ -66,13 +66,22 @@ class ServerOutage:
 
     def sentence(self, now: float) -> str:
         """Describe the outage, in the same words everywhere."""
+        if self.awaited:
+            return self._wait(now)
         if self.ended_at is not None:
             lasted = f"ended after {seconds(self.ended_at - self.began_at)}"
         elif now - self.began_at < _JUST_BEGAN_S:
             lasted = "has begun"
         else:
             lasted = f"has lasted {seconds(now - self.began_at)}"
-        return f"{'a wait for' if self.awaited else 'an outage of'} {self.server} {lasted}: {self.seen}"
+        return f"an outage of {self.server} {lasted}: {self.seen}"
+
+    def _wait(self, now: float) -> str:
+        if self.ended_at is not None:
+            return f"{self.server} has answered, after a wait of {seconds(self.ended_at - self.began_at)}"
+        age_s = now - self.began_at
+        so_far = "" if age_s < _JUST_BEGAN_S else f", for {seconds(age_s)} by now"
+        return f"waiting for {self.server}, which has not answered yet{so_far}: {self.seen}"
 
     def opening(self, now: float) -> str:
         """Announce the outage. The words before the colon are the same at every beginning."""

@@ -128,6 +128,8 @@ class Questions:
         await self._ask_for_server(Ask(endpoint, Page.SERVER))
         fingerprint = self._fingerprints[endpoint]
         self._conclude(endpoint, fingerprint)
+        if not fingerprint.open:
+            self._tell(Asked(endpoint, Page.SERVER, AskOutcome.ANSWERED))
         return fingerprint.facts()
 
     def add(self, endpoint: int, transports: Mapping[Page, Transport]) -> None:
@@ -201,7 +203,8 @@ class Questions:
     async def _ask_for_server(self, question: Ask) -> None:
         endpoint, outcome = question.endpoint, AskOutcome.SILENCE
         fingerprint = self._fingerprints.setdefault(endpoint, Fingerprint())
-        failure: Failure | None = _CANCELLED
+        # A server whose pages were read before has answered.
+        failure: Failure | None = _CANCELLED if fingerprint.open else None
         try:
             while (request := fingerprint.next()) is not None:
                 page = await self._fetch_page(endpoint, request)

@@ -25,7 +25,7 @@ LEFT_OUT = "left_out"
 _log = logging.getLogger("batchclient")
 _EVERY_S = 10.0
 _MOST_KEYS = 1024
-_NOTICE = re.compile(r"an? (outage|silence|wait) (?:of|for) .*? (has begun|has lasted|ended after)\b")
+_NOTICE = re.compile(r"an? (outage|silence) of .*? (has begun|ended after)\b")
 _ERROR, _WARNING, _INFO, _DEBUG = logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG
 
 
@@ -189,10 +189,11 @@ class EndpointLog:
 
 
 def notice_of(sentence: str) -> str:
-    """Return the name of the event that a sentence about an outage or a silence announces."""
+    """Return the name of the event that a sentence about an outage, a silence or a wait announces."""
+    if sentence.startswith("waiting for "):
+        return "server_awaited"
+    if ", after a wait of " in sentence:
+        return "server_arrived"
     found = _NOTICE.match(sentence)
     assert found is not None, "the core announces beginnings and ends"
-    has_ended = found[2] == "ended after"
-    if found[1] == "wait":
-        return "server_arrived" if has_ended else "server_awaited"
-    return f"{found[1]}_{'ended' if has_ended else 'began'}"
+    return f"{found[1]}_{'began' if found[2] == 'has begun' else 'ended'}"

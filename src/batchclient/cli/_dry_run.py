@@ -149,29 +149,38 @@ class DryRun:
             heapq.heappop(self._longest)
 
     async def _ask(self) -> None:
+        drawn = [each for each in self._drawn if each[-1]]
+        longest = [each for each in self._longest if each[-1] and self._usable > _RANDOM]
+        texts = [text for *_, text in drawn + longest]
+        trouble: BatchClientError | None = None
+        counted: list[int] = []
+        try:
+            # One first: it waits for a server that is not there yet, and what counts nothing is
+            # asked once.
+            counted = [await self._count(text) for text in texts[:1]]
+        except ConfigError:
+            raise
+        except BatchClientError as error:
+            trouble = error
         # No public call says which server it is, and how long its prompts may be.
         questions = self.client._start()._questions
         facts = [await questions.find_out(number) for _, number in self.client._endpoints]
         known = [each for each in facts if each is not None and each.dialect is not None]
         lengths = [each.length_of(self.model or (each.base_models() or [""])[0]) or 0 for each in known]
         self._takes = max(lengths) if len(known) == len(facts) and all(lengths) else None
-        drawn = [each for each in self._drawn if each[-1]]
-        longest = [each for each in self._longest if each[-1] and self._usable > _RANDOM]
-        texts = [text for *_, text in drawn + longest]
-        try:
-            # One first: a server that counts nothing is asked once.
-            counted = [await self._count(text) for text in texts[:1]]
-            counted += await asyncio.gather(*map(self._count, texts[1:]))
-        except ConfigError:
-            raise
-        except BatchClientError as error:
-            self._why_not = in_options(f"{type(error).__name__}: {error.message:.200}")
+        if trouble is None:
+            try:
+                counted += await asyncio.gather(*map(self._count, texts[1:]))
+            except BatchClientError as error:
+                trouble = error
+        if trouble is not None:
+            self._why_not = in_options(f"{type(trouble).__name__}: {trouble.message:.200}")
             # Under a wrong address there is no such page either, and no list of models.
-            self.failed = not (_COUNTS_NOTHING in error.message and len(known) == len(facts))
-        else:
-            self._counted, self._counted_longest = counted[: len(drawn)], counted[len(drawn) :]
-            if drawn:
-                self._per_byte = sum(self._counted) / sum(size for size, *_ in drawn)
+            self.failed = not (_COUNTS_NOTHING in trouble.message and len(known) == len(facts))
+            return
+        self._counted, self._counted_longest = counted[: len(drawn)], counted[len(drawn) :]
+        if drawn:
+            self._per_byte = sum(self._counted) / sum(size for size, *_ in drawn)
 
     async def _count(self, text: str) -> int:
         return len(await self.client.tokenize(text, timeout_s=_ASKING_S))
