@@ -204,3 +204,8 @@ def test_reused_rows_that_failed_do_not_stop_the_job(cli_map, tmp_path, out, ser
     result = cli_map(source, *options)
     assert "reused: 7, requests sent: 1, " in result.stderr
     assert [row["id"] for row in read_rows(out) if "completion" in row] == ["first", "last"]
+
+
+def test_an_objective_is_told_with_what_was_reached(cli_map, tmp_path, out):
+    told = cli_map(source_of(tmp_path, 10), "-o", out, "--p95-latency", 7.5).stderr
+    assert re.search(r"^95 % of requests within [\d.]+ s \(asked: 7.5 s\)$", told, re.MULTILINE)

@@ -155,13 +155,13 @@ def test_failed_rows_run_again_if_they_may_succeed_or_if_asked(run, server, tmp_
     server.set_faults("stall,count=1")
     first, again = ["--max-batch-size", 1, "--timeout", 1], ["--max-batch-size", 1, "--timeout", 30]
     assert run(source, "-o", out, *first) == (1, 4, 2, 2, 0)
-    assert "the same command runs 1 rows again that may succeed now, --retry-failed runs the rows again" in run.said
+    assert "the same command runs 1 rows again that may succeed now, --retry-failed runs 1 rows again that" in run.said
     server.set_faults()
     # One row may succeed now. The long row never does.
     assert run(source, "-o", out, *again) == (1, 4, 1, 1, 3)
     assert [("error" in row) for row in read_rows(out)] == [False, False, True, False]
     assert run(source, "-o", out, *again)[0] == 1
-    assert "nothing to do; 1 of its rows failed for good; --retry-failed runs those that were sent again" in run.said
+    assert "nothing to do; 1 of its rows failed for good; --retry-failed runs them again" in run.said
     assert run(source, "-o", out, *again, "--retry-failed") == (1, 4, 0, 1, 3)
 
 

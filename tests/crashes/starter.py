@@ -31,7 +31,7 @@ def warm_up():
         arguments = ["map", source, "-o", source.with_name("out.jsonl"), "--base-url", nobody_listens(), "--model", "m"]
         said = io.StringIO()
         with contextlib.redirect_stderr(said):
-            status = command([*map(str, arguments), "--prompt", "{text}", "--outage-patience", "0.01", "--quiet"])
+            status = command([*map(str, arguments), "--prompt", "{text}", "--wait-for-server", "0", "--quiet"])
     assert status == 5, f"without a server the command ended with {status}: {said.getvalue()}"
     for thread in threading.enumerate():
         if thread is not threading.main_thread():

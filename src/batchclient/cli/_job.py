@@ -23,23 +23,25 @@ from collections.abc import Callable
 from typing import Any
 
 from batchclient import BatchClient, MapResult, Statistics
-from batchclient._client.connections import shown
 from batchclient._maps.progress import Counts
 from batchclient._metrics.job import JobNumbers
 from batchclient.cli._failures import Failures, kind_of
 from batchclient.cli._kept import Kept
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._progress import JobProgress, Snapshot
+from batchclient.cli._refusal import Refusal, in_options
 from batchclient.cli._rows import to_line
 from batchclient.cli._signals import on_signals
 from batchclient.cli._words import say
 from batchclient.errors import (
     AuthenticationFailed,
     BadRequest,
+    CertificateRefused,
     ConnectFailed,
     JournalFailed,
     NoServerAnswered,
     NotFound,
+    OutOfSockets,
 )
 from batchclient.jobs import BadRow
 from batchclient.jobs.output import Output, reason_of
@@ -48,12 +50,14 @@ from batchclient.jobs.statuses import Status
 from batchclient.journal.rows import is_final
 from batchclient.maps import Map
 
-__all__ = ["MOST_REFUSALS", "UNUSABLE", "Job"]
+__all__ = ["MOST_REFUSALS", "OUT_OF_USE", "UNUSABLE", "Job"]
 
 MOST_REFUSALS = 256
 """After so many rows refused alike, and none successful, no later row would do better."""
 UNUSABLE = frozenset({"BadRow", "ConfigError"})
 """The errors of rows that make no request: they say nothing about the command."""
+OUT_OF_USE = frozenset({"ejected", "probing", "awaited"})
+"""The states of servers that get no calls."""
 _OF_THE_COMMAND = frozenset({AuthenticationFailed.__name__, NotFound.__name__})
 """These errors tell of the key and the model, which are the command's."""
 _OF_EVERY_ROW = (AuthenticationFailed, NotFound, ConnectFailed)
@@ -135,7 +139,6 @@ class Job:
         self._alike: tuple[tuple[str, str], int] = ("", ""), 0
         """What the latest rows were refused for, and how many."""
         self._away_since: float | None = None
-        self._is_unreachable = False
         self._started_at = 0.0
         self._left: list[MapResult[Any]] = []
         self._task: asyncio.Task[None] | None = None
@@ -160,6 +163,11 @@ class Job:
     def has_answers(self) -> bool:
         """Whether a row has an answer, of this run or from the journal."""
         return self.failures.total < self.taken
+
+    @property
+    def not_sent(self) -> int:
+        """Rows that failed without a request."""
+        return sum(self.failures.by_type[name] for name in UNUSABLE)
 
     @property
     def reader_is_gone(self) -> bool:
@@ -189,6 +197,7 @@ class Job:
                 or the output cannot be opened. No row was sent.
             BatchClientError: no server was there in time, or none could be asked for its model.
                 Nothing was opened.
+            Refusal: no server is there, or it refuses the key.
         """
         loop = asyncio.get_running_loop()
 
@@ -276,6 +285,7 @@ class Job:
                 answered=counts.answered,
                 failed=failed,
                 may_be_tried=self.may_be_tried,
+                not_sent=self.not_sent,
                 reused=counts.reused,
                 status=int(Status.FAILED if failed else Status.OK),
             )
@@ -304,9 +314,7 @@ class Job:
     async def _write_all(self) -> None:
         try:
             async for result in self._results:
-                if isinstance(result.error, NoServerAnswered):
-                    # Nothing was sent: the job has not begun.
-                    raise result.error
+                self._refuse_to_begin(result.error)
                 await self._take(result)
                 if self._is_refused(result):
                     self._left = [] if self._kept is not None else self._results.finished()
@@ -317,6 +325,26 @@ class Job:
             self.journal_error = error
         except OSError as error:  # only the input raises here: the error of a row is in the row
             self.fault = f"the input cannot be read any further: {reason_of(error)}"
+
+    def _refuse_to_begin(self, error: Exception | None) -> None:
+        """End a job in which nothing has succeeded where no server is there, or the key is refused.
+
+        Raises:
+            Refusal: it is so. The rows are not used up.
+        """
+        if not isinstance(error, (ConnectFailed, AuthenticationFailed)) or isinstance(error, OutOfSockets):
+            return
+        statistics = self._client.statistics()
+        if statistics.succeeded:
+            return
+        if isinstance(error, AuthenticationFailed):
+            raise Refusal(in_options(str(error)))
+        if isinstance(error, (NoServerAnswered, CertificateRefused)):
+            raise Refusal(in_options(str(error)), Status.NO_SERVER)
+        lost = [each for each in statistics.endpoints if each.state in OUT_OF_USE]
+        if len(lost) == len(statistics.endpoints):
+            urls = "; ".join(f"{each.base_url} ({each.reason})" for each in lost)
+            raise Refusal(f"no server is there: {urls}; --wait-for-server waits for one", Status.NO_SERVER)
 
     def _is_refused(self, result: MapResult[Any]) -> bool:
         """Whether a row's error is one refusal too many. A reused row tells nothing of today."""
@@ -337,10 +365,6 @@ class Job:
         if result.error is not None:
             self.failures.add(result)
             self.may_be_tried += not (isinstance(result.error, BadRow) or is_final(result.error))
-            if isinstance(result.error, ConnectFailed) and not self._is_unreachable:
-                self._is_unreachable = True
-                urls = " or ".join(map(shown, self._options.client["base_url"]))
-                self._say(f"no connection to {urls}; rows fail until it is back")
         try:
             await self._output.put(to_line(result, columns=self._options.columns))
         except OSError as error:

@@ -218,6 +218,10 @@ class Kept:
                 way = f"--new goes on with {_fresh_of(self.place)}, which a command with --new has begun"
             raise Refusal(f"{rows}, with another {' and another '.join(differences)}; {way}")
         output = self._output
+        part, now = self._told.get("facts", {}).get("read", {}).get("shard"), self._facts["read"]["shard"]
+        if self._fresh is None and part != now and self.is_in_place:
+            was, is_ = (f"part {each[0]}/{each[1]}" if each else "the whole" for each in (part, now))
+            raise Refusal(f"{output.name} has {was} of its input, not {is_}; --new replaces it in the end")
         if self._fresh is None and output.is_file and output.before is not None and not self.is_in_place:
             if "out" not in self._told:
                 raise Refusal(f"{output.name}: {self.place} has not written this file; --new replaces it in the end")
@@ -239,12 +243,11 @@ class Kept:
     @property
     def failed(self) -> str:
         """What is said of the finished job's failed rows; empty: none failed."""
-        failed = self._told.get("failed", 0)
-        return (
-            f"; {failed:,} of its rows failed for good; --retry-failed runs those that were sent again"
-            if failed
-            else ""
-        )
+        failed, not_sent = self._told.get("failed", 0), self._told.get("not_sent", 0)
+        told = f"; {not_sent:,} of its rows were not sent: mend the input" if not_sent else ""
+        if failed > not_sent:
+            told += f"; {failed - not_sent:,} of its rows failed for good; --retry-failed runs them again"
+        return told
 
     def begin(self) -> str:
         """Remove the rows of a run that was killed, and note the file of this one; return its token.
@@ -255,7 +258,7 @@ class Kept:
         parts = [self._told.pop("part", None)]
         if self._old is not None:
             parts.append(outputs_in(self._old).get(self._name, {}).get("part"))
-        for name in ("facts", "status", "failed", "may_be_tried"):
+        for name in ("facts", "status", "failed", "may_be_tried", "not_sent"):
             # ``OUT`` stays the job's own, and is no longer all that the command asks for.
             self._told.pop(name, None)
         token, output, cost = self.journal.token, self._output, self._options.cost

@@ -23,6 +23,7 @@ __all__ = ["JsonLines", "TextLines", "form_in", "log_to_stderr", "passed_through
 
 _OPTION = "--log-format"
 _pass: Callable[..., None] = write_stderr
+"""Takes the lines of a record."""
 
 
 class _Sentences(logging.Formatter):
@@ -74,13 +75,17 @@ def log_to_stderr(form: str) -> Iterator[None]:
     Args:
         form: ``"text"``, ``"json"``, or any other: sentences.
     """
+    formatter = _FORMATTERS.get(form)
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            _pass(*self.format(record).split("\n"))
+            if formatter is None:
+                _pass(*self.format(record).split("\n"))
+            else:
+                write_stderr(self.format(record), may_wrap=False)
 
     handler = Handler()
-    handler.setFormatter(_FORMATTERS.get(form, _Sentences)())
+    handler.setFormatter((formatter or _Sentences)())
     library, command = (logging.getLogger(name) for name in ("batchclient", "batchclient.cli"))
     before = library.level, library.handlers, command.level
     library.setLevel(logging.WARNING)

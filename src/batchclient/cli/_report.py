@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
+from batchclient import Histogram
 from batchclient.cli._cost import written_cost
-from batchclient.cli._job import UNUSABLE, Job
+from batchclient.cli._job import OUT_OF_USE, UNUSABLE, Job
 from batchclient.cli._kept import Kept
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._refusal import in_options
@@ -13,6 +14,7 @@ from batchclient.cli._words import say
 from batchclient.errors import ConnectFailed, DeadlineExceeded
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.statuses import Status, of_signal
+from batchclient.options import AdaptiveLimit
 
 __all__ = ["report", "status_of"]
 
@@ -38,9 +40,10 @@ def report(job: Job, options: MapOptions, output: Output, kept: Kept | None = No
         if failures:
             say(f"failed: {job.failures.total:,}", *failures, event="summary", **facts)
         return
-    start = "Interrupted: " if job.signal is not None else ""
+    start = "Interrupted: " if job.signal is not None and not job.is_whole else ""
     end = f"; in the end {' and '.join(lost)}" if (lost := _out_of_use(job)) else ""
     more = [] if kept is None else _of_journal(job, kept)
+    more += _reached(job, options)
     say(f"{start}{_counts(job, output)}{end}", *failures, *more, event="summary", **facts)
 
 
@@ -65,15 +68,36 @@ def _of_journal(job: Job, kept: Kept) -> list[str]:
         return [f"{kept.where} has the answers: the same command goes on with them"] if is_worth else []
     for_now = job.may_be_tried
     ways = [f"the same command runs {for_now:,} rows again that may succeed now"] if for_now else []
-    if for_now < job.failures.total:
-        ways.append("--retry-failed runs the rows again that were sent and failed for good")
+    if for_good := job.failures.total - for_now - job.not_sent:
+        ways.append(f"--retry-failed runs {for_good:,} rows again that failed for good")
+    if job.not_sent:
+        ways.append(f"{job.not_sent:,} rows were not sent: mend the input")
     return [f"{kept.where} has the answers: {', '.join(ways)}"] if ways else []
+
+
+def _reached(job: Job, options: MapOptions) -> list[str]:
+    """Return how the objectives were kept, over the whole job."""
+    limit = options.client["limit"]
+    if job.statistics is None or not isinstance(limit, AdaptiveLimit):
+        return []
+    told = []
+    for asked_s, what, name in (
+        (limit.p95_latency_s, "requests", "request_duration_seconds"),
+        (limit.time_to_first_token_s, "first tokens", "time_to_first_token_seconds"),
+    ):
+        seen = [each for each in job.statistics.histograms[name].values() if each.count]
+        if asked_s is not None and seen:
+            counts = tuple(map(sum, zip(*[each.counts for each in seen], strict=True)))
+            p95_s = Histogram(seen[0].bounds, counts, sum(each.sum for each in seen)).quantile(0.95)
+            told.append(f"95 % of {what} within {p95_s:.2g} s (asked: {asked_s:g} s)")
+    return told
 
 
 def _out_of_use(job: Job) -> list[str]:
     """Return the servers that were out of use at the end, with the reason."""
-    endpoints = () if job.statistics is None else job.statistics.endpoints
-    lost = [each for each in endpoints if each.state in ("ejected", "probing", "awaited")]
+    # A server that was sent nothing may be there all the same.
+    endpoints = () if job.statistics is None or not job.statistics.batches else job.statistics.endpoints
+    lost = [each for each in endpoints if each.state in OUT_OF_USE]
     return [f"{each.base_url} was {each.state} ({each.reason})" for each in lost]
 
 
@@ -105,7 +129,7 @@ def _counts(job: Job, output: Output) -> str:
 
 def status_of(job: Job) -> int:
     """Return the exit status of a job that has ended."""
-    if job.signal is not None:
+    if job.signal is not None and not job.is_whole:
         return of_signal(job.signal)
     if job.journal_error is not None or (job.output_error is not None and not job.reader_is_gone):
         return Status.DISK_FULL
@@ -113,7 +137,7 @@ def status_of(job: Job) -> int:
     kinds = job.failures.by_type.keys() - UNUSABLE
     is_cut_off = job.statistics is not None and len(_out_of_use(job)) == len(job.statistics.endpoints)
     without_server = bool(kinds) and kinds <= _WITHOUT_SERVER and is_cut_off and not job.counts.answered
-    if job.no_server or without_server or job.refused == ConnectFailed.__name__:
+    if job.no_server or without_server:
         return Status.NO_SERVER
     if job.is_too_dear:
         return Status.STOPPED

@@ -52,10 +52,15 @@ def say(*lines: str, event: str = "notice", **fields: Any) -> None:
     _log.log(level, "%s", "\n".join(lines), extra={"event": event, "fields": fields, "lines": lines})
 
 
-def write_stderr(*lines: str) -> None:
-    """Write lines to stderr as they are, if stderr takes them."""
+def write_stderr(*lines: str, may_wrap: bool = True) -> None:
+    """Write lines to stderr, if stderr takes them.
+
+    Args:
+        lines: to be written as they are.
+        may_wrap: whether a terminal may have them broken between words.
+    """
     try:
-        _write(sys.stderr, "\n".join(_wrapped(line, sys.stderr) for line in lines))
+        _write(sys.stderr, "\n".join(_wrapped(line, sys.stderr) if may_wrap else line for line in lines))
     except OSError:
         # A stream that has failed once fails again at the end of the process, with a traceback.
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123

@@ -111,7 +111,9 @@ def _usage(error: Exception, *, is_plain: bool) -> int:
         message = _TOO_MANY.sub(
             "arguments too many; a value with blanks is quoted: --header 'Name: value'", told.message
         )
-        told.message = printable(_NO_COMMAND.sub("there is no such command", message))
+        # pydantic's words, which typer's newer versions show.
+        message = _NO_COMMAND.sub("there is no such command", message).replace("Value error, ", "")
+        told.message = printable(message)
     if is_plain:
         told.show()
     else:

@@ -63,10 +63,10 @@ from batchclient.cli._run import run_map
 from batchclient.cli._schema import schema_from
 from batchclient.jobs.source import columns_from
 
-__all__ = ["map_rows"]
+__all__ = ["WAIT_S", "map_rows"]
 
 _SHARD = "{shard}"
-_WAIT_S = 600.0
+WAIT_S = 600.0
 """A job without somebody who looks on begins before its server, as jobs of one schedule do."""
 
 
@@ -170,12 +170,12 @@ def map_rows(
     if first is not None and first < 1:
         raise Refusal(f"--first: at least 1 row, not {first}")
     part = None if shard is None else shard_from(shard, "shard")
-    wait_s = (0.0 if sys.stderr.isatty() else _WAIT_S) if wait_for_server is None else wait_for_server
+    wait_s = (0.0 if sys.stderr.isatty() else WAIT_S) if wait_for_server is None else wait_for_server
     server = server_arguments(base_url, model, api_key, header, endpoints_shard, dialect)
     pace = client_arguments(concurrency, max_batch_size, p95_latency, time_to_first_token, send_priority=priority != 0)
     options = MapOptions(
         source=source,
-        output=_output_from(output, part),
+        output=_path_from(output, part),
         file={"form": format, "delimiter": delimiter, "escape": escape, "encoding": encoding, "shard": part},
         columns=None if columns is None else columns_from([name.strip() for name in columns.split(",")]),
         first=first,
@@ -191,7 +191,7 @@ def map_rows(
         outage_patience_s=_seconds("--outage-patience", outage_patience),
         ordered=not unordered,
         dedupe=dedupe,
-        journal=journal,
+        journal=None if journal is None else _path_from(journal, part),
         new=new,
         retry_failed=retry_failed,
         dry_run=dry_run,
@@ -203,7 +203,7 @@ def map_rows(
     return run_map(options)
 
 
-def _output_from(path: str, shard: Shard | None) -> str:
+def _path_from(path: str, shard: Shard | None) -> str:
     """Put the number of the shard in place of ``{shard}``.
 
     Raises:
