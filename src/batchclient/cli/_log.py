@@ -32,7 +32,7 @@ class _Sentences(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the base's name
         """Return a record's first lines."""
         start = "Error: " if getattr(record, "event", "") == "error" else ""
-        lines = getattr(record, "lines", [record.message])
+        lines, _ = getattr(record, "said", ([record.message], {}))
         return start + "\n".join(map(printable, lines))
 
 
@@ -121,7 +121,7 @@ def _facts_of(record: logging.LogRecord, formatter: logging.Formatter) -> dict[s
         "level": record.levelname,
         "event": name,
         "message": record.getMessage(),
-        **getattr(record, "fields", {}),
+        **getattr(record, "said", ((), {}))[1],
     }
     event = EVENTS.get(name)
     for field in () if event is None else (*event.fields, LEFT_OUT):

@@ -49,7 +49,7 @@ def say(*lines: str, event: str = "notice", **fields: Any) -> None:
         event, fields: the same for a program, with ``--log-format``. ``"error"`` is a complaint.
     """
     level = logging.ERROR if event == "error" else logging.INFO
-    _log.log(level, "%s", "\n".join(lines), extra={"event": event, "fields": fields, "lines": lines})
+    _log.log(level, "%s", "\n".join(lines), extra={"event": event, "said": (lines, fields)})
 
 
 def write_stderr(*lines: str, may_wrap: bool = True) -> None:
