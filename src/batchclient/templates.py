@@ -3,17 +3,23 @@
 Rules:
 - A name is the field's own, whatever it is made of: ``{Review Text}``, ``{x-y}``, ``{a.b}``. If the
   document has no such field, the name is a path: ``{user.name}``, ``{tags[0]}``.
-- No conversions and no format specifications. Literal braces are doubled.
+- ``{name!j}`` is the field as JSON. Without it texts and numbers enter as they stand, ``true`` and
+  ``false`` as JSON has them, and a list or an object not at all: Python's own words for one are
+  nobody's prompt.
+- A chat whose template is one field sends the conversation that the field holds.
+- No other conversions, and no format specifications. Literal braces are doubled.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from string import Formatter
 from typing import Any
 
-from batchclient._calls.tables import kind_of, missing
+from batchclient._calls.inputs import is_conversation
+from batchclient._calls.tables import kind_of, missing, plain
 from batchclient.errors import ConfigError
 
 __all__ = ["Prompt", "fields_of", "make_prompt", "value_of"]
@@ -26,8 +32,12 @@ _NO_NAME = re.compile(r'.*["\r\n]|\s*$')
 _DOUBLED = "to write a brace itself, double it: '{{' or '}}'"
 
 
-def make_prompt(template: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
+def make_prompt(template: str | Callable[[Any], Any], *, is_chat: bool = False) -> Callable[[Any], Any]:
     """Return the function from a document to its prompt.
+
+    Args:
+        template: or such a function.
+        is_chat: whether a template of one field may give a conversation.
 
     Raises:
         ConfigError: the template has a single brace, a format specification, or no field.
@@ -37,13 +47,15 @@ def make_prompt(template: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
     if not isinstance(template, str):
         raise ConfigError(f"prompt is a template or a callable, not {type(template).__name__}", field="prompt")
     pieces = _parse(template)
-    names = [name for _, name in pieces if name]
-    if any(name == "" for _, name in pieces):
+    names = [name for _, name, _ in pieces if name]
+    if any(name == "" for _, name, _ in pieces):
         if names:
             raise ConfigError("a template uses either {} or {name}, not both", field="prompt")
         return lambda document: _fill_text(pieces, document)
     if not names:
         raise ConfigError("the template has no field: write {} for a text, {name} for a column", field="prompt")
+    if is_chat and template == f"{{{names[0]}}}":
+        return lambda document: _conversation_in(document, names[0]) or _fill_fields(pieces, document)
     return lambda document: _fill_fields(pieces, document)
 
 
@@ -53,7 +65,7 @@ def fields_of(template: str) -> list[str]:
     Raises:
         ConfigError: the template has a single brace, or a format specification.
     """
-    return [name for _, name in _parse(template) if name is not None]
+    return [name for _, name, _ in _parse(template) if name is not None]
 
 
 def value_of(document: Mapping[str, Any], name: str) -> Any:
@@ -78,36 +90,54 @@ def value_of(document: Mapping[str, Any], name: str) -> Any:
     return value
 
 
-def _parse(template: str) -> list[tuple[str, str | None]]:
+_Piece = tuple[str, str | None, bool]
+"""A literal, the name of the field after it, and whether the field enters as JSON."""
+
+
+def _parse(template: str) -> list[_Piece]:
     try:
         parsed = list(Formatter().parse(template))
     except ValueError as error:
         raise ConfigError(f"the template is wrong: {error}; {_DOUBLED}", field="prompt") from None
-    pieces: list[tuple[str, str | None]] = []
+    pieces: list[_Piece] = []
     for literal, name, specification, conversion in parsed:
-        if name is not None and (specification or conversion or (name and _NO_NAME.match(name))):
+        is_wrong = specification or conversion not in (None, "j") or (name and _NO_NAME.match(name))
+        if name is not None and is_wrong:
             shown = name + (f"!{conversion}" if conversion else "") + (f":{specification}" if specification else "")
             raise ConfigError(f"'{{{shown}}}' names no field; {_DOUBLED}", field="prompt")
-        pieces.append((literal, name))
+        pieces.append((literal, name, conversion == "j"))
     return pieces
 
 
-def _fill_text(pieces: list[tuple[str, str | None]], document: Any) -> str:
+def _conversation_in(document: Any, name: str) -> Any:
+    """Return a document's field, if it is a conversation."""
+    try:
+        value = value_of(document, name) if isinstance(document, Mapping) else None
+    except KeyError:
+        return None
+    return value if is_conversation(value) else None
+
+
+def _fill_text(pieces: list[_Piece], document: Any) -> str:
     if not isinstance(document, str):
         hint = "; use {name}" if isinstance(document, Mapping) else ""
         raise ConfigError(
             f"the template's {{}} takes a text, and the document is {kind_of(document)}{hint}", field="prompt"
         )
-    return "".join([literal if name is None else literal + document for literal, name in pieces])
+    whole = [
+        literal if name is None else literal + (_as_json(document, "") if is_json else document)
+        for literal, name, is_json in pieces
+    ]
+    return "".join(whole)
 
 
-def _fill_fields(pieces: list[tuple[str, str | None]], document: Any) -> str:
+def _fill_fields(pieces: list[_Piece], document: Any) -> str:
     if not isinstance(document, Mapping):
         raise ConfigError(
             f"the template names fields, and the document is {kind_of(document)}, not a mapping", field="prompt"
         )
     parts: list[str] = []
-    for literal, name in pieces:
+    for literal, name, is_json in pieces:
         parts.append(literal)
         if name is None:
             continue
@@ -116,14 +146,50 @@ def _fill_fields(pieces: list[tuple[str, str | None]], document: Any) -> str:
         except KeyError:
             known = ", ".join(sorted(map(str, document)))[:200] or "none"
             raise ConfigError(f"the document has no field {name!r}; it has: {known}", field=name) from None
-        if not isinstance(value, str):
-            called = missing(value)
-            if called is not None:
-                # "None" or "nan" in a prompt is a mistake that nobody sees in a million answers.
-                raise ConfigError(f"the document's field {name!r} is {called}", field=name)
-            if isinstance(value, (bytes, bytearray, memoryview)):
-                # Columns of files are often binary; "b'…'" would be in every prompt.
-                raise ConfigError(f"the document's field {name!r} is {kind_of(value)}: decode it", field=name)
-            value = str(value)
+        if is_json:
+            value = _as_json(value, name)
+        elif not isinstance(value, str):
+            value = _as_text(value, name)
         parts.append(value)
     return "".join(parts)
+
+
+def _as_text(value: Any, name: str) -> str:
+    """Write a field that is no text.
+
+    Raises:
+        ConfigError: there are no words for it that anybody would mean.
+    """
+    called = missing(value)
+    if called is not None:
+        # "None" or "nan" in a prompt is a mistake that nobody sees in a million answers.
+        raise ConfigError(f"the document's field {name!r} is {called}", field=name)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        # Columns of files are often binary; "b'…'" would be in every prompt.
+        raise ConfigError(f"the document's field {name!r} is {kind_of(value)}: decode it", field=name)
+    if isinstance(value, Iterable):
+        as_chat = ", a template of that field alone sends it as a chat" if is_conversation(value) else ""
+        what = "a conversation" if as_chat else kind_of(value)
+        raise ConfigError(
+            f"the document's field {name!r} is {what}: {{{name}!j}} writes it as JSON{as_chat}", field=name
+        )
+    return str(value).lower() if type(value).__name__ in ("bool", "bool_") else str(value)
+
+
+def _as_json(value: Any, name: str) -> str:
+    """Write a field as JSON.
+
+    Raises:
+        ConfigError: JSON has nothing for it.
+    """
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain)
+    except (TypeError, ValueError, RecursionError):
+        raise ConfigError(f"the document's field {name!r} cannot be written as JSON", field=name) from None
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON has for a value of a table, an array or a mapping of another kind."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return value.tolist() if hasattr(value, "tolist") else plain(value)

@@ -1,5 +1,6 @@
 """Templates: ``{}`` for a text, ``{name}`` for a field, nothing else."""
 
+from datetime import date
 from types import MappingProxyType
 
 import pytest
@@ -44,6 +45,30 @@ def test_a_text_is_put_in_as_it_is(text):
 def test_doubled_braces_are_the_text_itself(text):
     template = text.replace("{", "{{").replace("}", "}}")
     assert make_prompt(template + "{}")("!") == text + "!"
+
+
+def test_a_field_enters_as_json_where_the_template_says_so():
+    row = {"t": 'ä "q"', "yes": True, "tags": ["a", 1], "user": {"name": None}, "day": date(2026, 3, 1)}
+    for template, prompt in [
+        ("{tags!j} {user!j}", '["a", 1] {"name": null}'),
+        ("{t!j}{t}", '"ä \\"q\\""ä "q"'),
+        ("{yes} {yes!j} {tags[1]!j}", "true true 1"),
+        ("{day!j} {user.name!j}", '"2026-03-01" null'),
+    ]:
+        assert make_prompt(template)(row) == prompt
+    assert make_prompt("{!j}")("a\n") == '"a\\n"'
+    with pytest.raises(ConfigError, match="cannot be written as JSON"):
+        make_prompt("{x!j}")({"x": float("nan")})
+
+
+def test_a_list_or_an_object_is_no_text():
+    chat = [{"role": "user", "content": "the secret"}]
+    for value, what in [(["a"], "a list"), ({"a": 1}, "a dict"), ((1,), "a tuple"), (chat, "a conversation")]:
+        with pytest.raises(ConfigError, match=rf"'x' is {what}: {{x!j}} writes it as JSON") as caught:
+            make_prompt("Say {x}", is_chat=True)({"x": value})
+        assert caught.value.field == "x"
+        assert "secret" not in str(caught.value)
+    assert make_prompt("{x}", is_chat=True)({"x": chat}) == chat
 
 
 def test_any_mapping_will_do():

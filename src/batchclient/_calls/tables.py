@@ -9,8 +9,7 @@ from typing import Any
 
 from batchclient.errors import ConfigError
 
-__all__ = ["kind_of", "missing", "refuse_frame"]
-
+__all__ = ["kind_of", "missing", "plain", "refuse_frame"]
 
 _BY_NAME = {"NAType": "NA", "NaTType": "NaT", "MaskedConstant": "masked"}
 """Objects of pandas and numpy. A comparison of two such objects says neither yes nor no."""
@@ -62,3 +61,15 @@ def refuse_frame(value: object, field: str) -> None:
     raise ConfigError(
         f"{field} is a {kind.__name__}, which iterates over columns: give its rows{rows} or one column", field=field
     )
+
+
+def plain(value: Any) -> Any:
+    """Return what JSON has for a value of a table: of a time, a decimal, bytes."""
+    from base64 import b64encode  # seldom needed
+    from datetime import timedelta
+
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return b64encode(value).decode()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)

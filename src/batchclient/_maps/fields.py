@@ -15,24 +15,15 @@ import math
 import sys
 from array import array
 from base64 import b64encode
-from datetime import timedelta
 from typing import Any
 
+from batchclient._calls.tables import plain
 from batchclient.types import Classification, Completion, Embedding, Usage
 
-__all__ = ["asked_for", "encode", "fields_of", "plain"]
+__all__ = ["asked_for", "encode", "fields_of"]
 
 _PLAIN_MESSAGE = frozenset({"role", "content"})
 """A chat's message with these fields alone says no more than ``completion``."""
-
-
-def plain(value: Any) -> Any:
-    """Return what JSON has for a value of a table: of a time, a decimal, bytes."""
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return b64encode(value).decode()
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=plain).encode

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from batchclient._maps.fields import plain
+from batchclient._calls.tables import plain
 from batchclient.cli._refusal import Refusal
 from batchclient.jobs import BadRow, Row
 from batchclient.jobs.output import reason_of

@@ -1,0 +1,471 @@
+"""From a row to its call: the form of the row, the input, and the parameters that are the row's own.
+
+Rules:
+- The first row tells the form of all, unless the caller does. A template wins over what is there.
+- The parameters of a row are those of its Batch line's body, or of its field ``params``; with
+  ``row_params="take"`` fields by their names, too.
+- Nothing is left out in silence. A field with a parameter's name and its type is sent, or the row
+  is refused by that name; ``row_params="ignore"`` says that such fields are data. The columns of a
+  table are data, and ``settle`` names those that look like parameters.
+- What is no parameter that is known here travels as it is, as ``extra_body`` does. What the client
+  owns, such as ``stream``, is refused where the call is made.
+- No client, no file and no text of a row in an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
+
+from batchclient._calls.inputs import is_conversation
+from batchclient._calls.tables import kind_of
+from batchclient._core.kinds import Kind
+from batchclient.dialects._arguments import known_fields
+from batchclient.dialects._fields import FIELDS, FIELDS_OF_KIND
+from batchclient.errors import ConfigError
+from batchclient.templates import fields_of, make_prompt
+from batchclient.types import NOT_GIVEN, NotGiven
+
+__all__ = ["KINDS", "ROW_FORMS", "RowCall", "RowCalls", "RowForm", "RowParams"]
+
+RowForm = Literal["batch", "messages", "prompt", "conversations", "template"]
+ROW_FORMS: tuple[RowForm, ...] = ("batch", "messages", "prompt", "conversations", "template")
+RowParams = Literal["take", "ignore"]
+
+KINDS = {
+    "complete": Kind.COMPLETION,
+    "chat": Kind.CHAT,
+    "embed": Kind.EMBEDDING,
+    "classify": Kind.CLASSIFICATION,
+    "score": Kind.SCORE,
+    "rerank": Kind.RERANK,
+}
+"""The kinds of calls, by their names."""
+_ROUTES = {
+    "/chat/completions": ("chat", "messages"),
+    "/completions": ("complete", "prompt"),
+    "/embeddings": ("embed", "input"),
+    "/classify": ("classify", "input"),
+    "/score": ("score", ""),
+    "/rerank": ("rerank", ""),
+}
+"""The calls of Batch lines and their inputs, by what follows the version in ``url``."""
+_PAIRS = (("text_1", "text_2"), ("queries", "documents"), ("data_1", "data_2"), ("query", "documents"))
+"""The names that servers have for a query and its documents."""
+_SPEAKERS = {
+    "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system", "tool": "tool",
+}  # fmt: skip
+"""The roles of ShareGPT's speakers."""
+_CHATS = ("complete", "chat")
+"""A row that is a chat needs no word of it: a completion is what is asked for by default."""
+_OWN = ("model", "timeout_s", "priority")
+"""Parameters of a row that are arguments of its call."""
+
+
+class RowCall(NamedTuple):
+    """The call of one row.
+
+    Args:
+        call: ``complete``, ``chat``, ``embed``, ``classify``, ``score`` or ``rerank``.
+        item: the input: a text or token ids; a conversation; of ``score`` and ``rerank`` the query,
+            the documents (a text is one), and how many of them are wanted (``None``: all).
+        params: the job's parameters and the row's own.
+        model: the row's own; ``None``: it has none.
+        timeout_s: the row's own, seconds.
+        priority: the row's own; ``None``: it has none.
+        is_own: whether some of the parameters are the row's own.
+    """
+
+    call: str
+    item: Any
+    params: Mapping[str, Any]
+    model: str | None = None
+    timeout_s: float | NotGiven | None = NOT_GIVEN
+    priority: int | None = None
+    is_own: bool = False
+
+
+class RowCalls:
+    """Makes the calls of a job's rows.
+
+    Args:
+        form: of all rows; ``None``: the first row tells it.
+        call: what is asked for where neither the form nor the row says it.
+        template: a template, or a function from a row to its input.
+        named: the fields that a template which is a function names: they are data.
+        params: the job's, which a row's own replace.
+        row_params: whether fields with a parameter's name are parameters (``"take"``) or data
+            (``"ignore"``); ``None``: a row with such a field is refused.
+        is_table: whether the rows are a table's: columns are data, and may be JSON as text.
+
+    Attributes:
+        form: ``None`` until it is known.
+
+    Raises:
+        ConfigError: an argument is wrong, or there is a template, and a form without one.
+    """
+
+    def __init__(
+        self,
+        form: RowForm | None = None,
+        *,
+        call: str = "complete",
+        template: str | Callable[[Any], Any] | None = None,
+        named: Collection[str] = (),
+        params: Mapping[str, Any] | None = None,
+        row_params: RowParams | None = None,
+        is_table: bool = False,
+    ) -> None:
+        if form is not None and form not in ROW_FORMS:
+            raise ConfigError(f"rows is one of {', '.join(ROW_FORMS)}, not {form!r:.40}", field="rows")
+        if row_params not in (None, "take", "ignore"):
+            raise ConfigError(f"row_params is 'take' or 'ignore', not {row_params!r:.40}", field="row_params")
+        if template is None and form == "template":
+            raise ConfigError("rows='template' needs a template", field="prompt")
+        if template is not None and form not in (None, "template"):
+            raise ConfigError(f"rows={form!r} goes without a template, which makes the prompts itself", field="rows")
+        self.form: RowForm | None = form if template is None else "template"
+        self._call = call
+        self._params: Mapping[str, Any] = {} if params is None else params
+        self._row_params = row_params
+        self._is_table = is_table
+        self._fill = None if template is None else make_prompt(template, is_chat=call == "chat")
+        names = fields_of(template) if isinstance(template, str) else named
+        self._used = {"id", *names, *(name.partition(".")[0].partition("[")[0] for name in names)}
+        """Fields that are the input, or name the row."""
+        self._looked_for = frozenset(_parameters().keys() - self._used)
+
+    def __repr__(self) -> str:
+        return f"<RowCalls: {self.form or 'not settled'}>"
+
+    def settle(self, first: Any) -> str:
+        """Find out the form by the first row; return a sentence about the rows.
+
+        Raises:
+            ConfigError: the row has no form, or not the one that was given; or it has parameters of
+                its own, and nobody has said whether they are meant.
+        """
+        form = self._form_of(first) if self.form is None else self.form
+        before, self.form = self.form, form
+        try:
+            call = self.read(first)
+        except BaseException:
+            self.form = before
+            raise
+        told = _SENTENCES[form].format(call=call.call)
+        found = ", ".join(self._found_in(first) if isinstance(first, Mapping) else ())
+        if not found:
+            return told
+        if self._row_params == "ignore" or (self._is_table and self._row_params is None):
+            return f"{told}; data, and no parameters, are {found} (row_params='take' sends them)"
+        return f"{told}; each row's own are {found}"
+
+    def read(self, row: Any) -> RowCall:
+        """Return the call of a row.
+
+        Raises:
+            ConfigError: the row makes none; ``field`` is what is at fault.
+        """
+        form = self.form
+        if form is None:
+            self.settle(row)
+            form = self.form
+        if form == "template":
+            assert self._fill is not None
+            call, item = self._call, self._fill(row)
+            if call == "chat" and isinstance(item, str) and is_conversation(messages := self._list_of(item)):
+                item = messages
+            if not isinstance(row, Mapping):
+                return RowCall(*_as_chat(call, item), self._params)
+            own: Any = None
+        elif not isinstance(row, Mapping):
+            raise ConfigError(f"the row is {kind_of(row)}, not a mapping", field="rows")
+        elif form == "batch":
+            call, item, own = self._batch_line(row)
+        else:
+            call, item, own = self._call, _READERS[form](self, row), None
+            if call not in _CHATS and is_conversation(item):
+                raise ConfigError(f"a conversation is answered by call='chat', not {call!r}", field="call")
+        call, item = _as_chat(call, item)
+        if not self._looked_for.isdisjoint(row):
+            own = self._with_fields(row, own)
+        if not own:
+            return RowCall(call, item, self._params)
+        return self._with_own(call, item, own)
+
+    # The form of a row -----------------------------------------------------------------------------------------------
+
+    def _form_of(self, row: Any) -> RowForm:
+        if isinstance(row, Mapping):
+            if "url" in row and isinstance(row.get("body"), Mapping):
+                return "batch"
+            if isinstance(self._list_of(row.get("messages")), (list, tuple)):
+                return "messages"
+            if _is_sharegpt(self._list_of(row.get("conversations"))):
+                return "conversations"
+            if "prompt" in row or (self._call in ("embed", "classify") and "input" in row):
+                return "prompt"
+        names = ", ".join(map(str, row))[:200] if isinstance(row, Mapping) else kind_of(row)
+        raise ConfigError(
+            "a template is missing, such as 'Summarise: {text}': the first row has no messages, prompt or conversations"
+            f", and is no line of an OpenAI Batch file; it has: {names or 'nothing'}",
+            field="prompt",
+        )
+
+    def _list_of(self, value: Any) -> Any:
+        """Return a field, of a table also if it is JSON as a text."""
+        if self._is_table and isinstance(value, str) and value.lstrip().startswith("["):
+            try:
+                return json.loads(value)
+            except (ValueError, RecursionError):
+                pass
+        return value
+
+    # Inputs ----------------------------------------------------------------------------------------------------------
+
+    def _messages(self, row: Mapping[str, Any]) -> Any:
+        if "messages" not in row:
+            raise ConfigError("the row has no field 'messages'", field="messages")
+        messages = self._list_of(row["messages"])
+        if not is_conversation(messages):
+            raise ConfigError(f"messages is a list of messages, not {_kind_said(messages)}", field="messages")
+        return _without_nulls(messages) if self._is_table else messages
+
+    def _conversations(self, row: Mapping[str, Any]) -> Any:
+        turns = self._list_of(row.get("conversations"))
+        if not _is_sharegpt(turns):
+            raise ConfigError("conversations is a list of turns with 'from' and 'value'", field="conversations")
+        messages = []
+        for place, turn in enumerate(turns):
+            speaker = turn.get("from") if isinstance(turn, Mapping) else None
+            role = _SPEAKERS.get(speaker) if isinstance(speaker, str) else None
+            if role is None or not isinstance(turn.get("value"), str):
+                said = f"from is one of {', '.join(_SPEAKERS)}, and value a text"
+                raise ConfigError(f"turn {place} of conversations: {said}", field="conversations")
+            messages.append({"role": role, "content": turn["value"]})
+        while messages and messages[-1]["role"] == "assistant":
+            # What is asked for.
+            messages.pop()
+        if not messages:
+            raise ConfigError("conversations has nothing but answers", field="conversations")
+        system = row.get("system")
+        if isinstance(system, str) and system and messages[0]["role"] != "system":
+            messages.insert(0, {"role": "system", "content": system})
+        return messages
+
+    def _prompt(self, row: Mapping[str, Any]) -> Any:
+        name = "input" if self._call not in _CHATS and "input" in row else "prompt"
+        if name not in row:
+            raise ConfigError(f"the row has no field {name!r}", field=name)
+        value = self._list_of(row[name]) if self._call in _CHATS else row[name]
+        return _one_input(value, name)
+
+    def _batch_line(self, row: Mapping[str, Any]) -> tuple[str, Any, dict[str, Any]]:
+        url, body, method = row.get("url"), row.get("body"), row.get("method")
+        path = url.removeprefix("/v1").removeprefix("/v2") if isinstance(url, str) else ""
+        if path not in _ROUTES:
+            taken = ", ".join(f"/v1{each}" for each in _ROUTES)
+            raise ConfigError(f"url is one of {taken}, not {url!r:.40}", field="url")
+        if method not in (None, "POST"):
+            raise ConfigError(f"method is POST, not {method!r:.40}", field="method")
+        if not isinstance(body, Mapping):
+            raise ConfigError(f"body is a request, not {kind_of(body)}", field="body")
+        call, name = _ROUTES[path]
+        own = dict(body)
+        if not name:
+            query, documents = next((pair for pair in _PAIRS if pair[0] in own and pair[1] in own), ("", ""))
+            if not query:
+                raise ConfigError(f"the body has no query and documents, which {path} is about", field="body")
+            wanted = own.pop("top_n", None) if call == "rerank" else None
+            return call, (_one_input(own.pop(query), query), own.pop(documents), wanted or None), own
+        if name not in own:
+            raise ConfigError(f"the body has no field {name!r}, which {path} is about", field=name)
+        item = own.pop(name)
+        if call != "chat":
+            return call, _one_input(item, name), own
+        if not is_conversation(item):
+            raise ConfigError(f"messages is a list of messages, not {_kind_said(item)}", field="messages")
+        return call, item, own
+
+    # Parameters ------------------------------------------------------------------------------------------------------
+
+    def _found_in(self, row: Mapping[str, Any]) -> list[str]:
+        """Return the fields of a row that look like parameters."""
+        looked_for, known = self._looked_for, _parameters()
+        return [
+            name for name, value in row.items() if name in looked_for and (self._is_table or type(value) in known[name])
+        ]
+
+    def _with_fields(self, row: Mapping[str, Any], own: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Add the parameters that stand beside the input."""
+        if self._row_params == "ignore" or (self._is_table and self._row_params is None):
+            return own
+        given: dict[str, Any] = {}
+        if "params" in self._looked_for and row.get("params") is not None:
+            params = self._of_column("params", row["params"])
+            if isinstance(params, Mapping):
+                given = {name: value for name, value in params.items() if value is not None or not self._is_table}
+            elif self._row_params == "take":
+                raise ConfigError(f"params is an object of parameters, not {kind_of(params)}", field="params")
+        if self._row_params is None:
+            name = next((name for name in self._found_in(row) if name != "params"), None)
+            if name is not None:
+                raise ConfigError(
+                    f"the row's field {name!r} has the name of a parameter: row_params='take' sends such fields, "
+                    "row_params='ignore' leaves them as data",
+                    field=name,
+                )
+        else:
+            for name, value in row.items():
+                if name in self._looked_for and name != "params" and value is not None:
+                    if name in given:
+                        raise ConfigError(f"{name} is given twice: as a field, and in params", field=name)
+                    given[name] = self._of_column(name, value)
+        if own is None:
+            return given
+        twice = next((name for name in given if name in own), None)
+        if twice is not None:
+            raise ConfigError(f"{twice} is given twice: beside the body, and in it", field=twice)
+        return own | given
+
+    def _of_column(self, name: str, value: Any) -> Any:
+        """Return the value of a parameter; in a CSV file numbers, lists and objects are texts."""
+        if not self._is_table or not isinstance(value, str):
+            return value
+        if str in _parameters()[name] and value[:1] not in ("[", "{", '"'):
+            return value
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+
+    def _with_own(self, call: str, item: Any, own: dict[str, Any]) -> RowCall:
+        model, timeout_s, priority = (own.pop(name, None) for name in _OWN)
+        job, extra = self._params, own.pop("extra_body", None)
+        if extra is not None and not isinstance(extra, Mapping):
+            raise ConfigError(f"extra_body is a mapping, not {kind_of(extra)}", field="extra_body")
+        known = _known_of(call)
+        if not known.issuperset(own):
+            extra = {name: own.pop(name) for name in list(own) if name not in known} | dict(extra or {})
+        if job:
+            outer = job.get("extra_body") or {}
+            if outer:
+                # What the row says by name stands before what the job says in its ``extra_body``.
+                extra = {name: value for name, value in outer.items() if name not in own} | dict(extra or {})
+            own = {**{name: value for name, value in job.items() if name not in (extra or ())}, **own}
+        if extra:
+            own["extra_body"] = extra
+        if model is not None and (not isinstance(model, str) or not model):
+            raise ConfigError(f"model is a name, not {kind_of(model)}", field="model")
+        return RowCall(call, item, own, model, NOT_GIVEN if timeout_s is None else timeout_s, priority, is_own=True)
+
+
+_READERS: dict[str, Callable[[RowCalls, Mapping[str, Any]], Any]] = {
+    "messages": RowCalls._messages,
+    "conversations": RowCalls._conversations,
+    "prompt": RowCalls._prompt,
+}
+_SENTENCES = {
+    "batch": "each row is a line of an OpenAI Batch file",
+    "messages": "each row is a chat, by its messages",
+    "conversations": "each row is a chat, by its conversations (ShareGPT); answers at their ends are left out",
+    "prompt": "each row has its prompt, for call={call}",
+    "template": "the template makes the prompt of each row, for call={call}",
+}
+
+
+@cache
+def _parameters() -> Mapping[str, frozenset[type]]:
+    """Return the names that a row's parameters may have, with the types of JSON that each one takes."""
+    from batchclient import params
+
+    classes: list[type] = [
+        params.CompletionStreamParams, params.ChatStreamParams, params.EmbeddingParams, params.ClassificationParams,
+        params.ScoreParams,
+    ]  # fmt: skip
+    numbers = frozenset({int, float})
+    found: dict[str, frozenset[type]] = {
+        "model": frozenset({str}),
+        "timeout_s": numbers,
+        "priority": numbers,
+        "params": frozenset({dict}),
+        "stream": frozenset({bool}),
+        "stream_options": frozenset({dict}),
+    }
+    for each in classes:
+        for name, annotation in each.__annotations__.items():
+            found[name] = found.get(name, frozenset()) | _types_of(annotation)
+    return found
+
+
+def _types_of(annotation: Any) -> frozenset[type]:
+    """Return the types that JSON has for an annotation."""
+    origin = get_origin(annotation)
+    if origin in (Union, UnionType):
+        return frozenset().union(*map(_types_of, get_args(annotation)))
+    if origin is Literal:
+        return frozenset(map(type, get_args(annotation)))
+    if annotation is Any:
+        return frozenset({str, int, float, bool, list, dict})
+    if annotation in (int, float):
+        # Other programs write whole numbers with a point, too.
+        return frozenset({int, float})
+    if annotation in (str, bool):
+        return frozenset({annotation})
+    if annotation in (None, NoneType):
+        return frozenset()
+    kind = origin or annotation
+    return frozenset({dict if issubclass(kind, (Mapping, dict)) else list})
+
+
+@cache
+def _known_of(call: str) -> frozenset[str]:
+    """Return the names that are passed as parameters of a call, or are refused as such."""
+    kind = KINDS[call]
+    return known_fields(kind) | FIELDS.keys() | FIELDS_OF_KIND.get(kind, {}).keys()
+
+
+def _as_chat(call: str, item: Any) -> tuple[str, Any]:
+    """Return a call and its input; a conversation is a chat's, and of a chat a text is a message."""
+    if call == "chat" and isinstance(item, str):
+        return call, [{"role": "user", "content": item}]
+    return ("chat", item) if call == "complete" and is_conversation(item) else (call, item)
+
+
+def _one_input(value: Any, name: str) -> Any:
+    """Return a text or token ids; several inputs in a row are refused.
+
+    Raises:
+        ConfigError: naming the field.
+    """
+    if isinstance(value, (list, tuple)) and value and not is_conversation(value):
+        if len(value) == 1 and isinstance(value[0], (str, list, tuple)):
+            return value[0]
+        if not all(type(each) is int for each in value):
+            raise ConfigError(
+                f"{name} is one text, or the token ids of one: a list of several inputs is several rows", field=name
+            )
+    elif not isinstance(value, (str, list, tuple)) or not (value or isinstance(value, str)):
+        raise ConfigError(f"{name} is a text or token ids, not {_kind_said(value)}", field=name)
+    return value
+
+
+def _kind_said(value: Any) -> str:
+    return "an empty list" if isinstance(value, (list, tuple)) and not value else kind_of(value)
+
+
+def _is_sharegpt(turns: Any) -> bool:
+    return isinstance(turns, (list, tuple)) and bool(turns) and isinstance(turns[0], Mapping) and "from" in turns[0]
+
+
+def _without_nulls(value: Any, kept: str = "content") -> Any:
+    """Return messages without the fields that a column of structs has because another message has them."""
+    if isinstance(value, (list, tuple)):
+        return [_without_nulls(each, kept) for each in value]
+    if isinstance(value, Mapping):
+        given = value.items()
+        return {name: _without_nulls(each, "") for name, each in given if each is not None or name == kept}
+    return value

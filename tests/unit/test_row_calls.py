@@ -1,0 +1,167 @@
+"""Rows become calls: forms told by the first row, inputs, parameters of a row's own; nothing is left out in silence."""
+
+import json
+
+import pytest
+
+from batchclient._maps.row_calls import RowCall, RowCalls
+from batchclient.errors import ConfigError
+from batchclient.types import NOT_GIVEN
+
+CHAT = [{"role": "user", "content": "Hi"}]
+TURNS = [{"from": "system", "value": "S"}, {"from": "human", "value": "Q"}, {"from": "gpt", "value": "A"}]
+
+
+def line(url, body, **more):
+    return {"custom_id": "a", "method": "POST", "url": url, "body": body, **more}
+
+
+def read(row, **given):
+    return RowCalls(**given).read(row)
+
+
+def test_the_first_row_tells_the_form():
+    for row, form, call in [
+        ({"messages": CHAT}, "messages", RowCall("chat", CHAT, {})),
+        ({"prompt": "p", "messages": CHAT}, "messages", RowCall("chat", CHAT, {})),
+        ({"prompt": "p"}, "prompt", RowCall("complete", "p", {})),
+        ({"prompt": [1, 2]}, "prompt", RowCall("complete", [1, 2], {})),
+        ({"prompt": CHAT}, "prompt", RowCall("chat", CHAT, {})),
+        ({"prompt": ""}, "prompt", RowCall("complete", "", {})),
+        (
+            {"conversations": TURNS},
+            "conversations",
+            RowCall("chat", [{"role": "system", "content": "S"}, {"role": "user", "content": "Q"}], {}),
+        ),
+        (
+            {"system": "Be", "conversations": TURNS[1:]},
+            "conversations",
+            RowCall("chat", [{"role": "system", "content": "Be"}, {"role": "user", "content": "Q"}], {}),
+        ),
+        (line("/v1/chat/completions", {"messages": CHAT}), "batch", RowCall("chat", CHAT, {})),
+    ]:
+        calls = RowCalls()
+        assert calls.settle(row)
+        made = calls.read(row)
+        assert (calls.form, made[:3]) == (form, call[:3])
+        assert (made.model, made.timeout_s, made.priority) == (None, NOT_GIVEN, None)
+
+
+def test_a_template_wins_and_its_fields_are_data():
+    row = {"messages": CHAT, "user": "me", "n": {"a": 1}}
+    calls = RowCalls(template="Say {user} {n.a}")
+    assert calls.settle(row) == "the template makes the prompt of each row, for call=complete"
+    assert calls.read(row) == RowCall("complete", "Say me 1", {})
+    assert read("t", template="{}", call="chat").item == [{"role": "user", "content": "t"}]
+    row = {"messages": CHAT}
+    assert read(row, template="{messages}", call="chat").item == CHAT
+    assert read(row, template=lambda each: each["messages"]).call == "chat"
+
+
+@pytest.mark.parametrize(
+    ("body", "url", "call", "item", "params"),
+    [
+        ({"messages": CHAT, "n": 2}, "/v1/chat/completions", "chat", CHAT, {"n": 2}),
+        ({"prompt": [3, 4], "best_of": 2}, "/v1/completions", "complete", [3, 4], {"best_of": 2}),
+        ({"prompt": ["p"]}, "/v1/completions", "complete", "p", {}),
+        ({"input": "t", "dimensions": 8}, "/v1/embeddings", "embed", "t", {"dimensions": 8}),
+        ({"text_1": "q", "text_2": "d"}, "/v1/score", "score", ("q", "d", None), {}),
+        ({"queries": "q", "documents": ["d", "e"]}, "/score", "score", ("q", ["d", "e"], None), {}),
+        ({"query": "q", "documents": ["d"], "top_n": 1}, "/v1/rerank", "rerank", ("q", ["d"], 1), {}),
+        ({"input": "t", "new_field": 1}, "/v1/classify", "classify", "t", {"extra_body": {"new_field": 1}}),
+    ],
+)
+def test_a_batch_line_is_its_request(body, url, call, item, params):
+    made = read(line(url, body | {"model": "m", "priority": 3, "timeout_s": 9}))
+    assert made == RowCall(call, item, params, "m", 9, 3, is_own=True)
+
+
+def test_a_rows_own_parameters_stand_before_the_jobs():
+    job = {"max_tokens": 1, "seed": 5, "extra_body": {"new": 1, "top_k": 3}}
+    row = {"prompt": "p", "params": {"max_tokens": 2, "newer": [1], "top_k": 4, "extra_body": {"x": 0}}}
+    extra = {"new": 1, "newer": [1], "x": 0}
+    made = read(row, params=job)
+    assert made.params == {"max_tokens": 2, "seed": 5, "top_k": 4, "extra_body": extra}
+    assert read({"prompt": "p"}, params=job).params is job
+    row = {"prompt": "p", "max_tokens": 2, "temperature": None, "note": 1, "model": "lora"}
+    made = read(row, row_params="take", params=job)
+    assert (made.model, made.params["max_tokens"], "temperature" in made.params) == ("lora", 2, False)
+    assert read(row, row_params="ignore", params=job).params is job
+    assert read(row | {"params": {"seed": 1}}, row_params="ignore", params=job).params is job
+
+
+def test_nothing_is_left_out_in_silence():
+    for name, value in [("max_tokens", 5), ("max_tokens", 5.0), ("tools", []), ("model", "m"), ("stream", True)]:
+        for row, given in [({"messages": CHAT}, {}), ({"text": "t"}, {"template": "{text}"})]:
+            with pytest.raises(ConfigError, match=rf"'{name}' has the name of a parameter") as caught:
+                read(row | {name: value}, **given)
+            assert caught.value.field == name
+    # Of another type it is data.
+    assert read({"prompt": "p", "n": "a note", "tools": None}).params == {}
+    for row, field in [
+        ({"prompt": "p", "params": {"seed": 1}, "seed": 2}, "seed"),
+        (line("/v1/completions", {"prompt": "p", "seed": 1}, seed=2), "seed"),
+        ({"prompt": "p", "params": "x"}, "params"),
+    ]:
+        with pytest.raises(ConfigError) as caught:
+            read(row, row_params="take")
+        assert caught.value.field == field
+
+
+def test_the_columns_of_a_table_are_data_until_they_are_taken():
+    row = {"prompt": "p", "seed": "3", "stop": "7", "tools": '[{"a": 1}]', "user": None, "note": "x"}
+    calls = RowCalls(is_table=True)
+    assert calls.settle(row).endswith(
+        "data, and no parameters, are seed, stop, tools, user (row_params='take' sends them)"
+    )
+    assert calls.read(row) == RowCall("complete", "p", {})
+    taken = read(row, is_table=True, row_params="take")
+    assert taken.params == {"seed": 3, "stop": "7", "extra_body": {"tools": [{"a": 1}]}}
+    text = json.dumps(CHAT)
+    assert read({"messages": text}, is_table=True).item == CHAT
+    assert read({"m": text}, is_table=True, template="{m}", call="chat").item == CHAT
+    struct = [{"role": "user", "content": None, "name": None, "parts": [{"a": None, "b": 1}]}]
+    assert read({"messages": struct}, is_table=True).item == [{"role": "user", "content": None, "parts": [{"b": 1}]}]
+
+
+def test_what_is_no_call_is_refused_by_name():
+    for row, field, given in [
+        ({"text": "t"}, "prompt", {}),
+        ("t", "prompt", {}),
+        ({"prompt": None}, "prompt", {}),
+        ({"prompt": []}, "prompt", {}),
+        ({"prompt": ["a", "b"]}, "prompt", {}),
+        ({"prompt": [1, True]}, "prompt", {}),
+        ({"messages": "x"}, "messages", {"form": "messages"}),
+        ({"prompt": "x"}, "messages", {"form": "messages"}),
+        ({"messages": CHAT}, "call", {"call": "embed"}),
+        ({"conversations": TURNS[2:]}, "conversations", {}),
+        ({"conversations": [{"from": "bot", "value": "x"}]}, "conversations", {}),
+        (line("/v1/responses", {"input": "x"}), "url", {}),
+        (line("/v1/chat/completions", {}), "messages", {}),
+        (line("/v1/embeddings", {"input": ["a", "b"]}), "input", {}),
+        (line("/v1/score", {"text_1": "x"}), "body", {}),
+        ({**line("/v1/completions", {"prompt": "x"}), "method": "GET"}, "method", {}),
+        ({"prompt": "x", "params": {"extra_body": 1}}, "extra_body", {}),
+        ({"prompt": "x", "params": {"model": 1}}, "model", {}),
+    ]:
+        with pytest.raises(ConfigError) as caught:
+            read(row, **given)
+        assert caught.value.field == field, row
+    with pytest.raises(ConfigError, match="/v1/responses"):
+        read(line("/v1/responses", {"input": "x"}))
+    for field, given in [
+        ("rows", {"form": "x"}), ("rows", {"form": "prompt", "template": "{a}"}), ("prompt", {"form": "template"}),
+        ("row_params", {"row_params": "x"}),
+    ]:  # fmt: skip
+        with pytest.raises(ConfigError) as caught:
+            RowCalls(**given)
+        assert caught.value.field == field
+
+
+def test_a_row_at_fault_settles_nothing():
+    calls = RowCalls()
+    with pytest.raises(ConfigError):
+        calls.read({"prompt": None})
+    assert calls.form is None
+    assert calls.read({"messages": CHAT}).call == "chat"
