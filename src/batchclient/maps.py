@@ -46,7 +46,7 @@ from batchclient._maps.invalid import Invalid, tokens_of
 from batchclient._maps.occurrences import Occurrences
 from batchclient._maps.progress import Counts
 from batchclient._maps.reader import SLICE_S, read_documents, stop_reading
-from batchclient._maps.row import Finish, Row, leave, own_id_of
+from batchclient._maps.row import Finish, Row, leave, own_id_of, submit
 from batchclient._shell.runner import Runner
 from batchclient.errors import AnswerInvalid, ClientClosed, ConfigError
 from batchclient.types import AnswerT, MapResult
@@ -191,7 +191,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
 
     def _open_requests(self) -> list[Request]:
         # Looked at once: the finalizer may run in another thread than the one where rows finish.
-        return [request for row in self._rows.values() if (request := row.request) is not None]
+        rows = self._rows.values()
+        return [each for row in rows if (request := row.request) is not None for each in (request, *row.others)]
 
     @property
     def room(self) -> int:
@@ -435,17 +436,20 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             raise
         row.request, row.own_id = request, own_id_of(document)
         if self._journaled is not None or row.own_id is None:
-            row.key, row.n = self._identify(request)
+            row.key, row.n = self._identify(row, request)
         # Equal inputs have equal ids.
         row.id = row.own_id or f"{row.key[:8].hex()}-{row.n}"
         if self._journaled is None:
-            runner.submit(request, may_wait=True)
+            submit(runner, row, request)
         else:
             self._journaled.enter(row, request)
 
-    def _identify(self, request: Request) -> tuple[bytes, int]:
+    def _identify(self, row: Row, request: Request) -> tuple[bytes, int]:
         """Return a hash of prompt and parameters, and how many documents before have the same."""
         digest = hashlib.sha256(request.shape.answer_key)
         digest.update(request.prompt)
+        for other in row.others:
+            digest.update(other.prompt)
+        digest.update(row.identity)
         key = digest.digest()[:16]
         return key, self._seen.number(int.from_bytes(key[:8], "big"))

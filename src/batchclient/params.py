@@ -101,7 +101,8 @@ class _Sampling(_Common, total=False):
     - vLLM: ``structured_outputs``; in versions before 0.12 ``guided_json``, ``guided_regex``,
       ``guided_choice``, ``guided_grammar``, ``guided_decoding_backend``,
       ``guided_whitespace_pattern``, ``logits_processors``.
-    - vLLM: ``allowed_token_ids``, ``bad_words``, ``logprob_token_ids``, ``repetition_detection``,
+    - vLLM: ``allowed_token_ids``, ``bad_words``, ``logprob_token_ids``, ``mm_payload``,
+      ``repetition_detection``, ``return_mm_kwargs``, ``return_token_offsets``,
       ``routed_experts_prompt_start``, ``thinking_token_budget``, ``vllm_xargs``, ``watermarking``;
       ``kv_transfer_params`` and ``ec_transfer_params``, with which a call goes alone.
     - vLLM, SGLang: ``return_token_ids``, ``session_id``, ``add_special_tokens`` (vLLM,
@@ -157,6 +158,9 @@ class _Sampling(_Common, total=False):
     logits_processors: Sequence[Any] | None
     logprob_token_ids: Sequence[int] | None
     repetition_detection: Mapping[str, int] | None
+    mm_payload: str | None
+    return_mm_kwargs: bool | None
+    return_token_offsets: bool | None
     routed_experts_prompt_start: int | None
     thinking_token_budget: int | None
     vllm_xargs: Mapping[str, Any] | None
@@ -410,7 +414,7 @@ class ClassificationParams(_Pooled, total=False):
 class ScoreParams(_Pooled, total=False):
     """The parameters of ``score`` and ``rerank``: those of pooling, and the following ones.
 
-    - vLLM: ``instruction``; gateways: ``instruct``.
+    - vLLM: ``instruction``, ``max_tokens_per_query``; gateways: ``instruct``.
     - SGLang: ``apply_softmax``, ``item_first``, ``label_token_ids``, ``return_documents``,
       ``instruct``.
     - TEI: ``raw_scores``, ``return_text``.
@@ -427,6 +431,7 @@ class ScoreParams(_Pooled, total=False):
     item_first: bool | None
     label_token_ids: Sequence[int] | None
     max_tokens_per_doc: int | None
+    max_tokens_per_query: int | None
     max_chunks_per_doc: int | None
     rank_fields: Sequence[str] | None
 
@@ -457,6 +462,8 @@ class TokenizeParams(_Common, total=False):
 class _MapArguments(TypedDict, total=False):
     """The arguments of every map beside its call's parameters; see ``BatchClient.batch_map``."""
 
+    rows: Literal["template"] | None
+    row_params: Literal["take", "ignore"] | None
     model: str | None
     timeout_s: float | None
     priority: int

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec
 
 from batchclient._maps.arrow import ArrowTable, documents_of
 from batchclient._maps.results import Results, check_documents
+from batchclient._maps.row_calls import RowForm, RowParams
 from batchclient._threads.bridge import Bridge
 from batchclient._threads.iterators import Feed, SyncMap, SyncStream
 from batchclient.client import BatchClient
@@ -264,11 +265,26 @@ class SyncBatchClient:
         **params: Unpack[ClassificationMapParams],
     ) -> list[Classification | Exception]: ...
 
+    @overload
     def batch_map(
         self,
         docs: Iterable[Any] | ArrowTable,
-        prompt: str | Callable[[Any], Any],
+        prompt: None = None,
         *,
+        rows: RowForm | None = None,
+        row_params: RowParams | None = None,
+        call: Literal["complete", "chat", "embed", "classify"] = "complete",
+        return_exceptions: bool = False,
+        **params: Any,
+    ) -> list[Any]: ...
+
+    def batch_map(
+        self,
+        docs: Iterable[Any] | ArrowTable,
+        prompt: str | Callable[[Any], Any] | None = None,
+        *,
+        rows: RowForm | None = None,
+        row_params: RowParams | None = None,
         call: Literal["complete", "chat", "embed", "classify"] = "complete",
         return_exceptions: bool = False,
         model: str | None = None,
@@ -289,8 +305,8 @@ class SyncBatchClient:
         Args:
             docs: any iterable, or a table as for ``BatchClient``; read lazily. An async iterable
                 needs a ``BatchClient``.
-            prompt, call, return_exceptions, model, timeout_s, priority, tenant, look_ahead,
-                response_model, retry_invalid, params: as for ``BatchClient.batch_map``.
+            prompt, rows, row_params, call, return_exceptions, model, timeout_s, priority, tenant,
+                look_ahead, response_model, retry_invalid, params: as for ``BatchClient.batch_map``.
             journal, progress: as for ``BatchClient.batch_map``; ``progress`` runs in the background
                 thread.
 
@@ -300,23 +316,23 @@ class SyncBatchClient:
         Raises:
             BatchMapFailed, ConfigError, BatchClientError: as ``BatchClient.batch_map``.
         """
-        rows = self._make_map(
-            docs, prompt, call, True, model, timeout_s, priority, tenant, look_ahead, response_model, retry_invalid,
-            journal, progress, params, "batch_map",
+        answered = self._make_map(
+            docs, prompt, rows, row_params, call, True, model, timeout_s, priority, tenant, look_ahead,
+            response_model, retry_invalid, journal, progress, params, "batch_map",
         )  # fmt: skip
-        if isinstance(docs, (list, tuple)) and isinstance(prompt, str) and not return_exceptions:
-            for _ in check_documents(docs, prompt):
+        if isinstance(docs, (list, tuple)) and not callable(prompt) and not return_exceptions:
+            for _ in check_documents(docs, prompt, rows, row_params, call):
                 pass
         results = Results(return_exceptions=return_exceptions)
         try:
-            for row in rows:
+            for row in answered:
                 results.add(row)
         except Exception as error:
-            if error is not rows.source_error:
+            if error is not answered.source_error:
                 raise
         finally:
-            rows.close()
-        return results.all(rows.source_error)
+            answered.close()
+        return results.all(answered.source_error)
 
     @overload
     def stream_map(
@@ -362,11 +378,26 @@ class SyncBatchClient:
         **params: Unpack[ClassificationMapParams],
     ) -> SyncMap[Classification]: ...
 
+    @overload
     def stream_map(
         self,
         docs: Iterable[Any] | ArrowTable,
-        prompt: str | Callable[[Any], Any],
+        prompt: None = None,
         *,
+        rows: RowForm | None = None,
+        row_params: RowParams | None = None,
+        call: Literal["complete", "chat", "embed", "classify"] = "complete",
+        ordered: bool = False,
+        **params: Any,
+    ) -> SyncMap[Any]: ...
+
+    def stream_map(
+        self,
+        docs: Iterable[Any] | ArrowTable,
+        prompt: str | Callable[[Any], Any] | None = None,
+        *,
+        rows: RowForm | None = None,
+        row_params: RowParams | None = None,
         call: Literal["complete", "chat", "embed", "classify"] = "complete",
         ordered: bool = False,
         model: str | None = None,
@@ -388,8 +419,8 @@ class SyncBatchClient:
 
         Args:
             docs: any iterable; read lazily.
-            prompt, call, ordered, model, timeout_s, priority, tenant, look_ahead, response_model,
-                retry_invalid, params: as for ``BatchClient.stream_map``.
+            prompt, rows, row_params, call, ordered, model, timeout_s, priority, tenant, look_ahead,
+                response_model, retry_invalid, params: as for ``BatchClient.stream_map``.
             journal, progress: as for ``batch_map``.
 
         Returns:
@@ -399,14 +430,14 @@ class SyncBatchClient:
             ConfigError: an argument is wrong.
         """
         return self._make_map(
-            docs, prompt, call, ordered, model, timeout_s, priority, tenant, look_ahead, response_model, retry_invalid,
-            journal, progress, params, "stream_map",
+            docs, prompt, rows, row_params, call, ordered, model, timeout_s, priority, tenant, look_ahead,
+            response_model, retry_invalid, journal, progress, params, "stream_map",
         )  # fmt: skip
 
     def _make_map(
-        self, docs: Iterable[Any] | ArrowTable, prompt: str | Callable[[Any], Any], *arguments: Any
+        self, docs: Iterable[Any] | ArrowTable, prompt: str | Callable[[Any], Any] | None, *arguments: Any
     ) -> SyncMap[Any]:
-        """Make the map of ``BatchClient``, with the arguments of its ``_make_map`` from ``call`` on."""
+        """Make the map of ``BatchClient``, with the arguments of its ``_make_map`` from ``rows`` on."""
         documents = documents_of(docs)
         if isinstance(documents, AsyncIterable):
             raise ConfigError("docs is an ordinary iterable here; an async one is for BatchClient", field="docs")

@@ -32,6 +32,7 @@ __all__ = [
     "MapProgress",
     "MapResult",
     "RankedDocument",
+    "Ranking",
     "Score",
     "TokenLikelihood",
     "Usage",
@@ -246,6 +247,24 @@ class Score(_Computed):
     usage: Usage | None = None
     attempts: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Ranking(_Computed):
+    """A map's row with a query and several documents: how well each one fits the query.
+
+    Args:
+        places: of the documents among the row's, from 0: of a rerank the best first, of a score as
+            the row has them.
+        scores: of these documents, in the same order.
+        usage: the tokens of all its calls; ``None`` if a server told none.
+        attempts: requests sent that contained one of the documents.
+    """
+
+    places: tuple[int, ...]
+    scores: tuple[float, ...]
+    usage: Usage | None = None
+    attempts: int = 1
 
 
 @dataclass(slots=True)

@@ -200,7 +200,7 @@ async def test_a_document_without_the_column_is_a_row_with_an_error_that_names_i
 
 WRONG_MAPS = {
     "docs": ["one text", b"bytes", {"a": 1}, 7, None],
-    "prompt": [7, None],
+    "prompt": [7],
     "look_ahead": [0, -1, 1.5, True, "8"],
 }
 

@@ -72,8 +72,9 @@ def test_a_template_wins_and_its_fields_are_data():
     ],
 )
 def test_a_batch_line_is_its_request(body, url, call, item, params):
-    made = read(line(url, body | {"model": "m", "priority": 3, "timeout_s": 9}))
-    assert made == RowCall(call, item, params, "m", 9, 3, is_own=True)
+    own = {"model": "m", "timeout_s": 9} | ({"priority": -3} if call in ("chat", "complete") else {})
+    priority = 3 if "priority" in own else None
+    assert read(line(url, body | own)) == RowCall(call, item, params, "m", 9, priority, is_own=True)
 
 
 def test_a_rows_own_parameters_stand_before_the_jobs():
@@ -142,6 +143,7 @@ def test_what_is_no_call_is_refused_by_name():
         (line("/v1/embeddings", {"input": ["a", "b"]}), "input", {}),
         (line("/v1/score", {"text_1": "x"}), "body", {}),
         ({**line("/v1/completions", {"prompt": "x"}), "method": "GET"}, "method", {}),
+        (line("/v1/embeddings", {"input": "x", "priority": 1}), "priority", {}),
         ({"prompt": "x", "params": {"extra_body": 1}}, "extra_body", {}),
         ({"prompt": "x", "params": {"model": 1}}, "model", {}),
     ]:

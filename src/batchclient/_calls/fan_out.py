@@ -14,7 +14,7 @@ from batchclient._core.messages import Request
 from batchclient._shell.backend import Waiter
 from batchclient._shell.runner import Runner
 
-__all__ = ["call_together"]
+__all__ = ["Part", "Share", "call_together"]
 
 
 async def call_together(runner: Runner, count: int, make: Callable[[int, Any], Request]) -> list[Any]:
@@ -31,8 +31,8 @@ async def call_together(runner: Runner, count: int, make: Callable[[int, Any], R
     """
     whole = runner.backend.waiter()
     answers: list[Any] = [None] * count
-    share = _Share(whole, count)
-    requests = [make(place, _Part(share, answers, place)) for place in range(count)]
+    share = Share(whole, count)
+    requests = [make(place, Part(share, answers, place)) for place in range(count)]
     try:
         for request in requests:
             runner.submit(request)
@@ -44,7 +44,7 @@ async def call_together(runner: Runner, count: int, make: Callable[[int, Any], R
     return answers
 
 
-class _Share:
+class Share:
     """The caller of several calls, and how many have not been answered."""
 
     __slots__ = ("left", "whole")
@@ -54,12 +54,12 @@ class _Share:
         self.left = left
 
 
-class _Part:
+class Part:
     """The waiter of one of several calls."""
 
     __slots__ = ("_answers", "_place", "_share")
 
-    def __init__(self, share: _Share, answers: list[Any], place: int) -> None:
+    def __init__(self, share: Share, answers: list[Any], place: int) -> None:
         self._share = share
         self._answers = answers
         self._place = place

@@ -38,6 +38,8 @@ _HIGHEST_PRIORITY = 100
 """Classes are few: each has its own bound in the queue."""
 _LONGEST_TENANT = 256
 _SHAPES_REMEMBERED = 4096
+_LABELS = frozenset({"user", "request_id", "metadata"})
+"""Fields about the caller, which a shared request leaves out."""
 _TRUNCATING = frozenset({"truncate_prompt_tokens", "truncate"})
 """Fields by which a server is told to cut a long prompt: no prompt is too long, then."""
 _NAMES_MODEL = re.compile(r"(?<![\w./-])model", re.IGNORECASE)
@@ -63,7 +65,7 @@ class CallMaker:
         """The model of calls that name none."""
         self.asks_model = settings.model is None
         """Whether the server is to be asked for its model before a call that names none."""
-        self._of_lanes: dict[tuple[Shape, int, str | None, int | None], Shape] = {}
+        self._of_lanes: dict[tuple[Shape, int, str | None, int | None, bool], Shape] = {}
         self._of_queries: dict[tuple[Shape, bytes], Shape] = {}
 
     def make(
@@ -81,6 +83,7 @@ class CallMaker:
         to_caller: bool = False,
         verbatim: bool = False,
         max_attempts: int | None = None,
+        as_written: bool = False,
     ) -> Request:
         """Return the request of one call.
 
@@ -90,6 +93,8 @@ class CallMaker:
             verbatim: whether the answer keeps the server's own reply.
             max_attempts: requests that may be sent for the call; ``None``: the retry policy alone
                 decides.
+            as_written: whether the server is to see all of it: the priority, and the caller's
+                labels, such as ``user``, with which the call goes alone.
 
         Raises:
             ConfigError: an argument is wrong.
@@ -110,13 +115,15 @@ class CallMaker:
             token_ids = True
         if verbatim and params.get("echo") and params.get("logprobs") is not None:
             alone = "events have no logprobs of prompts"
+        if as_written and not _LABELS.isdisjoint(params):
+            alone = alone or "labels"
         shape, solo = self._shapes.shape(
             params, name, kind=kind, token_ids=token_ids, alone=alone, to_caller=to_caller, verbatim=verbatim
         )
         if write is not None and kind is Kind.RERANK:
             shape = self._of_query(shape, item[0])
         if priority or type(priority) is not int or tenant is not None or max_attempts is not None:
-            shape = self._in_lane(shape, priority, tenant, max_attempts)
+            shape = self._in_lane(shape, priority, tenant, max_attempts, tells_priority=as_written)
         deadline = self.deadline(timeout_s, now)
         return Request(shape, wire, prompt_tokens=tokens, deadline=deadline, solo_fields=solo, waiter=waiter)
 
@@ -200,7 +207,15 @@ class CallMaker:
             raise ConfigError(f"timeout_s is a positive number of seconds, not {seconds!r:.40}", field="timeout_s")
         return now + seconds
 
-    def _in_lane(self, shape: Shape, priority: int, tenant: str | None, max_attempts: int | None = None) -> Shape:
+    def _in_lane(
+        self,
+        shape: Shape,
+        priority: int,
+        tenant: str | None,
+        max_attempts: int | None = None,
+        *,
+        tells_priority: bool = False,
+    ) -> Shape:
         """Return the shape of the same calls with a priority, a tenant or attempts of their own.
 
         Such a shape has another key, so that the calls never mix with the others.
@@ -215,23 +230,28 @@ class CallMaker:
             raise ConfigError(message, field="tenant")
         if priority == 0 and tenant is None and max_attempts is None:
             return shape
-        known = self._of_lanes.get((shape, priority, tenant, max_attempts))
+        tells_priority = bool(priority and (tells_priority or self._settings.schedule.send_priority))
+        signature = shape, priority, tenant, max_attempts, tells_priority
+        known = self._of_lanes.get(signature)
         if known is not None:
             return known
-        lane = dumps([priority, tenant, max_attempts]).encode()
+        lane = dumps([priority, tenant, max_attempts, *([True] if tells_priority else [])]).encode()
+        mixed = shape.mixed
+        if mixed is not None:
+            mixed = self._in_lane(mixed, priority, tenant, max_attempts, tells_priority=tells_priority)
         made = replace(
             shape,
             key=lane + shape.key,
             priority=priority,
             tenant=tenant,
             answer_key=shape.answer_key,
-            tells_priority=bool(priority and self._settings.schedule.send_priority),
+            tells_priority=tells_priority,
             max_attempts=max_attempts,
-            mixed=None if shape.mixed is None else self._in_lane(shape.mixed, priority, tenant, max_attempts),
+            mixed=mixed,
         )
         if len(self._of_lanes) >= _SHAPES_REMEMBERED:
             self._of_lanes.clear()
-        self._of_lanes[shape, priority, tenant, max_attempts] = made
+        self._of_lanes[signature] = made
         return made
 
     def _of_query(self, shape: Shape, query: str) -> Shape:

@@ -19,11 +19,12 @@ from batchclient._calls.inputs import is_conversation
 from batchclient._calls.rendering import as_chat
 from batchclient._client.calling import Calling, Messages, structured
 from batchclient._core.kinds import Kind
-from batchclient._core.messages import Request
+from batchclient._core.messages import Request, Shape
 from batchclient._maps.arrow import Documents, documents_of
 from batchclient._maps.invalid import Invalid, check_retries
 from batchclient._maps.progress import Ticker
 from batchclient._maps.results import Results, check_documents
+from batchclient._maps.row_calls import KINDS, RowCall, RowCalls, RowForm, RowParams
 from batchclient._shell.callbacks import call_back
 from batchclient._shell.runner import Runner
 from batchclient.errors import ConfigError
@@ -39,13 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MapMethods"]
 
-_MAPPED = {
-    "complete": Kind.COMPLETION,
-    "chat": Kind.CHAT,
-    "embed": Kind.EMBEDDING,
-    "classify": Kind.CLASSIFICATION,
-}
-"""The calls that a map can make, one per document."""
+_MAPPED = ("complete", "chat", "embed", "classify")
+"""The calls that a map makes where its documents do not name their own."""
 
 
 _LEAST_LOOK_AHEAD = 1024
@@ -147,11 +143,26 @@ class MapMethods(Calling):
         **params: Unpack[ClassificationMapParams],
     ) -> list[Classification | Exception]: ...
 
+    @overload
     async def batch_map(
         self,
         docs: Documents,
-        prompt: str | Callable[[Any], Any],
+        prompt: None = None,
         *,
+        rows: RowForm | None = None,
+        row_params: RowParams | None = None,
+        call: Literal["complete", "chat", "embed", "classify"] = "complete",
+        return_exceptions: bool = False,
+        **params: Any,
+    ) -> list[Any]: ...
+
+    async def batch_map(
+        self,
+        docs: Documents,
+        prompt: str | Callable[[Any], Any] | None = None,
+        *,
+        rows: RowForm | None = None,
+        row_params: RowParams | None = None,
         call: Literal["complete", "chat", "embed", "classify"] = "complete",
         return_exceptions: bool = False,
         model: str | None = None,
@@ -170,11 +181,20 @@ class MapMethods(Calling):
         Args:
             docs: any iterable or async iterable, or a table with Arrow's stream (pandas, polars,
                 pyarrow, DuckDB; by pyarrow, extra ``data``), whose rows are dicts; read lazily.
-            prompt: a template (``{}`` for a text, ``{name}`` for a mapping's field) or a callable
-                of one document, which returns a text, token ids, or a conversation to be answered
-                as ``chat`` does.
+            prompt: a template (``{}`` for a text, ``{name}`` for a mapping's field, ``{name!j}`` for
+                the field as JSON) or a callable of one document, which returns a text, token ids,
+                or a conversation to be answered as ``chat`` does. Without it the documents are
+                requests themselves.
+            rows: the form of such documents: ``"messages"``, ``"prompt"``, ``"conversations"``
+                (ShareGPT) or ``"batch"`` (lines of an OpenAI Batch file, which name their call).
+                By default the first document tells it.
+            row_params: whether fields with the name of a parameter are the document's own
+                parameters (``"take"``) or data (``"ignore"``). By default a document without a
+                template that has such a field is refused. An object in a field ``params``, and the
+                body of a Batch line, are taken without a word.
             call: the call that is made: ``"complete"``, ``"chat"``, ``"embed"`` or ``"classify"``.
-                For ``"chat"`` a text is one message of the user's.
+                For ``"chat"`` a text is one message of the user's; a document that is a chat needs
+                no word of it.
             return_exceptions: return the list with errors in their documents' places, instead of
                 raising.
             model, priority, tenant: as for ``complete``.
@@ -209,23 +229,23 @@ class MapMethods(Calling):
             JournalFailed: the journal cannot be written. The answers handed out before are in it.
             BatchClientError: the server was to be asked for its model, and that failed.
         """
-        rows = self._make_map(
-            docs, prompt, call, True, model, timeout_s, priority, tenant, look_ahead, response_model, retry_invalid,
-            journal, progress, params, "batch_map",
+        answered = self._make_map(
+            docs, prompt, rows, row_params, call, True, model, timeout_s, priority, tenant, look_ahead,
+            response_model, retry_invalid, journal, progress, params, "batch_map",
         )  # fmt: skip
-        if isinstance(docs, (list, tuple)) and isinstance(prompt, str) and not return_exceptions:
-            for _ in check_documents(docs, prompt):
+        if isinstance(docs, (list, tuple)) and not callable(prompt) and not return_exceptions:
+            for _ in check_documents(docs, prompt, rows, row_params, call):
                 await anyio.lowlevel.checkpoint()
         results = Results(return_exceptions=return_exceptions)
         try:
-            async for row in rows:
+            async for row in answered:
                 results.add(row)
         except Exception as error:
-            if error is not rows.source_error:
+            if error is not answered.source_error:
                 raise
         finally:
-            await rows.aclose()
-        return results.all(rows.source_error)
+            await answered.aclose()
+        return results.all(answered.source_error)
 
     @overload
     def stream_map(
@@ -271,11 +291,26 @@ class MapMethods(Calling):
         **params: Unpack[ClassificationMapParams],
     ) -> Map[Classification]: ...
 
+    @overload
     def stream_map(
         self,
         docs: Documents,
-        prompt: str | Callable[[Any], Any],
+        prompt: None = None,
         *,
+        rows: RowForm | Callable[[Any], RowCall] | None = None,
+        row_params: RowParams | None = None,
+        call: Literal["complete", "chat", "embed", "classify"] = "complete",
+        ordered: bool = False,
+        **params: Any,
+    ) -> Map[Any]: ...
+
+    def stream_map(
+        self,
+        docs: Documents,
+        prompt: str | Callable[[Any], Any] | None = None,
+        *,
+        rows: RowForm | Callable[[Any], RowCall] | None = None,
+        row_params: RowParams | None = None,
         call: Literal["complete", "chat", "embed", "classify"] = "complete",
         ordered: bool = False,
         model: str | None = None,
@@ -296,8 +331,8 @@ class MapMethods(Calling):
         an error; the map goes on.
 
         Args:
-            docs, prompt, call, model, timeout_s, priority, tenant, look_ahead, response_model,
-                retry_invalid, params: as for ``batch_map``.
+            docs, prompt, rows, row_params, call, model, timeout_s, priority, tenant, look_ahead,
+                response_model, retry_invalid, params: as for ``batch_map``.
             journal, progress: as for ``batch_map``. With a journal an answer is yielded once it is
                 on the disk.
             ordered: yield in input order instead of completion order.
@@ -311,14 +346,16 @@ class MapMethods(Calling):
                 first row.
         """
         return self._make_map(
-            docs, prompt, call, ordered, model, timeout_s, priority, tenant, look_ahead, response_model, retry_invalid,
-            journal, progress, params, "stream_map",
+            docs, prompt, rows, row_params, call, ordered, model, timeout_s, priority, tenant, look_ahead,
+            response_model, retry_invalid, journal, progress, params, "stream_map",
         )  # fmt: skip
 
     def _make_map(
         self,
         docs: Documents,
-        prompt: str | Callable[[Any], Any],
+        prompt: str | Callable[[Any], Any] | None,
+        rows: RowForm | Callable[[Any], RowCall] | None,
+        row_params: RowParams | None,
         call: str,
         ordered: bool,  # noqa: FBT001  # the arguments of ``stream_map``, in order
         model: str | None,
@@ -336,40 +373,91 @@ class MapMethods(Calling):
         documents = documents_of(docs)
         if look_ahead is not None and (type(look_ahead) is not int or look_ahead < 1):
             raise ConfigError("look_ahead is a whole number of at least 1", field="look_ahead")
-        make = make_prompt(prompt)
+        has_rows = not (prompt is not None and rows is None and row_params is None)
+        make = make_prompt("{}" if has_rows or prompt is None else prompt, is_chat=call == "chat")
         finish: Finish | None = None
         finish_rendered: Finish = as_chat
         if response_model is not None:
             params = structured().demand(response_model, params)
             finish = own = self._callbacks.guard("response_model", structured().parse(response_model))
             finish_rendered = lambda completion: own(as_chat(completion))  # noqa: E731
-        kind = _MAPPED.get(call) if isinstance(call, str) else None
+        kind = KINDS.get(call) if isinstance(call, str) and (call in _MAPPED or callable(rows)) else None
         if kind is None:
             raise ConfigError(f"call is one of {', '.join(_MAPPED)}, not {call!r:.40}", field="call")
-        if response_model is not None and kind not in (Kind.COMPLETION, Kind.CHAT):
-            raise ConfigError(
-                f"response_model is for texts that are generated, not for call={call!r}", field="response_model"
-            )
+        if response_model is not None:
+            _check_generates(kind, call)
         invalid = Invalid(check_retries(retry_invalid, response_model, params))
+        read: Callable[[Any], RowCall] | None = None
+        is_sure = True
+        if callable(rows):
+            read = rows
+        elif has_rows:
+            calls = RowCalls(
+                rows,
+                call=call,
+                template=(lambda document: call_back("prompt", prompt, document)) if callable(prompt) else prompt,
+                params=params,
+                row_params=row_params,
+                is_table=documents is not docs,
+            )
+            read, is_sure = calls.read, prompt is not None
         # Wrong parameters are refused here, not once per document.
         called = f"{method}()" if kind is Kind.COMPLETION else f'{method}(call="{call}")'
-        self._calls.check(model, timeout_s, params, priority, tenant, kind, called)
+
+        def check() -> Shape:
+            fault: ConfigError | None = None
+            # While the documents' form is not known, parameters are those of some call.
+            for each in (kind,) if is_sure else (kind, *KINDS.values()):
+                try:
+                    return self._calls.check(model, timeout_s, params, priority, tenant, each, called)
+                except ConfigError as error:
+                    fault = fault or error
+            assert fault is not None, "there is a kind"
+            raise fault
+
+        check()
         seconds = self._calls.deadline(timeout_s, 0.0)
 
         def make_request(document: Any, row: Row, runner: Runner) -> Request:
-            item: Any = call_back("prompt", make, document)
-            own = kind
-            fields: Mapping[str, Any] = params
+            fields, name, row_priority, row_seconds, is_own = params, model, priority, seconds, False
+            if read is None:
+                item: Any = call_back("prompt", make, document)
+                own = kind
+                if own is Kind.CHAT and isinstance(item, str):
+                    item = [{"role": "user", "content": item}]
+                elif own is Kind.COMPLETION and is_conversation(item):
+                    own = Kind.CHAT
+            else:
+                made = read(document)
+                own, item, fields = KINDS[made.call], made.item, made.params
+                is_own = made.is_own
+                if is_own:
+                    name = model if made.model is None else made.model
+                    row_priority = priority if made.priority is None else made.priority
+                    if made.timeout_s is not NOT_GIVEN:
+                        row_seconds = self._calls.deadline(made.timeout_s, 0.0)
+                    if retry_invalid:
+                        check_retries(retry_invalid, response_model, fields)
+                if response_model is not None:
+                    _check_generates(own, made.call)
             row.finish = finish
-            if own is Kind.CHAT and isinstance(item, str):
-                item = [{"role": "user", "content": item}]
-            if own is Kind.CHAT or (own is Kind.COMPLETION and is_conversation(item)):
-                own, item, fields = self._chat_or_rendered(item, params)
+            if own is Kind.CHAT:
+                own, item, fields = self._chat_or_rendered(item, fields)
                 row.finish = finish if own is Kind.CHAT else finish_rendered
             now = runner.backend.now()
-            request = self._calls.make(item, model, None, fields, row, now, priority, tenant, own)
-            request.timeout_s = seconds
-            return request
+
+            def make_one(item: Any, waiter: Any, kind: Kind) -> Request:
+                request = self._calls.make(
+                    item, name, None, fields, waiter, now, row_priority, tenant, kind, as_written=is_own
+                )
+                request.timeout_s = row_seconds
+                return request
+
+            if own in (Kind.SCORE, Kind.RERANK):
+                from batchclient._maps.ranking import request_of_pairs  # few rows are such
+
+                return request_of_pairs(item, row, runner, own, make_one)
+            return make_one(item, row, own)
 
         journaled = None
         if journal is not None:
@@ -377,14 +465,17 @@ class MapMethods(Calling):
             from batchclient._maps.journaled import Journaled
 
             template = prompt if isinstance(prompt, str) else None
-            journaled = Journaled(
-                journal, lambda: (call, template, self._calls.check(model, None, params, kind=kind)), finish
-            )
+            journaled = Journaled(journal, lambda: (call, template, check()), finish)
 
         async def find_model(runner: Runner) -> None:
             # A row's time runs from its grant. Before the first row the same time bounds the
             # question.
-            await self._find_model(runner, self._calls.deadline(timeout_s, runner.backend.now()))
+            try:
+                await self._find_model(runner, self._calls.deadline(timeout_s, runner.backend.now()))
+            except ConfigError:
+                # The servers have several; rows may name their own. Those that do not, fail.
+                if read is None:
+                    raise
 
         if progress is not None and not callable(progress):
             raise ConfigError(f"progress is a function, not a {type(progress).__name__}", field="progress")
@@ -409,3 +500,10 @@ class MapMethods(Calling):
         runner = self._runner
         together = 0 if runner is None else runner.core.total_limit
         return max(_LEAST_LOOK_AHEAD, _LIMITS_AHEAD * max(self._settings.highest_limit, together))
+
+
+def _check_generates(kind: Kind, call: str) -> None:
+    if kind not in (Kind.COMPLETION, Kind.CHAT):
+        raise ConfigError(
+            f"response_model is for texts that are generated, not for call={call!r}", field="response_model"
+        )

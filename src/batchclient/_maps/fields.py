@@ -18,7 +18,7 @@ from base64 import b64encode
 from typing import Any
 
 from batchclient._calls.tables import plain
-from batchclient.types import Classification, Completion, Embedding, Usage
+from batchclient.types import Choice, Classification, Completion, Embedding, Ranking, Score, Usage
 
 __all__ = ["asked_for", "encode", "fields_of"]
 
@@ -68,13 +68,23 @@ def fields_of(answer: Any, *, packed: bool = False) -> dict[str, Any]:
         return {"embedding": vector, "usage": usage}
     if isinstance(answer, Classification):
         return {"label": answer.label, "probabilities": list(answer.probabilities), "usage": usage}
+    if isinstance(answer, Score):
+        return {"score": answer.score, "usage": usage}
+    if isinstance(answer, Ranking):
+        told = [{"index": place, "score": score} for place, score in zip(answer.places, answer.scores, strict=True)]
+        return {"results": told, "usage": usage}
     assert isinstance(answer, Completion), "a map has no other answers"
-    added: dict[str, Any] = {"completion": answer.text, "finish_reason": answer.finish_reason}
-    message = answer.choices[0].message
-    if message is not None and not message.keys() <= _PLAIN_MESSAGE:
-        added["message"] = dict(message)
-    added["usage"] = usage
-    return added
+    added = _of_choice(answer.choices[0])
+    if len(answer.choices) > 1:
+        added["choices"] = [_of_choice(choice) for choice in answer.choices]
+    return added | {"usage": usage}
+
+
+def _of_choice(choice: Choice) -> dict[str, Any]:
+    told: dict[str, Any] = {"completion": choice.text, "finish_reason": choice.finish_reason}
+    if choice.message is not None and not choice.message.keys() <= _PLAIN_MESSAGE:
+        told["message"] = dict(choice.message)
+    return told
 
 
 def _of_usage(usage: Usage | None, *, generates: bool) -> dict[str, Any] | None:

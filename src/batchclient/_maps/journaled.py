@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import anyio
 
 from batchclient._core.histograms import DURATIONS, Recorder
-from batchclient._maps.row import Row
+from batchclient._maps.row import Row, submit
 from batchclient.errors import BatchClientError, CallAborted, ClientClosed, JournalFailed
 from batchclient.journal import Journal
 from batchclient.journal.held import HeldJournal
@@ -177,7 +177,7 @@ class Journaled:
             self._waiting[row.key] = []
         self._under_way += 1
         if not is_repeat and (self._held is None or not self._held.rows):
-            self._runner.submit(request, may_wait=True)
+            submit(self._runner, row, request)
             return
         self._asked.append(row)
         if len(self._asked) >= _LOOKED_UP_AT_ONCE:
@@ -209,7 +209,7 @@ class Journaled:
                     self._end_early()
                 self._hand_out(owner, row)
             else:
-                self._runner.submit(request, may_wait=True)
+                submit(self._runner, row, request)
 
     def _revive(self, row: Row, kept: Record) -> bool:
         answer = kept.answer

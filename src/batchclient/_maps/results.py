@@ -17,6 +17,7 @@ from typing import Any
 
 from batchclient._calls.unsendable import lone_surrogate
 from batchclient._maps.reader import SLICE_S
+from batchclient._maps.row_calls import RowCalls, RowForm, RowParams
 from batchclient._shell.clock import now
 from batchclient.errors import BatchClientError, BatchMapFailed, ConfigError
 from batchclient.templates import make_prompt
@@ -32,13 +33,24 @@ _FIELD = re.compile(r"[A-Za-z_][\w.-]{0,39}", re.ASCII)
 """A name without spaces: a key of a function's own table may be a document's text."""
 
 
-def check_documents(documents: Sequence[Any], template: str) -> Iterator[None]:
-    """Check that every document fills a template; an iterator, so that others have turns.
+def check_documents(
+    documents: Sequence[Any],
+    template: str | None,
+    rows: RowForm | None = None,
+    row_params: RowParams | None = None,
+    call: str = "complete",
+) -> Iterator[None]:
+    """Check that every document fills a template, or is a request; an iterator, so that others have turns.
+
+    The arguments are those of ``batch_map``.
 
     Raises:
-        ConfigError: a template cannot be filled; with the number of such documents, and the first.
+        ConfigError: some do not; with the number of such documents, and the first.
     """
-    fill = make_prompt(template)
+    if template is None or rows is not None or row_params is not None:
+        fill: Callable[[Any], Any] = RowCalls(rows, call=call, template=template, row_params=row_params).read
+    else:
+        fill = make_prompt(template, is_chat=call == "chat")
     faults = _Failures()
     turn_ends = now() + SLICE_S
     for place, document in enumerate(documents):
@@ -55,9 +67,10 @@ def check_documents(documents: Sequence[Any], template: str) -> Iterator[None]:
         raise ConfigError(message, field=first.field)
 
 
-def _fault(fill: Callable[[Any], str], document: Any) -> ConfigError | None:
+def _fault(fill: Callable[[Any], Any], document: Any) -> ConfigError | None:
     try:
-        why = lone_surrogate(fill(document))
+        filled = fill(document)
+        why = lone_surrogate(filled) if isinstance(filled, str) else None
     except ConfigError as error:
         return error
     except Exception:  # a document's own code: if it fails again, that is its row's failure

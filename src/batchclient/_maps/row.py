@@ -12,7 +12,7 @@ from batchclient._shell.runner import Runner
 from batchclient.errors import AnswerInvalid
 from batchclient.types import Completion, MapResult
 
-__all__ = ["Finish", "Row", "leave", "own_id_of"]
+__all__ = ["Finish", "Row", "leave", "own_id_of", "submit"]
 
 Finish = Callable[[Completion], Completion]
 
@@ -30,9 +30,11 @@ class Row:
         "finish",
         "finished",
         "id",
+        "identity",
         "index",
         "key",
         "n",
+        "others",
         "own_id",
         "request",
         "retries",
@@ -50,6 +52,10 @@ class Row:
         self.document: Any = document
         self.id: str = ""
         self.request: Request | None = None
+        self.others: tuple[Request, ...] = ()
+        """Further requests, of a row with several documents."""
+        self.identity = b""
+        """What the row is beside its requests."""
         self.answer: Any = None
         self.error: Exception | None = None
         self.attempts: int = 0
@@ -91,7 +97,7 @@ class Row:
         """Take what a journal has of the row."""
         self.answer, self.error, self.attempts = answer, error, attempts
         self.reused = self.ended = True
-        self.request = None
+        self.request, self.others = None, ()
 
     def result(self) -> MapResult[Any]:
         """Return the row as its caller gets it."""
@@ -100,16 +106,24 @@ class Row:
     def _finish(self) -> None:
         self.ended = True
         # The request holds its row: a circle would wait for the garbage collector.
-        self.request = None
+        self.request, self.others = None, ()
         owner = self._map()
         if owner is not None:
             owner._on_ended(self)
 
 
+def submit(runner: Runner, row: Row, request: Request) -> None:
+    """Send a row: its request, and the others that it may have."""
+    others = row.others
+    runner.submit(request, may_wait=True)
+    for other in others:
+        runner.submit(other, may_wait=True)
+
+
 def own_id_of(document: Any) -> str | None:
-    """Return the document's own ``id``, if it has one."""
+    """Return the document's own ``id``, of a Batch line its ``custom_id``, if it has one."""
     if isinstance(document, Mapping):
-        own = document.get("id")
+        own = document.get("custom_id" if "custom_id" in document and "body" in document else "id")
         if isinstance(own, (str, int)) and own != "":
             return str(own)
     return None

@@ -169,10 +169,10 @@ class RowCalls:
         Raises:
             ConfigError: the row makes none; ``field`` is what is at fault.
         """
-        form = self.form
-        if form is None:
+        if self.form is None:
             self.settle(row)
-            form = self.form
+        form = self.form
+        assert form is not None, "a row that settles nothing is refused"
         if form == "template":
             assert self._fill is not None
             call, item = self._call, self._fill(row)
@@ -275,6 +275,11 @@ class RowCalls:
             raise ConfigError(f"body is a request, not {kind_of(body)}", field="body")
         call, name = _ROUTES[path]
         own = dict(body)
+        if own.get("priority"):
+            if call not in _CHATS or type(own["priority"]) is not int:
+                raise ConfigError(f"priority is a whole number, and no server takes it with {url}", field="priority")
+            # The body is the server's: vLLM's lowest goes first, and the client's highest.
+            own["priority"] = -own["priority"]
         if not name:
             query, documents = next((pair for pair in _PAIRS if pair[0] in own and pair[1] in own), ("", ""))
             if not query:

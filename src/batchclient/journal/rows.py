@@ -22,7 +22,7 @@ from pydantic_core import to_json
 from batchclient import errors
 from batchclient.errors import AuthenticationFailed, BatchClientError, CertificateRefused, NotFound
 from batchclient.journal.lines import is_whole, sealed
-from batchclient.types import Classification, Completion, Embedding, Usage
+from batchclient.types import Classification, Completion, Embedding, Ranking, Score, Usage
 
 __all__ = ["ANSWERED", "FAILED", "MAY_BE_TRIED", "Record", "is_final", "line_of_row", "record_in"]
 
@@ -68,7 +68,7 @@ class Record:
         state: ``ANSWERED`` and so on.
         attempts: requests sent that contained the row.
         id: the document's own, if it has one.
-        completion, embedding, classification, error: one of them is given.
+        completion, embedding, classification, score, ranking, error: one of them is given.
         crc: of the line.
     """
 
@@ -80,15 +80,17 @@ class Record:
     completion: Completion | None = None
     embedding: _Vector | None = None
     classification: Classification | None = None
+    score: Score | None = None
+    ranking: Ranking | None = None
     error: _Failure | None = None
     crc: str = ""
 
     @property
-    def answer(self) -> Completion | Embedding | Classification | None:
+    def answer(self) -> Completion | Embedding | Classification | Score | Ranking | None:
         """The answer; ``None``: the row failed."""
         if (kept := self.embedding) is not None:
             return Embedding(array("f", b64decode(kept.vector, validate=True)), kept.usage, kept.attempts, kept.extra)
-        return self.completion or self.classification
+        return self.completion or self.classification or self.score or self.ranking
 
     @property
     def failure(self) -> BatchClientError | None:
@@ -128,6 +130,10 @@ def line_of_row(key: bytes, n: int, own_id: str | None, answer: Any, error: Exce
     elif isinstance(answer, Embedding):
         vector = b64encode(answer.vector.tobytes()).decode()
         record.embedding = _Vector(vector, answer.usage, answer.attempts, answer.extra)
+    elif isinstance(answer, Score):
+        record.score = answer
+    elif isinstance(answer, Ranking):
+        record.ranking = answer
     else:
         record.classification = answer
     fields = _records.dump_python(record, exclude_defaults=True, exclude=_LEFT_OUT)

@@ -1,0 +1,93 @@
+"""Maps of rows that are requests themselves: what is sent for each, and what comes back."""
+
+import pytest
+
+from batchclient import BatchMapFailed, Completion, ConfigError, Embedding, Ranking, Score
+from batchclient.simulator.vectors import score_of
+from tests.shell.scripted import make_client
+from tests.shell.test_detection import models
+from tests.shell.test_pooling import Recorder
+from tests.shell.test_server_model import Server
+
+LIBRARIES = ("asyncio",)
+CHAT = [{"role": "user", "content": "Hi"}]
+
+
+def batch(route, **body):
+    return {"custom_id": f"c-{route}", "method": "POST", "url": f"/v1/{route}", "body": body}
+
+
+async def results_of(server, rows, *, client=None, **arguments):
+    async with make_client(server, **{"dialect": "vllm", **(client or {})}) as made:
+        return [each async for each in made.stream_map(rows, ordered=True, **arguments)]
+
+
+async def test_each_row_is_its_own_call():
+    server = Recorder()
+    rows = [
+        batch("chat/completions", messages=CHAT, max_tokens=3, n=2, temperature=0.5),
+        batch("completions", prompt=[1, 2], model="m", max_tokens=2, user="me"),
+        batch("embeddings", input="a text"),
+        batch("score", text_1="q", text_2="d"),
+        batch("score", text_1="q", text_2=["d", "e", "f"]),
+        batch("rerank", query="q", documents=["d", "e", "f"], top_n=2),
+    ]
+    results = await results_of(server, rows)
+    assert [each.error for each in results] == [None] * len(rows)
+    chat, completion, vector, score, scores, ranking = answers = [each.answer for each in results]
+    assert [type(each) for each in answers] == [Completion, Completion, Embedding, Score, Ranking, Ranking]
+    assert (len(chat.choices), chat.message["role"]) == (2, "assistant")
+    (body,) = server.bodies("/completions")
+    assert (body["prompt"], body["model"], body["max_tokens"], body["user"]) in (
+        ([1, 2], "m", 2, "me"),
+        ([[1, 2]], "m", 2, "me"),
+    )
+    told = [score_of("q", each) for each in "def"]
+    assert scores.places == (0, 1, 2)
+    assert list(scores.scores) == pytest.approx(told, rel=1e-5)
+    best = sorted(range(3), key=told.__getitem__, reverse=True)[:2]
+    assert list(ranking.places) == best
+    assert ranking.usage.prompt_tokens > 0
+    assert score.score == pytest.approx(told[0], rel=1e-5)
+
+
+async def test_rows_of_one_shape_share_lists_and_a_row_has_its_time_and_its_priority():
+    server = Recorder()
+    rows = [{"prompt": f"p {n}", "params": {"max_tokens": 1 + n % 2, "priority": 1}} for n in range(8)]
+    results = await results_of(server, rows, client={"preset": "throughput", "limit": 8}, max_tokens=9)
+    assert [each.error for each in results] == [None] * 8
+    bodies = server.bodies("/completions")
+    assert {body["priority"] for body in bodies} == {-1}
+    assert sum(len(body["prompt"]) if isinstance(body["prompt"], list) else 1 for body in bodies) == 8
+    assert len(bodies) < 8
+    (late,) = await results_of(Recorder(), [{"prompt": "p", "params": {"timeout_s": -1}}])
+    assert late.error.field == "timeout_s"
+
+
+async def test_a_rows_fault_is_its_own_and_the_command_s_is_refused_at_once():
+    rows = [{"prompt": "p"}, {"prompt": "p", "params": {"temperature": float("nan"), "max_tokens": 1}}, {"text": "t"}]
+    results = await results_of(Recorder(), rows, max_tokens=1)
+    assert [getattr(each.error, "field", None) for each in results] == [None, "temperature", "prompt"]
+    async with make_client(Recorder()) as client:
+        with pytest.raises(ConfigError, match="2 of 2 documents cannot be used, and nothing was sent.*'max_tokens'"):
+            await client.batch_map([{"messages": CHAT, "max_tokens": 1}] * 2)
+        for field, given in [
+            ("rows", {"rows": "x"}),
+            ("temprature", {"temprature": 0}),
+            ("rows", {"prompt": "{a}", "rows": "prompt"}),
+        ]:
+            with pytest.raises(ConfigError) as caught:
+                client.stream_map([], **given)
+            assert caught.value.field == field
+        assert await client.batch_map([{"text": "t", "max_tokens": 2}], "{text}", row_params="take", max_tokens=1)
+        with pytest.raises(BatchMapFailed, match="row_params"):
+            await client.batch_map(iter([{"prompt": "p", "max_tokens": 1}]))
+
+
+async def test_rows_may_name_a_model_where_the_server_has_several():
+    server = Server({"/models": models("a", "b")})
+    rows = [{"prompt": "p", "params": {"model": "b"}}, {"prompt": "p"}]
+    named, unnamed = await results_of(server, rows, client={"model": None}, max_tokens=1)
+    assert named.error is None
+    assert [sent.body["model"] for sent in server.sent] == ["b"]
+    assert unnamed.error.field == "model"
