@@ -120,10 +120,10 @@ async def test_what_stands_for_no_value_is_not_written_into_a_prompt(value, call
 
 async def test_what_is_a_value_is_written_as_it_was():
     server = ScriptedTransport()
-    document = {"a": bool_(False), "b": ndarray(), "c": 0.0, "d": False, "e": float("inf"), "f": (), "g": Form()}
+    document = {"a": bool_(False), "b": ndarray(), "c": 0.0, "d": False, "e": float("inf"), "g": Form()}
     async with make_client(server) as client:
-        await client.batch_map([document], "{a} {b} {c} {d} {e} {f} {g}")
-    assert server.prompts == [["False [1 2] 0.0 False inf () a form"]]
+        await client.batch_map([document], "{a} {b} {c} {d} {e} {g}")
+    assert server.prompts == [["false [1 2] 0.0 false inf a form"]]
 
 
 @pytest.mark.parametrize(("value", "called"), MISSING, ids=IDS)

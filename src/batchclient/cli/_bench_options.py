@@ -124,7 +124,6 @@ def texts_of(path: str, template: str) -> list[str]:
         Refusal: the file cannot be read, or a row makes no prompt; the message names its line.
     """
     prompts = Prompts(template_from(template, None), "complete")
-    make = prompts.function()
     texts: list[str] = []
     try:
         with open_source(path) as source:
@@ -136,7 +135,7 @@ def texts_of(path: str, template: str) -> list[str]:
                 if row.fault is not None:
                     raise BadRow(row.fault)
                 try:
-                    texts.append(make(row))
+                    texts.append(prompts.read(row).item)
                 except ConfigError as error:
                     raise BadRow(f"line {row.line}: {error.message}") from None
                 if len(texts) == _MOST_PROMPTS:

@@ -23,8 +23,9 @@ from itertools import accumulate
 from typing import Any
 
 from batchclient import Price
-from batchclient._calls.inputs import BYTES_PER_TOKEN, write_messages, write_text
+from batchclient._calls.inputs import BYTES_PER_TOKEN, check_ids, write_messages, write_text
 from batchclient._maps.occurrences import Occurrences
+from batchclient._maps.row_calls import RowCall
 from batchclient.cli._cost import written_cost
 from batchclient.cli._refusal import in_options
 from batchclient.cli._words import printable
@@ -61,8 +62,7 @@ class DryRun:
     Args:
         client: not started yet.
         source: open.
-        prompt_of: from a row to its prompt.
-        call: made for each row.
+        call_of: from a row to its call.
         model: the client's, if given.
         max_tokens: to generate per row, if given.
         price: of tokens, if given.
@@ -75,8 +75,7 @@ class DryRun:
 
     client: BatchClient
     source: Source
-    prompt_of: Callable[[Row], Any]
-    call: str
+    call_of: Callable[[Row], RowCall]
     model: str | None
     max_tokens: int | None = None
     price: Price | None = None
@@ -86,6 +85,8 @@ class DryRun:
     duplicates: int = 0
     failed: bool = False
     _first: Any = None
+    _call: str = "complete"
+    """The first row's."""
     _sizes: Counter[int] = field(default_factory=Counter)
     """How many prompts have how many bytes."""
     _drawn: list[_Prompt] = field(default_factory=list)
@@ -123,19 +124,17 @@ class DryRun:
     def _add(self, row: Row, seen: Occurrences, rng: random.Random) -> None:
         self.rows += 1
         try:
-            prompt = self.prompt_of(row)
-            if self.call == "chat":
-                messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-                wire, text = write_messages(messages)[0], "\n".join(_texts(messages))
-            else:
-                wire, text = write_text(prompt, "prompt"), prompt
+            made = self.call_of(row)
+            wire, text = _written(made)
         except (BadRow, ConfigError) as error:
             self.unusable += 1
             if len(self.faults) < _SHOWN:
                 self.faults.append(str(error) if isinstance(error, BadRow) else f"line {row.line}: {error.message}")
             return
         if self._first is None:
-            self._first = prompt
+            self._first, self._call = made.item, made.call
+            if len(made.item) == 1 and made.call == "chat" and made.item[0].keys() == {"role", "content"}:
+                self._first = made.item[0]["content"]
         self.duplicates += seen.number(hash(wire)) > 0
         size = len(text.encode())
         self._sizes[size] += 1
@@ -219,7 +218,7 @@ class DryRun:
             method = f"the server counted {count} prompts, the longest among them; the others by their bytes"
         else:
             method = f"estimated, {BYTES_PER_TOKEN} bytes a token; the server counted none: {self._why_not}"
-        if self.call == "chat":
+        if self._call == "chat":
             method += "; without the chat template's own"
         of_all = math.ceil(sum(size * rows for size, rows in self._sizes.items()) * self._per_byte)
         return [
@@ -240,9 +239,9 @@ class DryRun:
             # A price of hours says nothing before the job has run.
             return []
         lines = [f"cost of all prompts: about {written_cost(price.cost(prompt_tokens=tokens_of_all))}"]
-        if self.call in _GENERATE and self.max_tokens is None:
+        if self._call in _GENERATE and self.max_tokens is None:
             lines.append("cost of all answers: unknown without --max-tokens")
-        elif self.call in _GENERATE:
+        elif self._call in _GENERATE:
             most = price.cost(completion_tokens=self._usable * (self.max_tokens or 0))
             lines.append(f"cost of all answers: at most {written_cost(most)}")
         return lines
@@ -250,7 +249,7 @@ class DryRun:
     def _too_long(self, tokens: Counter[int]) -> str:
         if self._takes is None:
             return "longer than the model takes: unknown, the server does not say how long its prompts may be"
-        answer = (self.max_tokens or 1) if self.call in _GENERATE else 0
+        answer = (self.max_tokens or 1) if self._call in _GENERATE else 0
         room = self._takes - answer
         count, about = sum(rows for length, rows in tokens.items() if length > room), ""
         if self._usable != len(self._counted):
@@ -261,6 +260,23 @@ class DryRun:
         answers = f" with {answer:,} for the answer" if answer else ""
         where = f"; the longest is in line {max(self._longest)[2]:,}" if count else ""
         return f"longer than the model takes: {about}{count:,} ({self._takes:,} tokens{answers}{where})"
+
+
+def _written(made: RowCall) -> tuple[bytes, str]:
+    """Return what is sent of a row's input, and its text.
+
+    Raises:
+        ConfigError: it cannot be sent.
+    """
+    item = made.item
+    if made.call == "chat":
+        return write_messages(item)[0], "\n".join(_texts(item))
+    if made.call in ("score", "rerank"):
+        query, documents, _ = item
+        item = "\n".join([query, *([documents] if isinstance(documents, str) else documents)])
+    if not isinstance(item, str):
+        item = " ".join(map(str, check_ids(item)))
+    return write_text(item, "prompt"), item
 
 
 def _texts(messages: list[Any]) -> list[str]:

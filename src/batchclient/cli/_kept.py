@@ -337,7 +337,9 @@ def _stamp(status: os.stat_result) -> list[int]:
 def _settings(options: MapOptions) -> dict[str, Any]:
     """Return what decides an answer, but for call and model, by names that tell a difference."""
     schema = None if options.schema is None else options.schema.model_json_schema()
-    return {**options.params, "template": options.prompt, "system": options.system, "schema": schema}
+    told = {"rows": options.rows, "row_params": options.row_params}
+    of_rows = {name: value for name, value in told.items() if value is not None}
+    return {**options.params, "template": options.prompt, "system": options.system, "schema": schema, **of_rows}
 
 
 def _facts(options: MapOptions, source: os.stat_result | None) -> dict[str, Any]:

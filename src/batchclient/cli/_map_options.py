@@ -24,7 +24,8 @@ class MapOptions:
         file: how the input is read: form, delimiter, escape, encoding, shard.
         columns: the fields to write beside ``id``; ``None``: all.
         first: rows to map from the beginning, of the shard; ``None`` for all.
-        prompt: the template.
+        prompt: the template; ``None``: the rows are requests themselves.
+        rows, row_params: the form of the rows, and what becomes of their parameters.
         call: the call made for each row, in ``stream_map``'s words.
         system: the text of a chat's system message, if there is one.
         schema: a model whose instances are the answers that fit ``--schema``.
@@ -49,8 +50,10 @@ class MapOptions:
     file: dict[str, Any]
     columns: Sequence[str] | None
     first: int | None
-    prompt: str
-    call: Literal["complete", "chat", "embed", "classify"]
+    prompt: str | None
+    rows: Literal["batch", "messages", "prompt", "conversations", "template"] | None
+    row_params: Literal["take", "ignore"] | None
+    call: str
     system: str | None
     schema: type[BaseModel] | None
     params: dict[str, Any]

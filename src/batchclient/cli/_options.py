@@ -38,6 +38,8 @@ __all__ = [
     "PromptFile",
     "Quiet",
     "RetryInvalid",
+    "RowParams",
+    "Rows",
     "Schema",
     "System",
     "Temperature",
@@ -60,6 +62,14 @@ Prompt = Annotated[
 PromptFile = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="A file with the template instead.", rich_help_panel=REQUEST),
+]
+Rows = Annotated[
+    Literal["batch", "messages", "prompt", "conversations", "template"] | None,
+    typer.Option(metavar="FORM", help="What a row is (default: the first row tells).", rich_help_panel=REQUEST),
+]
+RowParams = Annotated[
+    Literal["take", "ignore"] | None,
+    typer.Option(metavar="take|ignore", help="Fields named as parameters: sent, or data.", rich_help_panel=REQUEST),
 ]
 System = Annotated[
     str | None,
@@ -207,7 +217,6 @@ Quiet = Annotated[
 _LONGEST_NUMBER = 10
 """Digits. Python refuses to read some thousand of them, with an error of its own."""
 _NOT_FIELDS = {
-    "n": "a row holds one completion; write the row n times",
     "ordered": "no field of the server's; give --unordered",
     "call": "give --call",
     "timeout": "give --timeout",
@@ -216,7 +225,7 @@ _NOT_FIELDS = {
 """Fields without a place in a row, and other names for an option."""
 _ARGUMENTS = BATCH_CLIENT_ARGUMENTS | {
     "self", "docs", "prompt", "priority", "tenant", "look_ahead", "journal", "progress", "response_model",
-    "retry_invalid",
+    "retry_invalid", "rows", "row_params",
 }  # fmt: skip
 """Arguments of ``BatchClient`` and of ``stream_map``: no field of a server has such a name."""
 

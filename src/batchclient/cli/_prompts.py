@@ -1,21 +1,21 @@
-"""The prompt of a row: a template, for a chat with a system message, and the row that it must fit.
+"""The call of a row: by a template, or the row's own request; and the first row, which it must fit.
 
 Rules:
-- A template that does not fit the first row is refused: it would fail a million times over.
+- A template that does not fit the first row is refused: it would fail a million times over. So is a
+  form that the first row has not, and a parameter there that nobody has said to take or to ignore.
 - The text of ``--system`` is sent as it stands. The template alone has fields.
-- Texts and numbers enter a template as they stand; ``true``, lists and objects enter as JSON. A
-  conversation enters none: it is a chat's prompt, or a mistake.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from batchclient._calls.tables import plain
-from batchclient.cli._refusal import Refusal
+from batchclient._calls.tables import missing
+from batchclient._maps.row_calls import RowCall, RowCalls, RowForm, RowParams
+from batchclient.cli._refusal import Refusal, in_options
+from batchclient.errors import ConfigError
 from batchclient.jobs import BadRow, Row
 from batchclient.jobs.output import reason_of
 from batchclient.jobs.source import Source
@@ -25,20 +25,19 @@ __all__ = ["Prompts", "check_columns", "template_from"]
 
 _LONGEST_TEMPLATE_BYTES = 1024 * 1024
 _MISSING = object()
-_CONVERSATIONS_GO = "goes with --call chat and a template of that field alone"
+_TABLES = ("csv", "parquet", "arrow")
+_GENERATING = ("complete", "chat")
 
 
-def template_from(prompt: str | None, prompt_file: str | None) -> str:
-    """Return the template, from the option or from a file.
+def template_from(prompt: str | None, prompt_file: str | None) -> str | None:
+    """Return the template, from the option or from a file; ``None``: there is none.
 
     Of a file the last line end is left out: editors put one there.
 
     Raises:
-        Refusal: there is none, there are two, or the file cannot be read.
+        Refusal: there are two, or the file cannot be read.
     """
     if prompt_file is None:
-        if prompt is None:
-            raise Refusal("--prompt is missing; give a template such as 'Summarise: {text}', or --prompt-file")
         return prompt
     if prompt is not None:
         raise Refusal("--prompt-file: give it or --prompt, not both")
@@ -57,76 +56,105 @@ def template_from(prompt: str | None, prompt_file: str | None) -> str:
 
 
 class Prompts:
-    """Makes the prompts of rows.
+    """Makes the calls of rows.
 
     Args:
-        template: with the names of fields.
-        call: the call made for each row.
+        template: with the names of fields; ``None``: the rows are requests themselves.
+        call: the call made for each row that names none.
         system: the text of a system message, if there is one.
+        form: of the rows; ``None``: the first row tells it.
+        row_params: whether fields with a parameter's name are parameters.
+        params: the job's.
+
+    Attributes:
+        names: of the template's fields.
 
     Raises:
         Refusal: there is a system message, and the call is no chat.
         ConfigError: the template is wrong.
     """
 
-    def __init__(self, template: str, call: str, system: str | None = None) -> None:
-        if system is not None and call != "chat":
+    def __init__(
+        self,
+        template: str | None,
+        call: str,
+        system: str | None = None,
+        *,
+        form: RowForm | None = None,
+        row_params: RowParams | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> None:
+        if system is not None and call != "chat" and (template is not None or call != "complete"):
             raise Refusal("--system is for --call chat")
-        self._render = make_prompt(template)
-        self.names = fields_of(template)
-        # A single field of a chat may be a whole conversation.
-        self._takes_list = call == "chat" and template == f"{{{self.names[0]}}}"
+        self.names = [] if template is None else fields_of(template)
+        fill = None if template is None else make_prompt(template, is_chat=call == "chat")
+        if fill is not None and "" in self.names:
+            # Text lines are rows with a field ``text``; ``{}`` is the line itself.
+            self._fill: Callable[[Row], Any] | None = lambda row: fill(row["text"])
+        else:
+            self._fill = fill
         self._system = system
+        self._settings: dict[str, Any] = {
+            "form": form, "call": call, "template": self._fill, "named": self.names, "params": params,
+            "row_params": row_params,
+        }  # fmt: skip
+        self._calls = RowCalls(**self._settings)
 
     def __repr__(self) -> str:
         return f"<Prompts of {', '.join(self.names)}>"
 
-    def function(self) -> Callable[[Row], Any]:
-        """Return the function from a row to its prompt, or to its conversation."""
-        fill, names, name, system = self._render, self.names, self.names[0], self._system
-        of_row: Callable[[Row], Any]
-
-        def render(row: Row) -> Any:
-            return fill(_with_json(row, names))
-
-        if "" in self.names:
-            # Text lines are rows with a field ``text``; ``{}`` is the line itself.
-            of_row = lambda row: fill(row["text"])  # noqa: E731
-        elif self._takes_list:
-            # A list is a whole conversation; a text is a message of the user's.
-            of_row = lambda row: item if isinstance(item := _value(row, name), list) else render(row)  # noqa: E731
-        else:
-            of_row = render
-        return of_row if system is None else lambda row: _with_system(system, of_row(row), row)
-
-    def check_first(self, first: Row, source: Source) -> None:
-        """Refuse a template that does not fit the first row.
+    def read(self, row: Row) -> RowCall:
+        """Return the call of a row.
 
         Raises:
-            Refusal: the row cannot be used; or a field is missing there, or is a conversation where
-                none can be.
+            ConfigError, BadRow: there is none.
+        """
+        made = self._calls.read(row)
+        if made.is_own and "choices" in row and made.call in _GENERATING and made.params.get("n", 1) != 1:
+            raise BadRow(f"line {row.line} has a field 'choices', which the output would overwrite; rename it")
+        return made if self._system is None else made._replace(item=self._with_system(made, row))
+
+    def check_first(self, first: Row, source: Source) -> str:
+        """Settle the form of all rows by the first one; return what is to be said of it, if anything.
+
+        Raises:
+            Refusal: the row cannot be used, or has not what the template or the form needs, or has
+                parameters of its own.
         """
         if first.fault is not None:
             raise Refusal(f"{source.name}: {first.fault}")
-        if "" in self.names:
-            if source.form != "text":
-                what = f"{source.name} is {source.form}; it has {_fields(first)}"
-                raise Refusal(f"--prompt: {{}} stands for a text line, and {what}")
-            return
         where = f"{source.name}, line {first.line}"
-        for name in self.names:
-            value = _value(first, name)
+        if "" in self.names and source.form != "text":
+            what = f"{source.name} is {source.form}; it has {_fields(first)}"
+            raise Refusal(f"--prompt: {{}} stands for a text line, and {what}")
+        values = {name: _value(first, name) for name in self.names if name}
+        for name, value in values.items():
             if value is _MISSING:
                 what = f"and the first row ({where}) has no such field; it has {_fields(first)}"
             elif isinstance(value, bytes):
                 what = f"and in the first row ({where}) it is bytes, not a text"
-            elif _is_conversation(value) and not self._takes_list:
-                what = f"and in the first row ({where}) it is a conversation, which {_CONVERSATIONS_GO}"
             else:
                 continue
             raise Refusal(f"--prompt names {{{name}}}, {what}")
-        if self._system is not None and self._takes_list and _has_system(_value(first, self.names[0])):
-            raise Refusal(f"--system: the conversation of the first row ({where}) has a system message of its own")
+        self._calls = RowCalls(**self._settings, is_table=source.form in _TABLES)
+        if any(missing(value) for value in values.values()):
+            # The row's own fault: another one may be in order.
+            return ""
+        try:
+            told = self._calls.settle(first)
+            if self._system is not None:
+                self._with_system(self._calls.read(first), first)
+        except (ConfigError, BadRow) as error:
+            message = error.message if isinstance(error, ConfigError) else str(error)
+            raise Refusal(in_options(f"the first row ({where}): {message}")) from None
+        return in_options(told) if self._fill is None or ";" in told else ""
+
+    def _with_system(self, made: RowCall, row: Row) -> list[Any]:
+        if made.call != "chat":
+            raise BadRow(f"line {row.line} is no chat, and --system is given")
+        if any(isinstance(each, Mapping) and each.get("role") in ("system", "developer") for each in made.item):
+            raise BadRow(f"line {row.line} has a system message of its own, and --system is given")
+        return [{"role": "system", "content": self._system}, *made.item]
 
 
 def check_columns(columns: Sequence[str], first: Row, source: Source) -> None:
@@ -141,46 +169,11 @@ def check_columns(columns: Sequence[str], first: Row, source: Source) -> None:
         raise Refusal(f"--columns: the first row ({where}) has no field {missing[0]!r:.60}; it has {_fields(first)}")
 
 
-def _with_json(row: Row, names: Sequence[str]) -> dict[str, Any]:
-    """Return a row with JSON in place of the values that Python would write in words of its own.
-
-    Raises:
-        BadRow: a value is a conversation.
-    """
-    written = {}
-    for name in names:
-        value = _value(row, name)
-        if isinstance(value, bool | list | dict):
-            if _is_conversation(value):
-                raise BadRow(f"line {row.line} has a conversation in {name!r}, which {_CONVERSATIONS_GO}")
-            written[name] = json.dumps(value, ensure_ascii=False, default=plain)
-    return row | written if written else row
-
-
 def _value(row: Row, name: str) -> Any:
     try:
         return value_of(row, name)
     except KeyError:
         return _MISSING
-
-
-def _is_conversation(value: Any) -> bool:
-    return isinstance(value, list) and any(isinstance(each, dict) and "role" in each for each in value)
-
-
-def _with_system(system: str, prompt: Any, row: Row) -> list[Any]:
-    message = {"role": "system", "content": system}
-    if not isinstance(prompt, list):
-        return [message, {"role": "user", "content": prompt}]
-    if _has_system(prompt):
-        raise BadRow(f"line {row.line} has a system message of its own, and --system is given")
-    return [message, *prompt]
-
-
-def _has_system(conversation: Any) -> bool:
-    if not isinstance(conversation, list):
-        return False
-    return any(isinstance(message, dict) and message.get("role") in ("system", "developer") for message in conversation)
 
 
 def _fields(row: Row) -> str:

@@ -27,6 +27,8 @@ _OPTIONS = {
     "wait_for_server_s": "--wait-for-server",
     "model": "--model (BATCHCLIENT_MODEL)",
     "prompt": "--prompt",
+    "rows": "--rows",
+    "row_params": "--row-params",
     "priority": "--priority",
     "timeout_s": "--timeout",
     "max_tokens": "--max-tokens",
@@ -37,6 +39,7 @@ _OPTIONS = {
 }
 """The library's arguments, by the ``field`` of its errors, and their names on the command line."""
 _EXTRA_BODY = re.compile(r"extra_body=\{'([^']*)': …\}")
+_CHOSEN = re.compile(r"\b(rows|row_params|call)='(\w+)'")
 _IN_WORDS = re.compile(r"(?<![\w-])(?:base_url|api_key|timeout_s|batching\.max_size|response_model|retry_invalid)\b")
 """Arguments that the library's own messages name; no server's message has such names."""
 
@@ -79,6 +82,7 @@ def in_options(message: str) -> str:
     message = message.replace("api_key or headers", "--api-key or --header")
     message = message.replace('chat(), or call="chat" of a map,', "--call chat")
     message = _EXTRA_BODY.sub("--param extra_body='{\"\\1\": …}'", message)
+    message = _CHOSEN.sub(lambda found: f"--{found[1].replace('_', '-')} {found[2]}", message)
     return _IN_WORDS.sub(lambda name: option_of(name[0]), message)
 
 

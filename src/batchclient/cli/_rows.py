@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from batchclient._maps.fields import asked_for, encode, fields_of
+from batchclient._maps.row_calls import RowCall
 from batchclient.jobs import BadRow, Row
 from batchclient.types import Completion, MapResult
 
@@ -28,12 +29,15 @@ ADDED_BY: Mapping[str, tuple[str, ...]] = {
     "chat": (*ADDED, "message"),
     "embed": ("embedding", "usage", "error"),
     "classify": ("label", "probabilities", "usage", "error"),
+    "score": ("score", "results", "usage", "error"),
+    "rerank": ("results", "usage", "error"),
 }
 """The added fields by call."""
 ASKED_FOR: Mapping[str, str] = {
     "logprobs": "logprobs",
     "prompt_logprobs": "prompt_logprobs",
     "return_token_ids": "token_ids",
+    "n": "choices",
 }
 """The fields that parameters of generating calls add, by the parameters' names."""
 
@@ -43,23 +47,23 @@ def added_by(call: str, params: Iterable[str] = ()) -> tuple[str, ...]:
     return (*ADDED_BY[call], *(ASKED_FOR[name] for name in params if name in ASKED_FOR))
 
 
-def blame(render: Callable[[Any], Any], columns: Collection[str] = ()) -> Callable[[Row], Any]:
-    """Wrap a prompt function: faulty rows fail with their own message.
+def blame(read: Callable[[Row], RowCall], columns: Collection[str] = ()) -> Callable[[Row], RowCall]:
+    """Wrap the reader of calls: faulty rows fail with their own message.
 
     Args:
-        render: from a row to its prompt.
+        read: from a row to its call.
         columns: the fields that a row must have.
     """
 
-    def prompt_of(row: Row) -> Any:
+    def call_of(row: Row) -> RowCall:
         if row.fault is not None:
             raise BadRow(row.fault)
         for name in columns:
             if name not in row:
                 raise BadRow(f"line {row.line} has no field {name!r}")
-        return render(row)
+        return read(row)
 
-    return prompt_of
+    return call_of
 
 
 def to_line(result: MapResult, *, packed: bool = False, columns: Collection[str] | None = None) -> bytes:

@@ -12,9 +12,12 @@ import errno
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from batchclient import BatchClient
+from batchclient._maps.row_calls import RowCall
 from batchclient._metrics.job import attach
 from batchclient.cli._dry_run import DryRun
 from batchclient.cli._job import Job
@@ -28,7 +31,7 @@ from batchclient.cli._report import report, status_of
 from batchclient.cli._rows import added_by, blame
 from batchclient.cli._words import put, say
 from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError, JournalFailed, NoServerAnswered
-from batchclient.jobs import Row
+from batchclient.jobs import BadRow, Row
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.source import Source, open_source
 from batchclient.jobs.statuses import Status
@@ -78,14 +81,14 @@ def _run(options: MapOptions, source: Source) -> int:
         Refusal, ConfigError, BatchClientError: the job cannot begin.
     """
     output = Output(options.output, source=source.status)
-    client, prompt_of = _begin(options, source)
+    options, client, call_of = _begin(options, source)
     with kept_by(options, output, source.status) as kept:
         if kept is not None and (status := kept.status) is not None:
             if not options.quiet:
                 say(f"{output.name} is finished, with these settings and this input: nothing to do{kept.failed}")
             return status
         serve_metrics(client, options.metrics, None if options.quiet else say)
-        job = _make_job(options, source, output, client, prompt_of, kept)
+        job = _make_job(options, source, output, client, call_of, kept)
         asyncio.run(job.run())
         report(job, options, output, kept)
     return status_of(job)
@@ -98,7 +101,9 @@ def _open(options: MapOptions) -> Source:
         Refusal: the input cannot be read, or the output would have two fields of one name.
         ConfigError: an option about it is wrong.
     """
-    added = added_by(options.call, options.params)
+    # Rows that are requests are chats most often.
+    is_chat = options.prompt is None and options.call == "complete"
+    added = added_by("chat" if is_chat else options.call, options.params)
     taken = [name for name in options.columns or () if name in added]
     if taken:
         raise Refusal(f"--columns: the output adds {taken[0]!r} itself")
@@ -111,7 +116,7 @@ def _open(options: MapOptions) -> Source:
             **options.file,
             # Fields that are not written may have any name, and are read only for the template.
             reserved=added if columns is None else (),
-            wanted=None if columns is None else {"id", *columns, *fields_of(options.prompt)},
+            wanted=None if columns is None or options.prompt is None else {"id", *columns, *fields_of(options.prompt)},
             most=options.first,
         )
     except OSError as error:
@@ -119,23 +124,40 @@ def _open(options: MapOptions) -> Source:
         raise Refusal(f"{named(options.source, 'IN')}: {reason_of(error)}") from None
 
 
-def _begin(options: MapOptions, source: Source) -> tuple[BatchClient, Callable[[Row], Any]]:
-    """Check the options as far as possible without sending; return the client and the prompts."""
+def _begin(options: MapOptions, source: Source) -> tuple[MapOptions, BatchClient, Callable[[Row], RowCall]]:
+    """Check the options as far as possible without sending.
+
+    Returns:
+        The options, with the call that the first row makes; the client; the reader of the rows' calls.
+    """
     is_kept = options.journal is not None or (options.output != "-" and Output(options.output).is_file)
     if options.dedupe and not is_kept:
         raise Refusal("--dedupe needs a journal, which has the answers: give -o FILE or --journal FILE")
     client = BatchClient(**options.client)
-    prompts = Prompts(options.prompt, options.call, options.system)
+    prompts = Prompts(
+        options.prompt,
+        options.call,
+        options.system,
+        form=options.rows,
+        row_params=options.row_params,
+        params=options.params,
+    )
     # Wrong parameters are refused while nothing is made.
-    client.stream_map((), prompts.function(), **options.arguments)
+    client.stream_map((), rows=options.rows if options.prompt is None else prompts.read, **options.arguments)
     try:
         first = source.first()
     except OSError as error:
         raise Refusal(f"{source.name}: {reason_of(error)}") from None
+    call_of = blame(prompts.read, options.columns or ())
     if first is not None:
-        prompts.check_first(first, source)
+        told = prompts.check_first(first, source)
         check_columns(options.columns or (), first, source)
-    return client, blame(prompts.function(), options.columns or ())
+        if told and not options.quiet:
+            say(told)
+        with suppress(BadRow, ConfigError):  # its own fault
+            options = replace(options, call=call_of(first).call)
+        client.stream_map((), rows=call_of, **options.arguments)
+    return options, client, call_of
 
 
 def _make_job(
@@ -143,12 +165,12 @@ def _make_job(
     source: Source,
     output: Output,
     client: BatchClient,
-    prompt_of: Callable[[Row], Any],
+    call_of: Callable[[Row], RowCall],
     kept: Kept | None,
 ) -> Job:
     results = client.stream_map(
         source.rows(),
-        prompt_of,
+        rows=call_of,
         ordered=options.ordered,
         **options.arguments,
         journal=None if kept is None else kept.journal,
@@ -189,12 +211,11 @@ def _dry_run(options: MapOptions, source: Source) -> int:
         # The report may go anywhere, and rows go where the job's may.
         place_of(options, Output(options.output, source=source.status))
     options.client.update(detect=True, server_metrics=False)
-    client, prompt_of = _begin(options, source)
+    options, client, call_of = _begin(options, source)
     dry_run = DryRun(
         client,
         source,
-        prompt_of,
-        call=options.call,
+        call_of,
         model=options.client["model"],
         max_tokens=options.params.get("max_tokens"),
         price=None if options.cost is None else options.cost.price,

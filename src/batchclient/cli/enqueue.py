@@ -82,8 +82,8 @@ def enqueue(
     params = params_from(param or [], max_tokens=max_tokens, temperature=temperature, call=call)
     make: Callable[[Row], Mapping[str, Any]] = _as_message
     if prompt is not None or prompt_file is not None:
-        render = Prompts(template_from(prompt, prompt_file), call, system).function()
-        make = _from_template(render, call, params)
+        prompts = Prompts(template_from(prompt, prompt_file), call, system, row_params="ignore")
+        make = _from_template(lambda row: prompts.read(row).item, call, params)
     elif params or system is not None or call != "complete":
         raise Refusal("--call, --system and parameters go with --prompt; without it a row is a whole message")
     rows = None

@@ -47,6 +47,8 @@ from batchclient.cli._options import (
     PromptFile,
     Quiet,
     RetryInvalid,
+    RowParams,
+    Rows,
     Schema,
     System,
     Temperature,
@@ -92,6 +94,8 @@ def map_rows(
     ] = False,
     prompt: Prompt = None,
     prompt_file: PromptFile = None,
+    rows: Rows = None,
+    row_params: RowParams = None,
     system: System = None,
     call: CallOption = "complete",
     schema: Schema = None,
@@ -157,10 +161,11 @@ def map_rows(
     log_format: LogFormat = None,
     quiet: Quiet = False,
 ) -> int:
-    """Complete one prompt per row of IN and write each row with its completion.
+    """Make one call per row of IN and write each row with its answer.
 
     IN is JSONL, CSV or TSV with a header, text with a document per line, each also gzipped, or
-    Parquet or Arrow. A row of OUT has the fields of its row of IN, an id, and completion,
+    Parquet or Arrow. --prompt makes a row's prompt. Without it a row is a request: messages, prompt,
+    conversations, or a line of an OpenAI Batch file, with its parameters. A row of OUT has the fields of its row of IN, an id, and completion,
     finish_reason and usage, or error. With --call embed it has embedding and usage instead, with
     --call classify label, probabilities and usage. The same command again goes on where it ended.
 
@@ -180,6 +185,8 @@ def map_rows(
         columns=None if columns is None else columns_from([name.strip() for name in columns.split(",")]),
         first=first,
         prompt=template_from(prompt, prompt_file),
+        rows=rows,
+        row_params=row_params,
         call=call,
         system=system,
         schema=schema_from(schema),
