@@ -168,7 +168,7 @@ def _as_text(value: Any, name: str) -> str:
         # Columns of files are often binary; "b'…'" would be in every prompt.
         raise ConfigError(f"the document's field {name!r} is {kind_of(value)}: decode it", field=name)
     if isinstance(value, Iterable):
-        as_chat = ", a template of that field alone sends it as a chat" if is_conversation(value) else ""
+        as_chat = "; a template of that field alone sends it, with call='chat'" if is_conversation(value) else ""
         what = "a conversation" if as_chat else kind_of(value)
         raise ConfigError(
             f"the document's field {name!r} is {what}: {{{name}!j}} writes it as JSON{as_chat}", field=name

@@ -124,7 +124,7 @@ def test_without_rows_nobody_is_asked(dry_run):
     ("options", "named"),
     [
         (["--prompt", "{txt}"], "--prompt names {txt}"),
-        (["--param", "n=2"], "--param n"),
+        (["--param", "nn=2"], "--param nn"),
         (["--param", "stream=true"], "--param stream: "),
         (["--timeout", "0"], "--timeout"),
         (["-o", "{dir}/out.jsonl"], "the file exists"),

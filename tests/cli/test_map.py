@@ -300,7 +300,6 @@ def test_a_later_row_whose_fields_would_be_overwritten_fails_alone(cli_map, tmp_
         (["--param", "schedule=1"], "--param schedule: no field of the server's"),
         (["--param", "tools=[]"], "It is a field of chats: --call chat takes it."),
         (["--param", "model=1"], "--param model"),
-        (["--param", "n=2"], "--param n"),
         (["--param", "max_tokens=1"], "--param max_tokens"),
         (["--param", "ordered=true"], "--param ordered"),
         (["--header", "secret-without-colon"], "--header number 1"),
@@ -463,8 +462,8 @@ def test_a_server_that_cannot_be_asked_for_its_model_is_said_in_a_line(cli, tmp_
     [
         ('[\n {"text": "a"}\n]', "{text}", "it is a JSON array"),
         ('[{"text": "a"}]', "{}", "it is a JSON array"),
-        ('{"talk": [{"role": "user"}]}', "{talk}", "a conversation, which goes with --call chat"),
-        ('{"talk": [{"role": "user"}]}', "Go on: {talk}", "and a template of that field alone"),
+        ('{"talk": [{"role": "user"}]}', "{talk}", "a conversation: {talk!j} writes it as JSON"),
+        ('{"talk": [{"role": "user"}]}', "Go on: {talk}", "a template of that field alone sends it, with --call chat"),
     ],
 )
 def test_an_input_that_would_be_sent_as_it_is_not_meant_is_refused(cli_map, tmp_path, server, content, prompt, named):
@@ -514,7 +513,8 @@ def test_what_the_library_says_is_told_in_the_options_names(cli, server, tmp_pat
 
 
 def test_a_prompt_must_be(cli, tmp_path):
-    result = cli("map", tmp_path / "in.jsonl", "--base-url", "http://127.0.0.1:1/v1")
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
+    result = cli("map", source, "-o", tmp_path / "out", "--base-url", "http://127.0.0.1:1/v1")
     assert (result.exit_code, result.stderr.count("\n"), "--prompt" in result.stderr) == (2, 1, True)
 
 

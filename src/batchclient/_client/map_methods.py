@@ -24,7 +24,7 @@ from batchclient._maps.arrow import Documents, documents_of
 from batchclient._maps.invalid import Invalid, check_retries
 from batchclient._maps.progress import Ticker
 from batchclient._maps.results import Results, check_documents
-from batchclient._maps.row_calls import KINDS, RowCall, RowCalls, RowForm, RowParams
+from batchclient._maps.row_calls import KINDS, RowCall, RowCalls, RowForm, RowParams, merged
 from batchclient._shell.callbacks import call_back
 from batchclient._shell.runner import Runner
 from batchclient.errors import ConfigError
@@ -396,7 +396,6 @@ class MapMethods(Calling):
                 rows,
                 call=call,
                 template=(lambda document: call_back("prompt", prompt, document)) if callable(prompt) else prompt,
-                params=params,
                 row_params=row_params,
                 is_table=documents is not docs,
             )
@@ -429,9 +428,9 @@ class MapMethods(Calling):
                     own = Kind.CHAT
             else:
                 made = read(document)
-                own, item, fields = KINDS[made.call], made.item, made.params
-                is_own = made.is_own
+                own, item, is_own = KINDS[made.call], made.item, made.is_own
                 if is_own:
+                    fields = merged(params, made.params)
                     name = model if made.model is None else made.model
                     row_priority = priority if made.priority is None else made.priority
                     if made.timeout_s is not NOT_GIVEN:
@@ -474,7 +473,7 @@ class MapMethods(Calling):
                 await self._find_model(runner, self._calls.deadline(timeout_s, runner.backend.now()))
             except ConfigError:
                 # The servers have several; rows may name their own. Those that do not, fail.
-                if read is None:
+                if read is None or callable(rows):
                     raise
 
         if progress is not None and not callable(progress):

@@ -29,7 +29,7 @@ from batchclient.errors import ConfigError
 from batchclient.templates import fields_of, make_prompt
 from batchclient.types import NOT_GIVEN, NotGiven
 
-__all__ = ["KINDS", "ROW_FORMS", "RowCall", "RowCalls", "RowForm", "RowParams"]
+__all__ = ["KINDS", "ROW_FORMS", "RowCall", "RowCalls", "RowForm", "RowParams", "merged"]
 
 RowForm = Literal["batch", "messages", "prompt", "conversations", "template"]
 ROW_FORMS: tuple[RowForm, ...] = ("batch", "messages", "prompt", "conversations", "template")
@@ -349,23 +349,31 @@ class RowCalls:
 
     def _with_own(self, call: str, item: Any, own: dict[str, Any]) -> RowCall:
         model, timeout_s, priority = (own.pop(name, None) for name in _OWN)
-        job, extra = self._params, own.pop("extra_body", None)
+        extra = own.pop("extra_body", None)
         if extra is not None and not isinstance(extra, Mapping):
             raise ConfigError(f"extra_body is a mapping, not {kind_of(extra)}", field="extra_body")
         known = _known_of(call)
-        if not known.issuperset(own):
-            extra = {name: own.pop(name) for name in list(own) if name not in known} | dict(extra or {})
-        if job:
-            outer = job.get("extra_body") or {}
-            if outer:
-                # What the row says by name stands before what the job says in its ``extra_body``.
-                extra = {name: value for name, value in outer.items() if name not in own} | dict(extra or {})
-            own = {**{name: value for name, value in job.items() if name not in (extra or ())}, **own}
+        if extra or not known.issuperset(own):
+            given = own | dict(extra or {})
+            own = {name: value for name, value in given.items() if name in known}
+            extra = {name: value for name, value in given.items() if name not in known}
         if extra:
             own["extra_body"] = extra
         if model is not None and (not isinstance(model, str) or not model):
             raise ConfigError(f"model is a name, not {kind_of(model)}", field="model")
-        return RowCall(call, item, own, model, NOT_GIVEN if timeout_s is None else timeout_s, priority, is_own=True)
+        params = merged(self._params, own)
+        return RowCall(call, item, params, model, NOT_GIVEN if timeout_s is None else timeout_s, priority, is_own=True)
+
+
+def merged(job: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the job's parameters with a row's own, which stand before them, in ``extra_body``, too."""
+    if not job or not own:
+        return own or job
+    outer, inner = job.get("extra_body") or {}, own.get("extra_body") or {}
+    params = {**{name: value for name, value in job.items() if name not in inner}, **own}
+    if outer:
+        params["extra_body"] = {name: value for name, value in outer.items() if name not in own} | dict(inner)
+    return params
 
 
 _READERS: dict[str, Callable[[RowCalls, Mapping[str, Any]], Any]] = {

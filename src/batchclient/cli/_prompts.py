@@ -64,10 +64,11 @@ class Prompts:
         system: the text of a system message, if there is one.
         form: of the rows; ``None``: the first row tells it.
         row_params: whether fields with a parameter's name are parameters.
-        params: the job's.
+        has_model: whether rows without a model have one.
 
     Attributes:
         names: of the template's fields.
+        model: the first row's own, where each row has to have one.
 
     Raises:
         Refusal: there is a system message, and the call is no chat.
@@ -82,7 +83,7 @@ class Prompts:
         *,
         form: RowForm | None = None,
         row_params: RowParams | None = None,
-        params: Mapping[str, Any] | None = None,
+        has_model: bool = True,
     ) -> None:
         if system is not None and call != "chat" and (template is not None or call != "complete"):
             raise Refusal("--system is for --call chat")
@@ -95,10 +96,11 @@ class Prompts:
             self._fill = fill
         self._system = system
         self._settings: dict[str, Any] = {
-            "form": form, "call": call, "template": self._fill, "named": self.names, "params": params,
-            "row_params": row_params,
+            "form": form, "call": call, "template": self._fill, "named": self.names, "row_params": row_params,
         }  # fmt: skip
         self._calls = RowCalls(**self._settings)
+        self.model: str | None = None
+        self._has_model = has_model
 
     def __repr__(self) -> str:
         return f"<Prompts of {', '.join(self.names)}>"
@@ -110,6 +112,8 @@ class Prompts:
             ConfigError, BadRow: there is none.
         """
         made = self._calls.read(row)
+        if self.model is not None and made.model is None:
+            raise BadRow(f"line {row.line} names no model, and the first row does: --model is for such rows")
         if made.is_own and "choices" in row and made.call in _GENERATING and made.params.get("n", 1) != 1:
             raise BadRow(f"line {row.line} has a field 'choices', which the output would overwrite; rename it")
         return made if self._system is None else made._replace(item=self._with_system(made, row))
@@ -142,18 +146,19 @@ class Prompts:
             return ""
         try:
             told = self._calls.settle(first)
-            if self._system is not None:
-                self._with_system(self._calls.read(first), first)
+            made = self.read(first)
         except (ConfigError, BadRow) as error:
             message = error.message if isinstance(error, ConfigError) else str(error)
-            raise Refusal(in_options(f"the first row ({where}): {message}")) from None
+            option = "--prompt: " if self._fill is None and self._calls.form is None else ""
+            raise Refusal(in_options(f"{option}the first row ({where}): {message}")) from None
+        self.model = None if self._has_model else made.model
         return in_options(told) if self._fill is None or ";" in told else ""
 
     def _with_system(self, made: RowCall, row: Row) -> list[Any]:
         if made.call != "chat":
-            raise BadRow(f"line {row.line} is no chat, and --system is given")
+            raise BadRow(f"--system: line {row.line} is no chat")
         if any(isinstance(each, Mapping) and each.get("role") in ("system", "developer") for each in made.item):
-            raise BadRow(f"line {row.line} has a system message of its own, and --system is given")
+            raise BadRow(f"--system: line {row.line} has a system message of its own")
         return [{"role": "system", "content": self._system}, *made.item]
 
 

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from batchclient import BatchClient
 from batchclient._maps.row_calls import RowCall
@@ -140,7 +139,7 @@ def _begin(options: MapOptions, source: Source) -> tuple[MapOptions, BatchClient
         options.system,
         form=options.rows,
         row_params=options.row_params,
-        params=options.params,
+        has_model=bool(options.client["model"]),
     )
     # Wrong parameters are refused while nothing is made.
     client.stream_map((), rows=options.rows if options.prompt is None else prompts.read, **options.arguments)
@@ -156,6 +155,9 @@ def _begin(options: MapOptions, source: Source) -> tuple[MapOptions, BatchClient
             say(told)
         with suppress(BadRow, ConfigError):  # its own fault
             options = replace(options, call=call_of(first).call)
+        if prompts.model is not None:
+            options = replace(options, client=options.client | {"model": prompts.model})
+            client = BatchClient(**options.client)
         client.stream_map((), rows=call_of, **options.arguments)
     return options, client, call_of
 

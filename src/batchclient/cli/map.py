@@ -164,8 +164,10 @@ def map_rows(
     """Make one call per row of IN and write each row with its answer.
 
     IN is JSONL, CSV or TSV with a header, text with a document per line, each also gzipped, or
-    Parquet or Arrow. --prompt makes a row's prompt. Without it a row is a request: messages, prompt,
-    conversations, or a line of an OpenAI Batch file, with its parameters. A row of OUT has the fields of its row of IN, an id, and completion,
+    Parquet or Arrow. --prompt makes the prompts. Without it each row is a request: messages,
+    prompt, conversations, or a line of an OpenAI Batch file.
+
+    A row of OUT has the fields of its row of IN, an id, and completion,
     finish_reason and usage, or error. With --call embed it has embedding and usage instead, with
     --call classify label, probabilities and usage. The same command again goes on where it ended.
 

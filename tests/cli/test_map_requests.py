@@ -1,0 +1,107 @@
+"""``map`` without a template: rows that are requests, each with its own parameters, as one form or another."""
+
+import json
+
+import pytest
+
+from batchclient.simulator import expected_text
+
+from .conftest import read_rows, write_rows
+
+CHAT = [{"role": "user", "content": "Hi"}]
+
+
+@pytest.fixture
+def requests(cli, server, tmp_path):
+    """Run ``map`` on rows without a template; return the outcome, and the rows of the output."""
+
+    def run(rows, *args):
+        out = tmp_path / "out.jsonl"
+        source = rows if not isinstance(rows, list) else write_rows(tmp_path / "in.jsonl", rows)
+        given = ["--base-url", server.base_url, "--model", server.model, "--new", *args]
+        result = cli("map", source, "-o", out, *given)
+        return result, read_rows(out) if out.exists() else []
+
+    return run
+
+
+def batch(name, route, **body):
+    return {"custom_id": name, "method": "POST", "url": f"/v1/{route}", "body": body}
+
+
+def test_the_form_is_told_by_the_first_row_and_said(requests):
+    result, rows = requests([{"messages": CHAT, "params": {"max_tokens": 2}}, {"messages": CHAT}], "--max-tokens", "3")
+    assert result.exit_code == 0
+    assert "each row is a chat, by its messages; each row's own are params\n" in result.stderr
+    assert [row["usage"]["completion_tokens"] for row in rows] == [2, 3]
+    result, rows = requests([{"prompt": "p", "max_tokens": 4}], "--row-params", "take", "--temperature", 0)
+    assert (result.exit_code, rows[0]["completion"]) == (0, expected_text("p", max_tokens=4, temperature=0))
+    assert "; each row's own are max_tokens\n" in result.stderr
+    result, rows = requests([{"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Ho"}]}])
+    assert result.exit_code == 0
+    assert "(ShareGPT); answers at their ends are left out\n" in result.stderr
+
+
+def test_a_batch_file_goes_through_whole(requests, server):
+    rows = [
+        batch("a", "chat/completions", messages=CHAT, max_tokens=2, n=2, temperature=0.5, model=server.model),
+        batch("b", "completions", prompt=[1, 2, 3], max_tokens=1),
+        batch("c", "embeddings", input="text", model=server.model),
+        batch("d", "score", text_1="q", text_2="d"),
+        batch("e", "rerank", query="q", documents=["d", "e"], top_n=1),
+        batch("f", "responses", input="x"),
+        batch("a", "chat/completions", messages=CHAT, stream=True),
+    ]
+    result, out = requests(rows)
+    assert result.exit_code == 1
+    chat, completion, vector, score, rank, responses, stream = out
+    assert [row["id"] for row in out[:5]] == ["a", "b", "c", "d", "e"]
+    assert len(chat["choices"]) == 2
+    assert chat["choices"][0]["completion"] == chat["completion"]
+    assert completion["usage"]["completion_tokens"] == 1
+    assert vector["embedding"] and "score" in score and len(rank["results"]) == 1
+    assert "/v1/responses" in responses["error"]["message"]
+    assert stream["error"]["message"].startswith("line 7: stream is not a parameter")
+
+
+def test_what_nobody_has_decided_is_refused_before_anything_is_sent(requests, server):
+    for rows, args, named in [
+        ([{"messages": CHAT, "max_tokens": 2}], [], "--row-params take sends such fields, --row-params ignore leaves"),
+        ([{"text": "t", "seed": 2}], ["--prompt", "{text}"], "the row's field 'seed' has the name of a parameter"),
+        ([{"text": "t"}], [], "--prompt: the first row"),
+        ([{"prompt": "t"}], ["--rows", "messages"], "has no field 'messages'"),
+        ([{"prompt": "t"}], ["--rows", "prompt", "--prompt", "{prompt}"], "--rows prompt goes without a template"),
+        ([{"messages": CHAT}], ["--call", "embed"], "--call chat"),
+        ([{"prompt": "t"}], ["--system", "s"], "--system: line 1 is no chat"),
+        ([batch("a", "embeddings", input="x")], ["--max-tokens", "3"], "--max-tokens"),
+    ]:
+        result, out = requests(rows, *args)
+        assert (result.exit_code, out, server.requests) == (2, [], 0), (rows, result.stderr)
+        assert named in result.stderr
+    result, _ = requests([{"messages": CHAT, "n": 1}, {"messages": CHAT, "seed": 1}], "--row-params", "ignore")
+    assert result.exit_code == 0
+
+
+def test_the_columns_of_a_table_are_data(requests, tmp_path):
+    source = tmp_path / "in.csv"
+    text = json.dumps(CHAT).replace('"', '""')
+    source.write_text(f'messages,seed\n"{text}",3\n')
+    result, rows = requests(source, "--max-tokens", 2)
+    assert result.exit_code == 0
+    assert "data, and no parameters, are seed (--row-params take sends them)" in result.stderr
+    assert rows[0]["usage"]["completion_tokens"] == 2
+    assert requests(source, "--row-params", "take", "--max-tokens", 2)[0].exit_code == 0
+
+
+def test_a_row_of_a_dry_run_is_counted_as_it_is_sent(requests):
+    rows = [{"prompt": [1, 2, 3]}, batch("a", "rerank", query="q", documents=["d"]), {"messages": CHAT}]
+    for row in rows:
+        result, _ = requests([row], "--dry-run")
+        assert (result.exit_code, "unusable: 0" in result.stdout) == (0, True), result.output
+
+
+def test_a_row_without_a_model_fails_where_the_first_one_names_its_own(cli, server, tmp_path):
+    rows = [{"prompt": "p", "params": {"model": server.model}}, {"prompt": "p"}]
+    source = write_rows(tmp_path / "in.jsonl", rows)
+    assert cli("map", source, "-o", tmp_path / "out", "--base-url", server.base_url).exit_code == 1
+    assert "line 2 names no model, and the first row does" in read_rows(tmp_path / "out")[1]["error"]["message"]
