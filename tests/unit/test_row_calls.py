@@ -50,7 +50,7 @@ def test_the_first_row_tells_the_form():
 def test_a_template_wins_and_its_fields_are_data():
     row = {"messages": CHAT, "user": "me", "n": {"a": 1}}
     calls = RowCalls(template="Say {user} {n.a}")
-    assert calls.settle(row) == "the template makes the prompt of each row, for call=complete"
+    assert calls.settle(row) == "the template makes the prompt of each row, for call='complete'"
     assert calls.read(row) == RowCall("complete", "Say me 1", {})
     assert read("t", template="{}", call="chat").item == [{"role": "user", "content": "t"}]
     row = {"messages": CHAT}

@@ -385,8 +385,8 @@ _SENTENCES = {
     "batch": "each row is a line of an OpenAI Batch file",
     "messages": "each row is a chat, by its messages",
     "conversations": "each row is a chat, by its conversations (ShareGPT); answers at their ends are left out",
-    "prompt": "each row has its prompt, for call={call}",
-    "template": "the template makes the prompt of each row, for call={call}",
+    "prompt": "each row has its prompt, for call={call!r}",
+    "template": "the template makes the prompt of each row, for call={call!r}",
 }
 
 

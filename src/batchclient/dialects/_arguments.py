@@ -60,8 +60,8 @@ METHODS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """A call's method, and the arguments that belong to it alone."""
 _OF_MAPS = {
-    "batch_map": ("docs", "call", "look_ahead", "return_exceptions"),
-    "stream_map": ("docs", "call", "look_ahead", "ordered"),
+    "batch_map": ("docs", "rows", "row_params", "call", "look_ahead", "return_exceptions"),
+    "stream_map": ("docs", "rows", "row_params", "call", "look_ahead", "ordered"),
 }
 _OF_CLIENT = frozenset(
     (

@@ -1,0 +1,57 @@
+"""The page about rows does as it says: each block's files go in, and what it shows comes out.
+
+A block shows files with ``$ cat NAME``: those before a command are written, those after it are compared. The lines
+after a command are parts of what it says.
+"""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+PAGE = (Path(__file__).parents[2] / "docs/reference/rows.md").read_text()
+BLOCKS = re.findall(r"^```console\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def is_like(shown, there):
+    """Whether a value is as the page shows it: ``…`` is any value, or any further fields."""
+    if shown == "…":
+        return True
+    if isinstance(shown, dict) and isinstance(there, dict):
+        names = shown.keys() - {"…"}
+        return ("…" in shown or names == there.keys()) and all(
+            name in there and is_like(shown[name], there[name]) for name in names
+        )
+    if isinstance(shown, list) and isinstance(there, list):
+        return len(shown) == len(there) and all(map(is_like, shown, there))
+    return shown == there
+
+
+def compare(shown, there):
+    if not shown.startswith("{"):
+        assert shown == there
+        return
+    rows, found = ([json.loads(line) for line in text.splitlines()] for text in (shown, there))
+    assert len(rows) == len(found)
+    for row, other in zip(rows, found, strict=True):
+        assert is_like(row, other), (row, other)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
+def test_a_block_goes_in_and_comes_out(cli, server, tmp_path, monkeypatch, block):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BATCHCLIENT_BASE_URL", server.base_url)
+    monkeypatch.setenv("BATCHCLIENT_MODEL", server.model)
+    for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command, _, shown = step.partition("\n")
+        program, *given = shlex.split(command)
+        if program != "cat":
+            said = cli(*given).stderr
+            for line in shown.splitlines():
+                assert line in said, said
+        elif not Path(given[0]).exists():
+            Path(given[0]).write_text(shown)
+        else:
+            compare(shown, Path(given[0]).read_text())
