@@ -105,3 +105,16 @@ def test_a_row_without_a_model_fails_where_the_first_one_names_its_own(cli, serv
     source = write_rows(tmp_path / "in.jsonl", rows)
     assert cli("map", source, "-o", tmp_path / "out", "--base-url", server.base_url).exit_code == 1
     assert "line 2 names no model, and the first row does" in read_rows(tmp_path / "out")[1]["error"]["message"]
+
+
+def test_rows_of_one_id_are_both_sent_and_the_second_one_is_told(requests, server):
+    rows = [{"id": 7, "prompt": "a"}, {"prompt": "b"}, {"id": "7", "prompt": "c"}]
+    result, out = requests(rows, "--max-tokens", 1)
+    assert (result.exit_code, server.prompts) == (0, 3)
+    assert "line 3 has the id of the row in line 1: both are sent\n" in result.stderr
+    assert [row["prompt"] for row in out] == ["a", "b", "c"]
+    twice = [batch("x", "completions", prompt="p", max_tokens=1)] * 6
+    result, out = requests(twice)
+    assert result.stderr.count(" has the id of the row in line 1") == 3
+    assert "further rows have ids of earlier ones, too" in result.stderr
+    assert len(out) == 6

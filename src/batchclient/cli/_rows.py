@@ -1,4 +1,4 @@
-"""Results to lines of bytes, and the faults of rows. No files here, and no client.
+"""Results to lines of bytes, the faults of rows, and their ids. No files here, and no client.
 
 Rules:
 - An unusable row fails with its own message. The job goes on; the row of the output is
@@ -16,11 +16,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from batchclient._maps.fields import asked_for, encode, fields_of
+from batchclient._maps.occurrences import Occurrences
+from batchclient._maps.row import own_id_of
 from batchclient._maps.row_calls import RowCall
 from batchclient.jobs import BadRow, Row
 from batchclient.types import Completion, MapResult
 
-__all__ = ["ADDED", "ADDED_BY", "added_by", "blame", "message_of", "to_line"]
+__all__ = ["ADDED", "ADDED_BY", "Ids", "added_by", "blame", "message_of", "to_line"]
 
 ADDED = ("completion", "finish_reason", "usage", "error")
 """The fields added, beside ``id``, where each row is completed."""
@@ -64,6 +66,37 @@ def blame(read: Callable[[Row], RowCall], columns: Collection[str] = ()) -> Call
         return read(row)
 
     return call_of
+
+
+class Ids:
+    """Tells rows whose id an earlier row has.
+
+    Args:
+        most: ids that are remembered with their lines. Of the others 7 to 13 bytes are kept each,
+            and a repeat is told without the first one's line, once in 35 million by mistake.
+    """
+
+    def __init__(self, most: int = 100_000) -> None:
+        self._most = most
+        self._lines: dict[int, int] = {}
+        self._others = Occurrences()
+
+    def __repr__(self) -> str:
+        return f"<Ids: {len(self._lines)}>"
+
+    def repeated(self, row: Row) -> str | None:
+        """Take in a row; return what is to be said of it, if an earlier row has its id."""
+        own = own_id_of(row)
+        if own is None:
+            return None
+        key = hash(own) & 0xFFFFFFFFFFFFFFFF
+        line = self._lines.get(key)
+        if line is None and len(self._lines) < self._most:
+            self._lines[key] = row.line
+        elif line is not None or self._others.number(key):
+            first = f"after line {self._most:,}" if line is None else f"in line {line}"
+            return f"line {row.line} has the id of the row {first}"
+        return None
 
 
 def to_line(result: MapResult, *, packed: bool = False, columns: Collection[str] | None = None) -> bytes:

@@ -27,7 +27,7 @@ from batchclient.cli._progress import JobProgress
 from batchclient.cli._prompts import Prompts, check_columns
 from batchclient.cli._refusal import Refusal, in_options, named, refusal_of
 from batchclient.cli._report import report, status_of
-from batchclient.cli._rows import added_by, blame
+from batchclient.cli._rows import Ids, added_by, blame
 from batchclient.cli._words import put, say
 from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError, JournalFailed, NoServerAnswered
 from batchclient.jobs import BadRow, Row
@@ -40,6 +40,8 @@ from batchclient_script import CLOSED
 __all__ = ["run_map"]
 
 _OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+_MOST_TOLD = 3
+"""Rows with an id of an earlier row that are said one by one."""
 _SOON_S = 0.2
 """A file whose lines are counted within this time has a total from the first, seconds."""
 
@@ -170,9 +172,20 @@ def _make_job(
     call_of: Callable[[Row], RowCall],
     kept: Kept | None,
 ) -> Job:
+    ids = Ids()
+    told = 0
+
+    def call_said(row: Row) -> RowCall:
+        nonlocal told
+        repeated = ids.repeated(row)
+        if repeated is not None and not options.quiet and told <= _MOST_TOLD:
+            told += 1
+            say(f"{repeated}: both are sent" if told <= _MOST_TOLD else "further rows have ids of earlier ones, too")
+        return call_of(row)
+
     results = client.stream_map(
         source.rows(),
-        rows=call_of,
+        rows=call_said,
         ordered=options.ordered,
         **options.arguments,
         journal=None if kept is None else kept.journal,
