@@ -33,7 +33,6 @@ UNUSABLE = {
     "a deadline that is none": ({"body": BODY, "deadline": "soon"}, "BadMessage", "deadline is a time"),
     "a priority that is none": ({"body": BODY, "priority": "high"}, "BadMessage", "priority is a whole number"),
     "a parameter that no server has": ({"body": '{"prompt": "a", "max_token": 1}'}, "ConfigError", "max_token"),
-    "several answers": ({"body": '{"prompt": "a", "n": 2}'}, "BadMessage", "a result holds one answer"),
     "a call that there is not": (
         {"call": "part", "body": "{}"},
         "BadMessage",

@@ -104,6 +104,29 @@ def test_rows_become_results(work, plain, shared_server, tmp_path):
     assert plain.xinfo_consumers(STREAM, "batchclient") == []
 
 
+def test_rows_that_are_requests_are_messages_and_an_id_comes_once(plain, shared_server, tmp_path):
+    chat = [{"role": "user", "content": "Hi"}]
+    lines = [
+        {"id": "a", "messages": chat, "params": {"max_tokens": 2, "priority": 1, "new": 1}, "tenant": "t"},
+        {"prompt": [1, 2]},
+        {"id": "a", "messages": chat},
+        {"messages": chat, "params": {"timeout_s": 1}},
+    ]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    status, _, said = commands.run("enqueue", "in.jsonl", "--stream", "own", cwd=tmp_path, REDIS_URL=shared_server.url)
+    assert status == 1
+    assert "line 2: the row has no field 'messages'\n" in said
+    assert "line 3 has the id of the row in line 1, and one id has one result\n" in said
+    assert "line 4: timeout_s: a message has a deadline instead\n" in said
+    [(_, fields)] = plain.xrange("own")
+    assert (fields[b"id"], fields[b"call"], fields[b"tenant"], fields[b"priority"]) == (b"a", b"chat", b"t", b"1")
+    assert json.loads(fields[b"body"]) == {"messages": chat, "max_tokens": 2, "extra_body": {"new": 1}}
+    refused = '{"prompt": "p", "max_tokens": 1}\n'
+    status, _, said = commands.run("enqueue", "-", cwd=tmp_path, stdin=refused, REDIS_URL=shared_server.url)
+    assert (status, "--row-params take" in said) == (2, True)
+    plain.delete("own")
+
+
 def test_the_environment_of_an_older_worker(work, plain, llm, shared_server, tmp_path):
     """Its variables, its list, its keys: `BATCH_SIZE` prompts in a request, of those that came within the time."""
     for number in range(64):

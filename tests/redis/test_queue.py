@@ -121,6 +121,14 @@ async def test_a_message_that_no_worker_could_use_is_refused_with_its_number(sha
         assert await bench.redis.xlen(STREAM) == 1
 
 
+async def test_a_message_with_the_id_of_an_earlier_one_is_refused_with_both_numbers(shared_server):
+    line = {"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "p"}}
+    async with bench_on(shared_server) as bench:
+        with pytest.raises(ConfigError, match="^message 3: it has the id of message 1, and one id has one result$"):
+            await enqueue(bench.redis, [call("a"), {"prompt": "b"}, line])
+        assert await bench.redis.xlen(STREAM) == 2
+
+
 async def test_dead_letters_are_looked_at_put_back_and_dropped(shared_server):
     async with bench_on(shared_server) as bench:
         bench.upstream.refused = {f"p{number}": 400 for number in range(250)}

@@ -38,6 +38,15 @@ def test_a_message_is_a_call():
     for body, given, call, kind, item, model, params in [
         ({"prompt": "a", "max_tokens": 2}, {}, "complete", Kind.COMPLETION, "a", None, {"max_tokens": 2}),
         ({"messages": [{"role": "user"}], "model": "x"}, {}, "chat", Kind.CHAT, [{"role": "user"}], "x", {}),
+        (
+            {"url": "/v1/completions", "body": {"prompt": [1], "n": 2, "new": 1}},
+            {},
+            "complete",
+            Kind.COMPLETION,
+            [1],
+            None,
+            {"n": 2, "extra_body": {"new": 1}},
+        ),
         ({"input": "a"}, {"call": "embed"}, "embed", Kind.EMBEDDING, "a", None, {}),
         ({"input": "a"}, {"call": "classify"}, "classify", Kind.CLASSIFICATION, "a", None, {}),
         ({"url": "/v1/embeddings", "body": {"input": "a", "model": "x"}}, {}, "embed", Kind.EMBEDDING, "a", "x", {}),
@@ -76,11 +85,13 @@ def test_what_no_worker_can_use():
         ({"deadline": "inf"}, "deadline is a time"),
         ({"priority": "1.5"}, "priority is a whole number"),
         ({"priority": "1000"}, "priority is a whole number"),
-        ({"call": "complete", "body": {"url": "/v1/embeddings", "body": {}}}, "url asks for 'embed'"),
+        ({"call": "complete", "body": {"url": "/v1/embeddings", "body": {"input": "a"}}}, "url asks for 'embed'"),
         ({"body": {"url": "/v1/completions", "method": "GET", "body": {}}}, "method is POST"),
         ({"id": "x" * 1025}, "id has 1025 characters"),
         ({"body": {"prompt": "a", "id": "\ud800"}}, "id has half of a surrogate pair"),
-        ({"body": {"prompt": "a", "n": 3}}, "n: a result holds one answer"),
+        ({"body": {"url": "/v1/completions", "body": {"prompt": "a", "timeout_s": 3}}}, "a message has a deadline"),
+        ({"body": {"url": "/v1/completions", "body": {"prompt": ["a", "b"]}}}, "several inputs is several rows"),
+        ({"body": {"url": "/v1/rerank", "body": {"query": "q", "documents": ["d"]}}}, "call is one of"),
     ]:
         with pytest.raises(BadMessage, match=said):
             read_message("1-1", fields(**given))

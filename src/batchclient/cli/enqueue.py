@@ -1,18 +1,21 @@
 """``batchclient enqueue``: rows of a file into a Redis stream, each as a message.
 
 Rules:
-- A row is a message itself, or its prompt is made by a template, as those of ``batchclient map``.
-- An unusable row is told with its line, and stops no other.
+- The rows are those of ``batchclient map``, with their own parameters. Lines of text are prompts.
+- An unusable row is told with its line, and stops no other. So is a row with the id of an earlier
+  one, with both lines.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
 
+from batchclient._maps.row import own_id_of
+from batchclient._maps.row_calls import merged
 from batchclient.cli._options import (
     CallOption,
     Delimiter,
@@ -24,6 +27,8 @@ from batchclient.cli._options import (
     Prompt,
     PromptFile,
     Quiet,
+    RowParams,
+    Rows,
     System,
     Temperature,
     params_from,
@@ -31,16 +36,22 @@ from batchclient.cli._options import (
 from batchclient.cli._prompts import Prompts, template_from
 from batchclient.cli._redis import GROUP, REDIS, STREAM, GroupName, RedisUrl, StreamName, connected
 from batchclient.cli._refusal import Refusal, named
+from batchclient.cli._rows import Ids
 from batchclient.cli._words import say
 from batchclient.errors import ConfigError
 from batchclient.jobs import BadRow, Row
 from batchclient.jobs.output import reason_of
 from batchclient.jobs.source import Source, open_source
 from batchclient.jobs.statuses import Status
+from batchclient.types import NOT_GIVEN
 
 __all__ = ["enqueue"]
 
 _MOST_TOLD = 10
+_MOST_IDS = 100_000_000
+"""All: a row is refused by its id, so none may be refused by mistake."""
+_BESIDE = ("deadline", "tenant", "traceparent")
+"""Fields of a row that are the message's, and no parameters."""
 _INPUTS = {"complete": "prompt", "chat": "messages", "embed": "input", "classify": "input"}
 
 
@@ -65,6 +76,8 @@ def enqueue(
     encoding: Encoding = None,
     prompt: Prompt = None,
     prompt_file: PromptFile = None,
+    rows: Rows = None,
+    row_params: RowParams = None,
     system: System = None,
     call: CallOption = "complete",
     max_tokens: MaxTokens = None,
@@ -74,44 +87,29 @@ def enqueue(
 ) -> Status:
     """Put the rows of IN into a Redis stream, for `batchclient work`.
 
-    Without a template a row is a message: prompt or messages, and parameters. Exit status: 0 all
-    rows are in the stream, 1 some were unusable, or Redis is away or full, 2 wrong usage.
+    The rows are those of `batchclient map`: a template makes their prompts, or each is a request.
+    Exit status: 0 all rows are in the stream, 1 some were unusable, or Redis is away or full, 2 wrong usage.
     """
     if (source is None) == (from_list is None):
         raise Refusal("give IN or --from-list KEY, one of them")
     params = params_from(param or [], max_tokens=max_tokens, temperature=temperature, call=call)
-    make: Callable[[Row], Mapping[str, Any]] = _as_message
-    if prompt is not None or prompt_file is not None:
-        prompts = Prompts(template_from(prompt, prompt_file), call, system, row_params="ignore")
-        make = _from_template(lambda row: prompts.read(row).item, call, params)
-    elif params or system is not None or call != "complete":
-        raise Refusal("--call, --system and parameters go with --prompt; without it a row is a whole message")
-    rows = None
+    template = template_from(prompt, prompt_file)
+    made = None
     if source is not None:
         try:
             opened = open_source(source, format, delimiter=delimiter, escape=escape, encoding=encoding)
-            rows = _Rows(opened, make)
+            first = opened.first()
+            if template is None and opened.form == "text":
+                template = "{}"
+            read = Prompts(template, call, system, form=rows, row_params=row_params)
+            made = _Rows(opened, read, params)
+            told = "" if first is None else read.check_first(first, opened)
+            if told and not quiet:
+                say(told)
         except OSError as error:
             raise Refusal(f"{named(source, 'IN')}: {reason_of(error)}") from None
-    asyncio.run(_run(redis, stream, group, max_queued, from_list, rows, quiet=quiet))
-    return Status.FAILED if rows is not None and rows.unusable else Status.OK
-
-
-def _as_message(row: Row) -> Mapping[str, Any]:
-    return {"prompt": row["text"]} if row.keys() == {"text"} else row
-
-
-def _from_template(
-    render: Callable[[Row], Any], call: str, params: Mapping[str, Any]
-) -> Callable[[Row], Mapping[str, Any]]:
-    def make(row: Row) -> Mapping[str, Any]:
-        item = render(row)
-        if call == "chat" and isinstance(item, str):
-            item = [{"role": "user", "content": item}]
-        identity = {"id": row["id"]} if "id" in row else {}
-        return {**identity, "call": call, _INPUTS[call]: item, **params}
-
-    return make
+    asyncio.run(_run(redis, stream, group, max_queued, from_list, made, quiet=quiet))
+    return Status.FAILED if made is not None and made.unusable else Status.OK
 
 
 class _Rows:
@@ -119,12 +117,15 @@ class _Rows:
 
     Args:
         source: read once, and closed at its end.
-        make: makes the message of a row.
+        calls: reads the call of a row.
+        params: of all calls.
     """
 
-    def __init__(self, source: Source, make: Callable[[Row], Mapping[str, Any]]) -> None:
+    def __init__(self, source: Source, calls: Prompts, params: Mapping[str, Any]) -> None:
         self._source = source
-        self._make = make
+        self._calls = calls
+        self._params = params
+        self._ids = Ids(_MOST_IDS)
         self.unusable: int = 0
 
     def __repr__(self) -> str:
@@ -154,6 +155,22 @@ class _Rows:
                         yield message
         except OSError as error:
             raise Refusal(f"IN cannot be read any further: {reason_of(error)}", Status.FAILED) from None
+
+    def _make(self, row: Row) -> Mapping[str, Any]:
+        """Return the message of a row: its request, and what stands beside it."""
+        made = self._calls.read(row)
+        if made.call not in _INPUTS:
+            raise BadRow(f"a message has no call={made.call!r}")
+        if made.timeout_s is not NOT_GIVEN:
+            raise BadRow("timeout_s: a message has a deadline instead")
+        repeated = self._ids.repeated(row)
+        if repeated is not None:
+            raise BadRow(f"{repeated}, and one id has one result")
+        beside = {name: row[name] for name in _BESIDE if name in row}
+        own = {"id": own_id_of(row), "model": made.model, "priority": made.priority}
+        given = {name: value for name, value in own.items() if value is not None}
+        params = merged(self._params, made.params)
+        return {**beside, **given, "call": made.call, _INPUTS[made.call]: made.item, **params}
 
     def _tell(self, row: Row, fault: str) -> None:
         self.unusable += 1

@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchclient._core.kinds import Kind
+from batchclient._maps.row_calls import RowCall, RowCalls
+from batchclient.errors import ConfigError
+from batchclient.types import NOT_GIVEN
 
 __all__ = [
     "CALLS",
@@ -39,13 +42,6 @@ CALLS: Mapping[str, tuple[Kind, str]] = {
 }
 """The calls of messages, each with its kind and with the field of the body that is its input."""
 _CALLS_SAID = f"one of {', '.join(CALLS)}"
-_OF_PATHS = {
-    "/v1/completions": "complete",
-    "/v1/chat/completions": "chat",
-    "/v1/embeddings": "embed",
-    "/v1/classify": "classify",
-}
-"""The calls of a line of an OpenAI Batch file, by its ``url``."""
 
 
 class BadMessage(ValueError):
@@ -99,29 +95,28 @@ def read_message(entry: str, fields: Mapping[bytes, bytes]) -> Message:
     """
     body = _body(fields.get(b"body"))
     own_id = body.pop("id", None)
-    call = _text(fields, b"call")
+    call, priority = _text(fields, b"call"), _priority(fields)
+    made: RowCall | None = None
     if "url" in body and isinstance(body.get("body"), dict):
         own_id = body.get("custom_id", own_id)
-        call, body = _batch_line(body, call)
+        made = _batch_line(body, call)
+        call, priority = made.call, priority or made.priority or 0
     identity = _identity(_text(fields, b"id"), own_id, entry)
     deadline = _deadline(fields)
     if not call:
         call = "chat" if "messages" in body else "complete" if "prompt" in body else ""
         if not call:
             raise BadMessage(f"call is missing: {_CALLS_SAID}")
-    known = CALLS.get(call)
-    if known is None:
+    if call not in CALLS:
         raise BadMessage(f"call is {_CALLS_SAID}, not {call!r:.40}")
-    kind, field = known
-    if field not in body:
-        raise BadMessage(f"body has no field {field!r}, which call={call!r} needs")
-    item = body.pop(field)
-    model = body.pop("model", None)
-    if body.get("n", 1) not in (1, None):
-        raise BadMessage("n: a result holds one answer; send the message n times")
+    kind, field = CALLS[call]
+    if made is None:
+        if field not in body:
+            raise BadMessage(f"body has no field {field!r}, which call={call!r} needs")
+        made = RowCall(call, body.pop(field), body, body.pop("model", None))
     return Message(
-        entry, identity, call, kind, item, model, body, deadline, _priority(fields), _text(fields, b"tenant") or None,
-        fields.get(b"traceparent", b"").decode(errors="replace"),
+        entry, identity, call, kind, made.item, made.model, made.params, deadline, priority,
+        _text(fields, b"tenant") or None, fields.get(b"traceparent", b"").decode(errors="replace"),
     )  # fmt: skip
 
 
@@ -182,17 +177,17 @@ def _body(raw: bytes | None) -> dict[str, Any]:
     return body
 
 
-def _batch_line(line: dict[str, Any], call: str) -> tuple[str, dict[str, Any]]:
-    """Return the call and the body of a line of an OpenAI Batch file."""
-    url = line["url"]
-    named = _OF_PATHS.get(url) if isinstance(url, str) else None
-    if named is None:
-        raise BadMessage(f"url is one of {', '.join(_OF_PATHS)}, not {url!r:.40}")
-    if line.get("method", "POST") != "POST":
-        raise BadMessage(f"method is POST, not {line['method']!r:.40}")
-    if call not in ("", named):
-        raise BadMessage(f"call is {call!r:.40}, and url asks for {named!r}")
-    return named, line["body"]
+def _batch_line(line: dict[str, Any], call: str) -> RowCall:
+    """Return the call of a line of an OpenAI Batch file."""
+    try:
+        made = RowCalls("batch").read(line)
+    except ConfigError as error:
+        raise BadMessage(error.message) from None
+    if call not in ("", made.call):
+        raise BadMessage(f"call is {call!r:.40}, and url asks for {made.call!r}")
+    if made.timeout_s is not NOT_GIVEN:
+        raise BadMessage("timeout_s: a message has a deadline instead")
+    return made
 
 
 def _identity(field: str, own: object, entry: str) -> str:

@@ -1,7 +1,8 @@
 """``enqueue``: messages into a stream, no more than its workers can take.
 
 Rules:
-- A message that no worker could use is refused here, with its number.
+- A message that no worker could use is refused here, with its number. So is one with the id of an
+  earlier message of the same call: one id has one result.
 - Where the stream has ``max_queued`` messages, whoever enqueues waits. Nothing is ever trimmed: a
   trimmed entry would be a lost message.
 - A connection that breaks may leave messages in the stream that nobody was told of. A caller that
@@ -33,6 +34,8 @@ __all__ = ["enqueue", "enqueue_groups", "move_list"]
 
 _TOGETHER = 256
 _TOGETHER_BYTES = 1024 * 1024
+_IDS_REMEMBERED = 1_000_000
+"""A producer may run for ever."""
 _FIRST_WAIT_S = 0.02
 _LONGEST_WAIT_S = 1.0
 
@@ -86,11 +89,16 @@ async def enqueue_groups(
         raise ConfigError(f"max_queued is a whole number of at least 1, not {max_queued!r:.40}", field="max_queued")
     await _make_stream(redis, stream, group)
     some: list[dict[str, bytes]] = []
+    numbers: dict[bytes, int] = {}
     size = number = 0
     async for message in _each(messages):
         number += 1
         try:
             fields = write_message(message)
+            if (own := identity_in({b"id": fields.get("id", b""), b"body": fields["body"]}, "").encode()) in numbers:
+                raise BadMessage(f"it has the id of message {numbers[own]}, and one id has one result")
+            if own and number <= _IDS_REMEMBERED:
+                numbers[own] = number
         except BadMessage as error:
             if some:
                 yield await _add(redis, stream, some, max_queued)
