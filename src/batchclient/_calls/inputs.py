@@ -115,7 +115,8 @@ def write_messages(messages: Any) -> tuple[bytes, int]:
 
 def is_conversation(item: object) -> bool:
     """Whether a map's callable returned a conversation rather than a prompt."""
-    return isinstance(item, (list, tuple)) and bool(item) and isinstance(item[0], Mapping)
+    # ``dict`` first: the test for an abstract class costs half a microsecond.
+    return isinstance(item, (list, tuple)) and bool(item) and isinstance(item[0], (dict, Mapping))
 
 
 def has_media(messages: Sequence[Mapping[str, Any]]) -> bool:

@@ -63,6 +63,7 @@ _CHATS = ("complete", "chat")
 """A row that is a chat needs no word of it: a completion is what is asked for by default."""
 _OWN = ("model", "timeout_s", "priority")
 """Parameters of a row that are arguments of its call."""
+_SPECIAL = frozenset({*_OWN, "extra_body"})
 
 
 class RowCall(NamedTuple):
@@ -136,7 +137,9 @@ class RowCalls:
         names = fields_of(template) if isinstance(template, str) else named
         self._used = {"id", *names, *(name.partition(".")[0].partition("[")[0] for name in names)}
         """Fields that are the input, or name the row."""
-        self._looked_for = frozenset(_parameters().keys() - self._used)
+        self._looked_for = frozenset(_parameters().keys() - self._used - {"params"})
+        self._object = "params" if "params" not in self._used else None
+        """The field that holds parameters."""
 
     def __repr__(self) -> str:
         return f"<RowCalls: {self.form or 'not settled'}>"
@@ -178,10 +181,10 @@ class RowCalls:
             call, item = self._call, self._fill(row)
             if call == "chat" and isinstance(item, str) and is_conversation(messages := self._list_of(item)):
                 item = messages
-            if not isinstance(row, Mapping):
+            if not isinstance(row, (dict, Mapping)):
                 return RowCall(*_as_chat(call, item), self._params)
             own: Any = None
-        elif not isinstance(row, Mapping):
+        elif not isinstance(row, (dict, Mapping)):
             raise ConfigError(f"the row is {kind_of(row)}, not a mapping", field="rows")
         elif form == "batch":
             call, item, own = self._batch_line(row)
@@ -190,7 +193,7 @@ class RowCalls:
             if call not in _CHATS and is_conversation(item):
                 raise ConfigError(f"a conversation is answered by call='chat', not {call!r}", field="call")
         call, item = _as_chat(call, item)
-        if not self._looked_for.isdisjoint(row):
+        if self._object in row or not self._looked_for.isdisjoint(row):
             own = self._with_fields(row, own)
         if not own:
             return RowCall(call, item, self._params)
@@ -301,7 +304,9 @@ class RowCalls:
         """Return the fields of a row that look like parameters."""
         looked_for, known = self._looked_for, _parameters()
         return [
-            name for name, value in row.items() if name in looked_for and (self._is_table or type(value) in known[name])
+            name
+            for name, value in row.items()
+            if (name in looked_for or name == self._object) and (self._is_table or type(value) in known[name])
         ]
 
     def _with_fields(self, row: Mapping[str, Any], own: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -309,14 +314,17 @@ class RowCalls:
         if self._row_params == "ignore" or (self._is_table and self._row_params is None):
             return own
         given: dict[str, Any] = {}
-        if "params" in self._looked_for and row.get("params") is not None:
+        if row.get(self._object) is not None:
             params = self._of_column("params", row["params"])
-            if isinstance(params, Mapping):
+            if type(params) is dict and not self._is_table:
+                given = params.copy()
+            elif isinstance(params, Mapping):
                 given = {name: value for name, value in params.items() if value is not None or not self._is_table}
             elif self._row_params == "take":
                 raise ConfigError(f"params is an object of parameters, not {kind_of(params)}", field="params")
         if self._row_params is None:
-            name = next((name for name in self._found_in(row) if name != "params"), None)
+            found = () if self._looked_for.isdisjoint(row) else self._found_in(row)
+            name = next((name for name in found if name != self._object), None)
             if name is not None:
                 raise ConfigError(
                     f"the row's field {name!r} has the name of a parameter: row_params='take' sends such fields, "
@@ -325,7 +333,7 @@ class RowCalls:
                 )
         else:
             for name, value in row.items():
-                if name in self._looked_for and name != "params" and value is not None:
+                if name in self._looked_for and value is not None:
                     if name in given:
                         raise ConfigError(f"{name} is given twice: as a field, and in params", field=name)
                     given[name] = self._of_column(name, value)
@@ -348,11 +356,13 @@ class RowCalls:
             return value
 
     def _with_own(self, call: str, item: Any, own: dict[str, Any]) -> RowCall:
+        known = _known_of(call)
+        if _SPECIAL.isdisjoint(own) and known.issuperset(own):
+            return RowCall(call, item, merged(self._params, own), is_own=True)
         model, timeout_s, priority = (own.pop(name, None) for name in _OWN)
         extra = own.pop("extra_body", None)
         if extra is not None and not isinstance(extra, Mapping):
             raise ConfigError(f"extra_body is a mapping, not {kind_of(extra)}", field="extra_body")
-        known = _known_of(call)
         if extra or not known.issuperset(own):
             given = own | dict(extra or {})
             own = {name: value for name, value in given.items() if name in known}
