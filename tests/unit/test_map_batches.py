@@ -1,5 +1,6 @@
 """The parts of ``MapBatches`` that need no Ray: its arguments, rows as documents, answers as columns."""
 
+import asyncio
 from array import array
 
 import pytest
@@ -8,6 +9,7 @@ from batchclient import BadRequest, Choice, Classification, Completion, ConfigEr
 from batchclient.integrations._row_columns import ADDED, Documents, added_columns, named
 from batchclient.integrations.ray import MapBatches
 from batchclient.partition import endpoints_shard
+from tests.shell.scripted import ScriptedTransport, error
 
 URL = "http://localhost:8000/v1"
 
@@ -120,7 +122,7 @@ def test_a_wrong_argument_is_refused_when_the_class_is_made():
         ({"output": {"completion": "error"}}, "output", "two columns would have one name"),
         ({"prompt": "{}"}, "prompt", "write {name} instead of {}"),
         ({"prompt": "Say {text!r}"}, "prompt", "names no field"),
-        ({"prompt": None}, "prompt", "a template or a callable"),
+        ({"prompt": None}, "prompt", "give a template"),
         ({"journal": "x.journal"}, "journal", "Ray repeats the blocks"),
         ({"return_exceptions": False}, "return_exceptions", "errors are in the column error"),
         ({"n": 2}, "n", "a row holds one completion"),
@@ -154,3 +156,16 @@ def test_ray_is_not_imported_where_the_class_is_made():
 
     MapBatches(URL, prompt="{text}", model="m", max_tokens=1)
     assert "ray" not in sys.modules
+
+
+def test_rows_may_be_requests():
+    chat = [{"role": "user", "content": "Hi"}]
+    server = ScriptedTransport(*[lambda sent: error(400, "no")] * 4)
+    transport = {"transport": lambda url, headers: server, "detect": False, "server_metrics": False}
+    mapped = MapBatches(URL, rows="messages", row_params="take", model="m", **transport)
+    table = Table(messages=[chat, chat], max_tokens=[1, None])
+    assert [type(each) for each in asyncio.run(mapped._answers(table))] == [BadRequest] * 2
+    assert [sent.body.get("max_tokens") for sent in server.sent] in ([1, None], [None, 1])
+    for given in ({}, {"rows": "batch"}, {"rows": "messages", "prompt": "{a}"}, {"rows": "messages", "call": "embed"}):
+        with pytest.raises(ConfigError):
+            MapBatches(URL, model="m", **given)

@@ -397,7 +397,7 @@ class MapMethods(Calling):
                 call=call,
                 template=(lambda document: call_back("prompt", prompt, document)) if callable(prompt) else prompt,
                 row_params=row_params,
-                is_table=documents is not docs,
+                is_table=documents is not docs or getattr(docs, "is_table", False),
             )
             read, is_sure = calls.read, prompt is not None
         # Wrong parameters are refused here, not once per document.

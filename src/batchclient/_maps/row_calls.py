@@ -128,6 +128,8 @@ class RowCalls:
             raise ConfigError("rows='template' needs a template", field="prompt")
         if template is not None and form not in (None, "template"):
             raise ConfigError(f"rows={form!r} goes without a template, which makes the prompts itself", field="rows")
+        if form in ("messages", "conversations") and call not in _CHATS:
+            raise ConfigError(f"rows={form!r} are answered by call='chat', not {call!r}", field="call")
         self.form: RowForm | None = form if template is None else "template"
         self._call = call
         self._params: Mapping[str, Any] = {} if params is None else params
@@ -314,7 +316,7 @@ class RowCalls:
         if self._row_params == "ignore" or (self._is_table and self._row_params is None):
             return own
         given: dict[str, Any] = {}
-        if row.get(self._object) is not None:
+        if self._object is not None and row.get(self._object) is not None:
             params = self._of_column("params", row["params"])
             if type(params) is dict and not self._is_table:
                 given = params.copy()

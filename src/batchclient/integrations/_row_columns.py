@@ -82,6 +82,9 @@ class _Document(Mapping[str, Any]):
 class Documents(Sequence[Mapping[str, Any]]):
     """The rows of a table."""
 
+    is_table = True
+    """Columns are data, and no parameters."""
+
     def __init__(self, table: Table) -> None:
         self._table = table
         self.names: Sequence[str] = table.column_names

@@ -24,10 +24,13 @@ from batchclient.partition import endpoints_shard as servers_of
 from batchclient.templates import make_prompt
 
 if TYPE_CHECKING:
+    from batchclient._maps.row_calls import RowForm
     from batchclient.options import Server
 
 __all__ = ["MapBatches"]
 
+_REQUESTS = ("messages", "conversations", "prompt")
+"""Rows that are requests, all with one sort of answer."""
 _NOT_HERE = {
     "journal": "Ray repeats the blocks that an actor has not finished; a journal is for a map in one process",
     "docs": "the documents are the rows of a batch",
@@ -63,7 +66,8 @@ class MapBatches:
     Args:
         base_url: the servers, as for ``BatchClient``.
         prompt: a template with the columns' names (``"Classify: {text}"``), or a callable of a row,
-            which is a mapping, as for ``BatchClient.batch_map``.
+            which is a mapping, as for ``BatchClient.batch_map``. ``None``: the rows are requests.
+        rows: their form: ``"messages"``, ``"conversations"`` or ``"prompt"``.
         call: ``"complete"``, ``"chat"``, ``"embed"`` or ``"classify"``.
         output: other names for added columns, as in ``{"completion": "topic"}``; ``None`` as a name
             leaves a column out.
@@ -81,7 +85,8 @@ class MapBatches:
         self,
         base_url: str | Server | Sequence[str | Server] | None = None,
         *,
-        prompt: str | Callable[[Any], Any],
+        prompt: str | Callable[[Any], Any] | None = None,
+        rows: RowForm | None = None,
         call: str = "complete",
         output: Mapping[str, str | None] | None = None,
         endpoints_shard: str | Sequence[int] | None = None,
@@ -92,12 +97,19 @@ class MapBatches:
         for name in arguments:
             if name in _NOT_HERE:
                 raise ConfigError(f"{name}: {_NOT_HERE[name]}", field=name)
+        if (prompt is None) != (rows in _REQUESTS):
+            forms = ", ".join(_REQUESTS)
+            raise ConfigError(f"prompt: give a template, or rows as one of {forms} without one", field="prompt")
+        if call == "complete" and rows in ("messages", "conversations"):
+            call = "chat"
         if arguments.get("n", 1) != 1:
             raise ConfigError("n: a row holds one completion; repeat the row n times", field="n")
         self._call = call
         self._names = named(call, output)
         self._prompt = prompt
-        make_prompt(prompt)
+        self._rows = rows
+        if prompt is not None:
+            make_prompt(prompt)
         if isinstance(prompt, str) and "{}" in prompt.replace("{{", "").replace("}}", ""):
             raise ConfigError("prompt: a row has columns: write {name} instead of {}", field="prompt")
         own: dict[str, Any] = {name: arguments[name] for name in arguments if name in BATCH_CLIENT_ARGUMENTS}
@@ -111,7 +123,7 @@ class MapBatches:
         self._client = BatchClient(**own)
         self._own_loop = OwnLoop()
         # What is wrong with a parameter is said here, not once per row.
-        self._client.stream_map((), prompt, call=call, **self._params)  # type: ignore[call-overload]
+        self._client.stream_map((), prompt, rows=rows, call=call, **self._params)  # type: ignore[call-overload]
 
     async def __call__(self, batch: Any) -> Any:
         """Return a batch as an Arrow table with the added columns.
@@ -134,9 +146,9 @@ class MapBatches:
                 field="output",
             )
         answers: list[Any] = await self._client.batch_map(  # type: ignore[call-overload]
-            Documents(table), self._prompt, call=self._call, return_exceptions=True, **self._params
+            Documents(table), self._prompt, rows=self._rows, call=self._call, return_exceptions=True, **self._params
         )
-        return answers
+        return [_one_choice(answer) for answer in answers]
 
     def _with_columns(self, table: Any, answers: list[Any]) -> Any:
         import pyarrow as pa
@@ -152,3 +164,9 @@ class MapBatches:
                 kind = types[ADDED[self._call][column]]
                 table = table.append_column(self._names[column], pa.array(values, kind))
         return table
+
+
+def _one_choice(answer: Any) -> Any:
+    if len(getattr(answer, "choices", ())) > 1:
+        return ConfigError("n: a row holds one completion; repeat the row n times", field="n")
+    return answer
