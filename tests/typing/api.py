@@ -102,6 +102,9 @@ async def chatting(client: BatchClient) -> None:
     assert_type(answer.output_tokens, int | None)
     assert_type(answer.parsed, Any)
     assert_type(await client.complete("a prompt", response_model=Verdict), Completion)
+    assert_type(await client.batch_map([{"prompt": "a"}], rows="prompt", row_params="take"), list[Any])
+    client.stream_map([{"prompt": "a"}], max_tokens=1)
+    await client.batch_map([{"text": "a", "seed": 1}], "{text}", row_params="take")
     await client.batch_map(["a"], lambda text: [{"role": "user", "content": text}], response_model=Verdict)
     assert_type(client.stream_map(["a"], "{}", response_model=Verdict, retry_invalid=2).invalid, int)
     async with client.stream("a prompt", max_tokens=5) as pieces:

@@ -487,7 +487,7 @@ def _is_sharegpt(turns: Any) -> bool:
 
 
 def _without_nulls(value: Any, kept: str = "content") -> Any:
-    """Return messages without the fields that a column of structs has because another message has them."""
+    """Return messages without the fields that a column of structs has for other messages."""
     if isinstance(value, (list, tuple)):
         return [_without_nulls(each, kept) for each in value]
     if isinstance(value, Mapping):

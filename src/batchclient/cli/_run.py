@@ -129,7 +129,7 @@ def _begin(options: MapOptions, source: Source) -> tuple[MapOptions, BatchClient
     """Check the options as far as possible without sending.
 
     Returns:
-        The options, with the call that the first row makes; the client; the reader of the rows' calls.
+        The options, with the call that the first row makes; the client; the reader of calls.
     """
     is_kept = options.journal is not None or (options.output != "-" and Output(options.output).is_file)
     if options.dedupe and not is_kept:

@@ -88,7 +88,8 @@ def enqueue(
     """Put the rows of IN into a Redis stream, for `batchclient work`.
 
     The rows are those of `batchclient map`: a template makes their prompts, or each is a request.
-    Exit status: 0 all rows are in the stream, 1 some were unusable, or Redis is away or full, 2 wrong usage.
+    Exit status: 0 all rows are in the stream, 1 some were unusable, or Redis is away or full, 2
+    wrong usage.
     """
     if (source is None) == (from_list is None):
         raise Refusal("give IN or --from-list KEY, one of them")
