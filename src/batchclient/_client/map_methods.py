@@ -181,9 +181,9 @@ class MapMethods(Calling):
         Args:
             docs: any iterable or async iterable, or a table with Arrow's stream (pandas, polars,
                 pyarrow, DuckDB; by pyarrow, extra ``data``), whose rows are dicts; read lazily.
-            prompt: a template (``{}`` for a text, ``{name}`` for a mapping's field, ``{name!j}`` for
-                the field as JSON) or a callable of one document, which returns a text, token ids,
-                or a conversation to be answered as ``chat`` does. Without it the documents are
+            prompt: a template (``{}`` for a text, ``{name}`` for a mapping's field, ``{name!j}``
+                for the field as JSON) or a callable of one document, which returns a text, token
+                ids, or a conversation to be answered as ``chat`` does. Without it the documents are
                 requests themselves.
             rows: the form of such documents: ``"messages"``, ``"prompt"``, ``"conversations"``
                 (ShareGPT) or ``"batch"`` (lines of an OpenAI Batch file, which name their call).

@@ -40,9 +40,9 @@ def check_documents(
     row_params: RowParams | None = None,
     call: str = "complete",
 ) -> Iterator[None]:
-    """Check that every document fills a template, or is a request; an iterator, so that others have turns.
+    """Check that every document fills a template, or is a request.
 
-    The arguments are those of ``batch_map``.
+    It is an iterator, so that others have turns. The arguments are those of ``batch_map``.
 
     Raises:
         ConfigError: some do not; with the number of such documents, and the first.

@@ -1,4 +1,4 @@
-"""From a row to its call: the form of the row, the input, and the parameters that are the row's own.
+"""From a row to its call: the form of the row, its input, and the parameters of its own.
 
 Rules:
 - The first row tells the form of all, unless the caller does. A template wins over what is there.
