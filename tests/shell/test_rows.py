@@ -2,12 +2,13 @@
 
 import pytest
 
-from batchclient import BatchMapFailed, Completion, ConfigError, Embedding, Ranking, Score
+from batchclient import BadRequest, BatchMapFailed, Completion, ConfigError, Embedding, Ranking, Score
 from batchclient.simulator.vectors import score_of
-from tests.shell.scripted import make_client
+from tests.shell.scripted import Reply, ScriptedTransport, error, make_client
 from tests.shell.test_detection import models
 from tests.shell.test_pooling import Recorder
 from tests.shell.test_server_model import Server
+from tests.shell.test_sync import make_sync
 
 LIBRARIES = ("asyncio",)
 CHAT = [{"role": "user", "content": "Hi"}]
@@ -95,3 +96,23 @@ async def test_rows_may_name_a_model_where_the_server_has_several():
     assert named.error is None
     assert [sent.body["model"] for sent in server.sent] == ["b"]
     assert unnamed.error.field == "model"
+
+
+async def test_a_document_that_fails_fails_its_row_alone_and_ends_its_other_calls():
+    def refuse(sent):
+        return error(400, "no") if "bad" in str(sent.body) else Reply(chunks=[b'{"data": [{"score": 1}]}'])
+
+    rows = [batch("score", text_1="q", text_2=["d", "bad", "e"]), batch("rerank", query="q", documents="d")]
+    failed, wrong = await results_of(ScriptedTransport(*[refuse] * 9), rows)
+    assert isinstance(failed.error, BadRequest)
+    assert wrong.error.field == "documents"
+
+
+def test_a_blocking_client_takes_the_same_rows():
+    with make_sync(ScriptedTransport()) as client:
+        (answer,) = client.batch_map([{"prompt": "p", "max_tokens": 1}], row_params="take")
+        assert answer.text == "<p|0>"
+        with pytest.raises(ConfigError, match="cannot be used, and nothing was sent"):
+            client.batch_map([{"prompt": "p", "max_tokens": 1}])
+        (row,) = client.stream_map(iter([{"text": "t"}]), lambda each: each["text"], row_params="take")
+        assert row.answer.text == "<t|0>"
