@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["Commands"]
+__all__ = ["ALONE", "Commands"]
+
+ALONE = "alone"
+"""The host of a job that no living machine has: a lease that stands still is taken soon."""
 
 
 class Commands:

@@ -10,6 +10,7 @@ from fnmatch import fnmatch
 
 import pytest
 from tests.crashes import calls
+from tests.crashes.commands import ALONE
 from tests.crashes.forms import IS_LONG, long_form
 from tests.crashes.jobs import line_of, plain_lines
 from tests.crashes.states import stopped
@@ -40,8 +41,8 @@ class Scenario:
         self._state = state
         self.options = options
         self.job = state.original()
-        # A lease that was torn is watched for a while, which is short there.
-        self.job.host = "here"
+        # A lease that is torn, or another machine's, is watched for a while, which is short there.
+        self.job.host = ALONE
         self._log = self.job.folder.with_suffix(".log")
 
     def undisturbed(self):
@@ -101,6 +102,13 @@ CASES = {
 def scenario(request, planned, states):
     make, options = CASES[request.param]
     return Scenario(states.get(make), options)
+
+
+@pytest.mark.parametrize("scenario", ["stopped"], indirect=True)
+def test_the_calls_of_a_takeover_are_met(scenario):
+    """The killed job was on another machine: who goes on copies its journal."""
+    met = {(entry.call.removesuffix("64"), TOKEN.sub("*", entry.file)) for entry in scenario.undisturbed()}
+    assert {("rename", "out.jsonl.journal"), ("rename", "out.jsonl")} <= met
 
 
 @pytest.mark.parametrize("scenario", ["new"], indirect=True)

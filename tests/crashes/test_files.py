@@ -41,9 +41,16 @@ def test_a_torn_end_and_a_damaged_line_cost_their_rows(job):
 
 
 @pytest.mark.parametrize(
-    "name", ["out.jsonl.part", "out.jsonl.journal", "out.jsonl.journal.lease", "out.jsonl.journal.new"]
+    ("name", "kind"),
+    [
+        ("out.jsonl.part", "file"),
+        ("out.jsonl.part", "folder"),
+        ("out.jsonl.journal", "link"),
+        ("out.jsonl.journal.lease", "pipe"),
+        ("out.jsonl.journal.new", "file"),
+        ("out.jsonl.journal.new", "link"),
+    ],
 )
-@pytest.mark.parametrize("kind", ["file", "link", "folder", "pipe"])
 def test_what_others_have_put_there_stays(job, name, kind):
     place, precious = job.folder / name, job.folder.parent / "precious"
     place.unlink(missing_ok=True)

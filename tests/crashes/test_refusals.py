@@ -20,16 +20,8 @@ def files(job):
     return {path.name: path.read_bytes() for path in job.folder.iterdir() if not path.name.endswith(".lease")}
 
 
-def new_version(job):
-    job.place.write_bytes(job.place.read_bytes().replace(b'"version":1', b'"version":9', 1))
-
-
 def no_journal(job):
     job.place.unlink()
-    job.out.write_text("precious")
-
-
-def other_output(job):
     job.out.write_text("precious")
 
 
@@ -46,13 +38,9 @@ def nothing(job):
     [
         (other_first_line, [], ["out.jsonl.journal", "no journal"]),
         (no_journal, [], ["out.jsonl", "--new"]),
-        (other_output, [], ["out.jsonl", "--new"]),
         (nothing, ["--prompt", "Say {text}"], [f"{ROWS - 1} rows", "template", "--new"]),
-        (nothing, ["--max-tokens", "5"], [f"{ROWS - 1} rows", "max_tokens", "--new"]),
-        (nothing, ["--model", "n"], [f"{ROWS - 1} rows", "model", "--new"]),
-        (nothing, ["--call", "chat"], [f"{ROWS - 1} rows", "call", "--new"]),
     ],
-    ids=["no journal of ours", "no journal", "output", "template", "parameters", "model", "call"],
+    ids=["no journal of ours", "no journal", "template"],
 )
 def test_refused_and_as_it_was(job, damage, options, words):
     damage(job)
@@ -64,7 +52,7 @@ def test_refused_and_as_it_was(job, damage, options, words):
     assert files(job) == before, "no file changes"
 
 
-@pytest.mark.parametrize("lock_error", [None, errno.ENOLCK, -1], ids=["locks", "ENOLCK", "locks nothing"])
+@pytest.mark.parametrize("lock_error", [None, -1], ids=["locks", "locks nothing"])
 def test_a_second_command_is_refused_by_the_name_of_the_first(planned, make_job, server, lock_error):
     server.held = ("text 3",)
     job = make_job(plain_lines(ROWS))
