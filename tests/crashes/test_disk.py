@@ -16,7 +16,7 @@ JOURNAL, PART = "out.jsonl.journal", "out.jsonl.*.part"
 @pytest.fixture
 def make_watch(planned, make_job, server):
     # Long enough for several commits.
-    server.pause_s = 0.02
+    server.pause_s = 0.1
     return lambda: Watch(make_job(plain_lines(ROWS), *OPTIONS))
 
 
