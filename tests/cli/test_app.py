@@ -83,13 +83,6 @@ def test_help_names_each_command_and_where_its_options_are(ask, option):
     assert max(map(len, said.splitlines())) <= 100
 
 
-def test_a_command_that_is_none_is_answered_with_one_that_is(cli):
-    result = cli("mpa")
-    assert result.exit_code == 2
-    assert "'mpa'" in result.stderr
-    assert "map" in result.stderr
-
-
 def first_steps(said):
     return [line.strip() for line in said.splitlines() if line.startswith("  ")]
 

@@ -40,15 +40,6 @@ def test_the_summary_has_the_cost_of_the_tokens(cli_map, tmp_path, out):
     assert told.keys() == {"requests sent", "in", "out", "cost"}
 
 
-def test_the_price_of_gpus_is_of_the_time(cli_map, tmp_path, out, server):
-    server.set_faults("slow=0.5")
-    result = cli_map(source_of(tmp_path, 1), "-o", out, "--gpu-price", 360_000)
-    seconds = float(re.search(r" in ([\d.]+) s, ", result.stderr)[1])
-    # 360,000 an hour are 100 a second; the time is told in tenths.
-    assert seconds >= 0.5
-    assert counts(result.stderr)["cost"] == pytest.approx(100 * seconds, abs=10)
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -86,17 +77,6 @@ def test_time_alone_reaches_the_cost(cli_map, tmp_path, out, server):
 
 
 # Tokens --------------------------------------------------------------------------------------------------------------
-
-
-def test_wasted_tokens_are_told(cli_map, tmp_path, out, monkeypatch):
-    """``tests/playbook/test_cancel.py`` says which tokens are wasted."""
-
-    class Wasteful(BatchClient):
-        def statistics(self):
-            return replace(super().statistics(), wasted_tokens=1234)
-
-    monkeypatch.setattr(run_module, "BatchClient", Wasteful)
-    assert counts(cli_map(source_of(tmp_path, 1), "-o", out).stderr)["wasted"] == 1234
 
 
 def test_requests_that_are_sent_again_are_told(cli_map, tmp_path, out, server):

@@ -50,14 +50,6 @@ def test_it_tells_what_a_job_would_send(dry_run, tmp_path):
     assert asked <= 259
 
 
-def test_a_small_file_is_counted_whole(dry_run):
-    result, asked = dry_run([{"text": "a b c"}, {"text": "a"}, {"text": "word " * 400}])
-    told = lines_of(result)
-    assert "counted by the server" in told["tokens of a prompt"]
-    assert told["longer than the model takes"] == "1 (300 tokens with 1 for the answer; the longest is in line 3)"
-    assert asked == 6
-
-
 def test_unusable_rows_are_counted_and_the_first_five_shown(dry_run, tmp_path):
     source = tmp_path / "in.csv"
     source.write_text("id,text\n0,a\n1\n2,\n" + "3,b,c\n" * 9)
@@ -105,12 +97,6 @@ def test_the_rows_that_a_job_would_read_are_read(dry_run):
     rows = [{"text": f"{number}"} for number in range(100)]
     assert lines_of(dry_run(rows, "--first", 7)[0])["rows"] == "7"
     assert 5 <= int(lines_of(dry_run(rows, "--shard", "1/10", "-o", "{shard}")[0])["rows"]) <= 15
-
-
-def test_without_rows_nobody_is_asked(dry_run):
-    result, asked = dry_run([])
-    assert (result.exit_code, asked) == (0, 0)
-    assert result.stdout == "rows: 0\nunusable: 0\nduplicates: 0 (rows with the prompt of an earlier row)\n"
 
 
 @pytest.mark.parametrize(

@@ -30,16 +30,6 @@ def test_the_commands_of_all_parts_use_every_server_and_share_none(cli, tmp_path
     assert sorted(rows, key=int) == [str(number) for number in range(200)]
 
 
-def test_the_servers_may_come_from_the_environment(cli, tmp_path, monkeypatch):
-    source = write_rows(tmp_path / "in.jsonl", [{"text": "t"}])
-    with EmbeddedServer("instant", model="m") as one, EmbeddedServer("instant", model="m") as other:
-        monkeypatch.setenv("BATCHCLIENT_BASE_URL", f"{one.base_url} {other.base_url}")
-        (mine,) = endpoints_shard([one.base_url, other.base_url], "1/2")
-        result = cli("map", source, "--prompt", "{text}", "--endpoints-shard", "1/2", "-o", tmp_path / "out.jsonl")
-        assert result.exit_code == 0, result.output
-        assert {server.base_url: server.prompts for server in (one, other)}[mine] == 1
-
-
 @pytest.mark.parametrize(
     ("shard", "said"),
     [

@@ -72,12 +72,6 @@ def test_text_has_a_line_an_event_too(cli_map, tmp_path):
     assert re.match(rf"{TIME} INFO event=summary rows=4 failed=1 reused=0 seconds=[\d.]+ status=1 message=", summary)
 
 
-def test_without_an_option_lines_are_sentences(cli_map, tmp_path):
-    assert failing(cli_map, tmp_path).stderr.startswith("4 rows to ")
-    logger = logging.getLogger("batchclient")
-    assert (logger.level, logger.handlers) == (logging.NOTSET, []), "the logger is as it was"
-
-
 def test_wrong_usage_is_json_too(cli_map, tmp_path):
     source = write_rows(tmp_path / "in.jsonl", rows_of(1))
     for *options, said in [

@@ -50,12 +50,6 @@ def test_text_lines(cli_map, tmp_path, out):
     assert "failed: 2\n  1 BadRow" in cli_map(source, "-o", out, "--format", "jsonl", "--new").stderr
 
 
-def test_an_empty_input_makes_an_empty_output(cli_map, tmp_path, out, server):
-    assert cli_map(write_rows(tmp_path / "in.jsonl", []), "-o", out).exit_code == 0
-    assert out.read_bytes() == b""
-    assert server.requests == 0
-
-
 def test_rows_without_an_id_get_one_that_lasts(cli_map, tmp_path, out):
     source = write_rows(tmp_path / "in.jsonl", [{"text": "a"}, {"text": "a"}, {"text": "b"}])
     cli_map(source, "-o", out)
@@ -112,16 +106,6 @@ def test_the_key_is_sent_and_never_shown(cli, tmp_path, out):
         assert "wrong-key" not in wrong.output
     assert out.read_bytes() == before
     assert names(tmp_path) == ["in.jsonl", "out.jsonl", "out.jsonl.journal"]
-
-
-@pytest.mark.parametrize("count", [20, 3000])
-def test_a_wrong_model_writes_nothing_also_beside_unusable_rows(cli_map, tmp_path, out, count):
-    rows = [{"text": f"text {number}" if number % 10 else None} for number in range(count)]
-    source = write_rows(tmp_path / "in.jsonl", rows)
-    result = cli_map(source, "-o", out, "--model", "nosuch")
-    assert result.exit_code == 1
-    assert "NotFound, such as line 2: 404: The model `nosuch` does not exist" in result.stderr
-    assert names(tmp_path) == ["in.jsonl"]
 
 
 # Rows that fail ------------------------------------------------------------------------------------------------------
@@ -187,13 +171,6 @@ def test_servers_that_are_not_there_end_it_and_use_up_no_row(cli, tmp_path, out,
     assert told.startswith("Error: no server is there: ") and told.endswith("; --wait-for-server waits for one")
     assert all(url in told for url in urls)
     assert names(tmp_path) == ["in.jsonl"]
-
-
-def test_the_timeout_is_a_rows(cli_map, tmp_path, out, server):
-    server.set_faults("stall")
-    result = cli_map(write_rows(tmp_path / "in.jsonl", [{"text": "x"}]), "-o", out, "--timeout", 0.05)
-    assert result.exit_code == 1
-    assert read_rows(out)[0]["error"]["type"] == "DeadlineExceeded"
 
 
 def test_a_later_row_whose_fields_would_be_overwritten_fails_alone(cli_map, tmp_path, out):
@@ -403,11 +380,6 @@ def test_what_the_library_says_is_told_in_the_options_names(cli, server, tmp_pat
     )
 
 
-def test_a_prompt_must_be(cli, tmp_path):
-    result = cli("map", tmp_path / "in.jsonl", "--base-url", "http://127.0.0.1:1/v1")
-    assert (result.exit_code, result.stderr.count("\n"), "--prompt" in result.stderr) == (2, 1, True)
-
-
 def test_without_a_server_the_option_and_the_variable_are_named(cli, tmp_path):
     told = "Error: no server: give --base-url, such as http://localhost:8000/v1, or set BATCHCLIENT_BASE_URL\n"
     for env in ({}, {"BATCHCLIENT_BASE_URL": " "}):
@@ -470,18 +442,6 @@ def test_the_first_rows_alone_are_mapped(cli_map, tmp_path, out):
     assert result.stderr.startswith("7 rows to ")
 
 
-@pytest.mark.parametrize("first", [1, 6])
-def test_a_malformed_row_is_one_of_the_first_and_a_blank_line_is_none(cli_map, tmp_path, out, first):
-    source = tmp_path / "in.jsonl"
-    source.write_text('\n{"text": \n\n{"text": "a"}\n{"text": "b"}\n{"text": "c"}\n[]\n')
-    result = cli_map(source, "-o", out, "--first", first)
-    rows = read_rows(out)
-    assert len(rows) == min(first, 5)
-    assert "error" in rows[0]
-    assert [row["text"] for row in rows[1:4]] == ["a", "b", "c"][: first - 1]
-    assert result.exit_code == 1
-
-
 # Other calls than completions ----------------------------------------------------------------------------------------
 
 
@@ -538,15 +498,6 @@ def test_embeddings_read_back_as_they_were(cli_call, tmp_path, server):
         assert (row["id"], row["text"]) == (own["id"], own["text"])
         assert max(len(str(number)) for number in row["embedding"]) < 18
         assert array("f", row["embedding"]) == embedding.vector
-
-
-def test_classes(cli_call, tmp_path):
-    made, result = cli_call("classify", write_rows(tmp_path / "in.jsonl", rows_of(8)))
-    assert result.exit_code == 0, result.output
-    for row in made:
-        assert row.keys() >= {"label", "probabilities", "usage"}
-        assert row["label"] is not None
-        assert sum(row["probabilities"]) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(

@@ -149,15 +149,6 @@ def test_unusable_rows_are_in_the_output_once(cli_map, server, tmp_path, out):
     assert len(set(asked)) == 1
 
 
-def test_rows_refused_alike_end_the_job_and_are_not_kept(cli_map, run, tmp_path, out):
-    source = write_rows(tmp_path / "in.jsonl", rows_of(400))
-    refused = cli_map(source, "-o", out, "--temperature", -1, "--max-batch-size", 1)
-    assert refused.exit_code == 1
-    assert "no row succeeded, and 256 failed alike with BadRequest; rows left out: " in refused.stderr
-    assert names(tmp_path) == ["in.jsonl"]
-    assert run(source, "-o", out)[:2] == (0, 400)
-
-
 def test_an_input_that_breaks_keeps_the_answers_before(run, tmp_path, out):
     whole = gzip.compress("".join(json.dumps(row) + "\n" for row in rows_of(6000)).encode())
     source = tmp_path / "in.jsonl.gz"

@@ -56,14 +56,6 @@ def test_answers_do_not_wait_for_the_end_of_the_input(spawn, form):
     assert process.wait() == 0
 
 
-def test_a_regular_file_as_stdin_and_stdout(spawn, tmp_path):
-    source, out = write_rows(tmp_path / "in", rows_of(3)), tmp_path / "out"
-    with source.open("rb") as stdin, out.open("wb") as stdout:
-        process = spawn("-", "-o", "-", stdin=stdin, stdout=stdout)
-        assert process.wait() == 0
-    assert [row["id"] for row in read_rows(out)] == [0, 1, 2]
-
-
 def test_stdout_that_is_the_input_is_refused(spawn, tmp_path, server):
     source = write_rows(tmp_path / "in.jsonl", rows_of(3))
     with source.open("ab") as stdout:
@@ -151,28 +143,6 @@ def test_ctrl_c_while_the_input_is_silent(spawn):
     process.send_signal(signal.SIGINT)
     assert process.wait() == 130
     assert process.stderr.read().startswith(b"Interrupted: 1 row to stdout")
-
-
-def test_ctrl_c_before_the_first_row(spawn):
-    process = spawn("-", stdin=subprocess.PIPE, stderr=subprocess.PIPE)
-    # It waits for its first line when the interpreter has imported everything, so a line that is refused is not sent.
-    wait_until_it_reads(process)
-    process.send_signal(signal.SIGINT)
-    assert process.wait() == 130
-    assert process.stderr.read() == b""
-
-
-def wait_until_it_reads(process):
-    """A pipe that is empty again has been read."""
-    import array
-    import fcntl
-    import termios
-
-    process.stdin.write(b"\n")
-    process.stdin.flush()
-    left = array.array("i", [1])
-    while left[0]:
-        fcntl.ioctl(process.stdin, termios.FIONREAD, left)
 
 
 def test_ctrl_c_ends_the_question_for_the_model(models, tmp_path):

@@ -146,13 +146,6 @@ def test_numbers_are_compared_as_they_are_written(tmp_path):
                 model.model_validate_json(answer)
 
 
-def test_an_older_dialect_of_the_schema_is_read_as_it_was(ask):
-    # In draft 4 this is a flag, and later a number.
-    schema = {"$schema": "http://json-schema.org/draft-04/schema#", "minimum": 0, "exclusiveMinimum": True}
-    _, rows = ask([["0"], ["1"]], schema=schema)
-    assert ["error" in row for row in rows] == [True, False]
-
-
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
@@ -199,13 +192,6 @@ def test_what_does_not_go_with_it_is_refused(ask, scripted, options, said):
     result, rows = ask([[GOOD]], *options)
     assert (result.exit_code, rows, scripted.bodies) == (2, None, [])
     assert result.stderr.startswith(f"Error: {said}")
-
-
-def test_asking_again_needs_a_schema(cli, tmp_path):
-    source = write_rows(tmp_path / "in.jsonl", [{"text": "a"}])
-    command = ["--base-url", "http://127.0.0.1:1/v1", "--model", "m", "--prompt", "{text}", "--retry-invalid", 1]
-    result = cli("map", source, "-o", tmp_path / "out.jsonl", *command)
-    assert (result.exit_code, result.stderr) == (2, "Error: --retry-invalid: for answers that have to fit a --schema\n")
 
 
 def test_without_the_checker_the_missing_package_is_named(ask, monkeypatch):
