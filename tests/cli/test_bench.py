@@ -166,23 +166,6 @@ def test_a_full_disk_costs_one_file_alone(bench, tmp_path):
     assert "singles, 2 in flight, repetition 2" in (tmp_path / "r.html").read_text()
 
 
-@pytest.mark.long
-def test_a_fault_of_the_measurement_leaves_what_is_finished(bench, tmp_path, monkeypatch):
-    whole = Session.cell
-
-    async def failing(self, setting, repetition=0):
-        if repetition == 2:
-            raise RuntimeError("a process that makes calls has failed")
-        return await whole(self, setting, repetition)
-
-    monkeypatch.setattr(Session, "cell", failing)
-    told = bench("--concurrency", "2", "--strategies", "singles", "--repeat", "3", "--json", tmp_path / "r.json")
-    assert isinstance(told.exception, RuntimeError)
-    assert told.stdout.startswith("incomplete: ended after 2 measurements: RuntimeError")
-    report = json.loads((tmp_path / "r.json").read_text())
-    assert (report["complete"], len(report["cells"])) == (False, 2)
-
-
 @pytest.fixture
 def start(server, tmp_path):
     """Start ``bench`` as a process that writes a report."""

@@ -210,6 +210,7 @@ def test_a_later_row_whose_fields_would_be_overwritten_fails_alone(cli_map, tmp_
         (["--param", "limit=1"], "--param limit: give --concurrency"),
         (["--param", "tools=[]"], "It is a field of chats: --call chat takes it."),
         (["--param", "max_tokens=1"], "--param max_tokens"),
+        (["--call", "embed"], "--max-tokens: --call embed generates nothing"),
         (["--header", "secret-without-colon"], "--header number 1"),
         (["--header", "Content-Length: 3"], "--header: 'Content-Length' is not for you to give"),
         (["--api-key", "a b"], "--api-key"),
@@ -301,13 +302,6 @@ def test_an_input_that_cannot_be_is_refused(cli_map, tmp_path, out, server, name
     assert named in result.stderr
     assert server.requests == 0
     assert not out.exists()
-
-
-def test_without_a_model_the_servers_own_is_taken(cli, server, tmp_path, out):
-    source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
-    result = cli("map", source, "-o", out, "--base-url", server.base_url, "--prompt", "{text}")
-    assert result.exit_code == 0, result.output
-    assert read_rows(out)[0]["finish_reason"]
 
 
 @pytest.mark.parametrize(
@@ -403,19 +397,14 @@ def test_server_model_and_key_may_come_from_the_environment(cli, tmp_path, out):
         assert result.exit_code == 0, result.output
         assert one.requests
         assert other.requests
-        # An option goes before a variable.
+        # An option goes before a variable, and a header before a key.
+        header = ["--header", "authorization: Bearer hush-hush", "--new"]
+        wrong = variables | {"BATCHCLIENT_API_KEY": "wrong"}
+        assert cli("map", source, "-o", out, "--prompt", "{text}", *header, env=wrong).exit_code == 0
         given = ["--base-url", one.base_url, "--model", "another", "--new"]
         result = cli("map", source, "-o", out, "--prompt", "{text}", *given, env=variables)
     assert result.exit_code == 1
     assert "another" in result.stderr
-
-
-def test_a_key_of_the_environment_does_not_replace_a_header(cli, tmp_path, out):
-    source = write_rows(tmp_path / "in.jsonl", rows_of(1))
-    with EmbeddedServer("instant", api_key="right") as server:
-        command = ["map", source, "-o", out, "--base-url", server.base_url, "--prompt", "{text}"]
-        header = ["--header", "authorization: Bearer right"]
-        assert cli(*command, *header, env={"BATCHCLIENT_API_KEY": "wrong"}).exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -514,33 +503,3 @@ def test_a_column_that_the_output_adds_is_refused_where_it_adds_it(cli_call, tmp
     assert (result.exit_code, column in result.stderr) == ((2, True) if refused else (0, False))
     if not refused:
         assert made[0][column] == 1
-
-
-def test_embedding_a_server_without_embeddings_stops_as_completions_do(cli, tmp_path, out):
-    with EmbeddedServer("instant", guise="trtllm") as running:
-        source = write_rows(tmp_path / "in.jsonl", rows_of(5000))
-        options = ["--base-url", running.base_url, "--model", running.model, "--prompt", "{text}", "--call", "embed"]
-        result = cli("map", source, "-o", out, *options)
-    assert result.exit_code == 1
-    # BadRequest of the client's own, where the server has said in time which it is.
-    assert re.search("256 failed alike with (BadRequest|NotFound)", result.stderr)
-    # Thousands of rows were let go without a request of their own.
-    assert int(re.search(r"requests sent: ([\d,]+)", result.stderr)[1].replace(",", "")) < 10
-    assert "has no embedding calls" in result.stderr
-    assert not out.exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        (["--max-tokens", "3"], "--max-tokens"),
-        (["--temperature", "0"], "--temperature"),
-        (["--param", 'encoding_format="float"'], "the client finds out how vectors travel"),
-        (["--param", "dimensions=0"], "--param dimensions"),
-        (["--param", 'call="chat"'], "give --call"),
-    ],
-)
-def test_wrong_usage_of_embed_is_refused(cli_call, tmp_path, server, options, named):
-    made, result = cli_call("embed", write_rows(tmp_path / "in.jsonl", rows_of(2)), *options)
-    assert (made, result.exit_code, server.requests) == (None, 2, 0)
-    assert named in result.stderr
