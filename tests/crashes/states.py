@@ -2,7 +2,7 @@
 
 import shutil
 
-from tests.crashes.forms import wait_until
+from tests.crashes.watch import wait_until
 from tests.crashes.jobs import Job, plain_lines
 
 __all__ = ["HELD", "KEY", "ROWS", "SECRET", "State", "States", "stopped"]
@@ -26,15 +26,7 @@ def stopped(make_job, server):
 
 
 class State:
-    """A job, its files, and what its server had refused by then.
-
-    Args:
-        job: which has ended, or was killed.
-        folder: for its files.
-
-    Attributes:
-        notes: what tests have found out about it.
-    """
+    """A job that has ended or was killed, its files, and what its server had refused by then; notes are the tests' own."""
 
     def __init__(self, job, folder):
         self._made = job
@@ -53,7 +45,7 @@ class State:
         """A copy of the job, in a new folder."""
         made, server = self._made, self._made.server
         server.met |= self._met
-        job = Job(folder, server, made.commands, made.lines, *made.options, data=made.source.read_bytes())
+        job = Job(folder, server, made.commands, made.lines, *made.options)
         self.restore(job)
         return job
 
@@ -64,12 +56,7 @@ class State:
 
 
 class States:
-    """The states made so far.
-
-    Args:
-        folder: for their files.
-        server, commands: of their jobs.
-    """
+    """The states made so far, whose files are in a folder."""
 
     def __init__(self, folder, server, commands):
         self._folder = folder

@@ -11,10 +11,9 @@ from fnmatch import fnmatch
 import pytest
 from tests.crashes import calls
 from tests.crashes.commands import ALONE
-from tests.crashes.forms import IS_LONG, long_form
+from tests.crashes.watch import IS_LONG, Watch, long_form
 from tests.crashes.jobs import line_of, plain_lines
 from tests.crashes.states import stopped
-from tests.crashes.watch import Watch
 
 OPTIONS = ("--max-batch-size", "5", "--concurrency", "10")
 SHORT = {
@@ -30,12 +29,7 @@ TOKEN = re.compile("[0-9a-f]{16}")
 
 
 class Scenario:
-    """A job that begins again and again in one state.
-
-    Args:
-        state: of ``states``.
-        options: of the command that meets a call.
-    """
+    """A job that begins again and again in one state; the options are those of the command that meets a call."""
 
     def __init__(self, state, options):
         self._state = state

@@ -4,10 +4,9 @@ import errno
 
 import pytest
 from tests.crashes import calls
-from tests.crashes.forms import wait_until
+from tests.crashes.watch import Watch, wait_until
 from tests.crashes.jobs import plain_lines
 from tests.crashes.states import ROWS, stopped
-from tests.crashes.watch import Watch
 
 
 @pytest.fixture
