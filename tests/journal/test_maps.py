@@ -35,12 +35,13 @@ from batchclient.simulator.app import EmbeddedServer
 ALONE = {"batching": Batching(max_size=1), "retry": Backoff(max_attempts=1)}
 
 
-def failing(*bad, status=400):
+def failing(*bad, status=400, **statuses):
     """A server that refuses some prompts; requests hold one prompt each."""
+    refused = dict.fromkeys(bad, status) | statuses
 
     class Server(ScriptedTransport):
         async def send(self, request, timeouts):
-            self.script = [lambda sent: error(status) if sent.prompts[0] in bad else echo(sent)]
+            self.script = [lambda sent: error(refused[sent.prompts[0]]) if sent.prompts[0] in refused else echo(sent)]
             return await super().send(request, timeouts)
 
     return Server()
@@ -176,15 +177,8 @@ async def test_with_dedupe_a_row_that_waits_ends_as_its_equal_does(path, monkeyp
 async def test_a_moved_server_and_another_key_change_nothing(path):
     await run_job(texts(20), path, client={"api_key": "k1"})
     server = ScriptedTransport()
-    moved = BatchClient(
-        "http://moved/v1",
-        model="m",
-        api_key="k2",
-        transport=lambda url, headers: server,
-        server_metrics=False,
-        detect=False,
-    )
-    async with moved as client:
+    options = {"model": "m", "api_key": "k2", "server_metrics": False, "detect": False}
+    async with BatchClient("http://moved/v1", transport=lambda url, headers: server, **options) as client:
         rows = [row async for row in client.stream_map(texts(20), "Say: {}", journal=path)]
     assert all(row.reused for row in rows) and server.sent == []
 
@@ -234,15 +228,8 @@ async def test_resume_false_refuses_a_file_that_is_there(path):
 
 @pytest.mark.parametrize("retry_failed", [False, True])
 async def test_which_failed_rows_run_again(path, retry_failed):
-    documents = ["a", "b", "c", "d"]
-
-    class Server(ScriptedTransport):
-        async def send(self, request, timeouts):
-            statuses = {"Say: b": 400, "Say: d": 503}
-            self.script = [lambda sent: error(statuses[sent.prompts[0]]) if sent.prompts[0] in statuses else echo(sent)]
-            return await super().send(request, timeouts)
-
-    first, _ = await run_job(documents, path, server=Server(), client=ALONE, ordered=True)
+    documents, server = ["a", "b", "c", "d"], failing("Say: b", **{"Say: d": 503})
+    first, _ = await run_job(documents, path, server=server, client=ALONE, ordered=True)
     assert [type(row.error) for row in first] == [type(None), BadRequest, type(None), ServerFault]
     assert states(path) == ["answered", "answered", "failed", "failed for now"]
     journal = Journal(path, retry_failed=retry_failed)
@@ -353,25 +340,20 @@ async def test_a_map_counts_its_rows_and_their_tokens_once(path):
     assert counted[1] == Counts(read=3, reused=3, reused_failed=1, **reused)
 
 
-async def test_a_dropped_map_commits_what_has_ended_and_frees_the_journal(path):
-    async with make_client(ScriptedTransport(), limit=4) as client:
+async def test_a_map_that_is_dropped_or_cancelled_commits_what_has_ended_and_frees_the_journal(path):
+    server = ScriptedTransport()
+    async with make_client(server, limit=4) as client:
         async for _row in client.stream_map(texts(100), "Say: {}", journal=path, look_ahead=24):
             break
         gc.collect()
-        rows = [row async for row in client.stream_map(texts(100), "Say: {}", journal=path)]
-    assert answers(rows).keys() == set(range(100))
-    assert any(row.reused for row in rows)
-
-
-async def test_a_cancelled_map_frees_the_journal(path):
-    server = ScriptedTransport(held=True)
-    async with make_client(server, limit=4) as client:
+        server.held = True
         with anyio.move_on_after(0.1):
-            async for _row in client.stream_map(texts(100), "Say: {}", journal=path):
+            async for _row in client.stream_map([*texts(100), "more"], "Say: {}", journal=path, ordered=True):
                 pass
         server.release()
         rows = [row async for row in client.stream_map(texts(100), "Say: {}", journal=path)]
-    assert len(rows) == 100
+    assert answers(rows).keys() == set(range(100))
+    assert any(row.reused for row in rows)
 
 
 async def test_the_documents_are_not_read_while_eight_groups_wait(path, monkeypatch):
@@ -403,17 +385,12 @@ async def test_the_documents_are_not_read_while_eight_groups_wait(path, monkeypa
 
 
 async def test_nothing_secret_is_written(path):
-    """Canaries: a key, a header, a user in the address; in the file, its WAL, the lock."""
+    """Canaries: a key, a header, a query of the address."""
     server = failing("Say: a")
-    arguments = {"api_key": "CANARY-key", "headers": {"x-secret": "CANARY-header"}, **ALONE}
-    defaults = {"model": "m", "server_metrics": False, "detect": False}
-    async with BatchClient(
-        "http://scripted/v1?k=CANARY-query",
-        transport=lambda url, headers: server,
-        **{**defaults, **arguments},
-    ) as client:
-        rows = client.stream_map(["a", "b"], "Say: {}", journal=path)
-        async for _row in rows:
+    options = {"model": "m", "api_key": "CANARY-key", "headers": {"x-secret": "CANARY-header"}, **ALONE}
+    options |= {"server_metrics": False, "detect": False, "transport": lambda url, headers: server}
+    async with BatchClient("http://scripted/v1?k=CANARY-query", **options) as client:
+        async for _row in client.stream_map(["a", "b"], "Say: {}", journal=path):
             for file in path.parent.iterdir():
                 assert b"CANARY" not in file.read_bytes()
                 assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
