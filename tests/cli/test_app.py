@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import batchclient
-from batchclient import cli as cli_module
 from batchclient.cli.app import make_app
 from batchclient_script import COMMANDS
 from batchclient_script import main as script

@@ -1,15 +1,12 @@
 """``batchclient map``: tokens, reused rows and cost, at the end."""
 
 import re
-from dataclasses import replace
 from functools import partial
 
 import pytest
 
-from batchclient import BatchClient
 from batchclient.cli import _run as run_module
 from batchclient.cli._job import Job
-from batchclient.cli._progress import Meter, Snapshot
 from batchclient.jobs.statuses import Status
 
 from .conftest import read_rows, rows_of, write_rows

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import re
 from array import array
 from functools import partial

@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import signal
-import time
 
 import pytest
 

@@ -23,8 +23,6 @@ from tests.cli.conftest import free_port
 from tests.fakes.pages import serving
 
 from batchclient import BatchClientError
-from batchclient._core.statistics import EndpointStatistics, LaneStatistics
-from batchclient._metrics.job import JobNumbers
 from batchclient._metrics.page import page_of
 from batchclient._metrics.snapshots import Snapshot
 from batchclient.cli._top_view import Page, frame_of

@@ -6,9 +6,8 @@ import subprocess
 import sys
 import threading
 
-import anyio
 import pytest
-from tests.journal.jobs import answers, look, run_job, sent_prompts, texts
+from tests.journal.jobs import answers, look, run_job, texts
 from tests.shell.scripted import ScriptedTransport, make_client, settle
 
 from batchclient import ConfigError, Journal, JournalFailed
