@@ -91,7 +91,8 @@ def test_unicode_line_ends_do_not_split_a_row(cli_map, tmp_path, out):
 
 
 def test_an_empty_input_makes_an_empty_output(cli_map, tmp_path, out, server):
-    assert cli_map(write_rows(tmp_path / "in.jsonl", []), "-o", out).exit_code == 0
+    result = cli_map(write_rows(tmp_path / "in.jsonl", []), "-o", out, "--wait-for-server", 60)
+    assert result.exit_code == 0 and result.stderr.endswith("requests sent: 0\n")
     assert out.read_bytes() == b""
     assert server.requests == 0
 
