@@ -49,6 +49,12 @@ def test_text_lines(cli_map, tmp_path, out):
     assert "failed: 2\n  1 BadRow" in cli_map(source, "-o", out, "--format", "jsonl", "--new").stderr
 
 
+def test_an_empty_input_makes_an_empty_output(cli_map, out, tmp_path, server):
+    result = cli_map(write_rows(tmp_path / "in.jsonl", []), "-o", out, "--wait-for-server", 60)
+    assert result.exit_code == 0 and result.stderr.endswith("requests sent: 0\n")
+    assert (out.read_bytes(), server.requests) == (b"", 0)
+
+
 def test_rows_without_an_id_get_one_that_lasts(cli_map, tmp_path, out):
     source = write_rows(tmp_path / "in.jsonl", [{"text": "a"}, {"text": "a"}, {"text": "b"}])
     cli_map(source, "-o", out)
