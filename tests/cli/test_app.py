@@ -186,15 +186,6 @@ def test_simulate_refuses_a_name_that_is_none_and_numbers_that_cannot_be(cli):
         assert cli("simulate", *options).exit_code == 2
 
 
-@pytest.mark.parametrize("arguments", [["--port", "1"], ["[]"]])
-def test_the_child_process_is_for_the_embedded_server_alone(arguments):
-    command = [sys.executable, "-m", "batchclient.simulator", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "batchclient simulate" in done.stderr
-
-
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
 @pytest.mark.parametrize("command", ["--help", "map --help", "job status J", "metrics list"])
 def test_a_stdout_that_takes_nothing_more_ends_a_command_without_a_traceback(

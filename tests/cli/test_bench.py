@@ -120,14 +120,8 @@ def test_a_wrong_command_is_refused_before_a_call(bench, server, tmp_path, args,
 
 
 def test_a_hosted_service_is_known_by_its_host():
-    for host in (
-        "http://localhost:8000",
-        "http://10.1.2.3",
-        "http://[::1]:8",
-        "http://gpu-3:8000",
-        "http://vllm.m.svc",
-    ):
-        assert not is_hosted(f"{host}/v1")
+    for host in ("localhost:8000", "10.1.2.3", "[::1]:8", "gpu-3:8000", "vllm.models.svc"):
+        assert not is_hosted(f"http://{host}/v1")
     assert is_hosted("https://api.example.com/v1") and is_hosted("https://8.8.8.8/v1")
 
 

@@ -76,13 +76,6 @@ def test_time_alone_reaches_the_cost(cli_map, tmp_path, out, server):
 # Tokens --------------------------------------------------------------------------------------------------------------
 
 
-def test_requests_that_are_sent_again_are_told(cli_map, tmp_path, out, server):
-    server.set_faults("disconnect,count=2")
-    result = cli_map(source_of(tmp_path, 6), "-o", out, "--max-batch-size", 1, "--concurrency", 1)
-    assert result.exit_code == 0
-    assert counts(result.stderr)["sent again"] == 2
-
-
 def test_reused_rows_are_told_apart(cli_map, tmp_path, out):
     source = source_of(tmp_path, 10)
     first = cli_map(source, "-o", out, "--first", 6)

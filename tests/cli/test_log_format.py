@@ -22,22 +22,6 @@ def record(message="the page %s failed", *args, **fields):
     return made
 
 
-def test_a_record_is_a_line_with_time_level_event_and_fields():
-    told = record("the page %s failed", "/metrics", event="page_failed", page="/metrics", error='a "word"', foreign=1)
-    assert TextLines().format(told) == (
-        "2026-01-01T00:00:00.250Z WARNING event=page_failed page=/metrics"
-        ' error="a \\"word\\"" message="the page /metrics failed"'
-    )
-    assert json.loads(JsonLines().format(told)) == {
-        "time": "2026-01-01T00:00:00.250Z",
-        "level": "WARNING",
-        "event": "page_failed",
-        "message": "the page /metrics failed",
-        "page": "/metrics",
-        "error": 'a "word"',
-    }
-
-
 @pytest.mark.parametrize("form", [TextLines, JsonLines])
 def test_a_traceback_and_odd_letters_make_no_second_line(form):
     try:

@@ -367,18 +367,6 @@ def test_without_a_key_it_is_said_where_one_is_given(cli, tmp_path, out):
             assert "no key" not in cli(*command, *given).stderr
 
 
-def test_what_the_library_says_is_told_in_the_options_names(cli, server, tmp_path, out):
-    source = write_rows(tmp_path / "in.jsonl", rows_of(1))
-    url = server.base_url.removesuffix("/v1")
-    told = cli("map", source, "-o", out, "--base-url", url, "--model", "m", "--prompt", "{text}").stderr
-    assert "does --base-url end in /v1" in told
-    told = cli("map", source, "-o", out, "--base-url", url.replace("//", "//u:p@"), "--prompt", "{text}").stderr
-    assert (
-        told
-        == "Error: --base-url (BATCHCLIENT_BASE_URL): the URL has a user or password in it; give --api-key or --header\n"
-    )
-
-
 def test_without_a_server_the_option_and_the_variable_are_named(cli, tmp_path):
     told = "Error: no server: give --base-url, such as http://localhost:8000/v1, or set BATCHCLIENT_BASE_URL\n"
     for env in ({}, {"BATCHCLIENT_BASE_URL": " "}):

@@ -3,7 +3,6 @@
 import json
 import re
 import socket
-import subprocess
 import sys
 import time
 from urllib.request import urlopen
@@ -18,19 +17,6 @@ from .conftest import free_port, rows_of, write_rows
 def page(url, path):
     with urlopen(url + path, timeout=60) as reply:
         return reply.read().decode()
-
-
-def test_a_running_job_has_its_numbers(spawn):
-    process = spawn("-", "--metrics-port", 0, stdin=subprocess.PIPE)
-    process.stdin.write(b'{"text": "x"}\n')
-    process.stdin.flush()
-    # The first line that the job says.
-    url = re.fullmatch(r"metrics: (http://127.0.0.1:[0-9]+)/metrics", process.stderr.readline().decode().strip())[1]
-    assert process.stdout.readline()
-    assert 'batchclient_calls_total{outcome="succeeded"} 1.0' in page(url, "/metrics")
-    assert json.loads(page(url, "/statistics"))["statistics"]["succeeded"] == 1
-    process.communicate()
-    assert process.returncode == 0
 
 
 def numbers_of(process):

@@ -5,9 +5,8 @@ import shutil
 from tests.crashes.watch import wait_until
 from tests.crashes.jobs import Job, plain_lines
 
-__all__ = ["HELD", "KEY", "ROWS", "SECRET", "State", "States", "stopped"]
+__all__ = ["HELD", "ROWS", "State", "States", "stopped"]
 
-KEY, SECRET = "canary-key-6f1d", "canary-header-93ab"
 ROWS, HELD = 30, 15
 """Of ``stopped``: the rows, and the one that had no answer."""
 
@@ -15,8 +14,7 @@ ROWS, HELD = 30, 15
 def stopped(make_job, server):
     """A job that was killed: half of its rows are beside the output, and all but one in the journal."""
     server.held = (f"text {HELD}",)
-    options = ["--max-batch-size", "1", "--concurrency", "40", "--api-key", KEY, "--header", f"x-team: {SECRET}"]
-    job = make_job(plain_lines(ROWS), *options)
+    job = make_job(plain_lines(ROWS), "--max-batch-size", "1", "--concurrency", "40")
     command = job.start()
     wait_until(lambda: job.kept().answers.total() == ROWS - 1 and len(job.whole_rows(job.part)) == HELD, command)
     command.kill()

@@ -1,24 +1,15 @@
-"""The files of a job: who may read them, what they never hold, and the files of others beside them."""
+"""The files of a job: copied, torn, damaged, and the files of others beside them."""
 
 import os
-import stat
 
 import pytest
-from tests.crashes.states import HELD, KEY, ROWS, SECRET, stopped
+from tests.crashes.states import HELD, ROWS, stopped
 from tests.crashes.watch import Watch
 
 
 @pytest.fixture
 def job(copy_of):
     return copy_of(stopped)
-
-
-def test_the_journal_is_its_owners_and_has_no_key(job):
-    for _ in range(2):
-        assert stat.S_IMODE(job.place.stat().st_mode) == 0o600
-        held = b"".join(path.read_bytes() for path in job.folder.iterdir())
-        assert b"text 7" in held and KEY.encode() not in held and SECRET.encode() not in held
-        assert job.run().status == 0
 
 
 def test_a_job_goes_on_from_a_copy_of_its_files(job):

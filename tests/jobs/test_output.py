@@ -13,11 +13,6 @@ from batchclient.errors import ConfigError
 from batchclient.jobs.output import Output
 
 
-@pytest.fixture
-def out(tmp_path):
-    return tmp_path / "out.jsonl"
-
-
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
@@ -142,12 +137,6 @@ def test_what_cannot_be_an_output_is_named(out, tmp_path):
 # Pipes ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_device_takes_rows_as_they_are():
-    output = Output("/dev/null")
-    write(output, b"1\n")
-    assert not output.is_file and output.written == 1
-
-
 def test_a_slow_reader_holds_up_the_job_and_nothing_else(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     reading = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
@@ -221,9 +210,3 @@ def test_a_reader_that_has_gone_is_an_error(tmp_path):
     with pytest.raises(BrokenPipeError):
         asyncio.run(main())
     output.close()
-
-
-def test_a_file_may_be_called_stdout(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write(Output("stdout"), b"1\n")
-    assert (tmp_path / "stdout").read_bytes() == b"1\n"
