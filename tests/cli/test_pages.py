@@ -190,7 +190,18 @@ def test_the_reference_names_every_field_and_the_commands_answer(tmp_path):
     with EmbeddedServer("instant", process=True) as server:
         command = shlex.split(first.replace(URL, server.base_url))
         assert command.pop(0) == "batchclient"
-        command += ["--for", "0.2", "--warm-up", "0.1", "--output-tokens", "4", "--json", str(tmp_path / "r.json")]
+        command += [
+            "--for",
+            "0.2",
+            "--warm-up",
+            "0.1",
+            "--output-tokens",
+            "4",
+            "--concurrency",
+            "8",
+            "--json",
+            str(tmp_path / "r.json"),
+        ]
         done = subprocess.run([sys.executable, "-m", "batchclient", *command], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     # On a busy machine every cell may have measured the client, and the answer says so.
