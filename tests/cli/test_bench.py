@@ -319,11 +319,6 @@ def test_a_setting_that_was_not_measured_passes_no_bound(cli, pair):
     assert forced.stdout.endswith("the second report is incomplete\n")
     assert cli("bench", "compare", *pair(stop), "--force").exit_code == 0
 
-    def choose(report):
-        report["cells"] = [cell for cell in report["cells"] if cell["concurrency"] == 2]
-
-    assert cli("bench", "compare", *pair(choose), "--force", "--fail-if", "goodput<0.5").exit_code == 0
-
 
 def test_a_page_does_not_replace_its_report(cli, pair, tmp_path):
     path, _ = pair(lambda report: None)

@@ -482,17 +482,9 @@ def test_embeddings_read_back_as_they_were(cli_call, tmp_path, server):
         assert array("f", row["embedding"]) == embedding.vector
 
 
-@pytest.mark.parametrize(
-    ("call", "column", "refused"),
-    [
-        ("embed", "embedding", True),
-        ("embed", "completion", False),
-        ("classify", "label", True),
-        ("chat", "message", True),
-    ],
-)
-def test_a_column_that_the_output_adds_is_refused_where_it_adds_it(cli_call, tmp_path, server, call, column, refused):
-    made, result = cli_call(call, write_rows(tmp_path / "in.jsonl", [{"text": "x", column: 1}]))
-    assert (result.exit_code, column in result.stderr) == ((2, True) if refused else (0, False))
-    if not refused:
-        assert made[0][column] == 1
+def test_a_column_that_the_output_adds_is_refused_where_it_adds_it(cli_call, tmp_path):
+    for call, column in (("embed", "embedding"), ("classify", "label"), ("chat", "message")):
+        _, result = cli_call(call, write_rows(tmp_path / "in.jsonl", [{"text": "x", column: 1}]))
+        assert (result.exit_code, column in result.stderr) == (2, True)
+    made, _ = cli_call("embed", write_rows(tmp_path / "in.jsonl", [{"text": "x", "completion": 1}]))
+    assert made[0]["completion"] == 1

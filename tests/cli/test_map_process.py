@@ -380,14 +380,6 @@ def test_a_closed_stream_that_is_needed_is_named(shell, cli_map, monkeypatch, tm
     assert server.requests == 0
 
 
-@pytest.mark.parametrize("options", [["-o", "x" * 252], ["-o", "missing/out"]])
-def test_a_name_that_cannot_be_is_refused_in_a_line(cli_map, tmp_path, server, monkeypatch, options):
-    monkeypatch.chdir(tmp_path)
-    result = cli_map(write_rows(tmp_path / "in.jsonl", rows_of(1)), *options)
-    assert (result.exit_code, result.stderr.count("\n"), server.requests) == (2, 1, 0)
-    assert result.stderr.startswith(f"Error: {options[1]}")
-
-
 def test_a_full_disk_has_its_status_and_the_same_command_goes_on(cli_map, tmp_path, out):
     """A bound on the size of files stands for the disk."""
     source = write_rows(tmp_path / "in.jsonl", rows_of(500, "x" * 200))

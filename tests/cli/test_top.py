@@ -125,13 +125,6 @@ def test_a_page_of_another_kind_is_named(cli, other, reply, words):
     assert (asked.path, asked.headers["Authorization"]) == ("/statistics?key=secret", "Basic dXNlcjpzZWNyZXQ=")
 
 
-def test_where_nothing_answers_the_status_is_5(cli):
-    port = free_port()
-    done = cli("top", f"127.0.0.1:{port}")
-    assert (done.exit_code, done.stdout) == (5, "")
-    assert done.stderr.startswith(f"Error: 127.0.0.1:{port}: nothing answers: ")
-
-
 def test_a_page_of_a_byte_now_and_then_holds_nobody(cli, monkeypatch):
     monkeypatch.setattr("batchclient.cli.top.PATIENCE_S", 0.15)
     over = Event()
@@ -152,10 +145,14 @@ def test_a_page_of_a_byte_now_and_then_holds_nobody(cli, monkeypatch):
     assert done.exit_code == 5 and "/statistics did not come within 0.15 s" in done.stderr
 
 
-def test_what_is_no_url_is_refused(cli):
+def test_what_is_no_url_is_refused_and_where_nothing_answers_the_status_is_5(cli):
     for url in ("", "secret", "http://x:port", "http://[::1", "file:///etc/passwd"):
         done = cli("top", url)
         assert done.exit_code == 2 and "Error: URL is a URL" in done.stderr
+    port = free_port()
+    done = cli("top", f"127.0.0.1:{port}")
+    assert (done.exit_code, done.stdout) == (5, "")
+    assert done.stderr.startswith(f"Error: 127.0.0.1:{port}: nothing answers: ")
 
 
 @pytest.mark.parametrize("end", ["ctrl-c", "the page goes"])

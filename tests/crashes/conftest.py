@@ -54,16 +54,6 @@ def states(tmp_path_factory, running_server, starter):
 
 
 @pytest.fixture
-def copy_of(states, tmp_path, server, commands):
-    """A job of its own in a state, from the function that makes it."""
-
-    def copy(make):
-        return states.get(make).job(tmp_path / "job")
-
-    return copy
-
-
-@pytest.fixture
 def make_job(tmp_path, server, commands):
     """A job in a new folder, from its lines."""
     made = []

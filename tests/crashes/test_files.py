@@ -6,8 +6,8 @@ from tests.crashes.watch import Watch
 
 
 @pytest.fixture
-def job(copy_of):
-    return copy_of(stopped)
+def job(states, tmp_path, server, commands):
+    return states.get(stopped).job(tmp_path / "job")
 
 
 def test_a_job_goes_on_from_a_copy_of_its_files(job):
