@@ -10,11 +10,11 @@ import threading
 import time
 
 import pytest
+from tests.fakes.pages import serving
 from typer.testing import CliRunner
 
 from batchclient.cli.app import make_app
 from batchclient.simulator import EmbeddedServer
-from tests.fakes.pages import serving
 
 COMMAND = [sys.executable, "-m", "batchclient"]
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 
 import pytest
+from tests.cli.conftest import COMMAND
 from typer.testing import CliRunner
 
 from batchclient.bench.session import Session
@@ -14,7 +15,6 @@ from batchclient.cli._bench_options import is_hosted
 from batchclient.cli._bench_outputs import Outputs
 from batchclient.cli.app import make_app
 from batchclient.simulator import EmbeddedServer
-from tests.cli.conftest import COMMAND
 
 CANARY = "swordfish"
 SHORT = ["--for", "0.4", "--warm-up", "0.1", "--grace", "5", "--prompt-tokens", "16", "--output-tokens", "4"]

@@ -7,6 +7,7 @@ from array import array
 from functools import partial
 
 import pytest
+from tests.fakes.raw import nobody_listens
 
 from batchclient import BatchClient
 from batchclient.cli import _run as run_module
@@ -15,10 +16,7 @@ from batchclient.cli._job import Job
 from batchclient.errors import BadRequest
 from batchclient.simulator import EmbeddedServer, expected_text
 
-from tests.fakes.raw import nobody_listens
-
 from .conftest import names, read_rows, rows_of, write_rows
-
 
 # Rows that succeed ---------------------------------------------------------------------------------------------------
 

@@ -420,13 +420,8 @@ def test_what_is_no_journal_is_named(cli, cli_map, tmp_path, out, journal):
     os.mkfifo(tmp_path / "pipe")
     deep = tmp_path / "deep"
     deep.write_bytes(b"[" * 1_000_000 + b"\n")
-    said = {
-        "missing": "there is no journal; it is beside its output",
-        "out.jsonl": f"is no journal; {journal} is one",
-        "pipe": "",
-        "deep": "",
-        "": "",
-    }
+    said = {"missing": "there is no journal; it is beside its output", "out.jsonl": f"is no journal; {journal} is one"}
+    said |= {"pipe": "", "deep": "", "": ""}
     for name, words in said.items():
         refused = cli("job", "export" if name == "pipe" else "status", tmp_path / name)
         assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1), refused.stderr

@@ -2,8 +2,8 @@
 
 import shutil
 
-from tests.crashes.watch import wait_until
 from tests.crashes.jobs import Job, plain_lines
+from tests.crashes.watch import wait_until
 
 __all__ = ["HELD", "ROWS", "State", "States", "stopped"]
 

@@ -11,9 +11,9 @@ from fnmatch import fnmatch
 import pytest
 from tests.crashes import calls
 from tests.crashes.commands import ALONE
-from tests.crashes.watch import IS_LONG, Watch, long_form
 from tests.crashes.jobs import line_of, plain_lines
 from tests.crashes.states import stopped
+from tests.crashes.watch import IS_LONG, Watch, long_form
 
 OPTIONS = ("--max-batch-size", "5", "--concurrency", "10")
 SHORT = {

@@ -4,8 +4,8 @@ import errno
 
 import pytest
 from tests.crashes import calls
-from tests.crashes.watch import Watch, long_form
 from tests.crashes.jobs import plain_lines
+from tests.crashes.watch import Watch, long_form
 
 ROWS = 200
 OPTIONS = ("--max-batch-size", "5", "--concurrency", "10")

@@ -4,9 +4,9 @@ from collections import Counter
 from random import Random
 
 import pytest
-from tests.crashes.watch import IS_LONG, Watch, long_form, wait_until
 from tests.crashes import calls
 from tests.crashes.jobs import Line, line_of, lines_of, plain_lines
+from tests.crashes.watch import IS_LONG, Watch, long_form, wait_until
 
 KILLS, ROWS, LONGEST_S = (100, 2000, 1.5) if IS_LONG else (4, 200, 0.35)
 OPTIONS = ("--max-batch-size", "4", "--concurrency", "16")

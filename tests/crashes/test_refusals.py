@@ -4,9 +4,9 @@ import errno
 
 import pytest
 from tests.crashes import calls
-from tests.crashes.watch import Watch, wait_until
 from tests.crashes.jobs import plain_lines
 from tests.crashes.states import ROWS
+from tests.crashes.watch import Watch, wait_until
 
 
 @pytest.mark.parametrize("lock_error", [None, -1], ids=["locks", "locks nothing"])
