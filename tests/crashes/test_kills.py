@@ -75,7 +75,7 @@ def repeats():
 
 
 def test_each_repeat_has_its_own_answer_and_is_kept_by_its_occurrence(make_job, server):
-    server.pause_s = 0.02
+    server.pause_s = 0.05
     job = make_job(repeats(), "--max-batch-size", "1", "--concurrency", "2")
     command = job.start()
     wait_until(lambda: len(job.whole_rows(job.part)) >= 12, command)
