@@ -111,6 +111,14 @@ def test_the_key_is_sent_and_never_shown(cli, tmp_path, out):
     assert names(tmp_path) == ["in.jsonl", "out.jsonl", "out.jsonl.journal"]
 
 
+def test_a_wrong_model_writes_nothing_also_beside_unusable_rows(cli_map, tmp_path, out):
+    rows = [{"text": f"text {number}" if number % 10 else None} for number in range(20)]
+    result = cli_map(write_rows(tmp_path / "in.jsonl", rows), "-o", out, "--model", "nosuch")
+    assert result.exit_code == 1
+    assert "NotFound, such as line 2: 404: The model `nosuch` does not exist" in result.stderr
+    assert names(tmp_path) == ["in.jsonl"]
+
+
 # Rows that fail ------------------------------------------------------------------------------------------------------
 
 
