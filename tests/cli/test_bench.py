@@ -212,13 +212,6 @@ def test_a_server_that_dies_ends_the_sweep_though_its_callers_only_wait(bench, t
     assert [cell["scheduled"] for cell in report["cells"][-2:]] == [0, 0]
 
 
-def test_a_wrong_key_is_told_once(bench):
-    with EmbeddedServer("instant", api_key="right") as server:
-        told = bench(url=server.base_url)
-    assert told.exit_code == 1
-    assert "BATCHCLIENT_API_KEY" in told.stderr
-
-
 def interrupted(process, at):
     """Interrupt it at a line; return what it said to stdout, and the rest of stderr."""
     for line in process.stderr:
