@@ -282,16 +282,16 @@ def shell(server):
 
 
 def test_no_row_is_read_while_the_output_is_full(cli_map, tmp_path, monkeypatch, server):
-    """A reader that never reads: the pipe, a write and the look-ahead are full, and Ctrl-C ends it."""
+    """A reader that never reads: the pipe, a write and the look-ahead are full. Ctrl-C ends it, also with rows for two writes."""
 
     class Near(BatchClient):
         def stream_map(self, *args, **options):
-            return super().stream_map(*args, look_ahead=64, **options)
+            return super().stream_map(*args, look_ahead=512, **options)
 
     monkeypatch.setattr(run_module, "BatchClient", Near)
     os.mkfifo(tmp_path / "pipe")
     reading = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    requests = []
+    requests, ended, late = [], threading.Event(), []
 
     def interrupt():
         before = -1
@@ -299,15 +299,18 @@ def test_no_row_is_read_while_the_output_is_full(cli_map, tmp_path, monkeypatch,
             time.sleep(0.15)
         requests.append(before)
         os.kill(os.getpid(), signal.SIGINT)
+        while not ended.wait(0.01 if late else 20):
+            late.append(os.read(reading, 1 << 20))
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    source = write_rows(tmp_path / "in.jsonl", rows_of(1000, "x" * 1000))
+    source = write_rows(tmp_path / "in.jsonl", rows_of(1500, "x" * 1000))
     result = cli_map(source, "-o", tmp_path / "pipe", "--max-batch-size", 8)
+    ended.set()
     thread.join()
     os.close(reading)
-    assert result.exit_code == 130
-    assert requests[0] * 8 < 800
+    assert (result.exit_code, late) == (130, [])
+    assert requests[0] * 8 < 1200
 
 
 def test_ctrl_c_ends_a_command_whose_named_pipe_nobody_opens(spawn, tmp_path):
