@@ -3,11 +3,13 @@
 Rules:
 - A name is the field's own, whatever it is made of: ``{Review Text}``, ``{x-y}``, ``{a.b}``. If the
   document has no such field, the name is a path: ``{user.name}``, ``{tags[0]}``.
+- A colon is part of the name: there are no format specifications. A path through a missing value,
+  such as ``None``, leads to that value.
 - ``{name!j}`` is the field as JSON. Without it texts and numbers enter as they stand, ``true`` and
   ``false`` as JSON has them, and a list or an object not at all: Python's own words for one are
   nobody's prompt.
 - A chat whose template is one field sends the conversation that the field holds.
-- No other conversions, and no format specifications. Literal braces are doubled.
+- No other conversions. Literal braces are doubled.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ __all__ = ["Prompt", "fields_of", "make_prompt", "value_of"]
 Prompt = str | Sequence[int]
 _PATH = re.compile(r"[^.\[\]]+(?:\.[^.\[\]]+|\[[^.\[\]]+\])*")
 _STEP = re.compile(r"[^.\[\]]+")
-_NO_NAME = re.compile(r'.*["\r\n]|\s*$')
-"""A name with a quote or a line end is JSON whose braces were not doubled."""
+_NO_NAME = re.compile(r'.*["\r\n{}]|\s*($|:)')
+"""A name with a quote, a brace or a line end is JSON whose braces were not doubled."""
 _DOUBLED = "to write a brace itself, double it: '{{' or '}}'"
 
 
@@ -40,7 +42,7 @@ def make_prompt(template: str | Callable[[Any], Any], *, is_chat: bool = False) 
         is_chat: whether a template of one field may give a conversation.
 
     Raises:
-        ConfigError: the template has a single brace, a format specification, or no field.
+        ConfigError: the template has a single brace, a conversion, or no field.
     """
     if callable(template):
         return template
@@ -63,7 +65,7 @@ def fields_of(template: str) -> list[str]:
     """Return the names between a template's braces, in order; ``""`` for ``{}``.
 
     Raises:
-        ConfigError: the template has a single brace, or a format specification.
+        ConfigError: the template has a single brace, or a conversion.
     """
     return [name for _, name, _ in _parse(template) if name is not None]
 
@@ -85,6 +87,8 @@ def value_of(document: Mapping[str, Any], name: str) -> Any:
             value = value[step]
         elif isinstance(value, (list, tuple)) and step.isdecimal() and int(step) < len(value):
             value = value[int(step)]
+        elif missing(value) is not None:
+            return value
         else:
             raise KeyError(name)
     return value
@@ -101,11 +105,14 @@ def _parse(template: str) -> list[_Piece]:
         raise ConfigError(f"the template is wrong: {error}; {_DOUBLED}", field="prompt") from None
     pieces: list[_Piece] = []
     for literal, name, specification, conversion in parsed:
-        is_wrong = specification or conversion not in (None, "j") or (name and _NO_NAME.match(name))
-        if name is not None and is_wrong:
-            shown = name + (f"!{conversion}" if conversion else "") + (f":{specification}" if specification else "")
-            raise ConfigError(f"'{{{shown}}}' names no field; {_DOUBLED}", field="prompt")
-        pieces.append((literal, name, conversion == "j"))
+        if name is None:
+            pieces.append((literal, None, False))
+            continue
+        whole = name + (f"!{conversion}" if conversion else "") + (f":{specification}" if specification else "")
+        is_json = whole.endswith("!j")
+        if (conversion and not is_json) or (whole and _NO_NAME.match(whole)):
+            raise ConfigError(f"'{{{whole}}}' names no field; {_DOUBLED}", field="prompt")
+        pieces.append((literal, whole.removesuffix("!j"), is_json))
     return pieces
 
 

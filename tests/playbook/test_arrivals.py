@@ -1,5 +1,7 @@
 """Servers that are not there yet: asked until their first answer, and given no call before. Literal times."""
 
+import random
+
 import pytest
 
 from batchclient._core.failures import Failure
@@ -13,9 +15,11 @@ from batchclient._core.messages import (
     EndpointRemoved,
     FailureKind,
     HealthChanged,
+    ModelWanted,
     Page,
     Paused,
     Resumed,
+    Submitted,
     Woke,
 )
 from batchclient.errors import ConnectFailed
@@ -72,7 +76,10 @@ def test_no_call_goes_to_another_server_before_that_one_has_answered_however_lat
     play.at(0.1) >> absent(1) << []
     play.at(0.2) >> there(0) << ["send c0 @0"]
     play.at(1.1) >> Woke() << ["ask SERVER anew @1"]
-    play.at(100.0) >> absent(1) << []
+    play.at(100.0)
+    play.scheduler.handle(absent(1), play.now)
+    (told,) = [one.outage for one in play.scheduler.commands()]
+    assert told == "waiting for endpoint 1, which has not answered yet, for 99.9 s by now: a refused connection"
     assert states(play) == ["healthy", "awaited"]
     play.at(101.0) >> Woke() << ["ask SERVER anew @1"]
     play.at(101.1) >> there(1) << ["send c1 @1"]
@@ -104,9 +111,24 @@ def test_at_the_end_of_the_wait_all_calls_fail_at_once_and_later_ones_are_tried(
         "a": (message, 0),
         "b": (message, 0),
     }
-    assert states(play) == ["healthy", "healthy"]
+    assert [(each.state, each.outage) for each in play.endpoints] == [("healthy", ""), ("healthy", "")]
     play.at(601.0).submit(c) >> Woke() << ["send c @0"]
     play >> failed(c, FailureKind.NOT_SENT, delay=1.0) << ["send c @1"]
+    play >> failed(c, FailureKind.NOT_SENT, delay=1.0) << []
+
+
+def test_no_error_speaks_of_a_wait_that_was_given_up():
+    play = waiting(1, 1, wait=10.0)
+    (a,) = calls("a", deadline=20.0)
+    play.submit(a) >> Woke() << ["ask SERVER @0", "ask SERVER @1"]
+    play >> absent(1) << []
+    play >> there(0) << ["send a @0"]
+    play >> EndpointRemoved(0) << []
+    play.at(10.0) >> Woke()
+    assert play.seen[0].startswith("wait over")
+    play.at(15.0) >> failed(a, FailureKind.REJECTED, delay=10.0) << ["gone @0"]
+    play.at(20.0) >> Woke()
+    assert play.errors["a"].message.endswith("0 s in the queue, 15 s in 1 attempt, 5 s between attempts")
 
 
 def test_a_server_that_has_answered_and_goes_away_has_an_outage():
@@ -168,8 +190,72 @@ def test_a_wait_keeps_a_calls_deadline_and_says_what_was_waited_for():
     play >> absent() << []
     play.at(1.0) >> Woke() << ["ask SERVER anew"]
     play.at(3.0) >> Woke() << ["reject a: DeadlineExceeded"]
-    told = "3 s in the queue; a wait for endpoint 0 has lasted 3 s: a refused connection"
+    told = "3 s in the queue; waiting for endpoint 0, which has not answered yet, for 3 s by now: a refused connection"
     assert (told in play.errors["a"].message, type(play.errors["a"].__cause__)) == (True, ConnectFailed)
+
+
+def test_the_question_for_the_model_begins_the_wait_and_a_pause_does_not():
+    play = waiting(1, 1, wait=15.0)
+    play >> ModelWanted() << []
+    play.at(12.0) >> absent(1) << []
+    over = "no server answered in 15 s: endpoint 0 (it has not answered yet), endpoint 1 (a refused connection)"
+    play.at(15.0) >> Woke() << [f"wait over: {over}"]
+    play.at(16.0) >> ModelWanted() << []
+    assert play.wakes_at is None
+
+    play = waiting(1, wait=15.0)
+    play >> Paused() << []
+    play.submit(*calls("a")) >> Woke() << []
+    play.at(50.0) >> Woke() << []
+    play >> Resumed() << []
+    play >> Woke() << ["ask SERVER"]
+    assert play.wakes_at == 65.0
+
+
+def test_a_server_that_has_told_all_and_still_loads_is_asked_again():
+    play = waiting(1)
+    play.submit(*calls("a")) >> Woke() << ["ask SERVER"]
+    play >> Asked(0, Page.SERVER, AskOutcome.ANSWERED, REFUSED) << []
+    play.at(1.0) >> Woke() << ["ask SERVER anew"]
+
+
+def test_every_call_ends_whatever_happens_during_the_wait():
+    for seed in range(100):
+        draw, play, served, made = random.Random(seed), waiting(1, 1, wait=10.0), [0, 1], []
+
+        def take(event, play=play):
+            play >> event
+            while play.sent:
+                play >> answered(*play.sent.pop().requests)
+
+        def run_until(time, play=play, take=take):
+            while play.wakes_at is not None and play.wakes_at <= time:
+                play.at(play.wakes_at)
+                take(Woke())
+            play.at(time)
+
+        for number in range(20):
+            run_until(play.now + draw.choice([0.0, 0.5, 3.0]))
+            match draw.randrange(9):
+                case 0 | 1:
+                    made += calls(f"c{number}")
+                    take(Submitted(made[-1]))
+                case 2 | 3:
+                    take(absent(draw.choice(served)))
+                case 4:
+                    take(there(draw.choice(served)))
+                case 5:
+                    take(draw.choice([Paused, Resumed, ModelWanted])())
+                case 6:
+                    served.append(number + 2)
+                    take(EndpointAdded(served[-1], FixedLimit(1)))
+                case 7 if len(served) > 1:
+                    take(EndpointRemoved(served.pop(draw.randrange(len(served)))))
+                case 8 if made:
+                    take(Cancelled(draw.choice(made)))
+        take(Resumed())
+        run_until(play.now + 11.0)
+        assert play.scheduler.idle and play.wakes_at is None, seed
 
 
 def test_closing_ends_the_wait_and_a_pause_keeps_calls_back():
@@ -198,12 +284,10 @@ def test_a_wait_is_told_at_its_first_failure_and_then_once_a_minute():
             play.scheduler.handle(absent(), play.now)
             told += [one.outage for one in play.scheduler.commands() if isinstance(one, HealthChanged)]
     assert told == [
-        "a wait for endpoint 0 has begun: a refused connection",
-        "a wait for endpoint 0 has lasted 64 s: a refused connection",
-        "a wait for endpoint 0 has lasted 124 s: a refused connection",
+        f"waiting for endpoint 0, which has not answered yet{age}: a refused connection; calls wait 600 s at most"
+        for age in ("", ", for 64 s by now", ", for 124 s by now")
     ]
     play.scheduler.handle(there(), play.now)
     ended = [one for one in play.scheduler.commands() if isinstance(one, HealthChanged)]
-    assert [(one.state, one.outage.split(":")[0]) for one in ended] == [
-        ("healthy", "a wait for endpoint 0 ended after 129 s")
-    ]
+    arrived = "endpoint 0 has answered, after a wait of 129 s"
+    assert [(one.state, one.outage) for one in ended] == [("healthy", arrived)]

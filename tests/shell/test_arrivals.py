@@ -23,6 +23,7 @@ from batchclient import (
 )
 
 URL = "http://scripted/v1"
+LOADING = {**LLAMACPP, "/props": error(503, "Loading model", kind="unavailable_error")}
 REFUSED = ConnectFailed("no connection to scripted: refused")
 
 
@@ -58,7 +59,7 @@ def several(*servers, **arguments):
 @pytest.mark.parametrize("model", ["m", None])
 @pytest.mark.parametrize(
     "absent",
-    [REFUSED, ConnectionLost("reset"), error(502), error(503), error(504), {**LLAMACPP, "/props": error(503)}],
+    [REFUSED, ConnectionLost("reset"), error(502), error(503), error(504), LOADING],
     ids=["refused", "broken", "502", "503", "504", "loading"],
 )
 async def test_calls_wait_for_the_server_without_an_attempt(model, absent):
@@ -164,10 +165,47 @@ async def test_the_log_and_the_statistics_say_who_is_waited_for(model):
             await anyio.sleep(10.0)
             (endpoint,) = client.statistics().endpoints
             assert (endpoint.state, endpoint.reason) == ("awaited", str(REFUSED))
-            assert endpoint.outage.startswith(f"a wait for {URL} has lasted ") and str(REFUSED) in endpoint.outage
+            words = f"waiting for {URL}, which has not answered yet, for {{}} s by now: {REFUSED}"
+            assert endpoint.outage in (words.format(9), words.format(10))
     told = [(each.event, each.levelname, each.endpoint, each.reason) for each in kept if "server_a" in each.event]
     awaited = ("server_awaited", "WARNING", URL, str(REFUSED))
     assert told == [awaited, awaited, ("server_arrived", "WARNING", URL, "it has answered")]
+    *_, again, arrived = [each.getMessage() for each in kept if "server_a" in each.event]
+    assert again.endswith(f"s by now: {REFUSED}; calls wait 600 s at most")
+    assert arrived.startswith(f"{URL} has answered, after a wait of 7")
+
+
+@pytest.mark.parametrize("model", ["m", None])
+async def test_a_server_whose_gateway_lets_one_page_through_is_there(model):
+    hidden = [{**VLLM, "/version": page} for page in (error(502), error(503), error(504), ConnectionLost("reset"))]
+    for pages in hidden:
+        began = anyio.current_time()
+        async with make(Late(began, pages=pages), model=model) as client:
+            await client.complete("p")
+            assert anyio.current_time() - began < 1.0
+
+
+async def test_a_gateways_page_after_a_list_of_models_that_names_no_model_is_not_waited_for():
+    behind = Late(0.0, pages={"/models": models("org/m", owned_by="org/m"), "/info": error(503)})
+    async with make(behind, model=None) as client:
+        (ended,) = await outcomes(partial(client.complete, "p", timeout_s=100.0))
+    assert isinstance(ended, ServerFault)
+
+
+@pytest.mark.parametrize("silent_first", [False, True])
+async def test_the_wait_counts_from_the_question_for_the_model(silent_first):
+    servers = [Late(1e6), Late(0.0, pages={"/models": "hangs"})]
+    async with several(*reversed(servers) if silent_first else servers, model=None, wait_for_server_s=15.0) as client:
+        began = anyio.current_time()
+        (ended,) = await outcomes(partial(client.complete, "p"))
+        assert (type(ended), anyio.current_time() - began) == (NoServerAnswered, pytest.approx(15.0, abs=0.1))
+
+
+async def test_a_server_that_is_too_busy_to_name_its_model_is_there():
+    busy, again_and_again = Late(0.0, pages={"/models": error(429)}), Backoff(max_attempts=1000)
+    async with make(busy, model=None, wait_for_server_s=5.0, retry=again_and_again) as client:
+        (ended,) = await outcomes(partial(client.complete, "p", timeout_s=20.0))
+    assert isinstance(ended, DeadlineExceeded)
 
 
 async def test_a_given_dialect_stays():

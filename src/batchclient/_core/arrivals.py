@@ -6,8 +6,9 @@
 Rules:
 - With ``wait_for_server_s`` every server is awaited at first, one that joins later, too. It gets no
   call, not even as a probe, and so no call uses up an attempt there.
-- The wait for a first server begins with the first call, or with the first failure if the model is
-  asked for. When its time is over, all waiting calls fail; later calls are tried as without a wait.
+- The wait for a first server begins with the first call, unless the client pauses, or with the
+  question for the model. When its time is over, all waiting calls fail; later calls are tried as
+  without a wait.
 - Once one server has answered, the others are asked while calls are under way, without an end.
 - A wait counts as an outage in errors and statistics; it is told at its first failure, then once a
   minute.
@@ -57,7 +58,7 @@ class Arrivals:
             health.state, health.ailing, health.reason = HealthState.AWAITED, True, "it has not answered yet"
 
     def look(self, now: float, *, busy: bool) -> NoServerAnswered | None:
-        """Begin the wait for a first server if calls are under way; return its error at its end."""
+        """Begin the wait for a first server if somebody waits; return its error at its end."""
         awaited = [each for each in self._endpoints.serving if each.health.state is HealthState.AWAITED]
         if len(awaited) < len(self._endpoints.serving):
             self.due = None
@@ -89,8 +90,6 @@ class Arrivals:
             endpoint.outage = outage = ServerOutage(endpoint.shown_name, "", now, failure, awaited=True)
         outage.seen = endpoint.health.reason = failure.seen or failure.message
         outage.failure = failure
-        if self.due is None and all(each.health.state is HealthState.AWAITED for each in self._endpoints.serving):
-            self.due = now + self._wait_s
         if now >= self._tell_at.get(endpoint.id, now):
             self._tell_at[endpoint.id] = now + _TOLD_EVERY_S
             bound = "" if self.due is None else f"; calls wait {seconds(self._wait_s)} at most"

@@ -339,8 +339,8 @@ class _ServerQuestions:
             return
         endpoint.asking = False
         self._served[event.endpoint].release_lists()
-        if event.outcome is AskOutcome.SILENCE:
-            endpoint.anew = self._is_awaited(event.endpoint)
+        endpoint.anew = self._is_awaited(event.endpoint)
+        if endpoint.anew or event.outcome is AskOutcome.SILENCE:
             pauses = _AWAITED_PAUSES_S if endpoint.anew else _SERVER_PAUSES_S
             endpoint.ask_at = now + pauses[min(endpoint.silences, len(pauses) - 1)]
             endpoint.silences += 1

@@ -40,6 +40,7 @@ __all__ = [
     "HealthChanged",
     "Isolation",
     "LoadReported",
+    "ModelWanted",
     "Page",
     "Paused",
     "RateWindow",
@@ -216,6 +217,11 @@ class Asked:
 
 
 @dataclass(slots=True, eq=False)
+class ModelWanted:
+    """A call waits for the servers to name their model: so begins the wait for a first server."""
+
+
+@dataclass(slots=True, eq=False)
 class RatesReported:
     """A reply states the rest of a gateway's limits (at least one); told before its own event."""
 
@@ -265,6 +271,7 @@ Event = (
     | Retuned
     | LoadReported
     | Asked
+    | ModelWanted
     | RatesReported
     | ServerKnown
     | EndpointAdded

@@ -65,6 +65,7 @@ from batchclient._core.messages import (
     Event,
     Failed,
     LoadReported,
+    ModelWanted,
     Page,
     Paused,
     RatesReported,
@@ -202,6 +203,7 @@ class Scheduler:
             Retuned: self._on_retuned,
             LoadReported: self._on_load,
             Asked: self._on_asked,
+            ModelWanted: lambda _: self._settle(someone_waits=True),
             RatesReported: self._on_rates,
             ServerKnown: self._on_server_known,
             EndpointAdded: self._on_endpoint_added,
@@ -363,7 +365,7 @@ class Scheduler:
         self._asking.asked(event, self._now, busy=not self.idle)
         if event.page is Page.SERVER:
             # Lists wait no longer, nor does any call for a server that was awaited.
-            self._settle()
+            self._settle(someone_waits=event.failure is not None)
 
     def _asks_for_load(self, endpoint: int) -> bool:
         """Whether an endpoint's load could change anything now.
@@ -426,7 +428,7 @@ class Scheduler:
         self._ends.end_all(ClientClosed("the client was closed while the call was under way"), self._now)
         self._settle()
 
-    def _settle(self) -> None:
+    def _settle(self, *, someone_waits: bool = False) -> None:
         """Bring everything up to ``now``: expire, requeue backed-off calls, admit, grant."""
         now = self._now
         if expired := self._deadlines.expired(now):
@@ -443,7 +445,7 @@ class Scheduler:
             impatient = self._outage.impatient(self._ends.waiting, now)
             self._ends.end(impatient, lambda request: self._outage.error(request, now), now)
         if self._settings.wait_for_server_s:
-            error = self._arrivals.look(now, busy=not self.idle)
+            error = self._arrivals.look(now, busy=someone_waits or not (self.idle or self._paused))
             if error is not None:
                 self._ends.end(self._ends.waiting(), lambda _: copy_of(error), now)
                 self._say(WaitOver(error))

@@ -3,7 +3,7 @@
 Rules:
 - Each endpoint has a connection for each sort of question, with short time limits of its own.
 - Finding out a server takes at most three GETs, in sequence (``dialects/_fingerprints.py``). No
-  page is fetched twice; ``Ask.anew`` discards all.
+  page is fetched twice, but after ``Ask.anew``, or where nobody was there.
 - A failed question never fails a call. A missing metrics page is logged, once.
 - A question ends with exactly one ``Asked``, after ``LoadReported`` or ``ServerKnown`` if any,
   unless the question is dropped or the client closed.
@@ -35,6 +35,7 @@ __all__ = ["OF_GATEWAYS", "Questions", "absence"]
 _METRICS = WireRequest("GET", "/metrics")
 _CANCELLED = Failure(FailureKind.NOT_SENT, BatchClientError, "the question was cancelled")
 OF_GATEWAYS = (502, 503, 504)
+_LOADING = "Loading model"
 _NO_SERVER: FetchedPage = (0, {}, b"")
 """Stands for a mock's answer to an unexpected request."""
 
@@ -111,7 +112,7 @@ class Questions:
     def adopt(self, endpoint: int, fingerprint: Fingerprint) -> None:
         """Go on from an endpoint's pages which were read for another reason."""
         known = self._fingerprints.get(endpoint)
-        if (endpoint, Page.SERVER) not in self._transports or (known is not None and not known.untouched):
+        if (endpoint, Page.SERVER) not in self._transports or (known is not None and known.heard):
             return
         self._fingerprints[endpoint] = fingerprint
         self._conclude(endpoint, fingerprint)
@@ -125,10 +126,13 @@ class Questions:
         """
         if (endpoint, Page.SERVER) not in self._transports:
             return None
-        await self._ask_for_server(Ask(endpoint, Page.SERVER))
-        fingerprint = self._fingerprints[endpoint]
+        fingerprint = self._fingerprints.setdefault(endpoint, Fingerprint())
+        failure = await self._read_server(endpoint, fingerprint)
         self._conclude(endpoint, fingerprint)
-        if not fingerprint.open:
+        if failure is not None:
+            # GETs in vain do not count.
+            self._fingerprints.pop(endpoint, None)
+        elif not fingerprint.open:
             self._tell(Asked(endpoint, Page.SERVER, AskOutcome.ANSWERED))
         return fingerprint.facts()
 
@@ -203,20 +207,25 @@ class Questions:
     async def _ask_for_server(self, question: Ask) -> None:
         endpoint, outcome = question.endpoint, AskOutcome.SILENCE
         fingerprint = self._fingerprints.setdefault(endpoint, Fingerprint())
-        # A server whose pages were read before has answered.
-        failure: Failure | None = _CANCELLED if fingerprint.open else None
+        failure: Failure | None = _CANCELLED
         try:
-            while (request := fingerprint.next()) is not None:
-                page = await self._fetch_page(endpoint, request)
-                failure = absence(page)
-                if page is _NO_SERVER:
-                    fingerprint.give_up()
-                elif isinstance(page, Exception) or not fingerprint.take(*page):
-                    break
+            failure = await self._read_server(endpoint, fingerprint)
             if not fingerprint.open:
                 outcome = AskOutcome.ANSWERED
         finally:
             self._end(question, outcome, lambda: self._conclude(endpoint, fingerprint), failure)
+
+    async def _read_server(self, endpoint: int, fingerprint: Fingerprint) -> Failure | None:
+        """Read the pages that are left, if any; return why the server does not seem to be there."""
+        failure = None
+        while (request := fingerprint.next()) is not None:
+            page = await self._fetch_page(endpoint, request)
+            failure = absence(page, heard=fingerprint.heard)
+            if page is _NO_SERVER:
+                fingerprint.give_up()
+            elif isinstance(page, Exception) or not fingerprint.take(*page):
+                break
+        return failure
 
     def _conclude(self, endpoint: int, fingerprint: Fingerprint) -> None:
         facts = fingerprint.facts()
@@ -244,17 +253,20 @@ class Questions:
             return _NO_SERVER
 
 
-def absence(came: FetchedPage | BaseException) -> Failure | None:
+def absence(came: FetchedPage | BaseException, *, heard: bool) -> Failure | None:
     """Return why a server does not seem to be there; ``None``: it is.
 
-    llama.cpp lists its models while it loads one, and answers 503 to all else.
+    ``heard``: it has answered another page; a gateway may let that one through alone. llama.cpp
+    lists its models while it loads one, and answers 503 with ``_LOADING`` to all else.
     """
     if isinstance(came, (ConnectFailed, ConnectionLost)) and not isinstance(came, CertificateRefused):
-        return from_transport(came, listed=False)
+        return None if heard else from_transport(came, listed=False)
     status = getattr(came, "status", None) if isinstance(came, BaseException) else came[0]
-    if status not in OF_GATEWAYS:
+    loads = status in OF_GATEWAYS and _LOADING in str(came)
+    if status not in OF_GATEWAYS or (heard and not loads):
         return None
-    return failure_of(status, HTTPStatus(status).phrase, None, streamed=False, retry_after_s=None)
+    why = _LOADING if loads else HTTPStatus(status).phrase
+    return failure_of(status, why, None, streamed=False, retry_after_s=None)
 
 
 def _starting() -> None:

@@ -25,7 +25,7 @@ from random import Random
 import anyio
 
 from batchclient._core.failures import Failure, FailureKind
-from batchclient._core.messages import Asked, AskOutcome, Event, Page
+from batchclient._core.messages import Asked, AskOutcome, Event, ModelWanted, Page
 from batchclient._core.outcomes.ends import copy_of
 from batchclient._core.spent import seconds
 from batchclient._shell.asking import OF_GATEWAYS, absence
@@ -212,23 +212,26 @@ class ModelQuestion:
         """
         began, attempt, strangers, self._trickled = self._backend.now(), 0, 0, False
         self._tried = (0, None)
+        self._hear(ModelWanted())
         while True:
             places = list(self._transports())
             number, transport = places[attempt % len(places)]
             attempt += 1
             self._tried = (attempt, self._tried[1])
+            fingerprint = Fingerprint()
             try:
-                return await self._read(number, transport, attempt)
+                return await self._read(number, transport, attempt, fingerprint)
             except ConfigError:
                 raise
             except BatchClientError as raised:
                 error = _as_of_a_call(raised, attempt)
                 self._tried = (attempt, error)
-                failure = absence(raised)
-                if failure is not None and self._is_awaited(number):
+                failure = absence(raised, heard=fingerprint.heard)
+                if self._is_awaited(number) and (failure is not None or raised.status is not None):
                     self._hear(Asked(number, Page.SERVER, AskOutcome.SILENCE, failure))
-                    await anyio.sleep(min(_LONGEST_PAUSE_S, max(1.0, attempt * _PAUSE_RATIO)) / len(places))
-                    continue
+                    if failure is not None:
+                        await anyio.sleep(min(_LONGEST_PAUSE_S, max(1.0, attempt * _PAUSE_RATIO)) / len(places))
+                        continue
                 strangers = strangers + 1 if isinstance(error, ConnectFailed) else 0
                 if isinstance(raised, ReadTimedOut) and not raised.retryable:
                     raise error from None
@@ -260,14 +263,14 @@ class ModelQuestion:
             self._trickled = True
             raise began from None
 
-    async def _read(self, number: int, transport: Transport, attempt: int) -> None:
+    async def _read(self, number: int, transport: Transport, attempt: int, fingerprint: Fingerprint) -> None:
         """Ask one server.
 
         Raises:
             ConfigError: the server names no model, or several.
             BatchClientError: the server cannot be asked.
         """
-        fingerprint, first_status, server = Fingerprint(), 0, "the server"
+        first_status, server = 0, "the server"
         while not fingerprint.names_models and (request := fingerprint.next()) is not None:
             status, headers, body = await self._fetch(transport, request)
             first_status = first_status or status

@@ -6,10 +6,7 @@ Rules:
   reading of the input down.
 - A job that stops early writes all finished rows first, also rows waiting for an earlier row. It
   leaves a pipe that nobody reads for half a second.
-- A job gives up where one row after the other is refused alike and none has succeeded. The fault is
-  then in the command, such as a parameter unknown to the server. A job with a patience also gives
-  up where every server has been away for so long.
-- A job with a bound on its cost stops there as a signal stops it: rows under way are left.
+- A job that gives up (``_giving_up``) stops as a signal stops it: rows under way are left.
 - The output is opened when a row can be sent: until then nothing is lost by refusing.
 """
 
@@ -25,24 +22,15 @@ from typing import Any
 from batchclient import BatchClient, MapResult, Statistics
 from batchclient._maps.progress import Counts
 from batchclient._metrics.job import JobNumbers
-from batchclient.cli._failures import Failures, kind_of
+from batchclient.cli._failures import Failures
+from batchclient.cli._giving_up import MOST_REFUSALS, GivingUp
 from batchclient.cli._kept import Kept
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._progress import JobProgress, Snapshot
-from batchclient.cli._refusal import Refusal, in_options
 from batchclient.cli._rows import to_line
 from batchclient.cli._signals import on_signals
 from batchclient.cli._words import say
-from batchclient.errors import (
-    AuthenticationFailed,
-    BadRequest,
-    CertificateRefused,
-    ConnectFailed,
-    JournalFailed,
-    NoServerAnswered,
-    NotFound,
-    OutOfSockets,
-)
+from batchclient.errors import AuthenticationFailed, JournalFailed, NotFound
 from batchclient.jobs import BadRow
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.source import in_thread
@@ -50,18 +38,12 @@ from batchclient.jobs.statuses import Status
 from batchclient.journal.rows import is_final
 from batchclient.maps import Map
 
-__all__ = ["MOST_REFUSALS", "OUT_OF_USE", "UNUSABLE", "Job"]
+__all__ = ["UNUSABLE", "Job"]
 
-MOST_REFUSALS = 256
-"""After so many rows refused alike, and none successful, no later row would do better."""
 UNUSABLE = frozenset({"BadRow", "ConfigError"})
 """The errors of rows that make no request: they say nothing about the command."""
-OUT_OF_USE = frozenset({"ejected", "probing", "awaited"})
-"""The states of servers that get no calls."""
 _OF_THE_COMMAND = frozenset({AuthenticationFailed.__name__, NotFound.__name__})
 """These errors tell of the key and the model, which are the command's."""
-_OF_EVERY_ROW = (AuthenticationFailed, NotFound, ConnectFailed)
-"""Errors of these kinds are alike whatever their words are, other refusals by their words."""
 _SLOW_S = 2.0
 """A server slower than this to name its model is worth a word, seconds."""
 _ASKING = "waiting for the server to say which model it has (--model names one)"
@@ -85,17 +67,15 @@ class Job:
         failures: the rows that failed, those of the journal included.
         taken: rows that are done with.
         may_be_tried: failed rows that may succeed later.
-        refused: the error's class of the rows that were refused alike, if that ended the job.
+        giving_up: decides whether the job goes on.
         is_command: whether key or model were refused for all rows of the job.
         journal_error: why the journal took no more rows, if so.
         output_error: why the output took no more rows, if so.
         signal: the signal behind the end, such as SIGINT for Ctrl-C; ``None`` after a job in full.
         fault: why the input failed, if so.
-        no_server: the outage that outlasted the patience, in a sentence, if so.
         statistics: the client's at the end.
         seconds: that the job took.
         spent: the cost, if the price is known.
-        is_too_dear: whether the bound on the cost stopped the job.
         is_whole: whether all rows of the input are in the output.
     """
 
@@ -115,30 +95,25 @@ class Job:
         self.failures = Failures()
         self.taken = 0
         self.may_be_tried = 0
-        self.refused = ""
+        self.giving_up = GivingUp(options, refusals)
         self.is_command = False
         self.journal_error: JournalFailed | None = None
         self.output_error: OSError | None = None
         self.signal: int | None = None
         self.fault = ""
-        self.no_server = ""
         self.statistics: Statistics | None = None
         self.seconds = 0.0
         self.spent: float | None = None
-        self.is_too_dear = False
         self.is_whole = False
         self._client = client
         self._results = results
         self._output = output
+        output.in_a_hurry = lambda: self.signal is not None
         self._progress = progress
         self._options = options
         self._kept = kept
         self._total = total
-        self._refusals = refusals
         self._tick_s = tick_s
-        self._alike: tuple[tuple[str, str], int] = ("", ""), 0
-        """What the latest rows were refused for, and how many."""
-        self._away_since: float | None = None
         self._started_at = 0.0
         self._left: list[MapResult[Any]] = []
         self._task: asyncio.Task[None] | None = None
@@ -147,17 +122,6 @@ class Job:
 
     def __repr__(self) -> str:
         return f"<Job: {self.taken} rows, {self.failures.total} failed>"
-
-    @property
-    def left_out(self) -> str:
-        """Why rows were left out for a reason of the command's own, in a sentence; empty: none were."""
-        if self.no_server:
-            return f"gave up: {self.no_server}"
-        if self.is_too_dear:
-            return "stopped: --max-cost is reached"
-        if self.refused:
-            return f"stopped: no row succeeded, and {self._refusals} failed alike with {self.refused}"
-        return ""
 
     @property
     def has_answers(self) -> bool:
@@ -237,10 +201,10 @@ class Job:
         watch = asyncio.get_running_loop().create_task(self._watch())
         try:
             is_complete = await self._unless_stopped(self._write_all) and not (
-                self.refused or self.fault or self.journal_error is not None
+                self.giving_up.refused or self.fault or self.journal_error is not None
             )
             await self._results.aclose()
-            if self._kept is not None and not is_complete and not self.refused:
+            if self._kept is not None and not is_complete and not self.giving_up.refused:
                 self._left = self._results.finished()
             for result in self._left:
                 await self._take(result)
@@ -255,7 +219,7 @@ class Job:
         """Write what is left, and put the output in its place, if these are all rows."""
         try:
             if self.output_error is None:
-                await self._output.flush(in_a_hurry=lambda: self.signal is not None)
+                await self._output.flush()
                 self._show(self._client.statistics())
                 refusals = self.failures.by_type.keys() - UNUSABLE
                 self.is_command = bool(refusals) and refusals <= _OF_THE_COMMAND and not self.has_answers
@@ -309,14 +273,17 @@ class Job:
     def _is_stopped(self) -> bool:
         if self.output_error is not None or self._watch_error is not None:
             return True
-        return self.signal is not None or self.no_server != "" or self.is_too_dear
+        return self.signal is not None or self.giving_up.no_server != "" or self.giving_up.is_too_dear
 
     async def _write_all(self) -> None:
         try:
             async for result in self._results:
-                self._refuse_to_begin(result.error)
+                if result.error is not None:
+                    self.giving_up.refuse_to_begin(result.error, self._client.statistics())
                 await self._take(result)
-                if self._is_refused(result):
+                # In input order rows that succeeded may wait to be written.
+                if self.giving_up.is_refused(result) and not self._client.statistics().succeeded:
+                    self.giving_up.stop()
                     self._left = [] if self._kept is not None else self._results.finished()
                     return
                 if self.output_error is not None:
@@ -325,39 +292,6 @@ class Job:
             self.journal_error = error
         except OSError as error:  # only the input raises here: the error of a row is in the row
             self.fault = f"the input cannot be read any further: {reason_of(error)}"
-
-    def _refuse_to_begin(self, error: Exception | None) -> None:
-        """End a job in which nothing has succeeded where no server is there, or the key is refused.
-
-        Raises:
-            Refusal: it is so. The rows are not used up.
-        """
-        if not isinstance(error, (ConnectFailed, AuthenticationFailed)) or isinstance(error, OutOfSockets):
-            return
-        statistics = self._client.statistics()
-        if statistics.succeeded:
-            return
-        if isinstance(error, AuthenticationFailed):
-            raise Refusal(in_options(str(error)))
-        if isinstance(error, (NoServerAnswered, CertificateRefused)):
-            raise Refusal(in_options(str(error)), Status.NO_SERVER)
-        lost = [each for each in statistics.endpoints if each.state in OUT_OF_USE]
-        if len(lost) == len(statistics.endpoints):
-            urls = "; ".join(f"{each.base_url} ({each.reason})" for each in lost)
-            raise Refusal(f"no server is there: {urls}; --wait-for-server waits for one", Status.NO_SERVER)
-
-    def _is_refused(self, result: MapResult[Any]) -> bool:
-        """Whether a row's error is one refusal too many. A reused row tells nothing of today."""
-        error = result.error
-        if result.reused or not isinstance(error, (*_OF_EVERY_ROW, BadRequest)):
-            return False
-        alike = kind_of(error, "" if isinstance(error, _OF_EVERY_ROW) else str(error))
-        before, count = self._alike
-        self._alike = alike, count + 1 if alike == before else 1
-        # In input order rows that succeeded may wait to be written.
-        if self._alike[1] >= self._refusals and not self._client.statistics().succeeded:
-            self.refused = alike[0]
-        return bool(self.refused)
 
     async def _take(self, result: MapResult[Any]) -> None:
         """Count one row and hand the row to the output."""
@@ -384,28 +318,14 @@ class Job:
     async def _look(self) -> None:
         statistics = self._client.statistics()
         if self._may_cancel and not self._is_stopped:
-            self.no_server = self._outage_of(statistics, time.monotonic())
-            cost = self._options.cost
-            self.is_too_dear = cost is not None and cost.is_reached(self.spent or 0.0)
+            self.giving_up.look(statistics, self.spent or 0.0, time.monotonic())
         try:
-            await self._output.flush(in_a_hurry=lambda: self.signal is not None)
+            await self._output.flush()
         except OSError as error:
             self.output_error = error
         self._show(statistics)
         if self._is_stopped:
             self._stop()
-
-    def _outage_of(self, statistics: Statistics, now: float) -> str:
-        """Return the outages of all servers that have outlasted the patience, in a sentence."""
-        patience_s = self._options.outage_patience_s
-        endpoints = [each for each in statistics.endpoints if each.state != "leaving"]
-        has_answered = any(each.state != "awaited" for each in endpoints)
-        if patience_s is None or not (has_answered and all(each.outage for each in endpoints)):
-            self._away_since = None
-            return ""
-        if self._away_since is None:
-            self._away_since = now
-        return "; ".join(each.outage for each in endpoints) if now - self._away_since >= patience_s else ""
 
     def _show(self, statistics: Statistics) -> None:
         if self._options.cost is not None:

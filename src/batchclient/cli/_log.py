@@ -116,12 +116,13 @@ def passed_through(write: Callable[..., None]) -> Iterator[None]:
 
 def _facts_of(record: logging.LogRecord, formatter: logging.Formatter) -> dict[str, Any]:
     name = getattr(record, "event", "")
+    said: dict[str, Any] = getattr(record, "said", ((), {}))[1]
     facts: dict[str, Any] = {
         "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "level": record.levelname,
         "event": name,
         "message": record.getMessage(),
-        **getattr(record, "said", ((), {}))[1],
+        **said,
     }
     event = EVENTS.get(name)
     for field in () if event is None else (*event.fields, LEFT_OUT):

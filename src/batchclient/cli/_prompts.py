@@ -17,6 +17,7 @@ from batchclient._maps.row_calls import RowCall, RowCalls, RowForm, RowParams
 from batchclient.cli._refusal import Refusal, in_options
 from batchclient.errors import ConfigError
 from batchclient.jobs import BadRow, Row
+from batchclient.jobs.csv_rows import delimiter_hint
 from batchclient.jobs.output import reason_of
 from batchclient.jobs.source import Source
 from batchclient.templates import fields_of, make_prompt, value_of
@@ -129,12 +130,12 @@ class Prompts:
             raise Refusal(f"{source.name}: {first.fault}")
         where = f"{source.name}, line {first.line}"
         if "" in self.names and source.form != "text":
-            what = f"{source.name} is {source.form}; it has {_fields(first)}"
+            what = f"{source.name} is {source.form}; it has {_fields(first, source)}"
             raise Refusal(f"--prompt: {{}} stands for a text line, and {what}")
         values = {name: _value(first, name) for name in self.names if name}
         for name, value in values.items():
             if value is _MISSING:
-                what = f"and the first row ({where}) has no such field; it has {_fields(first)}"
+                what = f"and the first row ({where}) has no such field; it has {_fields(first, source)}"
             elif isinstance(value, bytes):
                 what = f"and in the first row ({where}) it is bytes, not a text"
             else:
@@ -171,7 +172,8 @@ def check_columns(columns: Sequence[str], first: Row, source: Source) -> None:
     missing = [name for name in columns if name not in first]
     if missing:
         where = f"{source.name}, line {first.line}"
-        raise Refusal(f"--columns: the first row ({where}) has no field {missing[0]!r:.60}; it has {_fields(first)}")
+        known = _fields(first, source)
+        raise Refusal(f"--columns: the first row ({where}) has no field {missing[0]!r:.60}; it has {known}")
 
 
 def _value(row: Row, name: str) -> Any:
@@ -181,5 +183,8 @@ def _value(row: Row, name: str) -> Any:
         return _MISSING
 
 
-def _fields(row: Row) -> str:
-    return ", ".join(f"{{{name}}}" for name in row)[:200] or "no field at all"
+def _fields(row: Row, source: Source) -> str:
+    """Return the fields of the first row that a template can name, and what may be wrong with them."""
+    names = [name for name in source.names or row if not set(name) & set('{}!"\r\n')]
+    hint = delimiter_hint(names, "--delimiter") if source.form == "csv" else ""
+    return (", ".join(f"{{{name}}}" for name in names)[:200] or "no field at all") + hint

@@ -6,7 +6,8 @@ import os
 
 from batchclient import Histogram
 from batchclient.cli._cost import written_cost
-from batchclient.cli._job import OUT_OF_USE, UNUSABLE, Job
+from batchclient.cli._giving_up import OUT_OF_USE
+from batchclient.cli._job import UNUSABLE, Job
 from batchclient.cli._kept import Kept
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._refusal import in_options
@@ -53,9 +54,9 @@ def _complaints(job: Job, output: Output) -> list[str]:
         told.append(f"{output.name}: the output cannot be written: {reason_of(job.output_error)}")
     if job.journal_error is not None:
         told.append(str(job.journal_error))
-    if job.left_out:
+    if job.giving_up.reason:
         left = "" if job.expected is None else f"; rows left out: {max(0, job.expected - job.taken):,}"
-        told.append(f"{job.left_out}{left}")
+        told.append(f"{job.giving_up.reason}{left}")
     elif job.is_command and output.is_file:
         told.append("nothing was written: every row was refused for a reason of the command's")
     return told
@@ -137,9 +138,9 @@ def status_of(job: Job) -> int:
     kinds = job.failures.by_type.keys() - UNUSABLE
     is_cut_off = job.statistics is not None and len(_out_of_use(job)) == len(job.statistics.endpoints)
     without_server = bool(kinds) and kinds <= _WITHOUT_SERVER and is_cut_off and not job.counts.answered
-    if job.no_server or without_server:
+    if job.giving_up.no_server or without_server:
         return Status.NO_SERVER
-    if job.is_too_dear:
+    if job.giving_up.is_too_dear:
         return Status.STOPPED
-    is_partial = job.failures.total or job.left_out or job.fault or job.reader_is_gone
+    is_partial = job.failures.total or job.giving_up.reason or job.fault or job.reader_is_gone
     return Status.FAILED if is_partial else Status.OK

@@ -198,9 +198,9 @@ class Fingerprint:
         return f"<Fingerprint after {self._asked} pages: {self.facts().server}>"
 
     @property
-    def untouched(self) -> bool:
-        """Whether nothing was asked yet."""
-        return self._asked == 0
+    def heard(self) -> bool:
+        """Whether any page was answered: not by a 503 and its like."""
+        return bool(self._answered)
 
     def next(self) -> WireRequest | None:
         """Return the next page to ask for, and count the page as asked; ``None``: none is left."""

@@ -3,55 +3,33 @@
 Rules:
 - Rows have values of Python: ``datetime``, ``Decimal``, ``bytes``. ``OUT`` says how it writes them.
 - Columns that nobody asks for are not read. A batch of Parquet holds about a megabyte.
+- A row with a value that Python cannot hold is unusable. Reading goes on.
 - A shard is a range of rows; only the row groups, or batches, that have them are read.
 """
 
 from __future__ import annotations
 
 import errno
-import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import accumulate
 from typing import Any
 
 from batchclient._client.parts import Shard
-from batchclient._maps.arrow import pyarrow_for, rows_of_batch
+from batchclient._maps.arrow import PartialRow, pyarrow_for, rows_of_batch
 from batchclient.errors import ConfigError
-from batchclient.jobs.csv_rows import check_columns, distinct
+from batchclient.jobs.csv_rows import distinct
 from batchclient.jobs.rows import Row
 
-__all__ = ["choosing", "count_of_parquet", "rows_of_arrow", "rows_of_parquet"]
+__all__ = ["count_of_parquet", "rows_of_arrow", "rows_of_parquet"]
 
 _BATCH_BYTES = 1024 * 1024
 _ROWS_OF_BATCH = 1024
 
 
-Choose = Callable[[Sequence[str]], list[str] | None]
-"""Which of a table's columns are read, by their names; ``None``: all."""
-
-
-def choosing(name: str, columns: Sequence[str] | None, wanted: Collection[str] | None) -> Choose:
-    """Return what chooses the columns to be read.
-
-    Args:
-        name: of the file, for messages.
-        columns: that there must be; ``None``: all that there are.
-        wanted: names of fields, or paths to them, beside which nothing is used; ``None``: all is.
-    """
-
-    def choose(names: Sequence[str]) -> list[str] | None:
-        if columns is not None:
-            check_columns(name, columns, names)
-            return list(columns)
-        # What is not there is told with the names of all that is.
-        heads = {one: re.split(r"[.\[]", one)[0] for one in wanted or ()}
-        if not heads or not all(one in names or head in names for one, head in heads.items()):
-            return None
-        return [each for each in names if each in heads or each in heads.values()]
-
-    return choose
+Choose = Callable[[Sequence[str]], list[str]]
+"""Which of a table's columns are read, by their names."""
 
 
 def count_of_parquet(file: Any, shard: Shard | None) -> int:
@@ -80,8 +58,10 @@ def rows_of_parquet(file: Any, choose: Choose, shard: Shard | None) -> Iterator[
             return
         width = max(groups[place].total_byte_size / max(1, groups[place].num_rows) for place in places)
         size = int(max(1, min(_ROWS_OF_BATCH, _BATCH_BYTES / max(1, width))))
-        columns = choose(opened.schema_arrow.names)
-        batches = opened.iter_batches(size, row_groups=places, columns=columns, use_threads=False)
+        names = opened.schema_arrow.names
+        columns = choose(distinct(names))
+        asked = columns if distinct(names) == names else None  # which knows a column by its own name alone
+        batches = opened.iter_batches(size, row_groups=places, columns=asked, use_threads=False)
         yield from _rows_of(batches, columns, first, start, end)
 
 
@@ -94,12 +74,12 @@ def rows_of_arrow(file: Any, choose: Choose, shard: Shard | None, *, is_stream: 
     with _said():
         if is_stream:
             stream = arrow.ipc.open_stream(file)
-            yield from _rows_of(stream, choose(stream.schema.names))
+            yield from _rows_of(stream, choose(distinct(stream.schema.names)))
             return
         # Of a file that is the user's, nothing is closed.
         with arrow.memory_map(file) if isinstance(file, str) else nullcontext(file) as mapped:
             opened = arrow.ipc.open_file(mapped)
-            columns = choose(opened.schema.names)
+            columns = choose(distinct(opened.schema.names))
             places: Sequence[int] = range(opened.num_record_batches)
             first, start, end = 0, 0, sys.maxsize
             if shard is not None:
@@ -114,7 +94,7 @@ def _said() -> Iterator[None]:
         yield
     except ConfigError:
         raise
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, NotImplementedError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise OSError(errno.EIO, f"damaged, or of another form: {str(error).splitlines()[0]:.200}") from None
@@ -144,17 +124,16 @@ def _cut(counts: Sequence[int], shard: Shard | None) -> tuple[list[int], int, in
 
 
 def _rows_of(
-    batches: Iterable[Any], columns: list[str] | None, first: int = 0, start: int = 0, end: int = sys.maxsize
+    batches: Iterable[Any], columns: list[str], first: int = 0, start: int = 0, end: int = sys.maxsize
 ) -> Iterator[Row]:
     """Yield the rows from ``start`` to ``end`` of batches, whose first row has the number ``first``."""
     for batch in batches:
         begin = max(first, start)
         wanted = batch.slice(begin - first, max(0, min(end, first + batch.num_rows) - begin))
         first += batch.num_rows
-        if columns is not None:
-            wanted = wanted.select(columns)
-        names = wanted.schema.names
-        if distinct(names) != names:
-            wanted = wanted.rename_columns(distinct(names))
+        wanted = wanted.rename_columns(distinct(wanted.schema.names)).select(columns)
         for number, fields in enumerate(rows_of_batch(wanted), begin + 1):
-            yield Row(fields, number)
+            if isinstance(fields, PartialRow):
+                yield Row((), number, next(iter(fields.faults.values())))
+            else:
+                yield Row(fields, number)

@@ -55,6 +55,7 @@ class Output:
         before: the status of the file that is there; ``None``: none is.
         part: the file that takes the rows, once it is open.
         written: rows that the output has taken.
+        in_a_hurry: whether a reader that takes nothing is left; asked again and again.
         is_given_up: whether rows were left unwritten, for a reader that takes none.
         is_in_place: whether the file is whole, and in its place.
 
@@ -70,6 +71,7 @@ class Output:
         self.path: Path = Path(path)
         self.part: Path | None = None
         self.written: int = 0
+        self.in_a_hurry: Callable[[], bool] = lambda: False
         self.is_given_up: bool = False
         self.is_in_place: bool = False
         self._stall_s = stall_s
@@ -183,17 +185,14 @@ class Output:
         if self._bytes >= _TOGETHER_BYTES:
             await self.flush()
 
-    async def flush(self, *, in_a_hurry: Callable[[], bool] = lambda: False) -> None:
+    async def flush(self) -> None:
         """Write the rows taken.
-
-        Args:
-            in_a_hurry: whether to leave a reader that takes nothing; asked again and again.
 
         Raises:
             OSError: rows cannot be written.
         """
         async with self._busy:
-            while self._writing is not None or self._lines:
+            while not self.is_given_up and (self._writing is not None or self._lines):
                 if self._writing is None:
                     lines, self._lines, self._bytes = self._lines, [], 0
                     self._writing = in_thread(partial(self._write, lines))
@@ -203,7 +202,7 @@ class Output:
                 if done:
                     writing, self._writing = self._writing, None
                     writing.result()
-                elif moved == self._moved and in_a_hurry() and not self.is_file:
+                elif moved == self._moved and self.in_a_hurry() and not self.is_file:
                     self.is_given_up = True
                     return
 
