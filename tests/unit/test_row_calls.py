@@ -121,6 +121,9 @@ def test_the_columns_of_a_table_are_data_until_they_are_taken():
     text = json.dumps(CHAT)
     assert read({"messages": text}, is_table=True).item == CHAT
     assert read({"m": text}, is_table=True, template="{m}", call="chat").item == CHAT
+    assert read({"prompt": text}, is_table=True).item == CHAT
+    for plain in ("[1]", "[2024] a year", '[{"a": 1}]'):
+        assert read({"prompt": plain}, is_table=True).item == plain
     struct = [{"role": "user", "content": None, "name": None, "parts": [{"a": None, "b": 1}]}]
     assert read({"messages": struct}, is_table=True).item == [{"role": "user", "content": None, "parts": [{"b": 1}]}]
 
@@ -141,6 +144,7 @@ def test_what_is_no_call_is_refused_by_name():
         (line("/v1/responses", {"input": "x"}), "url", {}),
         (line("/v1/chat/completions", {}), "messages", {}),
         (line("/v1/embeddings", {"input": ["a", "b"]}), "input", {}),
+        (line("/v1/completions", {"prompt": CHAT}), "prompt", {}),
         (line("/v1/score", {"text_1": "x"}), "body", {}),
         ({**line("/v1/completions", {"prompt": "x"}), "method": "GET"}, "method", {}),
         (line("/v1/embeddings", {"input": "x", "priority": 1}), "priority", {}),

@@ -181,8 +181,8 @@ class RowCalls:
         if form == "template":
             assert self._fill is not None
             call, item = self._call, self._fill(row)
-            if call == "chat" and isinstance(item, str) and is_conversation(messages := self._list_of(item)):
-                item = messages
+            if call == "chat":
+                item = self._or_chat(item)
             if not isinstance(row, (dict, Mapping)):
                 return RowCall(*_as_chat(call, item), self._params)
             own: Any = None
@@ -229,6 +229,11 @@ class RowCalls:
                 pass
         return value
 
+    def _or_chat(self, value: Any) -> Any:
+        """Return a field, or the conversation that a table has in it as JSON; ``[1]`` is a text."""
+        messages = self._list_of(value)
+        return messages if is_conversation(messages) and "role" in messages[0] else value
+
     # Inputs ----------------------------------------------------------------------------------------------------------
 
     def _messages(self, row: Mapping[str, Any]) -> Any:
@@ -265,8 +270,8 @@ class RowCalls:
         name = "input" if self._call not in _CHATS and "input" in row else "prompt"
         if name not in row:
             raise ConfigError(f"the row has no field {name!r}", field=name)
-        value = self._list_of(row[name]) if self._call in _CHATS else row[name]
-        return _one_input(value, name)
+        value = self._or_chat(row[name]) if self._call in _CHATS else row[name]
+        return value if is_conversation(value) else _one_input(value, name)
 
     def _batch_line(self, row: Mapping[str, Any]) -> tuple[str, Any, dict[str, Any]]:
         url, body, method = row.get("url"), row.get("body"), row.get("method")
@@ -466,7 +471,7 @@ def _one_input(value: Any, name: str) -> Any:
     Raises:
         ConfigError: naming the field.
     """
-    if isinstance(value, (list, tuple)) and value and not is_conversation(value):
+    if isinstance(value, (list, tuple)) and value:
         if len(value) == 1 and isinstance(value[0], (str, list, tuple)):
             return value[0]
         if not all(type(each) is int for each in value):
