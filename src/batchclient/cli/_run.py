@@ -21,14 +21,16 @@ from batchclient.cli._job import Job
 from batchclient.cli._kept import Kept, kept_by, place_of
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._metrics import serve_metrics
+from batchclient.cli._output import added_to_rows, output_of, writer_of
 from batchclient.cli._progress import JobProgress
 from batchclient.cli._prompts import Prompts, check_columns
 from batchclient.cli._refusal import Refusal, in_options, named, refusal_of
 from batchclient.cli._report import report, status_of
-from batchclient.cli._rows import added_by, blame
+from batchclient.cli._rows import blame
 from batchclient.cli._words import put, say
 from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError, JournalFailed, NoServerAnswered
 from batchclient.jobs import Row
+from batchclient.jobs.forms import form_of
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.source import Source, open_source
 from batchclient.jobs.statuses import Status
@@ -77,7 +79,7 @@ def _run(options: MapOptions, source: Source) -> int:
     Raises:
         Refusal, ConfigError, BatchClientError: the job cannot begin.
     """
-    output = Output(options.output, source=source.status)
+    output = output_of(options, source)
     client, prompt_of = _begin(options, source)
     with kept_by(options, output, source.status) as kept:
         if kept is not None and (status := kept.status) is not None:
@@ -98,7 +100,9 @@ def _open(options: MapOptions) -> Source:
         Refusal: the input cannot be read, or the output would have two fields of one name.
         ConfigError: an option about it is wrong.
     """
-    added = added_by(options.call, options.params)
+    if options.answer_field in ("", "id"):
+        raise Refusal("--answer-field: a name that is neither empty nor id")
+    added = added_to_rows(options, form_of(options.output, options.output_form))
     taken = [name for name in options.columns or () if name in added]
     if taken:
         raise Refusal(f"--columns: the output adds {taken[0]!r} itself")
@@ -159,7 +163,8 @@ def _make_job(
     if shown or options.metrics is not None:
         total = _InThread(source.expected)
     progress = JobProgress(shown=shown, draws=options.draws and sys.stderr.isatty(), total=total)
-    job = Job(client, results, output, progress, options, kept=kept, total=total)
+    writer = writer_of(options, source)
+    job = Job(client, results, output, progress, options, writer, kept=kept, total=total)
     attach(client, job.numbers)
     return job
 
@@ -187,7 +192,7 @@ class _InThread:
 def _dry_run(options: MapOptions, source: Source) -> int:
     if options.output != "-":
         # The report may go anywhere, and rows go where the job's may.
-        place_of(options, Output(options.output, source=source.status))
+        place_of(options, output_of(options, source))
     options.client.update(detect=True, server_metrics=False)
     client, prompt_of = _begin(options, source)
     dry_run = DryRun(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import accumulate
 from typing import Any
@@ -22,36 +22,50 @@ from batchclient.errors import ConfigError
 from batchclient.jobs.csv_rows import check_columns, distinct
 from batchclient.jobs.rows import Row
 
-__all__ = ["choosing", "count_of_parquet", "rows_of_arrow", "rows_of_parquet"]
+__all__ = ["Choose", "count_of_parquet", "rows_of_arrow", "rows_of_parquet"]
 
 _BATCH_BYTES = 1024 * 1024
 _ROWS_OF_BATCH = 1024
 
 
-Choose = Callable[[Sequence[str]], list[str] | None]
-"""Which of a table's columns are read, by their names; ``None``: all."""
-
-
-def choosing(name: str, columns: Sequence[str] | None, wanted: Collection[str] | None) -> Choose:
-    """Return what chooses the columns to be read.
+class Choose:
+    """Chooses the columns to be read, by a table's schema; ``None``: all are.
 
     Args:
         name: of the file, for messages.
         columns: that there must be; ``None``: all that there are.
         wanted: names of fields, or paths to them, beside which nothing is used; ``None``: all is.
+
+    Attributes:
+        schema: Arrow's, of the table that was seen first; ``None``: none was.
     """
 
-    def choose(names: Sequence[str]) -> list[str] | None:
-        if columns is not None:
-            check_columns(name, columns, names)
-            return list(columns)
+    def __init__(self, name: str, columns: Sequence[str] | None, wanted: Collection[str] | None) -> None:
+        self.schema: Any = None
+        self._name = name
+        self._columns = columns
+        self._wanted = wanted
+
+    def __repr__(self) -> str:
+        return f"<Choose: columns of {self._name}>"
+
+    def __call__(self, schema: Any) -> list[str] | None:
+        """Return the names of the columns to be read.
+
+        Raises:
+            ConfigError: the table lacks a column.
+        """
+        names: Sequence[str] = schema.names
+        if self.schema is None:
+            self.schema = schema
+        if self._columns is not None:
+            check_columns(self._name, self._columns, names)
+            return list(self._columns)
         # What is not there is told with the names of all that is.
-        heads = {one: re.split(r"[.\[]", one)[0] for one in wanted or ()}
+        heads = {one: re.split(r"[.\[]", one)[0] for one in self._wanted or ()}
         if not heads or not all(one in names or head in names for one, head in heads.items()):
             return None
         return [each for each in names if each in heads or each in heads.values()]
-
-    return choose
 
 
 def count_of_parquet(file: Any, shard: Shard | None) -> int:
@@ -76,11 +90,11 @@ def rows_of_parquet(file: Any, choose: Choose, shard: Shard | None) -> Iterator[
     with _opened(file) as opened:
         groups = [opened.metadata.row_group(place) for place in range(opened.num_row_groups)]
         places, first, start, end = _cut([group.num_rows for group in groups], shard)
+        columns = choose(opened.schema_arrow)
         if not places:
             return
         width = max(groups[place].total_byte_size / max(1, groups[place].num_rows) for place in places)
         size = int(max(1, min(_ROWS_OF_BATCH, _BATCH_BYTES / max(1, width))))
-        columns = choose(opened.schema_arrow.names)
         batches = opened.iter_batches(size, row_groups=places, columns=columns, use_threads=False)
         yield from _rows_of(batches, columns, first, start, end)
 
@@ -94,12 +108,12 @@ def rows_of_arrow(file: Any, choose: Choose, shard: Shard | None, *, is_stream: 
     with _said():
         if is_stream:
             stream = arrow.ipc.open_stream(file)
-            yield from _rows_of(stream, choose(stream.schema.names))
+            yield from _rows_of(stream, choose(stream.schema))
             return
         # Of a file that is the user's, nothing is closed.
         with arrow.memory_map(file) if isinstance(file, str) else nullcontext(file) as mapped:
             opened = arrow.ipc.open_file(mapped)
-            columns = choose(opened.schema.names)
+            columns = choose(opened.schema)
             places: Sequence[int] = range(opened.num_record_batches)
             first, start, end = 0, 0, sys.maxsize
             if shard is not None:

@@ -31,7 +31,7 @@ from typing import Any, BinaryIO, Self, TypeVar
 from batchclient._client.parts import shard_from
 from batchclient.errors import ConfigError
 from batchclient.jobs.bytes import CHUNK_BYTES, Bytes, Chunks, codec_from, recoded, unpacked
-from batchclient.jobs.columnar import choosing, count_of_parquet, rows_of_arrow, rows_of_parquet
+from batchclient.jobs.columnar import Choose, count_of_parquet, rows_of_arrow, rows_of_parquet
 from batchclient.jobs.csv_rows import rows_of_csv
 from batchclient.jobs.rows import BOM, FORMATS, Format, Row, lines_of, rows_of_lines
 
@@ -59,7 +59,7 @@ _PACKED = {
 _ROWS_TO_FIRST = 100
 """Unusable rows to read at the start, at most. Further ones are read as rows are asked for."""
 _ROWS_AHEAD = 256
-"""Rows of a pipe that wait to be taken, at most."""
+"""Rows of a pipe that wait to be taken, and rows that tell the types of columns, at most."""
 _GOLDEN = 0x9E3779B97F4A7C15
 """2 to the 64th, divided by the golden ratio (Knuth, The Art of Computer Programming, 6.4)."""
 
@@ -124,13 +124,14 @@ class Source:
             self._file = Chunks(getattr(given, "read1", given.read))
             self._given = given
         self._reader: Bytes | None = None
-        self._choose = choosing(self.name, self._columns, wanted)
+        self._choose = Choose(self.name, self._columns, wanted)
         rows = self._read()
         if self._columns is not None:
             rows = (_with_columns(row, self._columns) for row in rows)
         if reserved:
             rows = (_without(row, frozenset(reserved)) for row in rows)
         self._rows: Iterator[Row] = islice(rows, most)
+        self._seen: list[Row] = []
 
     def _open(self, path: str) -> None:
         if path == "-":
@@ -168,12 +169,30 @@ class Source:
             ConfigError: the input has another form, or no usable header.
         """
         seen: list[Row] = []
+        self._seen = seen
         for row in islice(self._rows, _ROWS_TO_FIRST):
             seen.append(row)
             if row or row.fault is None:
                 break
         self._rows = chain(seen, self._rows)
         return seen[-1] if seen and (seen[-1] or seen[-1].fault is None) else None
+
+    @property
+    def schema(self) -> Any:
+        """Arrow's schema of a table, once ``first`` was called; ``None``: the input is no table."""
+        return self._choose.schema
+
+    def ahead(self) -> list[Row]:
+        """Return the first rows, which stay in ``rows``; of a pipe those that ``first`` has read.
+
+        Raises:
+            OSError: the input cannot be read.
+        """
+        if not self.is_regular:
+            return self._seen
+        self._seen = list(islice(self._rows, _ROWS_AHEAD))
+        self._rows = chain(self._seen, self._rows)
+        return self._seen
 
     def rows(self) -> Iterable[Row] | AsyncIterator[Row]:
         """Return all rows; iterating reads the input. An ``OSError`` of the input is passed on."""
