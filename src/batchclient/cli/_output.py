@@ -24,7 +24,11 @@ def added_to_rows(options: MapOptions, form: OutputForm) -> tuple[str, ...]:
     if form not in _OF_ROWS:
         return ()
     added = added_by(options.call, options.params, options.answer_field)
-    return added if form == "jsonl" else (*added, OTHER)
+    return (
+        added
+        if form == "jsonl"
+        else (*added, OTHER if options.answer_field is None else f"{options.answer_field}_{OTHER}")
+    )
 
 
 def output_of(options: MapOptions, source: Source | None = None, *, is_batch: bool = False) -> Output:
@@ -46,10 +50,10 @@ def output_of(options: MapOptions, source: Source | None = None, *, is_batch: bo
         option = next((name for name, value in named.items() if value is not None), None)
         if option is not None:
             raise Refusal(f"{option}: --output-form {form} has no fields of the input")
-    if form == "npy" and options.call != "embed":
-        raise Refusal("--output-form npy is for --call embed: it holds vectors alone")
     if form == "npy" and not output.is_file:
         raise Refusal("--output-form npy: the file begins with the number of its rows; give -o FILE")
+    if form == "npy" and options.call != "embed":
+        raise Refusal("--output-form npy is for --call embed: it holds vectors alone")
     if form == "parquet":
         pyarrow_for("--output-form parquet")
     return output
@@ -69,17 +73,16 @@ def writer_of(options: MapOptions, source: Source, *, is_batch: bool = False) ->
     fields = partial(fields_of_row, columns=options.columns, answer_field=options.answer_field, raw=form == "parquet")
     if form == "jsonl":
         return Lines(fields)
-    added = dict(
-        zip(added_to_rows(options, form), added_by(options.call, options.params), strict=False)  # without ``OTHER``
-    )
+    *names, other = added_to_rows(options, form)
+    added = dict(zip(names, added_by(options.call, options.params), strict=True))
     types = _types(options, source, is_typed=form == "parquet")
-    columns = {name: kind for name, kind in types.items() if name not in added and name != OTHER}
+    columns = {name: kind for name, kind in types.items() if name not in added and name != other}
     if form == "csv":
         delimiter = "\t" if options.output.lower().endswith((".tsv", ".tab")) else ","
-        return CsvRows(fields, [*columns, *added], delimiter)
+        return CsvRows(fields, [*columns, *added, other], delimiter)
     from batchclient.jobs.parquet_rows import ParquetRows
 
-    return ParquetRows(fields, columns, added)
+    return ParquetRows(fields, columns, added, other)
 
 
 def _types(options: MapOptions, source: Source, *, is_typed: bool) -> dict[str, Any]:

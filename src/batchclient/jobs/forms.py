@@ -97,14 +97,14 @@ class CsvRows(Writer):
 
     Args:
         fields: of a row.
-        names: of the columns.
+        names: of the columns; the last one is for what has no other.
         delimiter: between two fields.
     """
 
     def __init__(self, fields: Fields, names: Sequence[str], delimiter: str = ",") -> None:
         super().__init__(fields)
-        self._names = [*names, OTHER]
-        self._known = frozenset(names)
+        *known, self._other = self._names = names
+        self._known = frozenset(known)
         self._delimiter = delimiter
         self._is_odd = re.compile(f'[{re.escape(delimiter)}"\r\n]').search
         self._head = self._line(self._names)
@@ -113,7 +113,7 @@ class CsvRows(Writer):
         fields = self._fields(result)
         if not fields.keys() <= self._known:
             other = {name: value for name, value in fields.items() if name not in self._known}
-            fields[OTHER] = encode(other).decode()
+            fields[self._other] = encode(other).decode()
         head, self._head = self._head, b""
         return head + self._line([fields.get(name) for name in self._names])
 
@@ -183,15 +183,11 @@ def _body_of(answer: Any) -> dict[str, Any]:
         choices = []
         for choice in answer.choices:
             said = {"message": {"content": None, **(choice.message or {})}} if is_chat else {"text": choice.text}
-            made: dict[str, Any] = {
-                "index": choice.index,
-                **said,
-                "logprobs": choice.logprobs,
-                "finish_reason": choice.finish_reason,
-            }
+            made = {**choice.extra, "index": choice.index, **said, "logprobs": choice.logprobs}
+            made["finish_reason"] = choice.finish_reason
             if choice.token_ids is not None:
                 made["token_ids"] = list(choice.token_ids)
-            choices.append({**choice.extra, **made})
+            choices.append(made)
         return {"object": kind, **told, "choices": choices, **_usage_of(answer.usage)}
     if isinstance(answer, Embedding):
         vector = [float(f"{number:.9g}") for number in answer.vector]

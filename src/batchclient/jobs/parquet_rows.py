@@ -22,7 +22,7 @@ from typing import Any
 from batchclient._maps.arrow import pyarrow_for
 from batchclient._maps.fields import encode
 from batchclient.jobs.csv_rows import distinct
-from batchclient.jobs.forms import OTHER, Fields, Writer
+from batchclient.jobs.forms import Fields, Writer
 from batchclient.types import MapResult
 
 __all__ = ["ParquetRows", "types_of_rows", "types_of_schema"]
@@ -96,18 +96,20 @@ class ParquetRows(Writer):
         fields: of a row, a vector as the array that it is.
         types: of the input's columns, by their names.
         added: the name of each field that an answer adds, and the name by which its type is known.
+        other: the name of the column for what has no other.
 
     Raises:
         ConfigError: pyarrow is not installed.
     """
 
-    def __init__(self, fields: Fields, types: Mapping[str, Any], added: Mapping[str, str]) -> None:
+    def __init__(self, fields: Fields, types: Mapping[str, Any], added: Mapping[str, str], other: str) -> None:
         super().__init__(fields)
         self._arrow = pyarrow_for("Parquet")
         self._types: dict[str, Any] = {**types, **{name: _added(known) for name, known in added.items()}}
         self._vector = next((name for name, kind in self._types.items() if kind is _VECTOR), None)
         self._columns: dict[str, _Column] = {}
         self._rows: list[dict[str, Any]] = []
+        self._other = other
         self._bytes = 0
         self._batches: list[Any] = []
         self._sink = _Sink()
@@ -145,7 +147,8 @@ class ParquetRows(Writer):
             size = () if vector is None else (len(vector),)
             self._types[self._vector] = arrow.list_(arrow.float32(), *size)
         self._columns = {name: _Column(arrow, kind) for name, kind in self._types.items()}
-        self._schema = arrow.schema([*((name, each.kind) for name, each in self._columns.items()), (OTHER, _text())])
+        kinds = {name: each.kind for name, each in self._columns.items()}
+        self._schema = arrow.schema({**kinds, self._other: _text()})
         self._writer = ParquetWriter(self._sink, self._schema)
 
     def _pack(self) -> None:
