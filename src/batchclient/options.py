@@ -221,6 +221,7 @@ class SharingArguments(TypedDict, total=False):
     schedule: Schedule
     http: Http
     outage_patience_s: float
+    wait_for_server_s: float
     retry: RetryPolicy
     max_queued: int
     when_full: Literal["wait", "raise"]

@@ -3,7 +3,8 @@
 Rules:
 - A name is the field's own, whatever it is made of: ``{Review Text}``, ``{x-y}``, ``{a.b}``. If the
   document has no such field, the name is a path: ``{user.name}``, ``{tags[0]}``.
-- No conversions and no format specifications. Literal braces are doubled.
+- A colon is part of the name: there are no format specifications, and no conversions. Literal
+  braces are doubled. A path through a missing value, such as ``None``, leads to that value.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ __all__ = ["Prompt", "fields_of", "make_prompt", "value_of"]
 Prompt = str | Sequence[int]
 _PATH = re.compile(r"[^.\[\]]+(?:\.[^.\[\]]+|\[[^.\[\]]+\])*")
 _STEP = re.compile(r"[^.\[\]]+")
-_NO_NAME = re.compile(r'.*["\r\n]|\s*$')
-"""A name with a quote or a line end is JSON whose braces were not doubled."""
+_NO_NAME = re.compile(r'.*["\r\n{}]|\s*($|:)')
+"""A name with a quote, a brace or a line end is JSON whose braces were not doubled."""
 _DOUBLED = "to write a brace itself, double it: '{{' or '}}'"
 
 
@@ -30,7 +31,7 @@ def make_prompt(template: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return the function from a document to its prompt.
 
     Raises:
-        ConfigError: the template has a single brace, a format specification, or no field.
+        ConfigError: the template has a single brace, a conversion, or no field.
     """
     if callable(template):
         return template
@@ -51,7 +52,7 @@ def fields_of(template: str) -> list[str]:
     """Return the names between a template's braces, in order; ``""`` for ``{}``.
 
     Raises:
-        ConfigError: the template has a single brace, or a format specification.
+        ConfigError: the template has a single brace, or a conversion.
     """
     return [name for _, name in _parse(template) if name is not None]
 
@@ -73,6 +74,8 @@ def value_of(document: Mapping[str, Any], name: str) -> Any:
             value = value[step]
         elif isinstance(value, (list, tuple)) and step.isdecimal() and int(step) < len(value):
             value = value[int(step)]
+        elif missing(value) is not None:
+            return value
         else:
             raise KeyError(name)
     return value
@@ -85,9 +88,10 @@ def _parse(template: str) -> list[tuple[str, str | None]]:
         raise ConfigError(f"the template is wrong: {error}; {_DOUBLED}", field="prompt") from None
     pieces: list[tuple[str, str | None]] = []
     for literal, name, specification, conversion in parsed:
-        if name is not None and (specification or conversion or (name and _NO_NAME.match(name))):
-            shown = name + (f"!{conversion}" if conversion else "") + (f":{specification}" if specification else "")
-            raise ConfigError(f"'{{{shown}}}' names no field; {_DOUBLED}", field="prompt")
+        if name is not None:
+            name += (f"!{conversion}" if conversion else "") + (f":{specification}" if specification else "")  # noqa: PLW2901
+            if conversion or (name and _NO_NAME.match(name)):
+                raise ConfigError(f"'{{{name}}}' names no field; {_DOUBLED}", field="prompt")
         pieces.append((literal, name))
     return pieces
 

@@ -55,7 +55,7 @@ def test_a_small_file_is_counted_whole(dry_run):
     told = lines_of(result)
     assert "counted by the server" in told["tokens of a prompt"]
     assert told["longer than the model takes"] == "1 (300 tokens with 1 for the answer; the longest is in line 3)"
-    assert asked == 6
+    assert asked <= 6
 
 
 def test_unusable_rows_are_counted_and_the_first_five_shown(dry_run, tmp_path):

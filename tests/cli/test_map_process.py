@@ -392,3 +392,21 @@ def test_the_patience_for_outages_does_not_end_the_wait_for_a_server(cli, tmp_pa
     options += ["--wait-for-server", "0.8", "--outage-patience", "0.1"]
     done = cli("map", source, "-o", tmp_path / "out.jsonl", *options)
     assert done.exit_code == 5 and "Error: no server answered in 0.8" in done.stderr
+
+
+def test_a_dry_run_may_begin_before_its_server(tmp_path):
+    source, port = write_rows(tmp_path / "in.jsonl", rows_of(3)), free_port()
+    command = [
+        *COMMAND,
+        "map",
+        str(source),
+        f"--base-url=http://127.0.0.1:{port}/v1",
+        "--prompt",
+        "{text}",
+        "--dry-run",
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    assert b"has not answered yet" in process.stderr.readline()
+    with EmbeddedServer("instant", model="m", port=port):
+        stdout, _ = process.communicate(timeout=60)
+    assert process.returncode == 0 and b"counted by the server" in stdout

@@ -65,6 +65,9 @@ def test_csv_with_odd_quoting_and_its_faulty_rows(cli_map, tmp_path, out, pack):
         ("", "{id}", "in.csv: it is CSV, and has no header"),
         ("a b,u\n1,2\n", "{u.x}", "the first row ({dir}/in.csv, line 2) has no such field; it has {a b}, {u}"),
         ("id,text\n1,2\n", "{txt}", "the first row ({dir}/in.csv, line 2) has no such field; it has {id}, {text}"),
+        ("a;b,c\n1;2,3\n", "{a}", "has no such field; it has {a;b}, {c}; give --delimiter ';'\n"),
+        ("a\tb,c\n1\t2,3\n", "{a:b}", "has no such field; it has {a\\tb}, {c}; give --delimiter '\\t'\n"),
+        ('"say ""x""",c\n1,3\n', "{a}", "no such field; it has {c}\n"),
         ("id,text\n1,2\n", "{}", "--prompt: {} stands for a text line, and {dir}/in.csv is csv; it has {id}, {text}"),
     ],
 )
@@ -88,16 +91,36 @@ def test_a_column_of_any_name_and_a_path_enter_a_template(cli_map, tmp_path, out
     assert read_rows(out)[0]["completion"] == answer("", 'n true {"a": true}')
 
 
+def test_a_path_leads_through_what_another_name_writes_as_json_and_through_null(cli_map, tmp_path, out):
+    rows = [{"user": None, "tags": None}, {"user": {"name": "n"}, "tags": [[1], 2]}]
+    source = write_rows(tmp_path / "in.jsonl", rows)
+    assert cli_map(source, "-o", out, prompt="Say {user.name} {tags[0][0]} {user} {tags[0]}").exit_code == 1
+    null, whole = read_rows(out)
+    assert null["error"]["message"] == "line 1: the document's field 'user.name' is null"
+    assert whole["completion"] == answer('n 1 {"name": "n"} [1]')
+
+
+def test_a_wrong_name_is_told_with_all_columns_of_a_table(cli_map, tmp_path, out):
+    parquet.write_table(pa.table({"text": ["a"], "n": [1]}), tmp_path / "in.parquet")
+    refused = cli_map(tmp_path / "in.parquet", "-o", out, "--columns", "n", prompt="{txt}")
+    assert (refused.exit_code, "it has {text}, {n}\n" in refused.stderr) == (2, True)
+
+
 def test_a_parquet_file_from_end_to_end(cli_map, tmp_path, out, server):
-    day = datetime.date(2024, 2, 29)
-    table = pa.table({"id": [1, 2], "Review Text": ["a", None], "at": [day, day], "raw": [b"\xff", b""]})
+    days = pa.array([19_782, 19_782, 4_000_000], pa.int32()).view(pa.date32())
+    table = pa.table({"id": [1, 2, 3], "Review Text": ["a", None, "c"], "at": days, "raw": [b"\xff", b"", b""]})
     parquet.write_table(table, tmp_path / "in.parquet")
     result = cli_map(tmp_path / "in.parquet", "-o", out, prompt="Say {Review Text} of {at}")
     assert result.exit_code == 1
-    first, missing = read_rows(out)
+    first, missing, beyond = read_rows(out)
+    assert beyond["error"]["message"].startswith("line 3 has a date32[day] in column 'at' that Python cannot hold")
     assert (first["id"], first["at"], first["raw"]) == (1, "2024-02-29", "/w==")
     assert first["completion"] == answer("a of 2024-02-29")
     assert missing["error"]["message"] == "line 2: the document's field 'Review Text' is null"
+    assert (
+        cli_map(tmp_path / "in.parquet", "-o", out, "--new", "--columns", "raw", prompt="{Review Text}").exit_code == 1
+    )
+    assert [row["id"] for row in read_rows(out) if "error" not in row] == [1, 3]
     asked = server.requests
     refused = cli_map(tmp_path / "in.parquet", "-o", out, "--new", prompt="{raw}")
     assert (refused.exit_code, server.requests) == (2, asked)

@@ -104,6 +104,7 @@ def test_parquet_to_parquet_keeps_types_and_nulls_whatever_fails(cli_map, tmp_pa
         "text": pa.array(["a", NEVER, None], pa.large_string()),
         "at": pa.array([day, None, day], pa.timestamp("us", "UTC")),
         "nano": pa.array([1, 1_000, None], pa.timestamp("ns")),
+        "zoned": pa.array([1, 1_000, None], pa.timestamp("ns", "Europe/Berlin")),
         "cost": pa.array([Decimal("1.20"), None, Decimal("0.01")], pa.decimal128(9, 2)),
         "raw": pa.array([b"\xff", b"", None]),
         "kind": pa.array(["x", "y", None]).dictionary_encode(),

@@ -48,6 +48,8 @@ def test_columns_without_a_name_of_their_own_have_their_places(read):
         ("a, ,a,a_4,a", ["a", "column_2", "a_3", "a_4", "a_5"]),
         ("a,a_3,a", ["a", "a_3", "a_3_"]),
         (",", ["column_1", "column_2"]),
+        ('"{a}",b', ["{a}", "b"]),
+        ('"{""a""}",{b}', ['{"a"}', "{b}"]),
     ]:
         record = ",".join(map(str, range(len(names))))
         assert fields(read(f"{header}\n{record}\n")) == [dict(zip(names, record.split(","), strict=True))]
@@ -114,6 +116,7 @@ def test_a_quote_without_an_end_is_one_fault_that_names_its_lines(read):
         (b"id,\xff\n", "the header is not UTF-8, or not in the given encoding (byte 4 of it)"),
         ('id,"text\n1,a\n', "the header has a quote without an end"),
         ('{"id": 1}\n', "the header begins a JSON object"),
+        (' { "id": 1}\n', "the header begins a JSON object"),
     ],
 )
 def test_a_file_without_a_usable_header_is_refused(read, content, named):
@@ -130,6 +133,8 @@ def test_columns_are_picked_by_name_and_must_be_in_the_header(read):
     with pytest.raises(ConfigError, match="has no 'd'; it has a, b, c") as refused:
         read("a,b,c\n1,2,3\n", columns=["d"])
     assert refused.value.field == "columns"
+    with pytest.raises(ConfigError, match="it has a;b, c; give delimiter ';'$"):
+        read("a;b,c\n1;2,3\n", columns=["a"])
 
 
 WRITTEN = {

@@ -1,11 +1,13 @@
 """``read_rows``: forms, encodings, gzip, pipes, files that are refused, and what a map makes of an unusable row."""
 
 import asyncio
+import fcntl
 import gzip
 import io
 import os
 import subprocess
 import sys
+import termios
 import threading
 import tracemalloc
 
@@ -15,6 +17,8 @@ from batchclient import BatchClient, ConfigError
 from batchclient.jobs import BadRow, Row, read_rows
 from batchclient.jobs.source import open_source
 from batchclient.simulator import EmbeddedServer
+
+from .conftest import Slow
 
 TABLE = "id,text\n1,a\n2,b\n"
 JSONL = '{"id": "1", "text": "a"}\n{"id": "2", "text": "b"}\n'
@@ -63,8 +67,19 @@ def test_an_encoding_may_be_said_and_must_be_where_bytes_are_no_utf8(rows_of):
         "line 2 is not UTF-8, or not in the given encoding"
     )
     assert rows_of("a\n".encode("utf-16-le") + b"\x00\xd8b\0\n\0", "in", encoding="utf-16-le")[0] == (1, {"text": "a"})
-    with pytest.raises(OSError, match="no utf-16-le"):
-        rows_of("ab".encode("utf-16-le")[:-1], "in", encoding="utf-16-le")
+    with pytest.raises(OSError, match="the bytes are no utf-16: .*BOM"):
+        rows_of("a\n".encode("utf-16-le"), "in.txt", encoding="utf-16")
+
+
+def test_bytes_that_are_no_text_are_the_fault_of_their_row_in_each_encoding(rows_of):
+    odd = {"utf-16": b"\0", "utf-32": b"\xff" * 4, "utf-16-le": b"\0\xd8", "shift-jis": b"\x81"}
+    for encoding, bytes_of in odd.items():
+        given = None if encoding in ("utf-16", "utf-32") else encoding
+        for text in ("a\nb\n", "a\nb"):
+            rows = rows_of(text.encode(encoding) + bytes_of, "in.txt", encoding=given)
+            assert rows[0] == (1, {"text": "a"}), encoding
+            assert rows[-1][1].startswith(f"line {len(rows)} is not UTF-8, or not in the given encoding"), encoding
+    assert rows_of("a\n".encode("utf-32") + b"\xff" * 4 + "\nb".encode("utf-32-le"), "in")[2] == (3, {"text": "b"})
 
 
 def test_gzip_is_known_by_its_bytes_and_may_have_several_members(rows_of):
@@ -83,6 +98,35 @@ def test_damaged_gzip_ends_the_reading_with_its_reason(tmp_path, damage, named):
     )
     with pytest.raises(OSError, match=f"the gzip data .* ?{named}"):
         list(read_rows(path))
+
+
+def test_what_follows_gzip_is_refused_behind_the_rows_but_for_zeros(tmp_path):
+    (tmp_path / "in.jsonl").write_bytes(gzip.compress(JSONL.encode()) + b"\0" * 100)
+    assert list(read_rows(tmp_path / "in.jsonl")) == ROWS
+    (tmp_path / "in.jsonl").write_bytes(gzip.compress(JSONL.encode()) + b"more")
+    rows = iter(read_rows(tmp_path / "in.jsonl"))
+    assert [next(rows), next(rows)] == ROWS
+    with pytest.raises(OSError, match="the gzip data is damaged"):
+        next(rows)
+
+
+def test_the_first_bytes_tell_where_a_pipe_gives_one_at_a_time(tmp_path):
+    for data in (gzip.compress(JSONL.encode()), JSONL.encode("utf-16"), JSONL.encode("utf-32"), JSONL.encode()):
+        assert list(read_rows(Slow(data, 1), format="jsonl")) == ROWS
+        os.mkfifo(tmp_path / "pipe")
+
+        def write(data=data):
+            with (tmp_path / "pipe").open("wb", buffering=0) as pipe:
+                for part in (data[:1], data[1:3], data[3:]):
+                    pipe.write(part)
+                    while any(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4))):
+                        pass  # it is still to be read
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        assert list(read_rows(tmp_path / "pipe", format="jsonl")) == ROWS
+        writer.join()
+        (tmp_path / "pipe").unlink()
 
 
 @pytest.mark.parametrize(

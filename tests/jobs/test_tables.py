@@ -4,8 +4,10 @@ import asyncio
 import datetime
 import decimal
 import gzip
+import importlib.util
 import io
 import json
+import re
 import subprocess
 import sys
 
@@ -14,10 +16,12 @@ import pytest
 from pyarrow import feather, parquet
 
 from batchclient import BatchClient, ConfigError, SyncBatchClient
+from batchclient._maps.arrow import documents_of
 from batchclient._maps.fields import encode
 from batchclient.jobs import read_rows
 from batchclient.jobs.source import open_source
 from batchclient.simulator import EmbeddedServer
+from batchclient.templates import make_prompt
 
 from .conftest import Slow
 
@@ -59,10 +63,12 @@ def test_rows_shards_and_columns_of_a_table(files, name):
 
 
 def test_only_what_is_wanted_is_read(files):
-    for wanted, first in [({"text.a", "id"}, ["id", "text"]), ({"n[0]"}, ["n"]), ({"q"}, ["id", "text", "n"])]:
+    for wanted, first in [({"text.a", "id"}, ["id", "text"]), ({"n[0]"}, ["n"]), ({"q", "n"}, ["n"]), ({"q"}, [])]:
         for name in NAMES:
             with open_source(files / name, wanted=wanted) as source:
                 assert list(source.first()) == first
+                assert source.names == ["id", "text", "n"]
+                assert source.count() == 1000
     with open_source(files / "in.parquet", shard=(1, 4), most=200) as source:
         assert (source.first()["id"], source.expected(), source.count()) == (250, 200, 200)
 
@@ -100,7 +106,79 @@ def test_values_of_a_table_are_written_as_json(tmp_path):
 
 def test_columns_of_one_name_have_their_places(tmp_path):
     feather.write_feather(pa.table([[1], [2], [3]], names=["a", "a", ""]), tmp_path / "in.arrow", version=2)
-    assert list(read_rows(tmp_path / "in.arrow")) == [{"a": 1, "a_2": 2, "column_3": 3}]
+    parquet.write_table(pa.table([[1], [2], [3]], names=["a", "a", ""]), tmp_path / "in.parquet")
+    for name in ("in.arrow", "in.parquet"):
+        assert list(read_rows(tmp_path / name)) == [{"a": 1, "a_2": 2, "column_3": 3}]
+        assert list(read_rows(tmp_path / name, columns=["a_2", "a"])) == [{"a_2": 2, "a": 1}]
+
+
+NANO = pa.timestamp("ns")
+UNREADABLE = {
+    "OverflowError": [
+        pa.array([0, 4_000_000], pa.int32()).view(pa.date32()),
+        pa.array([0, 10**17], pa.date64()),
+        pa.array([0, 10**12], pa.timestamp("s")),
+        pa.array([0, 10**15], pa.duration("s")),
+        pa.array([[0], [10**12]], pa.list_(pa.timestamp("s"))),
+    ],
+    "UnicodeDecodeError": [pa.array([b"a", b"\xff"]).view(pa.string())],
+    "(ValueError|ArrowInvalid)": [
+        pa.array([None, 1], pa.timestamp("us", "Mars/Olympus")),
+        pa.array([[0], [1]], pa.list_(NANO)),
+        pa.array([{"a": 0}, {"a": 1}], pa.struct([("a", NANO)])),
+        pa.array([0, 1], NANO).dictionary_encode(),
+    ],
+}
+
+
+@pytest.mark.parametrize("reason", UNREADABLE)
+def test_a_value_that_python_cannot_hold_is_its_rows_fault(tmp_path, reason):
+    if reason.startswith("(") and importlib.util.find_spec("pandas"):
+        pytest.skip("pandas holds nanoseconds")
+    for array in UNREADABLE[reason]:
+        table = pa.table({"id": [0, 1, 2], "odd": pa.concat_arrays([array, array[:1]])})
+        parquet.write_table(table, tmp_path / "in.parquet")
+        with pa.ipc.new_file(tmp_path / "in.arrow", table.schema) as file:
+            file.write_table(table)
+        # Parquet keeps no dictionary of times.
+        for name in ("in.parquet", "in.arrow")[pa.types.is_dictionary(array.type) :]:
+            rows = list(read_rows(tmp_path / name))
+            assert rows[0]["id"] == 0 and rows[2]["id"] == 2, array.type
+            assert rows[0].fault is rows[2].fault is None
+            assert re.fullmatch(rf"line 2 has a .* in column 'odd' that Python cannot hold \({reason}\)", rows[1].fault)
+            assert [row["id"] for row in read_rows(tmp_path / name, columns=["id"])] == [0, 1, 2]
+        documents = list(documents_of(table))
+        assert [row["id"] for row in documents] == [0, 1, 2]
+        with pytest.raises(ConfigError, match=rf"^the document has a .* 'odd' that .* \({reason}\)$") as caught:
+            make_prompt("{odd.x}")(documents[1])
+        assert caught.value.field == "odd"
+        with pytest.raises(ConfigError, match="no field 'other'"):
+            make_prompt("{other}")(documents[1])
+
+
+def test_nanoseconds_have_one_form_whatever_stands_beside_them():
+    nano, zone = 1_700_000_000_123_456_000, "Europe/Berlin"
+    table = pa.table(
+        {
+            "at": pa.array([nano, nano + 7, -1, None], pa.timestamp("ns", zone)),
+            "time": pa.array([1000, 1001, 0, None], pa.time64("ns")),
+            "took": pa.array([1000, 1_500_000_001, 0, None], pa.duration("ns")),
+        }
+    )
+    assert [json.loads(encode(row)) for row in documents_of(table)] == [
+        {"at": "2023-11-14T23:13:20.123456+01:00", "time": "00:00:00.000001", "took": 1e-6},
+        {"at": "2023-11-14T23:13:20.123456007+01:00", "time": "00:00:00.000001001", "took": 1.500000001},
+        {"at": "1970-01-01T00:59:59.999999999+01:00", "time": "00:00:00", "took": 0.0},
+        {"at": None, "time": None, "took": None},
+    ]
+
+
+def test_an_index_without_a_name_is_no_column(tmp_path):
+    table = pa.table({"text": ["a"], "__index_level_0__": ["x"]})
+    parquet.write_table(table, tmp_path / "in.parquet")
+    assert list(documents_of(table)) == list(read_rows(tmp_path / "in.parquet")) == [{"text": "a"}]
+    asked = read_rows(tmp_path / "in.parquet", columns=["__index_level_0__"])
+    assert list(asked) == [{"__index_level_0__": "x"}]
 
 
 def test_what_is_damaged_or_cannot_be_sought_says_so(files, tmp_path):

@@ -208,23 +208,6 @@ async def test_a_server_that_is_too_busy_to_name_its_model_is_there():
     assert isinstance(ended, DeadlineExceeded)
 
 
-async def test_a_server_that_a_dry_run_has_found_out_is_there():
-    for pages in (VLLM, {}):
-        began = anyio.current_time()
-        async with make(Late(began, pages=pages)) as client:
-            # No public call finds out a server without a call.
-            assert await client._start()._questions.find_out(0)
-            await client.complete("p")
-            assert anyio.current_time() - began < 1.0
-    for absent in (REFUSED, LOADING):
-        server = Late(anyio.current_time() + 20.0, absent)
-        async with make(server) as client:
-            for _ in range(4):
-                await client._start()._questions.find_out(0)
-            await client.complete("p")
-        assert [sent.state for sent in server.sent] == ["read"]
-
-
 async def test_a_given_dialect_stays():
     server = Late(0.0, pages=LLAMACPP)
     async with make(server, dialect="vllm") as client:

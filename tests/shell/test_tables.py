@@ -228,6 +228,15 @@ class PolarsFrame(Frame):
     to_dict = iter_rows
 
 
+class LazyFrame(Frame):
+    """As polars'."""
+
+    schema = property(lambda self: {})
+
+    def collect(self):
+        raise AssertionError("it may be large")
+
+
 class Table:
     """As pyarrow's: iterated by index."""
 
@@ -261,6 +270,7 @@ class Dataset(Worksheet):
 FRAMES = [
     (DataFrame(), "docs.to_dict('records')"),
     (PolarsFrame(), "docs.iter_rows(named=True)"),
+    (LazyFrame(), "docs.collect()"),
     (Table(), "docs.to_pylist()"),
 ]
 

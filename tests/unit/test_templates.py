@@ -28,6 +28,7 @@ def test_a_template_is_filled():
             {"user": {"name": "n"}, "tags": "xy", "tags[1]": "t", "a": {"b": {"c": 1}}},
             "n t 1",
         ),
+        ("{Unnamed: 0} {a:b} {a:c.d} {a:>5}", {"Unnamed: 0": 1, "a:b": 2, "a:c": {"d": 3}, "a:>5": 4}, "1 2 3 4"),
         ("{a.b}", {"a": {"b": "the path"}, "a.b": "the field"}, "the field"),
         ("{}", "{name} {} {{", "{name} {} {{"),
         ("{a}", {"a": "{b}"}, "{b}"),
@@ -57,13 +58,18 @@ def test_a_callable_is_taken_as_it_is():
 def test_the_fields_of_a_template_and_their_values():
     assert fields_of("{a.b} {{x}} {Review Text}") == ["a.b", "Review Text"]
     assert fields_of("Say {}") == [""]
+    assert fields_of("{Unnamed: 0}{a:b}") == ["Unnamed: 0", "a:b"]
     assert value_of({"tags": [{"n": 1}]}, "tags[0].n") == 1
+    for name in ["tags[0]", "user.name", "user.name.first"]:
+        assert value_of({"tags": None, "user": None}, name) is None
+    with pytest.raises(ConfigError, match=r"^the document's field 'user.name' is NaN$"):
+        make_prompt("{user.name}")({"user": float("nan")})
     for name in ["tags[1]", "tags.x", "b", "tags[0].m", "tags[-1]", "x[", "n[0]"]:
         with pytest.raises(KeyError):
             value_of({"tags": [{"n": 1}], "n": "text"}, name)
 
 
-def test_a_single_brace_or_a_format_says_to_double_it():
+def test_a_single_brace_or_a_conversion_says_to_double_it():
     for template in [
         "{",
         "}",
@@ -71,7 +77,10 @@ def test_a_single_brace_or_a_format_says_to_double_it():
         "a } b",
         '{"a": {}}',
         "{a!r}",
-        "{a:>5}",
+        "{a!r:>5}",
+        "{:>5}",
+        "{a: {}}",
+        '{a: "b"}',
         "{} {}}",
         '{"a"}',
         '{ "a" }',

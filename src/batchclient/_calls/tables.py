@@ -53,6 +53,8 @@ def refuse_frame(value: object, field: str) -> None:
         return
     if hasattr(kind, "iter_rows"):
         rows = f", {field}.iter_rows(named=True),"
+    elif hasattr(kind, "collect"):  # polars' lazy one
+        rows = f", {field}.collect(),"
     elif hasattr(kind, "to_pylist"):
         rows = f", {field}.to_pylist(),"
     elif hasattr(kind, "to_dict"):

@@ -5,15 +5,18 @@ pyarrow is imported only where such a table, or a file of that kind, is read.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeAlias
 
 from batchclient._calls.tables import refuse_frame
 from batchclient.errors import ConfigError
 
-__all__ = ["ArrowTable", "Documents", "documents_of", "pyarrow_for", "rows_of_batch"]
+__all__ = ["INDEX", "ArrowTable", "Documents", "PartialRow", "documents_of", "pyarrow_for", "rows_of_batch"]
 
 _ROWS_AT_ONCE = 256
+INDEX = "__index_level_"
+"""The beginning of an index without a name, which pandas adds to a frame's columns."""
 
 
 class ArrowTable(Protocol):
@@ -61,28 +64,52 @@ def documents_of(docs: Any) -> Iterable[Any] | AsyncIterable[Any]:
 
 def _rows_of(batches: Iterable[Any]) -> Iterator[dict[str, Any]]:
     for batch in batches:
-        yield from rows_of_batch(batch)
+        names = batch.schema.names
+        yield from rows_of_batch(batch.select([n for n, name in enumerate(names) if not name.startswith(INDEX)]))
+
+
+class PartialRow(dict[str, Any]):
+    """A row with values that Python cannot hold; asking for one of them says so."""
+
+    __slots__ = ("faults",)
+    faults: dict[str, str]
+    """What the row has instead, by the columns' names."""
+
+    def __missing__(self, name: str) -> Any:
+        raise ConfigError(f"the document {self.faults[name]}", field=name)
 
 
 def rows_of_batch(batch: Any) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a record batch, as values of Python.
+    """Yield the rows of a record batch, as values of Python. One that lacks values is a ``PartialRow``.
 
-    Times in nanoseconds become microseconds, or texts where that would lose something.
+    Times that have nanoseconds become ISO texts, lengths of such time seconds.
     """
     arrow = pyarrow_for("a table")
-    for place, field in enumerate(batch.schema):
-        if getattr(field.type, "unit", None) == "ns":
-            column = batch.column(place)
-            try:
-                column = column.cast(_micro(arrow, field.type))
-            except arrow.ArrowInvalid:
-                column = arrow.compute.replace_substring(column.cast(arrow.string()), " ", "T")
-            batch = batch.set_column(place, field.name, column)
     for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
-        yield from batch.slice(start, _ROWS_AT_ONCE).to_pylist()
+        part = batch.slice(start, _ROWS_AT_ONCE)
+        try:
+            rows = part.to_pylist()
+        except Exception:  # pyarrow raises errors of many classes
+            rows = [_row_of(arrow, part, place) for place in range(part.num_rows)]
+        yield from rows
 
 
-def _micro(arrow: Any, kind: Any) -> Any:
-    if arrow.types.is_timestamp(kind):
-        return arrow.timestamp("us", kind.tz)
-    return arrow.time64("us") if arrow.types.is_time(kind) else arrow.duration("us")
+def _row_of(arrow: Any, batch: Any, place: int) -> dict[str, Any]:
+    row = PartialRow()
+    row.faults = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            row[name] = _value_of(arrow, column[place])
+        except Exception as error:  # as above; its words may have the value
+            why = f"that Python cannot hold ({type(error).__name__})"
+            row.faults[name] = f"has a {column.type!s:.60} in column {name!r:.60} {why}"
+    return row if row.faults else dict(row)
+
+
+def _value_of(arrow: Any, scalar: Any) -> Any:
+    if getattr(scalar.type, "unit", None) != "ns" or not scalar.is_valid or scalar.value % 1000 == 0:
+        return scalar.as_py()
+    if arrow.types.is_duration(scalar.type):
+        return scalar.value / 1e9
+    text = scalar.cast(arrow.string()).as_py().replace(" ", "T").replace("Z", "+00:00")
+    return re.sub(r"([+-]\d\d)(\d\d)$", r"\1:\2", text)

@@ -17,6 +17,7 @@ from typing import Any
 from batchclient._maps.fields import plain
 from batchclient.cli._refusal import Refusal
 from batchclient.jobs import BadRow, Row
+from batchclient.jobs.csv_rows import delimiter_hint
 from batchclient.jobs.output import reason_of
 from batchclient.jobs.source import Source
 from batchclient.templates import fields_of, make_prompt, value_of
@@ -110,14 +111,14 @@ class Prompts:
             raise Refusal(f"{source.name}: {first.fault}")
         if "" in self.names:
             if source.form != "text":
-                what = f"{source.name} is {source.form}; it has {_fields(first)}"
+                what = f"{source.name} is {source.form}; it has {_fields(first, source)}"
                 raise Refusal(f"--prompt: {{}} stands for a text line, and {what}")
             return
         where = f"{source.name}, line {first.line}"
         for name in self.names:
             value = _value(first, name)
             if value is _MISSING:
-                what = f"and the first row ({where}) has no such field; it has {_fields(first)}"
+                what = f"and the first row ({where}) has no such field; it has {_fields(first, source)}"
             elif isinstance(value, bytes):
                 what = f"and in the first row ({where}) it is bytes, not a text"
             elif _is_conversation(value) and not self._takes_list:
@@ -138,7 +139,8 @@ def check_columns(columns: Sequence[str], first: Row, source: Source) -> None:
     missing = [name for name in columns if name not in first]
     if missing:
         where = f"{source.name}, line {first.line}"
-        raise Refusal(f"--columns: the first row ({where}) has no field {missing[0]!r:.60}; it has {_fields(first)}")
+        known = _fields(first, source)
+        raise Refusal(f"--columns: the first row ({where}) has no field {missing[0]!r:.60}; it has {known}")
 
 
 def _with_json(row: Row, names: Sequence[str]) -> dict[str, Any]:
@@ -147,14 +149,14 @@ def _with_json(row: Row, names: Sequence[str]) -> dict[str, Any]:
     Raises:
         BadRow: a value is a conversation.
     """
-    written = {}
-    for name in names:
-        value = _value(row, name)
+    # All are looked up before any is written: a path may lead through what another name writes.
+    values = {name: value for name in names if (value := _value(row, name)) is not _MISSING}
+    for name, value in values.items():
         if isinstance(value, bool | list | dict):
             if _is_conversation(value):
                 raise BadRow(f"line {row.line} has a conversation in {name!r}, which {_CONVERSATIONS_GO}")
-            written[name] = json.dumps(value, ensure_ascii=False, default=plain)
-    return row | written if written else row
+            values[name] = json.dumps(value, ensure_ascii=False, default=plain)
+    return row | values
 
 
 def _value(row: Row, name: str) -> Any:
@@ -183,5 +185,8 @@ def _has_system(conversation: Any) -> bool:
     return any(isinstance(message, dict) and message.get("role") in ("system", "developer") for message in conversation)
 
 
-def _fields(row: Row) -> str:
-    return ", ".join(f"{{{name}}}" for name in row)[:200] or "no field at all"
+def _fields(row: Row, source: Source) -> str:
+    """Return the fields of the first row that a template can name, and what may be wrong with them."""
+    names = [name for name in source.names or row if not set(name) & set('{}!"\r\n')]
+    hint = delimiter_hint(names, "--delimiter") if source.form == "csv" else ""
+    return (", ".join(f"{{{name}}}" for name in names)[:200] or "no field at all") + hint

@@ -17,6 +17,10 @@ __all__ = ["CHUNK_BYTES", "Bytes", "Chunks", "codec_from", "recoded", "unpacked"
 CHUNK_BYTES = 256 * 1024
 Bytes: TypeAlias = "io.BufferedReader[Any]"
 
+_NO_TEXT = "batchclient.no-text"
+"""Puts a lone surrogate, which UTF-8 does not have, in place of bytes that are no text."""
+codecs.register_error(_NO_TEXT, lambda error: ("\udcff", error.end))  # type: ignore[attr-defined]
+
 
 class Chunks(io.RawIOBase):
     """A file that is read by a function, which returns what there is and closes nothing."""
@@ -24,6 +28,7 @@ class Chunks(io.RawIOBase):
     def __init__(self, take: Callable[[int], bytes]) -> None:
         self._take = take
         self._rest = b""
+        self._least = 8  # the bytes at the start that tell what the file is
 
     def readable(self) -> bool:
         return True
@@ -32,6 +37,10 @@ class Chunks(io.RawIOBase):
         chunk = self._rest or self._take(len(buffer)) or b""
         if not isinstance(chunk, bytes):
             raise ConfigError("source: a file of rows is read as bytes: open it with mode 'rb'", field="source")
+        # A pipe may give a byte at a time.
+        while len(chunk) < self._least and b"\n" not in chunk and (more := self._take(1)):
+            chunk += more
+        self._least = 0
         size = min(len(chunk), len(buffer))
         buffer[:size], self._rest = chunk[:size], chunk[size:]
         return size
@@ -58,17 +67,16 @@ def unpacked(file: Bytes) -> Bytes:
 
 def recoded(file: Bytes, encoding: str) -> Bytes:
     """Return a file of UTF-8. Bytes that are no text are none there either: their row is unusable."""
-    errors = "surrogatepass" if encoding.startswith("utf") else "surrogateescape"
-    decoder = codecs.getincrementaldecoder(encoding)(errors)
+    decoder = codecs.getincrementaldecoder(encoding)(_NO_TEXT)
 
     def take(size: int) -> bytes:
         try:
             text = ""
             while not text and (chunk := file.read1(size)):
                 text = decoder.decode(chunk)
-            return (text or decoder.decode(b"", final=True)).encode(errors=errors)
-        except UnicodeDecodeError:
-            raise OSError(errno.EILSEQ, f"the bytes are no {encoding}") from None
+            return (text or decoder.decode(b"", final=True)).encode(errors="surrogatepass")
+        except UnicodeError as error:  # there is no byte-order mark, say
+            raise OSError(errno.EILSEQ, f"the bytes are no {encoding}: {error}") from None
 
     return _buffered(take)
 

@@ -3,69 +3,33 @@
 Rules:
 - Rows have values of Python: ``datetime``, ``Decimal``, ``bytes``. ``OUT`` says how it writes them.
 - Columns that nobody asks for are not read. A batch of Parquet holds about a megabyte.
+- A row with a value that Python cannot hold is unusable. Reading goes on.
 - A shard is a range of rows; only the row groups, or batches, that have them are read.
 """
 
 from __future__ import annotations
 
 import errno
-import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import accumulate
 from typing import Any
 
 from batchclient._client.parts import Shard
-from batchclient._maps.arrow import pyarrow_for, rows_of_batch
+from batchclient._maps.arrow import PartialRow, pyarrow_for, rows_of_batch
 from batchclient.errors import ConfigError
-from batchclient.jobs.csv_rows import check_columns, distinct
+from batchclient.jobs.csv_rows import distinct
 from batchclient.jobs.rows import Row
 
-__all__ = ["Choose", "count_of_parquet", "rows_of_arrow", "rows_of_parquet"]
+__all__ = ["count_of_parquet", "rows_of_arrow", "rows_of_parquet"]
 
 _BATCH_BYTES = 1024 * 1024
 _ROWS_OF_BATCH = 1024
 
 
-class Choose:
-    """Chooses the columns to be read, by a table's schema; ``None``: all are.
-
-    Args:
-        name: of the file, for messages.
-        columns: that there must be; ``None``: all that there are.
-        wanted: names of fields, or paths to them, beside which nothing is used; ``None``: all is.
-
-    Attributes:
-        schema: Arrow's, of the table that was seen first; ``None``: none was.
-    """
-
-    def __init__(self, name: str, columns: Sequence[str] | None, wanted: Collection[str] | None) -> None:
-        self.schema: Any = None
-        self._name = name
-        self._columns = columns
-        self._wanted = wanted
-
-    def __repr__(self) -> str:
-        return f"<Choose: columns of {self._name}>"
-
-    def __call__(self, schema: Any) -> list[str] | None:
-        """Return the names of the columns to be read.
-
-        Raises:
-            ConfigError: the table lacks a column.
-        """
-        names: Sequence[str] = schema.names
-        if self.schema is None:
-            self.schema = schema
-        if self._columns is not None:
-            check_columns(self._name, self._columns, names)
-            return list(self._columns)
-        # What is not there is told with the names of all that is.
-        heads = {one: re.split(r"[.\[]", one)[0] for one in self._wanted or ()}
-        if not heads or not all(one in names or head in names for one, head in heads.items()):
-            return None
-        return [each for each in names if each in heads or each in heads.values()]
+Choose = Callable[[Any], list[str]]
+"""Which of a table's columns are read, by its schema."""
 
 
 def count_of_parquet(file: Any, shard: Shard | None) -> int:
@@ -95,7 +59,9 @@ def rows_of_parquet(file: Any, choose: Choose, shard: Shard | None) -> Iterator[
             return
         width = max(groups[place].total_byte_size / max(1, groups[place].num_rows) for place in places)
         size = int(max(1, min(_ROWS_OF_BATCH, _BATCH_BYTES / max(1, width))))
-        batches = opened.iter_batches(size, row_groups=places, columns=columns, use_threads=False)
+        names = opened.schema_arrow.names
+        asked = columns if distinct(names) == names else None  # which knows a column by its own name alone
+        batches = opened.iter_batches(size, row_groups=places, columns=asked, use_threads=False)
         yield from _rows_of(batches, columns, first, start, end)
 
 
@@ -128,7 +94,7 @@ def _said() -> Iterator[None]:
         yield
     except ConfigError:
         raise
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, NotImplementedError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise OSError(errno.EIO, f"damaged, or of another form: {str(error).splitlines()[0]:.200}") from None
@@ -158,17 +124,16 @@ def _cut(counts: Sequence[int], shard: Shard | None) -> tuple[list[int], int, in
 
 
 def _rows_of(
-    batches: Iterable[Any], columns: list[str] | None, first: int = 0, start: int = 0, end: int = sys.maxsize
+    batches: Iterable[Any], columns: list[str], first: int = 0, start: int = 0, end: int = sys.maxsize
 ) -> Iterator[Row]:
     """Yield the rows from ``start`` to ``end`` of batches, whose first row has the number ``first``."""
     for batch in batches:
         begin = max(first, start)
         wanted = batch.slice(begin - first, max(0, min(end, first + batch.num_rows) - begin))
         first += batch.num_rows
-        if columns is not None:
-            wanted = wanted.select(columns)
-        names = wanted.schema.names
-        if distinct(names) != names:
-            wanted = wanted.rename_columns(distinct(names))
+        wanted = wanted.rename_columns(distinct(wanted.schema.names)).select(columns)
         for number, fields in enumerate(rows_of_batch(wanted), begin + 1):
-            yield Row(fields, number)
+            if isinstance(fields, PartialRow):
+                yield Row((), number, next(iter(fields.faults.values())))
+            else:
+                yield Row(fields, number)

@@ -21,7 +21,7 @@ from itertools import chain
 from batchclient.errors import ConfigError
 from batchclient.jobs.rows import BOM, LONGEST_LINE_BYTES, Row, not_utf8
 
-__all__ = ["check_columns", "distinct", "rows_of_csv"]
+__all__ = ["check_columns", "delimiter_hint", "distinct", "rows_of_csv"]
 
 _WORDS = {
     "unexpected end of data": "has a quote without an end",
@@ -30,6 +30,7 @@ _WORDS = {
 }
 """The reader's words (CPython, ``Modules/_csv.c``), by their beginning, in ours."""
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
+_OBJECT = re.compile(r'\s*\{\s*"')
 _TELLS_DELIMITER = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
 
 
@@ -131,9 +132,9 @@ def rows_of_csv(
         names = next(reader, [])
     except csv.Error as error:
         raise ConfigError(f"{name}: the header {_in_words(error)}") from None
-    _check(name, names, texts.odd)
+    _check(name, header, names, texts.odd)
     names = distinct(names)
-    check_columns(name, columns, names)
+    check_columns(name, columns, names, delimiter_hint(names))
     width = len(names)
     while True:
         texts.begin()
@@ -162,18 +163,23 @@ def _delimiter_of(header: str) -> str:
     return "," if "," in bare else next((other for other in "\t;" if other in bare), ",")
 
 
-def _check(name: str, names: Sequence[str], odd: str) -> None:
+def _check(name: str, header: str, names: Sequence[str], odd: str) -> None:
     """Refuse what is no header."""
     if not names:
         raise ConfigError(f"{name}: it is CSV, and has no header: a first line with the columns' names")
     if odd:
         raise ConfigError(f"{name}: the header {odd}")
-    if names[0].startswith("{"):
+    if _OBJECT.match(header):
         raise ConfigError(f"{name}: the header begins a JSON object: the file is JSONL")
 
 
-def check_columns(name: str, columns: Sequence[str], names: Sequence[str]) -> None:
-    """Refuse columns that a table lacks.
+def delimiter_hint(names: Sequence[str], option: str = "delimiter") -> str:
+    """Return the end of a message, if a header was read by another delimiter than its own."""
+    return next((f"; give {option} {other!r}" for other in ";\t" if any(other in name for name in names)), "")
+
+
+def check_columns(name: str, columns: Sequence[str], names: Sequence[str], hint: str = "") -> None:
+    """Refuse columns that a table lacks; the hint ends the message.
 
     Raises:
         ConfigError: a column is not among the names.
@@ -181,7 +187,7 @@ def check_columns(name: str, columns: Sequence[str], names: Sequence[str]) -> No
     missing = [column for column in columns if column not in names]
     if missing:
         known = ", ".join(names)[:200]
-        raise ConfigError(f"columns: {name} has no {missing[0]!r:.60}; it has {known}", field="columns")
+        raise ConfigError(f"columns: {name} has no {missing[0]!r:.60}; it has {known}{hint}", field="columns")
 
 
 def distinct(names: Sequence[str]) -> list[str]:

@@ -16,10 +16,10 @@ from __future__ import annotations
 import io
 from array import array
 from collections.abc import Callable, Iterable, Mapping
-from datetime import date
+from datetime import date, timedelta
 from typing import Any
 
-from batchclient._maps.arrow import pyarrow_for
+from batchclient._maps.arrow import INDEX, pyarrow_for
 from batchclient._maps.fields import encode
 from batchclient.jobs.csv_rows import distinct
 from batchclient.jobs.forms import Fields, Writer
@@ -38,8 +38,9 @@ _SCALARS = {bool: "bool_", int: "int64", float: "float64", str: "string"}
 
 
 def types_of_schema(schema: Any) -> dict[str, Any]:
-    """Return the types of a table's columns, by their names."""
-    return dict(zip(distinct(schema.names), schema.types, strict=True))
+    """Return the types of a table's columns, by their names; of those that are read."""
+    types = zip(distinct(schema.names), schema.types, strict=True)
+    return {name: kind for name, kind in types if not name.startswith(INDEX)}
 
 
 def types_of_rows(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -268,6 +269,7 @@ def _fitting(types: Any, kind: Any) -> Callable[[Any], bool]:
         (types.is_floating, (float, int)),
         (lambda kind: types.is_string(kind) or types.is_large_string(kind), (str,)),
         (types.is_date, (date,)),
+        (types.is_duration, (timedelta,)),
     ):
         if is_kind(kind):
             return lambda value: type(value) in wanted

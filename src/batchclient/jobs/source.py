@@ -16,6 +16,7 @@ import asyncio
 import codecs
 import io
 import os
+import re
 import stat
 import sys
 import threading
@@ -29,10 +30,11 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self, TypeVar
 
 from batchclient._client.parts import shard_from
+from batchclient._maps.arrow import INDEX
 from batchclient.errors import ConfigError
 from batchclient.jobs.bytes import CHUNK_BYTES, Bytes, Chunks, codec_from, recoded, unpacked
-from batchclient.jobs.columnar import Choose, count_of_parquet, rows_of_arrow, rows_of_parquet
-from batchclient.jobs.csv_rows import rows_of_csv
+from batchclient.jobs.columnar import count_of_parquet, rows_of_arrow, rows_of_parquet
+from batchclient.jobs.csv_rows import check_columns, distinct, rows_of_csv
 from batchclient.jobs.rows import BOM, FORMATS, Format, Row, lines_of, rows_of_lines
 
 __all__ = ["Source", "columns_from", "form_from", "in_thread", "open_source"]
@@ -81,6 +83,8 @@ class Source:
         status: of a regular file; ``None``: it is none.
         is_regular: whether reading the file never waits.
         taken: rows handed out.
+        schema: Arrow's, of a table of Parquet or Arrow; ``None`` until it is known.
+        names: of a table's columns, read or not; empty until they are known, and of other forms.
 
     Raises:
         OSError: there is no such file, or the file cannot be read.
@@ -103,6 +107,7 @@ class Source:
     ) -> None:
         self.form: Format | None = None if form is None else form_from(form)
         self.taken: int = 0
+        self.names: Sequence[str] = ()
         self.name: str
         self._columns = None if columns is None else columns_from(columns)
         self._shard = None if shard is None else shard_from(shard)
@@ -124,7 +129,8 @@ class Source:
             self._file = Chunks(getattr(given, "read1", given.read))
             self._given = given
         self._reader: Bytes | None = None
-        self._choose = Choose(self.name, self._columns, wanted)
+        self._wanted = wanted
+        self.schema: Any = None
         rows = self._read()
         if self._columns is not None:
             rows = (_with_columns(row, self._columns) for row in rows)
@@ -176,11 +182,6 @@ class Source:
                 break
         self._rows = chain(seen, self._rows)
         return seen[-1] if seen and (seen[-1] or seen[-1].fault is None) else None
-
-    @property
-    def schema(self) -> Any:
-        """Arrow's schema of a table, once ``first`` was called; ``None``: the input is no table."""
-        return self._choose.schema
 
     def ahead(self) -> list[Row]:
         """Return the first rows, which stay in ``rows``; of a pipe those that ``first`` has read.
@@ -259,7 +260,8 @@ class Source:
 
     def _begun(self) -> Iterator[Row]:
         # Kept: the file would be closed with it, and is closed by ``__exit__``.
-        self._reader = file = io.BufferedReader(self._file, CHUNK_BYTES)
+        raw = self._file if self.is_regular else Chunks(self._file.read)
+        self._reader = file = io.BufferedReader(raw, CHUNK_BYTES)
         is_packed = file.peek(2).startswith(_GZIP)
         if is_packed:
             file = unpacked(file)
@@ -352,6 +354,17 @@ class Source:
             return rows
         part, parts = self._shard
         return (row for number, row in enumerate(rows) if (number * _GOLDEN >> 32 & 0xFFFFFFFF) % parts == part)
+
+    def _choose(self, schema: Any) -> list[str]:
+        self.schema = schema
+        self.names = names = distinct(schema.names)
+        if self._columns is not None:
+            check_columns(self.name, self._columns, names)
+            return self._columns
+        if self._wanted is None:
+            return [each for each in names if not each.startswith(INDEX)]
+        wanted = {part for path in self._wanted for part in (path, re.split(r"[.\[]", path)[0])}
+        return [each for each in names if each in wanted]
 
     def _table(self) -> Any:
         return self._given if self._path is None else self._path
