@@ -15,7 +15,6 @@ Rules:
 from __future__ import annotations
 
 import json
-import re
 import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -106,7 +105,6 @@ class CsvRows(Writer):
         *known, self._other = self._names = names
         self._known = frozenset(known)
         self._delimiter = delimiter
-        self._is_odd = re.compile(f'[{re.escape(delimiter)}"\r\n]').search
         self._head = self._line(self._names)
 
     def add(self, result: MapResult) -> bytes:
@@ -131,7 +129,8 @@ class CsvRows(Writer):
         text = value if isinstance(value, str) else encode(value).decode()
         if text.startswith('"') and not isinstance(value, str):
             text = json.loads(text)  # a time, a decimal, bytes
-        return '"' + text.replace('"', '""') + '"' if not text or self._is_odd(text) else text
+        is_plain = text and not ('"' in text or self._delimiter in text or "\n" in text or "\r" in text)
+        return text if is_plain else '"' + text.replace('"', '""') + '"'
 
 
 class BatchLines(Writer):

@@ -8,7 +8,7 @@ Rules:
   or turned into another kind of value to make it fit.
 - Vectors are lists of a fixed size, that of the first one. Rows before it wait; where 65,536 rows
   have had none, lists may have any length.
-- A row group has about 8 MiB: memory does not grow with the file.
+- A row group has about 4 MiB: memory does not grow with the file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from batchclient.types import MapResult
 
 __all__ = ["ParquetRows", "types_of_rows", "types_of_schema"]
 
-_GROUP_BYTES = 8 * 1024 * 1024
+_GROUP_BYTES = 4 * 1024 * 1024
 _BATCH_BYTES = 1024 * 1024
 _BATCH_ROWS = 1024
 _WAITING_ROWS = 65536
