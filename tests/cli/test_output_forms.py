@@ -3,6 +3,8 @@
 import csv
 import datetime
 import json
+import subprocess
+import time
 from decimal import Decimal
 
 import numpy
@@ -230,3 +232,21 @@ def test_what_cannot_be_is_refused(cli_map, source, server, monkeypatch, options
     result = cli_map(source, *options)
     assert (result.exit_code, server.requests, names(source.parent)) == (2, 0, ["in.jsonl"])
     assert named in result.stderr
+
+
+def test_a_killed_job_goes_on_to_a_whole_parquet_file(cli_map, spawn, server, tmp_path):
+    source = write_rows(tmp_path / "in.jsonl", [{"id": number, "text": f"t{number}"} for number in range(300)])
+    out, journal = tmp_path / "out.parquet", tmp_path / "out.parquet.journal"
+    process = spawn("-", "-o", out, stdin=subprocess.PIPE)
+    process.stdin.write(b"".join(source.read_bytes().splitlines(keepends=True)[:100]))
+    process.stdin.flush()
+    until = time.monotonic() + 30
+    while not journal.exists() or journal.read_bytes().count(b'{"key"') < 100:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    assert not out.exists()
+    assert cli_map(source, "-o", out).exit_code == 0
+    assert parquet.read_table(out)["id"].to_pylist() == list(range(300))
+    assert names(tmp_path) == ["in.jsonl", "out.parquet", "out.parquet.journal"]
