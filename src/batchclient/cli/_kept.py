@@ -203,7 +203,7 @@ class Kept:
         beside = self._output.beside
         if beside is None or beside.before is None:
             return beside is None
-        return _stamp(beside.before) == self._told.get("beside", {}).get("out")
+        return bool(self._told.get("beside", {}).get("out") == _stamp(beside.before))
 
     def check(self) -> None:
         """Refuse a job of other settings, and an output that is not its own.

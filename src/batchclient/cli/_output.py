@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from batchclient._maps.arrow import pyarrow_for
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._refusal import Refusal
 from batchclient.cli._rows import added_by, fields_of_row
 from batchclient.jobs.forms import BESIDE, OTHER, BatchLines, CsvRows, Lines, OutputForm, Vectors, Writer, form_of
-from batchclient.jobs.output import Output
+from batchclient.jobs.output import Output, reason_of
+from batchclient.jobs.parquet_rows import ParquetRows, columns_of
 from batchclient.jobs.source import Source
 
 __all__ = ["added_to_rows", "output_of", "writer_of"]
@@ -31,20 +32,21 @@ def added_to_rows(options: MapOptions, form: OutputForm) -> tuple[str, ...]:
     )
 
 
-def output_of(options: MapOptions, source: Source | None = None, *, is_batch: bool = False) -> Output:
-    """Return the output, with the second file that its form has.
+def output_of(options: MapOptions, source: Source) -> tuple[MapOptions, Output]:
+    """Return the options with the form of the output, and the output.
 
     Args:
         options: of the job.
-        source: the input, which must be another file.
-        is_batch: whether the input is lines of OpenAI's Batch form.
+        source: the input, which must be another file. Without a template its first row tells whether
+            it is lines of OpenAI's Batch form.
 
     Raises:
         Refusal, ConfigError: the output cannot be.
     """
-    form = form_of(options.output, options.output_form, is_batch=is_batch)
-    beside = BESIDE.get(form, "")
-    output = Output(options.output, source=None if source is None else source.status, beside=beside)
+    form = form_of(options.output, options.output_form)
+    if form == "jsonl" and options.output_form is None and not options.prompt and _is_batch(source):
+        form = "batch"
+    output = Output(options.output, source=source.status, beside=BESIDE.get(form, ""))
     if form not in _OF_ROWS:
         named = {"--columns": options.columns, "--answer-field": options.answer_field}
         option = next((name for name, value in named.items() if value is not None), None)
@@ -56,16 +58,25 @@ def output_of(options: MapOptions, source: Source | None = None, *, is_batch: bo
         raise Refusal("--output-form npy is for --call embed: it holds vectors alone")
     if form == "parquet":
         pyarrow_for("--output-form parquet")
-    return output
+    return replace(options, output_form=form), output
 
 
-def writer_of(options: MapOptions, source: Source, *, is_batch: bool = False) -> Writer:
-    """Return what makes the output's bytes. The first rows of the input have been read.
+def _is_batch(source: Source) -> bool:
+    try:
+        first = source.first()
+    except OSError as error:
+        raise Refusal(f"{source.name}: {reason_of(error)}") from None
+    return first is not None and "url" in first and isinstance(first.get("body"), dict)
+
+
+def writer_of(options: MapOptions, source: Source) -> Writer:
+    """Return what makes the output's bytes, from the options of ``output_of``.
 
     Raises:
         OSError: the input cannot be read.
     """
-    form = form_of(options.output, options.output_form, is_batch=is_batch)
+    form = options.output_form
+    assert form is not None
     if form == "batch":
         return BatchLines(fields_of_row, options.client["model"])
     if form == "npy":
@@ -75,29 +86,11 @@ def writer_of(options: MapOptions, source: Source, *, is_batch: bool = False) ->
         return Lines(fields)
     *names, other = added_to_rows(options, form)
     added = dict(zip(names, added_by(options.call, options.params), strict=True))
-    types = _types(options, source, is_typed=form == "parquet")
-    columns = {name: kind for name, kind in types.items() if name not in added and name != other}
+    types = columns_of(source, is_typed=form == "parquet")
+    if options.columns is not None:
+        types = {name: kind for name, kind in types.items() if name in ("id", *options.columns)}
+    types = {name: kind for name, kind in ({"id": None} | types).items() if name not in (*added, other)}
     if form == "csv":
         delimiter = "\t" if options.output.lower().endswith((".tsv", ".tab")) else ","
-        return CsvRows(fields, [*columns, *added, other], delimiter)
-    from batchclient.jobs.parquet_rows import ParquetRows
-
-    return ParquetRows(fields, columns, added, other)
-
-
-def _types(options: MapOptions, source: Source, *, is_typed: bool) -> dict[str, Any]:
-    """Return the input's columns that the output has, with ``id``; and their types, if they have any."""
-    rows = source.ahead()
-    types: dict[str, Any] = {name: None for row in rows for name in row}
-    if source.schema is not None:
-        from batchclient.jobs.parquet_rows import types_of_schema
-
-        types = types_of_schema(source.schema)
-    elif is_typed:
-        from batchclient.jobs.parquet_rows import types_of_rows
-
-        as_texts = source.form in ("csv", "text")
-        types = types_of_rows([dict.fromkeys(row, "") for row in rows] if as_texts else rows)
-    kept = {name for name in types if options.columns is None or name in options.columns or name == "id"}
-    id_type = pyarrow_for("Parquet").string() if is_typed else None
-    return {name: kind for name, kind in types.items() if name in kept} | ({} if "id" in kept else {"id": id_type})
+        return CsvRows(fields, [*types, *added, other], delimiter)
+    return ParquetRows(fields, types, added, other)

@@ -40,7 +40,7 @@ ASKED_FOR: Mapping[str, str] = {
 """The fields that parameters of generating calls add, by the parameters' names."""
 
 
-_ANSWERS = frozenset(names[0] for names in ADDED_BY.values())
+_ANSWERS = frozenset({"completion", "embedding", "label", "score"})
 
 
 def added_by(call: str, params: Iterable[str] = (), answer_field: str | None = None) -> tuple[str, ...]:

@@ -79,7 +79,7 @@ def _run(options: MapOptions, source: Source) -> int:
     Raises:
         Refusal, ConfigError, BatchClientError: the job cannot begin.
     """
-    output = output_of(options, source)
+    options, output = output_of(options, source)
     client, prompt_of = _begin(options, source)
     with kept_by(options, output, source.status) as kept:
         if kept is not None and (status := kept.status) is not None:
@@ -192,7 +192,7 @@ class _InThread:
 def _dry_run(options: MapOptions, source: Source) -> int:
     if options.output != "-":
         # The report may go anywhere, and rows go where the job's may.
-        place_of(options, output_of(options, source))
+        place_of(*output_of(options, source))
     options.client.update(detect=True, server_metrics=False)
     client, prompt_of = _begin(options, source)
     dry_run = DryRun(

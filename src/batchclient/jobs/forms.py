@@ -40,15 +40,9 @@ _FORMS: dict[str, OutputForm] = {
 }  # fmt: skip
 
 
-def form_of(path: str, form: OutputForm | None = None, *, is_batch: bool = False) -> OutputForm:
-    """Return the form of an output: the one that was given, or the one that its ending tells.
-
-    Args:
-        path: of the output.
-        form: given by the user.
-        is_batch: whether the input is lines of OpenAI's Batch form.
-    """
-    return form or _FORMS.get(Path(path.lower()).suffix) or ("batch" if is_batch else "jsonl")
+def form_of(path: str, form: OutputForm | None = None) -> OutputForm:
+    """Return the form of an output: the one that was given, or the one that its ending tells."""
+    return form or _FORMS.get(Path(path.lower()).suffix, "jsonl")
 
 
 class Writer:
@@ -154,7 +148,7 @@ class BatchLines(Writer):
         response: dict[str, Any] | None = None
         error: dict[str, Any] | None = None
         if answer is not None:
-            body = {"id": name, "created": 0, "model": self._model} | _body_of(answer)
+            body = {"id": name, "created": 0, "model": self._model} | _body_of(answer, row)
             response = {"status_code": 200, "request_id": body["id"], "body": body}
         else:
             told = self._fields(result)["error"]
@@ -173,9 +167,10 @@ class BatchLines(Writer):
         return b"" if result.error is None else self._line
 
 
-def _body_of(answer: Any) -> dict[str, Any]:
-    """Return an answer as the body of a reply."""
-    told = {name: value for name, value in answer.extra.items() if name in ("id", "created", "model", "service_tier")}
+def _body_of(answer: Any, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an answer as the body of a reply to a row's request."""
+    extra = getattr(answer, "extra", {})
+    told = {name: extra[name] for name in ("id", "created", "model", "service_tier") if name in extra}
     if isinstance(answer, Completion):
         is_chat = answer.message is not None
         kind = "chat.completion" if is_chat else "text_completion"
@@ -190,15 +185,20 @@ def _body_of(answer: Any) -> dict[str, Any]:
         return {"object": kind, **told, "choices": choices, **_usage_of(answer.usage)}
     if isinstance(answer, Embedding):
         vector = [float(f"{number:.9g}") for number in answer.vector]
-        data: dict[str, Any] = {"object": "embedding", "index": 0, "embedding": vector}
+        data = [{"object": "embedding", "index": 0, "embedding": vector}]
     elif isinstance(answer, Classification):
-        data = {"index": 0, "label": answer.label, "probs": list(answer.probabilities)}
+        data = [{"index": 0, "label": answer.label, "probs": list(answer.probabilities)}]
     else:
-        # A score; or the documents of a ranking.
-        scores = answer if isinstance(answer, list) else [answer]
-        listed = [{"index": place, "object": "score", "score": each.score} for place, each in enumerate(scores)]
-        return {"object": "list", **told, "data": listed}
-    return {"object": "list", **told, "data": [data], **_usage_of(answer.usage)}
+        # A score, or those of several documents.
+        is_rerank = str(row.get("url")).endswith("/rerank")
+        scores = getattr(answer, "scores", None) or [answer.score]
+        name = "relevance_score" if is_rerank else "score"
+        data = [
+            {"index": place, name: score} for place, score in zip(getattr(answer, "places", [0]), scores, strict=True)
+        ]
+        if is_rerank:
+            return {**told, "results": data, **_usage_of(answer.usage)}
+    return {"object": "list", **told, "data": data, **_usage_of(answer.usage)}
 
 
 def _usage_of(usage: Usage | None) -> dict[str, Any]:

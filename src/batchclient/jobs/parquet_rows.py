@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import io
 from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import date, timedelta
 from typing import Any
 
@@ -23,9 +23,10 @@ from batchclient._maps.arrow import INDEX, pyarrow_for
 from batchclient._maps.fields import encode
 from batchclient.jobs.csv_rows import distinct
 from batchclient.jobs.forms import Fields, Writer
+from batchclient.jobs.source import Source
 from batchclient.types import MapResult
 
-__all__ = ["ParquetRows", "types_of_rows", "types_of_schema"]
+__all__ = ["ParquetRows", "columns_of"]
 
 _GROUP_BYTES = 4 * 1024 * 1024
 _BATCH_BYTES = 1024 * 1024
@@ -34,22 +35,22 @@ _WAITING_ROWS = 65536
 _VECTOR = "vector"
 _JSON = "json"
 _LIST = "list"
+_NO_VALUE = (ValueError, TypeError, OverflowError, NotImplementedError)
+"""What pyarrow raises for a value that a column cannot have."""
 _SCALARS = {bool: "bool_", int: "int64", float: "float64", str: "string"}
 
 
-def types_of_schema(schema: Any) -> dict[str, Any]:
-    """Return the types of a table's columns, by their names; of those that are read."""
-    types = zip(distinct(schema.names), schema.types, strict=True)
-    return {name: kind for name, kind in types if not name.startswith(INDEX)}
-
-
-def types_of_rows(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the types of columns that hold the values of rows of JSON, by their names."""
-    seen: dict[str, set[str]] = {}
+def columns_of(source: Source, *, is_typed: bool) -> dict[str, Any]:
+    """Return the names of the columns for an input's fields, with their types, if they are typed."""
+    rows = source.ahead()
+    if source.schema is not None:
+        types = zip(distinct(source.schema.names), source.schema.types, strict=True)
+        return {name: kind for name, kind in types if not name.startswith(INDEX)}
+    kinds: dict[str, set[str]] = {}
     for row in rows:
         for name, value in row.items():
-            seen.setdefault(name, set()).update(_kinds_of(value))
-    return {name: _type_of(kinds) for name, kinds in seen.items()}
+            kinds.setdefault(name, set()).update({"string"} if source.form != "jsonl" else _kinds_of(value))
+    return {name: _type_of(seen) if is_typed else None for name, seen in kinds.items()}
 
 
 def _kinds_of(value: Any) -> set[str]:
@@ -81,6 +82,7 @@ def _added(name: str) -> Any:
         "completion": text,
         "finish_reason": text,
         "label": text,
+        "score": arrow.float64(),
         "usage": arrow.struct(usage),
         "error": arrow.struct([("type", text), ("message", text)]),
         "embedding": _VECTOR,
@@ -95,7 +97,7 @@ class ParquetRows(Writer):
 
     Args:
         fields: of a row, a vector as the array that it is.
-        types: of the input's columns, by their names.
+        types: of the input's columns, by their names; ``None``: a text.
         added: the name of each field that an answer adds, and the name by which its type is known.
         other: the name of the column for what has no other.
 
@@ -106,7 +108,8 @@ class ParquetRows(Writer):
     def __init__(self, fields: Fields, types: Mapping[str, Any], added: Mapping[str, str], other: str) -> None:
         super().__init__(fields)
         self._arrow = pyarrow_for("Parquet")
-        self._types: dict[str, Any] = {**types, **{name: _added(known) for name, known in added.items()}}
+        self._types: dict[str, Any] = {name: _text() if kind is None else kind for name, kind in types.items()}
+        self._types |= {name: _added(known) for name, known in added.items()}
         self._vector = next((name for name, kind in self._types.items() if kind is _VECTOR), None)
         self._columns: dict[str, _Column] = {}
         self._rows: list[dict[str, Any]] = []
@@ -190,26 +193,25 @@ class _Column:
     def __init__(self, arrow: Any, kind: Any) -> None:
         self._arrow = arrow
         self._is_json = kind is _JSON
-        self.kind = _text() if self._is_json else _stored(arrow, kind)
+        self.kind = _text() if self._is_json else getattr(kind, "storage_type", kind)
         self._fits = _fitting(arrow.types, self.kind)
 
     def array(self, values: list[Any]) -> tuple[Any, list[int]]:
         """Return the array, and the places of the values that do not fit, which are null there."""
         if self._is_json:
             values = [None if value is None else encode(value).decode() for value in values]
-        misfits = [place for place, value in enumerate(values) if value is not None and not self._fits(value)]
-        if misfits:
-            values = _without(values, misfits)
+        fitting = [value if value is None or self._fits(value) else None for value in values]
         try:
-            return self._made(values), misfits
-        except (ValueError, TypeError, OverflowError, NotImplementedError):
-            worse = [place for place, value in enumerate(values) if value is not None and not self._can_be(value)]
-            return self._made(_without(values, worse)), [*misfits, *worse]
+            made = self._made(fitting)
+        except _NO_VALUE:
+            fitting = [value if self._can_be(value) else None for value in fitting]
+            made = self._made(fitting)
+        return made, [place for place, value in enumerate(values) if value is not fitting[place]]
 
     def _can_be(self, value: Any) -> bool:
         try:
             self._made([value])
-        except (ValueError, TypeError, OverflowError, NotImplementedError):
+        except _NO_VALUE:
             return False
         return True
 
@@ -234,16 +236,6 @@ class _Column:
         numbers = arrow.Array.from_buffers(arrow.float32(), len(values) * size, [None, arrow.py_buffer(data)])
         mask = arrow.array([value is None for value in values])
         return arrow.FixedSizeListArray.from_arrays(numbers, type=self.kind, mask=mask)
-
-
-def _without(values: list[Any], places: Iterable[int]) -> list[Any]:
-    gone = set(places)
-    return [None if place in gone else value for place, value in enumerate(values)]
-
-
-def _stored(arrow: Any, kind: Any) -> Any:
-    """Return a type of which arrays can be made of Python's values, and files written."""
-    return kind.storage_type if isinstance(kind, arrow.BaseExtensionType) else kind
 
 
 def _fitting(types: Any, kind: Any) -> Callable[[Any], bool]:
