@@ -37,8 +37,8 @@ def output_of(options: MapOptions, source: Source) -> tuple[MapOptions, Output]:
 
     Args:
         options: of the job.
-        source: the input, which must be another file. Without a template its first row tells whether
-            it is lines of OpenAI's Batch form.
+        source: the input, which must be another file. Without a template its first row tells
+            whether it is lines of OpenAI's Batch form.
 
     Raises:
         Refusal, ConfigError: the output cannot be.
@@ -89,7 +89,8 @@ def writer_of(options: MapOptions, source: Source) -> Writer:
     types = columns_of(source, is_typed=form == "parquet")
     if options.columns is not None:
         types = {name: kind for name, kind in types.items() if name in ("id", *options.columns)}
-    types = {name: kind for name, kind in ({"id": None} | types).items() if name not in (*added, other)}
+    types = {name: kind for name, kind in types.items() if name not in (*added, other)}
+    types.setdefault("id", None)
     if form == "csv":
         delimiter = "\t" if options.output.lower().endswith((".tsv", ".tab")) else ","
         return CsvRows(fields, [*types, *added, other], delimiter)

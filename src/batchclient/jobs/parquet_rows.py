@@ -239,7 +239,7 @@ class _Column:
 
 
 def _fitting(types: Any, kind: Any) -> Callable[[Any], bool]:
-    """Return what tells whether a value has a type's kind: pyarrow itself takes 1.5 for a whole number."""
+    """Return what tells whether a value is of a type: pyarrow takes 1.5 for a whole number."""
     if types.is_dictionary(kind):
         return _fitting(types, kind.value_type)
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
