@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import time
+from array import array
 from decimal import Decimal
 from pathlib import Path
 
@@ -19,7 +20,10 @@ from openai.types.batch_error import BatchError
 from openai.types.chat import ChatCompletion
 from pyarrow import parquet
 
-from batchclient.cli._rows import ADDED
+from batchclient import Embedding, MapResult
+from batchclient.cli._rows import ADDED, fields_of_row
+from batchclient.jobs import Row
+from batchclient.jobs.forms import Vectors
 
 from .conftest import read_rows, write_rows
 
@@ -155,6 +159,13 @@ def test_vectors_have_a_fixed_size_and_a_row_each_in_both_forms(embed, tmp_path)
     ids = read_rows(tmp_path / "out.npy.ids")
     assert (ids[0]["id"], ids[0]["error"]["type"], list(ids[1])) == (1, "BadRequest", ["id"])
     assert [row["id"] for row in ids] == [row["id"] for row in read_rows(tmp_path / "out.jsonl")]
+    # A vector of another length than the first, as of another model.
+    writer = Vectors(fields_of_row)
+    made = [MapResult("x", n, Row({}, n), Embedding(array("f", [1.0] * size))) for n, size in enumerate((2, 3))]
+    data = b"".join(map(writer.add, made)) + writer.end()
+    assert b"has 3 numbers, and the first one 2" in writer.beside(made[1])
+    (tmp_path / "odd.npy").write_bytes(writer.head + data[len(writer.head) :])
+    assert numpy.isnan(numpy.load(tmp_path / "odd.npy")).tolist() == [[False] * 2, [True] * 2]
     assert embed(source, "-o", tmp_path / "one.npy", "--first", 1).exit_code == 1
     assert numpy.load(tmp_path / "one.npy").shape == (1, 0)
 

@@ -228,7 +228,8 @@ class Vectors(Writer):
     def head(self) -> bytes:  # type: ignore[override]
         """The header, for the rows until now (NumPy, ``numpy.lib.format``, version 1.0)."""
         shape = (self._rows, self._size or 0)
-        text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode()
+        kind = "<f4" if sys.byteorder == "little" else ">f4"
+        text = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".encode()
         room = self._HEAD_BYTES - 10
         return b"\x93NUMPY\x01\x00" + struct.pack("<H", room) + text.ljust(room - 1) + b"\n"
 
@@ -244,12 +245,7 @@ class Vectors(Writer):
         if vector is not None and len(vector) != self._size:
             self._fault = f"the vector has {len(vector)} numbers, and the first one {self._size}"
             vector = None
-        if vector is None:
-            return missing + (b"" if self._size is None else self._nan())
-        if sys.byteorder == "big":
-            vector = vector[:]
-            vector.byteswap()
-        return missing + vector.tobytes()
+        return missing + (self._nan() if vector is None else vector.tobytes())
 
     def beside(self, result: MapResult) -> bytes:
         fields = self._fields(result)
@@ -262,4 +258,4 @@ class Vectors(Writer):
         return bytes(self._HEAD_BYTES) if self._size is None else b""
 
     def _nan(self) -> bytes:
-        return struct.pack("<f", float("nan")) * (self._size or 0)
+        return struct.pack("f", float("nan")) * (self._size or 0)

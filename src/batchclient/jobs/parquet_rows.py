@@ -158,15 +158,14 @@ class ParquetRows(Writer):
     def _pack(self) -> None:
         """Turn the rows taken into a batch of columns."""
         rows, self._rows, self._bytes = self._rows, [], 0
-        others: list[dict[str, Any]] = [{name: row[name] for name in row.keys() - self._columns.keys()} for row in rows]
+        others = [{name: _of_json(row[name]) for name in row if name not in self._columns} for row in rows]
         arrays = []
         for name, column in self._columns.items():
             values = [row.get(name) for row in rows]
             made, misfits = column.array(values)
             arrays.append(made)
             for place in misfits:
-                value = values[place]
-                others[place][name] = value.tolist() if isinstance(value, array) else value
+                others[place][name] = _of_json(values[place])
         arrays.append(self._arrow.array([encode(each).decode() if each else None for each in others], _text()))
         if rows:
             self._batches.append(self._arrow.record_batch(arrays, schema=self._schema))
@@ -180,6 +179,10 @@ class ParquetRows(Writer):
 
 def _text() -> Any:
     return pyarrow_for("Parquet").string()
+
+
+def _of_json(value: Any) -> Any:
+    return value.tolist() if isinstance(value, array) else value
 
 
 class _Column:
