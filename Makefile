@@ -34,7 +34,7 @@ long: $(STAMP)  ## What finds rarer faults: studies, simulated faults, damaged r
 	$(BIN)/python -m tests.mutations --seeds 1000
 	$(BIN)/python -m tests.promises --run --sample 25 --seed $(or $(SEED),$(shell date +%-j))
 	$(BIN)/python -m tests.soak --seconds $(or $(SECONDS),180) --cancellations 10000
-	$(if $(SLOW),SLOW=1 $(BIN)/python -m pytest tests/crashes tests/journal/test_kills.py tests/redis/test_kills.py)
+	$(if $(SLOW),SLOW=1 $(BIN)/python -m pytest tests/crashes tests/redis/test_kills.py)
 
 format: $(STAMP)  ## Format the code, and mend what ruff can mend
 	$(BIN)/ruff format .

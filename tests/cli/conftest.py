@@ -3,16 +3,18 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
+from tests.fakes.pages import serving
 from typer.testing import CliRunner
 
 from batchclient.cli.app import make_app
 from batchclient.simulator import EmbeddedServer
-from tests.fakes.pages import serving
 
 COMMAND = [sys.executable, "-m", "batchclient"]
 
@@ -29,6 +31,21 @@ def no_environment(monkeypatch):
     monkeypatch.setattr("batchclient.cli.map.WAIT_S", 0.0)
     for name in ("BASE_URL", "MODEL", "API_KEY"):
         monkeypatch.delenv(f"BATCHCLIENT_{name}", raising=False)
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out.jsonl"
+
+
+@pytest.fixture
+def journal(out):
+    return out.with_name("out.jsonl.journal")
+
+
+@pytest.fixture
+def part(out):
+    return out.with_name("out.jsonl.part")
 
 
 @pytest.fixture
@@ -89,14 +106,14 @@ def models():
         return 200, {"object": "list", "data": [{"id": name, "object": "model"} for name in ("one", "two")]}
 
     with serving(answer) as running:
-        running.status, running.holds, running.was_asked, running.over = (
-            200,
-            False,
-            threading.Event(),
-            threading.Event(),
-        )
+        running.status, running.holds = 200, False
+        running.was_asked, running.over = threading.Event(), threading.Event()
         yield running
         running.over.set()
+
+
+def rows_of(count, text="text"):
+    return [{"id": number, "text": f"{text} {number}"} for number in range(count)]
 
 
 def write_rows(path, rows):
@@ -108,3 +125,23 @@ def read_rows(data):
     """Rows from a path or from bytes; any line that is not JSON fails the test."""
     data = data.read_bytes() if isinstance(data, os.PathLike) else data
     return [json.loads(line) for line in data.decode().split("\n") if line]
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def wait_for(condition, seconds=60):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it takes too long"
+        time.sleep(0.01)
+
+
+def has_rows(path, count):
+    return path.exists() and path.read_bytes().count(b"\n") >= count
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]

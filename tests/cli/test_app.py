@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import batchclient
-from batchclient import cli as cli_module
 from batchclient.cli.app import make_app
 from batchclient_script import COMMANDS
 from batchclient_script import main as script
@@ -48,11 +47,7 @@ def imported_by(*arguments):
     return done.returncode, set(done.stdout.splitlines()[-1].split())
 
 
-def test_version(ask):
-    assert ask("--version") == (0, f"batchclient {batchclient.__version__}\n", "")
-
-
-@pytest.mark.parametrize(("arguments", "status"), [(["--version"], 0), (["--help"], 0), (["-h"], 0), ([], 2)])
+@pytest.mark.parametrize(("arguments", "status"), [(["--help"], 0), ([], 2)])
 def test_a_question_about_the_command_line_imports_no_package_of_weight(arguments, status):
     ended, imported = imported_by(*arguments)
     assert ended == status
@@ -65,7 +60,6 @@ def test_a_question_about_the_command_line_imports_no_package_of_weight(argument
     [
         ("map", {"batchclient.cli.demo", "batchclient.cli.simulate"}),
         ("simulate", {"rich", "batchclient.cli.demo", "batchclient.cli.map"}),
-        ("demo", {"batchclient.cli.map", "batchclient.cli.simulate"}),
     ],
 )
 def test_a_command_is_imported_when_it_is_called(command, others):
@@ -83,19 +77,9 @@ def test_help_names_each_command_and_where_its_options_are(ask, option):
     commands = said.partition("Commands:\n")[2].splitlines()[: len(COMMANDS)]
     assert [line.split(maxsplit=1) for line in commands] == [[name, COMMANDS[name]] for name in COMMANDS]
     assert "batchclient COMMAND --help" in said
-    assert max(map(len, said.splitlines())) <= 100
-
-
-def test_the_help_has_the_commands_of_the_app():
     app = make_app()
     assert {one.name for one in (*app.registered_commands, *app.registered_groups)} == set(COMMANDS)
-
-
-def test_a_command_that_is_none_is_answered_with_one_that_is(cli):
-    result = cli("mpa")
-    assert result.exit_code == 2
-    assert "'mpa'" in result.stderr
-    assert "map" in result.stderr
+    assert max(map(len, said.splitlines())) <= 100
 
 
 def first_steps(said):
@@ -127,26 +111,17 @@ def test_the_first_steps_fit_each_other_and_can_be_copied(ask, cli, server, tmp_
     assert len(read_rows(tmp_path / map_a_file[map_a_file.index("-o") + 1])) == 2
 
 
-@pytest.mark.parametrize("command", ["map", "simulate", "demo"])
-def test_each_command_has_help_for_each_option(cli, command):
-    result = cli(command, "--help", env={"COLUMNS": "200"})
-    assert result.exit_code == 0
-    options = [line for line in result.output.splitlines() if line.lstrip().startswith("-")]
-    assert options
-    assert all(len(line.split("  ")) > 2 for line in options), options
-
-
-def test_the_key_is_in_no_help(cli):
-    assert "hush" not in cli("map", "--help", env={"BATCHCLIENT_API_KEY": "hush"}).output
-
-
 @pytest.mark.parametrize(
     ("command", "named"),
-    [("map", ["BASE_URL", "MODEL", "API_KEY"]), ("demo", ["MODEL", "API_KEY"])],
+    [("map", ["BASE_URL", "MODEL", "API_KEY"]), ("demo", ["MODEL", "API_KEY"]), ("simulate", [])],
 )
-def test_the_help_names_the_variables(cli, command, named):
-    said = cli(command, "--help", env={"COLUMNS": "200"}).output
+def test_each_command_has_help_for_each_option_and_names_the_variables(cli, command, named):
+    said = cli(command, "--help", env={"COLUMNS": "200", "BATCHCLIENT_API_KEY": "hush"}).output
+    options = [line for line in said.splitlines() if line.lstrip().startswith("-")]
+    assert options
+    assert all(len(line.split("  ")) > 2 for line in options), options
     assert [name for name in ("BASE_URL", "MODEL", "API_KEY") if f"BATCHCLIENT_{name}" in said] == named
+    assert "hush" not in said
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])
@@ -157,17 +132,6 @@ def test_a_missing_extra_is_named(missing):
     assert done.stderr.count("\n") == 1
     assert missing in done.stderr
     assert "pip install 'batchclient[cli]'" in done.stderr
-
-
-def test_a_missing_module_of_ours_is_no_missing_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "batchclient.cli.app", None)
-    with pytest.raises(ModuleNotFoundError):
-        cli_module.main()
-
-
-def test_it_runs_as_a_module():
-    done = subprocess.run([sys.executable, "-m", "batchclient", "--version"], capture_output=True, text=True)
-    assert done.stdout.startswith("batchclient ")
 
 
 with (Path(__file__).parents[2] / "pyproject.toml").open("rb") as project:
@@ -185,8 +149,6 @@ def test_the_version_of_what_is_installed():
     ("imported", "command"),
     [
         ("anyio", ["-c", SCRIPT, "map"]),
-        ("typer", ["-c", SCRIPT, "map"]),
-        ("anyio", ["-m", "batchclient", "map"]),
         ("typer", ["-m", "batchclient", "map"]),
         ("anyio", ["-m", "batchclient.simulator"]),
     ],
@@ -201,20 +163,13 @@ def test_ctrl_c_during_the_imports_ends_it_in_silence(tmp_path, imported, comman
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
-def test_a_program_that_imports_it_keeps_its_own_handling_of_ctrl_c():
-    code = "import signal, batchclient.cli.app; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True).stdout == b"True\n"
-
-
-def test_so_does_a_package_that_is_run_with_m_and_imports_it(tmp_path):
-    package = tmp_path / "mine"
-    package.mkdir()
-    (package / "__init__.py").write_text("import batchclient\n")
-    (package / "__main__.py").write_text(
-        "import signal\nprint(signal.getsignal(signal.SIGINT) is signal.default_int_handler)\n"
-    )
-    ran = subprocess.run([sys.executable, "-m", "mine"], capture_output=True, cwd=tmp_path)
-    assert ran.stdout == b"True\n"
+def test_a_program_that_imports_it_keeps_its_own_handling_of_ctrl_c(tmp_path):
+    tell = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").write_text("import batchclient\n")
+    (tmp_path / "mine" / "__main__.py").write_text(tell)
+    for program in (["-c", f"import batchclient.cli.app; {tell}"], ["-m", "mine"]):
+        assert subprocess.run([sys.executable, *program], capture_output=True, cwd=tmp_path).stdout == b"True\n"
 
 
 def test_simulate_says_in_a_line_that_a_port_is_taken(cli):
@@ -226,38 +181,20 @@ def test_simulate_says_in_a_line_that_a_port_is_taken(cli):
     assert result.stderr.count("\n") == 1
 
 
-def test_simulate_refuses_a_name_that_is_none_and_a_bound_below_nothing(cli):
-    assert cli("simulate", "--model", "").exit_code == 2
-    assert cli("simulate", "--max-num-queued-reqs", "-1").exit_code == 2
-
-
-@pytest.mark.parametrize("port", [-1, 65_536])
-def test_simulate_refuses_a_port_that_cannot_be(cli, port):
-    assert cli("simulate", "--port", port).exit_code == 2
-
-
-@pytest.mark.parametrize("arguments", [[], ["--port", "1"], ["[]"], ["1"]])
-def test_the_child_process_is_for_the_embedded_server_alone(arguments):
-    command = [sys.executable, "-m", "batchclient.simulator", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "batchclient simulate" in done.stderr
+def test_simulate_refuses_a_name_that_is_none_and_numbers_that_cannot_be(cli):
+    for options in (["--model", ""], ["--max-num-queued-reqs", "-1"], ["--port", "65536"]):
+        assert cli("simulate", *options).exit_code == 2
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
-@pytest.mark.parametrize(
-    "command", ["--version", "--help", "map --help", "job status J", "job export J", "metrics list"]
-)
+@pytest.mark.parametrize("command", ["--help", "map --help", "job status J", "metrics list"])
 def test_a_stdout_that_takes_nothing_more_ends_a_command_without_a_traceback(
     cli, server, tmp_path, monkeypatch, command
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in.txt").write_text("a\n")
-    assert (
-        cli("map", "in.txt", "-o", "out", "--journal", "J", "--base-url", server.base_url, "--prompt", "{}").exit_code
-        == 0
-    )
+    made = cli("map", "in.txt", "-o", "out", "--journal", "J", "--base-url", server.base_url, "--prompt", "{}")
+    assert made.exit_code == 0
     run = [sys.executable, "-m", "batchclient", *command.split()]
     with open("/dev/full", "wb") as full:
         done = subprocess.run(run, stdout=full, stderr=subprocess.PIPE, text=True)

@@ -1,27 +1,19 @@
-"""``batchclient map``: rates, tokens, reused rows and cost, in the bar and at the end."""
+"""``batchclient map``: tokens, reused rows and cost, at the end."""
 
 import re
-from dataclasses import replace
 from functools import partial
 
 import pytest
 
-from batchclient import BatchClient
 from batchclient.cli import _run as run_module
 from batchclient.cli._job import Job
-from batchclient.cli._progress import Meter, Snapshot
 from batchclient.jobs.statuses import Status
 
-from .conftest import read_rows, write_rows
-
-
-@pytest.fixture
-def out(tmp_path):
-    return tmp_path / "out.jsonl"
+from .conftest import read_rows, rows_of, write_rows
 
 
 def source_of(tmp_path, count):
-    return write_rows(tmp_path / "in.jsonl", [{"id": number, "text": f"text {number}"} for number in range(count)])
+    return write_rows(tmp_path / "in.jsonl", rows_of(count))
 
 
 def counts(stderr):
@@ -31,63 +23,6 @@ def counts(stderr):
         name: float(number.replace(",", ""))
         for name, number in re.findall(r"(requests sent|reused|wasted|cost|failed|sent again): ([\d,.]*\d)", summary)
     } | {name: int(number.replace(",", "")) for number, name in re.findall(r"([\d,]+) (in|out)\b", summary)}
-
-
-# The bar -------------------------------------------------------------------------------------------------------------
-
-
-def described(*snapshots, total=None, width=None):
-    """The line after the last of several snapshots."""
-    now = [0.0]
-    meter = Meter(60, clock=lambda: now[0])
-    for snapshot in snapshots:
-        now[0] += 1
-        text = meter.describe(snapshot, total, width)
-    return text
-
-
-def test_rates_and_the_time_left_are_of_the_rows_that_are_sent():
-    began = Snapshot(0, 0, 0, 8, 0, 0)
-    reused = Snapshot(600, 0, 0, 8, 0, 0, reused=600)
-    assert described(began, reused, total=1000) == "60% 600/1,000 rows · 0 new rows/s · 600 reused · 0/8 in flight"
-    sent = Snapshot(620, 0, 3, 8, 200, 100, reused=600)
-    # 20 new rows in 4 seconds; 380 are left.
-    assert described(began, reused, reused, sent, total=1000).startswith(
-        "62% 620/1,000 rows · 5 new rows/s · ETA 0:01:16 · tokens/s 50 in 25 out · 600 reused · "
-    )
-
-
-def test_a_part_that_is_zero_or_unknown_is_left_out():
-    assert described(Snapshot(0, 0, 0, 0, 0, 0)) == "0/? rows · 0 rows/s"
-    assert described(Snapshot(9, 0, 2, 8, 40, 0)) == "9/? rows · 9 rows/s · tokens/s 40 in · 2/8 in flight"
-    assert described(Snapshot(9, 1, 0, 8, 0, 0, cost=0.0)) == "9/? rows · 9 rows/s · 1 failed · 0/8 in flight"
-
-
-@pytest.mark.parametrize(
-    ("cost", "written"), [(0.00123, "0.0012"), (0.5, "0.5000"), (1.005, "1.00"), (1234.5, "1,234.50")]
-)
-def test_a_cost_has_as_many_digits_as_count(cost, written):
-    assert f" · cost {written} · " in described(Snapshot(9, 0, 0, 8, 0, 0, cost=cost))
-
-
-def test_the_line_of_a_job_fits_a_terminal():
-    def at(second):
-        tokens = 12_000 * second
-        return Snapshot(12 * second, 0, 64, 64, tokens, tokens, cost=1.25)
-
-    text = described(*map(at, range(1, 100)), total=10_000)
-    assert text == (
-        "12% 1,188/10,000 rows · 12 rows/s · ETA 0:12:14 · tokens/s 12k in 12k out · cost 1.25 · 64/64 in flight"
-    )
-    assert len(text) <= 105
-    assert described(*map(at, range(1, 100)), total=10_000, width=80) == (
-        "12% 1,188/10,000 rows · 12 rows/s · ETA 0:12:14 · cost 1.25 · 64/64 in flight"
-    )
-
-
-def test_a_narrow_terminal_has_the_failures_all_the_same():
-    snapshot = Snapshot(1_188, 3, 64, 64, 12_000, 12_000, reused=100, cost=1.25)
-    assert described(snapshot, total=10_000, width=60).endswith(" new rows/s · ETA 0:00:08 · 3 failed")
 
 
 # The cost ------------------------------------------------------------------------------------------------------------
@@ -102,33 +37,14 @@ def test_the_summary_has_the_cost_of_the_tokens(cli_map, tmp_path, out):
     assert told.keys() == {"requests sent", "in", "out", "cost"}
 
 
-def test_the_price_of_gpus_is_of_the_time(cli_map, tmp_path, out, server):
-    server.set_faults("slow=0.5")
-    result = cli_map(source_of(tmp_path, 1), "-o", out, "--gpu-price", 360_000)
-    seconds = float(re.search(r" in ([\d.]+) s, ", result.stderr)[1])
-    # 360,000 an hour are 100 a second; the time is told in tenths.
-    assert seconds >= 0.5
-    assert counts(result.stderr)["cost"] == pytest.approx(100 * seconds, abs=10)
-
-
-def test_without_a_price_there_is_no_cost(cli_map, tmp_path, out):
-    assert "cost" not in cli_map(source_of(tmp_path, 1), "-o", out).stderr
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--price", "0.15"], "--price: "),
         (["--price", "a/b"], "--price: "),
-        (["--price", "1/2/3"], "--price: "),
         (["--price", "-1/2"], "--price: "),
-        (["--price", "nan/2"], "--price: "),
-        (["--price", "1/inf"], "--price: "),
-        (["--gpu-price", "-1"], "--gpu-price: "),
         (["--gpu-price", "nan"], "--gpu-price: "),
         (["--max-cost", "2"], "--max-cost: the cost is known with --price or --gpu-price"),
         (["--max-cost", "0", "--price", "1/2"], "--max-cost: "),
-        (["--max-cost", "nan", "--price", "1/2"], "--max-cost: "),
     ],
 )
 def test_a_wrong_price_is_refused_before_anything_is_sent(cli_map, tmp_path, out, server, options, said):
@@ -157,30 +73,7 @@ def test_time_alone_reaches_the_cost(cli_map, tmp_path, out, server):
     assert 0.4 <= counts(result.stderr)["cost"] < 20
 
 
-def test_a_bound_that_is_not_reached_stops_nothing(cli_map, tmp_path, out):
-    result = cli_map(source_of(tmp_path, 20), "-o", out, "--price", "1/1", "--max-cost", 1)
-    assert (result.exit_code, len(read_rows(out))) == (0, 20)
-
-
 # Tokens --------------------------------------------------------------------------------------------------------------
-
-
-def test_wasted_tokens_are_told(cli_map, tmp_path, out, monkeypatch):
-    """``tests/playbook/test_cancel.py`` says which tokens are wasted."""
-
-    class Wasteful(BatchClient):
-        def statistics(self):
-            return replace(super().statistics(), wasted_tokens=1234)
-
-    monkeypatch.setattr(run_module, "BatchClient", Wasteful)
-    assert counts(cli_map(source_of(tmp_path, 1), "-o", out).stderr)["wasted"] == 1234
-
-
-def test_requests_that_are_sent_again_are_told(cli_map, tmp_path, out, server):
-    server.set_faults("disconnect,count=2")
-    result = cli_map(source_of(tmp_path, 6), "-o", out, "--max-batch-size", 1, "--concurrency", 1)
-    assert result.exit_code == 0
-    assert counts(result.stderr)["sent again"] == 2
 
 
 def test_reused_rows_are_told_apart(cli_map, tmp_path, out):

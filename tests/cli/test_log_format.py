@@ -9,13 +9,9 @@ import pytest
 
 from batchclient.cli._log import JsonLines, TextLines
 
-from .conftest import write_rows
+from .conftest import rows_of, write_rows
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
-
-
-def rows_of(count):
-    return [{"id": number, "text": f"text {number}"} for number in range(count)]
 
 
 def record(message="the page %s failed", *args, **fields):
@@ -24,22 +20,6 @@ def record(message="the page %s failed", *args, **fields):
     )
     made.args, made.created = args, 1767225600.25
     return made
-
-
-def test_a_record_is_a_line_with_time_level_event_and_fields():
-    told = record("the page %s failed", "/metrics", event="page_failed", page="/metrics", error='a "word"', foreign=1)
-    assert TextLines().format(told) == (
-        "2026-01-01T00:00:00.250Z WARNING event=page_failed page=/metrics"
-        ' error="a \\"word\\"" message="the page /metrics failed"'
-    )
-    assert json.loads(JsonLines().format(told)) == {
-        "time": "2026-01-01T00:00:00.250Z",
-        "level": "WARNING",
-        "event": "page_failed",
-        "message": "the page /metrics failed",
-        "page": "/metrics",
-        "error": 'a "word"',
-    }
 
 
 @pytest.mark.parametrize("form", [TextLines, JsonLines])
@@ -76,36 +56,19 @@ def test_text_has_a_line_an_event_too(cli_map, tmp_path):
     assert re.match(rf"{TIME} INFO event=summary rows=4 failed=1 reused=0 seconds=[\d.]+ status=1 message=", summary)
 
 
-def test_without_an_option_lines_are_sentences(cli_map, tmp_path):
-    assert failing(cli_map, tmp_path).stderr.startswith("4 rows to ")
-    logger = logging.getLogger("batchclient")
-    assert (logger.level, logger.handlers) == (logging.NOTSET, []), "the logger is as it was"
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--price", "cheap"], "--price: "),
-        (["--prmpt", "x"], "No such option: --prmpt"),
-        (["--max-tokens", "many"], "'--max-tokens'"),
-        (["--call", "sing"], "'--call'"),
-    ],
-)
-def test_wrong_usage_is_json_too(cli_map, tmp_path, options, said):
+def test_wrong_usage_is_json_too(cli_map, tmp_path):
     source = write_rows(tmp_path / "in.jsonl", rows_of(1))
-    for form in (["--log-format", "json"], ["--log-format=json"]):
-        done = cli_map(source, *options, *form)
+    for *options, said in [
+        ("--price", "cheap", "--log-format", "json", "--price: "),
+        ("--prmpt", "x", "--log-format", "json", "No such option: --prmpt"),
+        ("--max-tokens", "many", "--log-format=json", "'--max-tokens'"),
+    ]:
+        done = cli_map(source, *options)
         [line] = map(json.loads, done.stderr.splitlines())
         assert (done.exit_code, line["event"], line["level"]) == (2, "error", "ERROR")
         assert said in line["message"]
-    # The next command of the process speaks as ever.
-    assert cli_map(source, *options).stderr.splitlines()[-1].startswith("Error: ")
-
-
-def test_another_word_is_refused(cli_map, tmp_path, server):
-    done = cli_map(write_rows(tmp_path / "in.jsonl", rows_of(1)), "--log-format", "xml")
-    assert (done.exit_code, server.requests) == (2, 0)
-    assert "'xml' is not one of 'text', 'json'" in done.stderr
+        # The next command of the process speaks as ever.
+        assert cli_map(source, *options[:2]).stderr.splitlines()[-1].startswith("Error: ")
 
 
 def test_what_a_server_quotes_is_in_no_event(cli_map, server, tmp_path):

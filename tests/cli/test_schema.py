@@ -81,11 +81,8 @@ def test_an_answer_that_fits_is_written_as_it_came(ask, scripted):
 @pytest.mark.parametrize(
     ("answer", "kind"),
     [
-        ("Seven thousand", "json_invalid"),
         ('{"supplier": "S", "cents": 7000', "json_invalid"),
-        ('{"supplier": "S", "cents": NaN}', "json_invalid"),
         ('{"supplier": "S"}', "required"),
-        ('{"supplier": 1, "cents": 7000}', "type"),
         ('{"supplier": "S", "cents": -1}', "minimum"),
         ("[]", "type"),
     ],
@@ -149,31 +146,18 @@ def test_numbers_are_compared_as_they_are_written(tmp_path):
                 model.model_validate_json(answer)
 
 
-def test_an_older_dialect_of_the_schema_is_read_as_it_was(ask):
-    # In draft 4 this is a flag, and later a number.
-    schema = {"$schema": "http://json-schema.org/draft-04/schema#", "minimum": 0, "exclusiveMinimum": True}
-    _, rows = ask([["0"], ["1"]], schema=schema)
-    assert ["error" in row for row in rows] == [True, False]
-
-
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
-        ([], "is no JSON schema: "),
         ({"type": "strin"}, "is no JSON schema: type: "),
-        ({"properties": {"a": {"pattern": "("}}}, "is no JSON schema: properties/a/pattern: "),
         ({"$ref": "http://127.0.0.1:1/other.json"}, "'http://127.0.0.1:1/other.json' leads nowhere; no other"),
         (
             {"properties": {"default": {"$ref": "other.json#/a"}}},
             "'other.json#/a' leads nowhere; no other file is read",
         ),
-        ({"items": [{"$ref": "#/$defs/none"}]}, "is no JSON schema: items: "),
         ({"allOf": [{"$ref": "#/$defs/none"}]}, "'/$defs/none' leads nowhere"),
         ({"$schema": "http://127.0.0.1:1/mine"}, "its $schema is not known"),
-        ({"$schema": 7}, "its $schema is not known"),
         ({"response_format": {"schema": INVOICE}}, "is no JSON schema: it demands nothing of an answer"),
-        ({"title": "An invoice", "fields": ["cents"]}, "it demands nothing"),
-        ({"type": "json_schema", "json_schema": {"schema": []}}, "is no JSON schema: an object"),
         (reduce(lambda inner, _: {"not": inner}, range(300), INVOICE), "nested too deeply"),
     ],
 )
@@ -185,7 +169,7 @@ def test_a_schema_that_cannot_be_followed_is_refused(ask, scripted, schema, said
     assert result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("content", [None, b"\xff", b"{", b"[" * 100_000, b" " * (1024 * 1024 + 1)])
+@pytest.mark.parametrize("content", [None, b"\xff", b"[" * 100_000, b" " * (1024 * 1024 + 1)])
 def test_a_schema_that_cannot_be_read_is_refused(cli_map, server, tmp_path, content):
     path = tmp_path / "schema.json"
     if content is not None:
@@ -199,29 +183,15 @@ def test_a_schema_that_cannot_be_read_is_refused(cli_map, server, tmp_path, cont
     ("options", "said"),
     [
         (["--retry-invalid", 1, "--temperature", 0], "--retry-invalid: with temperature=0 every answer to a prompt"),
-        (
-            ["--retry-invalid", 1, "--param", "seed=7"],
-            "--retry-invalid: with seed every answer to a prompt is the same",
-        ),
         (["--retry-invalid", 101], "--retry-invalid: a whole number from 0 to 100"),
         (["--param", 'response_format={"type":"json_object"}'], "--schema and response_format both demand a form"),
         (["--call", "embed"], "--schema: for texts that are generated"),
-        (["--param", "response_model=1"], "--param response_model: give --schema"),
-        (["--param", "retry_invalid=1"], "--param retry_invalid: give --retry-invalid"),
     ],
 )
-@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
-def test_what_does_not_go_with_it_is_refused(ask, scripted, options, said, dry):
-    result, rows = ask([[GOOD]], *options, *dry)
+def test_what_does_not_go_with_it_is_refused(ask, scripted, options, said):
+    result, rows = ask([[GOOD]], *options)
     assert (result.exit_code, rows, scripted.bodies) == (2, None, [])
     assert result.stderr.startswith(f"Error: {said}")
-
-
-def test_asking_again_needs_a_schema(cli, tmp_path):
-    source = write_rows(tmp_path / "in.jsonl", [{"text": "a"}])
-    command = ["--base-url", "http://127.0.0.1:1/v1", "--model", "m", "--prompt", "{text}", "--retry-invalid", 1]
-    result = cli("map", source, "-o", tmp_path / "out.jsonl", *command)
-    assert (result.exit_code, result.stderr) == (2, "Error: --retry-invalid: for answers that have to fit a --schema\n")
 
 
 def test_without_the_checker_the_missing_package_is_named(ask, monkeypatch):

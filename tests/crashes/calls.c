@@ -164,11 +164,24 @@ OF_FILE(fdatasync, SYNC)
 TRUNCATE(ftruncate, off_t)
 TRUNCATE(ftruncate64, off64_t)
 
-int rename(const char *from, const char *to) {
-    REAL(rename);
-    int how = meet_path(NAME, "rename", AT_FDCWD, to);
-    WHOLE(how, real(from, to));
-}
+#define OF_TWO_PATHS(name)                                                                                             \
+    int name(const char *from, const char *to) {                                                                       \
+        REAL(name);                                                                                                    \
+        int how = meet_path(NAME, #name, AT_FDCWD, to);                                                                \
+        WHOLE(how, real(from, to));                                                                                    \
+    }
+OF_TWO_PATHS(rename)
+OF_TWO_PATHS(link)
+OF_TWO_PATHS(symlink)
+
+#define OF_PATH(name)                                                                                                  \
+    int name(const char *path) {                                                                                       \
+        REAL(name);                                                                                                    \
+        int how = meet_path(NAME, #name, AT_FDCWD, path);                                                              \
+        WHOLE(how, real(path));                                                                                        \
+    }
+OF_PATH(unlink)
+OF_PATH(rmdir)
 
 int renameat(int folder, const char *from, int to_folder, const char *to) {
     REAL(renameat);
@@ -176,28 +189,10 @@ int renameat(int folder, const char *from, int to_folder, const char *to) {
     WHOLE(how, real(folder, from, to_folder, to));
 }
 
-int link(const char *from, const char *to) {
-    REAL(link);
-    int how = meet_path(NAME, "link", AT_FDCWD, to);
-    WHOLE(how, real(from, to));
-}
-
-int symlink(const char *target, const char *path) {
-    REAL(symlink);
-    int how = meet_path(NAME, "symlink", AT_FDCWD, path);
-    WHOLE(how, real(target, path));
-}
-
 int symlinkat(const char *target, int folder, const char *path) {
     REAL(symlinkat);
     int how = meet_path(NAME, "symlinkat", folder, path);
     WHOLE(how, real(target, folder, path));
-}
-
-int unlink(const char *path) {
-    REAL(unlink);
-    int how = meet_path(NAME, "unlink", AT_FDCWD, path);
-    WHOLE(how, real(path));
 }
 
 int unlinkat(int folder, const char *path, int flags) {
@@ -210,12 +205,6 @@ int mkdir(const char *path, mode_t mode) {
     REAL(mkdir);
     int how = meet_path(NAME, "mkdir", AT_FDCWD, path);
     WHOLE(how, real(path, mode));
-}
-
-int rmdir(const char *path) {
-    REAL(rmdir);
-    int how = meet_path(NAME, "rmdir", AT_FDCWD, path);
-    WHOLE(how, real(path));
 }
 
 #define MODE                                                                                                           \
@@ -261,20 +250,4 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
     if (step_s && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
         time->tv_sec -= step_s * ++readings;
     return result;
-}
-
-int gettimeofday(struct timeval *restrict time, void *restrict zone) {
-    REAL(gettimeofday);
-    int result = real(time, zone);
-    if (step_s)
-        time->tv_sec -= step_s * ++readings;
-    return result;
-}
-
-time_t time(time_t *told) {
-    REAL(time);
-    time_t now = real(NULL) - (step_s ? step_s * ++readings : 0);
-    if (told)
-        *told = now;
-    return now;
 }

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = ["FOR_EVER", "SYNC", "WRITE", "Plan", "arm", "build", "entries", "kind_of"]
@@ -30,18 +30,11 @@ FOR_EVER = 2**31
 
 @dataclass(frozen=True)
 class Plan:
-    """What the system calls of one process meet.
+    """What the system calls of one process meet: the calls numbered ``first`` to ``last``, from 1, meet with ``how``.
 
-    Args:
-        folder: only files below it count.
-        name: only files whose name fits this pattern count, unless it is empty.
-        kinds: of calls that count.
-        first, last: the numbers, from 1, of the calls that meet with ``how``.
-        how: one of ``HOWS``.
-        error: of a call that fails.
-        log: a file for one line a call.
-        lock_error: of each ``flock``; -1: it succeeds and locks nothing.
-        step_s: so far the wall clock goes back with each reading.
+    Calls of ``kinds`` count, on files below ``folder`` whose name fits the pattern ``name``, if it has one; ``log`` gets a
+    line for each. ``lock_error`` is that of each ``flock``; with -1 it succeeds and locks nothing. The wall clock goes
+    back ``step_s`` with each reading.
     """
 
     folder: str
@@ -54,9 +47,6 @@ class Plan:
     log: str = ""
     lock_error: int = 0
     step_s: int = 0
-
-    def fields(self):
-        return asdict(self)
 
 
 def kind_of(call):
@@ -81,19 +71,11 @@ def arm(plan):
     log = -1
     if plan.log:
         log = os.open(plan.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    first, last = ctypes.c_long(plan.first), ctypes.c_long(plan.last)
+    folder, first, last = os.path.realpath(plan.folder), ctypes.c_long(plan.first), ctypes.c_long(plan.last)
+    how = HOWS.index(plan.how)
     library.crash_locks(plan.lock_error)
     library.crash_clock(ctypes.c_long(plan.step_s))
-    library.crash_plan(
-        os.fsencode(os.path.realpath(plan.folder)),
-        plan.name.encode(),
-        plan.kinds,
-        first,
-        last,
-        HOWS.index(plan.how),
-        plan.error,
-        log,
-    )
+    library.crash_plan(os.fsencode(folder), plan.name.encode(), plan.kinds, first, last, how, plan.error, log)
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,17 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
-__all__ = ["Commands"]
+__all__ = ["ALONE", "Commands"]
+
+ALONE = "alone"
+"""The host of a job that no living machine has: a lease that stands still is taken soon."""
 
 
 class Commands:
-    """Starts commands and kills what is left of them.
-
-    Args:
-        library: of ``calls``, if it was built.
-    """
+    """Starts commands, with the library of ``calls`` if it was built, and kills what is left of them."""
 
     def __init__(self, library=None):
         environment = {name: value for name, value in os.environ.items() if not name.startswith("BATCHCLIENT_")}
@@ -46,7 +46,7 @@ class Commands:
         """Start a command in a folder; ``host``: on another machine, with short times of leases."""
         said = folder / f".said-{len(self._running)}"
         given = {"arguments": [str(each) for each in arguments], "folder": str(folder), "said": str(said)}
-        given |= {"plan": None if plan is None else plan.fields(), "host": host}
+        given |= {"plan": None if plan is None else asdict(plan), "host": host}
         command = Command(self, self.ask({"start": given}), said)
         self._running.append(command)
         return command
@@ -66,12 +66,7 @@ class Commands:
 
 
 class Command:
-    """A process under way.
-
-    Attributes:
-        status: once waited for, as ``subprocess`` has it: negative is a signal.
-        peak_kb: memory at most, once waited for.
-    """
+    """A process under way. Once waited for it has a ``status``, negative for a signal, and its peak of memory."""
 
     def __init__(self, commands, pid, said):
         self.pid = pid

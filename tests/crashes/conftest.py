@@ -54,22 +54,12 @@ def states(tmp_path_factory, running_server, starter):
 
 
 @pytest.fixture
-def copy_of(states, tmp_path, server, commands):
-    """A job of its own in a state, from the function that makes it."""
-
-    def copy(make):
-        return states.get(make).job(tmp_path / "job")
-
-    return copy
-
-
-@pytest.fixture
 def make_job(tmp_path, server, commands):
     """A job in a new folder, from its lines."""
     made = []
 
-    def make(lines, *options, **form):
-        made.append(Job(tmp_path / f"job-{len(made)}", server, commands, lines, *options, **form))
+    def make(lines, *options):
+        made.append(Job(tmp_path / f"job-{len(made)}", server, commands, lines, *options))
         return made[-1]
 
     return make

@@ -16,13 +16,9 @@ __all__ = ["Job", "Line", "line_of", "lines_of", "plain_lines"]
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the input, and its row of the output.
+    """One line of the input, the fields that the output repeats, and the error that the row has at the very end.
 
-    Args:
-        data: the line.
-        row: the fields that the output repeats.
-        prompt: what the server is sent; ``None``: the line is unusable.
-        error: the type of the row's error at the very end, if it has one.
+    Without a prompt the line is unusable.
     """
 
     data: bytes
@@ -73,24 +69,14 @@ def lines_of(count, seed=0):
 
 
 class Job:
-    """A job in a folder of its own.
+    """A job in a folder of its own, on an ``AccountServer``; ``options`` are further arguments of the command."""
 
-    Args:
-        folder: empty.
-        server: an ``AccountServer``.
-        commands: start its processes.
-        lines: of the input.
-        options: further arguments of the command.
-        data: the whole input, if it is not one line after the other.
-        form: the ending of its name.
-    """
-
-    def __init__(self, folder, server, commands, lines, *options, data=None, form="jsonl"):
+    def __init__(self, folder, server, commands, lines, *options):
         folder.mkdir(exist_ok=True)
         self.folder = folder
         self.server = server
-        self.source = folder.with_name(f"{folder.name}.{form}")
-        self.give(lines, data)
+        self.source = folder.with_name(f"{folder.name}.jsonl")
+        self.give(lines)
         self.out = folder / "out.jsonl"
         self.part = folder / "out.jsonl.part"
         self.place = folder / "out.jsonl.journal"
@@ -99,10 +85,10 @@ class Job:
         self.host = ""
         self.commands = commands
 
-    def give(self, lines, data=None):
+    def give(self, lines):
         """Write the input, or another one."""
         self.lines = lines
-        self.source.write_bytes(b"".join(line.data + b"\n" for line in lines) if data is None else data)
+        self.source.write_bytes(b"".join(line.data + b"\n" for line in lines))
 
     @property
     def arguments(self):
@@ -179,13 +165,7 @@ class Job:
 
 @dataclass
 class Kept:
-    """What a journal has.
-
-    Attributes:
-        answers: how often each answer is there.
-        failed, may_be_tried: how often each id (``None`` of a row without) is there as failed.
-        notes: the last value of each note.
-    """
+    """What a journal has: how often each answer, and each id of a failed row; the last value of each note."""
 
     answers: Counter = field(default_factory=Counter)
     failed: Counter = field(default_factory=Counter)

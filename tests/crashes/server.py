@@ -24,12 +24,7 @@ def answer_to(prompt):
 
 
 class Run:
-    """What came from one process.
-
-    Attributes:
-        came: how often each prompt came.
-        answered: the prompts that were answered; errors count.
-    """
+    """What came from one process: how often each prompt, and which were answered; errors count."""
 
     def __init__(self):
         self.came = Counter()
@@ -44,11 +39,8 @@ class Run:
 class AccountServer:
     """Lives in a thread.
 
-    Attributes:
-        pause_s: before each answer, seconds.
-        runs: one per process; ``new_run`` begins the next.
-        held: prompts with one of these texts get no answer, until ``release``.
-        met: prompts that were refused once.
+    It pauses before each answer. Prompts with one of the texts in ``held`` get none until ``release``; ``met`` are those
+    that were refused once. There is a run for each process.
     """
 
     def __init__(self):

@@ -2,12 +2,11 @@
 
 import shutil
 
-from tests.crashes.forms import wait_until
 from tests.crashes.jobs import Job, plain_lines
+from tests.crashes.watch import wait_until
 
-__all__ = ["HELD", "KEY", "ROWS", "SECRET", "State", "States", "stopped"]
+__all__ = ["HELD", "ROWS", "State", "States", "stopped"]
 
-KEY, SECRET = "canary-key-6f1d", "canary-header-93ab"
 ROWS, HELD = 30, 15
 """Of ``stopped``: the rows, and the one that had no answer."""
 
@@ -15,8 +14,7 @@ ROWS, HELD = 30, 15
 def stopped(make_job, server):
     """A job that was killed: half of its rows are beside the output, and all but one in the journal."""
     server.held = (f"text {HELD}",)
-    options = ["--max-batch-size", "1", "--concurrency", "40", "--api-key", KEY, "--header", f"x-team: {SECRET}"]
-    job = make_job(plain_lines(ROWS), *options)
+    job = make_job(plain_lines(ROWS), "--max-batch-size", "1", "--concurrency", "40")
     command = job.start()
     wait_until(lambda: job.kept().answers.total() == ROWS - 1 and len(job.whole_rows(job.part)) == HELD, command)
     command.kill()
@@ -26,15 +24,7 @@ def stopped(make_job, server):
 
 
 class State:
-    """A job, its files, and what its server had refused by then.
-
-    Args:
-        job: which has ended, or was killed.
-        folder: for its files.
-
-    Attributes:
-        notes: what tests have found out about it.
-    """
+    """A job that has ended or was killed, its files, and what its server had refused by then; notes are the tests' own."""
 
     def __init__(self, job, folder):
         self._made = job
@@ -53,7 +43,7 @@ class State:
         """A copy of the job, in a new folder."""
         made, server = self._made, self._made.server
         server.met |= self._met
-        job = Job(folder, server, made.commands, made.lines, *made.options, data=made.source.read_bytes())
+        job = Job(folder, server, made.commands, made.lines, *made.options)
         self.restore(job)
         return job
 
@@ -64,12 +54,7 @@ class State:
 
 
 class States:
-    """The states made so far.
-
-    Args:
-        folder: for their files.
-        server, commands: of their jobs.
-    """
+    """The states made so far, whose files are in a folder."""
 
     def __init__(self, folder, server, commands):
         self._folder = folder

@@ -10,10 +10,10 @@ from fnmatch import fnmatch
 
 import pytest
 from tests.crashes import calls
-from tests.crashes.forms import IS_LONG, long_form
+from tests.crashes.commands import ALONE
 from tests.crashes.jobs import line_of, plain_lines
 from tests.crashes.states import stopped
-from tests.crashes.watch import Watch
+from tests.crashes.watch import IS_LONG, Watch, long_form
 
 OPTIONS = ("--max-batch-size", "5", "--concurrency", "10")
 SHORT = {
@@ -29,19 +29,14 @@ TOKEN = re.compile("[0-9a-f]{16}")
 
 
 class Scenario:
-    """A job that begins again and again in one state.
-
-    Args:
-        state: of ``states``.
-        options: of the command that meets a call.
-    """
+    """A job that begins again and again in one state; the options are those of the command that meets a call."""
 
     def __init__(self, state, options):
         self._state = state
         self.options = options
         self.job = state.original()
-        # A lease that was torn is watched for a while, which is short there.
-        self.job.host = "here"
+        # A lease that is torn, or another machine's, is watched for a while, which is short there.
+        self.job.host = ALONE
         self._log = self.job.folder.with_suffix(".log")
 
     def undisturbed(self):
@@ -101,6 +96,13 @@ CASES = {
 def scenario(request, planned, states):
     make, options = CASES[request.param]
     return Scenario(states.get(make), options)
+
+
+@pytest.mark.parametrize("scenario", ["stopped"], indirect=True)
+def test_the_calls_of_a_takeover_are_met(scenario):
+    """The killed job was on another machine: who goes on copies its journal."""
+    met = {(entry.call.removesuffix("64"), TOKEN.sub("*", entry.file)) for entry in scenario.undisturbed()}
+    assert {("rename", "out.jsonl.journal"), ("rename", "out.jsonl")} <= met
 
 
 @pytest.mark.parametrize("scenario", ["new"], indirect=True)

@@ -4,9 +4,8 @@ import errno
 
 import pytest
 from tests.crashes import calls
-from tests.crashes.forms import long_form
 from tests.crashes.jobs import plain_lines
-from tests.crashes.watch import Watch
+from tests.crashes.watch import Watch, long_form
 
 ROWS = 200
 OPTIONS = ("--max-batch-size", "5", "--concurrency", "10")
@@ -16,7 +15,7 @@ JOURNAL, PART = "out.jsonl.journal", "out.jsonl.*.part"
 @pytest.fixture
 def make_watch(planned, make_job, server):
     # Long enough for several commits.
-    server.pause_s = 0.02
+    server.pause_s = 0.1
     return lambda: Watch(make_job(plain_lines(ROWS), *OPTIONS))
 
 

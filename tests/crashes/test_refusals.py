@@ -1,70 +1,15 @@
-"""What a job cannot go on with is refused by name; nothing is sent, and no file changes."""
+"""A job that another process has, on this machine or another one."""
 
 import errno
 
 import pytest
 from tests.crashes import calls
-from tests.crashes.forms import wait_until
 from tests.crashes.jobs import plain_lines
-from tests.crashes.states import ROWS, stopped
-from tests.crashes.watch import Watch
+from tests.crashes.states import ROWS
+from tests.crashes.watch import Watch, wait_until
 
 
-@pytest.fixture
-def job(copy_of):
-    return copy_of(stopped)
-
-
-def files(job):
-    """The files of a job but the lease, which names the last who came."""
-    return {path.name: path.read_bytes() for path in job.folder.iterdir() if not path.name.endswith(".lease")}
-
-
-def new_version(job):
-    job.place.write_bytes(job.place.read_bytes().replace(b'"version":1', b'"version":9', 1))
-
-
-def no_journal(job):
-    job.place.unlink()
-    job.out.write_text("precious")
-
-
-def other_output(job):
-    job.out.write_text("precious")
-
-
-def other_first_line(job):
-    job.place.write_bytes(b"[[[[" * 100_000 + b"\n" + b"precious\n" * 2000)
-
-
-def nothing(job):
-    pass
-
-
-@pytest.mark.parametrize(
-    ("damage", "options", "words"),
-    [
-        (other_first_line, [], ["out.jsonl.journal", "no journal"]),
-        (no_journal, [], ["out.jsonl", "--new"]),
-        (other_output, [], ["out.jsonl", "--new"]),
-        (nothing, ["--prompt", "Say {text}"], [f"{ROWS - 1} rows", "template", "--new"]),
-        (nothing, ["--max-tokens", "5"], [f"{ROWS - 1} rows", "max_tokens", "--new"]),
-        (nothing, ["--model", "n"], [f"{ROWS - 1} rows", "model", "--new"]),
-        (nothing, ["--call", "chat"], [f"{ROWS - 1} rows", "call", "--new"]),
-    ],
-    ids=["no journal of ours", "no journal", "output", "template", "parameters", "model", "call"],
-)
-def test_refused_and_as_it_was(job, damage, options, words):
-    damage(job)
-    before = files(job)
-    command = job.run(*options)
-    assert command.status == 2, command.said
-    assert command.said.count("\n") == 1 and all(word in command.said for word in words), command.said
-    assert not job.server.run.came, "nothing is sent"
-    assert files(job) == before, "no file changes"
-
-
-@pytest.mark.parametrize("lock_error", [None, errno.ENOLCK, -1], ids=["locks", "ENOLCK", "locks nothing"])
+@pytest.mark.parametrize("lock_error", [None, -1], ids=["locks", "locks nothing"])
 def test_a_second_command_is_refused_by_the_name_of_the_first(planned, make_job, server, lock_error):
     server.held = ("text 3",)
     job = make_job(plain_lines(ROWS))

@@ -3,11 +3,19 @@
 1, ``OUT`` is as it was, or each row of the input is in it once. 2, what was committed is kept. 3, what
 is sent again was in flight or not committed yet. 4, the output has only answers that the journal has.
 7, at last nothing is left to do, and nothing but ``OUT`` and its journal is there.
+
+The short form of these tests is for each change; ``SLOW=1`` runs the long one.
 """
 
+import os
 import time
 
-__all__ = ["Watch"]
+import pytest
+
+__all__ = ["IS_LONG", "Watch", "long_form", "wait_until"]
+
+IS_LONG = bool(os.environ.get("SLOW"))
+long_form = pytest.mark.skipif(not IS_LONG, reason="SLOW=1")
 
 MOST_RUNS = 10
 
@@ -15,10 +23,7 @@ MOST_RUNS = 10
 class Watch:
     """Runs a job's processes, one after the other, and checks after each.
 
-    Args:
-        job: its server's account begins with the next process.
-        ordered: whether rows are in the order of the input.
-        begins_anew: whether the job has another journal than before.
+    ``ordered``: rows are in the order of the input. ``begins_anew``: the job has another journal than before.
     """
 
     def __init__(self, job, *, ordered=True, begins_anew=False):
@@ -73,3 +78,10 @@ class Watch:
 
 def bytes_of(path):
     return path.read_bytes() if path.exists() else None
+
+
+def wait_until(condition, command):
+    """Look again and again, while the command is under way; the test itself has an end."""
+    while not condition():
+        assert command.is_under_way, command.said
+        time.sleep(0.005)

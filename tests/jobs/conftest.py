@@ -6,6 +6,11 @@ from batchclient.jobs import read_rows
 
 
 @pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out.jsonl"
+
+
+@pytest.fixture
 def rows_of(tmp_path):
     """Write bytes into a file and read the rows: (line, fields or why not)."""
 

@@ -1,7 +1,6 @@
 """JSONL and text: lines, faults, and rows as objects."""
 
 import copy
-import json
 import pickle
 
 import pytest
@@ -46,11 +45,9 @@ def test_a_line_that_is_too_long_is_no_row_and_the_next_one_is(rows_of):
     [
         (b'{"a": 1', "line 7 is not JSON: Expecting ',' delimiter (column 8)"),
         (b'{"a": NaN}', "line 7 is not JSON: NaN is no JSON number"),
-        (b'{"a": -Infinity}', "line 7 is not JSON: -Infinity is no JSON number"),
         (b'{"a": 1e999}', "line 7 is not JSON: a number is too large for a 64-bit float"),
         (b'{"a": 1} {"b": 2}', "line 7 is not JSON: Extra data (column 10)"),
         (b"[1]", "line 7 is no JSON object"),
-        (b'"text"', "line 7 is no JSON object"),
         (b"\xff", "line 7 is not UTF-8, or not in the given encoding (byte 1 of it); it may be latin-1 or cp1252"),
         (b"[" * 100_000, "line 7 is not JSON"),
     ],
@@ -66,13 +63,9 @@ def test_a_line_that_cannot_be_used_says_why_and_where(line, fault):
 def test_blanks_around_an_object_are_nothing():
     for line in [b'{"a": 1.5}', b'{"a": 1.5}\r', b' {"a": 1.5}  ', b'\t{"a":1.5}\r']:
         assert row_of(line) == {"a": 1.5}
+    assert row_of(b"  indented \r", "text") == {"text": "  indented "}
     for blank in [b"", b" \t ", b"\r"]:
         assert row_of(blank) is row_of(blank, "text") is None
-
-
-def test_a_text_line_is_a_row_with_a_text():
-    assert row_of(b'{"not": "parsed"}', "text") == {"text": '{"not": "parsed"}'}
-    assert row_of(b"  indented \r", "text") == {"text": "  indented "}
 
 
 def test_a_row_has_the_columns_that_were_asked_for_or_says_which_it_lacks():
@@ -80,27 +73,11 @@ def test_a_row_has_the_columns_that_were_asked_for_or_says_which_it_lacks():
     assert row_of(b'{"a": 1}', columns=["a", "b"]).fault == "line 7 has no field 'b'"
 
 
-@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda row: pickle.loads(pickle.dumps(row))])
-def test_a_row_can_be_copied_and_sent_to_another_process(again):
-    row = again(Row({"a": [1]}, 5))
-    assert (row, row.line, row.fault) == ({"a": [1]}, 5, None)
-    with pytest.raises(KeyError):
-        row["b"]
-    faulty = again(Row((), 6, "is no row"))
-    assert (faulty.line, faulty.fault) == (6, "line 6 is no row")
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-@settings(max_examples=30)
-@given(st.dictionaries(st.text(), json_values, max_size=4))
-def test_whatever_object_json_can_say_is_a_row(fields):
-    assert row_of(json.dumps(fields).encode()) == fields
+def test_a_row_can_be_copied_and_sent_to_another_process():
+    for again in (copy.copy, copy.deepcopy, lambda row: pickle.loads(pickle.dumps(row))):
+        row, faulty = again(Row({"a": [1]}, 5)), again(Row((), 6, "is no row"))
+        assert (row, row.line, row.fault) == ({"a": [1]}, 5, None)
+        assert (faulty.line, faulty.fault) == (6, "line 6 is no row")
 
 
 @settings(max_examples=60)

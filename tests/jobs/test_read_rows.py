@@ -5,8 +5,6 @@ import fcntl
 import gzip
 import io
 import os
-import subprocess
-import sys
 import termios
 import threading
 import tracemalloc
@@ -30,9 +28,7 @@ TEXT = [{"text": line} for line in JSONL.splitlines()]
     ("name", "content", "rows"),
     [
         ("in.jsonl", JSONL, ROWS),
-        ("in.NDJSON", JSONL, ROWS),
         ("in.csv", TABLE, ROWS),
-        ("in.v2.csv", TABLE, ROWS),
         ("in.txt", JSONL, TEXT),
         ("in", JSONL, ROWS),
         ("in.json", JSONL, ROWS),
@@ -88,16 +84,13 @@ def test_gzip_is_known_by_its_bytes_and_may_have_several_members(rows_of):
     assert [fields for _, fields in rows_of(packed, "in.jsonl")] == ROWS
 
 
-@pytest.mark.parametrize(
-    ("damage", "named"), [(lambda packed: packed[:-9], "early"), (lambda packed: packed[:-8] + b"x" * 8, "damaged")]
-)
-def test_damaged_gzip_ends_the_reading_with_its_reason(tmp_path, damage, named):
+def test_damaged_gzip_ends_the_reading_with_its_reason(tmp_path):
     path = tmp_path / "in.jsonl.gz"
-    path.write_bytes(
-        damage(gzip.compress(b'{"text": "%b"}\n' % os.urandom(500_000).hex().encode() + JSONL.encode() * 9))
-    )
-    with pytest.raises(OSError, match=f"the gzip data .* ?{named}"):
-        list(read_rows(path))
+    packed = gzip.compress(b'{"text": "%b"}\n' % os.urandom(500_000).hex().encode() + JSONL.encode() * 9)
+    for damaged, named in ((packed[:-9], "early"), (packed[:-8] + b"x" * 8, "damaged")):
+        path.write_bytes(damaged)
+        with pytest.raises(OSError, match=f"the gzip data .* ?{named}"):
+            list(read_rows(path))
 
 
 def test_what_follows_gzip_is_refused_behind_the_rows_but_for_zeros(tmp_path):
@@ -122,9 +115,11 @@ def test_the_first_bytes_tell_where_a_pipe_gives_one_at_a_time(tmp_path):
                     while any(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4))):
                         pass  # it is still to be read
 
+        # It is opened when rows are asked for.
+        rows = read_rows(tmp_path / "pipe", format="jsonl")
         writer = threading.Thread(target=write)
         writer.start()
-        assert list(read_rows(tmp_path / "pipe", format="jsonl")) == ROWS
+        assert list(rows) == ROWS
         writer.join()
         (tmp_path / "pipe").unlink()
 
@@ -133,29 +128,18 @@ def test_the_first_bytes_tell_where_a_pipe_gives_one_at_a_time(tmp_path):
     ("name", "content", "options", "field", "named"),
     [
         ("in.log", "x", {}, "format", "the ending '.log' tells no form; one of jsonl, text, csv, parquet"),
-        ("in.log.gz", "x", {}, "format", "the ending '.log' tells no form"),
-        ("in.json", "[1]", {}, "format", "the ending '.json' tells no form"),
         ("in", '[{"a": 1}]', {}, None, "it is a JSON array, and rows are lines: jq -c '.[]' makes JSONL of it"),
         ("in.jsonl", '[\n{"a": 1}]', {"shard": "1/2"}, None, "it is a JSON array"),
-        (
-            "in.json",
-            '{\n "a": 1\n}',
-            {},
-            None,
-            "its JSON goes over several lines: jq -c . makes JSONL of it",
-        ),
+        ("in.json", '{\n "a": 1\n}', {}, None, "its JSON goes over several lines: jq -c . makes JSONL of it"),
         ("in", "PK\x03\x04", {}, None, "it is a zip archive or a spreadsheet: unpack it, or save it as CSV"),
         ("in.jsonl", "BZh9", {}, None, "it is packed by bzip2: unpack it first"),
         ("in.jsonl", "", {"format": "xml"}, "format", "format: one of jsonl, text, csv, parquet, arrow, not 'xml'"),
         ("in.jsonl", "", {"columns": "a"}, "columns", "columns: a list of names, not 'a'"),
-        ("in.jsonl", "", {"columns": []}, "columns", "columns: an empty name"),
         ("in.jsonl", "", {"columns": ["a", "a"]}, "columns", "columns: 'a' comes twice"),
         ("in.txt", "x", {"columns": ["a"]}, "columns", "columns: a line of text has the field 'text' alone, not 'a'"),
-        ("in", "x", {"columns": ["a"]}, "columns", "columns: a line of text has the field 'text' alone, not 'a'"),
         ("in.csv", "a\n1\n", {"delimiter": "ab"}, "delimiter", r"delimiter: one character, such as ; or \t, not 'ab'"),
         ("in.csv", "a\n1\n", {"escape": '"'}, "escape", "escape: one character"),
         ("in.csv", "a\n1\n", {"encoding": "rot13"}, "encoding", "encoding: 'rot13' is no encoding of texts"),
-        ("in.csv", "a\n1\n", {"encoding": "none"}, "encoding", "encoding: 'none' is no encoding of texts"),
     ],
 )
 def test_what_is_not_read_is_refused_at_once_in_a_sentence(tmp_path, name, content, options, field, named):
@@ -194,15 +178,6 @@ def test_a_path_is_read_anew_each_time_and_a_file_once(tmp_path):
     assert (row.line, row.fault, row["text"]) == (1, None, "a")
 
 
-def test_a_named_pipe_is_read_once_and_only_when_rows_are_asked_for(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    rows = read_rows(tmp_path / "pipe")
-    writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text(JSONL))
-    writer.start()
-    assert list(rows) == ROWS
-    writer.join()
-
-
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_rows_of_a_pipe_come_as_they_are_written_and_its_error_after_them(tmp_path, pack):
     os.mkfifo(tmp_path / "pipe")
@@ -230,12 +205,6 @@ def test_rows_of_a_pipe_come_as_they_are_written_and_its_error_after_them(tmp_pa
     else:
         with pytest.raises(OSError, match="ends early"):
             asyncio.run(main())
-
-
-def test_standard_input():
-    program = "from batchclient.jobs import read_rows; print([dict(row) for row in read_rows('-')])"
-    done = subprocess.run([sys.executable, "-c", program], input=gzip.compress(JSONL.encode()), capture_output=True)
-    assert done.stdout.decode().strip() == str(ROWS)
 
 
 def test_a_map_yields_an_unusable_row_with_its_reason(tmp_path):

@@ -48,46 +48,38 @@ def test_a_lease_that_stays_empty_was_left_by_a_kill_as_it_was_made():
         assert watch.look(b"", now, is_locked=True) == step
 
 
-def test_a_lock_without_a_lease_is_one_that_begins_or_ends():
+def test_a_lock_without_a_lease_is_one_that_begins_or_ends_and_without_locks_the_counter_tells():
     watch = Watch(System("here", "b"), Times())
-    assert watch.look(None, 0.0, is_locked=False) == "wait"
-    assert watch.look(lease("here"), 1.0, is_locked=False) == "in use"
-    assert watch.look(None, 2.0, is_locked=False) == "wait"
-    assert watch.look(None, 62.0, is_locked=False) == "in use"
-
-
-def test_a_lease_without_locks_is_judged_by_its_counter():
+    for line, now, step in [(None, 0, "wait"), (lease("here"), 1, "in use"), (None, 2, "wait"), (None, 62, "in use")]:
+        assert watch.look(line, float(now), is_locked=False) == step
     watch = Watch(System("here", "b"), Times())
     assert watch.look(lease("here"), 0.0, is_locked=None) == "wait"
     assert watch.look(lease("here"), 60.0, is_locked=None) == "take over"
 
 
-@pytest.mark.parametrize(
-    "line",
-    [b"", b"{}", b"[" * 90_000, lease()[:-3], lease().replace(b"other", b"0ther"), lease().replace(b"12ab", b"12/b")],
-)
-def test_a_torn_lease_is_none(line):
-    assert Lease.read(line) is None
-    assert Lease.read(lease(counter=3)) == Lease("other", "b", 7, "2026-11-27", "12ab", "000000000003")
-
-
-class Clock:
-    """Time that passes while somebody waits; and what happens then."""
-
-    def __init__(self):
-        self.now = 1000.0
-        self.events = []
-
-    def wait(self, seconds):
-        self.now += seconds
-        for event in list(self.events):
-            if self.now >= event[0]:
-                self.events.remove(event)
-                event[1]()
+def test_a_torn_lease_is_none():
+    whole = lease(counter=3)
+    for line in (b"", b"{}", b"[" * 90_000, whole[:-3], whole.replace(b"other", b"0ther")):
+        assert Lease.read(line) is None
+    assert Lease.read(whole) == Lease("other", "b", 7, "2026-11-27", "12ab", "000000000003")
 
 
 @pytest.fixture
 def clock():
+    """Time that passes while somebody waits; and what happens then."""
+
+    class Clock:
+        now = 1000.0
+
+        def __init__(self):
+            self.events = []
+
+        def wait(self, seconds):
+            self.now += seconds
+            for event in [event for event in self.events if self.now >= event[0]]:
+                self.events.remove(event)
+                event[1]()
+
     return Clock()
 
 

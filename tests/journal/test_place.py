@@ -6,9 +6,8 @@ import subprocess
 import sys
 import threading
 
-import anyio
 import pytest
-from tests.journal.jobs import answers, look, run_job, sent_prompts, texts
+from tests.journal.jobs import answers, look, run_job, texts
 from tests.shell.scripted import ScriptedTransport, make_client, settle
 
 from batchclient import ConfigError, Journal, JournalFailed
@@ -241,42 +240,3 @@ async def test_a_client_that_is_closed_ends_the_writers_of_its_maps(path):
     again, _ = await run_job(texts(500), path)
     assert first.index in {row.index for row in again if row.reused}
     await rows.aclose()
-
-
-PROGRAM = """
-import asyncio, resource, sys
-from tests.journal.jobs import texts
-from tests.shell.scripted import ScriptedTransport, make_client
-from batchclient import JournalFailed
-
-async def main(path, most):
-    async with make_client(ScriptedTransport(), limit=8) as client:
-        rows = client.stream_map(texts(600), "Say: {}", journal=path, look_ahead=64)
-        await rows.begin()
-        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-        try:
-            async for row in rows:
-                print(row.index, flush=True)
-        except JournalFailed as error:
-            sys.exit(f"{error}")
-
-asyncio.run(main(sys.argv[1], int(sys.argv[2])))
-"""
-
-
-def test_a_real_limit_of_the_file_loses_nothing_that_was_handed_out(path):
-    """The operating system refuses to let any file grow further, as a full disk or a quota does."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, path, "50000"], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == 1 and "File too large; what was handed out is in it" in done.stderr, done.stderr
-    handed_out = {int(line) for line in done.stdout.split()}
-    assert 0 < len(handed_out) < 600
-
-    async def again():
-        rows, _ = await run_job(texts(600), path)
-        return rows
-
-    rows = anyio.run(again)
-    assert answers(rows).keys() == set(range(600))
-    assert handed_out <= {row.index for row in rows if row.reused}

@@ -110,6 +110,7 @@ class Job:
         self._client = client
         self._results = results
         self._output = output
+        output.in_a_hurry = lambda: self.signal is not None
         self._progress = progress
         self._options = options
         self._writer = writer
@@ -222,7 +223,7 @@ class Job:
         try:
             if self.output_error is None:
                 await self._output.put(self._writer.end(), rows=0)
-                await self._output.flush(in_a_hurry=lambda: self.signal is not None)
+                await self._output.flush()
                 self._show(self._client.statistics())
                 refusals = self.failures.by_type.keys() - UNUSABLE
                 self.is_command = bool(refusals) and refusals <= _OF_THE_COMMAND and not self.has_answers
@@ -323,7 +324,7 @@ class Job:
         if self._may_cancel and not self._is_stopped:
             self.giving_up.look(statistics, self.spent or 0.0, time.monotonic())
         try:
-            await self._output.flush(in_a_hurry=lambda: self.signal is not None)
+            await self._output.flush()
         except OSError as error:
             self.output_error = error
         self._show(statistics)

@@ -58,6 +58,7 @@ class Output:
         before: the status of the file that is there; ``None``: none is.
         part: the file that takes the rows, once it is open.
         written: rows that the output has taken.
+        in_a_hurry: whether a reader that takes nothing is left; asked again and again.
         is_given_up: whether rows were left unwritten, for a reader that takes none.
         is_in_place: whether the file is whole, and in its place.
         beside: the second file.
@@ -76,6 +77,7 @@ class Output:
         self.path: Path = Path(path)
         self.part: Path | None = None
         self.written: int = 0
+        self.in_a_hurry: Callable[[], bool] = lambda: False
         self.is_given_up: bool = False
         self.is_in_place: bool = False
         self._stall_s = stall_s
@@ -206,17 +208,14 @@ class Output:
         if self._bytes >= _TOGETHER_BYTES:
             await self.flush()
 
-    async def flush(self, *, in_a_hurry: Callable[[], bool] = lambda: False) -> None:
+    async def flush(self) -> None:
         """Write the rows taken.
-
-        Args:
-            in_a_hurry: whether to leave a reader that takes nothing; asked again and again.
 
         Raises:
             OSError: rows cannot be written.
         """
         async with self._busy:
-            while self._writing is not None or self._lines:
+            while not self.is_given_up and (self._writing is not None or self._lines):
                 if self._writing is None:
                     lines, rows, self._lines, self._bytes, self._rows = self._lines, self._rows, [], 0, 0
                     self._writing = in_thread(partial(self._write, lines, rows))
@@ -226,7 +225,7 @@ class Output:
                 if done:
                     writing, self._writing = self._writing, None
                     writing.result()
-                elif moved == self._moved and in_a_hurry() and not self.is_file:
+                elif moved == self._moved and self.in_a_hurry() and not self.is_file:
                     self.is_given_up = True
                     return
         if self.beside is not None:

@@ -1,0 +1,243 @@
+"""The pages about commands: each option, command, file and field is named, and the commands run as they stand."""
+
+import csv
+import json
+import os
+import random
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from batchclient.simulator import EmbeddedServer, prompt_digest
+
+from .conftest import has_rows, read_rows, wait_for, write_rows
+
+DOCS = Path(__file__).parents[2] / "docs"
+BENCH, MAP, REDIS = ((DOCS / f"reference/{name}.md").read_text() for name in ("bench", "map", "redis"))
+BENCH_BLOCKS, PROMPT_BLOCKS, NIGHT_BLOCKS = (
+    re.findall(r"^```text\n(.*?)^```", (DOCS / f"how-to/{name}.md").read_text(), re.MULTILINE | re.DOTALL)
+    for name in ("measure", "system-prompt", "night-job")
+)
+PIECES = [*" ,;'#\\\t\u2028", "", '"', '""', "\n", "\r\n", "a word", "é", "漢字", "🙂", "=1+1"]
+"""Of texts that have all that a quoted value of CSV may have."""
+URL = "http://localhost:8000/v1"
+
+
+@pytest.fixture
+def server():
+    with EmbeddedServer("instant", model="m") as running:
+        yield running
+
+
+@pytest.fixture
+def shell(tmp_path, server):
+    """Start commands of a page in a folder of their own; killed at the end."""
+    (tmp_path / "batchclient").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m batchclient "$@"\n')
+    (tmp_path / "batchclient").chmod(0o755)
+    (tmp_path / "here").mkdir()
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    started = []
+
+    def start(text):
+        program = ["bash", "-o", "pipefail", "-c", text.replace(URL, server.base_url)]
+        group = {"cwd": tmp_path / "here", "env": environment, "text": True, "start_new_session": True}
+        started.append(subprocess.Popen(program, **group, **pipes))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.fixture
+def helped(cli, monkeypatch):
+    """Ask a command for its help; return its options and its commands."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def ask(*command):
+        options, _, commands = cli(*command, "--help").stdout.partition("Options:")[2].partition("Commands:")
+        there = set(re.findall(r"(?<!\S)(--[a-z0-9][a-z0-9-]+)", options)) - {"--help"}
+        return there, sorted(re.findall(r"^  ([a-z]+) ", commands, re.MULTILINE))
+
+    return ask
+
+
+def cells(page, heading):
+    """The names in the first column of a section's table."""
+    section = page.partition(f"\n{heading}\n")[2].partition("\n#")[0]
+    return re.findall(r"`([^`]+)`", " ".join(re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)))
+
+
+# map -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def job(cli_map, tmp_path):
+    source = write_rows(tmp_path / "in.jsonl", [{"id": "0", "text": "a"}, {"text": "word " * 40000}])
+    assert cli_map(source, "-o", tmp_path / "out.jsonl").exit_code == 1
+    return tmp_path / "out.jsonl.journal"
+
+
+def test_the_options_of_map_and_the_commands_of_job(helped):
+    there, _ = helped("map")
+    named = set(re.findall(r"(?<![\w-])(--[a-z0-9][a-z0-9-]+)", MAP))
+    assert there - named <= {"--output"}
+    assert named - there <= {"--json", "--scheduling-policy", "--retry-failed", "--help"}
+    assert sorted(name.split()[2] for name in cells(MAP, "### `batchclient job`")) == helped("job")[1]
+
+
+def test_the_fields_of_the_status_and_of_an_export(cli, job):
+    assert cells(MAP, "### `status --json`") == list(json.loads(cli("job", "status", job, "--json").stdout))
+    lines = [json.loads(line) for line in cli("job", "export", job).stdout.splitlines()]
+    of_other_calls = {"embedding", "classification"}
+    assert set(cells(MAP, "### A line of `export`")) == {name for line in lines for name in line} | of_other_calls
+
+
+@pytest.mark.parametrize("command", PROMPT_BLOCKS, ids=["chat", "completion"])
+def test_a_command_of_the_page_about_system_prompts_runs(command, shell, server, tmp_path):
+    documents = [{"text": f"Bonjour {number}"} for number in range(50)]
+    write_rows(tmp_path / "here" / "in.jsonl", documents)
+    process = shell(f"set -e\n{command}")
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert server.requests < 25
+    rows = read_rows(tmp_path / "here" / "out.jsonl")
+    assert [row["text"] for row in rows] == [document["text"] for document in documents]
+    assert all(row.keys() == {"id", "text", "completion", "finish_reason", "usage"} for row in rows)
+
+
+def night_block(start):
+    """The one block of the page about a night's job that begins so."""
+    (found,) = [each for each in NIGHT_BLOCKS if each.startswith(start)]
+    return found
+
+
+COMMANDS_OF_A_NIGHT = [
+    "batchclient map in.csv -o try.jsonl",
+    "batchclient map in.csv -o out.jsonl --base",
+    "batchclient job status",
+    'batchclient map in.jsonl -o "out-{',
+    "batchclient map in.csv -o out.jsonl --new",
+]
+
+
+def test_the_loop_of_a_night_starts_a_killed_command_again(shell, server, cli, tmp_path):
+    out, part = tmp_path / "here" / "out.jsonl", tmp_path / "here" / "out.jsonl.part"
+    chosen = random.Random(7)
+    # A number ends each text: an empty one would fail, and equal ones share nothing here.
+    texts = ["".join(chosen.choices(PIECES, k=6)) + f" {number}" for number in range(1000)]
+    with (tmp_path / "here" / "in.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("id", "text"), *enumerate(texts)])
+    loop = night_block("until batchclient map")
+    assert "sleep 60" in loop
+    server.set_faults("slow=0.2")
+    process = shell(loop.replace("sleep 60", "sleep 0.01"))
+    wait_for(lambda: has_rows(part, 50))
+    # Whoever writes the journal is named in its lease.
+    os.kill(json.loads((tmp_path / "here" / "out.jsonl.journal.lease").read_text())["pid"], signal.SIGKILL)
+    server.set_faults()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert "Killed" in said
+    rows = read_rows(out)
+    assert [(row["id"], row["text"]) for row in rows] == [(str(number), text) for number, text in enumerate(texts)]
+    for row in rows:
+        assert row["completion"].startswith(prompt_digest(f"Name the language: {row['text']}")), row
+    status = json.loads(cli("job", "status", f"{out}.journal", "--json").stdout)["run"]
+    assert (status["read"], status["answered"] + status["reused"], status["failed"]) == (1000, 1000, 0)
+    assert status["reused"] > 0
+
+
+def test_the_other_commands_of_the_page_about_a_night_run(cli, server, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("in.csv").write_text("id,text\n" + "".join(f"{number},row {number}\n" for number in range(20)))
+    Path("in.jsonl").write_text("".join(json.dumps({"text": f"row {number}"}) + "\n" for number in range(20)))
+    told = ""
+    for line in "".join(map(night_block, COMMANDS_OF_A_NIGHT)).replace("\\\n", "").splitlines():
+        program, *args = shlex.split(line.replace(URL, server.base_url))
+        if program == "batchclient":
+            done = cli(*args)
+            assert done.exit_code == 0, done.stderr
+            told += done.stdout
+    assert "state: finished\n" in told
+    assert "answered: 20\n" in told
+    files = ["in.csv", "in.jsonl", "out-3.jsonl", "out-3.jsonl.journal", "out.jsonl", "out.jsonl.journal", "try.jsonl"]
+    assert sorted(os.listdir()) == files
+    assert read_rows(Path("out.jsonl"))[7]["completion"].startswith(
+        prompt_digest("Name the language in one word: row 7")
+    )
+
+
+# bench -----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_options_of_bench(helped):
+    section = BENCH.partition("## The options")[2].partition("\n`batchclient")[0]
+    assert helped("bench")[0] == set(re.findall(r"`(--[a-z][a-z-]+)", section))
+
+
+def test_the_reference_names_every_field_and_the_commands_answer(tmp_path):
+    """The command of the first look, with a shorter measurement; the port is a free one."""
+    (first,) = [block for block in BENCH_BLOCKS if "--quick" in block]
+    with EmbeddedServer("instant", process=True) as server:
+        command = shlex.split(first.replace(URL, server.base_url))
+        assert command.pop(0) == "batchclient"
+        command += [
+            "--for",
+            "0.2",
+            "--warm-up",
+            "0.1",
+            "--output-tokens",
+            "4",
+            "--concurrency",
+            "8",
+            "--json",
+            str(tmp_path / "r.json"),
+        ]
+        done = subprocess.run([sys.executable, "-m", "batchclient", *command], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    # On a busy machine every cell may have measured the client, and the answer says so.
+    assert "suggested: BatchClient(…" in done.stdout or "too busy to measure the server" in done.stdout
+    told = json.loads((tmp_path / "r.json").read_text())
+    fields = re.findall(
+        r"`([a-z_0-9]+)`", " ".join(re.findall(r"^\| (`.*?) \|", BENCH.partition("## The JSON")[2], re.M))
+    )
+    assert set(fields) == set(told["cells"][0])
+    for name in told:
+        assert f"`{name}`" in BENCH
+
+
+def test_the_commands_of_the_page_about_measuring_are_right(cli, tmp_path, monkeypatch):
+    """Up to the server, which is not there; ``compare`` has no reports."""
+    monkeypatch.chdir(tmp_path)
+    for block in BENCH_BLOCKS:
+        command = shlex.split(block.replace("\\\n", "").replace(URL, "http://127.0.0.1:9/v1"))[1:]
+        told = cli(*command)
+        assert "before.json: No such file" in told.stderr if "compare" in command else told.exit_code == 5, told.stderr
+
+
+# Redis -----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_options_of_work_enqueue_and_dead(helped):
+    for command in ("work", "enqueue"):
+        named = {name.split()[0] for name in cells(REDIS, f"## `batchclient {command}`")}
+        assert helped(command)[0] == named - {"IN"}
+    commands = helped("dead")[1]
+    assert sorted(re.findall(r"^\| `batchclient dead ([a-z]+)` \|", REDIS, re.MULTILINE)) == commands
+    options = set().union(*(helped("dead", command)[0] for command in commands))
+    assert options == {"--all", "--dead", "--json", "--redis", "--stream"}
+
+
+def test_the_names_for_python():
+    module = pytest.importorskip("batchclient.integrations.redis")
+    section = REDIS.partition("\n## From Python\n")[2]
+    assert set(re.findall(r"`(\w+)`", section)) - {"decode_responses"} == set(module.__all__)
