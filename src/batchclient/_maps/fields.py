@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
-from array import array
 from base64 import b64encode
 from typing import Any
 
@@ -60,11 +58,16 @@ def asked_for(answer: Completion) -> dict[str, Any]:
     return {name: value for name, value in told.items() if value is not None}
 
 
-def fields_of(answer: Any, *, packed: bool = False) -> dict[str, Any]:
-    """Return the fields added for an answer."""
+def fields_of(answer: Any, *, raw: bool = False) -> dict[str, Any]:
+    """Return the fields added for an answer.
+
+    Args:
+        answer: of a row.
+        raw: leave a vector as the array that it is, for a file that is no JSON.
+    """
     usage = _of_usage(answer.usage, generates=isinstance(answer, Completion))
     if isinstance(answer, Embedding):
-        vector = _pack(answer.vector) if packed else [float(f"{number:.9g}") for number in answer.vector]
+        vector = answer.vector if raw else [float(f"{number:.9g}") for number in answer.vector]
         return {"embedding": vector, "usage": usage}
     if isinstance(answer, Classification):
         return {"label": answer.label, "probabilities": list(answer.probabilities), "usage": usage}
@@ -99,10 +102,3 @@ def _of_usage(usage: Usage | None, *, generates: bool) -> dict[str, Any] | None:
     if generates and usage.completion_tokens_estimated:
         told["completion_tokens_estimated"] = True
     return told
-
-
-def _pack(vector: array[float]) -> str:
-    if sys.byteorder == "big":
-        vector = vector[:]
-        vector.byteswap()
-    return b64encode(vector.tobytes()).decode()

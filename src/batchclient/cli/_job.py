@@ -27,11 +27,11 @@ from batchclient.cli._giving_up import MOST_REFUSALS, GivingUp
 from batchclient.cli._kept import Kept
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._progress import JobProgress, Snapshot
-from batchclient.cli._rows import to_line
 from batchclient.cli._signals import on_signals
 from batchclient.cli._words import say
 from batchclient.errors import AuthenticationFailed, JournalFailed, NotFound
 from batchclient.jobs import BadRow
+from batchclient.jobs.forms import Writer
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.source import in_thread
 from batchclient.jobs.statuses import Status
@@ -58,6 +58,7 @@ class Job:
         output: checked and not opened yet.
         progress: told of each tick.
         options: of the command.
+        writer: makes the output's bytes.
         kept: what keeps the answers, if something does.
         total: tells the rows expected, once they are known.
         refusals: the job gives up after so many rows refused alike, without a success.
@@ -86,6 +87,7 @@ class Job:
         output: Output,
         progress: JobProgress,
         options: MapOptions,
+        writer: Writer,
         *,
         kept: Kept | None = None,
         total: Callable[[], int | None] = lambda: None,
@@ -111,6 +113,7 @@ class Job:
         output.in_a_hurry = lambda: self.signal is not None
         self._progress = progress
         self._options = options
+        self._writer = writer
         self._kept = kept
         self._total = total
         self._tick_s = tick_s
@@ -219,6 +222,7 @@ class Job:
         """Write what is left, and put the output in its place, if these are all rows."""
         try:
             if self.output_error is None:
+                await self._output.put(self._writer.end(), rows=0)
                 await self._output.flush()
                 self._show(self._client.statistics())
                 refusals = self.failures.by_type.keys() - UNUSABLE
@@ -226,7 +230,7 @@ class Job:
                 is_refused = self.is_command and self._output.is_file
                 self.is_whole = is_complete and not self._output.is_given_up and not is_refused
             if self.is_whole:
-                await self._output.finish(self._note)
+                await self._output.finish(self._note, self._writer.head)
                 if self._kept is not None:
                     await in_thread(self._kept.settle)
                 return
@@ -300,7 +304,7 @@ class Job:
             self.failures.add(result)
             self.may_be_tried += not (isinstance(result.error, BadRow) or is_final(result.error))
         try:
-            await self._output.put(to_line(result, columns=self._options.columns))
+            await self._output.put(self._writer.add(result), self._writer.beside(result))
         except OSError as error:
             self.output_error = error
 

@@ -34,6 +34,7 @@ _OUTPUTS = "outputs"
 """The note about a journal's outputs, by their paths from its folder; the latest is the last."""
 _KINDS: dict[str, Any] = {
     "part": str,
+    "beside": dict,
     "out": (list, type(None)),
     "price": (dict, type(None)),
     "seconds": (int, float),
@@ -103,7 +104,9 @@ def place_of(options: MapOptions, output: Output) -> Path | None:
         return None
     beside = output.path.with_name(f"{output.path.name}.journal")
     place = beside if options.journal is None else Path(options.journal)
-    if output.is_file and {_real(place), _real(_fresh_of(place))} & {_real(output.path), _real(output.link)}:
+    files = [output] if output.beside is None else [output, output.beside]
+    taken = {_real(path) for each in files for path in (each.path, each.link)}
+    if output.is_file and {_real(place), _real(_fresh_of(place))} & taken:
         raise Refusal(f"--journal: {place}: rows go there; name another file")
     if not (options.new or os.path.lexists(place) or os.path.lexists(_fresh_of(place))):
         _refuse_foreign(place, output)
@@ -115,6 +118,8 @@ def _fresh_of(place: Path) -> Path:
 
 
 def _refuse_foreign(place: Path, output: Output) -> None:
+    if output.beside is not None:
+        _refuse_foreign(place, output.beside)
     if output.is_file and output.before is not None:
         raise Refusal(f"{output.name}: the file exists, and {place} does not; --new replaces it in the end")
 
@@ -192,6 +197,14 @@ class Kept:
         """Whether ``OUT`` is the file that the job has finished."""
         return self._output.before is not None and self._told.get("out") == _stamp(self._output.before)
 
+    @property
+    def _is_beside(self) -> bool:
+        """Whether the second file, if there has to be one, is that of the finished job."""
+        beside = self._output.beside
+        if beside is None or beside.before is None:
+            return beside is None
+        return bool(self._told.get("beside", {}).get("out") == _stamp(beside.before))
+
     def check(self) -> None:
         """Refuse a job of other settings, and an output that is not its own.
 
@@ -231,11 +244,22 @@ class Kept:
                     "writes it anew from the journal"
                 )
 
+        beside = output.beside
+        if self._fresh is None and beside is not None and beside.before is not None:
+            told = self._told.get("beside", {})
+            if _stamp(beside.before) not in (told.get("out"), told.get("was")):
+                raise Refusal(f"{beside.name}: {self.place} has not written this file; --new replaces it in the end")
+
     @property
     def status(self) -> int | None:
         """The status of the finished job, where nothing is to be done."""
         told = self._told
-        if self._fresh is not None or not self.is_in_place or told.get("facts") != self._facts or not self._facts["in"]:
+        if (
+            self._fresh is not None
+            or not (self.is_in_place and self._is_beside)
+            or told.get("facts") != self._facts
+            or not self._facts["in"]
+        ):
             return None
         again = told.get("failed", 0) if self._options.retry_failed else told.get("may_be_tried", 0)
         return None if again else told.get("status")
@@ -255,9 +279,10 @@ class Kept:
         Raises:
             OSError: the disk fails.
         """
-        parts = [self._told.pop("part", None)]
+        earlier = [self._told]
         if self._old is not None:
-            parts.append(outputs_in(self._old).get(self._name, {}).get("part"))
+            earlier.append(outputs_in(self._old).get(self._name, {}))
+        parts = [part for told in earlier for part in (told.get("part"), told.get("beside", {}).get("part"))]
         for name in ("facts", "status", "failed", "may_be_tried", "not_sent"):
             # ``OUT`` stays the job's own, and is no longer all that the command asks for.
             self._told.pop(name, None)
@@ -266,6 +291,8 @@ class Kept:
             for part in filter(None, parts):
                 output.remove(part)
             self._told["part"] = output.part_of(token).name
+        if output.beside is not None:
+            self._told["beside"] = self._told.get("beside", {}) | {"part": output.beside.part_of(token).name}
         source = self._options.source
         self._note(
             input=source if source == "-" else _real(Path(source)),
@@ -287,9 +314,10 @@ class Kept:
         """
         if not self.journal.still_held():
             raise OSError(errno.ESTALE, f"{self.place} was moved, or another command has taken the job over")
-        before = self._output.before
-        self._told["out"] = None if file is None else _stamp(file)
-        self._told["was"] = None if before is None else _stamp(before)
+        beside = self._output.beside
+        self._told |= _stamps(file, self._output.before)
+        if beside is not None:
+            self._told["beside"] = self._told.get("beside", {}) | _stamps(beside.status, beside.before)
         self._note(facts=self._facts, finished=_now(), seconds=self._seconds(seconds), **counts)
 
     def leave(self, seconds: float) -> None:
@@ -334,6 +362,11 @@ def _stamp(status: os.stat_result) -> list[int]:
     return [status.st_size, status.st_mtime_ns]
 
 
+def _stamps(file: os.stat_result | None, before: os.stat_result | None) -> dict[str, Any]:
+    """Return the note about a file, and about the one whose place it takes."""
+    return {name: None if each is None else _stamp(each) for name, each in (("out", file), ("was", before))}
+
+
 def _settings(options: MapOptions) -> dict[str, Any]:
     """Return what decides an answer, but for call and model, by names that tell a difference."""
     schema = None if options.schema is None else options.schema.model_json_schema()
@@ -349,5 +382,6 @@ def _facts(options: MapOptions, source: os.stat_result | None) -> dict[str, Any]
         "in": None if source is None else [_real(Path(options.source)), *_stamp(source)],
         "read": {name: list(value) if isinstance(value, tuple) else value for name, value in options.file.items()},
         "form": [options.ordered, options.dedupe, options.first, options.retry_invalid],
+        "as": [options.output_form, options.answer_field],
         "columns": None if options.columns is None else [*options.columns],
     }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from batchclient.cli._cost import Cost
 from batchclient.cli._metrics import Address
+from batchclient.jobs.forms import OutputForm
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -33,6 +34,8 @@ class MapOptions:
         retry_invalid, timeout_s, priority: of the calls, in ``stream_map``'s words.
         client: the arguments of ``BatchClient``.
         outage_patience_s: how long every server may be away, if there is a bound.
+        output_form: of the output; ``None``: its ending tells it.
+        answer_field: a name for the answer, which begins the other added names, too.
         ordered: whether rows keep their order.
         dedupe: whether rows with equal prompts are asked once.
         journal: the path of the journal, instead of ``OUT.journal``.
@@ -62,6 +65,8 @@ class MapOptions:
     priority: int
     client: dict[str, Any] = field(repr=False)
     outage_patience_s: float | None
+    output_form: OutputForm | None
+    answer_field: str | None
     ordered: bool
     dedupe: bool
     journal: str | None

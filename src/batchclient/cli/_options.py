@@ -14,6 +14,7 @@ from batchclient.options import AdaptiveLimit, Batching, Schedule
 from batchclient.partition import endpoints_shard
 
 __all__ = [
+    "AnswerField",
     "ApiKey",
     "BaseUrl",
     "CallOption",
@@ -31,6 +32,7 @@ __all__ = [
     "MaxTokens",
     "MetricsPort",
     "Model",
+    "OutputFormOption",
     "P95Latency",
     "Params",
     "Priority",
@@ -164,6 +166,16 @@ Escape = Annotated[
 Encoding = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Such as latin-1 (default: UTF-8, or by its mark).", rich_help_panel=FILES),
+]
+OutputFormOption = Annotated[
+    Literal["jsonl", "csv", "parquet", "batch", "npy"] | None,
+    typer.Option(
+        metavar="FORM", help="jsonl, csv, parquet, batch or npy (default: OUT's ending).", rich_help_panel=FILES
+    ),
+]
+AnswerField = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Of the answer in OUT; begins the other added names.", rich_help_panel=FILES),
 ]
 
 Concurrency = Annotated[

@@ -8,6 +8,8 @@ Rules:
 - A row's own ``id`` stays as it stands, empty or ``null`` too. A row without one gets the map's.
 - A field of the answer that a parameter asks for is written where the server sends it
   (``ASKED_FOR``).
+- ``--answer-field NAME`` is the name of the answer itself, and begins the other added names:
+  ``NAME_usage``. So the output of one job may be the input of the next.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from batchclient._maps.row_calls import RowCall
 from batchclient.jobs import BadRow, Row
 from batchclient.types import Completion, MapResult
 
-__all__ = ["ADDED", "ADDED_BY", "Ids", "added_by", "blame", "message_of", "to_line"]
+__all__ = ["ADDED", "ADDED_BY", "Ids", "added_by", "blame", "fields_of_row", "message_of", "to_line"]
 
 ADDED = ("completion", "finish_reason", "usage", "error")
 """The fields added, beside ``id``, where each row is completed."""
@@ -44,9 +46,17 @@ ASKED_FOR: Mapping[str, str] = {
 """The fields that parameters of generating calls add, by the parameters' names."""
 
 
-def added_by(call: str, params: Iterable[str] = ()) -> tuple[str, ...]:
+_ANSWERS = frozenset({"completion", "embedding", "label", "score"})
+
+
+def added_by(call: str, params: Iterable[str] = (), answer_field: str | None = None) -> tuple[str, ...]:
     """Return the fields that a call with parameters of these names may add."""
-    return (*ADDED_BY[call], *(ASKED_FOR[name] for name in params if name in ASKED_FOR))
+    names = (*ADDED_BY[call], *(ASKED_FOR[name] for name in params if name in ASKED_FOR))
+    return names if answer_field is None else tuple(_renamed(name, answer_field) for name in names)
+
+
+def _renamed(name: str, answer_field: str) -> str:
+    return answer_field if name in _ANSWERS else f"{answer_field}_{name}"
 
 
 def blame(read: Callable[[Row], RowCall], columns: Collection[str] = ()) -> Callable[[Row], RowCall]:
@@ -99,32 +109,44 @@ class Ids:
         return None
 
 
-def to_line(result: MapResult, *, packed: bool = False, columns: Collection[str] | None = None) -> bytes:
-    """Write a result as one line of JSON.
+def to_line(result: MapResult, *, columns: Collection[str] | None = None) -> bytes:
+    """Write a result as one line of JSON, with ``fields_of_row``."""
+    return encode(fields_of_row(result, columns=columns)) + b"\n"
+
+
+def fields_of_row(
+    result: MapResult,
+    *,
+    columns: Collection[str] | None = None,
+    answer_field: str | None = None,
+    raw: bool = False,
+) -> dict[str, Any]:
+    """Return the fields of a row of the output.
 
     Args:
         result: of a row.
-        packed: write a vector as base64 of 32-bit floats, the lowest byte first.
         columns: the fields to keep beside ``id``; ``None``: all.
+        answer_field: a name for the answer, which begins the other added names, too.
+        raw: leave a vector as the array that it is.
     """
-    return encode(_fields(result, packed, columns)) + b"\n"
-
-
-def _fields(result: MapResult, packed: bool, columns: Collection[str] | None) -> dict[str, Any]:  # noqa: FBT001
     row: Row = result.document
     if row.fault is not None:
-        return {"line": row.line, "error": {"type": BadRow.__name__, "message": row.fault}}
+        error = "error" if answer_field is None else _renamed("error", answer_field)
+        return {"line": row.line, error: {"type": BadRow.__name__, "message": row.fault}}
     fields = dict(row) if columns is None else {name: row[name] for name in row if name in columns or name == "id"}
     if "id" not in fields:
         fields["id"] = result.id
+    asked: dict[str, Any] = {}
     if result.error is not None:
-        fields["error"] = {"type": type(result.error).__name__, "message": message_of(result)}
-        return fields
-    added = fields_of(result.answer, packed=packed)
+        added: dict[str, Any] = {"error": {"type": type(result.error).__name__, "message": message_of(result)}}
+    else:
+        added = fields_of(result.answer, raw=raw)
     if isinstance(result.answer, Completion):
-        # A row with a field of such a name has failed already, if the field was asked for.
-        added |= {name: value for name, value in asked_for(result.answer).items() if name not in fields}
-    return fields | added
+        asked = asked_for(result.answer)
+    if answer_field is not None:
+        added, asked = ({_renamed(name, answer_field): each[name] for name in each} for each in (added, asked))
+    # A row with a field of such a name has failed already, if the field was asked for.
+    return fields | added | {name: value for name, value in asked.items() if name not in fields}
 
 
 def message_of(result: MapResult) -> str:

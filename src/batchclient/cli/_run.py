@@ -23,14 +23,16 @@ from batchclient.cli._job import Job
 from batchclient.cli._kept import Kept, kept_by, place_of
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._metrics import serve_metrics
+from batchclient.cli._output import added_to_rows, output_of, writer_of
 from batchclient.cli._progress import JobProgress
 from batchclient.cli._prompts import Prompts, check_columns
 from batchclient.cli._refusal import Refusal, in_options, named, refusal_of
 from batchclient.cli._report import report, status_of
-from batchclient.cli._rows import Ids, added_by, blame
+from batchclient.cli._rows import Ids, blame
 from batchclient.cli._words import put, say
 from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError, JournalFailed, NoServerAnswered
 from batchclient.jobs import BadRow, Row
+from batchclient.jobs.forms import form_of
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.source import Source, open_source
 from batchclient.jobs.statuses import Status
@@ -81,8 +83,8 @@ def _run(options: MapOptions, source: Source) -> int:
     Raises:
         Refusal, ConfigError, BatchClientError: the job cannot begin.
     """
-    output = Output(options.output, source=source.status)
     options, client, call_of = _begin(options, source)
+    options, output = output_of(options, source)
     with kept_by(options, output, source.status) as kept:
         if kept is not None and (status := kept.status) is not None:
             if not options.quiet:
@@ -102,9 +104,12 @@ def _open(options: MapOptions) -> Source:
         Refusal: the input cannot be read, or the output would have two fields of one name.
         ConfigError: an option about it is wrong.
     """
+    if options.answer_field in ("", "id"):
+        raise Refusal("--answer-field: a name that is neither empty nor id")
     # Rows that are requests are chats most often.
     is_chat = options.prompt is None and options.call == "complete"
-    added = added_by("chat" if is_chat else options.call, options.params)
+    assumed = replace(options, call="chat") if is_chat else options
+    added = added_to_rows(assumed, form_of(options.output, options.output_form))
     taken = [name for name in options.columns or () if name in added]
     if taken:
         raise Refusal(f"--columns: the output adds {taken[0]!r} itself")
@@ -196,7 +201,8 @@ def _make_job(
     if shown or options.metrics is not None:
         total = _InThread(source.expected)
     progress = JobProgress(shown=shown, draws=options.draws and sys.stderr.isatty(), total=total)
-    job = Job(client, results, output, progress, options, kept=kept, total=total)
+    writer = writer_of(options, source)
+    job = Job(client, results, output, progress, options, writer, kept=kept, total=total)
     attach(client, job.numbers)
     return job
 
@@ -224,7 +230,7 @@ class _InThread:
 def _dry_run(options: MapOptions, source: Source) -> int:
     if options.output != "-":
         # The report may go anywhere, and rows go where the job's may.
-        place_of(options, Output(options.output, source=source.status))
+        place_of(*output_of(options, source))
     options.client.update(detect=True, server_metrics=False)
     options, client, call_of = _begin(options, source)
     dry_run = DryRun(

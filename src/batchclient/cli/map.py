@@ -23,6 +23,7 @@ from batchclient.cli._options import (
     FILES,
     JOB,
     PACE,
+    AnswerField,
     ApiKey,
     BaseUrl,
     CallOption,
@@ -40,6 +41,7 @@ from batchclient.cli._options import (
     MaxTokens,
     MetricsPort,
     Model,
+    OutputFormOption,
     P95Latency,
     Params,
     Priority,
@@ -130,6 +132,8 @@ def map_rows(
     unordered: Annotated[
         bool, typer.Option("--unordered", help="Write rows as they finish.", rich_help_panel=FILES)
     ] = False,
+    output_form: OutputFormOption = None,
+    answer_field: AnswerField = None,
     journal: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="The job's answers, instead of OUT.journal.", rich_help_panel=FILES),
@@ -198,6 +202,8 @@ def map_rows(
         priority=priority,
         client={**server, **pace, "wait_for_server_s": wait_s},
         outage_patience_s=_seconds("--outage-patience", outage_patience),
+        output_form=output_form,
+        answer_field=answer_field,
         ordered=not unordered,
         dedupe=dedupe,
         journal=None if journal is None else _path_from(journal, part),

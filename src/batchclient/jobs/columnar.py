@@ -28,8 +28,8 @@ _BATCH_BYTES = 1024 * 1024
 _ROWS_OF_BATCH = 1024
 
 
-Choose = Callable[[Sequence[str]], list[str]]
-"""Which of a table's columns are read, by their names."""
+Choose = Callable[[Any], list[str]]
+"""Which of a table's columns are read, by its schema."""
 
 
 def count_of_parquet(file: Any, shard: Shard | None) -> int:
@@ -54,12 +54,12 @@ def rows_of_parquet(file: Any, choose: Choose, shard: Shard | None) -> Iterator[
     with _opened(file) as opened:
         groups = [opened.metadata.row_group(place) for place in range(opened.num_row_groups)]
         places, first, start, end = _cut([group.num_rows for group in groups], shard)
+        columns = choose(opened.schema_arrow)
         if not places:
             return
         width = max(groups[place].total_byte_size / max(1, groups[place].num_rows) for place in places)
         size = int(max(1, min(_ROWS_OF_BATCH, _BATCH_BYTES / max(1, width))))
         names = opened.schema_arrow.names
-        columns = choose(distinct(names))
         asked = columns if distinct(names) == names else None  # which knows a column by its own name alone
         batches = opened.iter_batches(size, row_groups=places, columns=asked, use_threads=False)
         yield from _rows_of(batches, columns, first, start, end)
@@ -74,12 +74,12 @@ def rows_of_arrow(file: Any, choose: Choose, shard: Shard | None, *, is_stream: 
     with _said():
         if is_stream:
             stream = arrow.ipc.open_stream(file)
-            yield from _rows_of(stream, choose(distinct(stream.schema.names)))
+            yield from _rows_of(stream, choose(stream.schema))
             return
         # Of a file that is the user's, nothing is closed.
         with arrow.memory_map(file) if isinstance(file, str) else nullcontext(file) as mapped:
             opened = arrow.ipc.open_file(mapped)
-            columns = choose(distinct(opened.schema.names))
+            columns = choose(opened.schema)
             places: Sequence[int] = range(opened.num_record_batches)
             first, start, end = 0, 0, sys.maxsize
             if shard is not None:

@@ -9,6 +9,8 @@ Rules:
 - What the command has not made is never removed, emptied, followed or replaced. An ``OUT`` that has
   appeared or changed since the job began stays, and so do the rows beside it.
 - A pipe or a device takes the rows as they come.
+- A second file beside ``OUT``, such as ``OUT.errors``, goes the same way: it is synced with ``OUT``
+  and renamed before it.
 - Writing is done in a thread and waited for: no slow disk and no slow reader holds up an answer,
   and no further row is taken meanwhile. The thread is a daemon: a pipe may take nothing for ever.
 """
@@ -46,6 +48,7 @@ class Output:
         path: of the file, a device or a pipe; ``-`` is stdout.
         source: the status of the input, which must be another file; ``None``: no file.
         stall_s: a reader that takes nothing for so long is left by whoever is in a hurry, seconds.
+        beside: what the second file has behind the name of a regular one; empty: there is none.
 
     Attributes:
         name: for messages.
@@ -58,12 +61,15 @@ class Output:
         in_a_hurry: whether a reader that takes nothing is left; asked again and again.
         is_given_up: whether rows were left unwritten, for a reader that takes none.
         is_in_place: whether the file is whole, and in its place.
+        beside: the second file.
 
     Raises:
         ConfigError: the output cannot be.
     """
 
-    def __init__(self, path: str, *, source: os.stat_result | None = None, stall_s: float = 0.5) -> None:
+    def __init__(
+        self, path: str, *, source: os.stat_result | None = None, stall_s: float = 0.5, beside: str = ""
+    ) -> None:
         if not path:
             raise ConfigError("--output is empty; give a path, or - for stdout")
         self.name: str = "stdout" if path == "-" else path
@@ -77,6 +83,7 @@ class Output:
         self._stall_s = stall_s
         self._lines: list[bytes] = []
         self._bytes = 0
+        self._rows = 0
         self._writing: asyncio.Future[None] | None = None
         self._busy = asyncio.Lock()
         self._moved = 0
@@ -89,6 +96,7 @@ class Output:
         before = self.before
         if before is not None and stat.S_ISREG(before.st_mode) and source and os.path.samestat(before, source):
             raise ConfigError(f"{self.name}: output and input are the same file; rows would be lost")
+        self.beside: Output | None = Output(path + beside, source=source) if beside and self.is_file else None
 
     def __repr__(self) -> str:
         return f"<Output {self.name}>"
@@ -110,6 +118,8 @@ class Output:
         """Look again which file is there."""
         if self.is_file:
             self.before = self._status()
+        if self.beside is not None:
+            self.beside.look()
 
     def _status(self) -> os.stat_result | None:
         """Return the status of what is there; ``None``: nothing."""
@@ -142,15 +152,18 @@ class Output:
             self._file = self._open() if self.is_file else await in_thread(self._open)
         except OSError as error:
             raise ConfigError(f"{self.part or self.name}: {reason_of(error)}") from None
+        if self.beside is not None:
+            await self.beside.open(token)
 
     def remove(self, part: str) -> None:
-        """Remove the file that took the rows of an earlier run, by its name, and the link to it.
+        """Remove a file that took the rows of an earlier run, by its name, and the link to it.
 
         Raises:
             OSError: it cannot be removed.
         """
-        if points_to(self.link, part):
-            self.link.unlink()
+        link = self.path.with_name(f"{part.rsplit('.', 2)[0]}.part")
+        if points_to(link, part):
+            link.unlink()
         self.path.with_name(part).unlink(missing_ok=True)
 
     def part_of(self, token: str) -> Path:
@@ -174,14 +187,24 @@ class Output:
             self.link.symlink_to(self.part.name)
         return file
 
-    async def put(self, line: bytes) -> None:
-        """Take a row; wait while many are to be written.
+    async def put(self, line: bytes, beside: bytes = b"", *, rows: int = 1) -> None:
+        """Take the bytes of a row; wait while many are to be written.
+
+        Args:
+            line: for the file. It may be empty: the writer of a table has taken the row.
+            beside: for the second file.
+            rows: that these bytes end.
 
         Raises:
             OSError: rows cannot be written.
         """
+        if not (line or rows):
+            return
         self._lines.append(line)
         self._bytes += len(line)
+        self._rows += rows
+        if beside and self.beside is not None:
+            await self.beside.put(beside)
         if self._bytes >= _TOGETHER_BYTES:
             await self.flush()
 
@@ -194,8 +217,8 @@ class Output:
         async with self._busy:
             while not self.is_given_up and (self._writing is not None or self._lines):
                 if self._writing is None:
-                    lines, self._lines, self._bytes = self._lines, [], 0
-                    self._writing = in_thread(partial(self._write, lines))
+                    lines, rows, self._lines, self._bytes, self._rows = self._lines, self._rows, [], 0, 0
+                    self._writing = in_thread(partial(self._write, lines, rows))
                 moved = self._moved
                 # Whoever waits may be cancelled: the thread still writes, and is waited for next.
                 done, _ = await asyncio.wait({self._writing}, timeout=self._stall_s)
@@ -205,8 +228,10 @@ class Output:
                 elif moved == self._moved and self.in_a_hurry() and not self.is_file:
                     self.is_given_up = True
                     return
+        if self.beside is not None:
+            await self.beside.flush()
 
-    def _write(self, lines: list[bytes]) -> None:
+    def _write(self, lines: list[bytes], rows: int) -> None:
         data = memoryview(b"".join(lines))
         while data:
             try:
@@ -217,14 +242,15 @@ class Output:
                 continue
             self._moved += count
             data = data[count:]
-        self.written += len(lines)
+        self.written += rows
 
     # The end ---------------------------------------------------------------------------------------------------------
 
-    async def finish(self, note: Callable[[os.stat_result | None], None]) -> None:
+    async def finish(self, note: Callable[[os.stat_result | None], None], head: bytes = b"") -> None:
         """Put a file whose rows are all written in its place.
 
         Args:
+            head: takes the place of the first bytes.
             note: told the status of the synced file before it is renamed (``None``: it is no file).
                 It may refuse.
 
@@ -232,22 +258,45 @@ class Output:
             OSError: the rows may not be on the disk, or another file is in the place. ``OUT`` is as
                 it was.
         """
-        await in_thread(lambda: self._finish(note))
+        await in_thread(lambda: self._finish(note, head))
 
-    def _finish(self, note: Callable[[os.stat_result | None], None]) -> None:
+    def _finish(self, note: Callable[[os.stat_result | None], None], head: bytes) -> None:
         if self.part is None:
             note(None)
             return
+        if head:
+            os.pwrite(self._file, head, 0)
+        files = [self] if self.beside is None else [self.beside, self]
+        for each in files:
+            each._settle()
+        note(self.status)
+        for each in files:
+            each._check()
+        for each in files:
+            each._replace()
+        sync_folder(self.path.parent)
+
+    @property
+    def status(self) -> os.stat_result:
+        """The status of the file that takes the rows, while it is open."""
+        return os.fstat(self._file)
+
+    def _settle(self) -> None:
         sync(self._file)
         if not self._is_there():
             raise OSError(errno.ESTALE, f"{self.part} was moved or replaced while the job ran")
-        note(os.fstat(self._file))
+
+    def _check(self) -> None:
         if not is_same(self._status(), self.before):
-            raise OSError(errno.EEXIST, f"the file has changed while the job ran; the rows are in {self.part}")
+            raise OSError(
+                errno.EEXIST, f"{self.name}: the file has changed while the job ran; the rows are in {self.part}"
+            )
+
+    def _replace(self) -> None:
+        assert self.part is not None
         self._unlink()
         self.part.replace(self.path)
         self.is_in_place = True
-        sync_folder(self.path.parent)
 
     def _is_there(self) -> bool:
         """Whether the file that takes the rows is still where it was made."""
@@ -263,6 +312,8 @@ class Output:
         Args:
             keeps_rows: whether a file that is not in its place stays, if it has a row.
         """
+        if self.beside is not None:
+            self.beside.close(keeps_rows=keeps_rows)
         if self._file < 0:
             return
         if self.part is not None and not self.is_in_place and not (keeps_rows and os.fstat(self._file).st_size):

@@ -34,7 +34,7 @@ from batchclient._maps.arrow import INDEX
 from batchclient.errors import ConfigError
 from batchclient.jobs.bytes import CHUNK_BYTES, Bytes, Chunks, codec_from, recoded, unpacked
 from batchclient.jobs.columnar import count_of_parquet, rows_of_arrow, rows_of_parquet
-from batchclient.jobs.csv_rows import check_columns, rows_of_csv
+from batchclient.jobs.csv_rows import check_columns, distinct, rows_of_csv
 from batchclient.jobs.rows import BOM, FORMATS, Format, Row, lines_of, rows_of_lines
 
 __all__ = ["Source", "columns_from", "form_from", "in_thread", "open_source"]
@@ -61,7 +61,7 @@ _PACKED = {
 _ROWS_TO_FIRST = 100
 """Unusable rows to read at the start, at most. Further ones are read as rows are asked for."""
 _ROWS_AHEAD = 256
-"""Rows of a pipe that wait to be taken, at most."""
+"""Rows of a pipe that wait to be taken, and rows that tell the types of columns, at most."""
 _GOLDEN = 0x9E3779B97F4A7C15
 """2 to the 64th, divided by the golden ratio (Knuth, The Art of Computer Programming, 6.4)."""
 
@@ -83,6 +83,7 @@ class Source:
         status: of a regular file; ``None``: it is none.
         is_regular: whether reading the file never waits.
         taken: rows handed out.
+        schema: Arrow's, of a table of Parquet or Arrow; ``None`` until it is known.
         names: of a table's columns, read or not; empty until they are known, and of other forms.
 
     Raises:
@@ -129,12 +130,14 @@ class Source:
             self._given = given
         self._reader: Bytes | None = None
         self._wanted = wanted
+        self.schema: Any = None
         rows = self._read()
         if self._columns is not None:
             rows = (_with_columns(row, self._columns) for row in rows)
         if reserved:
             rows = (_without(row, frozenset(reserved)) for row in rows)
         self._rows: Iterator[Row] = islice(rows, most)
+        self._seen: list[Row] = []
 
     def _open(self, path: str) -> None:
         if path == "-":
@@ -172,12 +175,25 @@ class Source:
             ConfigError: the input has another form, or no usable header.
         """
         seen: list[Row] = []
+        self._seen = seen
         for row in islice(self._rows, _ROWS_TO_FIRST):
             seen.append(row)
             if row or row.fault is None:
                 break
         self._rows = chain(seen, self._rows)
         return seen[-1] if seen and (seen[-1] or seen[-1].fault is None) else None
+
+    def ahead(self) -> list[Row]:
+        """Return the first rows, which stay in ``rows``; of a pipe those that ``first`` has read.
+
+        Raises:
+            OSError: the input cannot be read.
+        """
+        if not self.is_regular:
+            return self._seen
+        self._seen = list(islice(self._rows, _ROWS_AHEAD))
+        self._rows = chain(self._seen, self._rows)
+        return self._seen
 
     def rows(self) -> Iterable[Row] | AsyncIterator[Row]:
         """Return all rows; iterating reads the input. An ``OSError`` of the input is passed on."""
@@ -339,8 +355,9 @@ class Source:
         part, parts = self._shard
         return (row for number, row in enumerate(rows) if (number * _GOLDEN >> 32 & 0xFFFFFFFF) % parts == part)
 
-    def _choose(self, names: Sequence[str]) -> list[str]:
-        self.names = names
+    def _choose(self, schema: Any) -> list[str]:
+        self.schema = schema
+        self.names = names = distinct(schema.names)
         if self._columns is not None:
             check_columns(self.name, self._columns, names)
             return self._columns

@@ -1,0 +1,97 @@
+"""The output of a map by its options: the files, and what makes their bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from batchclient._maps.arrow import pyarrow_for
+from batchclient.cli._map_options import MapOptions
+from batchclient.cli._refusal import Refusal
+from batchclient.cli._rows import added_by, fields_of_row
+from batchclient.jobs.forms import BESIDE, OTHER, BatchLines, CsvRows, Lines, OutputForm, Vectors, Writer, form_of
+from batchclient.jobs.output import Output, reason_of
+from batchclient.jobs.parquet_rows import ParquetRows, columns_of
+from batchclient.jobs.source import Source
+
+__all__ = ["added_to_rows", "output_of", "writer_of"]
+
+_OF_ROWS = ("jsonl", "csv", "parquet")
+"""The forms whose rows have the fields of the input."""
+
+
+def added_to_rows(options: MapOptions, form: OutputForm) -> tuple[str, ...]:
+    """Return the names of the fields that the output adds to the input's."""
+    if form not in _OF_ROWS:
+        return ()
+    added = added_by(options.call, options.params, options.answer_field)
+    return (
+        added
+        if form == "jsonl"
+        else (*added, OTHER if options.answer_field is None else f"{options.answer_field}_{OTHER}")
+    )
+
+
+def output_of(options: MapOptions, source: Source) -> tuple[MapOptions, Output]:
+    """Return the options with the form of the output, and the output.
+
+    Args:
+        options: of the job.
+        source: the input, which must be another file. Without a template its first row tells
+            whether it is lines of OpenAI's Batch form.
+
+    Raises:
+        Refusal, ConfigError: the output cannot be.
+    """
+    form = form_of(options.output, options.output_form)
+    if form == "jsonl" and options.output_form is None and not options.prompt and _is_batch(source):
+        form = "batch"
+    output = Output(options.output, source=source.status, beside=BESIDE.get(form, ""))
+    if form not in _OF_ROWS:
+        named = {"--columns": options.columns, "--answer-field": options.answer_field}
+        option = next((name for name, value in named.items() if value is not None), None)
+        if option is not None:
+            raise Refusal(f"{option}: --output-form {form} has no fields of the input")
+    if form == "npy" and not output.is_file:
+        raise Refusal("--output-form npy: the file begins with the number of its rows; give -o FILE")
+    if form == "npy" and options.call != "embed":
+        raise Refusal("--output-form npy is for --call embed: it holds vectors alone")
+    if form == "parquet":
+        pyarrow_for("--output-form parquet")
+    return replace(options, output_form=form), output
+
+
+def _is_batch(source: Source) -> bool:
+    try:
+        first = source.first()
+    except OSError as error:
+        raise Refusal(f"{source.name}: {reason_of(error)}") from None
+    return first is not None and "url" in first and isinstance(first.get("body"), dict)
+
+
+def writer_of(options: MapOptions, source: Source) -> Writer:
+    """Return what makes the output's bytes, from the options of ``output_of``.
+
+    Raises:
+        OSError: the input cannot be read.
+    """
+    form = options.output_form
+    assert form is not None
+    if form == "batch":
+        return BatchLines(fields_of_row, options.client["model"])
+    if form == "npy":
+        return Vectors(partial(fields_of_row, raw=True))
+    fields = partial(fields_of_row, columns=options.columns, answer_field=options.answer_field, raw=form == "parquet")
+    if form == "jsonl":
+        return Lines(fields)
+    *names, other = added_to_rows(options, form)
+    added = dict(zip(names, added_by(options.call, options.params), strict=True))
+    types = columns_of(source, is_typed=form == "parquet")
+    if options.columns is not None:
+        types = {name: kind for name, kind in types.items() if name in ("id", *options.columns)}
+    types = {name: kind for name, kind in types.items() if name not in (*added, other)}
+    types.setdefault("id", None)
+    if form == "csv":
+        delimiter = "\t" if options.output.lower().endswith((".tsv", ".tab")) else ","
+        return CsvRows(fields, [*types, *added, other], delimiter)
+    return ParquetRows(fields, types, added, other)

@@ -1,0 +1,290 @@
+"""The forms of ``OUT``: each is read by a library that people read it with."""
+
+import csv
+import datetime
+import json
+import re
+import shlex
+import subprocess
+import time
+from array import array
+from decimal import Decimal
+from pathlib import Path
+
+import numpy
+import pyarrow as pa
+import pytest
+from openai.types import CreateEmbeddingResponse
+from openai.types import Completion as TextCompletion
+from openai.types.batch_error import BatchError
+from openai.types.chat import ChatCompletion
+from pyarrow import parquet
+
+from batchclient import Embedding, MapResult
+from batchclient.cli._rows import ADDED, fields_of_row
+from batchclient.jobs import Row
+from batchclient.jobs.forms import Vectors
+
+from .conftest import read_rows, write_rows
+
+NEVER = "a " * 33_000
+"""A prompt that is too long for the server: its row fails with status 400."""
+
+
+@pytest.fixture
+def source(tmp_path):
+    rows = [
+        {"id": "a", "text": "one", "k": 1, "tags": ["x", None], "deep": {"k": [True]}},
+        {"id": "b", "text": NEVER, "k": None, "tags": [], "deep": None},
+        {"id": "c", "text": 'q"u,o\nte', "k": 2, "tags": None, "deep": 7},
+    ]
+    path = write_rows(tmp_path / "in.jsonl", rows)
+    path.write_text(path.read_text() + "[]\n")
+    return path
+
+
+@pytest.fixture
+def embed(cli, server):
+    def run(source, *args):
+        where = ["--base-url", server.base_url, "--model", server.model]
+        return cli("map", source, *where, "--call", "embed", "--prompt", "{text}", *args)
+
+    return run
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_csv_has_every_row_under_one_header(cli_map, source, tmp_path):
+    out = tmp_path / "out.csv"
+    assert cli_map(source, "-o", out).exit_code == 1
+    with out.open(newline="") as file:
+        first, failed, third, unusable = csv.DictReader(file)
+    assert list(first) == [
+        *("id", "text", "k", "tags", "deep"),
+        *("completion", "finish_reason", "usage", "error", "other_fields"),
+    ]
+    assert (first["id"], first["k"], first["tags"], first["deep"]) == ("a", "1", '["x", null]', '{"k": [true]}')
+    assert first["completion"]
+    assert json.loads(first["usage"])["completion_tokens"] == 3
+    assert (failed["k"], failed["completion"], json.loads(failed["error"])["type"]) == ("", "", "BadRequest")
+    assert (third["text"], third["deep"], third["error"]) == ('q"u,o\nte', "7", "")
+    assert json.loads(unusable["error"])["message"] == "line 4 is no JSON object"
+    assert json.loads(unusable["other_fields"]) == {"line": 4}
+    # Tabs, and an id of the map's behind the columns.
+    (tmp_path / "in.txt").write_text("one\n")
+    assert cli_map(tmp_path / "in.txt", "-o", tmp_path / "out.tsv").exit_code == 0
+    header = (tmp_path / "out.tsv").read_text().partition("\n")[0]
+    assert header.split("\t") == ["text", "id", *ADDED, "other_fields"]
+
+
+def test_parquet_of_json_lines_is_typed_and_loses_nothing(cli_map, source, tmp_path):
+    # Behind the rows that tell the types come values of others.
+    rows = [{"id": f"{number}", "text": "x", "k": 2, "tags": [], "deep": []} for number in range(256)]
+    odd = {"id": 7, "text": "y", "k": 1.5, "tags": [1, "s"], "deep": "s", "new": {"k": None}, "big": 2**70}
+    with source.open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in [*rows, odd])
+    out = tmp_path / "out.parquet"
+    assert cli_map(source, "-o", out).exit_code == 1
+    table = parquet.read_table(out)
+    text, whole = pa.string(), pa.int64()
+    assert {name: table.schema.field(name).type for name in ("id", "k", "tags", "deep", "completion")} == {
+        **{"id": text, "k": whole, "tags": pa.list_(text), "deep": text, "completion": text}
+    }
+    assert table.schema.field("error").type == pa.struct([("type", text), ("message", text)])
+    first, failed, third, unusable, *_, last = table.to_pylist()
+    assert (first["k"], first["tags"], first["deep"], first["error"]) == (1, ["x", None], '{"k": [true]}', None)
+    assert (first["usage"]["completion_tokens"], first["other_fields"]) == (3, None)
+    assert (failed["k"], failed["tags"], failed["completion"], failed["error"]["type"]) == (
+        None,
+        [],
+        None,
+        "BadRequest",
+    )
+    assert (third["tags"], third["deep"]) == (None, "7")
+    assert unusable["error"] == {"type": "BadRow", "message": "line 4 is no JSON object"}
+    assert (last["id"], last["text"], last["k"], last["deep"]) == (None, "y", None, '"s"')
+    assert json.loads(last["other_fields"]) == {name: odd[name] for name in ("id", "k", "tags", "new", "big")}
+
+
+def test_parquet_to_parquet_keeps_types_and_nulls_whatever_fails(cli_map, tmp_path):
+    day = datetime.datetime(2024, 2, 29, 1, 2, 3, 4, datetime.UTC)
+    columns = {
+        "text": pa.array(["a", NEVER, None], pa.large_string()),
+        "at": pa.array([day, None, day], pa.timestamp("us", "UTC")),
+        "nano": pa.array([1, 1_000, None], pa.timestamp("ns")),
+        "zoned": pa.array([1, 1_000, None], pa.timestamp("ns", "Europe/Berlin")),
+        "cost": pa.array([Decimal("1.20"), None, Decimal("0.01")], pa.decimal128(9, 2)),
+        "raw": pa.array([b"\xff", b"", None]),
+        "kind": pa.array(["x", "y", None]).dictionary_encode(),
+        "small": pa.array([1, None, 3], pa.int8()),
+        "deep": pa.array([{"k": [1.5]}, None, {"k": None}]),
+        "map": pa.array([[("k", 1)], None, []], pa.map_(pa.string(), pa.int32())),
+        "vector": pa.array([[1, 2], None, [3, 4]], pa.list_(pa.float32(), 2)),
+    }
+    parquet.write_table(pa.table(columns), tmp_path / "in.parquet")
+    schemas = []
+    for prompt, failed in (("Say {text}", [False, True, True]), ("Say {text}" + NEVER, [True] * 3)):
+        out = tmp_path / f"{len(schemas)}.parquet"
+        assert cli_map(tmp_path / "in.parquet", "-o", out, "--dedupe", prompt=prompt).exit_code == 1
+        table = parquet.read_table(out)
+        assert table.select(list(columns)).equals(pa.table(columns))
+        assert [value is not None for value in table["error"].to_pylist()] == failed
+        schemas.append(table.schema)
+    assert schemas[0] == schemas[1]
+    # What came out goes in.
+    again = ["-o", tmp_path / "again.parquet", "--answer-field", "second"]
+    assert cli_map(tmp_path / "0.parquet", *again).exit_code == 1
+    table = parquet.read_table(tmp_path / "again.parquet")
+    assert table.select(schemas[0].names[:-1]).equals(parquet.read_table(tmp_path / "0.parquet").drop("other_fields"))
+    assert table["second"].to_pylist()[0] == table["completion"].to_pylist()[0]
+    assert table.schema.names[-5:] == ["second", *(f"second_{name}" for name in (*ADDED[1:], "other_fields"))]
+
+
+def test_vectors_have_a_fixed_size_and_a_row_each_in_both_forms(embed, tmp_path):
+    source = write_rows(tmp_path / "in.jsonl", [{"id": 1, "text": NEVER}, *({"text": each} for each in "ab")])
+    assert embed(source, "-o", tmp_path / "out.jsonl").exit_code == 1
+    expected = [row.get("embedding") for row in read_rows(tmp_path / "out.jsonl")]
+    assert embed(source, "-o", tmp_path / "out.parquet").exit_code == 1
+    table = parquet.read_table(tmp_path / "out.parquet")
+    assert table.schema.field("embedding").type == pa.list_(pa.float32(), len(expected[1]))
+    assert table["embedding"].combine_chunks().to_pylist()[0] is None
+    assert embed(source, "-o", tmp_path / "out.npy").exit_code == 1
+    vectors = numpy.load(tmp_path / "out.npy")
+    assert (vectors.dtype, vectors.shape) == (numpy.float32, (3, len(expected[1])))
+    assert numpy.isnan(vectors[0]).all()
+    for place in (1, 2):
+        assert vectors[place].tolist() == numpy.float32(expected[place]).tolist() == table["embedding"][place].as_py()
+    ids = read_rows(tmp_path / "out.npy.ids")
+    assert (ids[0]["id"], ids[0]["error"]["type"], list(ids[1])) == (1, "BadRequest", ["id"])
+    assert [row["id"] for row in ids] == [row["id"] for row in read_rows(tmp_path / "out.jsonl")]
+    # A vector of another length than the first, as of another model.
+    writer = Vectors(fields_of_row)
+    made = [MapResult("x", n, Row({}, n), Embedding(array("f", [1.0] * size))) for n, size in enumerate((2, 3))]
+    data = b"".join(map(writer.add, made)) + writer.end()
+    assert b"has 3 numbers, and the first one 2" in writer.beside(made[1])
+    (tmp_path / "odd.npy").write_bytes(writer.head + data[len(writer.head) :])
+    assert numpy.isnan(numpy.load(tmp_path / "odd.npy")).tolist() == [[False] * 2, [True] * 2]
+    assert embed(source, "-o", tmp_path / "one.npy", "--first", 1).exit_code == 1
+    assert numpy.load(tmp_path / "one.npy").shape == (1, 0)
+
+
+def test_batch_form_is_read_by_openais_types_and_errors_are_in_a_file_of_their_own(cli_map, embed, source, tmp_path):
+    out = tmp_path / "out.jsonl"
+    for call, kind in (("complete", TextCompletion), ("chat", ChatCompletion)):
+        assert cli_map(source, "-o", out, "--output-form", "batch", "--call", call, "--new").exit_code == 1
+        first, failed, third, unusable = lines = read_rows(out)
+        assert all(list(line) == ["id", "custom_id", "response", "error"] for line in lines)
+        assert len({line["id"] for line in lines}) == 4
+        assert [line["custom_id"] for line in lines] == ["a", "b", "c", None]
+        for line in (first, third):
+            body = kind.model_validate(line["response"]["body"], strict=True)
+            assert (line["response"]["status_code"], line["error"], body.usage.completion_tokens) == (200, None, 3)
+            assert body.choices[0].finish_reason == "length"
+        assert (failed["response"]["status_code"], failed["error"]) == (400, None)
+        assert "maximum context length" in failed["response"]["body"]["error"]["message"]
+        assert unusable["response"] is None
+        assert BatchError.model_validate(unusable["error"], strict=True).line == 4
+        assert read_rows(tmp_path / "out.jsonl.errors") == [failed, unusable]
+        assert names(tmp_path) == ["in.jsonl", "out.jsonl", "out.jsonl.errors", "out.jsonl.journal"]
+    assert embed(source, "-o", tmp_path / "vectors", "--output-form", "batch", "--first", 1).exit_code == 0
+    body = read_rows(tmp_path / "vectors")[0]["response"]["body"]
+    assert CreateEmbeddingResponse.model_validate(body, strict=True).data[0].embedding
+
+
+def test_the_second_file_is_owned_as_out_is(cli_map, source, tmp_path):
+    out, errors = tmp_path / "out.jsonl", tmp_path / "out.jsonl.errors"
+    batch = (source, "-o", out, "--output-form", "batch")
+    errors.write_text("mine")
+    refused = cli_map(*batch)
+    assert (refused.exit_code, errors.read_text(), out.exists()) == (2, "mine", False)
+    assert f"{errors}: the file exists" in refused.stderr
+    assert cli_map(*batch, "--new").exit_code == 1
+    whole = errors.read_bytes()
+    assert len(whole.splitlines()) == 2
+    assert "nothing to do" in cli_map(*batch).stderr
+    # As after a kill between the two renames: the next run writes both again.
+    out.unlink()
+    assert cli_map(*batch).exit_code == 1
+    errors.unlink()
+    assert cli_map(*batch).exit_code == 1
+    assert (errors.read_bytes(), len(read_rows(out))) == (whole, 4)
+    errors.write_text("mine")
+    refused = cli_map(*batch, "--retry-failed")
+    assert (refused.exit_code, errors.read_text()) == (2, "mine")
+    assert "has not written this file" in refused.stderr
+
+
+def test_another_form_is_another_output_of_the_same_answers(cli_map, source, server, tmp_path):
+    out = tmp_path / "out"
+    assert cli_map(source, "-o", out).exit_code == 1
+    asked = server.requests
+    assert cli_map(source, "-o", out, "--output-form", "csv").exit_code == 1
+    assert (server.requests, out.read_text().partition(",")[0]) == (asked, "id")
+    assert cli_map(source, "-o", out, "--answer-field", "said").exit_code == 1
+    assert (server.requests, list(read_rows(out)[0])[-3:]) == (asked, ["said", "said_finish_reason", "said_usage"])
+    assert list(read_rows(out)[3]) == ["line", "said_error"]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["-o", "x.npy"], "--output-form npy is for --call embed"),
+        (["-o", "/dev/null", "--output-form", "npy"], "the file begins with the number of its rows; give"),
+        (
+            ["-o", "x", "--output-form", "batch", "--columns", "text"],
+            "--columns: --output-form batch has no fields of the input",
+        ),
+        (["-o", "x", "--output-form", "batch", "--answer-field", "a"], "--answer-field: --output-form batch"),
+        (["-o", "x", "--answer-field", "id"], "--answer-field: a name that is neither empty nor id"),
+        (["-o", "x", "--answer-field", "text"], "line 1 has a field 'text', which the output would overwrite"),
+        (["-o", "x.csv", "--journal", "x.csv.part"], "rows go there"),
+    ],
+)
+def test_what_cannot_be_is_refused(cli_map, source, server, monkeypatch, options, named):
+    monkeypatch.chdir(source.parent)
+    result = cli_map(source, *options)
+    assert (result.exit_code, server.requests, names(source.parent)) == (2, 0, ["in.jsonl"])
+    assert named in result.stderr
+
+
+def test_a_killed_job_goes_on_to_a_whole_parquet_file(cli_map, spawn, server, tmp_path):
+    source = write_rows(tmp_path / "in.jsonl", [{"id": number, "text": f"t{number}"} for number in range(300)])
+    out, journal = tmp_path / "out.parquet", tmp_path / "out.parquet.journal"
+    process = spawn("-", "-o", out, stdin=subprocess.PIPE)
+    process.stdin.write(b"".join(source.read_bytes().splitlines(keepends=True)[:100]))
+    process.stdin.flush()
+    until = time.monotonic() + 30
+    while not journal.exists() or journal.read_bytes().count(b'{"key"') < 100:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    assert not out.exists()
+    assert cli_map(source, "-o", out).exit_code == 0
+    assert parquet.read_table(out)["id"].to_pylist() == list(range(300))
+    assert names(tmp_path) == ["in.jsonl", "out.parquet", "out.parquet.journal"]
+
+
+PAGE = (Path(__file__).parents[2] / "docs/reference/rows_out.md").read_text()
+BLOCKS = re.findall(r"^```console\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
+def test_a_block_of_the_page_goes_in_and_comes_out(cli, server, monkeypatch, tmp_path, block):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BATCHCLIENT_BASE_URL", server.base_url)
+    monkeypatch.setenv("BATCHCLIENT_MODEL", server.model)
+    for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command, _, shown = step.partition("\n")
+        program, *given = shlex.split(command)
+        if program != "cat":
+            said = cli(*given).stderr
+            assert all(line in said for line in shown.splitlines()), said
+        elif not Path(given[0]).exists() or Path(given[0]).name == "docs.jsonl":
+            Path(given[0]).write_text(shown)
+        else:
+            there = Path(given[0]).read_text()
+            pattern = re.escape(shown).replace('"…"', ".*").replace("…", ".*")
+            assert re.fullmatch(pattern, there), there
