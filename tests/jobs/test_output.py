@@ -159,7 +159,7 @@ def test_a_slow_reader_holds_up_the_job_and_nothing_else(tmp_path):
             await asyncio.sleep(0.02)
             got.append(os.read(reading, 1 << 14))
         assert not flushing.done()
-        await flushing
+        await asyncio.wait_for(flushing, 20)
         assert output.is_given_up and output.written == 1
         # Nor does any further row wait, of however many bytes.
         for _ in range(3):

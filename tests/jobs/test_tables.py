@@ -68,9 +68,9 @@ def test_only_what_is_wanted_is_read(files):
             with open_source(files / name, wanted=wanted) as source:
                 assert list(source.first()) == first
                 assert source.names == ["id", "text", "n"]
-                assert source.count() == 1000
+                assert sum(1 for _ in source.read()) == 1000
     with open_source(files / "in.parquet", shard=(1, 4), most=200) as source:
-        assert (source.first()["id"], source.expected(), source.count()) == (250, 200, 200)
+        assert (source.first()["id"], source.expected(), sum(1 for _ in source.read())) == (250, 200, 200)
 
 
 def test_values_of_a_table_are_written_as_json(tmp_path):

@@ -205,13 +205,6 @@ class Source:
             self.taken += 1
             yield row
 
-    def count(self) -> int:
-        """Count the rows, for a regular file also the unread ones. No row can be read afterwards."""
-        if self.is_regular:
-            for _ in self.read():
-                pass
-        return self.taken
-
     def expected(self) -> int | None:
         """Return about how many rows there are, where that is told without reading them.
 
