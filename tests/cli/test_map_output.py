@@ -267,7 +267,7 @@ def test_rates_are_those_of_the_window():
 
 
 def failed(number, message):
-    return MapResult(str(number), number, SimpleNamespace(line=number + 1), None, BadRequest(message))
+    return MapResult(str(number), number, SimpleNamespace(where=f"line {number + 1}"), None, BadRequest(message))
 
 
 def test_errors_that_differ_in_numbers_are_one_and_five_are_told():

@@ -11,7 +11,7 @@ from pyarrow import parquet
 
 from batchclient import MapResult
 from batchclient.cli import _run as run_module
-from batchclient.jobs.source import open_source
+from batchclient.jobs.inputs import open_source
 from batchclient.simulator import expected_text
 
 from .conftest import read_rows, write_rows

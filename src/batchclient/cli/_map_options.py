@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from batchclient.cli._cost import Cost
 from batchclient.cli._metrics import Address
+from batchclient.jobs.media import Media
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -27,6 +28,7 @@ class MapOptions:
         prompt: the template.
         call: the call made for each row, in ``stream_map``'s words.
         system: the text of a chat's system message, if there is one.
+        media: adds the pictures and sounds of rows to their chats; ``None``: they have none.
         schema: a model whose instances are the answers that fit ``--schema``.
         params: of the server.
         retry_invalid, timeout_s, priority: of the calls, in ``stream_map``'s words.
@@ -52,6 +54,7 @@ class MapOptions:
     prompt: str
     call: Literal["complete", "chat", "embed", "classify"]
     system: str | None
+    media: Media | None
     schema: type[BaseModel] | None
     params: dict[str, Any]
     retry_invalid: int
@@ -79,5 +82,7 @@ class MapOptions:
             "priority": self.priority,
             "response_model": self.schema,
             "retry_invalid": self.retry_invalid,
+            # The media of open rows are in memory.
+            **({} if self.media is None else {"look_ahead": 512}),
             **self.params,
         }

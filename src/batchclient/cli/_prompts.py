@@ -64,19 +64,20 @@ class Prompts:
         template: with the names of fields.
         call: the call made for each row.
         system: the text of a system message, if there is one.
+        has_media: whether rows have pictures or sounds: then the text may be the same for all.
 
     Raises:
         Refusal: there is a system message, and the call is no chat.
         ConfigError: the template is wrong.
     """
 
-    def __init__(self, template: str, call: str, system: str | None = None) -> None:
+    def __init__(self, template: str, call: str, system: str | None = None, *, has_media: bool = False) -> None:
         if system is not None and call != "chat":
             raise Refusal("--system is for --call chat")
-        self._render = make_prompt(template)
         self.names = fields_of(template)
+        self._render = make_prompt(template if self.names or not has_media else lambda _: template.format())
         # A single field of a chat may be a whole conversation.
-        self._takes_list = call == "chat" and template == f"{{{self.names[0]}}}"
+        self._takes_list = call == "chat" and template == f"{{{''.join(self.names)}}}"
         self._system = system
 
     def __repr__(self) -> str:
@@ -84,7 +85,7 @@ class Prompts:
 
     def function(self) -> Callable[[Row], Any]:
         """Return the function from a row to its prompt, or to its conversation."""
-        fill, names, name, system = self._render, self.names, self.names[0], self._system
+        fill, names, name, system = self._render, self.names, "".join(self.names), self._system
         of_row: Callable[[Row], Any]
 
         def render(row: Row) -> Any:
@@ -154,7 +155,7 @@ def _with_json(row: Row, names: Sequence[str]) -> dict[str, Any]:
     for name, value in values.items():
         if isinstance(value, bool | list | dict):
             if _is_conversation(value):
-                raise BadRow(f"line {row.line} has a conversation in {name!r}, which {_CONVERSATIONS_GO}")
+                raise BadRow(f"{row.where} has a conversation in {name!r}, which {_CONVERSATIONS_GO}")
             values[name] = json.dumps(value, ensure_ascii=False, default=plain)
     return row | values
 
@@ -175,7 +176,7 @@ def _with_system(system: str, prompt: Any, row: Row) -> list[Any]:
     if not isinstance(prompt, list):
         return [message, {"role": "user", "content": prompt}]
     if _has_system(prompt):
-        raise BadRow(f"line {row.line} has a system message of its own, and --system is given")
+        raise BadRow(f"{row.where} has a system message of its own, and --system is given")
     return [message, *prompt]
 
 

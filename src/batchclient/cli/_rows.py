@@ -56,7 +56,7 @@ def blame(render: Callable[[Any], Any], columns: Collection[str] = ()) -> Callab
             raise BadRow(row.fault)
         for name in columns:
             if name not in row:
-                raise BadRow(f"line {row.line} has no field {name!r}")
+                raise BadRow(f"{row.where} has no field {name!r}")
         return render(row)
 
     return prompt_of
@@ -76,7 +76,8 @@ def to_line(result: MapResult, *, packed: bool = False, columns: Collection[str]
 def _fields(result: MapResult, packed: bool, columns: Collection[str] | None) -> dict[str, Any]:  # noqa: FBT001
     row: Row = result.document
     if row.fault is not None:
-        return {"line": row.line, "error": {"type": BadRow.__name__, "message": row.fault}}
+        place = {"file": row.file, "line": row.line} if row.file else {"line": row.line}
+        return {**place, "error": {"type": BadRow.__name__, "message": row.fault}}
     fields = dict(row) if columns is None else {name: row[name] for name in row if name in columns or name == "id"}
     if "id" not in fields:
         fields["id"] = result.id
@@ -92,4 +93,4 @@ def _fields(result: MapResult, packed: bool, columns: Collection[str] | None) ->
 
 def message_of(result: MapResult) -> str:
     """Return why a row failed. The library counts documents; a reader of the file counts lines."""
-    return str(result.error).replace(f"document {result.index}: ", f"line {result.document.line}: ", 1)
+    return str(result.error).replace(f"document {result.index}: ", f"{result.document.where}: ", 1)

@@ -28,9 +28,10 @@ from batchclient.cli._report import report, status_of
 from batchclient.cli._rows import added_by, blame
 from batchclient.cli._words import put, say
 from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError, JournalFailed, NoServerAnswered
-from batchclient.jobs import Row
+from batchclient.jobs import BadRow, Row
+from batchclient.jobs.inputs import open_source, shown
 from batchclient.jobs.output import Output, reason_of
-from batchclient.jobs.source import Source, open_source
+from batchclient.jobs.source import Source
 from batchclient.jobs.statuses import Status
 from batchclient.templates import fields_of
 from batchclient_script import CLOSED
@@ -79,7 +80,7 @@ def _run(options: MapOptions, source: Source) -> int:
     """
     output = Output(options.output, source=source.status)
     client, prompt_of = _begin(options, source)
-    with kept_by(options, output, source.status) as kept:
+    with kept_by(options, output, source.stamp) as kept:
         if kept is not None and (status := kept.status) is not None:
             if not options.quiet:
                 say(f"{output.name} is finished, with these settings and this input: nothing to do{kept.failed}")
@@ -95,7 +96,8 @@ def _open(options: MapOptions) -> Source:
     """Open the input.
 
     Raises:
-        Refusal: the input cannot be read, or the output would have two fields of one name.
+        Refusal: the input cannot be read, or the output would be a part of it, or would have two
+            fields of one name.
         ConfigError: an option about it is wrong.
     """
     added = added_by(options.call, options.params)
@@ -105,18 +107,21 @@ def _open(options: MapOptions) -> Source:
     if not options.source:
         raise Refusal("IN is empty; give a path, or - for stdin")
     columns = options.columns
+    media = () if options.media is None else options.media.fields
     try:
-        return open_source(
+        source = open_source(
             options.source,
             **options.file,
             # Fields that are not written may have any name, and are read only for the template.
             reserved=added if columns is None else (),
-            wanted=None if columns is None else {"id", *columns, *fields_of(options.prompt)},
+            wanted=None if columns is None else {"id", *columns, *media, *fields_of(options.prompt)},
             most=options.first,
         )
     except OSError as error:
-        # A directory cannot be opened either; its message says so.
-        raise Refusal(f"{named(options.source, 'IN')}: {reason_of(error)}") from None
+        raise Refusal(f"{named(shown(options.source), 'IN')}: {reason_of(error)}") from None
+    if options.output != "-" and source.reads(options.output):
+        raise Refusal(f"{options.output}: {source.name} would have this file, too; rows would be read again")
+    return source
 
 
 def _begin(options: MapOptions, source: Source) -> tuple[BatchClient, Callable[[Row], Any]]:
@@ -125,7 +130,7 @@ def _begin(options: MapOptions, source: Source) -> tuple[BatchClient, Callable[[
     if options.dedupe and not is_kept:
         raise Refusal("--dedupe needs a journal, which has the answers: give -o FILE or --journal FILE")
     client = BatchClient(**options.client)
-    prompts = Prompts(options.prompt, options.call, options.system)
+    prompts = Prompts(options.prompt, options.call, options.system, has_media=options.media is not None)
     # Wrong parameters are refused while nothing is made.
     client.stream_map((), prompts.function(), **options.arguments)
     try:
@@ -135,7 +140,16 @@ def _begin(options: MapOptions, source: Source) -> tuple[BatchClient, Callable[[
     if first is not None:
         prompts.check_first(first, source)
         check_columns(options.columns or (), first, source)
-    return client, blame(prompts.function(), options.columns or ())
+    render, media = prompts.function(), options.media
+    if media is None:
+        return client, blame(render, options.columns or ())
+    source.load(media.load)
+    try:
+        if first is not None:
+            media.add("", first)
+    except BadRow as error:
+        raise Refusal(str(error)) from None
+    return client, blame(lambda row: media.add(render(row), row), options.columns or ())
 
 
 def _make_job(

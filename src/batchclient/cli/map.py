@@ -23,6 +23,7 @@ from batchclient.cli._options import (
     FILES,
     JOB,
     PACE,
+    REQUEST,
     ApiKey,
     BaseUrl,
     CallOption,
@@ -61,6 +62,7 @@ from batchclient.cli._prompts import template_from
 from batchclient.cli._refusal import Refusal
 from batchclient.cli._run import run_map
 from batchclient.cli._schema import schema_from
+from batchclient.jobs.media import Media
 from batchclient.jobs.source import columns_from
 
 __all__ = ["WAIT_S", "map_rows"]
@@ -72,7 +74,9 @@ WAIT_S = 600.0
 
 def map_rows(
     *,
-    source: Annotated[str, typer.Argument(metavar="IN", help="A file of rows; - is stdin.")],
+    source: Annotated[
+        str, typer.Argument(metavar="IN", help="A file of rows, a folder, a pattern or a URL; - is stdin.")
+    ],
     output: Annotated[
         str,
         typer.Option(
@@ -94,6 +98,18 @@ def map_rows(
     prompt_file: PromptFile = None,
     system: System = None,
     call: CallOption = "complete",
+    image: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FIELD", help="A picture of each chat; repeatable.", rich_help_panel=REQUEST),
+    ] = None,
+    audio: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FIELD", help="A sound of each chat; repeatable.", rich_help_panel=REQUEST),
+    ] = None,
+    media_root: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="The folder that --image and --audio are in.", rich_help_panel=REQUEST),
+    ] = None,
     schema: Schema = None,
     retry_invalid: RetryInvalid = 0,
     param: Params = None,
@@ -160,9 +176,10 @@ def map_rows(
     """Complete one prompt per row of IN and write each row with its completion.
 
     IN is JSONL, CSV or TSV with a header, text with a document per line, each also gzipped, or
-    Parquet or Arrow. A row of OUT has the fields of its row of IN, an id, and completion,
-    finish_reason and usage, or error. With --call embed it has embedding and usage instead, with
-    --call classify label, probabilities and usage. The same command again goes on where it ended.
+    Parquet or Arrow; a folder or a pattern of these, such as 'data/*.parquet'; or a URL. A row of
+    OUT has the fields of its row of IN, an id, and completion, finish_reason and usage, or error.
+    With --call embed it has embedding and usage instead, with --call classify label, probabilities
+    and usage. The same command again goes on where it ended.
 
     Exit status: 0 all rows succeeded, 1 some failed, 2 wrong usage, 3 --max-cost reached, 4 disk
     full, 5 no server, 129 hangup, 130 Ctrl-C, 143 SIGTERM.
@@ -182,6 +199,7 @@ def map_rows(
         prompt=template_from(prompt, prompt_file),
         call=call,
         system=system,
+        media=_media_from(call, image or [], audio or [], media_root),
         schema=schema_from(schema),
         params=params_from(param or [], max_tokens=max_tokens, temperature=temperature, call=call),
         retry_invalid=retry_invalid,
@@ -218,6 +236,16 @@ def _path_from(path: str, shard: Shard | None) -> str:
             f"{path}: {shard[1]} shards would write one file; put {_SHARD} into its name, as in out-{_SHARD}.jsonl"
         )
     return path.replace(_SHARD, str(shard[0]))
+
+
+def _media_from(call: str, images: list[str], audio: list[str], root: str | None) -> Media | None:
+    if not images and not audio:
+        if root is not None:
+            raise Refusal("--media-root goes with --image or --audio")
+        return None
+    if call != "chat":
+        raise Refusal("--image and --audio are for --call chat")
+    return Media(images, audio, root)
 
 
 def _seconds(option: str, value: float | None) -> float | None:
