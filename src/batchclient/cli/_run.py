@@ -96,8 +96,7 @@ def _open(options: MapOptions) -> Source:
     """Open the input.
 
     Raises:
-        Refusal: the input cannot be read, or the output would be a part of it, or would have two
-            fields of one name.
+        Refusal: the input cannot be read, or has the output, or a name that the output adds.
         ConfigError: an option about it is wrong.
     """
     added = added_by(options.call, options.params)

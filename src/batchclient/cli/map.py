@@ -239,13 +239,12 @@ def _path_from(path: str, shard: Shard | None) -> str:
 
 
 def _media_from(call: str, images: list[str], audio: list[str], root: str | None) -> Media | None:
-    if not images and not audio:
-        if root is not None:
-            raise Refusal("--media-root goes with --image or --audio")
-        return None
-    if call != "chat":
+    has_media = bool(images or audio)
+    if root is not None and not has_media:
+        raise Refusal("--media-root goes with --image or --audio")
+    if has_media and call != "chat":
         raise Refusal("--image and --audio are for --call chat")
-    return Media(images, audio, root)
+    return Media(images, audio, root) if has_media else None
 
 
 def _seconds(option: str, value: float | None) -> float | None:

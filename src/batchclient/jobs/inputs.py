@@ -56,9 +56,7 @@ def open_source(given: str | os.PathLike[str] | BinaryIO, form: str | None = Non
         return _at_url(path, form, options)
     if Path(path).is_dir():
         found = [os.path.join(top, name) for top, _, names in os.walk(path) for name in names]  # noqa: PTH118
-        return _Files(
-            path, path, [each for each in found if _is_of_rows(os.path.relpath(each, path), form)], form, options
-        )
+        return _Files(path, path, [each for each in found if _is_of_rows(each, path, form)], form, options)
     if glob.has_magic(path) and not os.path.lexists(path):
         found = [each for each in glob.glob(path, recursive=True) if Path(each).is_file()]  # noqa: PTH207
         return _Files(path, os.path.commonpath([os.path.dirname(each) for each in found] or [""]), found, form, options)  # noqa: PTH120
@@ -76,23 +74,21 @@ def _at_url(url: str, form: str | None, options: dict[str, Any]) -> Source:
     except (ImportError, ValueError) as error:  # such as: Install s3fs to access S3
         raise ConfigError(f"{name}: {shown(str(error))}") from None
     with _said("", Exception):
+        folder, found = None, [root]
         # Of a page nothing tells whether it is a folder, and its address may have question marks.
-        if url.startswith(("http://", "https://")):
-            folder, found = None, [root]
-        elif glob.has_magic(root):
+        is_page = url.startswith(("http://", "https://"))
+        if not is_page and glob.has_magic(root):
             paths = system.glob(root, detail=True).items()
             found = [path for path, told in paths if told["type"] == "file" and "/." not in path]
             folder = os.path.commonpath([os.path.dirname(each) for each in found] or [""])  # noqa: PTH120
-        elif system.isdir(root):
-            folder, found = root, [each for each in system.find(root) if _is_of_rows(os.path.relpath(each, root), form)]
-        else:
-            folder, found = None, [root]
+        elif not is_page and system.isdir(root):
+            folder, found = root, [each for each in system.find(root) if _is_of_rows(each, root, form)]
     return _Files(name, folder, found, form, options, system.open)
 
 
-def _is_of_rows(name: str, form: str | None) -> bool:
-    told = ENDINGS.get(ending_of(name))
-    return told is not None and form in (None, told) and not any(part[0] in "._" for part in PurePath(name).parts)
+def _is_of_rows(path: str, folder: str, form: str | None) -> bool:
+    told, parts = ENDINGS.get(ending_of(path)), PurePath(os.path.relpath(path, folder)).parts
+    return told is not None and form in (None, told) and not any(part[0] in "._" for part in parts)
 
 
 class _Files(Source):
@@ -156,7 +152,7 @@ class _Files(Source):
     def reads(self, path: str) -> bool:
         real, of_input = os.path.realpath(path), os.path.realpath(self.name)
         if Path(of_input).is_dir():
-            return PurePath(real).is_relative_to(of_input) and _is_of_rows(os.path.relpath(real, of_input), self._form)
+            return PurePath(real).is_relative_to(of_input) and _is_of_rows(real, of_input, self._form)
         return PurePath(real).match(of_input) or real in map(os.path.realpath, self._paths)
 
     def _name_of(self, path: str) -> str:
