@@ -299,6 +299,7 @@ def test_rows_that_are_refused_alike_stop_nothing_where_one_has_succeeded(soon, 
     ("name", "content", "named"),
     [
         ("missing.jsonl", None, "missing.jsonl: No such file"),
+        ("", None, "the folder has no file of rows by its ending"),
         ("notes.log", "text\nx\n", "the ending '.log' tells no form"),
         ("taken.jsonl", json.dumps({"text": "x", "completion": "y"}) + "\n", "'completion'"),
     ],

@@ -52,7 +52,7 @@ def test_a_batch_file_goes_through_whole(requests, server):
         batch("f", "responses", input="x"),
         batch("a", "chat/completions", messages=CHAT, stream=True),
     ]
-    result, out = requests(rows)
+    result, out = requests(rows, "--output-form", "jsonl")
     assert result.exit_code == 1
     chat, completion, vector, score, rank, responses, stream = out
     assert [row["id"] for row in out[:5]] == ["a", "b", "c", "d", "e"]

@@ -13,7 +13,7 @@ import pytest
 
 from batchclient import BatchClient, ConfigError
 from batchclient.jobs import BadRow, Row, read_rows
-from batchclient.jobs.source import open_source
+from batchclient.jobs.inputs import open_source
 from batchclient.simulator import EmbeddedServer
 
 from .conftest import Slow
@@ -154,9 +154,11 @@ def test_what_is_not_read_is_refused_at_once_in_a_sentence(tmp_path, name, conte
 def test_what_is_not_there_is_the_systems_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_rows(tmp_path / "none.jsonl")
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(ConfigError, match=r"the folder has no file of rows by its ending"):
         read_rows(tmp_path)
-    with pytest.raises(ConfigError, match="URLs are not read"):
+    with pytest.raises(ConfigError, match="no file has such a name"):
+        read_rows(tmp_path / "*.jsonl")
+    with pytest.raises(ConfigError, match=r"s3://bucket/in\.jsonl"):
         read_rows("s3://bucket/in.jsonl")
     with pytest.raises(ConfigError, match="mode 'rb'"):
         list(read_rows(io.StringIO(JSONL)))

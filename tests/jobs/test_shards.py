@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from batchclient import ConfigError
 from batchclient.jobs import read_rows
-from batchclient.jobs.source import open_source
+from batchclient.jobs.inputs import open_source
 
 lines = st.lists(st.sampled_from(["", "a", " ", "bb", "é", "x" * 30, '"', '{"text": "q"}']), max_size=12)
 

@@ -19,7 +19,7 @@ from batchclient import BatchClient, ConfigError, SyncBatchClient
 from batchclient._maps.arrow import documents_of
 from batchclient._maps.fields import encode
 from batchclient.jobs import read_rows
-from batchclient.jobs.source import open_source
+from batchclient.jobs.inputs import open_source
 from batchclient.simulator import EmbeddedServer
 from batchclient.templates import make_prompt
 

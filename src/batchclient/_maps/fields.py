@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-from base64 import b64encode
 from typing import Any
 
 from batchclient._calls.tables import plain

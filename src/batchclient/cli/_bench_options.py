@@ -22,8 +22,8 @@ from batchclient.cli._refusal import Refusal
 from batchclient.client import BatchClient
 from batchclient.errors import ConfigError
 from batchclient.jobs import BadRow
+from batchclient.jobs.inputs import open_source
 from batchclient.jobs.output import reason_of
-from batchclient.jobs.source import open_source
 
 __all__ = [
     "Question",
@@ -137,7 +137,7 @@ def texts_of(path: str, template: str) -> list[str]:
                 try:
                     texts.append(prompts.read(row).item)
                 except ConfigError as error:
-                    raise BadRow(f"line {row.line}: {error.message}") from None
+                    raise BadRow(f"{row.where}: {error.message}") from None
                 if len(texts) == _MOST_PROMPTS:
                     break
     except OSError as error:

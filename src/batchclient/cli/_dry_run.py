@@ -129,7 +129,7 @@ class DryRun:
         except (BadRow, ConfigError) as error:
             self.unusable += 1
             if len(self.faults) < _SHOWN:
-                self.faults.append(str(error) if isinstance(error, BadRow) else f"line {row.line}: {error.message}")
+                self.faults.append(str(error) if isinstance(error, BadRow) else f"{row.where}: {error.message}")
             return
         if self._first is None:
             self._first, self._call = made.item, made.call

@@ -17,7 +17,6 @@ _MOST_KINDS = 256
 _COMPARED = 80
 """Letters of a message that tell errors apart; further on, servers quote the request."""
 _LONGEST = 200
-_LINE = re.compile(r"^line \d+(?:: | )")
 _OWN = re.compile(r"[\w-]*\d[\w-]*")
 """A number, or a word with digits: of a row or a request, such as its length or its id."""
 
@@ -49,22 +48,23 @@ class Failures:
 
     def add(self, result: MapResult[Any]) -> None:
         """Count a failed row."""
-        message = _LINE.sub("", message_of(result))
+        where = result.document.where
+        message = message_of(result).removeprefix(where).lstrip(": ")
         alike = kind_of(result.error, message)
         self.by_type[alike[0]] += 1
         if alike not in self._examples and len(self._examples) >= _MOST_KINDS:
             alike = (alike[0], "")
         self._counts[alike] += 1
-        self._examples.setdefault(alike, (result.document.line, message))
+        self._examples.setdefault(alike, (where, message))
 
     def lines(self) -> list[str]:
         """Return a line for each of the most frequent errors, with an example."""
         lines = []
         most = self._counts.most_common(_MOST_FREQUENT)
         for alike, count in most:
-            number, message = self._examples[alike]
+            where, message = self._examples[alike]
             shown = message if len(message) <= _LONGEST else message[:_LONGEST] + "…"
-            lines.append(f"  {count:,} {alike[0]}, such as line {number}: {' '.join(shown.split())}")
+            lines.append(f"  {count:,} {alike[0]}, such as {where}: {' '.join(shown.split())}")
         others = self.total - sum(count for _, count in most)
         if others:
             lines.append(f"  {others:,} of other kinds")

@@ -24,6 +24,7 @@ from typing import Any
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._refusal import Refusal
 from batchclient.errors import BatchClientError, ConfigError
+from batchclient.jobs.inputs import shown
 from batchclient.jobs.output import Output, sync_folder
 from batchclient.journal.held import HeldJournal
 from batchclient.journal.settings import Journal
@@ -43,12 +44,12 @@ _KINDS: dict[str, Any] = {
 
 
 @contextmanager
-def kept_by(options: MapOptions, output: Output, source: os.stat_result | None) -> Iterator[Kept | None]:
+def kept_by(options: MapOptions, output: Output, source: list[Any] | None) -> Iterator[Kept | None]:
     """Open what keeps a job's answers; ``None``: rows go to the output alone.
 
     Args:
         options, output: of the job.
-        source: the status of an input that can be read again; ``None``: it cannot.
+        source: changes with an input that can be read again; ``None``: it cannot.
 
     Raises:
         Refusal, ConfigError: there is a job or a file that the command does not go on with.
@@ -153,7 +154,7 @@ class Kept:
         journal: open.
         place: where the journal is, or goes in the end.
         options, output: of the job.
-        source: the status of the input, if that can be read again.
+        source: changes with the input, if that can be read again.
         fresh: where the journal is until the end; ``None``: in its place.
         old: the journal that is in its place until then, if there is one.
 
@@ -167,7 +168,7 @@ class Kept:
         place: Path,
         options: MapOptions,
         output: Output,
-        source: os.stat_result | None,
+        source: list[Any] | None,
         *,
         fresh: Path | None = None,
         old: HeldJournal | None = None,
@@ -295,7 +296,7 @@ class Kept:
             self._told["beside"] = self._told.get("beside", {}) | {"part": output.beside.part_of(token).name}
         source = self._options.source
         self._note(
-            input=source if source == "-" else _real(Path(source)),
+            input=shown(source) if source == "-" or "://" in source else _real(Path(source)),
             begun=self._told.get("begun") or _now(),
             price=None if cost is None else asdict(cost.price),
         )
@@ -370,16 +371,20 @@ def _stamps(file: os.stat_result | None, before: os.stat_result | None) -> dict[
 def _settings(options: MapOptions) -> dict[str, Any]:
     """Return what decides an answer, but for call and model, by names that tell a difference."""
     schema = None if options.schema is None else options.schema.model_json_schema()
-    told = {"rows": options.rows, "row_params": options.row_params}
+    told = {
+        "rows": options.rows,
+        "row_params": options.row_params,
+        "media": None if options.media is None else list(options.media.fields),
+    }
     of_rows = {name: value for name, value in told.items() if value is not None}
     return {**options.params, "template": options.prompt, "system": options.system, "schema": schema, **of_rows}
 
 
-def _facts(options: MapOptions, source: os.stat_result | None) -> dict[str, Any]:
+def _facts(options: MapOptions, source: list[Any] | None) -> dict[str, Any]:
     """Return what an output is made of."""
     return {
         "answers": [options.call, options.client["model"], _settings(options)],
-        "in": None if source is None else [_real(Path(options.source)), *_stamp(source)],
+        "in": source,
         "read": {name: list(value) if isinstance(value, tuple) else value for name, value in options.file.items()},
         "form": [options.ordered, options.dedupe, options.first, options.retry_invalid],
         "as": [options.output_form, options.answer_field],

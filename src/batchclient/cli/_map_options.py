@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from batchclient.cli._cost import Cost
 from batchclient.cli._metrics import Address
 from batchclient.jobs.forms import OutputForm
+from batchclient.jobs.media import Media
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -29,6 +30,7 @@ class MapOptions:
         rows, row_params: the form of the rows, and what becomes of their parameters.
         call: the call made for each row, in ``stream_map``'s words.
         system: the text of a chat's system message, if there is one.
+        media: adds the pictures and sounds of rows to their chats; ``None``: they have none.
         schema: a model whose instances are the answers that fit ``--schema``.
         params: of the server.
         retry_invalid, timeout_s, priority: of the calls, in ``stream_map``'s words.
@@ -58,6 +60,7 @@ class MapOptions:
     row_params: Literal["take", "ignore"] | None
     call: str
     system: str | None
+    media: Media | None
     schema: type[BaseModel] | None
     params: dict[str, Any]
     retry_invalid: int
@@ -87,5 +90,7 @@ class MapOptions:
             "priority": self.priority,
             "response_model": self.schema,
             "retry_invalid": self.retry_invalid,
+            # The media of open rows are in memory.
+            **({} if self.media is None else {"look_ahead": 512}),
             **self.params,
         }

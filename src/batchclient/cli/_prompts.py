@@ -18,6 +18,7 @@ from batchclient.cli._refusal import Refusal, in_options
 from batchclient.errors import ConfigError
 from batchclient.jobs import BadRow, Row
 from batchclient.jobs.csv_rows import delimiter_hint
+from batchclient.jobs.media import Media
 from batchclient.jobs.output import reason_of
 from batchclient.jobs.source import Source
 from batchclient.templates import fields_of, make_prompt, value_of
@@ -66,6 +67,7 @@ class Prompts:
         form: of the rows; ``None``: the first row tells it.
         row_params: whether fields with a parameter's name are parameters.
         has_model: whether rows without a model have one.
+        media: adds the pictures and sounds of rows; a template may then have no field.
 
     Attributes:
         names: of the template's fields.
@@ -85,16 +87,22 @@ class Prompts:
         form: RowForm | None = None,
         row_params: RowParams | None = None,
         has_model: bool = True,
+        media: Media | None = None,
     ) -> None:
         if system is not None and call != "chat" and (template is not None or call != "complete"):
             raise Refusal("--system is for --call chat")
         self.names = [] if template is None else fields_of(template)
-        fill = None if template is None else make_prompt(template, is_chat=call == "chat")
+        fill: Callable[[Row], Any] | None = None
+        if template is not None and media is not None and not self.names:
+            text = template.format()
+            fill = lambda _: text  # noqa: E731
+        elif template is not None:
+            fill = make_prompt(template, is_chat=call == "chat")
+        self._fill = fill
         if fill is not None and "" in self.names:
             # Text lines are rows with a field ``text``; ``{}`` is the line itself.
-            self._fill: Callable[[Row], Any] | None = lambda row: fill(row["text"])
-        else:
-            self._fill = fill
+            self._fill = lambda row: fill(row["text"])
+        self._media = media
         self._system = system
         self._settings: dict[str, Any] = {
             "form": form, "call": call, "template": self._fill, "named": self.names, "row_params": row_params,
@@ -114,9 +122,13 @@ class Prompts:
         """
         made = self._calls.read(row)
         if self.model is not None and made.model is None:
-            raise BadRow(f"line {row.line} names no model, and the first row does: --model is for such rows")
+            raise BadRow(f"{row.where} names no model, and the first row does: --model is for such rows")
         if made.is_own and "choices" in row and made.call in _GENERATING and made.params.get("n", 1) != 1:
-            raise BadRow(f"line {row.line} has a field 'choices', which the output would overwrite; rename it")
+            raise BadRow(f"{row.where} has a field 'choices', which the output would overwrite; rename it")
+        if self._media is not None:
+            if made.call != "chat":
+                raise BadRow(f"--image and --audio: {row.where} is no chat")
+            made = made._replace(item=self._media.add(made.item, row))
         return made if self._system is None else made._replace(item=self._with_system(made, row))
 
     def check_first(self, first: Row, source: Source) -> str:
@@ -148,18 +160,19 @@ class Prompts:
         try:
             told = self._calls.settle(first)
             made = self.read(first)
-        except (ConfigError, BadRow) as error:
-            message = error.message if isinstance(error, ConfigError) else str(error)
+        except BadRow as error:  # which names the row
+            raise Refusal(in_options(str(error))) from None
+        except ConfigError as error:
             option = "--prompt: " if self._fill is None and self._calls.form is None else ""
-            raise Refusal(in_options(f"{option}the first row ({where}): {message}")) from None
+            raise Refusal(in_options(f"{option}the first row ({where}): {error.message}")) from None
         self.model = None if self._has_model else made.model
         return in_options(told) if self._fill is None or ";" in told else ""
 
     def _with_system(self, made: RowCall, row: Row) -> list[Any]:
         if made.call != "chat":
-            raise BadRow(f"--system: line {row.line} is no chat")
+            raise BadRow(f"--system: {row.where} is no chat")
         if any(isinstance(each, Mapping) and each.get("role") in ("system", "developer") for each in made.item):
-            raise BadRow(f"--system: line {row.line} has a system message of its own")
+            raise BadRow(f"--system: {row.where} has a system message of its own")
         return [{"role": "system", "content": self._system}, *made.item]
 
 

@@ -35,7 +35,7 @@ _OPTIONS = {
     "temperature": "--temperature",
     "response_model": "--schema",
     "retry_invalid": "--retry-invalid",
-    **{name: f"--{name}" for name in ("columns", "delimiter", "encoding", "escape", "format", "shard")},
+    **{name: f"--{name}" for name in ("columns", "delimiter", "encoding", "escape", "format", "media-root", "shard")},
 }
 """The library's arguments, by the ``field`` of its errors, and their names on the command line."""
 _EXTRA_BODY = re.compile(r"extra_body=\{'([^']*)': …\}")

@@ -72,7 +72,7 @@ def blame(read: Callable[[Row], RowCall], columns: Collection[str] = ()) -> Call
             raise BadRow(row.fault)
         for name in columns:
             if name not in row:
-                raise BadRow(f"line {row.line} has no field {name!r}")
+                raise BadRow(f"{row.where} has no field {name!r}")
         return read(row)
 
     return call_of
@@ -82,17 +82,17 @@ class Ids:
     """Tells rows whose id an earlier row has.
 
     Args:
-        most: ids that are remembered with their lines. Of the others 7 to 13 bytes are kept each,
+        most: ids that are remembered with their places. Of the others 7 to 13 bytes are kept each,
             and a repeat is told without the first one's line, once in 35 million by mistake.
     """
 
     def __init__(self, most: int = 100_000) -> None:
         self._most = most
-        self._lines: dict[int, int] = {}
+        self._places: dict[int, str] = {}
         self._others = Occurrences()
 
     def __repr__(self) -> str:
-        return f"<Ids: {len(self._lines)}>"
+        return f"<Ids: {len(self._places)}>"
 
     def repeated(self, row: Row) -> str | None:
         """Take in a row; return what is to be said of it, if an earlier row has its id."""
@@ -100,12 +100,12 @@ class Ids:
         if own is None:
             return None
         key = hash(own) & 0xFFFFFFFFFFFFFFFF
-        line = self._lines.get(key)
-        if line is None and len(self._lines) < self._most:
-            self._lines[key] = row.line
-        elif line is not None or self._others.number(key):
-            first = f"after line {self._most:,}" if line is None else f"in line {line}"
-            return f"line {row.line} has the id of the row {first}"
+        place = self._places.get(key)
+        if place is None and len(self._places) < self._most:
+            self._places[key] = row.where
+        elif place is not None or self._others.number(key):
+            first = f"after line {self._most:,}" if place is None else f"in {place}"
+            return f"{row.where} has the id of the row {first}"
         return None
 
 
@@ -132,7 +132,8 @@ def fields_of_row(
     row: Row = result.document
     if row.fault is not None:
         error = "error" if answer_field is None else _renamed("error", answer_field)
-        return {"line": row.line, error: {"type": BadRow.__name__, "message": row.fault}}
+        place = {"file": row.file, "line": row.line} if row.file else {"line": row.line}
+        return {**place, error: {"type": BadRow.__name__, "message": row.fault}}
     fields = dict(row) if columns is None else {name: row[name] for name in row if name in columns or name == "id"}
     if "id" not in fields:
         fields["id"] = result.id
@@ -151,4 +152,4 @@ def fields_of_row(
 
 def message_of(result: MapResult) -> str:
     """Return why a row failed. The library counts documents; a reader of the file counts lines."""
-    return str(result.error).replace(f"document {result.index}: ", f"line {result.document.line}: ", 1)
+    return str(result.error).replace(f"document {result.index}: ", f"{result.document.where}: ", 1)

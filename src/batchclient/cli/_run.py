@@ -33,8 +33,9 @@ from batchclient.cli._words import put, say
 from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError, JournalFailed, NoServerAnswered
 from batchclient.jobs import BadRow, Row
 from batchclient.jobs.forms import form_of
+from batchclient.jobs.inputs import open_source, shown
 from batchclient.jobs.output import Output, reason_of
-from batchclient.jobs.source import Source, open_source
+from batchclient.jobs.source import Source
 from batchclient.jobs.statuses import Status
 from batchclient.templates import fields_of
 from batchclient_script import CLOSED
@@ -85,7 +86,7 @@ def _run(options: MapOptions, source: Source) -> int:
     """
     options, client, call_of = _begin(options, source)
     options, output = output_of(options, source)
-    with kept_by(options, output, source.status) as kept:
+    with kept_by(options, output, source.stamp) as kept:
         if kept is not None and (status := kept.status) is not None:
             if not options.quiet:
                 say(f"{output.name} is finished, with these settings and this input: nothing to do{kept.failed}")
@@ -101,7 +102,7 @@ def _open(options: MapOptions) -> Source:
     """Open the input.
 
     Raises:
-        Refusal: the input cannot be read, or the output would have two fields of one name.
+        Refusal: the input cannot be read, or has the output, or a name that the output adds.
         ConfigError: an option about it is wrong.
     """
     if options.answer_field in ("", "id"):
@@ -116,18 +117,20 @@ def _open(options: MapOptions) -> Source:
     if not options.source:
         raise Refusal("IN is empty; give a path, or - for stdin")
     columns = options.columns
+    media = () if options.media is None else options.media.fields
     try:
         return open_source(
             options.source,
             **options.file,
             # Fields that are not written may have any name, and are read only for the template.
             reserved=added if columns is None else (),
-            wanted=None if columns is None or options.prompt is None else {"id", *columns, *fields_of(options.prompt)},
+            wanted=None
+            if columns is None or options.prompt is None
+            else {"id", *columns, *media, *fields_of(options.prompt)},
             most=options.first,
         )
     except OSError as error:
-        # A directory cannot be opened either; its message says so.
-        raise Refusal(f"{named(options.source, 'IN')}: {reason_of(error)}") from None
+        raise Refusal(f"{named(shown(options.source), 'IN')}: {reason_of(error)}") from None
 
 
 def _begin(options: MapOptions, source: Source) -> tuple[MapOptions, BatchClient, Callable[[Row], RowCall]]:
@@ -147,6 +150,7 @@ def _begin(options: MapOptions, source: Source) -> tuple[MapOptions, BatchClient
         form=options.rows,
         row_params=options.row_params,
         has_model=bool(options.client["model"]),
+        media=options.media,
     )
     # Wrong parameters are refused while nothing is made.
     client.stream_map((), rows=options.rows if options.prompt is None else prompts.read, **options.arguments)
@@ -202,6 +206,8 @@ def _make_job(
         total = _InThread(source.expected)
     progress = JobProgress(shown=shown, draws=options.draws and sys.stderr.isatty(), total=total)
     writer = writer_of(options, source)
+    if options.media is not None:
+        source.load(options.media.load)
     job = Job(client, results, output, progress, options, writer, kept=kept, total=total)
     attach(client, job.numbers)
     return job

@@ -40,8 +40,9 @@ from batchclient.cli._rows import Ids
 from batchclient.cli._words import say
 from batchclient.errors import ConfigError
 from batchclient.jobs import BadRow, Row
+from batchclient.jobs.inputs import open_source
 from batchclient.jobs.output import reason_of
-from batchclient.jobs.source import Source, open_source
+from batchclient.jobs.source import Source
 from batchclient.jobs.statuses import Status
 from batchclient.types import NOT_GIVEN
 
@@ -176,7 +177,7 @@ class _Rows:
     def _tell(self, row: Row, fault: str) -> None:
         self.unusable += 1
         if self.unusable <= _MOST_TOLD:
-            say(fault if fault.startswith("line ") else f"line {row.line}: {fault}", event="row_unusable")
+            say(fault if fault.startswith(row.where) else f"{row.where}: {fault}", event="row_unusable")
         elif self.unusable == _MOST_TOLD + 1:
             say("further unusable rows are counted")
 

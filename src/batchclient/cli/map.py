@@ -23,6 +23,7 @@ from batchclient.cli._options import (
     FILES,
     JOB,
     PACE,
+    REQUEST,
     AnswerField,
     ApiKey,
     BaseUrl,
@@ -65,6 +66,7 @@ from batchclient.cli._prompts import template_from
 from batchclient.cli._refusal import Refusal
 from batchclient.cli._run import run_map
 from batchclient.cli._schema import schema_from
+from batchclient.jobs.media import Media
 from batchclient.jobs.source import columns_from
 
 __all__ = ["WAIT_S", "map_rows"]
@@ -76,7 +78,9 @@ WAIT_S = 600.0
 
 def map_rows(
     *,
-    source: Annotated[str, typer.Argument(metavar="IN", help="A file of rows; - is stdin.")],
+    source: Annotated[
+        str, typer.Argument(metavar="IN", help="A file of rows, a folder, a pattern or a URL; - is stdin.")
+    ],
     output: Annotated[
         str,
         typer.Option(
@@ -100,6 +104,18 @@ def map_rows(
     row_params: RowParams = None,
     system: System = None,
     call: CallOption = "complete",
+    image: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FIELD", help="A picture of each chat; repeatable.", rich_help_panel=REQUEST),
+    ] = None,
+    audio: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FIELD", help="A sound of each chat; repeatable.", rich_help_panel=REQUEST),
+    ] = None,
+    media_root: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="The folder that --image and --audio are in.", rich_help_panel=REQUEST),
+    ] = None,
     schema: Schema = None,
     retry_invalid: RetryInvalid = 0,
     param: Params = None,
@@ -168,8 +184,9 @@ def map_rows(
     """Make one call per row of IN and write each row with its answer.
 
     IN is JSONL, CSV or TSV with a header, text with a document per line, each also gzipped, or
-    Parquet or Arrow. --prompt makes the prompts. Without it each row is a request: messages,
-    prompt, conversations, or a line of an OpenAI Batch file.
+    Parquet or Arrow; a folder or a pattern of these, such as 'data/*.parquet'; or a URL. --prompt
+    makes the prompts. Without it each row is a request: messages, prompt, conversations, or a line
+    of an OpenAI Batch file.
 
     A row of OUT has the fields of its row of IN, an id, and completion,
     finish_reason and usage, or error. With --call embed it has embedding and usage instead, with
@@ -184,17 +201,19 @@ def map_rows(
     wait_s = (0.0 if sys.stderr.isatty() else WAIT_S) if wait_for_server is None else wait_for_server
     server = server_arguments(base_url, model, api_key, header, endpoints_shard, dialect)
     pace = client_arguments(concurrency, max_batch_size, p95_latency, time_to_first_token, send_priority=priority != 0)
+    template = template_from(prompt, prompt_file)
     options = MapOptions(
         source=source,
         output=_path_from(output, part),
         file={"form": format, "delimiter": delimiter, "escape": escape, "encoding": encoding, "shard": part},
         columns=None if columns is None else columns_from([name.strip() for name in columns.split(",")]),
         first=first,
-        prompt=template_from(prompt, prompt_file),
+        prompt=template,
         rows=rows,
         row_params=row_params,
         call=call,
         system=system,
+        media=_media_from(template, call, image or [], audio or [], media_root),
         schema=schema_from(schema),
         params=params_from(param or [], max_tokens=max_tokens, temperature=temperature, call=call),
         retry_invalid=retry_invalid,
@@ -233,6 +252,15 @@ def _path_from(path: str, shard: Shard | None) -> str:
             f"{path}: {shard[1]} shards would write one file; put {_SHARD} into its name, as in out-{_SHARD}.jsonl"
         )
     return path.replace(_SHARD, str(shard[0]))
+
+
+def _media_from(template: str | None, call: str, images: list[str], audio: list[str], root: str | None) -> Media | None:
+    has_media = bool(images or audio)
+    if root is not None and not has_media:
+        raise Refusal("--media-root goes with --image or --audio")
+    if has_media and template is not None and call != "chat":
+        raise Refusal("--image and --audio are for --call chat")
+    return Media(images, audio, root) if has_media else None
 
 
 def _seconds(option: str, value: float | None) -> float | None:

@@ -158,7 +158,7 @@ class BatchLines(Writer):
                 body = {"error": {"type": told["type"], "message": told["message"], "code": failure.status}}
                 response, error = {"status_code": failure.status, "request_id": name, "body": body}, None
             elif unusable:
-                error["line"] = row.line
+                error |= {"file": row.file, "line": row.line} if row.file else {"line": row.line}
         custom = None if unusable and "custom_id" not in row else own if isinstance(own, str) else encode(own).decode()
         self._line = encode({"id": name, "custom_id": custom, "response": response, "error": error}) + b"\n"
         return self._line

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from batchclient.errors import ConfigError
+from batchclient.jobs.inputs import open_source
 from batchclient.jobs.rows import Row
 from batchclient.jobs.source import Source
 
@@ -39,7 +40,7 @@ def read_rows(
     escape: str | None = None,
     encoding: str | None = None,
 ) -> Iterable[Row]:
-    r"""Read a file of rows: JSONL, text, CSV or TSV, also gzipped; Parquet or Arrow.
+    r"""Read a file of rows: JSONL, text, CSV or TSV, also gzipped; Parquet or Arrow; or several.
 
     The rows are for ``batch_map`` and ``stream_map``, or for a loop of your own:
 
@@ -51,8 +52,10 @@ def read_rows(
     that row with a ``BadRow`` error, because asking the row for a field raises one.
 
     Args:
-        source: a path; ``"-"``, which is standard input; or a file that is open for reading bytes,
-            which stays open.
+        source: a path; a folder, or a pattern such as ``"data/*.parquet"``; a URL
+            of fsspec's (``s3://``, ``gs://``, ``hf://``, extra ``data``), whose reading waits;
+            ``"-"``, which is standard input; or a file that is open for reading bytes, which stays
+            open.
         format: ``"jsonl"`` (an object per line), ``"text"`` (a line is a row with one field,
             ``text``), ``"csv"`` (with a header; values are texts, and ``None`` where a field is
             empty), ``"parquet"`` or ``"arrow"`` (by pyarrow, extra ``data``). By default the first
@@ -71,7 +74,8 @@ def read_rows(
         input is read where rows are asked for, which may wait.
 
     Raises:
-        ConfigError: an argument is wrong, or the file has no form that is read here.
+        ConfigError: an argument is wrong, or the file has no form that is read here; or there is
+            no file, or there are files of several forms, in a folder or of a pattern.
         OSError: the file cannot be opened; while iterating, it cannot be read any further.
     """
     path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else None
@@ -80,7 +84,7 @@ def read_rows(
     if path is None and not callable(getattr(source, "read", None)):
         raise ConfigError(f"source is a path or an open file, not a {type(source).__name__}", field="source")
     opening = partial(
-        Source,
+        open_source,
         source,
         format,
         columns=columns,

@@ -44,14 +44,17 @@ class Row(dict[str, Any]):
         number: of the line, counted from where reading began.
         reason: why the row cannot be used; it goes on from ``line 7 ``.
         before: tells the lines before the place where reading began.
+        file: the name of the row's file, where the input has several; else empty.
 
     Attributes:
+        file: the argument.
         line: the number of the row's first line in the file, from 1; of a table the row's own.
+        where: the line, for messages: ``line 7``, or ``b.jsonl line 7``.
         fault: why the row cannot be used, or ``None``. Asking an unusable row for a field raises
             ``BadRow`` with this text; ``row.get`` does not.
     """
 
-    __slots__ = ("_before", "_number", "_reason")
+    __slots__ = ("_before", "_number", "_reason", "file", "media")
 
     def __init__(
         self,
@@ -59,8 +62,11 @@ class Row(dict[str, Any]):
         number: int,
         reason: str | None = None,
         before: Callable[[], int] = _none_before,
+        file: str = "",
     ) -> None:
         dict.__init__(self, fields)
+        self.file: str = file
+        self.media: Any = None  # what ``Media`` has read for the row, until its call takes it
         self._number = number
         self._reason = reason
         self._before = before
@@ -71,17 +77,22 @@ class Row(dict[str, Any]):
         return self._before() + self._number
 
     @property
+    def where(self) -> str:
+        """The row's place in its input, for messages."""
+        return f"{self.file} line {self.line}".lstrip()
+
+    @property
     def fault(self) -> str | None:
         """Why the row cannot be used."""
-        return None if self._reason is None else f"line {self.line} {self._reason}"
+        return None if self._reason is None else f"{self.where} {self._reason}"
 
     def with_fault(self, reason: str) -> Row:
         """Return the row as an unusable one."""
-        return Row(self, self._number, reason, self._before)
+        return Row(self, self._number, reason, self._before, self.file)
 
     def keeping(self, names: Iterable[str]) -> Row:
         """Return the row with these of its fields alone."""
-        return Row([(name, self[name]) for name in names], self._number, self._reason, self._before)
+        return Row([(name, self[name]) for name in names], self._number, self._reason, self._before, self.file)
 
     def __missing__(self, name: str) -> Any:
         if self._reason is not None:
@@ -89,10 +100,10 @@ class Row(dict[str, Any]):
         raise KeyError(name)
 
     def __copy__(self) -> Row:
-        return Row(self, self._number, self._reason, self._before)
+        return Row(self, self._number, self._reason, self._before, self.file)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Row, (dict(self), self.line, self._reason)
+        return Row, (dict(self), self.line, self._reason, _none_before, self.file)
 
 
 def lines_of(file: BinaryIO, most_bytes: int | None = None) -> Iterator[bytes | None]:

@@ -37,11 +37,11 @@ from batchclient.jobs.columnar import count_of_parquet, rows_of_arrow, rows_of_p
 from batchclient.jobs.csv_rows import check_columns, distinct, rows_of_csv
 from batchclient.jobs.rows import BOM, FORMATS, Format, Row, lines_of, rows_of_lines
 
-__all__ = ["Source", "columns_from", "form_from", "in_thread", "open_source"]
+__all__ = ["ENDINGS", "File", "Source", "columns_from", "ending_of", "form_from", "in_thread"]
 
 T = TypeVar("T")
 
-_FORMATS: dict[str, Format] = {
+ENDINGS: dict[str, Format] = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "text", ".csv": "csv", ".tsv": "csv", ".tab": "csv",
     ".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
 }  # fmt: skip
@@ -60,8 +60,11 @@ _PACKED = {
 }
 _ROWS_TO_FIRST = 100
 """Unusable rows to read at the start, at most. Further ones are read as rows are asked for."""
-_ROWS_AHEAD = 256
-"""Rows of a pipe that wait to be taken, and rows that tell the types of columns, at most."""
+_ROWS_AHEAD, _LOADED_AHEAD = 256, 8
+"""Rows read in a thread that wait to be taken, at most; and where something is loaded for them.
+
+The first number is also that of the rows that tell the types of columns.
+"""
 _GOLDEN = 0x9E3779B97F4A7C15
 """2 to the 64th, divided by the golden ratio (Knuth, The Art of Computer Programming, 6.4)."""
 
@@ -70,92 +73,38 @@ class Source:
     """The rows of one input.
 
     Args:
-        given: a path, ``-`` for stdin, or a file that is open for reading bytes.
-        form, columns, shard, delimiter, escape, encoding: as for ``read_rows``.
-        wanted: the fields, or paths to them, beside which nothing is used: of Parquet and Arrow
-            nothing else is read. ``None``: all is used.
-        reserved: fields that no row may have, because the output adds them.
+        name: for messages.
+        form: the form of a row; ``None`` until it is known.
         most: rows to read, at most, faulty rows included; ``None`` for all.
 
     Attributes:
-        name: for messages.
-        form: the form of a row; ``None`` until it is known.
+        name, form: the arguments.
+        stamp: changes with the input, where that can be read again; ``None``: it cannot.
         status: of a regular file; ``None``: it is none.
-        is_regular: whether reading the file never waits.
+        is_regular: whether reading never waits.
         taken: rows handed out.
         schema: Arrow's, of a table of Parquet or Arrow; ``None`` until it is known.
         names: of a table's columns, read or not; empty until they are known, and of other forms.
-
-    Raises:
-        OSError: there is no such file, or the file cannot be read.
-        ConfigError: an argument is wrong.
     """
 
-    def __init__(
-        self,
-        given: str | os.PathLike[str] | BinaryIO,
-        form: str | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-        wanted: Collection[str] | None = None,
-        shard: str | Sequence[int] | None = None,
-        delimiter: str | None = None,
-        escape: str | None = None,
-        encoding: str | None = None,
-        reserved: Collection[str] = (),
-        most: int | None = None,
-    ) -> None:
+    status: os.stat_result | None = None
+    stamp: list[Any] | None = None
+
+    def __init__(self, name: str, form: str | None, most: int | None) -> None:
+        self.name: str = name
         self.form: Format | None = None if form is None else form_from(form)
+        self.is_regular: bool = True
         self.taken: int = 0
         self.names: Sequence[str] = ()
-        self.name: str
-        self._columns = None if columns is None else columns_from(columns)
-        self._shard = None if shard is None else shard_from(shard)
-        self._delimiter = _character("delimiter", delimiter)
-        self._escape = _character("escape", escape)
-        self._encoding = None if encoding is None else codec_from(encoding)
         self._most = most
-        self._part: tuple[int, int] | None = None
-        """The range of bytes whose lines are rows, where that is known."""
-        self._path: str | None = None
-        self._file: io.RawIOBase
-        self.status: os.stat_result | None = None
-        self.is_regular: bool = True
-        if isinstance(given, (str, os.PathLike)):
-            self._open(os.fspath(given))
-        else:
-            self.name = str(getattr(given, "name", type(given).__name__))
-            # Of a buffered pipe ``read`` would wait until all the bytes are there.
-            self._file = Chunks(getattr(given, "read1", given.read))
-            self._given = given
-        self._reader: Bytes | None = None
-        self._wanted = wanted
         self.schema: Any = None
-        rows = self._read()
-        if self._columns is not None:
-            rows = (_with_columns(row, self._columns) for row in rows)
-        if reserved:
-            rows = (_without(row, frozenset(reserved)) for row in rows)
-        self._rows: Iterator[Row] = islice(rows, most)
+        self._ahead = _ROWS_AHEAD
         self._seen: list[Row] = []
-
-    def _open(self, path: str) -> None:
-        if path == "-":
-            self.name = "stdin"
-            # Read below Python's own buffer: a thread that waits in it keeps the interpreter alive.
-            self._file = open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)  # noqa: SIM115
-        elif "://" in path:
-            raise ConfigError(f"{path}: URLs are not read; fetch the file, or give it by a pipe")
-        else:
-            self.name = self._path = path
-            self._file = open(path, "rb", buffering=0)  # noqa: SIM115, PTH123  # ``__exit__`` closes it
-        self._given = self._file
-        status = os.fstat(self._file.fileno())
-        self.is_regular = stat.S_ISREG(status.st_mode)
-        self.status = status if self.is_regular else None
+        self._file: Any = None  # whatever is open
+        self._rows: Iterator[Row] = islice(self._read(), most)
 
     def __repr__(self) -> str:
-        return f"<Source {self.name}: {self.taken} rows>"
+        return f"<{type(self).__name__} {self.name}: {self.taken} rows>"
 
     def __enter__(self) -> Self:
         return self
@@ -163,7 +112,12 @@ class Source:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._file.close()
+        self.close()
+
+    def close(self) -> None:
+        """Close the file that is open."""
+        if self._file is not None:
+            self._file.close()
 
     def first(self) -> Row | None:
         """Read up to the first row with fields and return the row, which stays in ``rows``.
@@ -199,6 +153,10 @@ class Source:
         """Return all rows; iterating reads the input. An ``OSError`` of the input is passed on."""
         return self.read() if self.is_regular else self._read_in_thread()
 
+    def load(self, loaded: Callable[[Row], Row]) -> None:
+        """Load what a row names, in the thread that reads the row: reading may wait from now on."""
+        self._rows, self.is_regular, self._ahead = map(loaded, self._rows), False, _LOADED_AHEAD
+
     def read(self) -> Iterator[Row]:
         """Yield all rows; waits for the input."""
         for row in self._rows:
@@ -210,19 +168,19 @@ class Source:
 
         It is told after ``first``.
         """
-        known = None
-        if self._path is None:
-            pass  # a file that is being read is not read beside that
-        elif self.form == "parquet":
-            known = count_of_parquet(self._path, self._shard)
-        elif self._part is not None:
-            known = _lines_in(self._path, *self._part, self._most)
-        return known if known is None or self._most is None else min(known, self._most)
+        raise NotImplementedError
+
+    def reads(self, path: str) -> bool:
+        """Return whether a new file of this name would be a part of the input."""
+        return False
+
+    def _read(self) -> Iterator[Row]:
+        raise NotImplementedError
 
     async def _read_in_thread(self) -> AsyncIterator[Row]:
         """Yield the rows that a thread reads, as they come."""
         ready: deque[Row] = deque()
-        room, news = threading.Semaphore(_ROWS_AHEAD), asyncio.Event()
+        room, news = threading.Semaphore(self._ahead), asyncio.Event()
         loop = asyncio.get_running_loop()
 
         def read() -> None:
@@ -246,10 +204,91 @@ class Source:
                 return
             await news.wait()
 
+
+class File(Source):
+    """The rows of one file.
+
+    Args:
+        given: a path, ``-`` for stdin, or a file that is open for reading bytes.
+        form, columns, shard, delimiter, escape, encoding: as for ``read_rows``.
+        wanted: the fields, or paths to them, beside which nothing is used: of Parquet and Arrow
+            nothing else is read. ``None``: all is used.
+        reserved: fields that no row may have, because the output adds them.
+        most: rows to read, at most, faulty rows included; ``None`` for all.
+        name: of an open file, where it has none of its own.
+
+    Raises:
+        OSError: there is no such file, or the file cannot be read.
+        ConfigError: an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        given: str | os.PathLike[str] | BinaryIO,
+        form: str | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        wanted: Collection[str] | None = None,
+        shard: str | Sequence[int] | None = None,
+        delimiter: str | None = None,
+        escape: str | None = None,
+        encoding: str | None = None,
+        reserved: Collection[str] = (),
+        most: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__("", form, most)
+        self._columns = None if columns is None else columns_from(columns)
+        self._shard = None if shard is None else shard_from(shard)
+        self._delimiter = _character("delimiter", delimiter)
+        self._escape = _character("escape", escape)
+        self._encoding = None if encoding is None else codec_from(encoding)
+        self._part: tuple[int, int] | None = None
+        """The range of bytes whose lines are rows, where that is known."""
+        self._path: str | None = None
+        if isinstance(given, (str, os.PathLike)):
+            self._open(os.fspath(given))
+        else:
+            self.name = name or str(getattr(given, "name", type(given).__name__))
+            # Of a buffered pipe ``read`` would wait until all the bytes are there.
+            self._file = Chunks(getattr(given, "read1", given.read))
+            self._given = given
+        self._reader: Bytes | None = None
+        self._wanted = wanted
+        self._reserved = frozenset(reserved)
+
+    def _open(self, path: str) -> None:
+        if path == "-":
+            self.name = "stdin"
+            # Read below Python's own buffer: a thread that waits in it keeps the interpreter alive.
+            self._file = open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)  # noqa: SIM115
+        else:
+            self.name = self._path = path
+            self._file = open(path, "rb", buffering=0)  # noqa: SIM115, PTH123  # ``__exit__`` closes it
+        self._given = self._file
+        status = os.fstat(self._file.fileno())
+        self.is_regular = stat.S_ISREG(status.st_mode)
+        if self.is_regular:
+            self.status = status
+            self.stamp = [os.path.realpath(path), status.st_size, status.st_mtime_ns]
+
+    def expected(self) -> int | None:
+        known = None
+        if self._path is None:
+            pass  # a file that is being read is not read beside that
+        elif self.form == "parquet":
+            known = count_of_parquet(self._path, self._shard)
+        elif self._part is not None:
+            known = _lines_in(self._path, *self._part, self._most)
+        return known if known is None or self._most is None else min(known, self._most)
+
     # Bytes to rows -------------------------------------------------------------------------------------------------
 
     def _read(self) -> Iterator[Row]:
-        yield from self._begun()
+        rows = self._begun()
+        if self._columns is not None:
+            rows = (_with_columns(row, self._columns) for row in rows)
+        yield from (_without(row, self._reserved) for row in rows) if self._reserved else rows
 
     def _begun(self) -> Iterator[Row]:
         # Kept: the file would be closed with it, and is closed by ``__exit__``.
@@ -286,7 +325,7 @@ class Source:
 
     def _settle_form(self, start: bytes) -> None:
         """Find out the form, where none was given, by the first bytes or the ending."""
-        ending = _ending_of(self.name)
+        ending = ending_of(self.name)
         if ending in (".tsv", ".tab"):
             self._delimiter = self._delimiter or "\t"
         if self.form is None:
@@ -294,7 +333,7 @@ class Source:
             if packed is not None:
                 raise ConfigError(f"{self.name}: it is {packed}")
             told = next((form for magic, form in _TABLES.items() if start.startswith(magic)), None)
-            self.form = told or _FORMATS.get(ending)
+            self.form = told or ENDINGS.get(ending)
         self._check_columns()
 
     def _settle(self, line: bytes) -> Format:
@@ -309,7 +348,7 @@ class Source:
         if self.form is None:
             if begins == b"{":
                 raise ConfigError(f"{self.name}: its JSON goes over several lines: jq -c . makes JSONL of it")
-            ending = _ending_of(self.name)
+            ending = ending_of(self.name)
             if begins.startswith(b"{"):
                 self.form = "jsonl"
             elif ending and self._path is not None and self.is_regular:
@@ -363,10 +402,6 @@ class Source:
         return self._given if self._path is None else self._path
 
 
-open_source = Source
-"""Open an input. The arguments are those of ``Source``."""
-
-
 def _with_columns(row: Row, columns: Sequence[str]) -> Row:
     if row.fault is not None:
         return row
@@ -385,7 +420,8 @@ def _without(row: Row, reserved: frozenset[str]) -> Row:
     )
 
 
-def _ending_of(name: str) -> str:
+def ending_of(name: str) -> str:
+    """Return the ending that tells the form of a file, in small letters."""
     return Path(name.lower().removesuffix(".gz")).suffix
 
 

@@ -1,0 +1,95 @@
+"""``batchclient map`` on folders, patterns, URLs, and on rows with pictures."""
+
+import base64
+import json
+
+import pytest
+
+from tests.fakes.pages import serving
+
+from .conftest import read_rows, write_rows
+
+PNG = b"\x89PNG\r\n\x1a\n.."
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out.jsonl"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "in").mkdir()
+    write_rows(tmp_path / "in" / "a.jsonl", [{"id": "a", "text": "1"}])
+    (tmp_path / "in" / "b.jsonl").write_text('{"id": "b", "text": "2"}\n{\n{"id": "c"}\n')
+    return tmp_path / "in"
+
+
+def test_a_folder_is_one_job(cli_map, folder, out):
+    first = cli_map(folder, "-o", out)
+    assert first.exit_code == 1
+    a, b, damaged, missing = read_rows(out)
+    assert (a["id"], b["id"], "completion" in a, "completion" in b) == ("a", "b", True, True)
+    assert (damaged["file"], damaged["line"]) == ("b.jsonl", 2)
+    assert damaged["error"]["message"].startswith("b.jsonl line 2 is not JSON: ")
+    assert missing["error"]["message"].startswith("b.jsonl line 3: the document has no field 'text'")
+    assert ", such as b.jsonl line 2: is not JSON" in first.stderr
+    assert "nothing to do" in cli_map(folder, "-o", out).stderr
+    write_rows(folder / "c.jsonl", [{"id": "d", "text": "3"}])
+    again = cli_map(folder, "-o", out)
+    assert "reused: 2" in again.stderr
+    assert [row.get("id") for row in read_rows(out)] == ["a", "b", None, "c", "d"]
+
+
+def test_no_output_is_a_part_of_the_input(cli_map, folder):
+    told = cli_map(folder, "-o", folder / "out.jsonl")
+    assert told.exit_code == 2
+    assert "would have this file, too; rows would be read again" in told.stderr
+
+
+def test_a_url_is_read_in_a_thread_and_its_secrets_stay(cli_map, folder, out):
+    fsspec = pytest.importorskip("fsspec")
+    fsspec.filesystem("memory").pipe("/job/a.jsonl", (folder / "a.jsonl").read_bytes())
+    told = cli_map("memory://user:canary@/nothing/*.jsonl", "-o", out)
+    assert (told.exit_code, told.stderr) == (2, "Error: memory:///nothing/*.jsonl: no file has such a name\n")
+    assert cli_map("memory://job/*.jsonl", "-o", out).exit_code == 0
+    assert [row["id"] for row in read_rows(out)] == ["a"]
+    assert '"memory://job/*.jsonl"' in out.with_name("out.jsonl.journal").read_text()
+    told = cli_map("memory://job/none.jsonl", "-o", out)
+    assert (told.exit_code, told.stderr) == (2, "Error: memory://job/none.jsonl: No such file or directory\n")
+
+
+def test_pictures_are_parts_of_the_chat_and_paths_stay_in_the_output(cli, tmp_path, out):
+    def answer(asked):
+        if not asked.path.endswith("/chat/completions"):
+            return 404, {}
+        choice = {"index": 0, "message": {"role": "assistant", "content": "a cat"}, "finish_reason": "stop"}
+        return 200, {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+
+    (tmp_path / "a.png").write_bytes(PNG)
+    (tmp_path / "link.png").symlink_to("/etc/hostname")
+    rows = [{"picture": name} for name in ("a.png", "https://host/b.png", "link.png", None)]
+    source = write_rows(tmp_path / "in.jsonl", rows)
+    with serving(answer) as server:
+        options = ["--base-url", server.url, "--model", "m", "--prompt", "What is it?", "--image", "picture"]
+        chats = [*options, "--call", "chat", "--media-root", tmp_path]
+        assert cli("map", source, "-o", out, *chats).exit_code == 1
+        sent = [asked.json["messages"] for asked in server.asked if asked.method == "POST"]
+        for args, why in [
+            (options, "--image and --audio are for --call chat"),
+            ([*options, "--call", "chat"], "line 1: 'picture' is a path, and no --media-root says where paths begin"),
+            ([*chats, "--image", "other"], "line 1 has no field 'other'"),
+            ([*chats, "--media-root", source], f"--media-root: {source} is no folder"),
+        ]:
+            told = cli("map", source, "-o", tmp_path / "no.jsonl", *args)
+            assert (told.exit_code, told.stderr) == (2, f"Error: {why}\n")
+    text = {"type": "text", "text": "What is it?"}
+    urls = [f"data:image/png;base64,{base64.b64encode(PNG).decode()}", "https://host/b.png"]
+    contents = [[{"type": "image_url", "image_url": {"url": url}}, text] for url in urls] + ["What is it?"]
+    assert sorted(sent, key=json.dumps) == sorted(
+        [[{"role": "user", "content": content}] for content in contents], key=json.dumps
+    )
+    made = read_rows(out)
+    assert [row["picture"] for row in made] == [row["picture"] for row in rows]
+    assert [row.get("completion") for row in made] == ["a cat", "a cat", None, "a cat"]
+    assert made[2]["error"] == {"type": "BadRow", "message": "line 3: 'picture' leads out of --media-root"}
