@@ -1,36 +1,51 @@
-"""A list of documents in, their answers out, in order.
+"""A file of documents in, a file of answers out; a document that fails stops no other.
 
-python examples/map_documents.py [BASE_URL MODEL]
+python examples/map_documents.py
+
+`batchclient map` does the same without Python. Write Python where a step before or after is yours.
 """
 
 import asyncio
+import json
+import tempfile
+from pathlib import Path
 
-from _server import server
+from batchclient import BatchClient
+from batchclient.jobs import read_rows
+from batchclient.simulator import EmbeddedServer
 
-from batchclient import BatchClient, Completion
+REVIEWS = """\
+id,product,review
+r1,kettle,"Boils fast, pours badly."
+r2,lamp,Broke after a week.
+r3,chair,
+r4,desk,Exactly what I wanted.
+"""
 
-REVIEWS = [
-    {"id": "r1", "product": "kettle", "text": "Boils fast, pours badly."},
-    {"id": "r2", "product": "lamp", "text": "Broke after a week."},
-    {"id": "r3", "product": "chair", "text": None},  # a row that cannot be used
-    {"id": "r4", "product": "desk", "text": "Exactly what I wanted."},
-]
+
+async def label(client: BatchClient, source: Path, target: Path) -> None:
+    # Rows are read as they are needed, so a file may be larger than the memory.
+    labels = client.stream_map(
+        read_rows(source),
+        "Is this review of a {product} positive? {review}\nOne word:",
+        max_tokens=2,
+        ordered=True,
+        journal=target.with_suffix(".journal"),  # after a kill, answers come from here
+    )
+    with target.open("w", encoding="utf-8") as file:
+        async for row in labels:
+            answer = {"label": row.completion.text} if row.completion else {"error": str(row.error)}
+            file.write(json.dumps({"id": row.id, **answer}) + "\n")
 
 
-async def main(base_url: str, model: str) -> None:
-    async with BatchClient(base_url, model=model, preset="throughput") as client:
-        answers = await client.batch_map(
-            REVIEWS,
-            "Is this review of a {product} positive? {text}",
-            max_tokens=8,
-            temperature=0,
-            return_exceptions=True,  # without it the row is refused before anything is sent
-        )
-    for review, answer in zip(REVIEWS, answers, strict=True):
-        shown = answer.text if isinstance(answer, Completion) else f"failed: {answer}"
-        print(f"{review['id']}: {shown}")
+async def main(base_url: str, folder: Path) -> None:
+    source, target = folder / "reviews.csv", folder / "labels.jsonl"
+    source.write_text(REVIEWS, encoding="utf-8")
+    async with BatchClient(base_url, preset="throughput") as client:
+        await label(client, source, target)
+    print(target.read_text(encoding="utf-8"), end="")
 
 
 if __name__ == "__main__":
-    with server() as (base_url, model):
-        asyncio.run(main(base_url, model))
+    with EmbeddedServer() as server, tempfile.TemporaryDirectory() as folder:
+        asyncio.run(main(server.base_url, Path(folder)))

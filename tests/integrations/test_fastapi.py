@@ -1,4 +1,4 @@
-"""FastAPI: the example and the page serve many users from one client a worker, under uvicorn and in the tests' own process."""
+"""FastAPI: the pages' service has many users and one client a worker, under uvicorn and in the tests' own process."""
 
 import asyncio
 import importlib.metadata
@@ -23,17 +23,15 @@ from batchclient.simulator import EmbeddedServer
 pytest.importorskip("fastapi", reason="fastapi is not installed here: make test-extra WHICH=integrations")
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples/integrations/fastapi_service.py"
-PAGES = [ROOT / f"docs/how-to/{name}.md" for name in ("fastapi", "fastapi-operation")]
-BLOCKS = [
-    block for page in PAGES for block in re.findall(r"^```py\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-]
+PAGE, OPERATION = (
+    re.findall(r"^```py\n(.*?)^```", (ROOT / f"docs/how-to/{name}.md").read_text(), re.MULTILINE | re.DOTALL)
+    for name in ("fastapi", "fastapi-operation")
+)
+SERVICE = "\n\n".join(PAGE)
 COUNTED = """
 import os
-import sys
 
-sys.path.insert(0, {folder!r})
-import fastapi_service as service
+import service
 
 made = []
 
@@ -52,22 +50,20 @@ app = service.app
 async def worker():
     now = made[0].statistics()
     limit = now.endpoints[0].limit
-    return {{"pid": os.getpid(), "clients": len(made), "cancelled": now.cancelled, "in_flight": now.in_flight, "limit": limit}}
+    return {"pid": os.getpid(), "clients": len(made), "cancelled": now.cancelled, "in_flight": now.in_flight, "limit": limit}
 """
 
 
-def load(path, name):
-    spec = importlib.util.spec_from_file_location(name, path)
+@pytest.fixture
+def service(mock_llm, monkeypatch, tmp_path):
+    monkeypatch.setenv("BATCHCLIENT_BASE_URL", mock_llm.base_url)
+    monkeypatch.setenv("BATCHCLIENT_MODEL", "m")
+    file = tmp_path / "service.py"
+    file.write_text(SERVICE)
+    spec = importlib.util.spec_from_file_location("service", file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-@pytest.fixture
-def service(mock_llm, monkeypatch):
-    monkeypatch.setenv("BATCHCLIENT_BASE_URL", mock_llm.base_url)
-    monkeypatch.setenv("BATCHCLIENT_MODEL", "m")
-    return load(EXAMPLE, "fastapi_service")
 
 
 def use(service, act):
@@ -80,7 +76,7 @@ def use(service, act):
     return asyncio.run(main())
 
 
-# The example ------------------------------------------------------------------------------------------------------
+# In this process --------------------------------------------------------------------------------------------------
 
 
 def test_200_users_at_once_share_requests(service, mock_llm):
@@ -138,11 +134,10 @@ def test_a_full_queue_is_a_503_at_once(service, mock_llm, virtual_clock):
 def test_every_error_has_a_status(service):
     for name in errors.__all__:
         kind = getattr(errors, name)
-        assert any(each in service.STATUSES for each in kind.__mro__), name
+        assert any(each in service.STATUS_OF for each in kind.__mro__), name
 
 
-@pytest.mark.parametrize("path", ["/answer", "/stream"])
-def test_a_user_who_leaves_ends_the_call(service, mock_llm, virtual_clock, path):
+def test_a_user_who_leaves_ends_the_call(service, mock_llm, virtual_clock):
     mock_llm.when("x").hang()
     coming = [{"type": "http.request", "body": b'{"text": "x"}', "more_body": False}]
 
@@ -162,7 +157,7 @@ def test_a_user_who_leaves_ends_the_call(service, mock_llm, virtual_clock, path)
                 "asgi": {"version": "3.0"},
                 "http_version": "1.1",
                 "method": "POST",
-                "path": path,
+                "path": "/answer",
                 "query_string": b"",
                 "headers": [(b"content-type", b"application/json")],
             }
@@ -174,24 +169,14 @@ def test_a_user_who_leaves_ends_the_call(service, mock_llm, virtual_clock, path)
     assert (statistics.cancelled, virtual_clock.elapsed_s) == (1, 5)
 
 
-def test_a_stream_that_cannot_begin_has_a_status_and_one_that_can_is_whole(service, mock_llm):
-    mock_llm.when("bad").fail(400)
-    mock_llm.when("good").answer(["one, ", "two"])
-
-    async def act(users):
-        return [await users.post("/stream", json={"text": text}) for text in ("bad", "good")]
-
-    bad, good = use(service, act)
-    assert (bad.status_code, good.status_code, good.text) == (400, 200, "one, two")
-
-
 # Under uvicorn ----------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def served(folder, server, workers):
-    """The example under uvicorn; its URL."""
-    (folder / "counted.py").write_text(COUNTED.format(folder=str(EXAMPLE.parent)))
+    """The service under uvicorn; its URL."""
+    (folder / "service.py").write_text(SERVICE)
+    (folder / "counted.py").write_text(COUNTED)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -245,12 +230,11 @@ def test_two_workers_have_a_client_each_and_half_the_limit(tmp_path):
             assert (said["clients"], said["limit"]) == (1, 128)
 
 
-@pytest.mark.parametrize(("path", "fault"), [("/answer", "stall"), ("/stream", "stall"), ("/stream", "stall_body")])
-def test_a_connection_that_closes_ends_its_call(tmp_path, path, fault):
-    with EmbeddedServer("instant", model="m", faults=[fault]) as server, served(tmp_path, server, 1) as url:
+def test_a_connection_that_closes_ends_its_call(tmp_path):
+    with EmbeddedServer("instant", model="m", faults=["stall"]) as server, served(tmp_path, server, 1) as url:
         workers_of(url, 1)
         with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"{url}{path}", json={"text": "x"}, timeout=0.5)
+            httpx.post(f"{url}/answer", json={"text": "x"}, timeout=0.5)
         until = time.monotonic() + 20
         while (said := httpx.get(f"{url}/worker").json())["cancelled"] == 0 and time.monotonic() < until:
             time.sleep(0.05)
@@ -273,8 +257,8 @@ def test_a_service_that_is_ended_answers_first(tmp_path):
 
 
 def test_the_tests_of_the_pages_pass_on_the_service_of_the_pages(tmp_path):
-    *service, tests = BLOCKS
-    (tmp_path / "service.py").write_text("\n\n".join(service))
+    *more, tests = OPERATION
+    (tmp_path / "service.py").write_text("\n\n".join((*PAGE, *more)))
     (tmp_path / "test_service.py").write_text(tests)
     plugin = (
         []

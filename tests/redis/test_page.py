@@ -93,3 +93,13 @@ def test_the_page(shared_server, tmp_path):
         plain.rpush("inference_queue", '{"id": 1, "prompt": "a"}')
         shell(MOVE)
         assert plain.xlen("inference_queue") == 1
+
+
+def test_the_example(shared_server):
+    with redis_py.Redis(unix_socket_path=str(shared_server.socket)) as plain:
+        plain.flushall()
+    command = [sys.executable, "-W", "error", str(Path(__file__).parents[2] / "examples/redis_queue.py")]
+    environment = {**os.environ, "REDIS_URL": shared_server.url}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("300 results; dead letters: ['BadRequest']\n")

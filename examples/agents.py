@@ -1,0 +1,60 @@
+"""Fifty agents at once: each asks, uses a tool, and asks again, until it has its answer.
+
+python examples/agents.py
+
+The model names its tool in JSON that fits a schema. Such calls share requests, where a call with
+`tools=` goes alone, and the server needs no parser of tool calls.
+"""
+
+import asyncio
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from batchclient import BatchClient, Batching
+from batchclient.simulator import EmbeddedServer
+
+MOST_TURNS = 6
+
+
+class Step(BaseModel):
+    tool: Literal["search", "add", "answer"]
+    input: str = Field(max_length=20)
+
+
+def search(query: str) -> str:
+    return f"3 pages about {query!r}"
+
+
+def add(numbers: str) -> str:
+    return str(sum(int(each) for each in numbers.split() if each.isdigit()))
+
+
+TOOLS = {"search": search, "add": add}
+SYSTEM = f"Tools: {', '.join(TOOLS)}. Take one step at a time. When you know the answer, the tool is 'answer'."
+
+
+async def agent(client: BatchClient, task: str) -> str | None:
+    """Work on one task; return the answer, or None after too many turns."""
+    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": task}]
+    for _ in range(MOST_TURNS):
+        step = (await client.chat(messages, max_tokens=60, response_model=Step)).parsed
+        if step.tool == "answer":
+            return step.input
+        messages.append({"role": "assistant", "content": step.model_dump_json()})
+        messages.append({"role": "user", "content": TOOLS[step.tool](step.input)})
+    return None
+
+
+async def main(base_url: str) -> None:
+    # Chats share up to an eighth of this many expected tokens; steps are short.
+    async with BatchClient(base_url, batching=Batching(alone_above_tokens=512)) as client:
+        answers = await asyncio.gather(*[agent(client, f"Task {number}") for number in range(50)])
+        counts = client.statistics()
+    done = sum(answer is not None for answer in answers)
+    print(f"{done} of {len(answers)} agents have an answer: {counts.succeeded} turns in {counts.batches} requests")
+
+
+if __name__ == "__main__":
+    with EmbeddedServer() as server:
+        asyncio.run(main(server.base_url))

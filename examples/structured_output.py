@@ -1,0 +1,41 @@
+"""Texts in, checked objects out.
+
+python examples/structured_output.py
+"""
+
+import asyncio
+
+from pydantic import BaseModel, Field
+
+from batchclient import AnswerInvalid, BatchClient, Batching
+from batchclient.simulator import EmbeddedServer
+
+
+class Invoice(BaseModel):
+    supplier: str = Field(min_length=1, max_length=40)
+    cents: int = Field(ge=0)
+
+
+def ask(text: str) -> list[dict[str, str]]:
+    return [{"role": "system", "content": "Extract the invoice."}, {"role": "user", "content": text}]
+
+
+async def main(base_url: str) -> None:
+    texts = [f"Invoice {number}: Smith & Sons, {number * 7} euros." for number in range(100)]
+    # Chats share up to an eighth of this many expected tokens.
+    async with BatchClient(base_url, batching=Batching(alone_above_tokens=512)) as client:
+        # The server gets the model's JSON schema, and each answer is checked against the model here.
+        # An answer that does not fit is asked for once more; then the row fails.
+        rows = client.stream_map(texts, ask, max_tokens=60, response_model=Invoice, retry_invalid=1)
+        invoices = [row.answer.parsed async for row in rows if row.answer]
+        print(f"{len(invoices)} invoices in {client.statistics().batches} requests, one of them: {invoices[0]!r}")
+
+        try:
+            await client.chat(ask(texts[0]), max_tokens=2, response_model=Invoice)
+        except AnswerInvalid as error:
+            print(f"cut off: {error}")  # the text itself is in error.completion
+
+
+if __name__ == "__main__":
+    with EmbeddedServer() as server:
+        asyncio.run(main(server.base_url))
