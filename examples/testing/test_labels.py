@@ -26,6 +26,7 @@ def run(mock_llm: MockLLM, *texts: str) -> list[str]:
     return asyncio.run(main())
 
 
+@pytest.mark.usefixtures("virtual_clock")  # on a busy machine the two calls might miss each other
 def test_answers_are_scripted(mock_llm: MockLLM) -> None:
     mock_llm.when("Label: I love it\nOne word:").answer(" good")
     mock_llm.when().answer(" bad")

@@ -9,8 +9,8 @@ import pytest
 pytest_plugins = ["pytester"]
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = DOCS / "how-to/testing.md"
-PAGES = [PAGE, DOCS / "how-to/mocks.md", DOCS / "reference/testing.md"]
+PAGE = DOCS / "how-to/mocks.md"
+PAGES = [PAGE, DOCS / "reference/testing.md"]
 BLOCKS = [
     block
     for page in PAGES
