@@ -65,7 +65,7 @@ class AsyncOpenAI(openai.AsyncOpenAI):
         ConfigError: one of our settings is wrong.
         openai.OpenAIError: one of openai's arguments is wrong.
 
-    Differences from openai's own class: see ``docs/how-to/openai.md``.
+    Differences from openai's own class: see ``docs/reference/openai.md``.
     """
 
     _batching: Batching

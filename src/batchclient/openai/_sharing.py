@@ -44,7 +44,7 @@ class Past(StrEnum):
     TRIO = "trio"
 
 
-PAGE = "how-to/openai.md#do-calls-share"
+PAGE = "reference/openai.md#why-calls-go-alone"
 _FEWER = " (give a smaller max_tokens, or batching=Batching(alone_above_tokens=…))"
 WAYS_OUT = {
     "no company": " (make calls at the same time, with equal parameters, through one client)",
@@ -69,7 +69,7 @@ class SharingStatistics:
     Args:
         calls: all counted calls. Each prompt or input of a body is a call.
         shared: calls answered by a request that held another call, too.
-        alone: the others, by reason: the reasons of ``docs/how-to/openai.md``, and of
+        alone: the others, by reason: the reasons of ``docs/reference/openai.md``, and of
             ``Statistics.alone``.
     """
 
