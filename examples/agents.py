@@ -38,7 +38,7 @@ async def agent(client: BatchClient, task: str) -> str | None:
     """Work on one task; return the answer, or None after too many turns."""
     messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": task}]
     for _ in range(MOST_TURNS):
-        step = (await client.chat(messages, max_tokens=60, response_model=Step)).parsed
+        step: Step = (await client.chat(messages, max_tokens=60, response_model=Step)).parsed
         if step.tool == "answer":
             return step.input
         messages.append({"role": "assistant", "content": step.model_dump_json()})
