@@ -1,17 +1,26 @@
-"""Rows on S3, by s3fs, from moto's server: a file, a folder, a pattern, shards of Parquet; and what is not there."""
+"""Rows on S3, by s3fs, from moto's server: a file, a folder, a pattern, shards of Parquet; and what is not there.
+
+The command of the page about rows runs, too.
+"""
 
 import json
+import re
+import shlex
+from pathlib import Path
 
 import pyarrow
 import pytest
 from pyarrow import parquet
+from typer.testing import CliRunner
 
 from batchclient import ConfigError
+from batchclient.cli.app import make_app
 from batchclient.jobs import read_rows
 
 fsspec = pytest.importorskip("fsspec")
 pytest.importorskip("s3fs")
 moto_server = pytest.importorskip("moto.server")
+PAGE = Path(__file__).parents[2] / "docs/reference/rows.md"
 
 
 @pytest.fixture
@@ -32,13 +41,15 @@ def bucket(monkeypatch):
     server.stop()
 
 
-def test_rows_on_s3_go_in(bucket):
+def test_rows_on_s3_go_in(bucket, counted, tmp_path, monkeypatch):
     for name, numbers in {"a": (0, 1), "b": (2, 3)}.items():
-        bucket.pipe(f"bucket/in/{name}.jsonl", "".join(json.dumps({"n": n}) + "\n" for n in numbers).encode())
+        bucket.pipe(
+            f"bucket/in/{name}.jsonl", "".join(json.dumps({"k": n, "text": "a"}) + "\n" for n in numbers).encode()
+        )
     with bucket.open("bucket/t.parquet", "wb") as file:
         parquet.write_table(pyarrow.table({"n": range(100)}), file, row_group_size=10)
     for url in ("s3://bucket/in", "s3://bucket/in/*.jsonl"):
-        assert [(row.where, row["n"]) for row in read_rows(url)] == [
+        assert [(row.where, row["k"]) for row in read_rows(url)] == [
             ("a.jsonl line 1", 0),
             ("a.jsonl line 2", 1),
             ("b.jsonl line 1", 2),
@@ -49,3 +60,10 @@ def test_rows_on_s3_go_in(bucket):
         read_rows("s3://bucket/none.jsonl")
     with pytest.raises(ConfigError, match=r"s3://bucket/none\*: no file has such a name"):
         read_rows("s3://bucket/none*")
+    # The page's own command.
+    [command] = re.findall(r"^batchclient (map .*s3://.*)", PAGE.read_text(), re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BATCHCLIENT_BASE_URL", counted.base_url)
+    done = CliRunner().invoke(make_app(["map"]), shlex.split(command))
+    assert done.exit_code == 0, done.output
+    assert [json.loads(line)["k"] for line in Path("out.jsonl").read_text().splitlines()] == [0, 1, 2, 3]
