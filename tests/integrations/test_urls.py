@@ -1,11 +1,14 @@
 """Rows on S3, by s3fs, from moto's server: a file, a folder, a pattern, shards of Parquet; and what is not there.
 
-The command of the page about rows runs, too.
+The command of the page about rows runs, too. Last, a file of a web server.
 """
 
+import functools
+import http.server
 import json
 import re
 import shlex
+import threading
 from pathlib import Path
 
 import pyarrow
@@ -67,3 +70,14 @@ def test_rows_on_s3_go_in(bucket, counted, tmp_path, monkeypatch):
     done = CliRunner().invoke(make_app(["map"]), shlex.split(command))
     assert done.exit_code == 0, done.output
     assert [json.loads(line)["k"] for line in Path("out.jsonl").read_text().splitlines()] == [0, 1, 2, 3]
+
+
+def test_a_page_goes_in(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"k": 1}\n{"k": 2}\n')
+    parquet.write_table(pyarrow.table({"k": [3, 4]}), tmp_path / "t.parquet")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        pages = [f"http://127.0.0.1:{server.server_port}/{name}" for name in ("a.jsonl?key=x", "t.parquet")]
+        assert [row["k"] for page in pages for row in read_rows(page)] == [1, 2, 3, 4]
+        server.shutdown()
