@@ -257,7 +257,7 @@ def beside_vllm(arms: list[str], rows: int, rounds: int) -> dict[str, Any]:
         return compare(services, rows, rounds)
 
 
-HEADER = ("tool", "rows/s (min to max)", "CPU µs/row", "server's", "peak MiB", "lost", "twice", "sent again", "s then")
+HEADER = ("tool", "rows/s (min to max)", "CPU µs/row", "server's", "peak MiB", "lost", "twice", "sent again", "s")
 
 
 def markdown(result: dict[str, Any]) -> str:
@@ -277,7 +277,7 @@ def markdown(result: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=20_000, help="beside the instant server; 0: none")
-    parser.add_argument("--engine-rows", type=int, default=0, help="beside a real vLLM; 0: none")
+    parser.add_argument("--engine-rows", type=int, default=0, help="beside a real vLLM: 10 s of work or more; 0: none")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--name", default="batch_files", help="file name of the results")

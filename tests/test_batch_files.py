@@ -18,6 +18,4 @@ def test_no_row_is_lost_by_a_tool_that_is_killed_and_the_table_says_so(tmp_path)
     assert [(arm["kill"]["lost"], arm["kill"]["twice"]) for arm in found.values()] == [(0, 0)] * 2
     # At half of the rows it was killed: those were not asked anew, but for some.
     assert all(0 <= arm["kill"]["again"] < 500 for arm in found.values())
-    assert {"`batchclient map`", "`AsyncOpenAI`, a semaphore of 64"} <= set(
-        (tmp_path / "found.md").read_text().split(" | ")
-    )
+    assert (tmp_path / "found.md").read_text().count(" | 0 | 0 | ") == 2
