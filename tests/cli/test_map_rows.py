@@ -196,6 +196,12 @@ def test_columns_are_what_the_output_keeps(cli_map, tmp_path, out):
     assert "completion" in null
 
 
+def test_columns_may_stand_in_quotes(cli_map, out, tmp_path):
+    (tmp_path / "in.csv").write_text('id, text,"a, b",c\n1,x,y,z\n')
+    assert cli_map(tmp_path / "in.csv", "-o", out, "--columns", '" text", "a, b"', prompt="{ text}").exit_code == 0
+    assert list(read_rows(out)[0])[:4] == ["id", " text", "a, b", "completion"]
+
+
 def test_a_template_may_name_fields_that_the_output_leaves_out(cli_map, tmp_path, out):
     rows = [{"id": 1, "completion": "an earlier answer", "at": 1}]
     source = write_rows(tmp_path / "in.jsonl", rows)

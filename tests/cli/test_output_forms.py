@@ -265,26 +265,3 @@ def test_a_killed_job_goes_on_to_a_whole_parquet_file(cli_map, spawn, server, tm
     assert cli_map(source, "-o", out).exit_code == 0
     assert parquet.read_table(out)["id"].to_pylist() == list(range(300))
     assert names(tmp_path) == ["in.jsonl", "out.parquet", "out.parquet.journal"]
-
-
-PAGE = (Path(__file__).parents[2] / "docs/reference/rows_out.md").read_text()
-BLOCKS = re.findall(r"^```console\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-
-
-@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
-def test_a_block_of_the_page_goes_in_and_comes_out(cli, server, monkeypatch, tmp_path, block):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("BATCHCLIENT_BASE_URL", server.base_url)
-    monkeypatch.setenv("BATCHCLIENT_MODEL", server.model)
-    for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-        command, _, shown = step.partition("\n")
-        program, *given = shlex.split(command)
-        if program != "cat":
-            said = cli(*given).stderr
-            assert all(line in said for line in shown.splitlines()), said
-        elif not Path(given[0]).exists() or Path(given[0]).name == "docs.jsonl":
-            Path(given[0]).write_text(shown)
-        else:
-            there = Path(given[0]).read_text()
-            pattern = re.escape(shown).replace('"…"', ".*").replace("…", ".*")
-            assert re.fullmatch(pattern, there), there

@@ -93,6 +93,17 @@ def test_a_record_that_is_no_row_says_why_and_stops_nothing(read, record, fault)
     assert rows == [(2, {"id": "0", "text": "x"}), (3, f"line 3 {fault}"), (4, {"id": "2", "text": "y"})]
 
 
+def test_the_first_record_of_a_header_that_is_a_name_short_says_so(read):
+    # As R's write.table writes them.
+    for content, options in (
+        ('"id","text"\n"1",7,"a"\n"2",8,"b"\n', {}),
+        ('"id" "text"\n"1" 7 "a"\n"2" 8 "b"\n', {"delimiter": " "}),
+    ):
+        fault = "has 3 fields, and the header has 2"
+        advice = "; R's write.table leaves out the name of the first column: add one"
+        assert read(content, **options) == [(2, f"line 2 {fault}{advice}"), (3, f"line 3 {fault}")]
+
+
 def test_a_quote_without_an_end_is_one_fault_that_names_its_lines(read):
     assert read('id,text\n0,x\n1,"a\n2,b\n3,c\n')[1:] == [(3, "line 3 has a quote without an end (up to line 5)")]
     long = ("y" * (1 << 20) + "\n") * 17
@@ -114,6 +125,8 @@ def test_a_file_without_a_usable_header_is_refused(read):
         (b"id,\xff\n", "the header is not UTF-8, or not in the given encoding (byte 4 of it)"),
         ('id,"text\n1,a\n', "the header has a quote without an end"),
         (' { "id": 1}\n', "the header begins a JSON object"),
+        ("id,text\r1,a\r", "the header has a carriage return outside quotes; old Macs' line ends: tr '\\r' '\\n'"),
+        ('"id" "text"\n"1" "a"\n', "double a quote; between columns of blanks, delimiter ' '"),
     ]:
         with pytest.raises(ConfigError) as refused:
             read(content)

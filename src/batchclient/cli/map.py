@@ -8,6 +8,7 @@ Rules:
 
 from __future__ import annotations
 
+import csv
 import math
 import sys
 from pathlib import Path
@@ -206,7 +207,7 @@ def map_rows(
         source=source,
         output=_path_from(output, part),
         file={"form": format, "delimiter": delimiter, "escape": escape, "encoding": encoding, "shard": part},
-        columns=None if columns is None else columns_from([name.strip() for name in columns.split(",")]),
+        columns=None if columns is None else columns_from(_names_from(columns)),
         first=first,
         prompt=template,
         rows=rows,
@@ -252,6 +253,12 @@ def _path_from(path: str, shard: Shard | None) -> str:
             f"{path}: {shard[1]} shards would write one file; put {_SHARD} into its name, as in out-{_SHARD}.jsonl"
         )
     return path.replace(_SHARD, str(shard[0]))
+
+
+def _names_from(columns: str) -> list[str]:
+    """Read names between commas. Quotes are around one that begins with a blank, or has a comma."""
+    lines = csv.reader(columns.splitlines(keepends=True), skipinitialspace=True)
+    return [name for line in lines for name in line]
 
 
 def _media_from(template: str | None, call: str, images: list[str], audio: list[str], root: str | None) -> Media | None:

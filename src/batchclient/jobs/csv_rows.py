@@ -29,6 +29,8 @@ _WORDS = {
     "'": "has more text after a closing quote; within quotes, double a quote",
 }
 """The reader's words (CPython, ``Modules/_csv.c``), by their beginning, in ours."""
+_ODD = {"\r": "; old Macs' line ends: tr '\\r' '\\n'", '" "': "; between columns of blanks, delimiter ' '"}
+"""What to do about a header that has something odd."""
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
 _OBJECT = re.compile(r'\s*\{\s*"')
 _TELLS_DELIMITER = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
@@ -131,11 +133,12 @@ def rows_of_csv(
         )
         names = next(reader, [])
     except csv.Error as error:
-        raise ConfigError(f"{name}: the header {_in_words(error)}") from None
+        hint = next((words for sign, words in _ODD.items() if sign in header), "")
+        raise ConfigError(f"{name}: the header {_in_words(error)}{hint}") from None
     _check(name, header, names, texts.odd)
     names = distinct(names)
     check_columns(name, columns, names, delimiter_hint(names))
-    width = len(names)
+    width, first = len(names), texts.number + 1
     while True:
         texts.begin()
         line = texts.number + 1
@@ -155,7 +158,9 @@ def rows_of_csv(
             yield Row((), line, texts.odd)
         elif fields and not (len(fields) == 1 and fields[0].isspace()):
             count = f"{len(fields)} field{'s' if len(fields) > 1 else ''}"
-            yield Row((), line, f"has {count}, and the header has {width}")
+            is_short = line == first and len(fields) == width + 1
+            hint = "; R's write.table leaves out the name of the first column: add one" if is_short else ""
+            yield Row((), line, f"has {count}, and the header has {width}{hint}")
 
 
 def _delimiter_of(header: str) -> str:
