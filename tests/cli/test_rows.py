@@ -72,8 +72,8 @@ def test_a_rows_own_field_is_not_overwritten_by_what_nobody_asked_for():
     row = Row({"logprobs": "mine"}, 1)
     told = Completion((Choice(0, "yes", "stop", {"tokens": ["yes"]}),), None)
     assert json.loads(to_line(result(row, completion=told)))["logprobs"] == "mine"
-    assert "logprobs" in added_by("complete", ["logprobs"])
-    assert "logprobs" not in added_by("complete", ["seed"])
+    assert "logprobs" in added_by("complete", {"logprobs": 0})
+    assert "logprobs" not in added_by("complete", {"seed": 1, "n": 1, "logprobs": False})
 
 
 def test_a_logprob_that_json_cannot_write_is_null():

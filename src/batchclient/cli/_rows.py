@@ -14,7 +14,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from batchclient._maps.fields import asked_for, encode, fields_of
@@ -49,9 +49,10 @@ ASKED_FOR: Mapping[str, str] = {
 _ANSWERS = frozenset({"completion", "embedding", "label", "score"})
 
 
-def added_by(call: str, params: Iterable[str] = (), answer_field: str | None = None) -> tuple[str, ...]:
-    """Return the fields that a call with parameters of these names may add."""
-    names = (*ADDED_BY[call], *(ASKED_FOR[name] for name in params if name in ASKED_FOR))
+def added_by(call: str, params: Mapping[str, Any], answer_field: str | None = None) -> tuple[str, ...]:
+    """Return the fields that a call with these parameters may add; ``logprobs=0`` asks for some, too."""
+    asked = [name for name in ASKED_FOR if (value := params.get(name)) is not None and value is not False]
+    names = (*ADDED_BY[call], *(ASKED_FOR[name] for name in asked if name != "n" or params[name] != 1))
     return names if answer_field is None else tuple(_renamed(name, answer_field) for name in names)
 
 

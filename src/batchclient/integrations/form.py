@@ -94,7 +94,7 @@ def _items(kind: Kind, given: Any) -> list[Any] | None:
     kinds = set(map(type, given))
     if kinds == {int}:
         return [given]
-    if kinds == {str} or (kinds == {list} and all(each and set(map(type, each)) == {int} for each in given)):
+    if all(issubclass(each, str) for each in kinds) or (kinds == {list} and all(each and set(map(type, each)) == {int} for each in given)):
         return list(given)
     return None
 
