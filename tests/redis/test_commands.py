@@ -119,7 +119,9 @@ def test_rows_that_are_requests_are_messages_and_an_id_comes_once(plain, shared_
         {"id": "f", "messages": chat},
     ]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    status, _, said = commands.run("enqueue", "in.jsonl", "--stream", "own", cwd=tmp_path, REDIS_URL=shared_server.url)
+    # Another file may have the same ids, and a result of each.
+    options = ("in.jsonl", "--stream", "own", "--id-prefix", "in/")
+    status, _, said = commands.run("enqueue", *options, cwd=tmp_path, REDIS_URL=shared_server.url)
     assert status == 1
     assert "line 2: the row has no field 'messages'\n" in said
     assert "line 3 has the id of the row in line 1, and one id has one result\n" in said
@@ -128,8 +130,8 @@ def test_rows_that_are_requests_are_messages_and_an_id_comes_once(plain, shared_
         assert f"line {number}: {name} is " in said
     # A refused row has no result, and takes no id.
     [(_, fields), (_, last)] = plain.xrange("own")
-    assert last[b"id"] == b"f"
-    assert (fields[b"id"], fields[b"call"], fields[b"tenant"], fields[b"priority"]) == (b"a", b"chat", b"t", b"1")
+    assert last[b"id"] == b"in/f"
+    assert (fields[b"id"], fields[b"call"], fields[b"tenant"], fields[b"priority"]) == (b"in/a", b"chat", b"t", b"1")
     assert json.loads(fields[b"body"]) == {"messages": chat, "max_tokens": 2, "extra_body": {"new": 1}}
     refused = '{"prompt": "p", "max_tokens": 1}\n'
     status, _, said = commands.run("enqueue", "-", cwd=tmp_path, stdin=refused, REDIS_URL=shared_server.url)

@@ -2,7 +2,7 @@
 
 Rules:
 - Rows have values of Python: ``datetime``, ``Decimal``, ``bytes``. ``OUT`` says how it writes them.
-- Columns that nobody asks for are not read. A batch of Parquet holds about a megabyte.
+- Columns that nobody asks for are not read. A batch of Parquet holds about 256 KiB.
 - A row with a value that Python cannot hold is unusable. Reading goes on.
 - A shard is a range of rows; only the row groups, or batches, that have them are read.
 """
@@ -24,7 +24,7 @@ from batchclient.jobs.rows import Row
 
 __all__ = ["count_of_parquet", "rows_of_arrow", "rows_of_parquet"]
 
-_BATCH_BYTES = 1024 * 1024
+_BATCH_BYTES = 256 * 1024
 _ROWS_OF_BATCH = 1024
 
 
