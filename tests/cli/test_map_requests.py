@@ -116,7 +116,7 @@ def test_a_field_that_a_rows_own_call_adds_is_refused_and_another_name_is_the_wa
     for row, name in [*own, (batch("a", "embeddings", input="p") | {"embedding": "mine"}, "embedding")]:
         result, out = requests([row], "--row-params", "take", "--output-form", "jsonl")
         assert (result.exit_code, out, server.requests) == (2, [], 0)
-        assert f"line 1 has a field {name!r}, which the output would overwrite; rename it, or give" in result.stderr
+        assert f"line 1 has a field {name!r}, which the output would overwrite; give --answer-field" in result.stderr
     for row, name in own:
         result, (made,) = requests([row], "--row-params", "take", "--answer-field", "said", "--max-tokens", 1)
         assert (result.exit_code, made.get(name), bool(made[f"said_{name}"])) == (0, row.get(name), True)

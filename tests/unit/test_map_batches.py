@@ -175,7 +175,9 @@ def test_rows_may_be_requests(monkeypatch):
     asyncio.run(mapped(block))
     assert [sent.body.get("max_tokens") for sent in server.sent[2:]] in ([4, None], [None, 4])
     block.to_arrow = lambda: pa.table({"messages": [chat], "seed": [1]})
-    (refused,) = asyncio.run(MapBatches(URL, rows="messages", model="m", **transport)(block)).column("error").to_pylist()
+    (refused,) = (
+        asyncio.run(MapBatches(URL, rows="messages", model="m", **transport)(block)).column("error").to_pylist()
+    )
     assert "'seed' has the name of a parameter" in refused
     for given in ({}, {"rows": "batch"}, {"rows": "messages", "prompt": "{a}"}, {"rows": "messages", "call": "embed"}):
         with pytest.raises(ConfigError):

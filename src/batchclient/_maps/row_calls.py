@@ -68,9 +68,7 @@ _CHATS = ("complete", "chat")
 _OWN = ("model", "timeout_s", "priority")
 """Parameters of a row that are arguments of its call."""
 _SPECIAL = frozenset({*_OWN, "extra_body"})
-_OF_PYTHON: dict[type, Any] = {
-    str: str, bool: bool, int: Real, float: Real, list: (list, tuple), dict: Mapping,
-}  # fmt: skip
+_OF_PYTHON: dict[type, Any] = {str: str, bool: bool, int: Real, float: Real, list: (list, tuple), dict: Mapping}
 """The types of JSON, and what Python's programs have for them; numpy's numbers are ``Real``."""
 
 
@@ -231,10 +229,8 @@ class RowCalls:
     def _list_of(self, value: Any) -> Any:
         """Return a field, of a table also if it is JSON as a text."""
         if self._is_table and isinstance(value, str) and value.lstrip().startswith("["):
-            try:
+            with suppress(ValueError, RecursionError):
                 return json.loads(value)
-            except (ValueError, RecursionError):
-                pass
         return _without_nulls(value, "content") if self._is_table and is_conversation(value) else value
 
     def _or_chat(self, value: Any) -> Any:

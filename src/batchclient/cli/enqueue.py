@@ -204,8 +204,9 @@ async def _run(
             if from_list is not None:
                 count = await move_list(redis, from_list, stream=stream, group=group)
             elif rows is not None:
-                messages = rows.messages()
-                async for ids in enqueue_groups(redis, messages, stream=stream, group=group, max_queued=max_queued):
+                async for ids in enqueue_groups(
+                    redis, rows.messages(), stream=stream, group=group, max_queued=max_queued, unique=True
+                ):
                     count += len(ids)
         finally:
             if not quiet:
