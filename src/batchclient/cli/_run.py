@@ -154,7 +154,7 @@ def _begin(options: MapOptions, source: Source) -> tuple[MapOptions, BatchClient
         row_params=options.row_params,
         has_model=bool(options.client["model"]),
         media=options.media,
-        added=partial(added_for, options),
+        added=partial(added_for, replace(options, output_form=form_of(options.output, options.output_form))),
     )
     # Wrong parameters are refused while nothing is made.
     client.stream_map((), rows=options.rows if options.prompt is None else prompts.read, **options.arguments)
