@@ -390,9 +390,9 @@ class RowCalls:
         extra = own.pop("extra_body", None)
         if extra is not None and not isinstance(extra, Mapping):
             raise ConfigError(f"extra_body is a mapping, not {kind_of(extra)}", field="extra_body")
-        twice = next((name for name in extra or () if name in own), None)
-        if twice is not None:
-            raise ConfigError(f"{twice} is given twice: in extra_body, and beside it", field=twice)
+        for name in extra or ():
+            if name in own:
+                raise ConfigError(f"{name} is given twice: in extra_body, and beside it", field=name)
         model, timeout_s, priority = (own.pop(name, None) for name in _OWN)
         if extra or not known.issuperset(own):
             given = own | dict(extra or {})

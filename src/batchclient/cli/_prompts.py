@@ -125,9 +125,9 @@ class Prompts:
         made = self._calls.read(row)
         if self.model is not None and made.model is None:
             raise BadRow(f"{row.where} names no model, and the first row does: --model is for such rows")
-        taken = next((name for name in self._added(made) if name in row), None)
-        if taken is not None:
-            raise BadRow(f"{row.where} has a field {taken!r}, which the output would overwrite; give --answer-field")
+        for name in self._added(made):
+            if name in row:
+                raise BadRow(f"{row.where} has a field {name!r}, which the output would overwrite; give --answer-field")
         if self._media is not None:
             if made.call != "chat":
                 raise BadRow(f"--image and --audio: {row.where} is no chat")
