@@ -2,7 +2,9 @@
 
 import json
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from batchclient.simulator import expected_text
 
@@ -91,6 +93,36 @@ def test_the_columns_of_a_table_are_data(requests, tmp_path):
     assert "data, and no parameters, are seed (--row-params take sends them)" in result.stderr
     assert rows[0]["usage"]["completion_tokens"] == 2
     assert requests(source, "--row-params", "take", "--max-tokens", 2)[0].exit_code == 0
+
+
+def test_columns_that_are_not_written_are_parameters_all_the_same(requests, tmp_path):
+    template = ("--prompt", "{text}", "--columns", "text", "--max-tokens", 9)
+    for name, own in [("max_tokens", 2), ("params", {"max_tokens": 2})]:
+        source = tmp_path / f"{name}.parquet"
+        parquet.write_table(pa.Table.from_pylist([{"text": "a", "note": "x", name: own}]), source)
+        result, (row,) = requests(source, *template, "--row-params", "take")
+        assert (row["usage"]["completion_tokens"], list(row)[:3]) == (2, ["text", "id", "completion"])
+        result, (row,) = requests(source, *template)
+        assert row["usage"]["completion_tokens"] == 9
+        assert f"data, and no parameters, are {name} (--row-params take sends them)" in result.stderr
+
+
+def test_a_field_that_a_rows_own_call_adds_is_refused_and_another_name_is_the_way_out(requests, server):
+    own = [
+        ({"prompt": "p", "logprobs": 2}, "logprobs"),
+        ({"prompt": "p", "prompt_logprobs": 0}, "prompt_logprobs"),
+        ({"prompt": "p", "params": {"n": 2}, "choices": "mine"}, "choices"),
+    ]
+    for row, name in [*own, (batch("a", "embeddings", input="p") | {"embedding": "mine"}, "embedding")]:
+        result, out = requests([row], "--row-params", "take", "--output-form", "jsonl")
+        assert (result.exit_code, out, server.requests) == (2, [], 0)
+        assert f"line 1 has a field {name!r}, which the output would overwrite; give --answer-field" in result.stderr
+    for row, name in own:
+        result, (made,) = requests([row], "--row-params", "take", "--answer-field", "said", "--max-tokens", 1)
+        assert (result.exit_code, made.get(name), bool(made[f"said_{name}"])) == (0, row.get(name), True)
+    rows = [{"prompt": "p", "n": 1, "choices": "mine"}, {"prompt": "p", "logprobs": 1}]
+    result, out = requests(rows, "--row-params", "take", "--max-tokens", 1)
+    assert (out[0]["choices"], "error" in out[0], "'logprobs'" in out[1]["error"]["message"]) == ("mine", False, True)
 
 
 def test_a_row_of_a_dry_run_is_counted_as_it_is_sent(requests):

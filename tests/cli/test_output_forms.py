@@ -23,7 +23,7 @@ from pyarrow import parquet
 from batchclient import Embedding, MapResult
 from batchclient.cli._rows import ADDED, fields_of_row
 from batchclient.jobs import Row
-from batchclient.jobs.forms import Vectors
+from batchclient.jobs.forms import BatchLines, Vectors
 
 from .conftest import read_rows, write_rows
 
@@ -191,6 +191,10 @@ def test_batch_form_is_read_by_openais_types_and_errors_are_in_a_file_of_their_o
     assert embed(source, "-o", tmp_path / "vectors", "--output-form", "batch", "--first", 1).exit_code == 0
     body = read_rows(tmp_path / "vectors")[0]["response"]["body"]
     assert CreateEmbeddingResponse.model_validate(body, strict=True).data[0].embedding
+    writer = BatchLines(fields_of_row, "m")
+    for own, told in [({"custom_id": None}, None), ({"custom_id": 7}, "7"), ({"id": None}, None), ({}, "x")]:
+        made = writer.add(MapResult("x", 0, Row(own, 1), Embedding(array("f", [1.0]))))
+        assert json.loads(made)["custom_id"] == told
 
 
 def test_the_second_file_is_owned_as_out_is(cli_map, source, tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from batchclient import Choice, Completion, MapResult, Usage
 from batchclient.cli import _rows
-from batchclient.cli._rows import added_by, blame, to_line
+from batchclient.cli._rows import Ids, added_by, blame, to_line
 from batchclient.jobs import BadRow, Row
 
 
@@ -72,8 +72,16 @@ def test_a_rows_own_field_is_not_overwritten_by_what_nobody_asked_for():
     row = Row({"logprobs": "mine"}, 1)
     told = Completion((Choice(0, "yes", "stop", {"tokens": ["yes"]}),), None)
     assert json.loads(to_line(result(row, completion=told)))["logprobs"] == "mine"
-    assert "logprobs" in added_by("complete", ["logprobs"])
-    assert "logprobs" not in added_by("complete", ["seed"])
+    assert "logprobs" in added_by("complete", {"logprobs": 0})
+    assert "logprobs" not in added_by("complete", {"seed": 1, "n": 1, "logprobs": False})
+
+
+def test_an_id_of_an_earlier_row_is_known_with_its_place_or_without():
+    ids = Ids(2)
+    rows = [Row({"id": name}, number) for number, name in enumerate("abcdabcd", 1)]
+    told = [f"line {number} has the id of the row " for number in (5, 6, 7, 8)]
+    places = ("in line 1", "in line 2", "after line 2", "after line 2")
+    assert [ids.repeated(row) for row in rows] == [None] * 4 + [a + b for a, b in zip(told, places, strict=True)]
 
 
 def test_a_logprob_that_json_cannot_write_is_null():

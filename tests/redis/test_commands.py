@@ -111,6 +111,12 @@ def test_rows_that_are_requests_are_messages_and_an_id_comes_once(plain, shared_
         {"prompt": [1, 2]},
         {"id": "a", "messages": chat},
         {"messages": chat, "params": {"timeout_s": 1}},
+        {"id": "b", "messages": chat, "params": {"messages": []}},
+        {"id": "c", "messages": chat, "params": {"tenant": "t"}},
+        {"id": "d", "messages": chat, "params": {"stream": True}},
+        {"id": "e", "messages": chat, "params": {"max_tokens": "x"}},
+        {"id": "f", "messages": chat, "tenant": "t" * 257},
+        {"id": "f", "messages": chat},
     ]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     # Another file may have the same ids, and a result of each.
@@ -120,7 +126,11 @@ def test_rows_that_are_requests_are_messages_and_an_id_comes_once(plain, shared_
     assert "line 2: the row has no field 'messages'\n" in said
     assert "line 3 has the id of the row in line 1, and one id has one result\n" in said
     assert "line 4: timeout_s: a message has a deadline instead\n" in said
-    [(_, fields)] = plain.xrange("own")
+    for number, name in enumerate(("messages", "tenant", "stream", "max_tokens", "tenant"), 5):
+        assert f"line {number}: {name} is " in said
+    # A refused row has no result, and takes no id.
+    [(_, fields), (_, last)] = plain.xrange("own")
+    assert last[b"id"] == b"in/f"
     assert (fields[b"id"], fields[b"call"], fields[b"tenant"], fields[b"priority"]) == (b"in/a", b"chat", b"t", b"1")
     assert json.loads(fields[b"body"]) == {"messages": chat, "max_tokens": 2, "extra_body": {"new": 1}}
     refused = '{"prompt": "p", "max_tokens": 1}\n'

@@ -1,5 +1,6 @@
 """Maps of rows that are requests themselves: what is sent for each, and what comes back."""
 
+import pyarrow as pa
 import pytest
 
 from batchclient import BadRequest, BatchMapFailed, Completion, ConfigError, Embedding, Ranking, Score
@@ -96,6 +97,21 @@ async def test_rows_may_name_a_model_where_the_server_has_several():
     assert named.error is None
     assert [sent.body["model"] for sent in server.sent] == ["b"]
     assert unnamed.error.field == "model"
+
+
+async def test_the_rows_of_a_table_are_rows_like_others():
+    own, beside = pa.table({"prompt": ["p"], "params": [{"max_tokens": 3}]}), {"prompt": ["p"], "max_tokens": [3]}
+    for table, given, sent in [
+        (own, {}, 3),
+        (own, {"row_params": "ignore"}, 9),
+        (pa.table(beside), {"row_params": "take"}, 3),
+        (pa.table(beside), {"prompt": "{prompt}"}, 9),
+        (pa.table(beside), None, 0),
+    ]:
+        server = Recorder()
+        (result,) = await results_of(server, table, max_tokens=9, **(given or {}))
+        assert getattr(result.error, "field", None) == (None if sent else "max_tokens")
+        assert [body["max_tokens"] for body in server.bodies("/completions")] == ([sent] if sent else [])
 
 
 async def test_a_document_that_fails_fails_its_row_alone_and_ends_its_other_calls():

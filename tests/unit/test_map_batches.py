@@ -171,6 +171,14 @@ def test_rows_may_be_requests(monkeypatch):
     errors = asyncio.run(mapped(block)).column("error").to_pylist()
     assert all("no" in each for each in errors) and len(errors) == 2
     assert [sent.body.get("max_tokens") for sent in server.sent] in ([1, None], [None, 1])
+    block.to_arrow = lambda: pa.table({"messages": [chat, chat], "params": [{"max_tokens": 4}, None]})
+    asyncio.run(mapped(block))
+    assert [sent.body.get("max_tokens") for sent in server.sent[2:]] in ([4, None], [None, 4])
+    block.to_arrow = lambda: pa.table({"messages": [chat], "seed": [1]})
+    (refused,) = (
+        asyncio.run(MapBatches(URL, rows="messages", model="m", **transport)(block)).column("error").to_pylist()
+    )
+    assert "'seed' has the name of a parameter" in refused
     for given in ({}, {"rows": "batch"}, {"rows": "messages", "prompt": "{a}"}, {"rows": "messages", "call": "embed"}):
         with pytest.raises(ConfigError):
             MapBatches(URL, model="m", **given)

@@ -4,12 +4,16 @@ from batchclient._core.kinds import Kind
 from batchclient.integrations.form import read_body
 
 CHAT = [{"role": "user", "content": "hi"}]
+TEXT = type("Text", (str,), {})("p")
+"""As LangChain's ``message.text``."""
 
 
 def test_calls():
     for path, body, kind, items, params in [
         ("/completions", {"prompt": "p", "n": 2}, Kind.COMPLETION, ["p"], {"n": 2}),
         ("/completions", {"prompt": ["p", "q"], "stream": False}, Kind.COMPLETION, ["p", "q"], {}),
+        ("/completions", {"prompt": [TEXT, "q"], "user": TEXT}, Kind.COMPLETION, ["p", "q"], {"user": "p"}),
+        ("/embeddings", {"input": [TEXT]}, Kind.EMBEDDING, ["p"], {}),
         ("/completions", {"prompt": [1, 2], "stream": None}, Kind.COMPLETION, [[1, 2]], {}),
         ("/completions", {"prompt": [[1, 2], [3]]}, Kind.COMPLETION, [[1, 2], [3]], {}),
         ("/chat/completions", {"messages": CHAT, "tools": []}, Kind.CHAT, [CHAT], {"tools": []}),

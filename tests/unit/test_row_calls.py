@@ -1,7 +1,9 @@
 """Rows become calls: forms told by the first row, inputs, parameters of a row's own; nothing is left out in silence."""
 
 import json
+from types import MappingProxyType
 
+import numpy
 import pytest
 
 from batchclient._maps.row_calls import RowCall, RowCalls
@@ -92,40 +94,83 @@ def test_a_rows_own_parameters_stand_before_the_jobs():
 
 
 def test_nothing_is_left_out_in_silence():
-    for name, value in [("max_tokens", 5), ("max_tokens", 5.0), ("tools", []), ("model", "m"), ("stream", True)]:
+    named = type("Named", (str,), {})
+    for name, value in [
+        ("max_tokens", 5), ("max_tokens", 5.0), ("tools", []), ("model", "m"), ("stream", True), ("stop", ("a",)),
+        ("max_tokens", numpy.int64(5)), ("model", named("m")), ("response_format", MappingProxyType({})),
+    ]:  # fmt: skip
         for row, given in [({"messages": CHAT}, {}), ({"text": "t"}, {"template": "{text}"})]:
             with pytest.raises(ConfigError, match=rf"'{name}' has the name of a parameter") as caught:
                 read(row | {name: value}, **given)
             assert caught.value.field == name
     # Of another type it is data.
-    assert read({"prompt": "p", "n": "a note", "tools": None}).params == {}
+    assert read({"prompt": "p", "n": "a note", "tools": None, "seed": True}).params == {}
+    assert read({"prompt": "p", "params": "x"}, row_params="ignore").params == {}
     for row, field in [
         ({"prompt": "p", "params": {"seed": 1}, "seed": 2}, "seed"),
         (line("/v1/completions", {"prompt": "p", "seed": 1}, seed=2), "seed"),
         ({"prompt": "p", "params": "x"}, "params"),
+        ({"prompt": "p", "params": ["x"]}, "params"),
+        ({"prompt": "p", "params": {"seed": 1, "extra_body": {"seed": 1}}}, "seed"),
+        ({"prompt": "p", "params": {"model": "m", "extra_body": {"model": "m"}}}, "model"),
     ]:
-        with pytest.raises(ConfigError) as caught:
-            read(row, row_params="take")
-        assert caught.value.field == field
+        for given in ({}, {"row_params": "take"}):
+            with pytest.raises(ConfigError) as caught:
+                read(row, **given)
+            assert caught.value.field == field
 
 
-def test_the_columns_of_a_table_are_data_until_they_are_taken():
+def test_the_columns_of_a_table_are_taken_or_are_data():
     row = {"prompt": "p", "seed": "3", "stop": "7", "tools": '[{"a": 1}]', "user": None, "note": "x"}
-    calls = RowCalls(is_table=True)
+    calls = RowCalls(is_table=True, row_params="ignore")
     assert calls.settle(row).endswith(
         "data, and no parameters, are seed, stop, tools, user (row_params='take' sends them)"
     )
     assert calls.read(row) == RowCall("complete", "p", {})
     taken = read(row, is_table=True, row_params="take")
     assert taken.params == {"seed": 3, "stop": "7", "extra_body": {"tools": [{"a": 1}]}}
+    # Without a word a table's rows are as all others.
+    assert read({"prompt": "p", "params": {"seed": 1}, "max_tokens": None}, is_table=True).params == {"seed": 1}
+    with pytest.raises(ConfigError, match="'seed' has the name of a parameter"):
+        read({"prompt": "p", "seed": 3}, is_table=True)
+    for name, value, expected in [
+        ("ignore_eos", "True", True), ("ignore_eos", "FALSE", False), ("return_hidden_states", "TRUE", True),
+        ("max_tokens", "5.0", 5), ("max_tokens", 5.0, 5), ("top_k", "-1", -1), ("temperature", "1.0", 1.0),
+        ("stop", '["a", "b"]', ["a", "b"]), ("user", "[1]", "[1]"), ("user", "True", "True"), ("seed", "null", None),
+    ]:  # fmt: skip
+        sent = read({"prompt": "p", name: value}, is_table=True, row_params="take").params[name]
+        assert (sent, type(sent)) == (expected, type(expected)), name
+    for name, value in [("ignore_eos", "yes"), ("max_tokens", "5.5"), ("max_tokens", "true"), ("response_format", "x")]:
+        with pytest.raises(ConfigError) as caught:
+            read({"prompt": "p", name: value}, is_table=True, row_params="take")
+        assert caught.value.field == name
     text = json.dumps(CHAT)
     assert read({"messages": text}, is_table=True).item == CHAT
     assert read({"m": text}, is_table=True, template="{m}", call="chat").item == CHAT
     assert read({"prompt": text}, is_table=True).item == CHAT
     for plain in ("[1]", "[2024] a year", '[{"a": 1}]'):
         assert read({"prompt": plain}, is_table=True).item == plain
+
+
+def test_a_null_of_a_table_is_a_gap_and_one_in_a_text_is_meant():
     struct = [{"role": "user", "content": None, "name": None, "parts": [{"a": None, "b": 1}]}]
-    assert read({"messages": struct}, is_table=True).item == [{"role": "user", "content": None, "parts": [{"b": 1}]}]
+    chat = [{"role": "user", "content": None, "parts": [{"b": 1}]}]
+    tools = [{"function": {"parameters": {"properties": {"a": {"type": "string", "of": None}, "b": None}}}}]
+    whole = [{"function": {"parameters": {"properties": {"a": {"type": "string"}}}}}]
+    own = {"tools": tools, "seed": None}
+    for row, given in [
+        ({"messages": struct, "params": own}, {}),
+        ({"messages": struct} | own, {"row_params": "take"}),
+        ({"prompt": struct, "params": own}, {}),
+        ({"m": struct, "params": own}, {"template": "{m}", "call": "chat"}),
+        (line("/v1/chat/completions", {"messages": struct} | own), {}),
+    ]:
+        made = read(row, is_table=True, **given)
+        assert (made.call, made.item, made.params) == ("chat", chat, {"tools": whole})
+    row = {"messages": json.dumps(struct), "params": json.dumps(own)}
+    made = read(row, is_table=True)
+    assert (made.item, made.params) == (struct, own)
+    assert read({"messages": struct, "params": own}).params == own
 
 
 def test_what_is_no_call_is_refused_by_name():

@@ -5,8 +5,10 @@ Rules:
 - The parameters of a row are those of its Batch line's body, or of its field ``params``; with
   ``row_params="take"`` fields by their names, too.
 - Nothing is left out in silence. A field with a parameter's name and its type is sent, or the row
-  is refused by that name; ``row_params="ignore"`` says that such fields are data. The columns of a
-  table are data, and ``settle`` names those that look like parameters.
+  is refused by that name; ``row_params="ignore"`` says that such fields are data, and ``settle``
+  names those of the first row.
+- A null in a table is a gap, also within its structs. JSON in a text has been written so, and is
+  sent so.
 - What is no parameter that is known here travels as it is, as ``extra_body`` does. What the client
   owns, such as ``stream``, is refused where the call is made.
 - No client, no file and no text of a row in an error.
@@ -16,7 +18,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from functools import cache
+from numbers import Real
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
@@ -29,7 +33,7 @@ from batchclient.errors import ConfigError
 from batchclient.templates import fields_of, make_prompt
 from batchclient.types import NOT_GIVEN, NotGiven
 
-__all__ = ["KINDS", "ROW_FORMS", "RowCall", "RowCalls", "RowForm", "RowParams", "merged"]
+__all__ = ["KINDS", "ROW_FORMS", "RowCall", "RowCalls", "RowForm", "RowParams", "merged", "parameter_types"]
 
 RowForm = Literal["batch", "messages", "prompt", "conversations", "template"]
 ROW_FORMS: tuple[RowForm, ...] = ("batch", "messages", "prompt", "conversations", "template")
@@ -64,6 +68,8 @@ _CHATS = ("complete", "chat")
 _OWN = ("model", "timeout_s", "priority")
 """Parameters of a row that are arguments of its call."""
 _SPECIAL = frozenset({*_OWN, "extra_body"})
+_OF_PYTHON: dict[type, Any] = {str: str, bool: bool, int: Real, float: Real, list: (list, tuple), dict: Mapping}
+"""The types of JSON, and what Python's programs have for them; numpy's numbers are ``Real``."""
 
 
 class RowCall(NamedTuple):
@@ -100,7 +106,7 @@ class RowCalls:
         params: the job's, which a row's own replace.
         row_params: whether fields with a parameter's name are parameters (``"take"``) or data
             (``"ignore"``); ``None``: a row with such a field is refused.
-        is_table: whether the rows are a table's: columns are data, and may be JSON as text.
+        is_table: whether the rows are a table's: nulls are gaps, and columns may be JSON as text.
 
     Attributes:
         form: ``None`` until it is known.
@@ -139,7 +145,7 @@ class RowCalls:
         names = fields_of(template) if isinstance(template, str) else named
         self._used = {"id", *names, *(name.partition(".")[0].partition("[")[0] for name in names)}
         """Fields that are the input, or name the row."""
-        self._looked_for = frozenset(_parameters().keys() - self._used - {"params"})
+        self._looked_for = frozenset(parameter_types().keys() - self._used - {"params"})
         self._object = "params" if "params" not in self._used else None
         """The field that holds parameters."""
 
@@ -164,7 +170,7 @@ class RowCalls:
         found = ", ".join(self._found_in(first) if isinstance(first, Mapping) else ())
         if not found:
             return told
-        if self._row_params == "ignore" or (self._is_table and self._row_params is None):
+        if self._row_params == "ignore":
             return f"{told}; data, and no parameters, are {found} (row_params='take' sends them)"
         return f"{told}; each row's own are {found}"
 
@@ -223,11 +229,9 @@ class RowCalls:
     def _list_of(self, value: Any) -> Any:
         """Return a field, of a table also if it is JSON as a text."""
         if self._is_table and isinstance(value, str) and value.lstrip().startswith("["):
-            try:
+            with suppress(ValueError, RecursionError):
                 return json.loads(value)
-            except (ValueError, RecursionError):
-                pass
-        return value
+        return _without_nulls(value, "content") if self._is_table and is_conversation(value) else value
 
     def _or_chat(self, value: Any) -> Any:
         """Return a field, or the conversation that a table has in it as JSON; ``[1]`` is a text."""
@@ -242,7 +246,7 @@ class RowCalls:
         messages = self._list_of(row["messages"])
         if not is_conversation(messages):
             raise ConfigError(f"messages is a list of messages, not {_kind_said(messages)}", field="messages")
-        return _without_nulls(messages) if self._is_table else messages
+        return messages
 
     def _conversations(self, row: Mapping[str, Any]) -> Any:
         turns = self._list_of(row.get("conversations"))
@@ -284,7 +288,7 @@ class RowCalls:
         if not isinstance(body, Mapping):
             raise ConfigError(f"body is a request, not {kind_of(body)}", field="body")
         call, name = _ROUTES[path]
-        own = dict(body)
+        own = _without_nulls(body) if self._is_table else dict(body)
         if own.get("priority"):
             if call not in _CHATS or type(own["priority"]) is not int:
                 raise ConfigError(f"priority is a whole number, and no server takes it with {url}", field="priority")
@@ -301,6 +305,7 @@ class RowCalls:
         item = own.pop(name)
         if call != "chat":
             return call, _one_input(item, name), own
+        item = self._list_of(body[name])
         if not is_conversation(item):
             raise ConfigError(f"messages is a list of messages, not {_kind_said(item)}", field="messages")
         return call, item, own
@@ -309,26 +314,27 @@ class RowCalls:
 
     def _found_in(self, row: Mapping[str, Any]) -> list[str]:
         """Return the fields of a row that look like parameters."""
-        looked_for, known = self._looked_for, _parameters()
+        looked_for, known = self._looked_for, parameter_types()
         return [
             name
             for name, value in row.items()
-            if (name in looked_for or name == self._object) and (self._is_table or type(value) in known[name])
+            if (name in looked_for or name == self._object)
+            and ((self._is_table and self._row_params is not None) or _fits(value, known[name]))
         ]
 
     def _with_fields(self, row: Mapping[str, Any], own: dict[str, Any] | None) -> dict[str, Any] | None:
         """Add the parameters that stand beside the input."""
-        if self._row_params == "ignore" or (self._is_table and self._row_params is None):
+        if self._row_params == "ignore":
             return own
         given: dict[str, Any] = {}
         if self._object is not None and row.get(self._object) is not None:
             params = self._of_column("params", row["params"])
-            if type(params) is dict and not self._is_table:
-                given = params.copy()
-            elif isinstance(params, Mapping):
-                given = {name: value for name, value in params.items() if value is not None or not self._is_table}
-            elif self._row_params == "take":
-                raise ConfigError(f"params is an object of parameters, not {kind_of(params)}", field="params")
+            if not isinstance(params, Mapping):
+                raise ConfigError(
+                    f"params is an object of parameters, not {kind_of(params)}; row_params='ignore' leaves it as data",
+                    field="params",
+                )
+            given = dict(params)
         if self._row_params is None:
             found = () if self._looked_for.isdisjoint(row) else self._found_in(row)
             for name in found:
@@ -352,24 +358,42 @@ class RowCalls:
         return own | given
 
     def _of_column(self, name: str, value: Any) -> Any:
-        """Return the value of a parameter; in a CSV file numbers, lists and objects are texts."""
-        if not self._is_table or not isinstance(value, str):
+        """Return the value of a parameter; in a CSV file numbers, lists and objects are texts.
+
+        Raises:
+            ConfigError: the text is no value of the parameter.
+        """
+        if not self._is_table:
             return value
-        if str in _parameters()[name] and value[:1] not in ("[", "{", '"'):
-            return value
-        try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
-            return value
+        types = parameter_types()[name]
+        is_text = isinstance(value, str)
+        if not is_text:
+            value = _without_nulls(value)
+        elif bool in types and value.lower() in ("true", "false"):
+            # Python writes True, and spreadsheets TRUE.
+            value = value.lower() == "true"
+        elif str not in types or value[:1] in ("[", "{", '"'):
+            with suppress(ValueError, RecursionError):
+                read = json.loads(value)
+                value = value if str in types and type(read) not in types else read
+        if type(value) is float and value.is_integer() and int in types and float not in types:
+            # pandas writes whole numbers so, where a column has gaps.
+            return int(value)
+        if is_text and value is not None and type(value) not in types:
+            raise ConfigError(f"the column {name!r} has a text that is no value of this parameter", field=name)
+        return value
 
     def _with_own(self, call: str, item: Any, own: dict[str, Any]) -> RowCall:
         known = _known_of(call)
         if _SPECIAL.isdisjoint(own) and known.issuperset(own):
             return RowCall(call, item, merged(self._params, own), is_own=True)
-        model, timeout_s, priority = (own.pop(name, None) for name in _OWN)
         extra = own.pop("extra_body", None)
         if extra is not None and not isinstance(extra, Mapping):
             raise ConfigError(f"extra_body is a mapping, not {kind_of(extra)}", field="extra_body")
+        for name in extra or ():
+            if name in own:
+                raise ConfigError(f"{name} is given twice: in extra_body, and beside it", field=name)
+        model, timeout_s, priority = (own.pop(name, None) for name in _OWN)
         if extra or not known.issuperset(own):
             given = own | dict(extra or {})
             own = {name: value for name, value in given.items() if name in known}
@@ -408,8 +432,11 @@ _SENTENCES = {
 
 
 @cache
-def _parameters() -> Mapping[str, frozenset[type]]:
-    """Return the names that a row's parameters may have, with the types of JSON that each one takes."""
+def parameter_types() -> Mapping[str, frozenset[type]]:
+    """Return the names that a row's parameters may have, with the types of JSON that each one takes.
+
+    A parameter that takes whole numbers alone has ``int`` and no ``float``.
+    """
     from batchclient import params
 
     classes: list[type] = [
@@ -420,7 +447,7 @@ def _parameters() -> Mapping[str, frozenset[type]]:
     found: dict[str, frozenset[type]] = {
         "model": frozenset({str}),
         "timeout_s": numbers,
-        "priority": numbers,
+        "priority": frozenset({int}),
         "params": frozenset({dict}),
         "stream": frozenset({bool}),
         "stream_options": frozenset({dict}),
@@ -440,15 +467,21 @@ def _types_of(annotation: Any) -> frozenset[type]:
         return frozenset(map(type, get_args(annotation)))
     if annotation is Any:
         return frozenset({str, int, float, bool, list, dict})
-    if annotation in (int, float):
-        # Other programs write whole numbers with a point, too.
+    if annotation is float:
         return frozenset({int, float})
-    if annotation in (str, bool):
+    if annotation in (str, bool, int):
         return frozenset({annotation})
     if annotation in (None, NoneType):
         return frozenset()
     kind = origin or annotation
     return frozenset({dict if issubclass(kind, (Mapping, dict)) else list})
+
+
+def _fits(value: Any, types: Collection[type]) -> bool:
+    """Whether a value is of one of JSON's types; other programs write whole numbers with a point."""
+    if isinstance(value, bool):
+        return bool in types
+    return any(isinstance(value, _OF_PYTHON[each]) for each in types)
 
 
 @cache
@@ -491,11 +524,10 @@ def _is_sharegpt(turns: Any) -> bool:
     return isinstance(turns, (list, tuple)) and bool(turns) and isinstance(turns[0], Mapping) and "from" in turns[0]
 
 
-def _without_nulls(value: Any, kept: str = "content") -> Any:
-    """Return messages without the fields that a column of structs has for other messages."""
+def _without_nulls(value: Any, kept: str = "") -> Any:
+    """Return a value without the fields that structs have for other rows; ``kept`` may be null."""
     if isinstance(value, (list, tuple)):
         return [_without_nulls(each, kept) for each in value]
     if isinstance(value, Mapping):
-        given = value.items()
-        return {name: _without_nulls(each, "") for name, each in given if each is not None or name == kept}
+        return {name: _without_nulls(each) for name, each in value.items() if each is not None or name == kept}
     return value

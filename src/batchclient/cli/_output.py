@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 
 from batchclient._maps.arrow import pyarrow_for
+from batchclient._maps.row_calls import RowCall
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._refusal import Refusal
 from batchclient.cli._rows import added_by, fields_of_row
@@ -14,7 +16,7 @@ from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.parquet_rows import ParquetRows, columns_of
 from batchclient.jobs.source import Source
 
-__all__ = ["added_to_rows", "output_of", "writer_of"]
+__all__ = ["added_for", "added_to_rows", "output_of", "writer_of"]
 
 _OF_ROWS = ("jsonl", "csv", "parquet")
 """The forms whose rows have the fields of the input."""
@@ -30,6 +32,14 @@ def added_to_rows(options: MapOptions, form: OutputForm) -> tuple[str, ...]:
         if form == "jsonl"
         else (*added, OTHER if options.answer_field is None else f"{options.answer_field}_{OTHER}")
     )
+
+
+def added_for(options: MapOptions, made: RowCall) -> Collection[str]:
+    """Return the fields that an output of a known form adds to a row for a call of its own."""
+    if options.output_form not in _OF_ROWS or not (made.is_own or made.call != options.call):
+        return ()
+    added = added_by(made.call, made.params, options.answer_field)
+    return added if options.columns is None else [name for name in added if name in options.columns]
 
 
 def output_of(options: MapOptions, source: Source) -> tuple[MapOptions, Output]:

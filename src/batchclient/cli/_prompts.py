@@ -8,7 +8,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ __all__ = ["Prompts", "check_columns", "template_from"]
 _LONGEST_TEMPLATE_BYTES = 1024 * 1024
 _MISSING = object()
 _TABLES = ("csv", "parquet", "arrow")
-_GENERATING = ("complete", "chat")
 
 
 def template_from(prompt: str | None, prompt_file: str | None) -> str | None:
@@ -68,6 +67,7 @@ class Prompts:
         row_params: whether fields with a parameter's name are parameters.
         has_model: whether rows without a model have one.
         media: adds the pictures and sounds of rows; a template may then have no field.
+        added: the fields that an output adds to a row for its call, which the row may not have.
 
     Attributes:
         names: of the template's fields.
@@ -88,6 +88,7 @@ class Prompts:
         row_params: RowParams | None = None,
         has_model: bool = True,
         media: Media | None = None,
+        added: Callable[[RowCall], Collection[str]] = lambda _: (),
     ) -> None:
         if system is not None and call != "chat" and (template is not None or call != "complete"):
             raise Refusal("--system is for --call chat")
@@ -103,6 +104,7 @@ class Prompts:
             # Text lines are rows with a field ``text``; ``{}`` is the line itself.
             self._fill = lambda row: fill(row["text"])
         self._media = media
+        self._added = added
         self._system = system
         self._settings: dict[str, Any] = {
             "form": form, "call": call, "template": self._fill, "named": self.names, "row_params": row_params,
@@ -123,8 +125,9 @@ class Prompts:
         made = self._calls.read(row)
         if self.model is not None and made.model is None:
             raise BadRow(f"{row.where} names no model, and the first row does: --model is for such rows")
-        if made.is_own and "choices" in row and made.call in _GENERATING and made.params.get("n", 1) != 1:
-            raise BadRow(f"{row.where} has a field 'choices', which the output would overwrite; rename it")
+        for name in self._added(made):
+            if name in row:
+                raise BadRow(f"{row.where} has a field {name!r}, which the output would overwrite; give --answer-field")
         if self._media is not None:
             if made.call != "chat":
                 raise BadRow(f"--image and --audio: {row.where} is no chat")
@@ -153,7 +156,10 @@ class Prompts:
             else:
                 continue
             raise Refusal(f"--prompt names {{{name}}}, {what}")
-        self._calls = RowCalls(**self._settings, is_table=source.form in _TABLES)
+        if source.form in _TABLES:
+            # Columns are data, until somebody says otherwise.
+            self._settings |= {"is_table": True, "row_params": self._settings["row_params"] or "ignore"}
+        self._calls = RowCalls(**self._settings)
         if any(missing(value) for value in values.values()):
             # The row's own fault: another one may be in order.
             return ""

@@ -14,7 +14,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from batchclient._maps.fields import asked_for, encode, fields_of
@@ -49,9 +49,10 @@ ASKED_FOR: Mapping[str, str] = {
 _ANSWERS = frozenset({"completion", "embedding", "label", "score"})
 
 
-def added_by(call: str, params: Iterable[str] = (), answer_field: str | None = None) -> tuple[str, ...]:
-    """Return the fields that a call with parameters of these names may add."""
-    names = (*ADDED_BY[call], *(ASKED_FOR[name] for name in params if name in ASKED_FOR))
+def added_by(call: str, params: Mapping[str, Any], answer_field: str | None = None) -> tuple[str, ...]:
+    """Return the fields that a call with these parameters may add; ``logprobs=0`` asks, too."""
+    asked = [name for name in ASKED_FOR if (value := params.get(name)) is not None and value is not False]
+    names = (*ADDED_BY[call], *(ASKED_FOR[name] for name in asked if name != "n" or params[name] != 1))
     return names if answer_field is None else tuple(_renamed(name, answer_field) for name in names)
 
 
@@ -82,14 +83,14 @@ class Ids:
     """Tells rows whose id an earlier row has.
 
     Args:
-        most: ids that are remembered with their places. Of the others 7 to 13 bytes are kept each,
-            and a repeat is told without the first one's line, once in 35 million by mistake.
+        most: ids that are remembered with their places. Of the others 14 to 26 bytes are kept each,
+            and a repeat is told without the first one's line.
     """
 
     def __init__(self, most: int = 10_000) -> None:
         self._most = most
         self._places: dict[int, str] = {}
-        self._others = Occurrences()
+        self._others = Occurrences(), Occurrences()
 
     def __repr__(self) -> str:
         return f"<Ids: {len(self._places)}>"
@@ -103,7 +104,7 @@ class Ids:
         place = self._places.get(key)
         if place is None and len(self._places) < self._most:
             self._places[key] = row.where
-        elif place is not None or self._others.number(key):
+        elif place is not None or min(each.number(hash((key, n))) for n, each in enumerate(self._others)):
             first = f"after line {self._most:,}" if place is None else f"in {place}"
             return f"{row.where} has the id of the row {first}"
         return None

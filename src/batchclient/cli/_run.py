@@ -14,16 +14,17 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from batchclient import BatchClient
-from batchclient._maps.row_calls import RowCall
+from batchclient._maps.row_calls import RowCall, parameter_types
 from batchclient._metrics.job import attach
 from batchclient.cli._dry_run import DryRun
 from batchclient.cli._job import Job
 from batchclient.cli._kept import Kept, kept_by, place_of
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._metrics import serve_metrics
-from batchclient.cli._output import added_to_rows, output_of, writer_of
+from batchclient.cli._output import added_for, added_to_rows, output_of, writer_of
 from batchclient.cli._progress import JobProgress
 from batchclient.cli._prompts import Prompts, check_columns
 from batchclient.cli._refusal import Refusal, in_options, named, refusal_of
@@ -117,16 +118,18 @@ def _open(options: MapOptions) -> Source:
     if not options.source:
         raise Refusal("IN is empty; give a path, or - for stdin")
     columns = options.columns
-    media = () if options.media is None else options.media.fields
+    wanted = None
+    if columns is not None and options.prompt is not None:
+        media = () if options.media is None else options.media.fields
+        own = () if options.row_params == "ignore" else parameter_types()
+        wanted = {"id", *columns, *media, *fields_of(options.prompt), *own}
     try:
         return open_source(
             options.source,
             **options.file,
-            # Fields that are not written may have any name, and are read only for the template.
+            # Fields that are not written may have any name.
             reserved=added if columns is None else (),
-            wanted=None
-            if columns is None or options.prompt is None
-            else {"id", *columns, *media, *fields_of(options.prompt)},
+            wanted=wanted,
             most=options.first,
         )
     except OSError as error:
@@ -151,6 +154,7 @@ def _begin(options: MapOptions, source: Source) -> tuple[MapOptions, BatchClient
         row_params=options.row_params,
         has_model=bool(options.client["model"]),
         media=options.media,
+        added=partial(added_for, replace(options, output_form=form_of(options.output, options.output_form))),
     )
     # Wrong parameters are refused while nothing is made.
     client.stream_map((), rows=options.rows if options.prompt is None else prompts.read, **options.arguments)

@@ -2,8 +2,8 @@
 
 Rules:
 - The rows are those of ``batchclient map``, with their own parameters. Lines of text are prompts.
-- An unusable row is told with its line, and stops no other. So is a row with the id of an earlier
-  one, with both lines.
+- An unusable row is told with its line, and stops no other. So is a row whose request the worker
+  would refuse, and one with the id of an earlier row, with both lines.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from batchclient._maps.row import own_id_of
-from batchclient._maps.row_calls import merged
+from batchclient._maps.row_calls import KINDS, merged
 from batchclient.cli._options import (
     CallOption,
     Delimiter,
@@ -38,6 +38,7 @@ from batchclient.cli._redis import GROUP, REDIS, STREAM, GroupName, RedisUrl, St
 from batchclient.cli._refusal import Refusal, named
 from batchclient.cli._rows import Ids
 from batchclient.cli._words import say
+from batchclient.client import BatchClient
 from batchclient.errors import ConfigError
 from batchclient.jobs import BadRow, Row
 from batchclient.jobs.inputs import open_source
@@ -49,8 +50,6 @@ from batchclient.types import NOT_GIVEN
 __all__ = ["enqueue"]
 
 _MOST_TOLD = 10
-_MOST_IDS = 100_000_000
-"""All: a row is refused by its id, so none may be refused by mistake."""
 _BESIDE = ("deadline", "tenant", "traceparent")
 """Fields of a row that are the message's, and no parameters."""
 _INPUTS = {"complete": "prompt", "chat": "messages", "embed": "input", "classify": "input"}
@@ -133,7 +132,9 @@ class _Rows:
         self._calls = calls
         self._params = params
         self._id_prefix = id_prefix
-        self._ids = Ids(_MOST_IDS)
+        self._ids = Ids()
+        # What the worker's client would refuse is refused here. This one sends nothing.
+        self._check = BatchClient("http://localhost", model="m")._calls.check_call
         self.unusable: int = 0
 
     def __repr__(self) -> str:
@@ -157,6 +158,9 @@ class _Rows:
                             raise BadRow("id is empty, or no text and no whole number: nobody could name its result")
                         message = self._make(row)
                         write_message(message)
+                        repeated = self._ids.repeated(row)
+                        if repeated is not None:
+                            raise BadRow(f"{repeated}, and one id has one result")
                     except (BadRow, BadMessage, ConfigError) as error:
                         self._tell(row, str(error))
                     else:
@@ -171,15 +175,14 @@ class _Rows:
             raise BadRow(f"a message has no call={made.call!r}")
         if made.timeout_s is not NOT_GIVEN:
             raise BadRow("timeout_s: a message has a deadline instead")
-        repeated = self._ids.repeated(row)
-        if repeated is not None:
-            raise BadRow(f"{repeated}, and one id has one result")
+        params, tenant = merged(self._params, made.params), row.get("tenant")
+        named = None if tenant in (None, "") else str(tenant)
+        self._check(made.item, None, params, 0.0, made.priority or 0, named, KINDS[made.call])
         beside = {name: row[name] for name in _BESIDE if name in row}
         name = own_id_of(row)
         own = {"id": name and self._id_prefix + name, "model": made.model, "priority": made.priority}
         given = {name: value for name, value in own.items() if value is not None}
-        params = merged(self._params, made.params)
-        return {**beside, **given, "call": made.call, _INPUTS[made.call]: made.item, **params}
+        return {**params, **beside, **given, "call": made.call, _INPUTS[made.call]: made.item}
 
     def _tell(self, row: Row, fault: str) -> None:
         self.unusable += 1
@@ -201,8 +204,9 @@ async def _run(
             if from_list is not None:
                 count = await move_list(redis, from_list, stream=stream, group=group)
             elif rows is not None:
-                messages = rows.messages()
-                async for ids in enqueue_groups(redis, messages, stream=stream, group=group, max_queued=max_queued):
+                async for ids in enqueue_groups(
+                    redis, rows.messages(), stream=stream, group=group, max_queued=max_queued, unique=True
+                ):
                     count += len(ids)
         finally:
             if not quiet:

@@ -83,7 +83,7 @@ class Documents(Sequence[Mapping[str, Any]]):
     """The rows of a table."""
 
     is_table = True
-    """Columns are data, and no parameters."""
+    """Nulls are gaps."""
 
     def __init__(self, table: Table) -> None:
         self._table = table

@@ -91,7 +91,7 @@ def _items(kind: Kind, given: Any) -> list[Any] | None:
         return [given]
     if not isinstance(given, list) or not given:
         return None
-    kinds = set(map(type, given))
+    kinds = {str if issubclass(each, str) else each for each in map(type, given)}
     if kinds == {int}:
         return [given]
     if kinds == {str} or (kinds == {list} and all(each and set(map(type, each)) == {int} for each in given)):

@@ -159,7 +159,8 @@ class BatchLines(Writer):
                 response, error = {"status_code": failure.status, "request_id": name, "body": body}, None
             elif unusable:
                 error |= {"file": row.file, "line": row.line} if row.file else {"line": row.line}
-        custom = None if unusable and "custom_id" not in row else own if isinstance(own, str) else encode(own).decode()
+        is_none = own is None or (unusable and "custom_id" not in row)
+        custom = None if is_none else own if isinstance(own, str) else encode(own).decode()
         self._line = encode({"id": name, "custom_id": custom, "response": response, "error": error}) + b"\n"
         return self._line
 

@@ -81,8 +81,9 @@ async def enqueue_groups(
     stream: str = STREAM,
     group: str = "batchclient",
     max_queued: int = 100_000,
+    unique: bool = False,
 ) -> AsyncIterator[list[str]]:
-    """Do as ``enqueue``; yield the ids of each group of messages that the stream has taken."""
+    """Do as ``enqueue``, group by group, and yield their ids. ``unique`` ids are not compared."""
     check_connection(redis)
     Names.of(stream, group)
     if type(max_queued) is not int or max_queued < 1:
@@ -97,7 +98,7 @@ async def enqueue_groups(
             fields = write_message(message)
             if (own := identity_in({b"id": fields.get("id", b""), b"body": fields["body"]}, "").encode()) in numbers:
                 raise BadMessage(f"it has the id of message {numbers[own]}, and one id has one result")
-            if own and number <= _IDS_REMEMBERED:
+            if own and not unique and number <= _IDS_REMEMBERED:
                 numbers[own] = number
         except BadMessage as error:
             if some:
