@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import Any
 
+    from batchclient.health import Health
     from batchclient.types import Reply
 
 __all__ = [
@@ -232,9 +233,11 @@ class AnswerInvalid(RemoteError):
 
     Attributes:
         completion: the ``Completion``; choices that fit have their ``parsed``.
+        health: the completion's where that says why, such as ``"truncated"``, else ``"invalid"``.
     """
 
     completion: Any = None
+    health: Health = "invalid"
 
 
 class TransportError(BatchClientError):

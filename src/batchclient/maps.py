@@ -31,6 +31,7 @@ from collections.abc import (
     Callable,
     Iterable,
     Iterator,
+    Mapping,
 )
 from contextlib import suppress
 from contextvars import Context, copy_context
@@ -49,6 +50,7 @@ from batchclient._maps.reader import SLICE_S, read_documents, stop_reading
 from batchclient._maps.row import Finish, Row, leave, own_id_of, submit
 from batchclient._shell.runner import Runner
 from batchclient.errors import AnswerInvalid, ClientClosed, ConfigError
+from batchclient.health import Health
 from batchclient.types import AnswerT, MapResult
 
 if TYPE_CHECKING:
@@ -208,6 +210,11 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         counts.read, counts.invalid = self._read, self._invalid.count
         counts.damaged = 0 if journaled is None else journaled.damaged
         return counts
+
+    @property
+    def health(self) -> Mapping[Health, int]:
+        """How many answers so far are of each health; as ``MapResults`` has them at the end."""
+        return self._counts.health.copy()
 
     @property
     def commits(self) -> Histogram | None:

@@ -24,7 +24,7 @@ from batchclient.client import BatchClient
 from batchclient.errors import ClientClosed, ConfigError
 from batchclient.stream import Stream
 from batchclient.templates import Prompt
-from batchclient.types import NOT_GIVEN, Classification, Completion, Embedding, MapProgress, NotGiven
+from batchclient.types import NOT_GIVEN, Classification, Completion, Embedding, MapProgress, MapResults, NotGiven
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -186,7 +186,7 @@ class SyncBatchClient:
         call: Literal["complete"] = "complete",
         return_exceptions: Literal[False] = False,
         **params: Unpack[CompletionMapParams],
-    ) -> list[Completion]: ...
+    ) -> MapResults[Completion]: ...
 
     @overload
     def batch_map(
@@ -197,7 +197,7 @@ class SyncBatchClient:
         call: Literal["complete"] = "complete",
         return_exceptions: bool,
         **params: Unpack[CompletionMapParams],
-    ) -> list[Completion | Exception]: ...
+    ) -> MapResults[Completion | Exception]: ...
 
     @overload
     def batch_map(
@@ -208,7 +208,7 @@ class SyncBatchClient:
         call: Literal["chat"],
         return_exceptions: Literal[False] = False,
         **params: Unpack[ChatMapParams],
-    ) -> list[Completion]: ...
+    ) -> MapResults[Completion]: ...
 
     @overload
     def batch_map(
@@ -219,7 +219,7 @@ class SyncBatchClient:
         call: Literal["chat"],
         return_exceptions: bool,
         **params: Unpack[ChatMapParams],
-    ) -> list[Completion | Exception]: ...
+    ) -> MapResults[Completion | Exception]: ...
 
     @overload
     def batch_map(
@@ -230,7 +230,7 @@ class SyncBatchClient:
         call: Literal["embed"],
         return_exceptions: Literal[False] = False,
         **params: Unpack[EmbeddingMapParams],
-    ) -> list[Embedding]: ...
+    ) -> MapResults[Embedding]: ...
 
     @overload
     def batch_map(
@@ -241,7 +241,7 @@ class SyncBatchClient:
         call: Literal["embed"],
         return_exceptions: bool,
         **params: Unpack[EmbeddingMapParams],
-    ) -> list[Embedding | Exception]: ...
+    ) -> MapResults[Embedding | Exception]: ...
 
     @overload
     def batch_map(
@@ -252,7 +252,7 @@ class SyncBatchClient:
         call: Literal["classify"],
         return_exceptions: Literal[False] = False,
         **params: Unpack[ClassificationMapParams],
-    ) -> list[Classification]: ...
+    ) -> MapResults[Classification]: ...
 
     @overload
     def batch_map(
@@ -263,7 +263,7 @@ class SyncBatchClient:
         call: Literal["classify"],
         return_exceptions: bool,
         **params: Unpack[ClassificationMapParams],
-    ) -> list[Classification | Exception]: ...
+    ) -> MapResults[Classification | Exception]: ...
 
     @overload
     def batch_map(
@@ -276,7 +276,7 @@ class SyncBatchClient:
         call: Literal["complete", "chat", "embed", "classify"] = "complete",
         return_exceptions: bool = False,
         **params: Any,
-    ) -> list[Any]: ...
+    ) -> MapResults[Any]: ...
 
     def batch_map(
         self,
@@ -297,7 +297,7 @@ class SyncBatchClient:
         journal: str | os.PathLike[str] | Journal | HeldJournal | None = None,
         progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
-    ) -> list[Any]:
+    ) -> MapResults[Any]:
         """Make one call per document and return the answers in input order.
 
         ``docs`` and a ``prompt`` that is a function run in the calling thread.
@@ -332,7 +332,7 @@ class SyncBatchClient:
                 raise
         finally:
             answered.close()
-        return results.all(answered.source_error)
+        return results.all(answered.health, answered.source_error)
 
     @overload
     def stream_map(

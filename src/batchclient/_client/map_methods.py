@@ -30,7 +30,7 @@ from batchclient._shell.runner import Runner
 from batchclient.errors import ConfigError
 from batchclient.maps import Finish, Map, Row
 from batchclient.templates import Prompt, make_prompt
-from batchclient.types import NOT_GIVEN, Classification, Completion, Embedding, MapProgress, NotGiven
+from batchclient.types import NOT_GIVEN, Classification, Completion, Embedding, MapProgress, MapResults, NotGiven
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -64,7 +64,7 @@ class MapMethods(Calling):
         call: Literal["complete"] = "complete",
         return_exceptions: Literal[False] = False,
         **params: Unpack[CompletionMapParams],
-    ) -> list[Completion]: ...
+    ) -> MapResults[Completion]: ...
 
     @overload
     async def batch_map(
@@ -75,7 +75,7 @@ class MapMethods(Calling):
         call: Literal["complete"] = "complete",
         return_exceptions: bool,
         **params: Unpack[CompletionMapParams],
-    ) -> list[Completion | Exception]: ...
+    ) -> MapResults[Completion | Exception]: ...
 
     @overload
     async def batch_map(
@@ -86,7 +86,7 @@ class MapMethods(Calling):
         call: Literal["chat"],
         return_exceptions: Literal[False] = False,
         **params: Unpack[ChatMapParams],
-    ) -> list[Completion]: ...
+    ) -> MapResults[Completion]: ...
 
     @overload
     async def batch_map(
@@ -97,7 +97,7 @@ class MapMethods(Calling):
         call: Literal["chat"],
         return_exceptions: bool,
         **params: Unpack[ChatMapParams],
-    ) -> list[Completion | Exception]: ...
+    ) -> MapResults[Completion | Exception]: ...
 
     @overload
     async def batch_map(
@@ -108,7 +108,7 @@ class MapMethods(Calling):
         call: Literal["embed"],
         return_exceptions: Literal[False] = False,
         **params: Unpack[EmbeddingMapParams],
-    ) -> list[Embedding]: ...
+    ) -> MapResults[Embedding]: ...
 
     @overload
     async def batch_map(
@@ -119,7 +119,7 @@ class MapMethods(Calling):
         call: Literal["embed"],
         return_exceptions: bool,
         **params: Unpack[EmbeddingMapParams],
-    ) -> list[Embedding | Exception]: ...
+    ) -> MapResults[Embedding | Exception]: ...
 
     @overload
     async def batch_map(
@@ -130,7 +130,7 @@ class MapMethods(Calling):
         call: Literal["classify"],
         return_exceptions: Literal[False] = False,
         **params: Unpack[ClassificationMapParams],
-    ) -> list[Classification]: ...
+    ) -> MapResults[Classification]: ...
 
     @overload
     async def batch_map(
@@ -141,7 +141,7 @@ class MapMethods(Calling):
         call: Literal["classify"],
         return_exceptions: bool,
         **params: Unpack[ClassificationMapParams],
-    ) -> list[Classification | Exception]: ...
+    ) -> MapResults[Classification | Exception]: ...
 
     @overload
     async def batch_map(
@@ -154,7 +154,7 @@ class MapMethods(Calling):
         call: Literal["complete", "chat", "embed", "classify"] = "complete",
         return_exceptions: bool = False,
         **params: Any,
-    ) -> list[Any]: ...
+    ) -> MapResults[Any]: ...
 
     async def batch_map(
         self,
@@ -175,7 +175,7 @@ class MapMethods(Calling):
         journal: str | os.PathLike[str] | Journal | HeldJournal | None = None,
         progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
-    ) -> list[Any]:
+    ) -> MapResults[Any]:
         """Make one call per document and return the answers in input order.
 
         Args:
@@ -217,7 +217,8 @@ class MapMethods(Calling):
 
         Returns:
             One answer (or exception) per document: a ``Completion``, an ``Embedding`` for
-                ``"embed"``, a ``Classification`` for ``"classify"``.
+                ``"embed"``, a ``Classification`` for ``"classify"``; and in ``health`` how many of
+                them are of each health.
 
         Raises:
             BatchMapFailed: a document failed, or reading the documents did. All others were run;
@@ -245,7 +246,7 @@ class MapMethods(Calling):
                 raise
         finally:
             await answered.aclose()
-        return results.all(answered.source_error)
+        return results.all(answered.health, answered.source_error)
 
     @overload
     def stream_map(
@@ -379,7 +380,7 @@ class MapMethods(Calling):
         finish_rendered: Finish = as_chat
         if response_model is not None:
             params = structured().demand(response_model, params)
-            finish = own = self._callbacks.guard("response_model", structured().parse(response_model))
+            finish = own = self._callbacks.guard("response_model", self._parse(response_model))
             finish_rendered = lambda completion: own(as_chat(completion))  # noqa: E731
         kind = KINDS.get(call) if isinstance(call, str) and (call in _MAPPED or callable(rows)) else None
         if kind is None:
@@ -464,7 +465,8 @@ class MapMethods(Calling):
             from batchclient._maps.journaled import Journaled
 
             template = prompt if isinstance(prompt, str) else None
-            journaled = Journaled(journal, lambda: (call, template, check()), finish)
+            again = None if response_model is None else structured().parse(response_model)
+            journaled = Journaled(journal, lambda: (call, template, check()), again)
 
         async def find_model(runner: Runner) -> None:
             # A row's time runs from its grant. Before the first row the same time bounds the

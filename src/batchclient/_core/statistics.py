@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from batchclient._core.histograms import Histogram, Observations
 from batchclient._core.lane import Lane
 from batchclient._core.messages import Adjustment
+from batchclient.health import Health, no_answers
 
 __all__ = [
     "Counters",
@@ -144,6 +145,8 @@ class Statistics:
         priorities: the calls by priority class, the highest first.
         tenants: the calls by tenant; long-idle tenants are forgotten once there are thousands.
         adjustments: the last changes of limits and list caps, oldest first.
+        health: generated answers, by ``Completion.health``; ``"invalid"`` are those that would be
+            ``"ok"``, but do not fit ``response_model``.
         shared: calls which joined an equal call under way (``single_flight``); also ``submitted``.
         reused: rows of maps which were taken from a journal; they are in no other count.
         wasted_tokens: of answers which nobody got, prompt and output tokens together: their callers
@@ -193,6 +196,7 @@ class Statistics:
     tokens: Mapping[tuple[str, ...], int] = field(default_factory=dict)
     errors: Mapping[str, int] = field(default_factory=dict)
     changes: Mapping[tuple[str, ...], int] = field(default_factory=dict)
+    health: Mapping[Health, int] = field(default_factory=no_answers)
 
 
 @dataclass(slots=True)
@@ -214,6 +218,7 @@ class Counters:
     list_sizes: Counter[int] = field(default_factory=Counter)
     alone: Counter[str] = field(default_factory=Counter)
     observed: Observations = field(default_factory=Observations)
+    health: dict[Health, int] = field(default_factory=no_answers)
 
     def send(self, size: int, alone: str, change: int = 1) -> None:
         """Count a request with ``size`` prompts; ``alone``: why it has a single prompt, if so."""
@@ -271,4 +276,5 @@ class Counters:
             tokens=dict(self.observed.tokens),
             errors=dict(self.observed.errors),
             changes=dict(changes),
+            health=self.health.copy(),
         )

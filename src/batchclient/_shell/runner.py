@@ -153,6 +153,8 @@ class Runner:
         """Rows of maps that were taken from a journal."""
         self.wasted_tokens = 0
         """Of answers that came to maps, and did not fit ``response_model``."""
+        self.invalid = 0
+        """Answers that do not fit ``response_model``, and have no other fault."""
         self._drained = anyio.Event()
         self.over: bool = False
         """Whether all is closed."""

@@ -36,6 +36,8 @@ _PREFIXES = {
 _OF_NUMBERS = {"encoding_format", "embedding_type", "embedding_types"}
 """With these, as with fields that are not known, a vector may be of other numbers: packed bits."""
 _MIXED = b"mixed:"
+_FEW_TOKENS = 4
+"""An answer of so few is a class, not a text."""
 _GENERATING = frozenset({Kind.COMPLETION, Kind.CHAT})
 
 
@@ -218,6 +220,8 @@ def _make_shape(
         kind=kind,
         lists_plain=is_chat,
         counted=counted,
+        fixed_length=fields.get("ignore_eos") is True
+        or (max_tokens is not None and (max_tokens <= _FEW_TOKENS or max_tokens == fields.get("min_tokens"))),
     )
 
 

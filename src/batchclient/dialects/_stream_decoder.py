@@ -364,6 +364,7 @@ class StreamDecoder(ReplyDecoder):
             self._batch.requests[position].attempts,
             self._first_at[position] - self._batch.sent_at,
             self._extra.copy(),
+            fixed_length=self._batch.requests[position].shape.fixed_length,
         )
         if self._verbatim:
             choices = [self._verbatim.pop(index) for index in indices]
