@@ -40,13 +40,14 @@ def scripted(tmp_path):
 
 @pytest.fixture
 def ask(cli, scripted, tmp_path):
-    """Map 2,000 rows; return the result, its lines, and the prompts that were sent."""
+    """Map rows; return the result, its lines, and the prompts that were sent."""
     source = write_rows(tmp_path / "in.jsonl", rows_of(2000))
 
-    def run(*options, max_tokens=64):
+    def run(*options, max_tokens=64, first=2000):
         scripted.prompts.clear()
         command = ["map", source, "--base-url", scripted.url, "--model", "m", "--prompt", "Say {text}"]
-        done = cli(*command, "--max-tokens", max_tokens, "--max-batch-size", 100, *options)
+        command += ["--dialect", "vllm", "--max-tokens", max_tokens, "--max-batch-size", 100, "--first", first]
+        done = cli(*command, *options)
         return done, done.stderr.splitlines(), list(scripted.prompts)
 
     return run
@@ -85,27 +86,29 @@ def test_a_classification_by_one_token_is_not_called_truncated(ask, scripted, ou
     assert lines[0].startswith("2,000 rows to ") and "truncated" not in done.stderr
 
 
-def test_a_bound_that_is_broken_ends_the_job_early_or_with_its_status(ask, out, journal):
+def test_a_bound_that_is_far_off_ends_the_job_early(ask, out, journal):
     done, lines, sent = ask("-o", out, "--fail-if", "empty>20%", "--fail-if", "truncated>1%", "--concurrency", 64)
     assert (done.exit_code, out.exists()) == (3, False)
-    assert lines[0].startswith("Error: stopped: --fail-if truncated>1%: 30 of 50 rows (60 %); rows left out: 1,")
+    assert lines[0].startswith("Error: stopped: --fail-if truncated>1%: 30 of the first 50 rows (60 %); rows left out: ")
     assert lines[-2:] == [
         f"{journal} has the answers: the same command without the bound goes on with them",
         "the same command with --retry-truncated 1 --max-tokens-at-most 128 lets the truncated answers go on, and sends"
         " no other answered row",
     ]
     assert 50 <= len(sent) < 2000
-    # A share that is not far off is told by the end alone.
-    first = len(sent)
-    done, lines, sent = ask("-o", out, "--fail-if", "empty>4.9%")
-    assert (done.exit_code, first + len(sent) >= 2000, len(read_rows(out))) == (3, True, 2000)
-    assert lines[0] == "Error: --fail-if empty>4.9%: 100 of 2,000 rows (5 %)"
-    again = ask("-o", out, "--fail-if", "empty>4.9%")
-    assert (again[0].exit_code, again[2]) == (3, [])
-    assert again[1][0].endswith("nothing to do; --fail-if empty>4.9%: 100 of 2,000 rows (5 %)")
-    # The bound is no part of the answers.
-    done, lines, sent = ask("-o", out, "--fail-if", "empty>5%")
-    assert (done.exit_code, sent) == (0, [])
+
+
+def test_a_bound_that_is_passed_in_the_end_decides_the_status(ask, out):
+    told = "--fail-if empty>4.9%: 10 of 200 rows (5 %)"
+    for status, options, sends, line in (
+        (3, ["--fail-if", "empty>4.9%"], 200, f"Error: {told}"),
+        (3, ["--fail-if", "empty>4.9%"], 0, f"{out} is finished, with these settings and this input: nothing to do; {told}"),
+        # The bound is no part of the answers.
+        (0, ["--fail-if", "empty>5%"], 0, "answers that are none: 30 % truncated: 200 rows"),
+    ):
+        done, lines, sent = ask("-o", out, *options, first=200)
+        assert (done.exit_code, len(sent)) == (status, sends)
+        assert lines[0].startswith(line) and len(read_rows(out)) == 200
 
 
 def test_a_wrong_bound_is_refused(ask, out):
@@ -115,6 +118,6 @@ def test_a_wrong_bound_is_refused(ask, out):
 
 
 def test_a_program_reads_the_counts(ask, out):
-    done, lines, _ = ask("-o", out, "--log-format", "json")
+    done, lines, _ = ask("-o", out, "--log-format", "json", first=100)
     summary = json.loads(lines[-1])
-    assert (summary["event"], summary["health"]) == ("summary", {"truncated": 600, "empty": 100, "runaway": 40})
+    assert (summary["event"], summary["health"]) == ("summary", {"truncated": 30, "empty": 5, "runaway": 2})

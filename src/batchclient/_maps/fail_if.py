@@ -16,19 +16,19 @@ Rules:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import inf, lgamma, log, log1p
 from typing import TYPE_CHECKING, Any
 
-from batchclient.errors import ConfigError
+from batchclient.errors import ConfigError, TooManyBadRows
 from batchclient.health import HEALTHS
 
 if TYPE_CHECKING:
     from batchclient.types import MapResult
 
-__all__ = ["KINDS", "Broken", "FailIf", "kinds_of"]
+__all__ = ["KINDS", "FailIf"]
 
 KINDS: tuple[str, ...] = (*HEALTHS[1:], "failed")
 """What a bound may be about. A ``failed`` row has an error; an ``invalid`` one is failed, too."""
@@ -41,32 +41,6 @@ _PRIOR = 0.5
 """Both parameters of the beta prior (Jeffreys)."""
 _PIECE = 4096
 """Bytes that are dropped together."""
-
-
-def kinds_of(result: MapResult[Any]) -> list[str]:
-    """Return what is bad about a row."""
-    health, failed = result.health, result.error is not None
-    return [*([] if health in (None, "ok") else [health]), *(["failed"] if failed else [])]
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """A bound that a map has broken.
-
-    Args:
-        rule: the bound, as it was given.
-        count: rows of its kind.
-        rows: all rows that were looked at.
-        is_early: whether the map has not tried all its rows.
-    """
-
-    rule: str
-    count: int
-    rows: int
-    is_early: bool
-
-    def __str__(self) -> str:
-        return f"{self.rule}: {self.count:,} of {self.rows:,} rows ({100 * self.count / self.rows:.3g} %)"
 
 
 @dataclass(slots=True)
@@ -84,14 +58,14 @@ class FailIf:
         rules: such as ``truncated>1%``.
 
     Attributes:
-        early: the bound that is certain to be broken, if one is.
+        early: the bound that is certain to be broken, if one is, as the error of a map.
 
     Raises:
         ConfigError: a rule has another form, or is the second about its kind.
     """
 
     def __init__(self, rules: Sequence[str]) -> None:
-        self.early: Broken | None = None
+        self.early: TooManyBadRows | None = None
         self._bounds = [_bound_of(rule) for rule in ((rules,) if isinstance(rules, str) else rules)]
         if len({bound.bit for bound in self._bounds}) < len(self._bounds):
             raise ConfigError("fail_if: a kind of rows has one bound", field="fail_if")
@@ -103,17 +77,16 @@ class FailIf:
     def __repr__(self) -> str:
         return f"<FailIf: {', '.join(bound.rule for bound in self._bounds)}>"
 
-    def add(self, index: int, kinds: Iterable[str]) -> None:
-        """Take in a row that has ended.
-
-        Args:
-            index: its place in the input, from 0.
-            kinds: what is bad about the row.
-        """
-        ended, place = self._ended, index - self._first
+    def add(self, result: MapResult[Any]) -> None:
+        """Take in a row that has ended."""
+        health = result.health
+        bad = _ENDED if health is None or health == "ok" else _ENDED | _BITS[health]
+        if result.error is not None:
+            bad |= _BITS["failed"]
+        ended, place = self._ended, result.index - self._first
         if place >= len(ended):
             ended.extend(bytes(place + 1 - len(ended)))
-        ended[place] = sum((_BITS[kind] for kind in kinds), _ENDED)
+        ended[place] = bad
         while self._at < len(ended) and ended[self._at]:
             self._look(ended[self._at])
             self._at += 1
@@ -121,11 +94,11 @@ class FailIf:
             del ended[: self._at]
             self._first, self._at = self._first + self._at, 0
 
-    def at_end(self) -> Broken | None:
+    def at_end(self) -> TooManyBadRows | None:
         """Return the bound that is broken by a map that has tried all its rows, if one is."""
         for bound in self._bounds:
             if bound.count > bound.share * self._rows:
-                return Broken(bound.rule, bound.count, self._rows, is_early=False)
+                return self._broken(bound, is_early=False)
         return None
 
     def _look(self, row: int) -> None:
@@ -137,8 +110,14 @@ class FailIf:
         # A good row makes no bound more certain to be broken.
         for bound in self._bounds if row != _ENDED or self._rows == _LEAST_ROWS else ():
             if _is_above(float(bound.share), bound.count, self._rows):
-                self.early = Broken(bound.rule, bound.count, self._rows, is_early=True)
+                self.early = self._broken(bound, is_early=True)
                 return
+
+    def _broken(self, bound: _Bound, *, is_early: bool) -> TooManyBadRows:
+        rows = f"{'the first ' if is_early else ''}{self._rows:,} rows"
+        error = TooManyBadRows(f"{bound.rule}: {bound.count:,} of {rows} ({100 * bound.count / self._rows:.3g} %)")
+        error.rule, error.count, error.rows, error.is_early = bound.rule, bound.count, self._rows, is_early
+        return error
 
 
 def _bound_of(rule: object) -> _Bound:

@@ -15,7 +15,6 @@ from __future__ import annotations
 from typing import Any
 
 from batchclient import MapResult, Statistics
-from batchclient._maps.fail_if import Broken
 from batchclient.cli._failures import kind_of
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._refusal import Refusal, in_options
@@ -27,6 +26,7 @@ from batchclient.errors import (
     NoServerAnswered,
     NotFound,
     OutOfSockets,
+    TooManyBadRows,
 )
 from batchclient.jobs.statuses import Status
 
@@ -58,7 +58,7 @@ class GivingUp:
         self.refused: str = ""
         self.no_server: str = ""
         self.is_too_dear: bool = False
-        self.broken: Broken | None = None
+        self.broken: TooManyBadRows | None = None
         self._options = options
         self._most = most
         self._alike = ("", "")

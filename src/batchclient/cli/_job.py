@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from batchclient import BatchClient, MapResult, Statistics
-from batchclient._maps.fail_if import FailIf, kinds_of
+from batchclient._maps.fail_if import FailIf
 from batchclient._maps.progress import Counts
 from batchclient._metrics.job import JobNumbers
 from batchclient.cli._bad_answers import BadAnswers
@@ -311,7 +311,7 @@ class Job:
         """Count one row and hand the row to the output."""
         self.taken += 1
         self.bad.add(result)
-        self._fail_if.add(result.index, kinds_of(result))
+        self._fail_if.add(result)
         if result.error is not None:
             self.failures.add(result)
             self.may_be_tried += not (isinstance(result.error, BadRow) or is_final(result.error))

@@ -95,9 +95,10 @@ class MapOptions:
             "priority": self.priority,
             "response_model": self.schema,
             "retry_invalid": self.retry_invalid,
-            "retry_truncated": self.retry_truncated,
-            "max_tokens_at_most": self.max_tokens_at_most,
-            "runaway": self.runaway,
+            # TO DO: plain, once the maps have these arguments.
+            **({"retry_truncated": self.retry_truncated} if self.retry_truncated else {}),
+            **({"max_tokens_at_most": self.max_tokens_at_most} if self.max_tokens_at_most else {}),
+            **({"runaway": True} if self.runaway else {}),
             # The media of open rows are in memory.
             **({} if self.media is None else {"look_ahead": 512}),
             **self.params,

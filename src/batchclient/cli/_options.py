@@ -73,24 +73,7 @@ Rows = Annotated[
     Literal["batch", "messages", "prompt", "conversations", "template"] | None,
     typer.Option(metavar="FORM", help="What a row is (default: the first row tells).", rich_help_panel=REQUEST),
 ]
-RowRetryTruncated = Annotated[
-    int,
-    typer.Option(
-        min=0,
-        show_default=False,
-        metavar="N",
-        help="Let a truncated answer go on, N times at most.",
-        rich_help_panel=REQUEST,
-    ),
-]
-MaxTokensAtMost = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="Of an answer with --retry-truncated, in all.", rich_help_panel=REQUEST),
-]
-Runaway = Annotated[
-    bool, typer.Option("--runaway", help="End an answer that goes round in circles.", rich_help_panel=REQUEST)
-]
-Params = Annotated[
+RowParams = Annotated[
     Literal["take", "ignore"] | None,
     typer.Option(metavar="take|ignore", help="Fields named as parameters: sent, or data.", rich_help_panel=REQUEST),
 ]
@@ -120,6 +103,23 @@ RetryInvalid = Annotated[
         help="Ask again, at most N times, to fit --schema.",
         rich_help_panel=REQUEST,
     ),
+]
+RetryTruncated = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        show_default=False,
+        metavar="N",
+        help="Let a truncated answer go on, N times at most.",
+        rich_help_panel=REQUEST,
+    ),
+]
+MaxTokensAtMost = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Of an answer with --retry-truncated, in all.", rich_help_panel=REQUEST),
+]
+Runaway = Annotated[
+    bool, typer.Option("--runaway", help="End an answer that goes round in circles.", rich_help_panel=REQUEST)
 ]
 Params = Annotated[
     list[str] | None,
