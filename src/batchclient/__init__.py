@@ -46,6 +46,7 @@ from batchclient.errors import (
     RemoteError,
     ResponseTooLarge,
     ServerFault,
+    TooManyBadRows,
     TransportError,
 )
 from batchclient.retry import Backoff, RetryPolicy, TenacityRetry
@@ -154,6 +155,7 @@ __all__ = [
     "Telemetry",
     "TenacityRetry",
     "TokenLikelihood",
+    "TooManyBadRows",
     "TransportError",
     "Usage",
     "__version__",

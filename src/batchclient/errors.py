@@ -2,6 +2,7 @@
 
     BatchClientError
     ├── BatchMapFailed                  documents of a ``batch_map`` failed (``results``);
+    │   └── TooManyBadRows              a map has broken a bound of ``fail_if``;
     ├── ConfigError(ValueError)         the caller's arguments, refused where they are given;
     ├── LocalError                      this process decided;
     │   ├── QueueFull                   ``when_full="raise"``, and the queue is at ``max_queued``;
@@ -67,6 +68,7 @@ __all__ = [
     "RemoteError",
     "ResponseTooLarge",
     "ServerFault",
+    "TooManyBadRows",
     "TransportError",
 ]
 
@@ -131,6 +133,24 @@ class BatchMapFailed(BatchClientError):
     def __init__(self, message: str, results: list[Any] | None = None) -> None:
         super().__init__(message)
         self.results: list[Any] = [] if results is None else results
+
+
+class TooManyBadRows(BatchMapFailed):
+    """A map has broken a bound of ``fail_if``: at its end, or early, where that was certain to come.
+
+    Attributes:
+        results: of a ``batch_map``, as in ``BatchMapFailed``; those of a ``stream_map`` were
+            yielded.
+        rule: the bound, as it was given.
+        count: rows of its kind.
+        rows: of all kinds, from the beginning of the input.
+        is_early: whether rows are left that were not tried.
+    """
+
+    rule: str = ""
+    count: int = 0
+    rows: int = 0
+    is_early: bool = False
 
 
 class ConfigError(BatchClientError, ValueError):

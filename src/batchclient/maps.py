@@ -54,6 +54,7 @@ from batchclient.health import Health
 from batchclient.types import AnswerT, MapResult
 
 if TYPE_CHECKING:
+    from batchclient._maps.fail_if import FailIf
     from batchclient._maps.journaled import Journaled
     from batchclient._maps.progress import Ticker
 
@@ -77,6 +78,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         journaled: Journaled | None = None,
         ticker: Ticker | None = None,
         invalid: Invalid | None = None,
+        fail_if: FailIf | None = None,
         slice_s: float = SLICE_S,
     ) -> None:
         self._slice_s = slice_s
@@ -113,6 +115,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         self._journaled = journaled
         self._ticker = ticker
         self._invalid = Invalid(0) if invalid is None else invalid
+        self._fail_if = fail_if
         self._counts = Counts()
         if journaled is not None:
             journaled.owner = self._weakly
@@ -234,7 +237,10 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         self._yielded += 1
         if self._room is not None:
             self._room.set()
-        return row.result()
+        result = row.result()
+        if self._fail_if is not None:
+            self._fail_if.add(result)
+        return result
 
     async def prepare(self) -> None:
         """Wait until a row can be sent: until the model is known, where the client was given none.
@@ -263,6 +269,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         else:
             self._runner.check_process()
         while not self._closed:
+            if self._fail_if is not None and self._fail_if.early is not None:
+                raise self._fail_if.early
             assert self._runner is not None, "a map that has begun has a runner"
             clock = self._runner.backend.now
             if clock() >= self._turn_ends:
@@ -280,6 +288,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             if self._exhausted and self._read == self._yielded:
                 if self.source_error is not None:
                     raise self.source_error
+                if self._fail_if is not None and (broken := self._fail_if.at_end()) is not None:
+                    raise broken
                 raise StopAsyncIteration
             if not self._may_read:
                 self._may_read = True

@@ -469,6 +469,7 @@ class _MapArguments(TypedDict, total=False):
     priority: int
     tenant: str | None
     look_ahead: int | None
+    fail_if: Sequence[str]
     journal: "str | os.PathLike[str] | Journal | HeldJournal | None"
     progress: "Callable[[MapProgress], object] | None"
 

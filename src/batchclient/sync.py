@@ -9,7 +9,7 @@ Rules:
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import update_wrapper, wraps
 from types import TracebackType
@@ -21,7 +21,7 @@ from batchclient._maps.row_calls import RowForm, RowParams
 from batchclient._threads.bridge import Bridge
 from batchclient._threads.iterators import Feed, SyncMap, SyncStream
 from batchclient.client import BatchClient
-from batchclient.errors import ClientClosed, ConfigError
+from batchclient.errors import ClientClosed, ConfigError, TooManyBadRows
 from batchclient.stream import Stream
 from batchclient.templates import Prompt
 from batchclient.types import NOT_GIVEN, Classification, Completion, Embedding, MapProgress, MapResults, NotGiven
@@ -294,6 +294,7 @@ class SyncBatchClient:
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
         retry_invalid: int = 0,
+        fail_if: Sequence[str] = (),
         journal: str | os.PathLike[str] | Journal | HeldJournal | None = None,
         progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
@@ -306,7 +307,8 @@ class SyncBatchClient:
             docs: any iterable, or a table as for ``BatchClient``; read lazily. An async iterable
                 needs a ``BatchClient``.
             prompt, rows, row_params, call, return_exceptions, model, timeout_s, priority, tenant,
-                look_ahead, response_model, retry_invalid, params: as for ``BatchClient.batch_map``.
+                look_ahead, response_model, retry_invalid, fail_if, params: as for
+                ``BatchClient.batch_map``.
             journal, progress: as for ``BatchClient.batch_map``; ``progress`` runs in the background
                 thread.
 
@@ -314,11 +316,12 @@ class SyncBatchClient:
             One answer (or exception) per document, as ``BatchClient.batch_map``.
 
         Raises:
-            BatchMapFailed, ConfigError, BatchClientError: as ``BatchClient.batch_map``.
+            BatchMapFailed, TooManyBadRows, ConfigError, BatchClientError: as
+                ``BatchClient.batch_map``.
         """
         answered = self._make_map(
             docs, prompt, rows, row_params, call, True, model, timeout_s, priority, tenant, look_ahead,
-            response_model, retry_invalid, journal, progress, params, "batch_map",
+            response_model, retry_invalid, fail_if, journal, progress, params, "batch_map",
         )  # fmt: skip
         if isinstance(docs, (list, tuple)) and not callable(prompt) and not return_exceptions:
             for _ in check_documents(docs, prompt, rows, row_params, call):
@@ -327,6 +330,8 @@ class SyncBatchClient:
         try:
             for row in answered:
                 results.add(row)
+        except TooManyBadRows as error:
+            raise results.into(error, answered.health) from None
         except Exception as error:
             if error is not answered.source_error:
                 raise
@@ -407,6 +412,7 @@ class SyncBatchClient:
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
         retry_invalid: int = 0,
+        fail_if: Sequence[str] = (),
         journal: str | os.PathLike[str] | Journal | HeldJournal | None = None,
         progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
@@ -420,7 +426,7 @@ class SyncBatchClient:
         Args:
             docs: any iterable; read lazily.
             prompt, rows, row_params, call, ordered, model, timeout_s, priority, tenant, look_ahead,
-                response_model, retry_invalid, params: as for ``BatchClient.stream_map``.
+                response_model, retry_invalid, fail_if, params: as for ``BatchClient.stream_map``.
             journal, progress: as for ``batch_map``.
 
         Returns:
@@ -431,7 +437,7 @@ class SyncBatchClient:
         """
         return self._make_map(
             docs, prompt, rows, row_params, call, ordered, model, timeout_s, priority, tenant, look_ahead,
-            response_model, retry_invalid, journal, progress, params, "stream_map",
+            response_model, retry_invalid, fail_if, journal, progress, params, "stream_map",
         )  # fmt: skip
 
     def _make_map(

@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import anyio.lowlevel
@@ -27,7 +27,7 @@ from batchclient._maps.results import Results, check_documents
 from batchclient._maps.row_calls import KINDS, RowCall, RowCalls, RowForm, RowParams, merged
 from batchclient._shell.callbacks import call_back
 from batchclient._shell.runner import Runner
-from batchclient.errors import ConfigError
+from batchclient.errors import ConfigError, TooManyBadRows
 from batchclient.maps import Finish, Map, Row
 from batchclient.templates import Prompt, make_prompt
 from batchclient.types import NOT_GIVEN, Classification, Completion, Embedding, MapProgress, MapResults, NotGiven
@@ -172,6 +172,7 @@ class MapMethods(Calling):
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
         retry_invalid: int = 0,
+        fail_if: Sequence[str] = (),
         journal: str | os.PathLike[str] | Journal | HeldJournal | None = None,
         progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
@@ -208,6 +209,10 @@ class MapMethods(Calling):
             retry_invalid: ask a row again whose answer does not fit ``response_model``, up to so
                 many times, unless the answer was cut off. Refused with ``temperature=0`` or a
                 ``seed``: the answer would be the same.
+            fail_if: bounds on the shares of rows that are none, such as ``["truncated>1%",
+                "failed>5%"]``: kinds of ``health``, and ``failed``. Past one the map ends with
+                ``TooManyBadRows``, early where 50 rows or more make that certain (99.9 %, for rows
+                in random order).
             journal: a file, or a ``Journal``, in which rows are kept as they finish. Rows that it
                 has are taken from there, and not sent. It is opened when the first row is asked
                 for.
@@ -223,6 +228,7 @@ class MapMethods(Calling):
         Raises:
             BatchMapFailed: a document failed, or reading the documents did. All others were run;
                 answers and errors are in ``results``.
+            TooManyBadRows: a bound of ``fail_if`` is broken; ``results`` has all rows so far.
             ConfigError: an argument is wrong, or the journal is in use, another job's, or no
                 journal. Nothing was sent. A template that cannot be filled with a document of a
                 list or tuple is a wrong argument, unless ``return_exceptions`` is given. Elsewhere
@@ -232,7 +238,7 @@ class MapMethods(Calling):
         """
         answered = self._make_map(
             docs, prompt, rows, row_params, call, True, model, timeout_s, priority, tenant, look_ahead,
-            response_model, retry_invalid, journal, progress, params, "batch_map",
+            response_model, retry_invalid, fail_if, journal, progress, params, "batch_map",
         )  # fmt: skip
         if isinstance(docs, (list, tuple)) and not callable(prompt) and not return_exceptions:
             for _ in check_documents(docs, prompt, rows, row_params, call):
@@ -241,6 +247,8 @@ class MapMethods(Calling):
         try:
             async for row in answered:
                 results.add(row)
+        except TooManyBadRows as error:
+            raise results.into(error, answered.health) from None
         except Exception as error:
             if error is not answered.source_error:
                 raise
@@ -321,6 +329,7 @@ class MapMethods(Calling):
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
         retry_invalid: int = 0,
+        fail_if: Sequence[str] = (),
         journal: str | os.PathLike[str] | Journal | HeldJournal | None = None,
         progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
@@ -333,7 +342,7 @@ class MapMethods(Calling):
 
         Args:
             docs, prompt, rows, row_params, call, model, timeout_s, priority, tenant, look_ahead,
-                response_model, retry_invalid, params: as for ``batch_map``.
+                response_model, retry_invalid, fail_if, params: as for ``batch_map``.
             journal, progress: as for ``batch_map``. With a journal an answer is yielded once it is
                 on the disk.
             ordered: yield in input order instead of completion order.
@@ -345,10 +354,11 @@ class MapMethods(Calling):
         Raises:
             ConfigError: an argument is wrong. A journal that cannot be used is refused with the
                 first row.
+            TooManyBadRows: from the iterator: a bound of ``fail_if`` is broken.
         """
         return self._make_map(
             docs, prompt, rows, row_params, call, ordered, model, timeout_s, priority, tenant, look_ahead,
-            response_model, retry_invalid, journal, progress, params, "stream_map",
+            response_model, retry_invalid, fail_if, journal, progress, params, "stream_map",
         )  # fmt: skip
 
     def _make_map(
@@ -366,6 +376,7 @@ class MapMethods(Calling):
         look_ahead: int | None,
         response_model: type[BaseModel] | None,
         retry_invalid: int,
+        fail_if: Sequence[str],
         journal: str | os.PathLike[str] | Journal | HeldJournal | None,
         progress: Callable[[MapProgress], object] | None,
         params: Mapping[str, Any],
@@ -387,6 +398,11 @@ class MapMethods(Calling):
             raise ConfigError(f"call is one of {', '.join(_MAPPED)}, not {call!r:.40}", field="call")
         if response_model is not None:
             _check_generates(kind, call)
+        bounds = None
+        if fail_if:
+            from batchclient._maps.fail_if import FailIf  # few maps have bounds
+
+            bounds = FailIf(fail_if)
         invalid = Invalid(check_retries(retry_invalid, response_model, params))
         read: Callable[[Any], RowCall] | None = None
         is_sure = True
@@ -490,6 +506,7 @@ class MapMethods(Calling):
             prepare=find_model if model is None else None,
             journaled=journaled,
             invalid=invalid,
+            fail_if=bounds,
             ticker=None if progress is None else Ticker(self._callbacks.guard("progress", progress)),
         )
 

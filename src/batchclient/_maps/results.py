@@ -19,7 +19,7 @@ from batchclient._calls.unsendable import lone_surrogate
 from batchclient._maps.reader import SLICE_S
 from batchclient._maps.row_calls import RowCalls, RowForm, RowParams
 from batchclient._shell.clock import now
-from batchclient.errors import BatchClientError, BatchMapFailed, ConfigError
+from batchclient.errors import BatchClientError, BatchMapFailed, ConfigError, TooManyBadRows
 from batchclient.health import Health
 from batchclient.templates import make_prompt
 from batchclient.types import MapResult, MapResults
@@ -96,6 +96,12 @@ class Results:
         if row.error is not None:
             self._failures.add(row.index, row.error)
         self._results.append(row.answer if row.error is None else row.error)
+
+    def into(self, error: TooManyBadRows, health: Mapping[Health, int]) -> TooManyBadRows:
+        """Return an error that ended the map, with the results so far."""
+        self._results.health = health
+        error.results = self._results
+        return error
 
     def all(self, health: Mapping[Health, int], source_error: Exception | None = None) -> MapResults[Any]:
         """Return the results of all documents.

@@ -20,8 +20,10 @@ from collections.abc import Callable
 from typing import Any
 
 from batchclient import BatchClient, MapResult, Statistics
+from batchclient._maps.fail_if import FailIf
 from batchclient._maps.progress import Counts
 from batchclient._metrics.job import JobNumbers
+from batchclient.cli._bad_answers import BadAnswers
 from batchclient.cli._failures import Failures
 from batchclient.cli._giving_up import MOST_REFUSALS, GivingUp
 from batchclient.cli._kept import Kept
@@ -66,6 +68,7 @@ class Job:
 
     Attributes:
         failures: the rows that failed, those of the journal included.
+        bad: the answers that are none, likewise.
         taken: rows that are done with.
         may_be_tried: failed rows that may succeed later.
         giving_up: decides whether the job goes on.
@@ -95,6 +98,7 @@ class Job:
         tick_s: float = 0.25,
     ) -> None:
         self.failures = Failures()
+        self.bad = BadAnswers(options.params)
         self.taken = 0
         self.may_be_tried = 0
         self.giving_up = GivingUp(options, refusals)
@@ -109,6 +113,7 @@ class Job:
         self.is_whole = False
         self._client = client
         self._results = results
+        self._fail_if = FailIf(options.fail_if)
         self._output = output
         output.in_a_hurry = lambda: self.signal is not None
         self._progress = progress
@@ -204,8 +209,10 @@ class Job:
         watch = asyncio.get_running_loop().create_task(self._watch())
         try:
             is_complete = await self._unless_stopped(self._write_all) and not (
-                self.giving_up.refused or self.fault or self.journal_error is not None
+                self.giving_up.reason or self.fault or self.journal_error is not None
             )
+            if is_complete:
+                self.giving_up.broken = self._fail_if.at_end()
             await self._results.aclose()
             if self._kept is not None and not is_complete and not self.giving_up.refused:
                 self._left = self._results.finished()
@@ -255,7 +262,8 @@ class Job:
                 may_be_tried=self.may_be_tried,
                 not_sent=self.not_sent,
                 reused=counts.reused,
-                status=int(Status.FAILED if failed else Status.OK),
+                status=int(Status.STOPPED if self.giving_up.broken else Status.FAILED if failed else Status.OK),
+                broken=str(self.giving_up.broken or ""),
             )
 
     async def _unless_stopped(self, work: Callable[[], Any]) -> bool:
@@ -285,9 +293,11 @@ class Job:
                 if result.error is not None:
                     self.giving_up.refuse_to_begin(result.error, self._client.statistics())
                 await self._take(result)
+                self.giving_up.broken = self._fail_if.early
                 # In input order rows that succeeded may wait to be written.
                 if self.giving_up.is_refused(result) and not self._client.statistics().succeeded:
                     self.giving_up.stop()
+                if self.giving_up.refused or self.giving_up.broken is not None:
                     self._left = [] if self._kept is not None else self._results.finished()
                     return
                 if self.output_error is not None:
@@ -300,6 +310,8 @@ class Job:
     async def _take(self, result: MapResult[Any]) -> None:
         """Count one row and hand the row to the output."""
         self.taken += 1
+        self.bad.add(result)
+        self._fail_if.add(result)
         if result.error is not None:
             self.failures.add(result)
             self.may_be_tried += not (isinstance(result.error, BadRow) or is_final(result.error))
@@ -344,6 +356,7 @@ class Job:
                 completion_tokens=statistics.completion_tokens,
                 reused=self.counts.reused,
                 cost=self.spent,
+                bad=self.bad.shown,
             )
         )
 

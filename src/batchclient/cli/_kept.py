@@ -40,6 +40,7 @@ _KINDS: dict[str, Any] = {
     "price": (dict, type(None)),
     "seconds": (int, float),
     "status": int,
+    "broken": str,
 }
 
 
@@ -269,7 +270,8 @@ class Kept:
     def failed(self) -> str:
         """What is said of the finished job's failed rows; empty: none failed."""
         failed, not_sent = self._told.get("failed", 0), self._told.get("not_sent", 0)
-        told = f"; {not_sent:,} of its rows were not sent: mend the input" if not_sent else ""
+        told = f"; --fail-if {broken}" if (broken := self._told.get("broken")) else ""
+        told += f"; {not_sent:,} of its rows were not sent: mend the input" if not_sent else ""
         if failed > not_sent:
             told += f"; {failed - not_sent:,} of its rows failed for good; --retry-failed runs them again"
         return told
@@ -284,7 +286,7 @@ class Kept:
         if self._old is not None:
             earlier.append(outputs_in(self._old).get(self._name, {}))
         parts = [part for told in earlier for part in (told.get("part"), told.get("beside", {}).get("part"))]
-        for name in ("facts", "status", "failed", "may_be_tried", "not_sent"):
+        for name in ("facts", "status", "failed", "may_be_tried", "not_sent", "broken"):
             # ``OUT`` stays the job's own, and is no longer all that the command asks for.
             self._told.pop(name, None)
         token, output, cost = self.journal.token, self._output, self._options.cost
@@ -387,6 +389,7 @@ def _facts(options: MapOptions, source: list[Any] | None) -> dict[str, Any]:
         "in": source,
         "read": {name: list(value) if isinstance(value, tuple) else value for name, value in options.file.items()},
         "form": [options.ordered, options.dedupe, options.first, options.retry_invalid],
+        "mend": [options.retry_truncated, options.max_tokens_at_most, options.runaway, sorted(options.fail_if)],
         "as": [options.output_form, options.answer_field],
         "columns": None if options.columns is None else [*options.columns],
     }

@@ -33,7 +33,8 @@ class MapOptions:
         media: adds the pictures and sounds of rows to their chats; ``None``: they have none.
         schema: a model whose instances are the answers that fit ``--schema``.
         params: of the server.
-        retry_invalid, timeout_s, priority: of the calls, in ``stream_map``'s words.
+        retry_invalid, retry_truncated, max_tokens_at_most, runaway, timeout_s, priority: of the calls, in ``stream_map``'s words.
+        fail_if: bounds on the shares of bad rows.
         client: the arguments of ``BatchClient``.
         outage_patience_s: how long every server may be away, if there is a bound.
         output_form: of the output; ``None``: its ending tells it.
@@ -64,6 +65,10 @@ class MapOptions:
     schema: type[BaseModel] | None
     params: dict[str, Any]
     retry_invalid: int
+    retry_truncated: int
+    max_tokens_at_most: int | None
+    runaway: bool
+    fail_if: tuple[str, ...]
     timeout_s: float | None
     priority: int
     client: dict[str, Any] = field(repr=False)
@@ -90,6 +95,10 @@ class MapOptions:
             "priority": self.priority,
             "response_model": self.schema,
             "retry_invalid": self.retry_invalid,
+            # TO DO: plain, once the maps have these arguments.
+            **({"retry_truncated": self.retry_truncated} if self.retry_truncated else {}),
+            **({"max_tokens_at_most": self.max_tokens_at_most} if self.max_tokens_at_most else {}),
+            **({"runaway": True} if self.runaway else {}),
             # The media of open rows are in memory.
             **({} if self.media is None else {"look_ahead": 512}),
             **self.params,

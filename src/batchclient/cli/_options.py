@@ -25,11 +25,13 @@ __all__ = [
     "EndpointsShard",
     "Escape",
     "FileFormat",
+    "FailIfOption",
     "GpuPrice",
     "Headers",
     "LogFormat",
     "MaxBatchSize",
     "MaxTokens",
+    "MaxTokensAtMost",
     "MetricsPort",
     "Model",
     "OutputFormOption",
@@ -40,8 +42,10 @@ __all__ = [
     "PromptFile",
     "Quiet",
     "RetryInvalid",
+    "RetryTruncated",
     "RowParams",
     "Rows",
+    "Runaway",
     "Schema",
     "System",
     "Temperature",
@@ -99,6 +103,23 @@ RetryInvalid = Annotated[
         help="Ask again, at most N times, to fit --schema.",
         rich_help_panel=REQUEST,
     ),
+]
+RetryTruncated = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        show_default=False,
+        metavar="N",
+        help="Let a truncated answer go on, N times at most.",
+        rich_help_panel=REQUEST,
+    ),
+]
+MaxTokensAtMost = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Of an answer with --retry-truncated, in all.", rich_help_panel=REQUEST),
+]
+Runaway = Annotated[
+    bool, typer.Option("--runaway", help="End an answer that goes round in circles.", rich_help_panel=REQUEST)
 ]
 Params = Annotated[
     list[str] | None,
@@ -209,6 +230,12 @@ WaitForServer = Annotated[
     typer.Option(metavar="S", help="For one that is not there yet (600; terminal: 0).", rich_help_panel=PACE),
 ]
 
+FailIfOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KIND>P%", help="Status 3 for such a share, as 'truncated>1%'; repeatable.", rich_help_panel=JOB
+    ),
+]
 GpuPrice = Annotated[
     float | None,
     typer.Option(metavar="P", help="Of an hour of all GPUs together.", rich_help_panel=JOB),
@@ -237,7 +264,7 @@ _NOT_FIELDS = {
 """Fields without a place in a row, and other names for an option."""
 _ARGUMENTS = BATCH_CLIENT_ARGUMENTS | {
     "self", "docs", "prompt", "priority", "tenant", "look_ahead", "journal", "progress", "response_model",
-    "retry_invalid", "rows", "row_params",
+    "retry_invalid", "retry_truncated", "max_tokens_at_most", "runaway", "fail_if", "rows", "row_params",
 }  # fmt: skip
 """Arguments of ``BatchClient`` and of ``stream_map``: no field of a server has such a name."""
 

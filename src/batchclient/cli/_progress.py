@@ -49,6 +49,7 @@ class Snapshot:
         prompt_tokens, completion_tokens: as the servers counted them, so far.
         reused: rows written that were taken from a journal.
         cost: so far; ``None`` without a price.
+        bad: the answers that are none, in words.
     """
 
     done: int
@@ -59,6 +60,7 @@ class Snapshot:
     completion_tokens: int
     reused: int = 0
     cost: float | None = None
+    bad: str = ""
 
 
 class Meter:
@@ -103,6 +105,7 @@ class Meter:
             "tokens": tokens and f"tokens/s {' '.join(tokens)}",
             "cost": now.cost and f"cost {written_cost(now.cost)}",
             "failed": now.failed and f"{now.failed:,} failed",
+            "bad": now.bad,
             "reused": now.reused and f"{now.reused:,} reused",
             "in flight": now.limit and f"{now.in_flight:,}/{now.limit:,} in flight",
         }

@@ -35,6 +35,10 @@ _OPTIONS = {
     "temperature": "--temperature",
     "response_model": "--schema",
     "retry_invalid": "--retry-invalid",
+    "retry_truncated": "--retry-truncated",
+    "max_tokens_at_most": "--max-tokens-at-most",
+    "runaway": "--runaway",
+    "fail_if": "--fail-if",
     **{name: f"--{name}" for name in ("columns", "delimiter", "encoding", "escape", "format", "media-root", "shard")},
 }
 """The library's arguments, by the ``field`` of its errors, and their names on the command line."""

@@ -34,12 +34,14 @@ from batchclient.cli._options import (
     Encoding,
     EndpointsShard,
     Escape,
+    FailIfOption,
     FileFormat,
     GpuPrice,
     Headers,
     LogFormat,
     MaxBatchSize,
     MaxTokens,
+    MaxTokensAtMost,
     MetricsPort,
     Model,
     OutputFormOption,
@@ -50,8 +52,10 @@ from batchclient.cli._options import (
     PromptFile,
     Quiet,
     RetryInvalid,
+    RetryTruncated,
     RowParams,
     Rows,
+    Runaway,
     Schema,
     System,
     Temperature,
@@ -118,6 +122,9 @@ def map_rows(
     ] = None,
     schema: Schema = None,
     retry_invalid: RetryInvalid = 0,
+    retry_truncated: RetryTruncated = 0,
+    max_tokens_at_most: MaxTokensAtMost = None,
+    runaway: Runaway = False,
     param: Params = None,
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
@@ -168,6 +175,7 @@ def map_rows(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read all rows and report; generate nothing.", rich_help_panel=JOB)
     ] = False,
+    fail_if: FailIfOption = None,
     price: Annotated[
         str | None,
         typer.Option(metavar="IN/OUT", help="Of a million tokens each, such as 0.15/0.60.", rich_help_panel=JOB),
@@ -192,8 +200,8 @@ def map_rows(
     finish_reason and usage, or error. With --call embed it has embedding and usage instead, with
     --call classify label, probabilities and usage. The same command again goes on where it ended.
 
-    Exit status: 0 all rows succeeded, 1 some failed, 2 wrong usage, 3 --max-cost reached, 4 disk
-    full, 5 no server, 129 hangup, 130 Ctrl-C, 143 SIGTERM.
+    Exit status: 0 all rows succeeded, 1 some failed, 2 wrong usage, 3 --max-cost or
+    --fail-if, 4 disk full, 5 no server, 129 hangup, 130 Ctrl-C, 143 SIGTERM.
     """
     if first is not None and first < 1:
         raise Refusal(f"--first: at least 1 row, not {first}")
@@ -217,6 +225,10 @@ def map_rows(
         schema=schema_from(schema),
         params=params_from(param or [], max_tokens=max_tokens, temperature=temperature, call=call),
         retry_invalid=retry_invalid,
+        retry_truncated=retry_truncated,
+        max_tokens_at_most=max_tokens_at_most,
+        runaway=runaway,
+        fail_if=tuple(fail_if or ()),
         timeout_s=timeout,
         priority=priority,
         client={**server, **pace, "wait_for_server_s": wait_s},
