@@ -18,7 +18,7 @@ from dataclasses import replace
 from batchclient import BatchClient
 from batchclient._maps.row_calls import RowCall
 from batchclient._metrics.job import attach
-from batchclient.cli._dry_run import DryRun
+from batchclient.cli._dry_run import LONGEST, RANDOM, DryRun
 from batchclient.cli._job import Job
 from batchclient.cli._kept import Kept, kept_by, place_of
 from batchclient.cli._map_options import MapOptions
@@ -26,6 +26,7 @@ from batchclient.cli._metrics import serve_metrics
 from batchclient.cli._output import added_to_rows, output_of, writer_of
 from batchclient.cli._progress import JobProgress
 from batchclient.cli._prompts import Prompts, check_columns
+from batchclient.cli._reading import Reading
 from batchclient.cli._refusal import Refusal, in_options, named, refusal_of
 from batchclient.cli._report import report, status_of
 from batchclient.cli._rows import Ids, blame
@@ -241,15 +242,18 @@ def _dry_run(options: MapOptions, source: Source) -> int:
     options, client, call_of = _begin(options, source)
     dry_run = DryRun(
         client,
-        source,
-        call_of,
+        _read(source, call_of, random_rows=RANDOM, longest_rows=LONGEST),
         model=options.client["model"],
         max_tokens=options.params.get("max_tokens"),
         price=None if options.cost is None else options.cost.price,
     )
+    asyncio.run(dry_run.run())
+    put(*dry_run.report().split("\n"))
+    return Status.FAILED if dry_run.read.unusable or dry_run.failed else Status.OK
+
+
+def _read(source: Source, call_of: Callable[[Row], RowCall], **most: int) -> Reading:
     try:
-        asyncio.run(dry_run.run())
+        return Reading(source.read(), call_of, **most)
     except OSError as error:
         raise Refusal(f"the input cannot be read any further: {reason_of(error)}", Status.FAILED) from None
-    put(*dry_run.report().split("\n"))
-    return Status.FAILED if dry_run.unusable or dry_run.failed else Status.OK
