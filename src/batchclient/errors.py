@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from batchclient.health import Health
-    from batchclient.types import Reply
+    from batchclient.types import MapResults, Reply
 
 __all__ = [
     "AnswerInvalid",
@@ -130,9 +130,11 @@ class BatchMapFailed(BatchClientError):
         results: of each document read, in input order, the answer or the exception.
     """
 
-    def __init__(self, message: str, results: list[Any] | None = None) -> None:
+    def __init__(self, message: str, results: MapResults[Any] | None = None) -> None:
+        from batchclient.types import MapResults
+
         super().__init__(message)
-        self.results: list[Any] = [] if results is None else results
+        self.results: MapResults[Any] = MapResults() if results is None else results
 
 
 class TooManyBadRows(BatchMapFailed):

@@ -1,6 +1,9 @@
 """Answers that are none: told first, mended by the command that is named, and a bound that ends the job."""
 
 import json
+import re
+import shlex
+from pathlib import Path
 
 import pytest
 from tests.fakes.pages import serving
@@ -25,10 +28,13 @@ def scripted(tmp_path):
     def answer(asked):
         if asked.method == "GET":
             return 404, b""
-        prompts = asked.json["prompt"] if isinstance(asked.json["prompt"], list) else [asked.json["prompt"]]
+        is_chat = "messages" in asked.json
+        prompt = "".join(each["content"] for each in asked.json["messages"]) if is_chat else asked.json["prompt"]
+        prompts = prompt if isinstance(prompt, list) else [prompt]
         running.prompts += prompts
         made = [text_of(prompt) for prompt in prompts]
-        choices = [{"index": i, "text": text, "finish_reason": why} for i, (text, why) in enumerate(made)]
+        said = [{"message": {"role": "assistant", "content": text}} if is_chat else {"text": text} for text, _ in made]
+        choices = [{"index": i, **said[i], "finish_reason": why} for i, (_, why) in enumerate(made)]
         tokens = sum(running.tokens if why == "length" else 2 for _, why in made)
         usage = {"prompt_tokens": 3 * len(made), "completion_tokens": tokens, "total_tokens": 3 * len(made) + tokens}
         return 200, {"choices": choices, "usage": usage}
@@ -89,7 +95,9 @@ def test_a_classification_by_one_token_is_not_called_truncated(ask, scripted, ou
 def test_a_bound_that_is_far_off_ends_the_job_early(ask, out, journal):
     done, lines, sent = ask("-o", out, "--fail-if", "empty>20%", "--fail-if", "truncated>1%", "--concurrency", 64)
     assert (done.exit_code, out.exists()) == (3, False)
-    assert lines[0].startswith("Error: stopped: --fail-if truncated>1%: 30 of the first 50 rows (60 %); rows left out: ")
+    assert lines[0].startswith(
+        "Error: stopped: --fail-if truncated>1%: 30 of the first 50 rows (60 %); rows left out: "
+    )
     assert lines[-2:] == [
         f"{journal} has the answers: the same command without the bound goes on with them",
         "the same command with --retry-truncated 1 --max-tokens-at-most 128 lets the truncated answers go on, and sends"
@@ -102,7 +110,12 @@ def test_a_bound_that_is_passed_in_the_end_decides_the_status(ask, out):
     told = "--fail-if empty>4.9%: 10 of 200 rows (5 %)"
     for status, options, sends, line in (
         (3, ["--fail-if", "empty>4.9%"], 200, f"Error: {told}"),
-        (3, ["--fail-if", "empty>4.9%"], 0, f"{out} is finished, with these settings and this input: nothing to do; {told}"),
+        (
+            3,
+            ["--fail-if", "empty>4.9%"],
+            0,
+            f"{out} is finished, with these settings and this input: nothing to do; {told}",
+        ),
         # The bound is no part of the answers.
         (0, ["--fail-if", "empty>5%"], 0, "answers that are none: 30 % truncated: 200 rows"),
     ):
@@ -120,4 +133,23 @@ def test_a_wrong_bound_is_refused(ask, out):
 def test_a_program_reads_the_counts(ask, out):
     done, lines, _ = ask("-o", out, "--log-format", "json", first=100)
     summary = json.loads(lines[-1])
-    assert (summary["event"], summary["health"]) == ("summary", {"truncated": 30, "empty": 5, "runaway": 2})
+    assert [summary[name] for name in ("event", "truncated", "empty", "runaway")] == ["summary", 30, 5, 2]
+
+
+def test_the_page_is_true(cli, scripted, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_rows(tmp_path / "questions.jsonl", [{"id": i, "question": f"Say text {i}"} for i in range(100)])
+    page = (Path(__file__).parents[2] / "docs/how-to/bad-answers.md").read_text()
+    blocks = re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    commands = [block for block in blocks if block.startswith("batchclient ")]
+    assert len(commands) == 3
+    told, sent = [], []
+    for command in commands:
+        arguments = shlex.split(command.replace("\\\n", " ").replace("http://localhost:8000/v1", scripted.url))
+        done = cli(*arguments[1:], "--dialect", "vllm")
+        assert done.exit_code == 0, done.stderr
+        told.append(re.sub(r" in \d.*", " in", done.stderr, count=1).split())
+        sent.append(len(scripted.prompts))
+    [report] = [block for block in blocks if block not in commands]
+    assert told[0] == re.sub(r" in \d.*", " in", report, count=1).split()
+    assert sent == [100, 130, 230]

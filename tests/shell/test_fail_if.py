@@ -20,7 +20,9 @@ async def test_a_bound_ends_a_map_at_its_end(batch_map):
     broken = caught.value
     assert str(broken) == "failed>4.9%: 5 of 100 rows (5 %)"
     assert (broken.rule, broken.count, broken.rows, broken.is_early) == ("failed>4.9%", 5, 100, False)
-    assert isinstance(broken, BatchMapFailed) and len(broken.results) == 100 and broken.results.health["truncated"] == 95
+    assert (
+        isinstance(broken, BatchMapFailed) and len(broken.results) == 100 and broken.results.health["truncated"] == 95
+    )
     assert vars(pickle.loads(pickle.dumps(broken)))["rule"] == "failed>4.9%"
     # A share at the bound breaks nothing.
     answers = await batch_map(refuse(*bad), texts(100), fail_if=["failed>5%"], return_exceptions=True)

@@ -144,7 +144,7 @@ async def mapping(client: BatchClient) -> None:
     try:
         await client.batch_map(rows(), "{title}: {body}", timeout_s=5.0, look_ahead=10)
     except BatchMapFailed as failed:
-        assert_type(failed.results, list[Any])
+        assert_type(failed.results, MapResults[Any])
     results = client.stream_map(lines(), "{}", ordered=True, seed=7)
     async for row in results:
         assert_type(row, MapResult)

@@ -146,7 +146,7 @@ class Calling:
             raise
 
     def _parse(self, response_model: type[BaseModel]) -> Finish:
-        """Return a function that puts instances of the model into an answer, and counts what does not fit."""
+        """Return ``parse`` of the model; what does not fit is counted."""
         return structured().parse(response_model, self._note_invalid)  # type: ignore[no-any-return]
 
     def _note_invalid(self) -> None:

@@ -227,6 +227,10 @@ METRICS: tuple[Metric, ...] = (
         "Rows of maps that were taken from a journal.", _number(lambda now: now.reused),
     ),
     Metric(
+        "answers_total", "counter", "answers", ("health",),
+        "Generated answers, by their health.", _by_word(lambda now: now.health),
+    ),
+    Metric(
         "alone_total", "counter", "requests", ("reason",),
         "Requests that ended and held one call, by the reason.", _by_word(lambda now: now.ended_alone),
     ),

@@ -1,4 +1,4 @@
-"""The answers that are none, in a few words: how many of each kind, an example row, and what mends them."""
+"""The answers that are none, in a few words: how many, an example row, and what mends them."""
 
 from __future__ import annotations
 
@@ -76,5 +76,7 @@ class BadAnswers:
             return []
         options = "--retry-truncated 1" + (f" --max-tokens-at-most {2 * self._longest}" if self._longest else "")
         if is_kept:
-            return [f"the same command with {options} lets the truncated answers go on, and sends no other answered row"]
+            return [
+                f"the same command with {options} lets the truncated answers go on, and sends no other answered row"
+            ]
         return [f"{options} lets such answers go on"]

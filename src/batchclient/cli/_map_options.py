@@ -33,7 +33,8 @@ class MapOptions:
         media: adds the pictures and sounds of rows to their chats; ``None``: they have none.
         schema: a model whose instances are the answers that fit ``--schema``.
         params: of the server.
-        retry_invalid, retry_truncated, max_tokens_at_most, runaway, timeout_s, priority: of the calls, in ``stream_map``'s words.
+        retry_invalid, retry_truncated, max_tokens_at_most, runaway, timeout_s, priority: of the
+            calls, in ``stream_map``'s words.
         fail_if: bounds on the shares of bad rows.
         client: the arguments of ``BatchClient``.
         outage_patience_s: how long every server may be away, if there is a bound.

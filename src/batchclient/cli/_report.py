@@ -33,7 +33,7 @@ def report(job: Job, options: MapOptions, output: Output, kept: Kept | None = No
     facts = {
         "rows": output.written,
         "failed": job.failures.total,
-        "health": dict(job.bad.counts),
+        **job.bad.counts,
         "reused": job.counts.reused,
         "seconds": round(job.seconds, 3),
         "status": int(status_of(job)),
