@@ -52,6 +52,7 @@ class GivingUp:
         no_server: the outage that outlasted the patience, in a sentence, if so.
         is_too_dear: whether the bound on the cost stopped the job.
         broken: the bound of ``--fail-if`` that is broken, if one is.
+        is_declined: whether somebody has ended the job after its pilot.
     """
 
     def __init__(self, options: MapOptions, most: int) -> None:
@@ -59,6 +60,7 @@ class GivingUp:
         self.no_server: str = ""
         self.is_too_dear: bool = False
         self.broken: TooManyBadRows | None = None
+        self.is_declined: bool = False
         self._options = options
         self._most = most
         self._alike = ("", "")
@@ -77,6 +79,8 @@ class GivingUp:
             return "stopped: --max-cost is reached"
         if self.broken is not None and self.broken.is_early:
             return f"stopped: --fail-if {self.broken}"
+        if self.is_declined:
+            return "stopped after the pilot"
         if self.refused:
             return f"stopped: no row succeeded, and {self._most} failed alike with {self.refused}"
         return ""

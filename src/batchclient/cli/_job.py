@@ -15,19 +15,23 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from batchclient import BatchClient, MapResult, Statistics
 from batchclient._maps.fail_if import FailIf
 from batchclient._maps.progress import Counts
 from batchclient._metrics.job import JobNumbers
+from batchclient.cli._audit import Audit
 from batchclient.cli._bad_answers import BadAnswers
 from batchclient.cli._failures import Failures
 from batchclient.cli._giving_up import MOST_REFUSALS, GivingUp
 from batchclient.cli._kept import Kept
 from batchclient.cli._map_options import MapOptions
+from batchclient.cli._pilot import Pilot, asks
 from batchclient.cli._progress import JobProgress, Snapshot
 from batchclient.cli._signals import on_signals
 from batchclient.cli._words import say
@@ -63,10 +67,13 @@ class Job:
         writer: makes the output's bytes.
         kept: what keeps the answers, if something does.
         total: tells the rows expected, once they are known.
+        pilot: goes before the job, if there is one.
+        audit: comes after it, if there is one.
         refusals: the job gives up after so many rows refused alike, without a success.
         tick_s: seconds from one look at the job to the next.
 
     Attributes:
+        pilot, audit: the arguments.
         failures: the rows that failed, those of the journal included.
         bad: the answers that are none, likewise.
         taken: rows that are done with.
@@ -94,6 +101,8 @@ class Job:
         *,
         kept: Kept | None = None,
         total: Callable[[], int | None] = lambda: None,
+        pilot: Pilot | None = None,
+        audit: Audit | None = None,
         refusals: int = MOST_REFUSALS,
         tick_s: float = 0.25,
     ) -> None:
@@ -121,6 +130,8 @@ class Job:
         self._writer = writer
         self._kept = kept
         self._total = total
+        self.pilot = pilot
+        self.audit = audit
         self._tick_s = tick_s
         self._started_at = 0.0
         self._left: list[MapResult[Any]] = []
@@ -177,19 +188,55 @@ class Job:
             self.signal = number
             loop.call_soon_threadsafe(self._stop)
 
-        with on_signals(on_signal), self._progress.running():
+        with on_signals(on_signal):
             try:
                 async with self._client:
                     self._task = asyncio.current_task()
                     self._started_at = time.monotonic()
                     try:
-                        if await self._unless_stopped(self._prepare):
-                            await self._map()
+                        if self.pilot is None or await self._goes_on(self.pilot):
+                            with self._progress.running():
+                                if await self._unless_stopped(self._prepare):
+                                    await self._map()
                     finally:
                         self._task = None
-                        self.seconds = time.monotonic() - self._started_at
+                        self.seconds = self.seconds or time.monotonic() - self._started_at
             finally:
                 self._output.close(keeps_rows=self.has_answers)
+
+    async def _goes_on(self, pilot: Pilot) -> bool:
+        """Let the pilot go first; return whether the job goes on."""
+        watch = asyncio.get_running_loop().create_task(self._watch())
+        try:
+            with self._progress.running():
+                is_done = await self._unless_stopped(lambda: self._try(pilot))
+        finally:
+            watch.cancel()
+            self.statistics = self._client.statistics()
+        if self._watch_error is not None:
+            raise self._watch_error
+        if not is_done or self.journal_error is not None:
+            return False
+        self._say(*pilot.lines(), event="pilot")
+        if self._kept is not None:
+            await in_thread(partial(self._kept.take_in, pilot.per_row))
+        began_at = time.monotonic()
+        if self._options.yes or not pilot.is_part:
+            return True
+        if sys.stdin.isatty() and sys.stderr.isatty() and not self._options.quiet:
+            answer = asyncio.ensure_future(asks())
+            is_answered = await self._unless_stopped(lambda: answer)
+            self._started_at += time.monotonic() - began_at
+            self.giving_up.is_declined = not (is_answered and answer.result())
+        elif pilot.broken is not None:
+            pilot.broken.is_early, self.giving_up.broken = True, pilot.broken
+        return not self.giving_up.reason and not self._is_stopped
+
+    async def _try(self, pilot: Pilot) -> None:
+        try:
+            await pilot.run(lambda result: self.giving_up.refuse_to_begin(result.error, self._client.statistics()))
+        except JournalFailed as error:
+            self.journal_error = error
 
     async def _prepare(self) -> None:
         """Wait until the first row can be sent and written."""
@@ -224,6 +271,9 @@ class Job:
         await self._end(is_complete=is_complete)
         if self._watch_error is not None:
             raise self._watch_error
+        self.seconds = time.monotonic() - self._started_at
+        if self.audit is not None and is_complete and self.output_error is None:
+            await self._unless_stopped(self.audit.run)
 
     async def _end(self, *, is_complete: bool) -> None:
         """Write what is left, and put the output in its place, if these are all rows."""
@@ -312,6 +362,8 @@ class Job:
         self.taken += 1
         self.bad.add(result)
         self._fail_if.add(result)
+        if self.audit is not None:
+            self.audit.add(result)
         if result.error is not None:
             self.failures.add(result)
             self.may_be_tried += not (isinstance(result.error, BadRow) or is_final(result.error))
@@ -360,9 +412,9 @@ class Job:
             )
         )
 
-    def _say(self, text: str) -> None:
+    def _say(self, *lines: str, event: str = "notice") -> None:
         if not self._options.quiet:
-            say(text)
+            say(*lines, event=event)
 
     def _stop(self) -> None:
         """End the part of the job that takes rows; finished rows are still written."""

@@ -276,6 +276,15 @@ class Kept:
             told += f"; {failed - not_sent:,} of its rows failed for good; --retry-failed runs them again"
         return told
 
+    def take_in(self, per_row: dict[str, Any]) -> None:
+        """Take in a pilot: its answers, and what it says of a row.
+
+        Raises:
+            OSError: the disk fails.
+        """
+        self.journal.note("pilot", per_row)
+        self.journal.read_again()
+
     def begin(self) -> str:
         """Remove the rows of a run that was killed, and note the file of this one; return its token.
 

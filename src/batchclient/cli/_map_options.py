@@ -46,6 +46,9 @@ class MapOptions:
         new: whether the job begins anew, beside the one that is there.
         retry_failed: whether rows that failed for good run again, too.
         dry_run: generate nothing, and report.
+        pilot: rows at random that go first; ``None``: none do.
+        yes: go on after them without a question.
+        audit: the share of the rows that are asked again afterwards, if any are.
         cost: the price of the work, if given, and the bound.
         metrics: where the job's metrics are served, if anywhere.
         quiet: neither progress nor summary.
@@ -82,6 +85,9 @@ class MapOptions:
     new: bool
     retry_failed: bool
     dry_run: bool
+    pilot: int | None
+    yes: bool
+    audit: float | None
     cost: Cost | None
     metrics: Address | None
     quiet: bool

@@ -16,6 +16,7 @@ from batchclient.partition import endpoints_shard
 __all__ = [
     "AnswerField",
     "ApiKey",
+    "AuditOption",
     "BaseUrl",
     "CallOption",
     "Concurrency",
@@ -37,6 +38,7 @@ __all__ = [
     "OutputFormOption",
     "P95Latency",
     "Params",
+    "Pilot",
     "Priority",
     "Prompt",
     "PromptFile",
@@ -52,6 +54,7 @@ __all__ = [
     "TimeToFirstToken",
     "Timeout",
     "WaitForServer",
+    "Yes",
     "client_arguments",
     "headers_from",
     "params_from",
@@ -235,6 +238,15 @@ FailIfOption = Annotated[
     typer.Option(
         metavar="KIND>P%", help="Status 3 for such a share, as 'truncated>1%'; repeatable.", rich_help_panel=JOB
     ),
+]
+Pilot = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="N rows at random first; tell what the rest will take.", rich_help_panel=JOB),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Go on after --pilot, unasked.", rich_help_panel=JOB)]
+AuditOption = Annotated[
+    str | None,
+    typer.Option("--audit", metavar="P%", help="Ask so many rows again, alone, at the end.", rich_help_panel=JOB),
 ]
 GpuPrice = Annotated[
     float | None,

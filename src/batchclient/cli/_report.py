@@ -49,6 +49,8 @@ def report(job: Job, options: MapOptions, output: Output, kept: Kept | None = No
     more += job.bad.way(is_kept=kept is not None)
     more += _reached(job, options)
     say(f"{start}{_counts(job, output)}{end}", *failures, *more, event="summary", **facts)
+    if job.audit is not None and job.is_whole:
+        say(*job.audit.lines(), event="audit", asked=job.audit.asked, differ=len(job.audit.differing))
 
 
 def _complaints(job: Job, output: Output) -> list[str]:
@@ -70,7 +72,7 @@ def _complaints(job: Job, output: Output) -> list[str]:
 def _of_journal(job: Job, kept: Kept) -> list[str]:
     """Return how the rows that are missing or failed are run again."""
     if not job.is_whole:
-        is_worth = os.path.lexists(kept.where) and (job.counts.answered or job.counts.reused)
+        is_worth = os.path.lexists(kept.where) and (job.counts.answered or job.counts.reused or job.pilot)
         bound = "" if job.giving_up.broken is None else " without the bound"
         return [f"{kept.where} has the answers: the same command{bound} goes on with them"] if is_worth else []
     for_now = job.may_be_tried
@@ -146,7 +148,7 @@ def status_of(job: Job) -> int:
     without_server = bool(kinds) and kinds <= _WITHOUT_SERVER and is_cut_off and not job.counts.answered
     if job.giving_up.no_server or without_server:
         return Status.NO_SERVER
-    if job.giving_up.is_too_dear or job.giving_up.broken is not None:
+    if job.giving_up.is_too_dear or job.giving_up.broken is not None or job.giving_up.is_declined:
         return Status.STOPPED
     is_partial = job.failures.total or job.giving_up.reason or job.fault or job.reader_is_gone
     return Status.FAILED if is_partial else Status.OK

@@ -18,12 +18,14 @@ from dataclasses import replace
 from batchclient import BatchClient
 from batchclient._maps.row_calls import RowCall
 from batchclient._metrics.job import attach
+from batchclient.cli._audit import Audit
 from batchclient.cli._dry_run import LONGEST, RANDOM, DryRun
 from batchclient.cli._job import Job
 from batchclient.cli._kept import Kept, kept_by, place_of
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._metrics import serve_metrics
 from batchclient.cli._output import added_to_rows, output_of, writer_of
+from batchclient.cli._pilot import Pilot
 from batchclient.cli._progress import JobProgress
 from batchclient.cli._prompts import Prompts, check_columns
 from batchclient.cli._reading import Reading
@@ -93,7 +95,8 @@ def _run(options: MapOptions, source: Source) -> int:
                 say(f"{output.name} is finished, with these settings and this input: nothing to do{kept.failed}")
             return status
         serve_metrics(client, options.metrics, None if options.quiet else say)
-        job = _make_job(options, source, output, client, call_of, kept)
+        read = None if options.pilot is None else _read_before(options, call_of)
+        job = _make_job(options, source, output, client, call_of, kept, read)
         asyncio.run(job.run())
         report(job, options, output, kept)
     return status_of(job)
@@ -141,8 +144,11 @@ def _begin(options: MapOptions, source: Source) -> tuple[MapOptions, BatchClient
         The options, with the call that the first row makes; the client; the reader of calls.
     """
     is_kept = options.journal is not None or (options.output != "-" and Output(options.output).is_file)
-    if options.dedupe and not is_kept:
-        raise Refusal("--dedupe needs a journal, which has the answers: give -o FILE or --journal FILE")
+    for name, is_given in (("--dedupe", options.dedupe), ("--pilot", options.pilot)):
+        if is_given and not is_kept:
+            raise Refusal(f"{name} needs a journal, which has the answers: give -o FILE or --journal FILE")
+    if options.pilot and (options.source == "-" or not (source.is_regular or "://" in options.source)):
+        raise Refusal("--pilot reads all rows beforehand, and a pipe is read once: put them into a file")
     client = BatchClient(**options.client)
     prompts = Prompts(
         options.prompt,
@@ -181,6 +187,7 @@ def _make_job(
     client: BatchClient,
     call_of: Callable[[Row], RowCall],
     kept: Kept | None,
+    read: Reading | None,
 ) -> Job:
     ids = Ids()
     told = 0
@@ -209,9 +216,24 @@ def _make_job(
     writer = writer_of(options, source)
     if options.media is not None:
         source.load(options.media.load)
-    job = Job(client, results, output, progress, options, writer, kept=kept, total=total)
+    pilot = audit = None
+    if read is not None and kept is not None:
+        rows = [each.row for each in read.drawn]
+        first = client.stream_map(rows, rows=call_of, **options.arguments, journal=kept.journal)
+        pilot = Pilot(client, first, read, fail_if=options.fail_if, cost=options.cost, kept=kept.journal.rows)
+    if options.audit is not None:
+        alone = options.arguments | {"look_ahead": 1}
+        audit = Audit(options.audit, call_of, lambda rows, call: client.stream_map(rows, rows=call, **alone))
+    job = Job(client, results, output, progress, options, writer, kept=kept, total=total, pilot=pilot, audit=audit)
     attach(client, job.numbers)
     return job
+
+
+def _read_before(options: MapOptions, call_of: Callable[[Row], RowCall]) -> Reading:
+    """Read the input once before the job."""
+    assert options.pilot is not None
+    with _open(options) as source:
+        return _read(source, call_of, random_rows=options.pilot)
 
 
 class _InThread:

@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from batchclient._client.parts import Shard, shard_from
+from batchclient.cli._audit import audit_from
 from batchclient.cli._cost import cost_from
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._metrics import address_from
@@ -26,6 +27,7 @@ from batchclient.cli._options import (
     REQUEST,
     AnswerField,
     ApiKey,
+    AuditOption,
     BaseUrl,
     CallOption,
     Concurrency,
@@ -47,6 +49,7 @@ from batchclient.cli._options import (
     OutputFormOption,
     P95Latency,
     Params,
+    Pilot,
     Priority,
     Prompt,
     PromptFile,
@@ -62,6 +65,7 @@ from batchclient.cli._options import (
     Timeout,
     TimeToFirstToken,
     WaitForServer,
+    Yes,
     client_arguments,
     params_from,
     server_arguments,
@@ -175,6 +179,9 @@ def map_rows(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read all rows and report; generate nothing.", rich_help_panel=JOB)
     ] = False,
+    pilot: Pilot = None,
+    yes: Yes = False,
+    audit: AuditOption = None,
     fail_if: FailIfOption = None,
     price: Annotated[
         str | None,
@@ -205,11 +212,14 @@ def map_rows(
     """
     if first is not None and first < 1:
         raise Refusal(f"--first: at least 1 row, not {first}")
+    if pilot is not None and pilot < 2:
+        raise Refusal(f"--pilot: at least 2 rows, not {pilot}")
     part = None if shard is None else shard_from(shard, "shard")
     wait_s = (0.0 if sys.stderr.isatty() else WAIT_S) if wait_for_server is None else wait_for_server
     server = server_arguments(base_url, model, api_key, header, endpoints_shard, dialect)
     pace = client_arguments(concurrency, max_batch_size, p95_latency, time_to_first_token, send_priority=priority != 0)
     template = template_from(prompt, prompt_file)
+    params = params_from(param or [], max_tokens=max_tokens, temperature=temperature, call=call)
     options = MapOptions(
         source=source,
         output=_path_from(output, part),
@@ -223,7 +233,7 @@ def map_rows(
         system=system,
         media=_media_from(template, call, image or [], audio or [], media_root),
         schema=schema_from(schema),
-        params=params_from(param or [], max_tokens=max_tokens, temperature=temperature, call=call),
+        params=params,
         retry_invalid=retry_invalid,
         retry_truncated=retry_truncated,
         max_tokens_at_most=max_tokens_at_most,
@@ -241,6 +251,9 @@ def map_rows(
         new=new,
         retry_failed=retry_failed,
         dry_run=dry_run,
+        pilot=pilot,
+        yes=yes,
+        audit=audit_from(audit, call, params),
         cost=cost_from(price, gpu_price, max_cost),
         metrics=address_from(metrics_port),
         quiet=quiet,
