@@ -17,7 +17,8 @@ import errno
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -206,37 +207,31 @@ class Job:
 
     async def _goes_on(self, pilot: Pilot) -> bool:
         """Let the pilot go first; return whether the job goes on."""
-        watch = asyncio.get_running_loop().create_task(self._watch())
         try:
-            with self._progress.running():
-                is_done = await self._unless_stopped(lambda: self._try(pilot))
-        finally:
-            watch.cancel()
-            self.statistics = self._client.statistics()
+            with self._progress.running(), self._watching():
+                is_done = await self._unless_stopped(lambda: pilot.run(self._refuse_to_begin))
+        except JournalFailed as error:
+            self.journal_error, is_done = error, False
         if self._watch_error is not None:
             raise self._watch_error
-        if not is_done or self.journal_error is not None:
+        if not is_done:
             return False
-        self._say(*pilot.lines(), event="pilot")
+        self._say(*pilot.forecast(), event="pilot")
         if self._kept is not None:
-            await in_thread(partial(self._kept.take_in, pilot.per_row))
-        began_at = time.monotonic()
-        if self._options.yes or not pilot.is_part:
+            await in_thread(partial(self._kept.take_in, pilot.seconds))
+        if self._options.yes or not pilot.others:
             return True
         if sys.stdin.isatty() and sys.stderr.isatty() and not self._options.quiet:
-            answer = asyncio.ensure_future(asks())
-            is_answered = await self._unless_stopped(lambda: answer)
-            self._started_at += time.monotonic() - began_at
-            self.giving_up.is_declined = not (is_answered and answer.result())
-        elif pilot.broken is not None:
-            pilot.broken.is_early, self.giving_up.broken = True, pilot.broken
-        return not self.giving_up.reason and not self._is_stopped
+            answer, asked_at = asyncio.ensure_future(asks()), time.monotonic()
+            self.giving_up.is_declined = not (await self._unless_stopped(lambda: answer) and answer.result())
+            self._started_at += time.monotonic() - asked_at
+        elif (broken := pilot.broken) is not None:
+            broken.is_early, self.giving_up.broken = True, broken
+        return not self.giving_up.reason
 
-    async def _try(self, pilot: Pilot) -> None:
-        try:
-            await pilot.run(lambda result: self.giving_up.refuse_to_begin(result.error, self._client.statistics()))
-        except JournalFailed as error:
-            self.journal_error = error
+    def _refuse_to_begin(self, result: MapResult[Any]) -> None:
+        if result.error is not None:
+            self.giving_up.refuse_to_begin(result.error, self._client.statistics())
 
     async def _prepare(self) -> None:
         """Wait until the first row can be sent and written."""
@@ -253,8 +248,7 @@ class Job:
         await self._output.open(token)
 
     async def _map(self) -> None:
-        watch = asyncio.get_running_loop().create_task(self._watch())
-        try:
+        with self._watching():
             is_complete = await self._unless_stopped(self._write_all) and not (
                 self.giving_up.reason or self.fault or self.journal_error is not None
             )
@@ -265,9 +259,6 @@ class Job:
                 self._left = self._results.finished()
             for result in self._left:
                 await self._take(result)
-        finally:
-            watch.cancel()
-            self.statistics = self._client.statistics()
         await self._end(is_complete=is_complete)
         if self._watch_error is not None:
             raise self._watch_error
@@ -340,8 +331,7 @@ class Job:
     async def _write_all(self) -> None:
         try:
             async for result in self._results:
-                if result.error is not None:
-                    self.giving_up.refuse_to_begin(result.error, self._client.statistics())
+                self._refuse_to_begin(result)
                 await self._take(result)
                 self.giving_up.broken = self._fail_if.early
                 # In input order rows that succeeded may wait to be written.
@@ -373,6 +363,15 @@ class Job:
             self.output_error = error
 
     # Every quarter of a second ---------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        watch = asyncio.get_running_loop().create_task(self._watch())
+        try:
+            yield
+        finally:
+            watch.cancel()
+            self.statistics = self._client.statistics()
 
     async def _watch(self) -> None:
         try:

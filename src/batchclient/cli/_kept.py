@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -276,13 +276,13 @@ class Kept:
             told += f"; {failed - not_sent:,} of its rows failed for good; --retry-failed runs them again"
         return told
 
-    def take_in(self, per_row: dict[str, Any]) -> None:
-        """Take in a pilot: its answers, and what it says of a row.
+    def take_in(self, row_s: Sequence[float]) -> None:
+        """Take in a pilot: its answers, and the bounds of the seconds that a row takes.
 
         Raises:
             OSError: the disk fails.
         """
-        self.journal.note("pilot", per_row)
+        self.journal.note("pilot", [*row_s])
         self.journal.read_again()
 
     def begin(self) -> str:

@@ -1,11 +1,8 @@
 """``map --pilot N``: N rows at random go first, and tell what the others will take.
 
-Rules:
-- The rows go through a map like the job's and into its journal, so that the job takes their answers
-  from there.
+- The rows go through a map like the job's and into its journal: the job takes their answers there.
 - On a terminal the command asks whether to go on; elsewhere it goes on, unless a bound of
-  ``--fail-if`` is broken. A pilot breaks a bound where the whole interval is above it.
-- What is forecast is for the other rows; ``forecast`` says how.
+  ``--fail-if`` is broken: its whole interval is above the bound.
 """
 
 from __future__ import annotations
@@ -19,18 +16,18 @@ from typing import Any
 
 from batchclient import BatchClient, MapResult
 from batchclient._maps.fail_if import FailIf
-from batchclient.cli._cost import Cost, written_cost
-from batchclient.cli._reading import Reading
+from batchclient.cli._dry_run import Reading
+from batchclient.cli._map_options import MapOptions
+from batchclient.cli._progress import written_time
 from batchclient.cli._words import say
 from batchclient.errors import TooManyBadRows
-from batchclient.jobs.forecast import Interval, Load, Sampled, seconds, share, total
+from batchclient.jobs.forecast import Interval, Look, seconds, share, total
 from batchclient.maps import Map
 
-__all__ = ["Pilot", "asks", "written_time"]
+__all__ = ["Pilot", "asks"]
 
 _LOOK_S = 0.05
-_FAR = 1.5
-"""Where a job may have so many times more in flight than its pilot, a word is due."""
+_WIDE = 1.5
 
 
 class Pilot:
@@ -40,162 +37,110 @@ class Pilot:
         client: of the job.
         results: of that client's map of the rows.
         read: all rows of the input, with those that go first.
-        fail_if: bounds on the shares of bad rows.
-        cost: the price of the work, if given.
-        kept: rows that the journal has, at most; they are not sent again.
+        options: of the command.
+        kept: rows that the journal has.
 
     Attributes:
-        done: rows that have ended.
-        broken: the bound that the job would break, if there is one.
-        per_row: seconds and output tokens per row to come, as the journal keeps them.
+        others: the other rows.
+        seconds: that a row of them takes, once the pilot is over.
     """
 
-    def __init__(
-        self,
-        client: BatchClient,
-        results: Map[Any],
-        read: Reading,
-        *,
-        fail_if: tuple[str, ...] = (),
-        cost: Cost | None = None,
-        kept: int = 0,
-    ) -> None:
-        self.results: Map[Any] = results
-        self.done = 0
-        self.broken: TooManyBadRows | None = None
-        self.per_row: dict[str, Interval] = {}
+    def __init__(self, client: BatchClient, results: Map[Any], read: Reading, options: MapOptions, kept: int) -> None:
+        self.others: int = read.usable - len(read.drawn)
+        self.seconds = Interval(0.0, 0.0)
         self._client = client
+        self._results = results
         self._read = read
-        self._rules = [FailIf([rule]) for rule in fail_if]
-        self._cost = cost
+        self._options = options
         self._kept = kept
+        self._rules = [FailIf([rule]) for rule in options.fail_if]
         self._kinds: Counter[str] = Counter()
-        self._rows: list[tuple[int, int, int, bool]] = []
-        """Bytes and tokens of the prompt, tokens of the answer, and whether the row was sent."""
-        self._sizes = {id(prompt.row): prompt.size for prompt in read.drawn}
-        self._others = read.usable - len(read.drawn)
-        self._seconds = 0.0
-        self._load = Load(0.0)
+        self._rows: list[tuple[int, int, int]] = []
+        """Bytes and tokens of each prompt, and tokens of its answer; the rows that were sent come first."""
+        self._sent = 0
+        self._looks: list[Look] = []
 
     def __repr__(self) -> str:
-        return f"<Pilot: {self.done} of {len(self._read.drawn)} rows>"
-
-    @property
-    def is_part(self) -> bool:
-        """Whether there are other rows."""
-        return self._others > 0
+        return f"<Pilot: {len(self._rows)} of {len(self._read.drawn)} rows>"
 
     async def run(self, on_result: Callable[[MapResult[Any]], None]) -> None:
-        """Map the rows.
-
-        Args:
-            on_result: told each row's; it may raise.
+        """Map the rows; tell the function each one's result.
 
         Raises:
-            BatchClientError: as for a map.
+            BatchClientError: as a map.
         """
-        await self.results.prepare()
-        clock = asyncio.get_running_loop().time
-        began_at = clock()
-        self._load = Load(began_at)
-        looking = asyncio.ensure_future(self._look_on(clock))
+        sizes = {id(each.row): each.size for each in self._read.drawn}
+        await self._results.prepare()
+        looking = asyncio.ensure_future(self._look_on())
         try:
-            async for result in self.results:
-                self._take(result)
+            async for result in self._results:
                 on_result(result)
+                usage = None if result.answer is None else result.answer.usage
+                out = getattr(result.answer, "output_tokens", None) or 0
+                row = sizes[id(result.document)], 0 if usage is None else usage.prompt_tokens, out
+                self._rows.insert(len(self._rows) if result.reused else self._sent, row)
+                self._sent += not result.reused
+                self._kinds["failed" if result.error is not None else result.health or "ok"] += 1
+                for rule in self._rules:
+                    rule.add(result)
         finally:
             looking.cancel()
-            await self.results.aclose()
-        self._look(clock())
-        self._seconds = clock() - began_at
-        self.broken = next((error for rule in self._rules if (error := self._broken(rule))), None)
+            await self._results.aclose()
+        self._look()
 
-    def _take(self, result: MapResult[Any]) -> None:
-        self.done += 1
-        for rule in self._rules:
-            rule.add(result)
-        usage = None if result.answer is None else result.answer.usage
-        tokens = (0, getattr(result.answer, "output_tokens", None) or 0)
-        if usage is not None:
-            tokens = usage.prompt_tokens, usage.completion_tokens
-        self._rows.append((self._sizes[id(result.document)], *tokens, not result.reused))
-        self._kinds["failed" if result.error is not None else result.health or "ok"] += 1
-
-    async def _look_on(self, clock: Callable[[], float]) -> None:
+    async def _look_on(self) -> None:
         while True:
-            self._look(clock())
+            self._look()
             await asyncio.sleep(_LOOK_S)
 
-    def _look(self, now: float) -> None:
-        statistics = self._client.statistics()
-        self._load.look(now, statistics.in_flight, statistics.queued)
+    def _look(self) -> None:
+        now = self._client.statistics()
+        self._looks.append(Look(asyncio.get_running_loop().time(), now.in_flight, now.queued))
 
-    def _broken(self, rule: FailIf) -> TooManyBadRows | None:
-        error = rule.at_end()
-        if error is None:
-            return None
-        bound = float(error.rule.partition(">")[2].rstrip("% ")) / 100
-        return error if share(error.count, error.rows, self._others).low > bound else None
+    @property
+    def broken(self) -> TooManyBadRows | None:
+        """The bound that the job would break."""
+        for error in filter(None, (rule.at_end() for rule in self._rules)):
+            bound = float(error.rule.partition(">")[2].rstrip("% ")) / 100
+            if share(error.count, error.rows, self.others).low > bound:
+                return error
+        return None
 
-    def lines(self) -> list[str]:
+    def forecast(self) -> list[str]:
         """Return what the rows tell, for people."""
-        read, rows, others = self._read, self._rows, self._others
-        lines = [f"pilot: {self.done:,} of {read.usable:,} rows at random, in {self._seconds:.1f} s"]
-        if not others or not rows:
-            return lines
+        read, rows, others, cost = self._read, self._rows, self.others, self._options.cost
+        took_s = self._looks[-1].at - self._looks[0].at
         # Rows that an earlier run has answered take nothing.
-        reused = sum(not is_sent for *_, is_sent in rows)
-        to_send = max(others - max(self._kept - reused, 0), 0)
-        size = (sum(map(int.__mul__, read.sizes, read.sizes.values())) - sum(self._sizes.values())) / others
-        lines[0] += f"; the other {to_send:,}, with 90 % certainty:"
-        sent = [Sampled(row[0], row[2]) for row in rows if row[3]]
-        limit = sum(each.limit for each in self._client.statistics().endpoints)
-        time = seconds(self._load, limit, sent, to_send, size)
-        prompts, answers = (total([Sampled(row[0], row[place]) for row in rows], to_send, size) for place in (1, 2))
-        if sent:
-            lines.append(f"  time: {written_time(time.low)} to {written_time(time.high)}")
-            if (most := self._load.steady(limit)) > _FAR * self._load.mean:
-                lines[-1] += f" (it had {self._load.mean:,.0f} in flight, and the job may have {most:,.0f}:"
-                lines[-1] += " a larger pilot tells more)"
-        told = [f"{_between(each)} {way}" for each, way in ((prompts, "in"), (answers, "out")) if each.high]
-        if told:
-            lines.append(f"  tokens: {', '.join(told)}")
-        if self._cost is not None:
-            low, high = (
-                self._cost.price.cost(prompt_tokens=int(each[0]), completion_tokens=int(each[1]), seconds=each[2])
-                for each in zip(prompts, answers, time, strict=True)
-            )
-            lines.append(f"  cost: {written_cost(low)} to {written_cost(high)}")
-        kinds = [f"{_percent(share(count, self.done, others))} {kind}" for kind, count in self._kinds.most_common()]
-        lines.append(f"  answers: {', '.join(kinds)}")
-        if to_send:
-            self.per_row = {"tokens": Interval(answers.low / to_send, answers.high / to_send)}
-            self.per_row |= {"seconds": Interval(time.low / to_send, time.high / to_send)} if sent else {}
-        return lines
+        to_send = others - max(self._kept - len(rows) + self._sent, 0)
+        lines = [f"pilot: {len(rows):,} of {read.usable:,} rows at random, in {took_s:.1f} s"]
+        if to_send <= 0:
+            return lines
+        size = (sum(each * count for each, count in read.sizes.items()) - sum(row[0] for row in rows)) / others
+        prompts, answers = (total([(row[0], row[place]) for row in rows], to_send, size) for place in (1, 2))
+        time = Interval(0.0, 0.0)
+        lines[0] += f"; the other {to_send:,}, by 90 % intervals:"
+        if self._sent:
+            limit = sum(each.limit for each in self._client.statistics().endpoints)
+            time = seconds(self._looks, limit, [(row[0], row[2]) for row in rows[: self._sent]], to_send, size)
+            self.seconds = Interval(*(each / to_send for each in time))
+            hint = "; a larger pilot tells more" if time.high > _WIDE * time.low else ""
+            lines.append(f"  time: {written_time(time.low)} to {written_time(time.high)}{hint}")
+        told = [f"{each.low:,.0f} to {each.high:,.0f} {way}" for each, way in ((prompts, "in"), (answers, "out"))]
+        lines.append(f"  tokens: {', '.join(told)}")
+        if cost is not None:
+            lines.append(f"  cost: {' to '.join(map(cost.written, prompts, answers, time))}")
+        kinds = ((kind, share(count, len(rows), others)) for kind, count in self._kinds.most_common())
+        told = [f"{100 * each.low:.3g} to {100 * each.high:.3g} % {kind}" for kind, each in kinds]
+        return [*lines, f"  answers: {', '.join(told)}"]
 
 
 async def asks() -> bool:
-    """Ask on the terminal whether to go on; return the answer."""
+    """Ask on the terminal whether to go on."""
     say("go on? [y/N]")
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
+    ready, loop = asyncio.Event(), asyncio.get_running_loop()
     loop.add_reader(sys.stdin, ready.set)
     try:
         await ready.wait()
     finally:
         loop.remove_reader(sys.stdin)
     return os.read(sys.stdin.fileno(), 1024).strip().lower() in (b"y", b"yes")
-
-
-def written_time(duration_s: float) -> str:
-    """Write hours, minutes and seconds."""
-    minutes, rest = divmod(round(duration_s), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
-
-
-def _between(interval: Interval) -> str:
-    return f"{interval.low:,.0f} to {interval.high:,.0f}"
-
-
-def _percent(interval: Interval) -> str:
-    return f"{100 * interval.low:.3g} to {100 * interval.high:.3g} %"

@@ -24,7 +24,7 @@ from batchclient.cli._cost import written_cost
 from batchclient.cli._log import passed_through
 from batchclient.cli._words import say
 
-__all__ = ["JobProgress", "Meter", "Snapshot"]
+__all__ = ["JobProgress", "Meter", "Snapshot", "written_time"]
 
 _LINE_S = 60.0
 _BAR_S = 30.0
@@ -129,8 +129,13 @@ def _share(done: int, total: int | None) -> str:
 def _left(done: int, total: int | None, rows_per_s: float) -> str:
     if total is None or not rows_per_s:
         return ""
-    minutes, seconds = divmod(round(max(total - done, 0) / rows_per_s), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+    return written_time(max(total - done, 0) / rows_per_s)
+
+
+def written_time(seconds: float) -> str:
+    """Write hours, minutes and seconds."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 
 
 class JobProgress:

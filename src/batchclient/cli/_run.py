@@ -19,7 +19,7 @@ from batchclient import BatchClient
 from batchclient._maps.row_calls import RowCall
 from batchclient._metrics.job import attach
 from batchclient.cli._audit import Audit
-from batchclient.cli._dry_run import LONGEST, RANDOM, DryRun
+from batchclient.cli._dry_run import LONGEST, RANDOM, DryRun, Reading
 from batchclient.cli._job import Job
 from batchclient.cli._kept import Kept, kept_by, place_of
 from batchclient.cli._map_options import MapOptions
@@ -28,7 +28,6 @@ from batchclient.cli._output import added_to_rows, output_of, writer_of
 from batchclient.cli._pilot import Pilot
 from batchclient.cli._progress import JobProgress
 from batchclient.cli._prompts import Prompts, check_columns
-from batchclient.cli._reading import Reading
 from batchclient.cli._refusal import Refusal, in_options, named, refusal_of
 from batchclient.cli._report import report, status_of
 from batchclient.cli._rows import Ids, blame
@@ -220,10 +219,10 @@ def _make_job(
     if read is not None and kept is not None:
         rows = [each.row for each in read.drawn]
         first = client.stream_map(rows, rows=call_of, **options.arguments, journal=kept.journal)
-        pilot = Pilot(client, first, read, fail_if=options.fail_if, cost=options.cost, kept=kept.journal.rows)
+        pilot = Pilot(client, first, read, options, kept.journal.rows)
     if options.audit is not None:
         alone = options.arguments | {"look_ahead": 1}
-        audit = Audit(options.audit, call_of, lambda rows, call: client.stream_map(rows, rows=call, **alone))
+        audit = Audit(options.audit, call_of, lambda rows: client.stream_map(rows, rows=call_of, **alone))
     job = Job(client, results, output, progress, options, writer, kept=kept, total=total, pilot=pilot, audit=audit)
     attach(client, job.numbers)
     return job
