@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tests.fakes.pages import serving
 
+from batchclient.cli._progress import Meter, Snapshot
+
 from .conftest import read_rows, rows_of, write_rows
 
 LOOP = "la la " * 60
@@ -128,6 +130,11 @@ def test_a_wrong_bound_is_refused(ask, out):
     done, lines, sent = ask("-o", out, "--fail-if", "long>1%")
     assert (done.exit_code, sent) == (2, [])
     assert lines[0].startswith("Error: --fail-if: such as 'truncated>1%', not 'long>1%'; kinds: truncated, empty,")
+
+
+def test_the_bar_has_them():
+    told = Meter(30.0, clock=lambda: 1.0).describe(Snapshot(100, 0, 1, 2, 0, 0, bad="30 truncated"), 200)
+    assert " rows/s · ETA " in told and " · 30 truncated · 1/2 in flight" in told
 
 
 def test_a_program_reads_the_counts(ask, out):

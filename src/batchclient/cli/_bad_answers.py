@@ -33,9 +33,6 @@ class BadAnswers:
         self._longest: int = max((bound for bound in bounds if type(bound) is int), default=0)
         """Output tokens of a truncated answer. Several answers of a list may share an estimate."""
 
-    def __repr__(self) -> str:
-        return f"<BadAnswers: {self.total} answers, {self.shown or 'all good'}>"
-
     @property
     def shown(self) -> str:
         """The counts in words; empty: there are none."""

@@ -33,8 +33,8 @@ class MapOptions:
         media: adds the pictures and sounds of rows to their chats; ``None``: they have none.
         schema: a model whose instances are the answers that fit ``--schema``.
         params: of the server.
-        retry_invalid, retry_truncated, max_tokens_at_most, runaway, timeout_s, priority: of the
-            calls, in ``stream_map``'s words.
+        again: which answers are asked for again, or ended, in ``stream_map``'s words.
+        timeout_s, priority: of the calls, in the same words.
         fail_if: bounds on the shares of bad rows.
         client: the arguments of ``BatchClient``.
         outage_patience_s: how long every server may be away, if there is a bound.
@@ -68,11 +68,8 @@ class MapOptions:
     media: Media | None
     schema: type[BaseModel] | None
     params: dict[str, Any]
-    retry_invalid: int
-    retry_truncated: int
-    max_tokens_at_most: int | None
-    runaway: bool
-    fail_if: tuple[str, ...]
+    again: dict[str, Any]
+    fail_if: list[str]
     timeout_s: float | None
     priority: int
     client: dict[str, Any] = field(repr=False)
@@ -101,11 +98,8 @@ class MapOptions:
             "timeout_s": self.timeout_s,
             "priority": self.priority,
             "response_model": self.schema,
-            "retry_invalid": self.retry_invalid,
-            # TO DO: plain, once the maps have these arguments.
-            **({"retry_truncated": self.retry_truncated} if self.retry_truncated else {}),
-            **({"max_tokens_at_most": self.max_tokens_at_most} if self.max_tokens_at_most else {}),
-            **({"runaway": True} if self.runaway else {}),
+            # TO DO: all of them, once the maps have these arguments.
+            **{name: value for name, value in self.again.items() if value},
             # The media of open rows are in memory.
             **({} if self.media is None else {"look_ahead": 512}),
             **self.params,

@@ -16,7 +16,6 @@ from batchclient.partition import endpoints_shard
 __all__ = [
     "AnswerField",
     "ApiKey",
-    "AuditOption",
     "BaseUrl",
     "CallOption",
     "Concurrency",
@@ -25,36 +24,30 @@ __all__ = [
     "Encoding",
     "EndpointsShard",
     "Escape",
-    "FailIfOption",
     "FileFormat",
     "GpuPrice",
     "Headers",
     "LogFormat",
     "MaxBatchSize",
     "MaxTokens",
-    "MaxTokensAtMost",
     "MetricsPort",
     "Model",
     "OutputFormOption",
     "P95Latency",
     "Params",
-    "Pilot",
     "Priority",
     "Prompt",
     "PromptFile",
     "Quiet",
     "RetryInvalid",
-    "RetryTruncated",
     "RowParams",
     "Rows",
-    "Runaway",
     "Schema",
     "System",
     "Temperature",
     "TimeToFirstToken",
     "Timeout",
     "WaitForServer",
-    "Yes",
     "client_arguments",
     "headers_from",
     "params_from",
@@ -106,23 +99,6 @@ RetryInvalid = Annotated[
         help="Ask again, at most N times, to fit --schema.",
         rich_help_panel=REQUEST,
     ),
-]
-RetryTruncated = Annotated[
-    int,
-    typer.Option(
-        min=0,
-        show_default=False,
-        metavar="N",
-        help="Let a truncated answer go on, N times at most.",
-        rich_help_panel=REQUEST,
-    ),
-]
-MaxTokensAtMost = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="Of an answer with --retry-truncated, in all.", rich_help_panel=REQUEST),
-]
-Runaway = Annotated[
-    bool, typer.Option("--runaway", help="End an answer that goes round in circles.", rich_help_panel=REQUEST)
 ]
 Params = Annotated[
     list[str] | None,
@@ -233,21 +209,6 @@ WaitForServer = Annotated[
     typer.Option(metavar="S", help="For one that is not there yet (600; terminal: 0).", rich_help_panel=PACE),
 ]
 
-FailIfOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="KIND>P%", help="Status 3 for such a share, as 'truncated>1%'; repeatable.", rich_help_panel=JOB
-    ),
-]
-Pilot = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="N rows at random first; tell what the rest will take.", rich_help_panel=JOB),
-]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Go on after --pilot, unasked.", rich_help_panel=JOB)]
-AuditOption = Annotated[
-    str | None,
-    typer.Option("--audit", metavar="P%", help="Ask so many rows again, alone, at the end.", rich_help_panel=JOB),
-]
 GpuPrice = Annotated[
     float | None,
     typer.Option(metavar="P", help="Of an hour of all GPUs together.", rich_help_panel=JOB),
