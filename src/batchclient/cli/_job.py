@@ -218,7 +218,7 @@ class Job:
             return False
         self._say(*pilot.forecast(), event="pilot")
         if self._kept is not None:
-            await in_thread(partial(self._kept.take_in, pilot.seconds))
+            await in_thread(partial(self._kept.take_in, [each / max(pilot.to_send, 1) for each in pilot.seconds]))
         if self._options.yes or not pilot.others:
             return True
         if sys.stdin.isatty() and sys.stderr.isatty() and not self._options.quiet:

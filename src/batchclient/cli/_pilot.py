@@ -42,19 +42,22 @@ class Pilot:
 
     Attributes:
         others: the other rows.
-        seconds: that a row of them takes, once the pilot is over.
+        to_send: of them, those without an answer in the journal.
+        prompts, answers, seconds: their tokens and time, once there is a forecast.
+        kinds: answers of the pilot by health, and rows that failed.
     """
 
     def __init__(self, client: BatchClient, results: Map[Any], read: Reading, options: MapOptions, kept: int) -> None:
         self.others: int = read.usable - len(read.drawn)
-        self.seconds = Interval(0.0, 0.0)
+        self.to_send: int = 0
+        self.prompts = self.answers = self.seconds = Interval(0.0, 0.0)
+        self.kinds: Counter[str] = Counter()
         self._client = client
         self._results = results
         self._read = read
         self._options = options
         self._kept = kept
         self._rules = [FailIf([rule]) for rule in options.fail_if]
-        self._kinds: Counter[str] = Counter()
         self._rows: list[tuple[int, int, int]] = []
         """Bytes and tokens of each prompt, and tokens of its answer; the rows that were sent come first."""
         self._sent = 0
@@ -80,7 +83,7 @@ class Pilot:
                 row = sizes[id(result.document)], 0 if usage is None else usage.prompt_tokens, out
                 self._rows.insert(len(self._rows) if result.reused else self._sent, row)
                 self._sent += not result.reused
-                self._kinds["failed" if result.error is not None else result.health or "ok"] += 1
+                self.kinds["failed" if result.error is not None else result.health or "ok"] += 1
                 for rule in self._rules:
                     rule.add(result)
         finally:
@@ -111,25 +114,26 @@ class Pilot:
         read, rows, others, cost = self._read, self._rows, self.others, self._options.cost
         took_s = self._looks[-1].at - self._looks[0].at
         # Rows that an earlier run has answered take nothing.
-        to_send = others - max(self._kept - len(rows) + self._sent, 0)
+        to_send = self.to_send = others - max(self._kept - len(rows) + self._sent, 0)
         lines = [f"pilot: {len(rows):,} of {read.usable:,} rows at random, in {took_s:.1f} s"]
         if to_send <= 0:
             return lines
         size = (sum(each * count for each, count in read.sizes.items()) - sum(row[0] for row in rows)) / others
-        prompts, answers = (total([(row[0], row[place]) for row in rows], to_send, size) for place in (1, 2))
-        time = Interval(0.0, 0.0)
+        self.prompts, self.answers = (total([(row[0], row[at]) for row in rows], to_send, size) for at in (1, 2))
         lines[0] += f"; the other {to_send:,}, by 90 % intervals:"
         if self._sent:
             limit = sum(each.limit for each in self._client.statistics().endpoints)
-            time = seconds(self._looks, limit, [(row[0], row[2]) for row in rows[: self._sent]], to_send, size)
-            self.seconds = Interval(*(each / to_send for each in time))
-            hint = "; a larger pilot tells more" if time.high > _WIDE * time.low else ""
-            lines.append(f"  time: {written_time(time.low)} to {written_time(time.high)}{hint}")
-        told = [f"{each.low:,.0f} to {each.high:,.0f} {way}" for each, way in ((prompts, "in"), (answers, "out"))]
+            sent = [(row[0], row[2]) for row in rows[: self._sent]]
+            low, high = self.seconds = seconds(self._looks, limit, sent, to_send, size)
+            hint = "; a larger pilot tells more" if high > _WIDE * low else ""
+            lines.append(f"  time: {written_time(low)} to {written_time(high)}{hint}")
+        told = [
+            f"{low:,.0f} to {high:,.0f} {way}" for (low, high), way in ((self.prompts, "in"), (self.answers, "out"))
+        ]
         lines.append(f"  tokens: {', '.join(told)}")
         if cost is not None:
-            lines.append(f"  cost: {' to '.join(map(cost.written, prompts, answers, time))}")
-        kinds = ((kind, share(count, len(rows), others)) for kind, count in self._kinds.most_common())
+            lines.append(f"  cost: {' to '.join(map(cost.written, self.prompts, self.answers, self.seconds))}")
+        kinds = ((kind, share(count, len(rows), others)) for kind, count in self.kinds.most_common())
         told = [f"{100 * each.low:.3g} to {100 * each.high:.3g} % {kind}" for kind, each in kinds]
         return [*lines, f"  answers: {', '.join(told)}"]
 
