@@ -27,6 +27,7 @@ from batchclient._calls.inputs import BYTES_PER_TOKEN, check_ids, write_messages
 from batchclient._maps.occurrences import Occurrences
 from batchclient._maps.row_calls import RowCall
 from batchclient.cli._cost import written_cost
+from batchclient.cli._progress import written_time
 from batchclient.cli._refusal import in_options
 from batchclient.cli._words import printable
 from batchclient.client import BatchClient
@@ -146,6 +147,7 @@ class DryRun:
         model: the client's, if given.
         max_tokens: to generate per row, if given.
         price: of tokens, if given.
+        kept: rows in the journal, and the bounds of the seconds that one took; 0: unknown.
         failed: whether the server was away, or refused the key or the model.
     """
 
@@ -154,6 +156,7 @@ class DryRun:
     model: str | None
     max_tokens: int | None = None
     price: Price | None = None
+    kept: tuple[int, float, float] = (0, 0.0, 0.0)
     failed: bool = False
     _counted: list[int] = field(default_factory=list)
     """Tokens of the prompts at random, as far as they were counted."""
@@ -250,6 +253,8 @@ class DryRun:
         return [
             f"tokens of a prompt: median {median:,}, p99 {p99:,}, max {most:,} ({method})",
             f"tokens of all prompts: about {of_all:,}",
+            *self._of_answers(),
+            *self._of_time(),
             *self._of_cost(of_all),
             self._too_long(tokens),
         ]
@@ -260,6 +265,19 @@ class DryRun:
         return next(
             each for each, place in zip(sorted(tokens), places, strict=True) if place >= share * self.read.usable
         )
+
+    def _of_answers(self) -> list[str]:
+        if self.read.call not in _GENERATE or self.max_tokens is None:
+            return []
+        return [f"tokens of all answers: at most {self.read.usable * self.max_tokens:,}"]
+
+    def _of_time(self) -> list[str]:
+        rows, low, high = self.kept
+        left = max(self.read.usable - rows, 0)
+        if not (high and left):
+            return []
+        times = " to ".join(dict.fromkeys(written_time(left * each) for each in (low, high)))
+        return [f"time of the {left:,} rows that the journal has not: {times}, as it has seen"]
 
     def _of_cost(self, tokens_of_all: int) -> list[str]:
         price = self.price

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -221,11 +220,12 @@ class Job:
             await in_thread(partial(self._kept.take_in, [each / max(pilot.to_send, 1) for each in pilot.seconds]))
         if self._options.yes or not pilot.others:
             return True
-        if sys.stdin.isatty() and sys.stderr.isatty() and not self._options.quiet:
-            answer, asked_at = asyncio.ensure_future(asks()), time.monotonic()
-            self.giving_up.is_declined = not (await self._unless_stopped(lambda: answer) and answer.result())
-            self._started_at += time.monotonic() - asked_at
-        elif (broken := pilot.broken) is not None:
+        asked_at, answer = time.monotonic(), asyncio.ensure_future(asks())
+        is_answered = await self._unless_stopped(lambda: answer)
+        self._started_at += time.monotonic() - asked_at
+        if not is_answered or answer.result() is False:
+            self.giving_up.is_declined = True
+        elif answer.result() is None and (broken := pilot.broken) is not None:
             broken.is_early, self.giving_up.broken = True, broken
         return not self.giving_up.reason
 

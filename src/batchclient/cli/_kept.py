@@ -29,7 +29,7 @@ from batchclient.jobs.output import Output, sync_folder
 from batchclient.journal.held import HeldJournal
 from batchclient.journal.settings import Journal
 
-__all__ = ["Kept", "kept_by", "outputs_in", "place_of"]
+__all__ = ["Kept", "kept_by", "outputs_in", "place_of", "seconds_in"]
 
 _OUTPUTS = "outputs"
 """The note about a journal's outputs, by their paths from its folder; the latest is the last."""
@@ -363,6 +363,22 @@ def outputs_in(journal: HeldJournal) -> dict[str, dict[str, Any]]:
     """Return a journal's note about its outputs; one of another form is none."""
     outputs = journal.notes.get(_OUTPUTS)
     return {name: told for name, told in outputs.items() if _is_note(told)} if isinstance(outputs, dict) else {}
+
+
+def seconds_in(place: Path, options: MapOptions) -> tuple[int, float, float]:
+    """Return the rows in a job's journal, and the bounds of the seconds for a row; 0: unknown.
+
+    Raises:
+        ConfigError, OSError: it cannot be read.
+    """
+    if not place.exists():
+        return 0, 0.0, 0.0
+    with closing(HeldJournal.look_into(place)) as held:
+        if held.differences({"call": options.call, "settings": _settings(options)}) or not held.rows:
+            return 0, 0.0, 0.0
+        in_runs = sum(told.get("seconds", 0.0) for told in outputs_in(held).values()) / held.rows
+        low, high = held.notes.get("pilot") or (in_runs, in_runs)
+        return held.rows, float(low), float(high)
 
 
 def _is_note(told: Any) -> bool:

@@ -94,7 +94,8 @@ class Pilot:
     async def _look_on(self) -> None:
         while True:
             self._look()
-            await asyncio.sleep(_LOOK_S)
+            # A short pilot is looked at as often as a long one.
+            await asyncio.sleep(min((self._looks[-1].at - self._looks[0].at) / 50 + 0.001, _LOOK_S))
 
     def _look(self) -> None:
         now = self._client.statistics()
@@ -124,7 +125,9 @@ class Pilot:
         if self._sent:
             limit = sum(each.limit for each in self._client.statistics().endpoints)
             sent = [(row[0], row[2]) for row in rows[: self._sent]]
-            low, high = self.seconds = seconds(self._looks, limit, sent, to_send, size)
+            self.seconds = seconds(self._looks, limit, sent, to_send, size)
+        low, high = self.seconds
+        if high:
             hint = "; a larger pilot tells more" if high > _WIDE * low else ""
             lines.append(f"  time: {written_time(low)} to {written_time(high)}{hint}")
         told = [
@@ -138,8 +141,10 @@ class Pilot:
         return [*lines, f"  answers: {', '.join(told)}"]
 
 
-async def asks() -> bool:
-    """Ask on the terminal whether to go on."""
+async def asks() -> bool | None:
+    """Ask on the terminal whether to go on; ``None``: there is none."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return None
     say("go on? [y/N]")
     ready, loop = asyncio.Event(), asyncio.get_running_loop()
     loop.add_reader(sys.stdin, ready.set)

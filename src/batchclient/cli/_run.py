@@ -21,7 +21,7 @@ from batchclient._metrics.job import attach
 from batchclient.cli._audit import Audit
 from batchclient.cli._dry_run import LONGEST, RANDOM, DryRun, Reading
 from batchclient.cli._job import Job
-from batchclient.cli._kept import Kept, kept_by, place_of
+from batchclient.cli._kept import Kept, kept_by, place_of, seconds_in
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._metrics import serve_metrics
 from batchclient.cli._output import added_to_rows, output_of, writer_of
@@ -256,10 +256,11 @@ class _InThread:
 
 
 def _dry_run(options: MapOptions, source: Source) -> int:
+    place = None
     if options.output != "-":
         # The report may go anywhere, and rows go where the job's may.
-        place_of(*output_of(options, source))
-    options.client.update(detect=True, server_metrics=False)
+        place = place_of(*output_of(options, source))
+    options.client.update(detect=options.client["dialect"] is None or None, server_metrics=False)
     options, client, call_of = _begin(options, source)
     dry_run = DryRun(
         client,
@@ -267,6 +268,7 @@ def _dry_run(options: MapOptions, source: Source) -> int:
         model=options.client["model"],
         max_tokens=options.params.get("max_tokens"),
         price=None if options.cost is None else options.cost.price,
+        kept=(0, 0.0, 0.0) if place is None else seconds_in(place, options),
     )
     asyncio.run(dry_run.run())
     put(*dry_run.report().split("\n"))
