@@ -95,8 +95,10 @@ def test_a_classification_by_one_token_is_not_called_truncated(ask, scripted, ou
 
 
 def test_a_bound_that_is_far_off_ends_the_job_early(ask, out, journal):
-    done, lines, sent = ask("-o", out, "--fail-if", "empty>20%", "--fail-if", "truncated>1%", "--concurrency", 64)
+    done, lines, sent = ask("-o", out, "--fail-if", "empty>20%", "--fail-if", "truncated>1%", "--concurrency", 8)
     assert (done.exit_code, out.exists()) == (3, False)
+    # A thread of the server may complain of the calls that were left.
+    lines = lines[next(number for number, line in enumerate(lines) if line.startswith("Error: ")) :]
     assert lines[0].startswith(
         "Error: stopped: --fail-if truncated>1%: 30 of the first 50 rows (60 %); rows left out: "
     )
