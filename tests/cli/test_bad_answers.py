@@ -77,7 +77,7 @@ def test_the_summary_tells_of_them_first_and_its_command_mends_them_alone(ask, s
     done, lines, sent = ask("-o", out, *options.split())
     assert (done.exit_code, len(sent)) == (0, 600)
     assert all(int(prompt.split()[2].rstrip(".")) % 100 < 30 for prompt in sent)
-    assert lines[0].startswith("2,000 rows to ")
+    assert lines[0].startswith("2,000 rows to ") and ", regained: " in lines[0]
     assert lines[1:] == ["  100 empty, such as line 31", "  40 runaway, such as line 36"]
     rows = read_rows(out)
     assert {row["completion"] for row in rows[:30]} == {" Once upon a time... The end."}
