@@ -43,7 +43,6 @@ import anyio.lowlevel
 
 from batchclient._core.histograms import Histogram
 from batchclient._core.messages import Request
-from batchclient._maps.invalid import Invalid, tokens_of
 from batchclient._maps.occurrences import Occurrences
 from batchclient._maps.progress import Counts
 from batchclient._maps.reader import SLICE_S, read_documents, stop_reading
@@ -57,6 +56,8 @@ if TYPE_CHECKING:
     from batchclient._maps.fail_if import FailIf
     from batchclient._maps.journaled import Journaled
     from batchclient._maps.progress import Ticker
+    from batchclient._maps.repairs import Repairs
+    from batchclient.journal.rows import Record
 
 __all__ = ["Finish", "Map", "Row"]
 
@@ -77,7 +78,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         prepare: Callable[[Runner], Awaitable[None]] | None = None,
         journaled: Journaled | None = None,
         ticker: Ticker | None = None,
-        invalid: Invalid | None = None,
+        repairs: Repairs,
+        retries_truncated: bool = False,
         fail_if: FailIf | None = None,
         slice_s: float = SLICE_S,
     ) -> None:
@@ -114,7 +116,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         self._weakly = weakref.ref(self)
         self._journaled = journaled
         self._ticker = ticker
-        self._invalid = Invalid(0) if invalid is None else invalid
+        self._repairs = repairs
+        self.retries_truncated = retries_truncated
         self._fail_if = fail_if
         self._counts = Counts()
         if journaled is not None:
@@ -210,7 +213,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
     def counts(self) -> Counts:
         """The rows read and finished so far."""
         counts, journaled = self._counts, self._journaled
-        counts.read, counts.invalid = self._read, self._invalid.count
+        counts.read, counts.invalid = self._read, self._repairs.invalid
         counts.damaged = 0 if journaled is None else journaled.damaged
         return counts
 
@@ -227,7 +230,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
     @property
     def invalid(self) -> int:
         """Answers that did not fit ``response_model``, whether they were asked again or not."""
-        return self._invalid.count
+        return self._repairs.invalid
 
     def take(self) -> MapResult[AnswerT] | None:
         """Return the next row, if it has finished."""
@@ -349,14 +352,50 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         """Take in an answer that does not fit; return whether its call goes again."""
         runner = self._runner
         assert runner is not None, "a row with an answer was sent"
-        runner.wasted_tokens += tokens_of(error)
-        request = self._invalid.again(row, error)
+        request = self._repairs.again(row, error, runner)
         if request is None:
             return False
+        self._go_on(row, request)
+        return True
+
+    def _repair(self, row: Row, answer: Any) -> Any:
+        """Take in an answer; return the row's whole answer, or ``None``: the row goes on with it."""
+        runner = self._runner
+        assert runner is not None, "a row with an answer was sent"
+        answer, request = self._repairs.take(row, answer, runner)
+        if request is None:
+            return answer
+        if self._journaled is not None:
+            self._journaled.note(row, answer)
+        self._go_on(row, request)
+        return None
+
+    def _mends(self, row: Row, error: Exception) -> bool:
+        """Take in the failure of a row that goes on; return whether the row does not fail."""
+        assert self._runner is not None, "a row that goes on was sent"
+        after = self._repairs.failed(row, error, self._runner)
+        if isinstance(after, Request):
+            self._go_on(row, after)
+        elif after is not None:
+            row._end(after)
+        return after is not None
+
+    def _resume(self, row: Row, kept: Record) -> bool:
+        """Go on with a row that a journal has cut off; return whether there is a way."""
+        assert self._runner is not None, "a row that is looked up is read"
+        if not self.retries_truncated or kept.health != "truncated":
+            return False
+        request = self._repairs.resume(row, kept.completion, self._runner)
+        if request is not None:
+            row.attempts = kept.attempts
+            self._go_on(row, request)
+        return request is not None
+
+    def _go_on(self, row: Row, request: Request) -> None:
+        assert self._runner is not None, "a row that goes on was sent"
         row.request = request
         # Not within the step that brought the answer.
-        runner.backend.call_soon(partial(self._submit, row, request))
-        return True
+        self._runner.backend.call_soon(partial(self._submit, row, request))
 
     def _submit(self, row: Row, request: Request) -> None:
         runner = self._runner

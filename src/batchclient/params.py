@@ -479,6 +479,8 @@ class _Validated(TypedDict, total=False):
 
     response_model: "type[BaseModel] | None"
     retry_invalid: int
+    retry_truncated: int
+    max_tokens_at_most: int | None
 
 
 class CompletionMapParams(_MapArguments, _Validated, CompletionParams, total=False):

@@ -294,6 +294,8 @@ class SyncBatchClient:
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
         retry_invalid: int = 0,
+        retry_truncated: int = 0,
+        max_tokens_at_most: int | None = None,
         fail_if: Sequence[str] = (),
         journal: str | os.PathLike[str] | Journal | HeldJournal | None = None,
         progress: Callable[[MapProgress], object] | None = None,
@@ -307,8 +309,8 @@ class SyncBatchClient:
             docs: any iterable, or a table as for ``BatchClient``; read lazily. An async iterable
                 needs a ``BatchClient``.
             prompt, rows, row_params, call, return_exceptions, model, timeout_s, priority, tenant,
-                look_ahead, response_model, retry_invalid, fail_if, params: as for
-                ``BatchClient.batch_map``.
+                look_ahead, response_model, retry_invalid, retry_truncated, max_tokens_at_most,
+                fail_if, params: as for ``BatchClient.batch_map``.
             journal, progress: as for ``BatchClient.batch_map``; ``progress`` runs in the background
                 thread.
 
@@ -321,7 +323,8 @@ class SyncBatchClient:
         """
         answered = self._make_map(
             docs, prompt, rows, row_params, call, True, model, timeout_s, priority, tenant, look_ahead,
-            response_model, retry_invalid, fail_if, journal, progress, params, "batch_map",
+            response_model, (retry_invalid, retry_truncated, max_tokens_at_most), fail_if, journal, progress, params,
+            "batch_map",
         )  # fmt: skip
         if isinstance(docs, (list, tuple)) and not callable(prompt) and not return_exceptions:
             for _ in check_documents(docs, prompt, rows, row_params, call):
@@ -412,6 +415,8 @@ class SyncBatchClient:
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
         retry_invalid: int = 0,
+        retry_truncated: int = 0,
+        max_tokens_at_most: int | None = None,
         fail_if: Sequence[str] = (),
         journal: str | os.PathLike[str] | Journal | HeldJournal | None = None,
         progress: Callable[[MapProgress], object] | None = None,
@@ -426,7 +431,8 @@ class SyncBatchClient:
         Args:
             docs: any iterable; read lazily.
             prompt, rows, row_params, call, ordered, model, timeout_s, priority, tenant, look_ahead,
-                response_model, retry_invalid, fail_if, params: as for ``BatchClient.stream_map``.
+                response_model, retry_invalid, retry_truncated, max_tokens_at_most, fail_if, params:
+                as for ``BatchClient.stream_map``.
             journal, progress: as for ``batch_map``.
 
         Returns:
@@ -437,7 +443,8 @@ class SyncBatchClient:
         """
         return self._make_map(
             docs, prompt, rows, row_params, call, ordered, model, timeout_s, priority, tenant, look_ahead,
-            response_model, retry_invalid, fail_if, journal, progress, params, "stream_map",
+            response_model, (retry_invalid, retry_truncated, max_tokens_at_most), fail_if, journal, progress, params,
+            "stream_map",
         )  # fmt: skip
 
     def _make_map(

@@ -77,7 +77,7 @@ def test_the_summary_tells_of_them_first_and_its_command_mends_them_alone(ask, s
     done, lines, sent = ask("-o", out, *options.split())
     assert (done.exit_code, len(sent)) == (0, 600)
     assert all(int(prompt.split()[2].rstrip(".")) % 100 < 30 for prompt in sent)
-    assert lines[0].startswith("2,000 rows to ")
+    assert lines[0].startswith("2,000 rows to ") and ", regained: " in lines[0]
     assert lines[1:] == ["  100 empty, such as line 31", "  40 runaway, such as line 36"]
     rows = read_rows(out)
     assert {row["completion"] for row in rows[:30]} == {" Once upon a time... The end."}
@@ -95,8 +95,10 @@ def test_a_classification_by_one_token_is_not_called_truncated(ask, scripted, ou
 
 
 def test_a_bound_that_is_far_off_ends_the_job_early(ask, out, journal):
-    done, lines, sent = ask("-o", out, "--fail-if", "empty>20%", "--fail-if", "truncated>1%", "--concurrency", 64)
+    done, lines, sent = ask("-o", out, "--fail-if", "empty>20%", "--fail-if", "truncated>1%", "--concurrency", 8)
     assert (done.exit_code, out.exists()) == (3, False)
+    # A thread of the server may complain of the calls that were left.
+    lines = lines[next(number for number, line in enumerate(lines) if line.startswith("Error: ")) :]
     assert lines[0].startswith(
         "Error: stopped: --fail-if truncated>1%: 30 of the first 50 rows (60 %); rows left out: "
     )

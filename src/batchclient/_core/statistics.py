@@ -150,8 +150,9 @@ class Statistics:
         shared: calls which joined an equal call under way (``single_flight``); also ``submitted``.
         reused: rows of maps which were taken from a journal; they are in no other count.
         wasted_tokens: of answers which nobody got, prompt and output tokens together: their callers
-            had gone, or, in a map, the answers did not fit ``response_model``. The tokens are in
-            ``prompt_tokens`` and ``completion_tokens``, too.
+            had gone, or, in a map, the answers did not fit ``response_model``, or were cut off and
+            asked for anew. The tokens are in ``prompt_tokens`` and ``completion_tokens``, too.
+        regained_tokens: output tokens of a map's answers that were cut off and gone on with.
         lost_tokens: of answers which had come in part, or whole in a reply that could not be used,
             when their attempt failed and was made again. Of a stream they are the output tokens
             that had come, of a whole reply all that its usage tells. They are in no other count.
@@ -189,6 +190,7 @@ class Statistics:
     shared: int = 0
     reused: int = 0
     wasted_tokens: int = 0
+    regained_tokens: int = 0
     lost_tokens: int = 0
     histograms: Mapping[str, Mapping[tuple[str, ...], Histogram]] = field(default_factory=dict, repr=False)
     outcomes: Mapping[tuple[str, ...], int] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from contextvars import Context
 from typing import Any
 
 from batchclient._core.messages import Request
+from batchclient._maps.repairs import Cut
 from batchclient._shell.runner import Runner
 from batchclient.errors import AnswerInvalid
 from batchclient.types import Completion, MapResult
@@ -24,6 +25,7 @@ class Row:
         "_map",
         "answer",
         "attempts",
+        "cut",
         "document",
         "ended",
         "error",
@@ -61,6 +63,8 @@ class Row:
         self.attempts: int = 0
         self.retries: int = 0
         """How often the row was asked again, since an answer did not fit."""
+        self.cut: Cut | None = None
+        """An answer that was cut off, while the row goes on with it."""
         self.reused: bool = False
         self.ended: bool = False
         """Whether the row has its answer or its error."""
@@ -78,6 +82,12 @@ class Row:
 
     def set_result(self, answer: Any) -> None:
         self.attempts += answer.attempts
+        owner = self._map()
+        if owner is not None and owner.retries_truncated and (answer := owner._repair(self, answer)) is None:
+            return
+        self._end(answer)
+
+    def _end(self, answer: Any) -> None:
         try:
             self.answer = answer if self.finish is None else self.finish(answer)
         except Exception as error:  # a validator may be the user's code
@@ -89,8 +99,11 @@ class Row:
 
     def set_exception(self, error: BaseException) -> None:
         assert isinstance(error, Exception)
-        self.error = error
         self.attempts += getattr(error, "attempt", 0)
+        owner = self._map()
+        if self.cut is not None and owner is not None and owner._mends(self, error):
+            return
+        self.error = error
         self._finish()
 
     def reuse(self, answer: Any, error: Exception | None, attempts: int) -> None:

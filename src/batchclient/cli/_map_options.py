@@ -98,8 +98,8 @@ class MapOptions:
             "timeout_s": self.timeout_s,
             "priority": self.priority,
             "response_model": self.schema,
-            # TO DO: all of them, once the maps have these arguments.
-            **{name: value for name, value in self.again.items() if value},
+            # TO DO: the runaway too, once the maps have it.
+            **{name: value for name, value in self.again.items() if value or name != "runaway"},
             # The media of open rows are in memory.
             **({} if self.media is None else {"look_ahead": 512}),
             **self.params,

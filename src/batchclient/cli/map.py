@@ -121,7 +121,7 @@ def map_rows(
     retry_invalid: RetryInvalid = 0,
     retry_truncated: Annotated[
         int,
-        typer.Option(metavar="N", help="Let a truncated answer go on, N times at most.", rich_help_panel=REQUEST),
+        typer.Option(show_default=False, metavar="N", help="Let a cut answer go on, N times.", rich_help_panel=REQUEST),
     ] = 0,
     max_tokens_at_most: Annotated[
         int | None,

@@ -313,6 +313,7 @@ class SglangDialect(ServerDialect):
     # For ``/v1/completions``, which gives no ids as vLLM does.
     without: frozenset[str] = frozenset({"return_token_ids"})
     caps: Mapping[Kind, int] = {Kind.CHAT: 1}
+    continues_chats = True
     own_fields: OwnFields | None = staticmethod(_own_fields)
     forms: Mapping[Kind, Form] = {
         Kind.COMPLETION: _Generate(),

@@ -95,6 +95,11 @@ class Record:
         return self.completion or self.classification or self.score or self.ranking
 
     @property
+    def health(self) -> Health | None:
+        """Of a generated answer, also of one that did not fit."""
+        return getattr(self.completion or self.error, "health", None)
+
+    @property
     def failure(self) -> BatchClientError | None:
         """The error of a row that failed, of the class that it had, if that is the library's."""
         kept = self.error
