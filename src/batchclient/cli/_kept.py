@@ -282,7 +282,8 @@ class Kept:
         Raises:
             OSError: the disk fails.
         """
-        self.journal.note("pilot", [*row_s])
+        if any(row_s):
+            self.journal.note("pilot", [*row_s])
         self.journal.read_again()
 
     def begin(self) -> str:
@@ -377,7 +378,8 @@ def seconds_in(place: Path, options: MapOptions) -> tuple[int, float, float]:
         if held.differences({"call": options.call, "settings": _settings(options)}) or not held.rows:
             return 0, 0.0, 0.0
         in_runs = sum(told.get("seconds", 0.0) for told in outputs_in(held).values()) / held.rows
-        low, high = held.notes.get("pilot") or (in_runs, in_runs)
+        told = held.notes.get("pilot")
+        low, high = told if isinstance(told, list) and len(told) == 2 else (in_runs, in_runs)
         return held.rows, float(low), float(high)
 
 

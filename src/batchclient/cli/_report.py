@@ -49,8 +49,6 @@ def report(job: Job, options: MapOptions, output: Output, kept: Kept | None = No
     more += job.bad.way(is_kept=kept is not None)
     more += _reached(job, options)
     say(f"{start}{_counts(job, output)}{end}", *failures, *more, event="summary", **facts)
-    if job.audit is not None and job.is_whole:
-        say(*job.audit.lines(), event="audit", asked=job.audit.asked, differ=len(job.audit.differing))
 
 
 def _complaints(job: Job, output: Output) -> list[str]:

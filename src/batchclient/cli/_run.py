@@ -98,6 +98,8 @@ def _run(options: MapOptions, source: Source) -> int:
         job = _make_job(options, source, output, client, call_of, kept, read)
         asyncio.run(job.run())
         report(job, options, output, kept)
+        if job.audit is not None and job.is_whole and (job.audit.differing or not options.quiet):
+            say(*job.audit.lines(), event="audit", asked=job.audit.asked, differ=len(job.audit.differing))
     return status_of(job)
 
 
