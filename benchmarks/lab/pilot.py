@@ -71,17 +71,17 @@ async def job(seed: int, rows: int | None = None, pilot_rows: int = PILOT) -> di
     params = {"max_tokens": bound, "temperature": 0}
 
     def call_of(row: Row) -> RowCall:
-        return RowCall("complete", row["text"], params)
+        return RowCall("complete", row["text"], {})
 
     server = SimulatedServer("gpu", output_lengths=f"lognormal:{mean}:{sigma}", seed=seed)
     transport = SimulatorTransport(server)
-    options = SimpleNamespace(fail_if=(), cost=None)
+    options = SimpleNamespace(fail_if=(), cost=None, arguments=params)
     async with BatchClient(
         base_url="http://drawn/v1", transport=lambda *_: transport, preset="throughput", limit=limit
     ) as client:
         read = Reading(documents, call_of, random_rows=pilot_rows)
         first = [each.row for each in read.drawn]
-        pilot = Pilot(client, client.stream_map(first, "{text}", **params), read, options, 0)
+        pilot = Pilot(client, read, call_of, options, None)
         await pilot.run(lambda _: None)
         pilot.forecast()
         asked = {id(row) for row in first}

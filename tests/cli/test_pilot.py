@@ -10,6 +10,7 @@ import pytest
 from tests.fakes.pages import serving
 
 from batchclient.cli import _job, _pilot
+from batchclient.cli._progress import Meter, Snapshot
 
 from .conftest import read_rows, rows_of, write_rows
 
@@ -135,6 +136,14 @@ def test_a_pilot_of_all_rows_leaves_nothing_to_ask(ask, asked, out):
 def test_what_cannot_be_is_refused(ask, asked, options, named):
     status, lines = ask(*options.pop("options"), **options)
     assert status == 2 and named in lines[0] and not asked.prompts
+
+
+def test_after_a_pilot_the_time_left_has_bounds():
+    now = [0.0]
+    meter = Meter(30.0, lambda: now[0])
+    now[0] = 10.0
+    told = meter.describe(Snapshot(100, 0, 8, 8, 0, 0, spread=(0.9, 1.2)), 1100)
+    assert "ETA 0:01:30 to 0:02:00" in told
 
 
 def test_a_pipe_is_read_once(ask, asked, tmp_path):

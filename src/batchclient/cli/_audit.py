@@ -12,11 +12,10 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from batchclient import Completion, MapResult
+from batchclient import BatchClient, Completion, MapResult
 from batchclient._maps.row_calls import RowCall
 from batchclient.cli._refusal import Refusal
 from batchclient.jobs import Row
-from batchclient.maps import Map
 
 __all__ = ["Audit", "audit_from"]
 
@@ -46,9 +45,10 @@ class Audit:
     """The rows that are asked again.
 
     Args:
+        client: of the job.
         share: of the rows.
         call_of: from a row to its call; rows with a temperature of their own are left out.
-        map_alone: maps rows, one in flight.
+        arguments: of the job's map.
 
     Attributes:
         asked: rows that were answered again.
@@ -56,13 +56,14 @@ class Audit:
     """
 
     def __init__(
-        self, share: float, call_of: Callable[[Row], RowCall], map_alone: Callable[[list[Row]], Map[Any]]
+        self, client: BatchClient, share: float, call_of: Callable[[Row], RowCall], arguments: Mapping[str, Any]
     ) -> None:
         self.asked = 0
         self.differing: list[str] = []
+        self._client = client
         self._share = share
         self._call_of = call_of
-        self._map_alone = map_alone
+        self._alone = {**arguments, "look_ahead": 1}
         self._drawn: list[tuple[Row, str]] = []
 
     def __repr__(self) -> str:
@@ -78,7 +79,8 @@ class Audit:
     async def run(self) -> None:
         """Ask the rows again."""
         self._drawn = [each for each in self._drawn if not self._call_of(each[0]).params.get("temperature")]
-        async with self._map_alone([row for row, _ in self._drawn]) as results:
+        rows = [row for row, _ in self._drawn]
+        async with self._client.stream_map(rows, rows=self._call_of, **self._alone) as results:
             async for result in results:
                 row, before = self._drawn[result.index]
                 if isinstance(result.answer, Completion):

@@ -218,7 +218,7 @@ class Job:
         self._say(*pilot.forecast(), event="pilot")
         if self._kept is not None:
             await in_thread(partial(self._kept.take_in, [each / max(pilot.to_send, 1) for each in pilot.seconds]))
-        if self._options.yes or not pilot.others:
+        if self._options.yes or not pilot.to_send:
             return True
         asked_at, answer = time.monotonic(), asyncio.ensure_future(asks())
         is_answered = await self._unless_stopped(lambda: answer)
@@ -408,6 +408,7 @@ class Job:
                 reused=self.counts.reused,
                 cost=self.spent,
                 bad=self.bad.shown,
+                spread=(1.0,) if self.pilot is None else self.pilot.spread,
             )
         )
 

@@ -16,13 +16,15 @@ from typing import Any
 
 from batchclient import BatchClient, MapResult
 from batchclient._maps.fail_if import FailIf
+from batchclient._maps.row_calls import RowCall
 from batchclient.cli._dry_run import Reading
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._progress import written_time
 from batchclient.cli._words import say
 from batchclient.errors import TooManyBadRows
+from batchclient.jobs import Row
 from batchclient.jobs.forecast import Interval, Look, seconds, share, total
-from batchclient.maps import Map
+from batchclient.journal.held import HeldJournal
 
 __all__ = ["Pilot", "asks"]
 
@@ -35,28 +37,35 @@ class Pilot:
 
     Args:
         client: of the job.
-        results: of that client's map of the rows.
         read: all rows of the input, with those that go first.
+        call_of: from a row to its call.
         options: of the command.
-        kept: rows that the journal has.
+        journal: keeps the answers; without one each row is sent.
 
     Attributes:
-        others: the other rows.
-        to_send: of them, those without an answer in the journal.
-        prompts, answers, seconds: their tokens and time, once there is a forecast.
+        to_send: the other rows without an answer in the journal, once there is a forecast.
+        prompts, answers, seconds: their tokens and time.
         kinds: answers of the pilot by health, and rows that failed.
     """
 
-    def __init__(self, client: BatchClient, results: Map[Any], read: Reading, options: MapOptions, kept: int) -> None:
-        self.others: int = read.usable - len(read.drawn)
+    def __init__(
+        self,
+        client: BatchClient,
+        read: Reading,
+        call_of: Callable[[Row], RowCall],
+        options: MapOptions,
+        journal: HeldJournal | None,
+    ) -> None:
         self.to_send: int = 0
         self.prompts = self.answers = self.seconds = Interval(0.0, 0.0)
         self.kinds: Counter[str] = Counter()
         self._client = client
-        self._results = results
         self._read = read
+        self._others = read.usable - len(read.drawn)
         self._options = options
-        self._kept = kept
+        self._kept = 0 if journal is None else journal.rows
+        rows = [each.row for each in read.drawn]
+        self._results = client.stream_map(rows, rows=call_of, **options.arguments, journal=journal)
         self._rules = [FailIf([rule]) for rule in options.fail_if]
         self._rows: list[tuple[int, int, int]] = []
         """Bytes and tokens of each prompt, and tokens of its answer; the rows that were sent come first."""
@@ -106,13 +115,19 @@ class Pilot:
         """The bound that the job would break."""
         for error in filter(None, (rule.at_end() for rule in self._rules)):
             bound = float(error.rule.partition(">")[2].rstrip("% ")) / 100
-            if share(error.count, error.rows, self.others).low > bound:
+            if share(error.count, error.rows, self._others).low > bound:
                 return error
         return None
 
+    @property
+    def spread(self) -> tuple[float, ...]:
+        """The bounds of the time that is left, relative to what the rate of now says."""
+        low, high = self.seconds
+        return (2 * low / (low + high), 2 * high / (low + high)) if high else (1.0,)
+
     def forecast(self) -> list[str]:
         """Return what the rows tell, for people."""
-        read, rows, others, cost = self._read, self._rows, self.others, self._options.cost
+        read, rows, others, cost = self._read, self._rows, self._others, self._options.cost
         took_s = self._looks[-1].at - self._looks[0].at
         # Rows that an earlier run has answered take nothing.
         to_send = self.to_send = others - max(self._kept - len(rows) + self._sent, 0)

@@ -50,6 +50,7 @@ class Snapshot:
         reused: rows written that were taken from a journal.
         cost: so far; ``None`` without a price.
         bad: the answers that are none, in words.
+        spread: the bounds of the time that is left, relative to what the rate says.
     """
 
     done: int
@@ -61,6 +62,7 @@ class Snapshot:
     reused: int = 0
     cost: float | None = None
     bad: str = ""
+    spread: tuple[float, ...] = (1.0,)
 
 
 class Meter:
@@ -94,7 +96,7 @@ class Meter:
         rows_per_s = (now.done - now.reused - before.done + before.reused) / seconds
         tokens_in_per_s = (now.prompt_tokens - before.prompt_tokens) / seconds
         tokens_out_per_s = (now.completion_tokens - before.completion_tokens) / seconds
-        left = _left(now.done, total, rows_per_s)
+        left = _left(now.done, total, rows_per_s, now.spread)
         tokens = [
             f"{_number(rate)} {where}" for rate, where in ((tokens_in_per_s, "in"), (tokens_out_per_s, "out")) if rate
         ]
@@ -126,10 +128,11 @@ def _share(done: int, total: int | None) -> str:
     return f"{done:,}/? rows" if total is None else f"{done / max(total, 1):.0%} {done:,}/{total:,} rows"
 
 
-def _left(done: int, total: int | None, rows_per_s: float) -> str:
+def _left(done: int, total: int | None, rows_per_s: float, spread: tuple[float, ...]) -> str:
     if total is None or not rows_per_s:
         return ""
-    return written_time(max(total - done, 0) / rows_per_s)
+    seconds = max(total - done, 0) / rows_per_s
+    return " to ".join(dict.fromkeys(written_time(seconds * each) for each in spread))
 
 
 def written_time(seconds: float) -> str:

@@ -94,8 +94,12 @@ def _run(options: MapOptions, source: Source) -> int:
                 say(f"{output.name} is finished, with these settings and this input: nothing to do{kept.failed}")
             return status
         serve_metrics(client, options.metrics, None if options.quiet else say)
-        read = None if options.pilot is None else _read_before(options, call_of)
-        job = _make_job(options, source, output, client, call_of, kept, read)
+        pilot = None
+        if options.pilot is not None and kept is not None:
+            with _open(options) as again:
+                read = _read(again, call_of, random_rows=options.pilot)
+            pilot = Pilot(client, read, call_of, options, kept.journal)
+        job = _make_job(options, source, output, client, call_of, kept, pilot)
         asyncio.run(job.run())
         report(job, options, output, kept)
         if job.audit is not None and job.is_whole and (job.audit.differing or not options.quiet):
@@ -188,7 +192,7 @@ def _make_job(
     client: BatchClient,
     call_of: Callable[[Row], RowCall],
     kept: Kept | None,
-    read: Reading | None,
+    pilot: Pilot | None,
 ) -> Job:
     ids = Ids()
     told = 0
@@ -217,24 +221,10 @@ def _make_job(
     writer = writer_of(options, source)
     if options.media is not None:
         source.load(options.media.load)
-    pilot = audit = None
-    if read is not None and kept is not None:
-        rows = [each.row for each in read.drawn]
-        first = client.stream_map(rows, rows=call_of, **options.arguments, journal=kept.journal)
-        pilot = Pilot(client, first, read, options, kept.journal.rows)
-    if options.audit is not None:
-        alone = options.arguments | {"look_ahead": 1}
-        audit = Audit(options.audit, call_of, lambda rows: client.stream_map(rows, rows=call_of, **alone))
+    audit = None if options.audit is None else Audit(client, options.audit, call_of, options.arguments)
     job = Job(client, results, output, progress, options, writer, kept=kept, total=total, pilot=pilot, audit=audit)
     attach(client, job.numbers)
     return job
-
-
-def _read_before(options: MapOptions, call_of: Callable[[Row], RowCall]) -> Reading:
-    """Read the input once before the job."""
-    assert options.pilot is not None
-    with _open(options) as source:
-        return _read(source, call_of, random_rows=options.pilot)
 
 
 class _InThread:

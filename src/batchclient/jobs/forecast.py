@@ -5,8 +5,8 @@
   *Sampling Techniques*, 1977, chapter 7), moved for skew (Johnson, JASA 73, 1978).
 - Health: Wilson's interval (JASA 22, 1927), with the rows that a prediction of a share is worth.
 - Time: a row is in flight for some seconds. Those of all rows, divided by what is in flight at
-  once, are the time (Little's law). With more in flight a server answers no fewer rows a second, and
-  no row sooner: the time is between that at the pilot's load and that at the job's with no row
+  once, are the time (Little's law). With more in flight a server answers no fewer rows a second,
+  and no row sooner: the time is between that at the pilot's load and that at the job's with no row
   slowed down (Lazowska et al., *Quantitative System Performance*, 1984, chapter 5). The end of the
   job, when nothing is queued any more, is the pilot's own.
 """
