@@ -57,6 +57,7 @@ def test_a_share_is_wilsons_interval():
     # Wilson's for 8 of 200 at 90 %; and there is always some room for what the pilot has not met.
     assert tuple(share(8, 200, 10**9)) == pytest.approx((0.02268, 0.06960), abs=1e-5)
     assert tuple(share(0, 200, 10**9)) == pytest.approx((0, 0.01335), abs=1e-5)
+    assert all(share(0, rows, 300).low == 0 and share(rows, rows, 300).high == 1 for rows in range(1, 300))
     low, high = share(8, 200, 100)
     assert low < 0.02 and high > 0.08, "few other rows may be luckier, or less lucky, than all rows would be"
 

@@ -93,7 +93,8 @@ class Meter:
             self._seen.popleft()
         began_at, before = self._seen[0]
         seconds = max(at - began_at, 1e-3)
-        rows_per_s = (now.done - now.reused - before.done + before.reused) / seconds
+        # Reused rows may wait for rows before them, and are not written yet.
+        rows_per_s = max(now.done - now.reused - before.done + before.reused, 0) / seconds
         tokens_in_per_s = (now.prompt_tokens - before.prompt_tokens) / seconds
         tokens_out_per_s = (now.completion_tokens - before.completion_tokens) / seconds
         left = _left(now.done, total, rows_per_s, now.spread)

@@ -53,7 +53,7 @@ def share(count: int, rows: int, others: int) -> Interval:
     found, spread = count / rows, _Z * _Z * (1 / rows + 1 / others)
     middle = (found + spread / 2) / (1 + spread)
     reach = math.sqrt(spread * found * (1 - found) + spread**2 / 4) / (1 + spread)
-    return Interval(max(middle - reach, 0.0), min(middle + reach, 1.0))
+    return Interval(middle - reach if count else 0.0, middle + reach if count < rows else 1.0)
 
 
 def total(rows: Rows, others: int, mean_size: float) -> Interval:
