@@ -33,7 +33,8 @@ class MapOptions:
         media: adds the pictures and sounds of rows to their chats; ``None``: they have none.
         schema: a model whose instances are the answers that fit ``--schema``.
         params: of the server.
-        retry_invalid, timeout_s, priority: of the calls, in ``stream_map``'s words.
+        retries: what becomes of answers that are none, in ``stream_map``'s words.
+        timeout_s, priority: of the calls, likewise.
         client: the arguments of ``BatchClient``.
         outage_patience_s: how long every server may be away, if there is a bound.
         output_form: of the output; ``None``: its ending tells it.
@@ -63,7 +64,7 @@ class MapOptions:
     media: Media | None
     schema: type[BaseModel] | None
     params: dict[str, Any]
-    retry_invalid: int
+    retries: dict[str, Any]
     timeout_s: float | None
     priority: int
     client: dict[str, Any] = field(repr=False)
@@ -89,7 +90,7 @@ class MapOptions:
             "timeout_s": self.timeout_s,
             "priority": self.priority,
             "response_model": self.schema,
-            "retry_invalid": self.retry_invalid,
+            **self.retries,
             # The media of open rows are in memory.
             **({} if self.media is None else {"look_ahead": 512}),
             **self.params,

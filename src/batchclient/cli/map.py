@@ -118,6 +118,23 @@ def map_rows(
     ] = None,
     schema: Schema = None,
     retry_invalid: RetryInvalid = 0,
+    retry_truncated: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            show_default=False,
+            metavar="N",
+            help="Go on with answers cut off at --max-tokens, N times at most.",
+            rich_help_panel=REQUEST,
+        ),
+    ] = 0,
+    max_tokens_at_most: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Tokens of such a row in all, at most.", rich_help_panel=REQUEST),
+    ] = None,
+    runaway: Annotated[
+        bool, typer.Option("--runaway", help="End answers that run into a loop.", rich_help_panel=REQUEST)
+    ] = False,
     param: Params = None,
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
@@ -216,7 +233,12 @@ def map_rows(
         media=_media_from(template, call, image or [], audio or [], media_root),
         schema=schema_from(schema),
         params=params_from(param or [], max_tokens=max_tokens, temperature=temperature, call=call),
-        retry_invalid=retry_invalid,
+        retries={
+            "retry_invalid": retry_invalid,
+            "retry_truncated": retry_truncated,
+            "max_tokens_at_most": max_tokens_at_most,
+            **({"runaway": True} if runaway else {}),
+        },
         timeout_s=timeout,
         priority=priority,
         client={**server, **pace, "wait_for_server_s": wait_s},
