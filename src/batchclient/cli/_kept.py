@@ -388,8 +388,7 @@ def _facts(options: MapOptions, source: list[Any] | None) -> dict[str, Any]:
         "answers": [options.call, options.client["model"], _settings(options)],
         "in": source,
         "read": {name: list(value) if isinstance(value, tuple) else value for name, value in options.file.items()},
-        "form": [options.ordered, options.dedupe, options.first],
-        "again": [options.again, options.fail_if],
+        "form": [options.ordered, options.dedupe, options.first, options.retries, options.fail_if],
         "as": [options.output_form, options.answer_field],
         "columns": None if options.columns is None else [*options.columns],
     }
