@@ -41,6 +41,7 @@ _KINDS: dict[str, Any] = {
     "seconds": (int, float),
     "status": int,
     "broken": str,
+    "bad": dict,
 }
 
 
@@ -286,7 +287,7 @@ class Kept:
         if self._old is not None:
             earlier.append(outputs_in(self._old).get(self._name, {}))
         parts = [part for told in earlier for part in (told.get("part"), told.get("beside", {}).get("part"))]
-        for name in ("facts", "status", "failed", "may_be_tried", "not_sent", "broken"):
+        for name in ("facts", "status", "failed", "may_be_tried", "not_sent", "broken", "bad"):
             # ``OUT`` stays the job's own, and is no longer all that the command asks for.
             self._told.pop(name, None)
         token, output, cost = self.journal.token, self._output, self._options.cost
