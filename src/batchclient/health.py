@@ -33,6 +33,7 @@ _LEAST_LOOP = 256
 """Characters of a loop, or of white space, at least."""
 _LEAST_TURNS = 4
 _LONGEST_TURN = 1024
+LONGEST_LOOP = _LEAST_TURNS * _LONGEST_TURN
 _PROBE = 64
 _THOUGHT_ENDS = len("</think>") + 8
 _SAYS_SOMETHING = ("tool_calls", "function_call", "refusal", "audio")
@@ -49,11 +50,11 @@ def health_of(answer: Completion) -> Health:
     for choice in answer.choices or _as_it_came(answer.reply):
         text, reason = choice.text, choice.finish_reason
         if reason != "stop":
-            if reason == "length" or reason is None:
+            if reason == "length" or not reason:
                 if not fixed_length:
                     if is_runaway(text or _reasoning(choice)):
                         return "runaway"
-                    if reason is not None:
+                    if reason:
                         return "truncated"
             elif reason == "repetition":
                 return "runaway"

@@ -239,10 +239,12 @@ class CompletionParams(LikelihoodParams, total=False):
     - vLLM: ``prompt_logprobs``, ``return_tokens_as_token_ids``; ``prompt_embeds``, with which a
       call goes alone.
     - llama.cpp: ``n_probs``.
+    - None: ``runaway``, the client's own. True: an answer that runs into a loop ends there.
     """
 
     max_tokens: int | None
     n: int | None
+    runaway: bool
     logprobs: int | None
     echo: bool | None
     suffix: str | None
@@ -273,11 +275,13 @@ class ChatParams(_Sampling, total=False):
       ``max_dynamic_patch``, ``min_dynamic_patch``, ``use_audio_in_video``.
     - TGI: ``tool_prompt``, ``guideline``.
     - llama.cpp: ``reasoning_format``, ``thinking_forced_open``, ``parse_tool_calls``, ``n_probs``.
+    - None: ``runaway``, as for ``complete``.
     """
 
     max_tokens: int | None
     max_completion_tokens: int | None
     n: int | None
+    runaway: bool
     logprobs: bool | None
     top_logprobs: int | None
     tools: Sequence[Mapping[str, Any]] | None

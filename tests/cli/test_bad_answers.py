@@ -139,10 +139,11 @@ def test_the_bar_has_them():
     assert " rows/s · ETA " in told and " · 30 truncated · 1/2 in flight" in told
 
 
-def test_a_program_reads_the_counts(ask, out):
+def test_a_program_reads_the_counts(ask, cli, out, journal):
     done, lines, _ = ask("-o", out, "--log-format", "json", first=100)
     summary = json.loads(lines[-1])
     assert [summary[name] for name in ("event", "truncated", "empty", "runaway")] == ["summary", 30, 5, 2]
+    assert "bad answers: 30 truncated, 5 empty, 2 runaway" in cli("job", "status", journal).stdout
 
 
 def test_the_page_is_true(cli, scripted, tmp_path, monkeypatch):

@@ -529,9 +529,9 @@ class MapMethods(Calling):
         """Make a row's request of another input and other fields."""
         shape, runner = request.shape, self._runner
         assert runner is not None, "a row with a request has a runner"
-        labels = from_json(b"{%b}" % request.solo_fields)
+        fields |= {**from_json(b"{%b}" % request.solo_fields), "runaway": shape.guarded}
         made = self._calls.make(
-            item, fields.pop("model"), None, {"extra_body": fields | labels}, request.waiter, runner.backend.now(),
+            item, fields.pop("model"), None, {"extra_body": fields}, request.waiter, runner.backend.now(),
             shape.priority, shape.tenant, shape.kind,
             as_written=shape.tells_priority or shape.alone_reason == "labels",
         )  # fmt: skip

@@ -74,9 +74,6 @@ class FailIf:
         """Of the rows from the ``_first`` on: what they are; 0: not ended."""
         self._first = self._at = 0
 
-    def __repr__(self) -> str:
-        return f"<FailIf: {', '.join(bound.rule for bound in self._bounds)}>"
-
     def add(self, result: MapResult[Any]) -> None:
         """Take in a row that has ended."""
         health = result.health

@@ -305,6 +305,7 @@ class Job:
                 reused=counts.reused,
                 status=int(Status.STOPPED if self.giving_up.broken else Status.FAILED if failed else Status.OK),
                 broken=str(self.giving_up.broken or ""),
+                bad=self.bad.counts,
             )
 
     async def _unless_stopped(self, work: Callable[[], Any]) -> bool:

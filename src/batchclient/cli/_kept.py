@@ -41,6 +41,7 @@ _KINDS: dict[str, Any] = {
     "seconds": (int, float),
     "status": int,
     "broken": str,
+    "bad": dict,
 }
 
 
@@ -296,7 +297,7 @@ class Kept:
         if self._old is not None:
             earlier.append(outputs_in(self._old).get(self._name, {}))
         parts = [part for told in earlier for part in (told.get("part"), told.get("beside", {}).get("part"))]
-        for name in ("facts", "status", "failed", "may_be_tried", "not_sent", "broken"):
+        for name in ("facts", "status", "failed", "may_be_tried", "not_sent", "broken", "bad"):
             # ``OUT`` stays the job's own, and is no longer all that the command asks for.
             self._told.pop(name, None)
         token, output, cost = self.journal.token, self._output, self._options.cost
@@ -415,8 +416,7 @@ def _facts(options: MapOptions, source: list[Any] | None) -> dict[str, Any]:
         "answers": [options.call, options.client["model"], _settings(options)],
         "in": source,
         "read": {name: list(value) if isinstance(value, tuple) else value for name, value in options.file.items()},
-        "form": [options.ordered, options.dedupe, options.first],
-        "again": [options.again, options.fail_if],
+        "form": [options.ordered, options.dedupe, options.first, options.retries, options.fail_if],
         "as": [options.output_form, options.answer_field],
         "columns": None if options.columns is None else [*options.columns],
     }

@@ -33,8 +33,8 @@ class MapOptions:
         media: adds the pictures and sounds of rows to their chats; ``None``: they have none.
         schema: a model whose instances are the answers that fit ``--schema``.
         params: of the server.
-        again: which answers are asked for again, or ended, in ``stream_map``'s words.
-        timeout_s, priority: of the calls, in the same words.
+        retries: what becomes of answers that are none, in ``stream_map``'s words.
+        timeout_s, priority: of the calls, likewise.
         fail_if: bounds on the shares of bad rows.
         client: the arguments of ``BatchClient``.
         outage_patience_s: how long every server may be away, if there is a bound.
@@ -68,7 +68,7 @@ class MapOptions:
     media: Media | None
     schema: type[BaseModel] | None
     params: dict[str, Any]
-    again: dict[str, Any]
+    retries: dict[str, Any]
     fail_if: list[str]
     timeout_s: float | None
     priority: int
@@ -98,8 +98,7 @@ class MapOptions:
             "timeout_s": self.timeout_s,
             "priority": self.priority,
             "response_model": self.schema,
-            # TO DO: the runaway too, once the maps have it.
-            **{name: value for name, value in self.again.items() if value or name != "runaway"},
+            **self.retries,
             # The media of open rows are in memory.
             **({} if self.media is None else {"look_ahead": 512}),
             **self.params,

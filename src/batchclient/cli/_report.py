@@ -123,8 +123,8 @@ def _counts(job: Job, output: Output) -> str:
         parts += [
             f"sent again: {sent.retries:,}" if sent.retries else "",
             f"tokens: {sent.prompt_tokens:,} in, {sent.completion_tokens:,} out" if has_tokens else "",
-            f"regained: {sent.regained_tokens:,}" if sent.regained_tokens else "",
             f"wasted: {sent.wasted_tokens:,}" if sent.wasted_tokens else "",
+            f"regained: {sent.regained_tokens:,}" if sent.regained_tokens else "",
         ]
     parts.append("" if job.spent is None else f"cost: {written_cost(job.spent)}")
     line = ", ".join(filter(None, parts))

@@ -121,14 +121,20 @@ def map_rows(
     retry_invalid: RetryInvalid = 0,
     retry_truncated: Annotated[
         int,
-        typer.Option(show_default=False, metavar="N", help="Let a cut answer go on, N times.", rich_help_panel=REQUEST),
+        typer.Option(
+            min=0,
+            show_default=False,
+            metavar="N",
+            help="Go on with answers cut off at --max-tokens, N times at most.",
+            rich_help_panel=REQUEST,
+        ),
     ] = 0,
     max_tokens_at_most: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Of an answer with --retry-truncated, in all.", rich_help_panel=REQUEST),
+        typer.Option(metavar="N", help="Tokens of such a row in all, at most.", rich_help_panel=REQUEST),
     ] = None,
     runaway: Annotated[
-        bool, typer.Option("--runaway", help="End an answer that goes round in circles.", rich_help_panel=REQUEST)
+        bool, typer.Option("--runaway", help="End answers that run into a loop.", rich_help_panel=REQUEST)
     ] = False,
     param: Params = None,
     max_tokens: MaxTokens = None,
@@ -246,11 +252,11 @@ def map_rows(
         media=_media_from(template, call, image or [], audio or [], media_root),
         schema=schema_from(schema),
         params=params,
-        again={
+        retries={
             "retry_invalid": retry_invalid,
             "retry_truncated": retry_truncated,
             "max_tokens_at_most": max_tokens_at_most,
-            "runaway": runaway,
+            **({"runaway": True} if runaway else {}),
         },
         fail_if=fail_if or [],
         timeout_s=timeout,
