@@ -215,17 +215,20 @@ class Job:
             raise self._watch_error
         if not is_done:
             return False
-        self._say(*pilot.forecast(), event="pilot")
+        lines = pilot.forecast()
+        tokens = {"prompt_tokens": pilot.prompts, "completion_tokens": pilot.answers}
+        self._say(*lines, event="pilot", others=pilot.to_send, seconds=pilot.seconds, **tokens)
         if self._kept is not None:
             await in_thread(partial(self._kept.take_in, [each / max(pilot.to_send, 1) for each in pilot.seconds]))
         if self._options.yes or not pilot.to_send:
             return True
-        asked_at, answer = time.monotonic(), asyncio.ensure_future(asks())
-        is_answered = await self._unless_stopped(lambda: answer)
-        self._started_at += time.monotonic() - asked_at
-        if not is_answered or answer.result() is False:
-            self.giving_up.is_declined = True
-        elif answer.result() is None and (broken := pilot.broken) is not None:
+        answer = None
+        if not self._options.quiet:
+            asked_at, asking = time.monotonic(), asyncio.ensure_future(asks())
+            answer = await self._unless_stopped(lambda: asking) and asking.result()
+            self._started_at += time.monotonic() - asked_at
+        self.giving_up.is_declined = answer is False
+        if answer is None and (broken := pilot.broken) is not None:
             broken.is_early, self.giving_up.broken = True, broken
         return not self.giving_up.reason
 
@@ -413,9 +416,9 @@ class Job:
             )
         )
 
-    def _say(self, *lines: str, event: str = "notice") -> None:
+    def _say(self, *lines: str, event: str = "notice", **fields: Any) -> None:
         if not self._options.quiet:
-            say(*lines, event=event)
+            say(*lines, event=event, **fields)
 
     def _stop(self) -> None:
         """End the part of the job that takes rows; finished rows are still written."""
