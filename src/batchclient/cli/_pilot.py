@@ -145,10 +145,9 @@ class Pilot:
         if high:
             hint = "; a larger pilot tells more" if high > _WIDE * low else ""
             lines.append(f"  time: {written_time(low)} to {written_time(high)}{hint}")
-        told = [
-            f"{low:,.0f} to {high:,.0f} {way}" for (low, high), way in ((self.prompts, "in"), (self.answers, "out"))
-        ]
-        lines.append(f"  tokens: {', '.join(told)}")
+        tokens = ((self.prompts, "in"), (self.answers, "out"))
+        told = [f"{low:,.0f} to {high:,.0f} {way}" for (low, high), way in tokens if high]
+        lines += [f"  tokens: {', '.join(told)}"] if told else []
         if cost is not None:
             lines.append(f"  cost: {' to '.join(map(cost.written, self.prompts, self.answers, self.seconds))}")
         kinds = ((kind, share(count, len(rows), others)) for kind, count in self.kinds.most_common())
