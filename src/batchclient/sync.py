@@ -308,8 +308,8 @@ class SyncBatchClient:
             docs: any iterable, or a table as for ``BatchClient``; read lazily. An async iterable
                 needs a ``BatchClient``.
             prompt, rows, row_params, call, return_exceptions, model, timeout_s, priority, tenant,
-                look_ahead, response_model, retry_invalid, retry_truncated, max_tokens_at_most, params:
-                as for ``BatchClient.batch_map``.
+                look_ahead, response_model, retry_invalid, retry_truncated, max_tokens_at_most,
+                params: as for ``BatchClient.batch_map``.
             journal, progress: as for ``BatchClient.batch_map``; ``progress`` runs in the background
                 thread.
 

@@ -18,7 +18,11 @@ from tests.live.servers import SAME_IN_ANY_COMPANY
 
 pytestmark = pytest.mark.vllm
 
-PROMPTS = [f"def {name}({argument}):\n" for name in ("read", "write", "main", "total") for argument in ("self", "x", "path", "")]
+PROMPTS = [
+    f"def {name}({argument}):\n"
+    for name in ("read", "write", "main", "total")
+    for argument in ("self", "x", "path", "")
+]
 CHATS = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
 LONG, SHORT = 96, 24
 
@@ -62,7 +66,9 @@ def test_a_model_that_only_thinks_is_truncated_or_has_reasoning_only(thinker: Li
     assert "reasoning_only" in {answer.health for answer in results} <= {"reasoning_only", "empty"}
     # Reasoning is not gone on with: it is asked for anew.
     results, statistics = mapped(thinker, CHATS[:4], call="chat", max_tokens=12, retry_truncated=1)
-    assert {(answer.health, answer.usage.completion_tokens, answer.attempts) for answer in results} == {("truncated", 24, 1)}
+    assert {(answer.health, answer.usage.completion_tokens, answer.attempts) for answer in results} == {
+        ("truncated", 24, 1)
+    }
     assert statistics.wasted_tokens >= 4 * 12 and not statistics.regained_tokens
 
 
@@ -105,7 +111,11 @@ def test_a_loop_is_ended_by_the_server_or_by_closing_its_stream(vllm_server: Liv
         ended, _ = mapped(vllm_server, documents, max_size=max_size, runaway=True, **arguments)
         assert ended.health["runaway"] == len(documents)
         assert {answer.finish_reason for answer in ended} <= {"repetition", None, "length"}
-        assert sum(answer.usage.completion_tokens for answer in ended) < sum(loops[place].usage.completion_tokens for place in places)
+        assert sum(answer.usage.completion_tokens for answer in ended) < sum(
+            loops[place].usage.completion_tokens for place in places
+        )
     # Where the server is not asked, as one before 0.17 is not, the stream is closed.
-    closed, _ = mapped(vllm_server, documents, max_size=1, runaway=True, extra_body={"repetition_detection": None}, **arguments)
+    closed, _ = mapped(
+        vllm_server, documents, max_size=1, runaway=True, extra_body={"repetition_detection": None}, **arguments
+    )
     assert closed.health["runaway"] == len(documents) and None in {answer.finish_reason for answer in closed}

@@ -345,7 +345,8 @@ class MapMethods(Calling):
 
         Args:
             docs, prompt, rows, row_params, call, model, timeout_s, priority, tenant, look_ahead,
-                response_model, retry_invalid, retry_truncated, max_tokens_at_most, params: as for ``batch_map``.
+                response_model, retry_invalid, retry_truncated, max_tokens_at_most, params: as for
+                ``batch_map``.
             journal, progress: as for ``batch_map``. With a journal an answer is yielded once it is
                 on the disk.
             ordered: yield in input order instead of completion order.

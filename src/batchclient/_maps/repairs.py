@@ -24,7 +24,7 @@ from pydantic_core import from_json
 
 from batchclient._core.kinds import Kind
 from batchclient.errors import AnswerInvalid, BadRequest, CallAborted, ClientClosed, ConfigError
-from batchclient.types import Completion
+from batchclient.types import Choice, Completion
 
 if TYPE_CHECKING:
     from batchclient._core.messages import Request
@@ -209,15 +209,12 @@ def _going_on(item: Any, fields: dict[str, Any], answer: Completion, kind: Kind,
     (choice,) = answer.choices
     if any(fields.get(name) not in (None, False, []) for name in _ANEW) or choice.logprobs is not None:
         return None
-    ids, text = choice.token_ids, choice.text
+    ids, text = choice.token_ids, _kept(choice)
     if kind is Kind.COMPLETION:
         if isinstance(item, str):
             return None if ids is not None or not text else item + text
         return None if ids is None else [*item, *ids]
-    # A template may cut blanks at the end off: the model writes them again.
-    text = text.rstrip()
-    message = choice.message or {}
-    if not runner.continues_chats or ids is not None or not text or message.keys() - {"role", "content"}:
+    if not runner.continues_chats or ids is not None or not text or _says_more(choice):
         return None
     if fields.get("continue_final_message"):
         begun = item[-1].get("content")
@@ -228,19 +225,31 @@ def _going_on(item: Any, fields: dict[str, Any], answer: Completion, kind: Kind,
     return [*item, {"role": "assistant", "content": text}]
 
 
+def _kept(choice: Choice) -> str:
+    """Return the text that is gone on with.
+
+    Half a character at the end is none yet, and blanks at the end of a chat may be cut off by its
+    template: the model writes both again.
+    """
+    text = choice.text.rstrip("\ufffd")
+    return text if choice.message is None else text.rstrip()
+
+
+def _says_more(choice: Choice) -> bool:
+    """Whether a chat's answer has more than a text, such as reasoning."""
+    return any(value for name, value in (choice.message or {}).items() if name not in ("role", "content"))
+
+
 def _joined(first: Completion, last: Completion) -> Completion | None:
     """Return two parts of an answer as one; ``None``: the second is no part of it."""
     (begun,), (ended,) = first.choices, last.choices
-    text = begun.text
-    message = ended.message
-    if message is not None:
-        if message.keys() - {"role", "content"}:
-            return None
-        text = text.rstrip()
-        message = {**message, "content": text + ended.text}
+    if _says_more(ended):
+        return None
+    text = _kept(begun) + ended.text
+    message = None if ended.message is None else {**ended.message, "content": text}
     ids = None if begun.token_ids is None else begun.token_ids + (ended.token_ids or ())
     extra = {**begun.extra, **ended.extra}
-    choice = replace(ended, text=text + ended.text, token_ids=ids, message=message, extra=extra)
+    choice = replace(ended, text=text, token_ids=ids, message=message, extra=extra)
     usage = None
     if first.usage is not None and last.usage is not None:
         # The prompt is the first's.
