@@ -421,15 +421,14 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         """Return a frozen snapshot of what the client is doing and has done."""
         if self._runner is not None:
             statistics = self._runner.core.statistics()
-            runner = self._runner
-            reused, wasted, regained, invalid = (
-                runner.reused, runner.wasted_tokens, runner.regained_tokens, runner.invalid
-            )  # fmt: skip
-            if not (reused or wasted or regained or invalid):
-                return statistics
-            health = {**statistics.health, "ok": statistics.health["ok"] - invalid, "invalid": invalid}
-            wasted += statistics.wasted_tokens
-            return replace(statistics, reused=reused, wasted_tokens=wasted, regained_tokens=regained, health=health)
+            runner, health = self._runner, statistics.health
+            return replace(
+                statistics,
+                reused=runner.reused,
+                wasted_tokens=statistics.wasted_tokens + runner.wasted_tokens,
+                regained_tokens=runner.regained_tokens,
+                health={**health, "ok": health["ok"] - runner.invalid, "invalid": runner.invalid},
+            )
         return self._make_core().statistics()
 
     async def drain(self) -> None:

@@ -358,27 +358,16 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         self._go_on(row, request)
         return True
 
-    def _repair(self, row: Row, answer: Any) -> Any:
-        """Take in an answer; return the row's whole answer, or ``None``: the row goes on with it."""
-        runner = self._runner
-        assert runner is not None, "a row with an answer was sent"
-        answer, request = self._repairs.take(row, answer, runner)
-        if request is None:
-            return answer
-        if self._journaled is not None:
-            self._journaled.note(row, answer)
-        self._go_on(row, request)
+    def _repair(self, row: Row, outcome: Any) -> Any:
+        """Take in an answer or an error; return what the row ends with, ``None`` if it goes on."""
+        assert self._runner is not None, "a row with an outcome was sent"
+        after = self._repairs.after(row, outcome, self._runner)
+        if not isinstance(after, Request):
+            return after
+        if self._journaled is not None and row.cut is not None and not isinstance(outcome, Exception):
+            self._journaled.note(row, row.cut.answer)
+        self._go_on(row, after)
         return None
-
-    def _mends(self, row: Row, error: Exception) -> bool:
-        """Take in the failure of a row that goes on; return whether the row does not fail."""
-        assert self._runner is not None, "a row that goes on was sent"
-        after = self._repairs.failed(row, error, self._runner)
-        if isinstance(after, Request):
-            self._go_on(row, after)
-        elif after is not None:
-            row._end(after)
-        return after is not None
 
     def _resume(self, row: Row, kept: Record) -> bool:
         """Go on with a row that a journal has cut off; return whether there is a way."""

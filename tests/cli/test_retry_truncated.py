@@ -48,7 +48,11 @@ def test_the_same_command_with_it_mends_those_rows_alone(cli, teller, tmp_path):
     rows = read_rows(out)
     assert [row["completion"] for row in rows] == ["".join(WORDS), " 0 1 2"] * 2
     assert [row["usage"]["completion_tokens"] for row in rows] == [12, 3, 12, 3]
-    asked = [prompt for body in teller.bodies for prompt in ([body["prompt"]] if type(body["prompt"]) is str else body["prompt"])]
+    asked = [
+        prompt
+        for body in teller.bodies
+        for prompt in ([body["prompt"]] if type(body["prompt"]) is str else body["prompt"])
+    ]
     assert {tuple(prompt.split()) for prompt in asked} == {(text, *"01234567") for text in ("long0", "long2")}
     assert {body["max_tokens"] for body in teller.bodies} == {32}
     assert "reused: 2" in result.stderr and "regained: 16" in result.stderr
@@ -59,7 +63,18 @@ def test_the_same_command_with_it_mends_those_rows_alone(cli, teller, tmp_path):
 
 def test_a_wrong_number_is_refused_in_the_command_s_words_and_runaway_is_a_matter_of_the_client(cli, teller, tmp_path):
     source = write_rows(tmp_path / "in.jsonl", [{"id": "1", "text": "short"}])
-    command = ["map", source, "-o", tmp_path / "o.jsonl", "--base-url", teller.url, "--model", "m", "--prompt", "{text}"]
+    command = [
+        "map",
+        source,
+        "-o",
+        tmp_path / "o.jsonl",
+        "--base-url",
+        teller.url,
+        "--model",
+        "m",
+        "--prompt",
+        "{text}",
+    ]
     result = cli(*command, "--max-tokens-at-most", 9)
     assert result.exit_code == 2 and "--max-tokens-at-most: for --retry-truncated" in result.stderr
     assert cli(*command, "--runaway", "--max-tokens", 50).exit_code == 0

@@ -17,10 +17,10 @@ LENGTH = 20
 class Teller(ScriptedTransport):
     """A greedy server: it tells a prompt's story from where the prompt, or the last message, has got to."""
 
-    def __init__(self, *faults, says=lambda word: f" {word}", length=LENGTH, held_after=None):
+    def __init__(self, *faults, says=lambda word: f" {word}", length=LENGTH, held_after=None, torn=""):
         super().__init__()
         self.faults = list(faults)
-        self.says, self.length = says, length
+        self.says, self.length, self.torn = says, length, torn
         self.held_after = held_after
         self.bounds = []
         """Of each request."""
@@ -53,6 +53,7 @@ class Teller(ScriptedTransport):
         if given is None:
             text = "".join(story[: places.stop])[len(told) :]
         choice = {"index": 0, "finish_reason": "stop" if places.stop == self.length else "length"}
+        text += "" if places.stop == self.length else self.torn
         if given is None:
             choice["message"] = {"role": "assistant", "content": text}
         else:
@@ -107,6 +108,13 @@ async def test_a_chat_joins_without_a_gap_where_a_template_cuts_blanks_off():
     (row,), _ = await mapped(server, [[{"role": "user", "content": "Who?"}]], dialect="vllm", call="chat")
     assert row.answer.text == row.answer.message["content"]
     assert row.answer.text.split() == STORY.split()
+
+
+async def test_half_a_character_where_it_was_cut_is_made_whole():
+    for call, document in (("complete", "Who?"), ("chat", [{"role": "user", "content": "Who?"}])):
+        server = Teller(torn="\ufffd")
+        (row,), _ = await mapped(server, [document], dialect="vllm", call=call)
+        assert row.answer.text == STORY
 
 
 class Answer(BaseModel):

@@ -24,7 +24,7 @@ from pydantic_core import from_json
 
 from batchclient._core.kinds import Kind
 from batchclient.errors import AnswerInvalid, BadRequest, CallAborted, ClientClosed, ConfigError
-from batchclient.types import Completion, Usage
+from batchclient.types import Choice, Completion
 
 if TYPE_CHECKING:
     from batchclient._core.messages import Request
@@ -45,18 +45,16 @@ _ANEW = frozenset(
 """With these fields an answer is not the text that follows the prompt and the text so far."""
 
 
-def check_retries(retry_invalid: object, response_model: object, params: Mapping[str, Any]) -> int:
+def check_retries(retry_invalid: object, response_model: object, params: Mapping[str, Any]) -> None:
     """Check how often a map asks again for an answer that fits.
 
     Raises:
         ConfigError: the number is none; or there is no form to fit; or every answer to a prompt
             would be the same.
     """
-    if type(retry_invalid) is not int or not 0 <= retry_invalid <= _MOST_RETRIES:
-        message = f"retry_invalid is a whole number from 0 to {_MOST_RETRIES}, not {retry_invalid!r:.40}"
-        raise ConfigError(message, field="retry_invalid")
+    _check_number("retry_invalid", retry_invalid, 0, _MOST_RETRIES)
     if not retry_invalid:
-        return 0
+        return
     if response_model is None:
         raise ConfigError("retry_invalid is for answers that have to fit a response_model", field="retry_invalid")
     extra = params.get("extra_body")
@@ -67,7 +65,6 @@ def check_retries(retry_invalid: object, response_model: object, params: Mapping
             f"retry_invalid: with {same} every answer to a prompt is the same; leave one of the two out",
             field="retry_invalid",
         )
-    return retry_invalid
 
 
 def check_truncated(retry_truncated: object, max_tokens_at_most: object) -> None:
@@ -76,16 +73,16 @@ def check_truncated(retry_truncated: object, max_tokens_at_most: object) -> None
     Raises:
         ConfigError: a number is none, or a bound is given for nothing.
     """
-    if type(retry_truncated) is not int or not 0 <= retry_truncated <= _MOST_DOUBLINGS:
-        message = f"retry_truncated is a whole number from 0 to {_MOST_DOUBLINGS}, not {retry_truncated!r:.40}"
-        raise ConfigError(message, field="retry_truncated")
-    if max_tokens_at_most is None:
-        return
-    if type(max_tokens_at_most) is not int or max_tokens_at_most < 1:
-        message = f"max_tokens_at_most is a whole number of at least 1, not {max_tokens_at_most!r:.40}"
-        raise ConfigError(message, field="max_tokens_at_most")
-    if not retry_truncated:
-        raise ConfigError("max_tokens_at_most is for retry_truncated", field="max_tokens_at_most")
+    _check_number("retry_truncated", retry_truncated, 0, _MOST_DOUBLINGS)
+    if max_tokens_at_most is not None:
+        _check_number("max_tokens_at_most", max_tokens_at_most, 1, 1 << 30)
+        if not retry_truncated:
+            raise ConfigError("max_tokens_at_most is for retry_truncated", field="max_tokens_at_most")
+
+
+def _check_number(name: str, value: object, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise ConfigError(f"{name} is a whole number from {least} to {most}, not {value!r:.40}", field=name)
 
 
 class Cut:
@@ -141,45 +138,40 @@ class Repairs:
         row.retries += 1
         return row.request.anew()
 
-    def take(self, row: Row, answer: Any, runner: Runner) -> tuple[Any, Request | None]:
-        """Take in an answer; return all that the row has by now, and the request that goes on, if any."""
+    def after(self, row: Row, outcome: Any, runner: Runner) -> Any:
+        """Take in a row's answer or error; return what the row ends with, or the request that goes on."""
         cut = row.cut
-        fresh = getattr(answer, "output_tokens", None) or 0
+        if isinstance(outcome, BaseException):
+            if cut is None or cut.answer is None or isinstance(outcome, (ClientClosed, CallAborted)):
+                return outcome
+            if not (cut.goes_on and isinstance(outcome, BadRequest)):
+                return cut.answer
+            cut.whole, cut.tries = True, cut.tries - 1
+            return self._next(cut, runner) or cut.answer
+        answer = outcome
         if cut is not None and cut.answer is not None:
-            before, joined = cut.answer, _joined(cut.answer, answer) if cut.goes_on else None
+            joined = _joined(cut.answer, answer) if cut.goes_on else None
             if joined is not None:
                 runner.regained_tokens += cut.fresh
                 answer = joined
             elif cut.goes_on:
                 # The server has begun another message.
                 runner.wasted_tokens += _tokens_of(answer)
-                answer, cut.whole = before, True
+                answer, cut.whole = cut.answer, True
             else:
-                runner.wasted_tokens += _tokens_of(before)
+                runner.wasted_tokens += _tokens_of(cut.answer)
         if row.request is None or getattr(answer, "health", None) != "truncated":
-            return answer, None
+            return answer
         if cut is None:
-            row.cut = cut = Cut(row.request, answer)
-        cut.answer, cut.fresh = answer, fresh
-        return answer, self._next(cut, runner)
+            row.cut = cut = Cut(row.request, None)
+        cut.answer, cut.fresh = answer, outcome.output_tokens or 0
+        return self._next(cut, runner) or answer
 
     def resume(self, row: Row, answer: Completion | None, runner: Runner) -> Request | None:
         """Return the request that goes on with what an earlier run has left; ``None``: it stays so."""
         assert row.request is not None, "a row that is looked up has a request"
-        cut = Cut(row.request, answer)
-        request = self._next(cut, runner)
-        row.cut = None if request is None else cut
-        return request
-
-    def failed(self, row: Row, error: BaseException, runner: Runner) -> Completion | Request | None:
-        """Return what becomes of a row whose request failed; ``None``: the row fails."""
-        cut = row.cut
-        if cut is None or cut.answer is None or isinstance(error, (ClientClosed, CallAborted)):
-            return None
-        if cut.goes_on and isinstance(error, BadRequest):
-            cut.whole, cut.tries = True, cut.tries - 1
-            return self._next(cut, runner) or cut.answer
-        return cut.answer
+        row.cut = Cut(row.request, answer)
+        return self._next(row.cut, runner)
 
     def _next(self, cut: Cut, runner: Runner) -> Request | None:
         first, answer = cut.first, cut.answer
@@ -217,15 +209,12 @@ def _going_on(item: Any, fields: dict[str, Any], answer: Completion, kind: Kind,
     (choice,) = answer.choices
     if any(fields.get(name) not in (None, False, []) for name in _ANEW) or choice.logprobs is not None:
         return None
-    ids, text = choice.token_ids, choice.text
+    ids, text = choice.token_ids, _kept(choice)
     if kind is Kind.COMPLETION:
         if isinstance(item, str):
             return None if ids is not None or not text else item + text
         return None if ids is None else [*item, *ids]
-    # A template may cut blanks at the end off: the model writes them again.
-    text = text.rstrip()
-    message = choice.message or {}
-    if not runner.continues_chats or ids is not None or not text or message.keys() - {"role", "content"}:
+    if not runner.continues_chats or ids is not None or not text or _says_more(choice):
         return None
     if fields.get("continue_final_message"):
         begun = item[-1].get("content")
@@ -236,37 +225,46 @@ def _going_on(item: Any, fields: dict[str, Any], answer: Completion, kind: Kind,
     return [*item, {"role": "assistant", "content": text}]
 
 
+def _kept(choice: Choice) -> str:
+    """Return the text that is gone on with.
+
+    Half a character at the end is none yet, and blanks at the end of a chat may be cut off by its
+    template: the model writes both again.
+    """
+    text = choice.text.rstrip("\ufffd")
+    return text if choice.message is None else text.rstrip()
+
+
+def _says_more(choice: Choice) -> bool:
+    """Whether a chat's answer has more than a text, such as reasoning."""
+    return any(value for name, value in (choice.message or {}).items() if name not in ("role", "content"))
+
+
 def _joined(first: Completion, last: Completion) -> Completion | None:
     """Return two parts of an answer as one; ``None``: the second is no part of it."""
     (begun,), (ended,) = first.choices, last.choices
-    text = begun.text
-    message = ended.message
-    if message is not None:
-        if message.keys() - {"role", "content"}:
-            return None
-        text = text.rstrip()
-        message = {**message, "content": text + ended.text}
+    if _says_more(ended):
+        return None
+    text = _kept(begun) + ended.text
+    message = None if ended.message is None else {**ended.message, "content": text}
     ids = None if begun.token_ids is None else begun.token_ids + (ended.token_ids or ())
     extra = {**begun.extra, **ended.extra}
-    choice = replace(ended, text=text + ended.text, token_ids=ids, message=message, extra=extra)
-    counts = (first.counted_tokens, last.counted_tokens)
+    choice = replace(ended, text=text, token_ids=ids, message=message, extra=extra)
+    usage = None
+    if first.usage is not None and last.usage is not None:
+        # The prompt is the first's.
+        usage = replace(
+            first.usage,
+            completion_tokens=first.usage.completion_tokens + last.usage.completion_tokens,
+            completion_tokens_estimated=first.usage.completion_tokens_estimated
+            or last.usage.completion_tokens_estimated,
+        )
     return replace(
         last,
         choices=(choice,),
-        usage=_together(first.usage, last.usage),
-        counted_tokens=None if None in counts else sum(counts),  # type: ignore[arg-type]
+        usage=usage,
+        counted_tokens=(first.counted_tokens or 0) + (last.counted_tokens or 0) or None,
         attempts=first.attempts + last.attempts,
         time_to_first_token_s=first.time_to_first_token_s,
         fixed_length=first.fixed_length,
-    )
-
-
-def _together(first: Usage | None, last: Usage | None) -> Usage | None:
-    """Return the usage of an answer in two parts: its prompt is the first's."""
-    if first is None or last is None:
-        return None
-    return replace(
-        first,
-        completion_tokens=first.completion_tokens + last.completion_tokens,
-        completion_tokens_estimated=first.completion_tokens_estimated or last.completion_tokens_estimated,
     )

@@ -101,10 +101,12 @@ class Row:
         assert isinstance(error, Exception)
         self.attempts += getattr(error, "attempt", 0)
         owner = self._map()
-        if self.cut is not None and owner is not None and owner._mends(self, error):
-            return
-        self.error = error
-        self._finish()
+        after = error if self.cut is None or owner is None else owner._repair(self, error)
+        if after is error:
+            self.error = error
+            self._finish()
+        elif after is not None:
+            self._end(after)
 
     def reuse(self, answer: Any, error: Exception | None, attempts: int) -> None:
         """Take what a journal has of the row."""
