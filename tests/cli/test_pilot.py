@@ -97,6 +97,9 @@ def test_somebody_is_asked_whether_to_go_on(ask, asked, out, monkeypatch):
     assert (status, len(asked.prompts)) == (3, 30) and not out.exists()
     assert lines[-3].startswith("Error: stopped after the pilot")
     assert lines[-1] == f"{out}.journal has the answers: the same command goes on with them"
+    told = lines[:4]
+    status, lines = ask("--pilot", 30)
+    assert (status, len(asked.prompts), lines[1:4]) == (3, 30, told[1:4]), "an earlier pilot's rows tell the same"
     assert ask("--pilot", 30, "--yes")[0] == 0, "nobody is asked"
     answering(True)
     assert ask("--pilot", 30, "--fail-if", "truncated>1%", "--new")[0] == 3, (

@@ -63,7 +63,7 @@ class Pilot:
         self._read = read
         self._others = read.usable - len(read.drawn)
         self._options = options
-        self._kept = 0 if journal is None else journal.rows
+        self._kept, self._row_s = (0, None) if journal is None else (journal.rows, journal.notes.get("pilot"))
         rows = [each.row for each in read.drawn]
         self._results = client.stream_map(rows, rows=call_of, **options.arguments, journal=journal)
         self._rules = [FailIf([rule]) for rule in options.fail_if]
@@ -141,6 +141,9 @@ class Pilot:
             limit = sum(each.limit for each in self._client.statistics().endpoints)
             sent = [(row[0], row[2]) for row in rows[: self._sent]]
             self.seconds = seconds(self._looks, limit, sent, to_send, size)
+        elif isinstance(self._row_s, list) and len(self._row_s) == 2:
+            # The rows of an earlier pilot are in the journal, and so is what they told.
+            self.seconds = Interval(self._row_s[0] * to_send, self._row_s[1] * to_send)
         low, high = self.seconds
         if high:
             hint = "; a larger pilot tells more" if high > _WIDE * low else ""
