@@ -75,7 +75,7 @@ async def job(seed: int, rows: int | None = None, pilot_rows: int = PILOT) -> di
 
     server = SimulatedServer("gpu", output_lengths=f"lognormal:{mean}:{sigma}", seed=seed)
     transport = SimulatorTransport(server)
-    options = SimpleNamespace(fail_if=(), cost=None, arguments=params)
+    options = SimpleNamespace(fail_if=(), cost=None, dedupe=False, arguments=params)
     async with BatchClient(
         base_url="http://drawn/v1", transport=lambda *_: transport, preset="throughput", limit=limit
     ) as client:

@@ -97,9 +97,9 @@ def test_somebody_is_asked_whether_to_go_on(ask, asked, out, monkeypatch):
     assert (status, len(asked.prompts)) == (3, 30) and not out.exists()
     assert lines[-3].startswith("Error: stopped after the pilot")
     assert lines[-1] == f"{out}.journal has the answers: the same command goes on with them"
-    told = lines[:4]
+    told = [lines[1].partition(";")[0] + ", by the earlier pilot", *lines[2:4]]
     status, lines = ask("--pilot", 30)
-    assert (status, len(asked.prompts), lines[1:4]) == (3, 30, told[1:4]), "an earlier pilot's rows tell the same"
+    assert (status, len(asked.prompts), lines[1:4]) == (3, 30, told), "an earlier pilot's rows tell the same"
     assert ask("--pilot", 30, "--yes")[0] == 0, "nobody is asked"
     answering(True)
     assert ask("--pilot", 30, "--fail-if", "truncated>1%", "--new")[0] == 3, (
@@ -116,6 +116,14 @@ def test_the_question_is_read_from_the_terminal(monkeypatch):
         for typed, answer in ((b"y\n", True), (b"\n", False), (b"no\n", False)):
             keys.write(typed)
             assert asyncio.run(_pilot.asks()) is answer
+
+
+def test_equal_rows_are_sent_once(ask, asked, out, tmp_path):
+    source = write_rows(tmp_path / "equal.jsonl", [{"text": f"text {number % 50}"} for number in range(ROWS)])
+    status, lines = ask("--pilot", 20, "--dedupe", "--param", "seed=1", source=source)
+    sent = len({each["text"] for each in read_rows(out)})
+    first = int(re.search(r"the other (\d+), by", lines[0])[1])
+    assert (status, sent, sum(asked.prompts.values())) == (0, 50, 50) and 30 <= first < 40
 
 
 def test_a_pilot_of_all_rows_leaves_nothing_to_ask(ask, asked, out):

@@ -129,24 +129,28 @@ class Pilot:
         """Return what the rows tell, for people."""
         read, rows, others, cost = self._read, self._rows, self._others, self._options.cost
         took_s = self._looks[-1].at - self._looks[0].at
-        # Rows that an earlier run has answered take nothing.
-        to_send = self.to_send = others - max(self._kept - len(rows) + self._sent, 0)
+        # Rows that the journal has take nothing, nor do equal ones with --dedupe.
+        is_sent_once = self._options.dedupe
+        known = self._kept + self._sent + (read.duplicates if is_sent_once else 0)
+        to_send = self.to_send = read.usable - (known if is_sent_once else max(known, len(rows)))
         lines = [f"pilot: {len(rows):,} of {read.usable:,} rows at random, in {took_s:.1f} s"]
         if to_send <= 0:
             return lines
         size = (sum(each * count for each, count in read.sizes.items()) - sum(row[0] for row in rows)) / others
         self.prompts, self.answers = (total([(row[0], row[at]) for row in rows], to_send, size) for at in (1, 2))
         lines[0] += f"; the other {to_send:,}, by 90 % intervals:"
+        hint = ""
         if self._sent:
             limit = sum(each.limit for each in self._client.statistics().endpoints)
             sent = [(row[0], row[2]) for row in rows[: self._sent]]
             self.seconds = seconds(self._looks, limit, sent, to_send, size)
         elif isinstance(self._row_s, list) and len(self._row_s) == 2:
             # The rows of an earlier pilot are in the journal, and so is what they told.
+            hint = ", by the earlier pilot"
             self.seconds = Interval(self._row_s[0] * to_send, self._row_s[1] * to_send)
         low, high = self.seconds
         if high:
-            hint = "; a larger pilot tells more" if high > _WIDE * low else ""
+            hint = hint or ("; a larger pilot tells more" if high > _WIDE * low else "")
             lines.append(f"  time: {written_time(low)} to {written_time(high)}{hint}")
         tokens = ((self.prompts, "in"), (self.answers, "out"))
         told = [f"{low:,.0f} to {high:,.0f} {way}" for (low, high), way in tokens if high]
