@@ -46,6 +46,7 @@ from batchclient.errors import (
     RemoteError,
     ResponseTooLarge,
     ServerFault,
+    TooManyBadRows,
     TransportError,
 )
 from batchclient.retry import Backoff, RetryPolicy, TenacityRetry
@@ -59,6 +60,7 @@ from batchclient.types import (
     LogLikelihood,
     MapProgress,
     MapResult,
+    MapResults,
     RankedDocument,
     Ranking,
     Score,
@@ -129,6 +131,7 @@ __all__ = [
     "LogLikelihood",
     "MapProgress",
     "MapResult",
+    "MapResults",
     "NoServerAnswered",
     "NotFound",
     "OutOfSockets",
@@ -152,6 +155,7 @@ __all__ = [
     "Telemetry",
     "TenacityRetry",
     "TokenLikelihood",
+    "TooManyBadRows",
     "TransportError",
     "Usage",
     "__version__",

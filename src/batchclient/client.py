@@ -296,7 +296,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
                 runner.leave(request)
                 raise
         if response_model is not None:
-            answer = structured().parse(response_model)(answer)
+            answer = self._parse(response_model)(answer)
         return answer  # type: ignore[no-any-return]
 
     async def chat(
@@ -342,7 +342,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         if kind is not Kind.CHAT:
             answer = as_chat(answer)
         if response_model is not None:
-            answer = structured().parse(response_model)(answer)
+            answer = self._parse(response_model)(answer)
         return answer
 
     def stream(
@@ -421,10 +421,14 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         """Return a frozen snapshot of what the client is doing and has done."""
         if self._runner is not None:
             statistics = self._runner.core.statistics()
-            reused, wasted = self._runner.reused, self._runner.wasted_tokens
-            if not (reused or wasted):
-                return statistics
-            return replace(statistics, reused=reused, wasted_tokens=statistics.wasted_tokens + wasted)
+            runner, health = self._runner, statistics.health
+            return replace(
+                statistics,
+                reused=runner.reused,
+                wasted_tokens=statistics.wasted_tokens + runner.wasted_tokens,
+                regained_tokens=runner.regained_tokens,
+                health={**health, "ok": health["ok"] - runner.invalid, "invalid": runner.invalid},
+            )
         return self._make_core().statistics()
 
     async def drain(self) -> None:

@@ -2,6 +2,7 @@
 
     BatchClientError
     ├── BatchMapFailed                  documents of a ``batch_map`` failed (``results``);
+    │   └── TooManyBadRows              a map has broken a bound of ``fail_if``;
     ├── ConfigError(ValueError)         the caller's arguments, refused where they are given;
     ├── LocalError                      this process decided;
     │   ├── QueueFull                   ``when_full="raise"``, and the queue is at ``max_queued``;
@@ -38,7 +39,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import Any
 
-    from batchclient.types import Reply
+    from batchclient.health import Health
+    from batchclient.types import MapResults, Reply
 
 __all__ = [
     "AnswerInvalid",
@@ -66,6 +68,7 @@ __all__ = [
     "RemoteError",
     "ResponseTooLarge",
     "ServerFault",
+    "TooManyBadRows",
     "TransportError",
 ]
 
@@ -127,9 +130,29 @@ class BatchMapFailed(BatchClientError):
         results: of each document read, in input order, the answer or the exception.
     """
 
-    def __init__(self, message: str, results: list[Any] | None = None) -> None:
+    def __init__(self, message: str, results: MapResults[Any] | None = None) -> None:
+        from batchclient.types import MapResults
+
         super().__init__(message)
-        self.results: list[Any] = [] if results is None else results
+        self.results: MapResults[Any] = MapResults() if results is None else results
+
+
+class TooManyBadRows(BatchMapFailed):
+    """A map has broken a bound of ``fail_if``: at its end, or early, where that was certain to come.
+
+    Attributes:
+        results: of a ``batch_map``, as in ``BatchMapFailed``; those of a ``stream_map`` were
+            yielded.
+        rule: the bound, as it was given.
+        count: rows of its kind.
+        rows: of all kinds, from the beginning of the input.
+        is_early: whether rows are left that were not tried.
+    """
+
+    rule: str = ""
+    count: int = 0
+    rows: int = 0
+    is_early: bool = False
 
 
 class ConfigError(BatchClientError, ValueError):
@@ -232,9 +255,11 @@ class AnswerInvalid(RemoteError):
 
     Attributes:
         completion: the ``Completion``; choices that fit have their ``parsed``.
+        health: the completion's where that says why, such as ``"truncated"``, else ``"invalid"``.
     """
 
     completion: Any = None
+    health: Health = "invalid"
 
 
 class TransportError(BatchClientError):

@@ -31,6 +31,7 @@ from collections.abc import (
     Callable,
     Iterable,
     Iterator,
+    Mapping,
 )
 from contextlib import suppress
 from contextvars import Context, copy_context
@@ -42,18 +43,21 @@ import anyio.lowlevel
 
 from batchclient._core.histograms import Histogram
 from batchclient._core.messages import Request
-from batchclient._maps.invalid import Invalid, tokens_of
 from batchclient._maps.occurrences import Occurrences
 from batchclient._maps.progress import Counts
 from batchclient._maps.reader import SLICE_S, read_documents, stop_reading
 from batchclient._maps.row import Finish, Row, leave, own_id_of, submit
 from batchclient._shell.runner import Runner
 from batchclient.errors import AnswerInvalid, ClientClosed, ConfigError
+from batchclient.health import Health
 from batchclient.types import AnswerT, MapResult
 
 if TYPE_CHECKING:
+    from batchclient._maps.fail_if import FailIf
     from batchclient._maps.journaled import Journaled
     from batchclient._maps.progress import Ticker
+    from batchclient._maps.repairs import Repairs
+    from batchclient.journal.rows import Record
 
 __all__ = ["Finish", "Map", "Row"]
 
@@ -74,7 +78,9 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         prepare: Callable[[Runner], Awaitable[None]] | None = None,
         journaled: Journaled | None = None,
         ticker: Ticker | None = None,
-        invalid: Invalid | None = None,
+        repairs: Repairs,
+        retries_truncated: bool = False,
+        fail_if: FailIf | None = None,
         slice_s: float = SLICE_S,
     ) -> None:
         self._slice_s = slice_s
@@ -110,7 +116,9 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         self._weakly = weakref.ref(self)
         self._journaled = journaled
         self._ticker = ticker
-        self._invalid = Invalid(0) if invalid is None else invalid
+        self._repairs = repairs
+        self.retries_truncated = retries_truncated
+        self._fail_if = fail_if
         self._counts = Counts()
         if journaled is not None:
             journaled.owner = self._weakly
@@ -205,9 +213,14 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
     def counts(self) -> Counts:
         """The rows read and finished so far."""
         counts, journaled = self._counts, self._journaled
-        counts.read, counts.invalid = self._read, self._invalid.count
+        counts.read, counts.invalid = self._read, self._repairs.invalid
         counts.damaged = 0 if journaled is None else journaled.damaged
         return counts
+
+    @property
+    def health(self) -> Mapping[Health, int]:
+        """How many answers so far are of each health; as ``MapResults`` has them at the end."""
+        return self._counts.health.copy()
 
     @property
     def commits(self) -> Histogram | None:
@@ -217,7 +230,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
     @property
     def invalid(self) -> int:
         """Answers that did not fit ``response_model``, whether they were asked again or not."""
-        return self._invalid.count
+        return self._repairs.invalid
 
     def take(self) -> MapResult[AnswerT] | None:
         """Return the next row, if it has finished."""
@@ -227,7 +240,10 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         self._yielded += 1
         if self._room is not None:
             self._room.set()
-        return row.result()
+        result = row.result()
+        if self._fail_if is not None:
+            self._fail_if.add(result)
+        return result
 
     async def prepare(self) -> None:
         """Wait until a row can be sent: until the model is known, where the client was given none.
@@ -256,6 +272,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         else:
             self._runner.check_process()
         while not self._closed:
+            if self._fail_if is not None and self._fail_if.early is not None:
+                raise self._fail_if.early
             assert self._runner is not None, "a map that has begun has a runner"
             clock = self._runner.backend.now
             if clock() >= self._turn_ends:
@@ -273,6 +291,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             if self._exhausted and self._read == self._yielded:
                 if self.source_error is not None:
                     raise self.source_error
+                if self._fail_if is not None and (broken := self._fail_if.at_end()) is not None:
+                    raise broken
                 raise StopAsyncIteration
             if not self._may_read:
                 self._may_read = True
@@ -332,14 +352,39 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         """Take in an answer that does not fit; return whether its call goes again."""
         runner = self._runner
         assert runner is not None, "a row with an answer was sent"
-        runner.wasted_tokens += tokens_of(error)
-        request = self._invalid.again(row, error)
+        request = self._repairs.again(row, error, runner)
         if request is None:
             return False
+        self._go_on(row, request)
+        return True
+
+    def _repair(self, row: Row, outcome: Any) -> Any:
+        """Take in an answer or an error; return what the row ends with, ``None`` if it goes on."""
+        assert self._runner is not None, "a row with an outcome was sent"
+        after = self._repairs.after(row, outcome, self._runner)
+        if not isinstance(after, Request):
+            return after
+        if self._journaled is not None and row.cut is not None and not isinstance(outcome, Exception):
+            self._journaled.note(row, row.cut.answer)
+        self._go_on(row, after)
+        return None
+
+    def _resume(self, row: Row, kept: Record) -> bool:
+        """Go on with a row that a journal has cut off; return whether there is a way."""
+        assert self._runner is not None, "a row that is looked up is read"
+        if not self.retries_truncated or kept.health != "truncated":
+            return False
+        request = self._repairs.resume(row, kept.completion, self._runner)
+        if request is not None:
+            row.attempts = kept.attempts
+            self._go_on(row, request)
+        return request is not None
+
+    def _go_on(self, row: Row, request: Request) -> None:
+        assert self._runner is not None, "a row that goes on was sent"
         row.request = request
         # Not within the step that brought the answer.
-        runner.backend.call_soon(partial(self._submit, row, request))
-        return True
+        self._runner.backend.call_soon(partial(self._submit, row, request))
 
     def _submit(self, row: Row, request: Request) -> None:
         runner = self._runner

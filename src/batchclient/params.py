@@ -239,10 +239,12 @@ class CompletionParams(LikelihoodParams, total=False):
     - vLLM: ``prompt_logprobs``, ``return_tokens_as_token_ids``; ``prompt_embeds``, with which a
       call goes alone.
     - llama.cpp: ``n_probs``.
+    - None: ``runaway``, the client's own. True: an answer that runs into a loop ends there.
     """
 
     max_tokens: int | None
     n: int | None
+    runaway: bool
     logprobs: int | None
     echo: bool | None
     suffix: str | None
@@ -273,11 +275,13 @@ class ChatParams(_Sampling, total=False):
       ``max_dynamic_patch``, ``min_dynamic_patch``, ``use_audio_in_video``.
     - TGI: ``tool_prompt``, ``guideline``.
     - llama.cpp: ``reasoning_format``, ``thinking_forced_open``, ``parse_tool_calls``, ``n_probs``.
+    - None: ``runaway``, as for ``complete``.
     """
 
     max_tokens: int | None
     max_completion_tokens: int | None
     n: int | None
+    runaway: bool
     logprobs: bool | None
     top_logprobs: int | None
     tools: Sequence[Mapping[str, Any]] | None
@@ -469,6 +473,7 @@ class _MapArguments(TypedDict, total=False):
     priority: int
     tenant: str | None
     look_ahead: int | None
+    fail_if: Sequence[str]
     journal: "str | os.PathLike[str] | Journal | HeldJournal | None"
     progress: "Callable[[MapProgress], object] | None"
 
@@ -478,6 +483,8 @@ class _Validated(TypedDict, total=False):
 
     response_model: "type[BaseModel] | None"
     retry_invalid: int
+    retry_truncated: int
+    max_tokens_at_most: int | None
 
 
 class CompletionMapParams(_MapArguments, _Validated, CompletionParams, total=False):

@@ -9,7 +9,7 @@ Rules:
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import update_wrapper, wraps
 from types import TracebackType
@@ -21,10 +21,10 @@ from batchclient._maps.row_calls import RowForm, RowParams
 from batchclient._threads.bridge import Bridge
 from batchclient._threads.iterators import Feed, SyncMap, SyncStream
 from batchclient.client import BatchClient
-from batchclient.errors import ClientClosed, ConfigError
+from batchclient.errors import ClientClosed, ConfigError, TooManyBadRows
 from batchclient.stream import Stream
 from batchclient.templates import Prompt
-from batchclient.types import NOT_GIVEN, Classification, Completion, Embedding, MapProgress, NotGiven
+from batchclient.types import NOT_GIVEN, Classification, Completion, Embedding, MapProgress, MapResults, NotGiven
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -186,7 +186,7 @@ class SyncBatchClient:
         call: Literal["complete"] = "complete",
         return_exceptions: Literal[False] = False,
         **params: Unpack[CompletionMapParams],
-    ) -> list[Completion]: ...
+    ) -> MapResults[Completion]: ...
 
     @overload
     def batch_map(
@@ -197,7 +197,7 @@ class SyncBatchClient:
         call: Literal["complete"] = "complete",
         return_exceptions: bool,
         **params: Unpack[CompletionMapParams],
-    ) -> list[Completion | Exception]: ...
+    ) -> MapResults[Completion | Exception]: ...
 
     @overload
     def batch_map(
@@ -208,7 +208,7 @@ class SyncBatchClient:
         call: Literal["chat"],
         return_exceptions: Literal[False] = False,
         **params: Unpack[ChatMapParams],
-    ) -> list[Completion]: ...
+    ) -> MapResults[Completion]: ...
 
     @overload
     def batch_map(
@@ -219,7 +219,7 @@ class SyncBatchClient:
         call: Literal["chat"],
         return_exceptions: bool,
         **params: Unpack[ChatMapParams],
-    ) -> list[Completion | Exception]: ...
+    ) -> MapResults[Completion | Exception]: ...
 
     @overload
     def batch_map(
@@ -230,7 +230,7 @@ class SyncBatchClient:
         call: Literal["embed"],
         return_exceptions: Literal[False] = False,
         **params: Unpack[EmbeddingMapParams],
-    ) -> list[Embedding]: ...
+    ) -> MapResults[Embedding]: ...
 
     @overload
     def batch_map(
@@ -241,7 +241,7 @@ class SyncBatchClient:
         call: Literal["embed"],
         return_exceptions: bool,
         **params: Unpack[EmbeddingMapParams],
-    ) -> list[Embedding | Exception]: ...
+    ) -> MapResults[Embedding | Exception]: ...
 
     @overload
     def batch_map(
@@ -252,7 +252,7 @@ class SyncBatchClient:
         call: Literal["classify"],
         return_exceptions: Literal[False] = False,
         **params: Unpack[ClassificationMapParams],
-    ) -> list[Classification]: ...
+    ) -> MapResults[Classification]: ...
 
     @overload
     def batch_map(
@@ -263,7 +263,7 @@ class SyncBatchClient:
         call: Literal["classify"],
         return_exceptions: bool,
         **params: Unpack[ClassificationMapParams],
-    ) -> list[Classification | Exception]: ...
+    ) -> MapResults[Classification | Exception]: ...
 
     @overload
     def batch_map(
@@ -276,7 +276,7 @@ class SyncBatchClient:
         call: Literal["complete", "chat", "embed", "classify"] = "complete",
         return_exceptions: bool = False,
         **params: Any,
-    ) -> list[Any]: ...
+    ) -> MapResults[Any]: ...
 
     def batch_map(
         self,
@@ -294,10 +294,13 @@ class SyncBatchClient:
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
         retry_invalid: int = 0,
+        retry_truncated: int = 0,
+        max_tokens_at_most: int | None = None,
+        fail_if: Sequence[str] = (),
         journal: str | os.PathLike[str] | Journal | HeldJournal | None = None,
         progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
-    ) -> list[Any]:
+    ) -> MapResults[Any]:
         """Make one call per document and return the answers in input order.
 
         ``docs`` and a ``prompt`` that is a function run in the calling thread.
@@ -306,7 +309,8 @@ class SyncBatchClient:
             docs: any iterable, or a table as for ``BatchClient``; read lazily. An async iterable
                 needs a ``BatchClient``.
             prompt, rows, row_params, call, return_exceptions, model, timeout_s, priority, tenant,
-                look_ahead, response_model, retry_invalid, params: as for ``BatchClient.batch_map``.
+                look_ahead, response_model, retry_invalid, retry_truncated, max_tokens_at_most,
+                fail_if, params: as for ``BatchClient.batch_map``.
             journal, progress: as for ``BatchClient.batch_map``; ``progress`` runs in the background
                 thread.
 
@@ -314,11 +318,13 @@ class SyncBatchClient:
             One answer (or exception) per document, as ``BatchClient.batch_map``.
 
         Raises:
-            BatchMapFailed, ConfigError, BatchClientError: as ``BatchClient.batch_map``.
+            BatchMapFailed, TooManyBadRows, ConfigError, BatchClientError: as
+                ``BatchClient.batch_map``.
         """
         answered = self._make_map(
             docs, prompt, rows, row_params, call, True, model, timeout_s, priority, tenant, look_ahead,
-            response_model, retry_invalid, journal, progress, params, "batch_map",
+            response_model, (retry_invalid, retry_truncated, max_tokens_at_most), fail_if, journal, progress, params,
+            "batch_map",
         )  # fmt: skip
         if isinstance(docs, (list, tuple)) and not callable(prompt) and not return_exceptions:
             for _ in check_documents(docs, prompt, rows, row_params, call):
@@ -327,12 +333,14 @@ class SyncBatchClient:
         try:
             for row in answered:
                 results.add(row)
+        except TooManyBadRows as error:
+            raise results.into(error, answered.health) from None
         except Exception as error:
             if error is not answered.source_error:
                 raise
         finally:
             answered.close()
-        return results.all(answered.source_error)
+        return results.all(answered.health, answered.source_error)
 
     @overload
     def stream_map(
@@ -407,6 +415,9 @@ class SyncBatchClient:
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
         retry_invalid: int = 0,
+        retry_truncated: int = 0,
+        max_tokens_at_most: int | None = None,
+        fail_if: Sequence[str] = (),
         journal: str | os.PathLike[str] | Journal | HeldJournal | None = None,
         progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
@@ -420,7 +431,8 @@ class SyncBatchClient:
         Args:
             docs: any iterable; read lazily.
             prompt, rows, row_params, call, ordered, model, timeout_s, priority, tenant, look_ahead,
-                response_model, retry_invalid, params: as for ``BatchClient.stream_map``.
+                response_model, retry_invalid, retry_truncated, max_tokens_at_most, fail_if, params:
+                as for ``BatchClient.stream_map``.
             journal, progress: as for ``batch_map``.
 
         Returns:
@@ -431,7 +443,8 @@ class SyncBatchClient:
         """
         return self._make_map(
             docs, prompt, rows, row_params, call, ordered, model, timeout_s, priority, tenant, look_ahead,
-            response_model, retry_invalid, journal, progress, params, "stream_map",
+            response_model, (retry_invalid, retry_truncated, max_tokens_at_most), fail_if, journal, progress, params,
+            "stream_map",
         )  # fmt: skip
 
     def _make_map(

@@ -12,15 +12,19 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic
 
+from batchclient.health import Health, health_of
+
 if TYPE_CHECKING:
     # A default of a type variable is Python 3.13's; type checkers know it of this module.
     from typing_extensions import TypeVar
 
     AnswerT = TypeVar("AnswerT", default="Completion")
+    ResultT = TypeVar("ResultT", default="Completion")
 else:
     from typing import TypeVar
 
     AnswerT = TypeVar("AnswerT")
+    ResultT = TypeVar("ResultT")
 
 __all__ = [
     "Choice",
@@ -31,6 +35,7 @@ __all__ = [
     "LogLikelihood",
     "MapProgress",
     "MapResult",
+    "MapResults",
     "RankedDocument",
     "Ranking",
     "Score",
@@ -147,6 +152,8 @@ class Completion:
         counted_tokens: output tokens, where the server told those and nothing of the prompt's; see
             ``output_tokens``.
         reply: the server's own reply, for calls made through a drop-in.
+        fixed_length: whether the call asked for so few tokens, or for exactly so many, that an end
+            at the bound is no truncation.
     """
 
     choices: tuple[Choice, ...]
@@ -156,6 +163,12 @@ class Completion:
     extra: Mapping[str, Any] = field(default_factory=dict)
     counted_tokens: int | None = field(default=None, repr=False)
     reply: Reply | None = field(default=None, repr=False, compare=False)
+    fixed_length: bool = field(default=False, repr=False, compare=False)
+
+    @property
+    def health(self) -> Health:
+        """Whether this is an answer: ``"ok"``, or what is wrong with it; see ``batchclient.health``."""
+        return health_of(self)
 
     @property
     def text(self) -> str:
@@ -384,6 +397,22 @@ class MapResult(Generic[AnswerT]):
     def completion(self) -> Completion | None:
         """The answer, where the answer is a ``Completion``."""
         return self.answer if isinstance(self.answer, Completion) else None
+
+    @property
+    def health(self) -> Health | None:
+        """The answer's, also where it did not fit ``response_model``; ``None``: no text was generated."""
+        return getattr(self.answer if self.error is None else self.error, "health", None)
+
+
+class MapResults(list[ResultT]):
+    """The answers of a ``batch_map``, a list in input order.
+
+    Attributes:
+        health: how many answers are of each health, answers from the journal included. An answer
+            that did not fit ``response_model`` counts, too; other failures do not.
+    """
+
+    health: Mapping[Health, int] = {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,9 +49,16 @@ def drawn(width, *pages):
 @pytest.mark.parametrize("width", [80, 40])
 def test_a_rate_is_the_difference_of_two_pages(width):
     first = page(10.0, succeeded=1234, completion_tokens=1_000, prompt_tokens=50)
-    second = page(14.0, succeeded=1634, completion_tokens=121_000, prompt_tokens=850)
+    second = page(
+        14.0,
+        health={"ok": 1600, "truncated": 34, "empty": 0},
+        succeeded=1634,
+        completion_tokens=121_000,
+        prompt_tokens=850,
+    )
     text = drawn(width, first, second)
     assert "100 calls/s" in text and "200 tokens/s in" in text and "30k tokens/s out" in text
+    assert "34 truncated" in text and "empty" not in text
     assert "/s" not in drawn(width, second), "a single page has no rates"
     # A new event loop counts anew: there is no rate over its beginning.
     assert "calls/s" not in drawn(width, second, page(18.0, succeeded=5))

@@ -28,6 +28,7 @@ from batchclient import (
     SyncBatchClient,
 )
 from batchclient._maps.progress import Counts
+from batchclient.health import no_answers
 from batchclient.journal.held import HeldJournal
 from batchclient.simulator.app import EmbeddedServer
 
@@ -334,9 +335,10 @@ async def test_a_map_counts_its_rows_and_their_tokens_once(path):
                 pass
             counted.append(rows.counts)
     tokens = {"prompt_tokens": 12, "completion_tokens": 4}
-    assert counted[0] == Counts(read=3, answered=2, failed=1, **tokens)
+    health = {**no_answers(), "truncated": 2}
+    assert counted[0] == Counts(read=3, answered=2, failed=1, health=health, **tokens)
     reused = {f"reused_{name}": number for name, number in tokens.items()}
-    assert counted[1] == Counts(read=3, reused=3, reused_failed=1, **reused)
+    assert counted[1] == Counts(read=3, reused=3, reused_failed=1, health=health, **reused)
 
 
 async def test_a_map_that_is_dropped_or_cancelled_commits_what_has_ended_and_frees_the_journal(path):

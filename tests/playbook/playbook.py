@@ -85,7 +85,7 @@ def answered(*requests, tokens=1, ended=None):
     assert all(request.batch is batch for request in requests), "an answer comes within one batch"
     positions = [batch.requests.index(request) for request in requests]
     answers = [
-        (position, Completion((Choice(0, request.waiter, "stop"),), Usage(1, tokens), request.attempts))
+        (position, Completion((Choice(0, str(request.waiter), "stop"),), Usage(1, tokens), request.attempts))
         for position, request in zip(positions, requests, strict=True)
     ]
     return Answered(batch, answers, batch.unanswered == len(answers) if ended is None else ended)

@@ -21,6 +21,7 @@ from batchclient import (
     BatchMapFailed,
     Choice,
     Completion,
+    MapResults,
     ConfigError,
     DeadlineExceeded,
     Delta,
@@ -102,7 +103,7 @@ async def chatting(client: BatchClient) -> None:
     assert_type(answer.output_tokens, int | None)
     assert_type(answer.parsed, Any)
     assert_type(await client.complete("a prompt", response_model=Verdict), Completion)
-    assert_type(await client.batch_map([{"prompt": "a"}], rows="prompt", row_params="take"), list[Any])
+    assert_type(await client.batch_map([{"prompt": "a"}], rows="prompt", row_params="take"), MapResults[Any])
     client.stream_map([{"prompt": "a"}], max_tokens=1)
     await client.batch_map([{"text": "a", "seed": 1}], "{text}", row_params="take")
     await client.batch_map(["a"], lambda text: [{"role": "user", "content": text}], response_model=Verdict)
@@ -143,7 +144,7 @@ async def mapping(client: BatchClient) -> None:
     try:
         await client.batch_map(rows(), "{title}: {body}", timeout_s=5.0, look_ahead=10)
     except BatchMapFailed as failed:
-        assert_type(failed.results, list[Any])
+        assert_type(failed.results, MapResults[Any])
     results = client.stream_map(lines(), "{}", ordered=True, seed=7)
     async for row in results:
         assert_type(row, MapResult)
@@ -182,9 +183,9 @@ def blocking() -> None:
         assert_type(client.rerank("a query", ["a", "b"], top_n=1), list[RankedDocument])
         assert_type(client.tokenize("a text", timeout_s=1.5), list[int])
         assert_type(client.statistics(), Statistics)
-        assert_type(client.batch_map(["a"], "{}"), list[Completion])
-        assert_type(client.batch_map(lines(), prompt_of, return_exceptions=True), list[Completion | Exception])
-        assert_type(client.batch_map(["a"], "{}", call="embed"), list[Embedding])
+        assert_type(client.batch_map(["a"], "{}"), MapResults[Completion])
+        assert_type(client.batch_map(lines(), prompt_of, return_exceptions=True), MapResults[Completion | Exception])
+        assert_type(client.batch_map(["a"], "{}", call="embed"), MapResults[Embedding])
         for row in client.stream_map(lines(), "{}", ordered=True, look_ahead=10):
             assert_type(row, MapResult)
         with client.stream("a prompt", max_tokens=5) as pieces:
@@ -255,6 +256,6 @@ async def journals(client: BatchClient, blocking: SyncBatchClient) -> None:
         assert_type(row.reused, bool)
         assert_type(row.attempts, int)
     answers = await client.batch_map(["a"], "{}", journal=Journal("night.journal", retry_failed=True))
-    assert_type(answers, list[Completion])
+    assert_type(answers, MapResults[Completion])
     for row in blocking.stream_map(["a"], "{}", journal=Path("night.journal")):
         assert_type(row, MapResult[Completion])

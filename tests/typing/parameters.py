@@ -15,6 +15,7 @@ from batchclient import (
     BatchClient,
     Classification,
     Completion,
+    MapResults,
     Delta,
     Embedding,
     LogLikelihood,
@@ -96,11 +97,11 @@ async def kept(client: BatchClient) -> None:
     """Parameters may be kept in a dictionary of their own type."""
     sampling: CompletionParams = {"temperature": 0, "max_tokens": 5}
     assert_type(await client.complete("p", **sampling), Completion)
-    assert_type(await client.batch_map(["a"], "{}", **sampling), list[Completion])
+    assert_type(await client.batch_map(["a"], "{}", **sampling), MapResults[Completion])
     chat: ChatParams = {"tools": [{}], "tool_choice": "required"}
     assert_type(await client.chat(MESSAGES, **chat), Completion)
     vectors: EmbeddingParams = {"dimensions": 4}
-    assert_type(await client.batch_map(["a"], "{}", call="embed", **vectors), list[Embedding])
+    assert_type(await client.batch_map(["a"], "{}", call="embed", **vectors), MapResults[Embedding])
     form: StructuredOutputs = {"json": {"type": "object"}}
     await client.complete("p", structured_outputs=form)
     wrong: CompletionParams = {"max_token": 5}  # type: ignore[typeddict-unknown-key]  # pyright: ignore[reportAssignmentType]
@@ -120,16 +121,16 @@ async def answers(client: BatchClient) -> None:
 
 async def answers_of_maps(client: BatchClient) -> None:
     """A map's answers have the type of its call."""
-    assert_type(await client.batch_map(["a"], "{}"), list[Completion])
-    assert_type(await client.batch_map(["a"], prompt_of, call="complete", response_model=Verdict), list[Completion])
-    assert_type(await client.batch_map(["a"], "{}", call="chat", tools=[{}]), list[Completion])
-    assert_type(await client.batch_map(["a"], lambda text: MESSAGES, call="chat"), list[Completion])
-    assert_type(await client.batch_map(["a"], "{}", call="embed", dimensions=4), list[Embedding])
-    assert_type(await client.batch_map(["a"], "{}", call="classify"), list[Classification])
-    assert_type(await client.batch_map(["a"], "{}", return_exceptions=True), list[Completion | Exception])
-    assert_type(await client.batch_map(["a"], "{}", call="embed", return_exceptions=True), list[Embedding | Exception])
+    assert_type(await client.batch_map(["a"], "{}"), MapResults[Completion])
+    assert_type(await client.batch_map(["a"], prompt_of, call="complete", response_model=Verdict), MapResults[Completion])
+    assert_type(await client.batch_map(["a"], "{}", call="chat", tools=[{}]), MapResults[Completion])
+    assert_type(await client.batch_map(["a"], lambda text: MESSAGES, call="chat"), MapResults[Completion])
+    assert_type(await client.batch_map(["a"], "{}", call="embed", dimensions=4), MapResults[Embedding])
+    assert_type(await client.batch_map(["a"], "{}", call="classify"), MapResults[Classification])
+    assert_type(await client.batch_map(["a"], "{}", return_exceptions=True), MapResults[Completion | Exception])
+    assert_type(await client.batch_map(["a"], "{}", call="embed", return_exceptions=True), MapResults[Embedding | Exception])
     assert_type(
-        await client.batch_map(["a"], "{}", call="classify", return_exceptions=True), list[Classification | Exception]
+        await client.batch_map(["a"], "{}", call="classify", return_exceptions=True), MapResults[Classification | Exception]
     )
     async for row in client.stream_map(["a"], "{}", max_tokens=5, timeout_s=3, look_ahead=5):
         assert_type(row, MapResult[Completion])
@@ -157,10 +158,10 @@ def blocking(client: SyncBatchClient) -> None:
     assert_type(client.stream("p", stream_interval=4), SyncStream)
     for delta in client.stream_chat(MESSAGES, max_tokens=5):
         assert_type(delta, Delta)
-    assert_type(client.batch_map(["a"], "{}", max_tokens=5), list[Completion])
-    assert_type(client.batch_map(["a"], "{}", call="embed"), list[Embedding])
+    assert_type(client.batch_map(["a"], "{}", max_tokens=5), MapResults[Completion])
+    assert_type(client.batch_map(["a"], "{}", call="embed"), MapResults[Embedding])
     assert_type(
-        client.batch_map(["a"], "{}", call="classify", return_exceptions=True), list[Classification | Exception]
+        client.batch_map(["a"], "{}", call="classify", return_exceptions=True), MapResults[Classification | Exception]
     )
     for row in client.stream_map(["a"], "{}", call="embed"):
         assert_type(row, MapResult[Embedding])

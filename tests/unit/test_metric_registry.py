@@ -19,7 +19,7 @@ from batchclient._metrics.snapshots import Snapshot
 from batchclient.testing import MockLLM
 
 NAMES = """
-    calls_total failures_total requests_total retries_total retries_delayed_total splits_total shared_total reused_total alone_total
+    calls_total failures_total requests_total retries_total retries_delayed_total splits_total shared_total reused_total answers_total alone_total
     tokens_total tokens_wasted_total adjustments_total queued oldest_queued_seconds waiting backing_off in_flight abandoned limit batch_size_cap
     retry_budget_tokens blocked_seconds endpoint_state batch_size request_duration_seconds call_duration_seconds
     queue_duration_seconds time_to_first_token_seconds time_per_output_token_seconds prompt_tokens completion_tokens

@@ -71,8 +71,12 @@ def demand(model: object, params: Mapping[str, Any]) -> dict[str, Any]:
     return {**params, "response_format": wanted}
 
 
-def parse(model: type[BaseModel]) -> Callable[[Completion], Completion]:
+def parse(model: type[BaseModel], note: Callable[[], None] = lambda: None) -> Callable[[Completion], Completion]:
     """Return a function that puts instances of the model into an answer.
+
+    Args:
+        model: the caller's.
+        note: called for an answer whose only fault is that it does not fit.
 
     The function raises:
         AnswerInvalid: a choice does not fit the model.
@@ -83,7 +87,10 @@ def parse(model: type[BaseModel]) -> Callable[[Completion], Completion]:
         wrong = next(((i, said) for i, said in enumerate(complaints) if said is not None), None)
         if wrong is not None:
             place, said = wrong
-            raise _invalid(model, completion, place, said)
+            error = _invalid(model, completion, place, said)
+            if error.health == "invalid":
+                note()
+            raise error
         return completion
 
     return finish
@@ -109,5 +116,7 @@ def _invalid(model: type[BaseModel], completion: Completion, place: int, said: s
     why = "; it was cut off at max_tokens (finish_reason: length)" if cut else ""
     error = AnswerInvalid(f"{which} is no {model.__name__}: {said}{why}", attempt=completion.attempts)
     error.completion = completion
+    if (health := completion.health) != "ok":
+        error.health = health
     error.retryable = not cut
     return error

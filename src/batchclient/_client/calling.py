@@ -64,7 +64,7 @@ class Calling:
         finish: Finish | None = None
         if response_model is not None:
             params = structured().demand(response_model, params)
-            finish = structured().parse(response_model)
+            finish = self._parse(response_model)
         runner = self._runner
         now = 0.0 if runner is None or runner.ended else runner.backend.now()
         sink = Pieces()
@@ -144,6 +144,14 @@ class Calling:
         except BaseException:
             runner.leave(request)
             raise
+
+    def _parse(self, response_model: type[BaseModel]) -> Finish:
+        """Return ``parse`` of the model; what does not fit is counted."""
+        return structured().parse(response_model, self._note_invalid)  # type: ignore[no-any-return]
+
+    def _note_invalid(self) -> None:
+        if self._runner is not None:
+            self._runner.invalid += 1
 
     async def _find_model(self, runner: Runner, deadline: float | None = None) -> None:
         """Ask the server for its model, where calls that name none need the name."""

@@ -10,10 +10,11 @@ Rules:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import anyio.lowlevel
+from pydantic_core import from_json
 
 from batchclient._calls.inputs import is_conversation
 from batchclient._calls.rendering import as_chat
@@ -21,16 +22,16 @@ from batchclient._client.calling import Calling, Messages, structured
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request, Shape
 from batchclient._maps.arrow import Documents, documents_of
-from batchclient._maps.invalid import Invalid, check_retries
 from batchclient._maps.progress import Ticker
+from batchclient._maps.repairs import Repairs, check_retries, check_truncated
 from batchclient._maps.results import Results, check_documents
 from batchclient._maps.row_calls import KINDS, RowCall, RowCalls, RowForm, RowParams, merged
 from batchclient._shell.callbacks import call_back
 from batchclient._shell.runner import Runner
-from batchclient.errors import ConfigError
+from batchclient.errors import ConfigError, TooManyBadRows
 from batchclient.maps import Finish, Map, Row
 from batchclient.templates import Prompt, make_prompt
-from batchclient.types import NOT_GIVEN, Classification, Completion, Embedding, MapProgress, NotGiven
+from batchclient.types import NOT_GIVEN, Classification, Completion, Embedding, MapProgress, MapResults, NotGiven
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -64,7 +65,7 @@ class MapMethods(Calling):
         call: Literal["complete"] = "complete",
         return_exceptions: Literal[False] = False,
         **params: Unpack[CompletionMapParams],
-    ) -> list[Completion]: ...
+    ) -> MapResults[Completion]: ...
 
     @overload
     async def batch_map(
@@ -75,7 +76,7 @@ class MapMethods(Calling):
         call: Literal["complete"] = "complete",
         return_exceptions: bool,
         **params: Unpack[CompletionMapParams],
-    ) -> list[Completion | Exception]: ...
+    ) -> MapResults[Completion | Exception]: ...
 
     @overload
     async def batch_map(
@@ -86,7 +87,7 @@ class MapMethods(Calling):
         call: Literal["chat"],
         return_exceptions: Literal[False] = False,
         **params: Unpack[ChatMapParams],
-    ) -> list[Completion]: ...
+    ) -> MapResults[Completion]: ...
 
     @overload
     async def batch_map(
@@ -97,7 +98,7 @@ class MapMethods(Calling):
         call: Literal["chat"],
         return_exceptions: bool,
         **params: Unpack[ChatMapParams],
-    ) -> list[Completion | Exception]: ...
+    ) -> MapResults[Completion | Exception]: ...
 
     @overload
     async def batch_map(
@@ -108,7 +109,7 @@ class MapMethods(Calling):
         call: Literal["embed"],
         return_exceptions: Literal[False] = False,
         **params: Unpack[EmbeddingMapParams],
-    ) -> list[Embedding]: ...
+    ) -> MapResults[Embedding]: ...
 
     @overload
     async def batch_map(
@@ -119,7 +120,7 @@ class MapMethods(Calling):
         call: Literal["embed"],
         return_exceptions: bool,
         **params: Unpack[EmbeddingMapParams],
-    ) -> list[Embedding | Exception]: ...
+    ) -> MapResults[Embedding | Exception]: ...
 
     @overload
     async def batch_map(
@@ -130,7 +131,7 @@ class MapMethods(Calling):
         call: Literal["classify"],
         return_exceptions: Literal[False] = False,
         **params: Unpack[ClassificationMapParams],
-    ) -> list[Classification]: ...
+    ) -> MapResults[Classification]: ...
 
     @overload
     async def batch_map(
@@ -141,7 +142,7 @@ class MapMethods(Calling):
         call: Literal["classify"],
         return_exceptions: bool,
         **params: Unpack[ClassificationMapParams],
-    ) -> list[Classification | Exception]: ...
+    ) -> MapResults[Classification | Exception]: ...
 
     @overload
     async def batch_map(
@@ -154,7 +155,7 @@ class MapMethods(Calling):
         call: Literal["complete", "chat", "embed", "classify"] = "complete",
         return_exceptions: bool = False,
         **params: Any,
-    ) -> list[Any]: ...
+    ) -> MapResults[Any]: ...
 
     async def batch_map(
         self,
@@ -172,10 +173,13 @@ class MapMethods(Calling):
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
         retry_invalid: int = 0,
+        retry_truncated: int = 0,
+        max_tokens_at_most: int | None = None,
+        fail_if: Sequence[str] = (),
         journal: str | os.PathLike[str] | Journal | HeldJournal | None = None,
         progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
-    ) -> list[Any]:
+    ) -> MapResults[Any]:
         """Make one call per document and return the answers in input order.
 
         Args:
@@ -208,6 +212,16 @@ class MapMethods(Calling):
             retry_invalid: ask a row again whose answer does not fit ``response_model``, up to so
                 many times, unless the answer was cut off. Refused with ``temperature=0`` or a
                 ``seed``: the answer would be the same.
+            retry_truncated: go on with a row's answer that was cut off at its bound, up to so many
+                times: where it was cut, or anew with twice the bound where the server cannot go on,
+                and with structured output, tools, reasoning or logprobs. A journal's answers that
+                were cut off are gone on with, too. Not after a loop, nor with ``n`` above 1.
+            max_tokens_at_most: output tokens of such a row in all, which the last try may use; by
+                default ``max_tokens``, doubled for each try.
+            fail_if: bounds on the shares of rows that are none, such as ``["truncated>1%",
+                "failed>5%"]``: kinds of ``health``, and ``failed``. Past one the map ends with
+                ``TooManyBadRows``, early where 50 rows or more make that certain (99.9 %, for rows
+                in random order).
             journal: a file, or a ``Journal``, in which rows are kept as they finish. Rows that it
                 has are taken from there, and not sent. It is opened when the first row is asked
                 for.
@@ -217,11 +231,13 @@ class MapMethods(Calling):
 
         Returns:
             One answer (or exception) per document: a ``Completion``, an ``Embedding`` for
-                ``"embed"``, a ``Classification`` for ``"classify"``.
+                ``"embed"``, a ``Classification`` for ``"classify"``; and in ``health`` how many of
+                them are of each health.
 
         Raises:
             BatchMapFailed: a document failed, or reading the documents did. All others were run;
                 answers and errors are in ``results``.
+            TooManyBadRows: a bound of ``fail_if`` is broken; ``results`` has all rows so far.
             ConfigError: an argument is wrong, or the journal is in use, another job's, or no
                 journal. Nothing was sent. A template that cannot be filled with a document of a
                 list or tuple is a wrong argument, unless ``return_exceptions`` is given. Elsewhere
@@ -231,7 +247,8 @@ class MapMethods(Calling):
         """
         answered = self._make_map(
             docs, prompt, rows, row_params, call, True, model, timeout_s, priority, tenant, look_ahead,
-            response_model, retry_invalid, journal, progress, params, "batch_map",
+            response_model, (retry_invalid, retry_truncated, max_tokens_at_most), fail_if, journal, progress, params,
+            "batch_map",
         )  # fmt: skip
         if isinstance(docs, (list, tuple)) and not callable(prompt) and not return_exceptions:
             for _ in check_documents(docs, prompt, rows, row_params, call):
@@ -240,12 +257,14 @@ class MapMethods(Calling):
         try:
             async for row in answered:
                 results.add(row)
+        except TooManyBadRows as error:
+            raise results.into(error, answered.health) from None
         except Exception as error:
             if error is not answered.source_error:
                 raise
         finally:
             await answered.aclose()
-        return results.all(answered.source_error)
+        return results.all(answered.health, answered.source_error)
 
     @overload
     def stream_map(
@@ -320,6 +339,9 @@ class MapMethods(Calling):
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
         retry_invalid: int = 0,
+        retry_truncated: int = 0,
+        max_tokens_at_most: int | None = None,
+        fail_if: Sequence[str] = (),
         journal: str | os.PathLike[str] | Journal | HeldJournal | None = None,
         progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
@@ -332,7 +354,8 @@ class MapMethods(Calling):
 
         Args:
             docs, prompt, rows, row_params, call, model, timeout_s, priority, tenant, look_ahead,
-                response_model, retry_invalid, params: as for ``batch_map``.
+                response_model, retry_invalid, retry_truncated, max_tokens_at_most, fail_if, params:
+                as for ``batch_map``.
             journal, progress: as for ``batch_map``. With a journal an answer is yielded once it is
                 on the disk.
             ordered: yield in input order instead of completion order.
@@ -344,10 +367,12 @@ class MapMethods(Calling):
         Raises:
             ConfigError: an argument is wrong. A journal that cannot be used is refused with the
                 first row.
+            TooManyBadRows: from the iterator: a bound of ``fail_if`` is broken.
         """
         return self._make_map(
             docs, prompt, rows, row_params, call, ordered, model, timeout_s, priority, tenant, look_ahead,
-            response_model, retry_invalid, journal, progress, params, "stream_map",
+            response_model, (retry_invalid, retry_truncated, max_tokens_at_most), fail_if, journal, progress, params,
+            "stream_map",
         )  # fmt: skip
 
     def _make_map(
@@ -364,7 +389,8 @@ class MapMethods(Calling):
         tenant: str | None,
         look_ahead: int | None,
         response_model: type[BaseModel] | None,
-        retry_invalid: int,
+        retries: tuple[int, int, int | None],
+        fail_if: Sequence[str],
         journal: str | os.PathLike[str] | Journal | HeldJournal | None,
         progress: Callable[[MapProgress], object] | None,
         params: Mapping[str, Any],
@@ -379,14 +405,20 @@ class MapMethods(Calling):
         finish_rendered: Finish = as_chat
         if response_model is not None:
             params = structured().demand(response_model, params)
-            finish = own = self._callbacks.guard("response_model", structured().parse(response_model))
+            finish = own = self._callbacks.guard("response_model", self._parse(response_model))
             finish_rendered = lambda completion: own(as_chat(completion))  # noqa: E731
         kind = KINDS.get(call) if isinstance(call, str) and (call in _MAPPED or callable(rows)) else None
         if kind is None:
             raise ConfigError(f"call is one of {', '.join(_MAPPED)}, not {call!r:.40}", field="call")
-        if response_model is not None:
-            _check_generates(kind, call)
-        invalid = Invalid(check_retries(retry_invalid, response_model, params))
+        retry_invalid, retry_truncated, _ = retries
+        _check_generates(kind, call, response_model=response_model, retry_truncated=retry_truncated)
+        check_retries(retry_invalid, response_model, params)
+        check_truncated(*retries[1:])
+        bounds = None
+        if fail_if:
+            from batchclient._maps.fail_if import FailIf  # few maps have bounds
+
+            bounds = FailIf(fail_if)
         read: Callable[[Any], RowCall] | None = None
         is_sure = True
         if callable(rows):
@@ -437,8 +469,7 @@ class MapMethods(Calling):
                         row_seconds = self._calls.deadline(made.timeout_s, 0.0)
                     if retry_invalid:
                         check_retries(retry_invalid, response_model, fields)
-                if response_model is not None:
-                    _check_generates(own, made.call)
+                _check_generates(own, made.call, response_model=response_model)
             row.finish = finish
             if own is Kind.CHAT:
                 own, item, fields = self._chat_or_rendered(item, fields)
@@ -464,7 +495,8 @@ class MapMethods(Calling):
             from batchclient._maps.journaled import Journaled
 
             template = prompt if isinstance(prompt, str) else None
-            journaled = Journaled(journal, lambda: (call, template, check()), finish)
+            again = None if response_model is None else structured().parse(response_model)
+            journaled = Journaled(journal, lambda: (call, template, check()), again)
 
         async def find_model(runner: Runner) -> None:
             # A row's time runs from its grant. Before the first row the same time bounds the
@@ -487,9 +519,24 @@ class MapMethods(Calling):
             ordered=ordered,
             prepare=find_model if model is None else None,
             journaled=journaled,
-            invalid=invalid,
+            repairs=Repairs(*retries, make=self._make_again),
+            retries_truncated=retry_truncated > 0,
+            fail_if=bounds,
             ticker=None if progress is None else Ticker(self._callbacks.guard("progress", progress)),
         )
+
+    def _make_again(self, request: Request, item: Any, fields: dict[str, Any]) -> Request:
+        """Make a row's request of another input and other fields."""
+        shape, runner = request.shape, self._runner
+        assert runner is not None, "a row with a request has a runner"
+        fields |= {**from_json(b"{%b}" % request.solo_fields), "runaway": shape.guarded}
+        made = self._calls.make(
+            item, fields.pop("model"), None, {"extra_body": fields}, request.waiter, runner.backend.now(),
+            shape.priority, shape.tenant, shape.kind,
+            as_written=shape.tells_priority or shape.alone_reason == "labels",
+        )  # fmt: skip
+        made.deadline, made.timeout_s = request.deadline, request.timeout_s
+        return made
 
     def _look_ahead(self) -> int:
         """Return how many rows of a map may be open, unless the caller says a number.
@@ -501,8 +548,7 @@ class MapMethods(Calling):
         return max(_LEAST_LOOK_AHEAD, _LIMITS_AHEAD * max(self._settings.highest_limit, together))
 
 
-def _check_generates(kind: Kind, call: str) -> None:
-    if kind not in (Kind.COMPLETION, Kind.CHAT):
-        raise ConfigError(
-            f"response_model is for texts that are generated, not for call={call!r}", field="response_model"
-        )
+def _check_generates(kind: Kind, call: str, **arguments: object) -> None:
+    given = next((name for name, value in arguments.items() if value), None)
+    if given is not None and kind not in (Kind.COMPLETION, Kind.CHAT):
+        raise ConfigError(f"{given} is for texts that are generated, not for call={call!r}", field=given)

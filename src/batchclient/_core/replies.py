@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from batchclient._core.feeding import Feeding
 from batchclient._core.fleet import Fleet
+from batchclient._core.kinds import Kind
 from batchclient._core.learnt.answers import Tally
 from batchclient._core.learnt.lengths import OutputLengths, PromptLengths
 from batchclient._core.learnt.times import ServiceTimes
@@ -107,7 +108,9 @@ class Replies:
         weight = batch.shape.weight
         in_flight = endpoint.in_flight
         observed = self._counters.observed
-        tally = Tally(batch, event.answers, observed.of_answers(batch.shape.kind._value_), now)
+        kind = batch.shape.kind
+        health = self._counters.health if kind is Kind.COMPLETION or kind is Kind.CHAT else None
+        tally = Tally(batch, event.answers, observed.of_answers(kind._value_), health, now)
         lone_member = False
         if tally.count:
             lone_member = batch.bare and self._resending.member_first.is_trial(batch)

@@ -52,6 +52,9 @@ class Shape:
             take such lists. Calls whose ``mixed`` has the same key share a list. ``None``: calls
             share with equal shapes only.
         is_mixed: whether the shape is a mixed one; its requests' own shapes hold the differences.
+        fixed_length: so few tokens are asked for, or exactly so many, that an end at the bound is
+            no truncation.
+        guarded: an answer that runs into a loop is to end there.
     """
 
     key: bytes
@@ -77,6 +80,8 @@ class Shape:
     max_attempts: int | None = None
     mixed: Shape | None = None
     is_mixed: bool = False
+    fixed_length: bool = False
+    guarded: bool = False
     list_key: bytes = field(init=False, default=b"")
     """The key shared by calls which may share a list: ``key``, or that of ``mixed``."""
     learnt_as: bytes = field(init=False, default=b"")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from batchclient._core.histograms import Histogram, Observations
 from batchclient._core.lane import Lane
 from batchclient._core.messages import Adjustment
+from batchclient.health import Health, no_answers
 
 __all__ = [
     "Counters",
@@ -144,11 +145,14 @@ class Statistics:
         priorities: the calls by priority class, the highest first.
         tenants: the calls by tenant; long-idle tenants are forgotten once there are thousands.
         adjustments: the last changes of limits and list caps, oldest first.
+        health: generated answers, by ``Completion.health``; ``"invalid"`` are those that would be
+            ``"ok"``, but do not fit ``response_model``.
         shared: calls which joined an equal call under way (``single_flight``); also ``submitted``.
         reused: rows of maps which were taken from a journal; they are in no other count.
         wasted_tokens: of answers which nobody got, prompt and output tokens together: their callers
-            had gone, or, in a map, the answers did not fit ``response_model``. The tokens are in
-            ``prompt_tokens`` and ``completion_tokens``, too.
+            had gone, or, in a map, the answers did not fit ``response_model``, or were cut off and
+            asked for anew. The tokens are in ``prompt_tokens`` and ``completion_tokens``, too.
+        regained_tokens: output tokens of a map's answers that were cut off and gone on with.
         lost_tokens: of answers which had come in part, or whole in a reply that could not be used,
             when their attempt failed and was made again. Of a stream they are the output tokens
             that had come, of a whole reply all that its usage tells. They are in no other count.
@@ -186,6 +190,7 @@ class Statistics:
     shared: int = 0
     reused: int = 0
     wasted_tokens: int = 0
+    regained_tokens: int = 0
     lost_tokens: int = 0
     histograms: Mapping[str, Mapping[tuple[str, ...], Histogram]] = field(default_factory=dict, repr=False)
     outcomes: Mapping[tuple[str, ...], int] = field(default_factory=dict)
@@ -193,6 +198,7 @@ class Statistics:
     tokens: Mapping[tuple[str, ...], int] = field(default_factory=dict)
     errors: Mapping[str, int] = field(default_factory=dict)
     changes: Mapping[tuple[str, ...], int] = field(default_factory=dict)
+    health: Mapping[Health, int] = field(default_factory=no_answers)
 
 
 @dataclass(slots=True)
@@ -214,6 +220,7 @@ class Counters:
     list_sizes: Counter[int] = field(default_factory=Counter)
     alone: Counter[str] = field(default_factory=Counter)
     observed: Observations = field(default_factory=Observations)
+    health: dict[Health, int] = field(default_factory=no_answers)
 
     def send(self, size: int, alone: str, change: int = 1) -> None:
         """Count a request with ``size`` prompts; ``alone``: why it has a single prompt, if so."""
@@ -271,4 +278,5 @@ class Counters:
             tokens=dict(self.observed.tokens),
             errors=dict(self.observed.errors),
             changes=dict(changes),
+            health=self.health.copy(),
         )

@@ -57,6 +57,8 @@ _CLOSING_S = 30.0
 class _Owner(Protocol):
     def _hand_out(self, row: Any) -> None: ...
 
+    def _resume(self, row: Any, kept: Record) -> bool: ...
+
     def _fail(self, error: Exception) -> None: ...
 
     def _wake(self) -> None: ...
@@ -202,7 +204,9 @@ class Journaled:
             if request is None:
                 # The map was closed.
                 continue
-            if kept is not None and kept.state in self._wanted and self._revive(row, kept):
+            if kept is not None and owner._resume(row, kept):
+                self._end_early()
+            elif kept is not None and kept.state in self._wanted and self._revive(row, kept):
                 self._under_way -= 1
                 self._runner.reused += 1
                 if kept.failure is None:
@@ -236,6 +240,13 @@ class Journaled:
             # Perhaps nothing more comes.
             owner._wake()
 
+    def note(self, row: Row, answer: Any) -> None:
+        """Write down an answer with which its row goes on: so does a later run, if this one is killed."""
+        if self._fault is None:
+            self._end_early()
+            self._lines.append(line_of_row(row.key, row.n, row.own_id, answer, None, row.attempts))
+            self._flush_soon()
+
     def _join(self, row: Row) -> None:
         try:
             line = line_of_row(row.key, row.n, row.own_id, row.answer, row.error, row.attempts)
@@ -257,7 +268,11 @@ class Journaled:
         if len(self._rows) >= self._group_rows or self._runner.ended:
             # On trio nothing can be started once the client has ended.
             self._flush()
-        elif self._timer is None:
+        else:
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if self._timer is None:
             backend = self._runner.backend
             self._timer = backend.call_at(backend.now() + _GROUP_S, self._flush)
 

@@ -10,10 +10,11 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from batchclient._shell.log import log
+from batchclient.health import Health, no_answers
 from batchclient.types import MapProgress
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Counts:
             ``MapProgress`` has them.
         reused_failed: of the reused rows, those that had failed.
         reused_prompt_tokens, reused_completion_tokens: of the reused answers.
+        health: answers by health, the reused ones and those that did not fit included.
     """
 
     read: int = 0
@@ -48,9 +50,13 @@ class Counts:
     completion_tokens: int = 0
     reused_prompt_tokens: int = 0
     reused_completion_tokens: int = 0
+    health: dict[Health, int] = field(default_factory=no_answers)
 
     def add(self, row: Row) -> None:
         """Count a row that can be taken."""
+        health = getattr(row.answer if row.error is None else row.error, "health", None)
+        if health is not None:
+            self.health[health] += 1
         if row.error is not None:
             if row.reused:
                 self.reused += 1

@@ -12,16 +12,17 @@ Rules:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from batchclient._calls.unsendable import lone_surrogate
 from batchclient._maps.reader import SLICE_S
 from batchclient._maps.row_calls import RowCalls, RowForm, RowParams
 from batchclient._shell.clock import now
-from batchclient.errors import BatchClientError, BatchMapFailed, ConfigError
+from batchclient.errors import BatchClientError, BatchMapFailed, ConfigError, TooManyBadRows
+from batchclient.health import Health
 from batchclient.templates import make_prompt
-from batchclient.types import MapResult
+from batchclient.types import MapResult, MapResults
 
 __all__ = ["Results", "check_documents"]
 
@@ -87,7 +88,7 @@ class Results:
 
     def __init__(self, *, return_exceptions: bool) -> None:
         self._return_exceptions = return_exceptions
-        self._results: list[Any] = []
+        self._results: MapResults[Any] = MapResults()
         self._failures = _Failures()
 
     def add(self, row: MapResult) -> None:
@@ -96,16 +97,24 @@ class Results:
             self._failures.add(row.index, row.error)
         self._results.append(row.answer if row.error is None else row.error)
 
-    def all(self, source_error: Exception | None = None) -> list[Any]:
+    def into(self, error: TooManyBadRows, health: Mapping[Health, int]) -> TooManyBadRows:
+        """Return an error that ended the map, with the results so far."""
+        self._results.health = health
+        error.results = self._results
+        return error
+
+    def all(self, health: Mapping[Health, int], source_error: Exception | None = None) -> MapResults[Any]:
         """Return the results of all documents.
 
         Args:
+            health: of the answers, counted.
             source_error: the error that ended the reading of documents early.
 
         Raises:
             BatchMapFailed: there is a ``source_error``, or an unreturned failure.
         """
         failures, count = self._failures, len(self._results)
+        self._results.health = health
         if source_error is not None:
             message = f"reading the documents failed after {count:,}: {_described(source_error)}"
             if failures:

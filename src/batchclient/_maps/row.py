@@ -8,6 +8,7 @@ from contextvars import Context
 from typing import Any
 
 from batchclient._core.messages import Request
+from batchclient._maps.repairs import Cut
 from batchclient._shell.runner import Runner
 from batchclient.errors import AnswerInvalid
 from batchclient.types import Completion, MapResult
@@ -24,6 +25,7 @@ class Row:
         "_map",
         "answer",
         "attempts",
+        "cut",
         "document",
         "ended",
         "error",
@@ -61,6 +63,8 @@ class Row:
         self.attempts: int = 0
         self.retries: int = 0
         """How often the row was asked again, since an answer did not fit."""
+        self.cut: Cut | None = None
+        """An answer that was cut off, while the row goes on with it."""
         self.reused: bool = False
         self.ended: bool = False
         """Whether the row has its answer or its error."""
@@ -78,6 +82,12 @@ class Row:
 
     def set_result(self, answer: Any) -> None:
         self.attempts += answer.attempts
+        owner = self._map()
+        if owner is not None and owner.retries_truncated and (answer := owner._repair(self, answer)) is None:
+            return
+        self._end(answer)
+
+    def _end(self, answer: Any) -> None:
         try:
             self.answer = answer if self.finish is None else self.finish(answer)
         except Exception as error:  # a validator may be the user's code
@@ -89,9 +99,14 @@ class Row:
 
     def set_exception(self, error: BaseException) -> None:
         assert isinstance(error, Exception)
-        self.error = error
         self.attempts += getattr(error, "attempt", 0)
-        self._finish()
+        owner = self._map()
+        after = error if self.cut is None or owner is None else owner._repair(self, error)
+        if after is error:
+            self.error = error
+            self._finish()
+        elif after is not None:
+            self._end(after)
 
     def reuse(self, answer: Any, error: Exception | None, attempts: int) -> None:
         """Take what a journal has of the row."""

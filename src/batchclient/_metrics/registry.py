@@ -13,7 +13,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from batchclient._core.histograms import LABELS_OF_HISTOGRAMS, Histogram
 from batchclient._core.statistics import EndpointStatistics, Statistics
@@ -76,7 +76,7 @@ def _by_key(read: Callable[[Statistics], Mapping[tuple[str, ...], float]]) -> Ca
     return lambda view: read(view.statistics).items()
 
 
-def _by_word(read: Callable[[Statistics], Mapping[str, float]]) -> Callable[[View], Iterable[Sample]]:
+def _by_word(read: Callable[[Statistics], Mapping[Any, float]]) -> Callable[[View], Iterable[Sample]]:
     return lambda view: [((word,), number) for word, number in read(view.statistics).items()]
 
 
@@ -225,6 +225,10 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "reused_total", "counter", "rows", (),
         "Rows of maps that were taken from a journal.", _number(lambda now: now.reused),
+    ),
+    Metric(
+        "answers_total", "counter", "answers", ("health",),
+        "Generated answers, by their health.", _by_word(lambda now: now.health),
     ),
     Metric(
         "alone_total", "counter", "requests", ("reason",),

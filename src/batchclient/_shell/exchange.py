@@ -166,7 +166,8 @@ class Exchanges:
                     if pending.added == len(batch.requests):
                         self.over.add(batch.id)
                         self._tell(Answered(batch, pending.take(), ended=True))
-                        await self._await_end(chunks, None, pending, use)
+                        if not decoder.cut:
+                            await self._await_end(chunks, None, pending, use)
                         return None
                     await self._await_end(chunks, decoder, pending, use)
             answers, failure = decoder.end(now())

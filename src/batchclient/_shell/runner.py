@@ -152,7 +152,11 @@ class Runner:
         self.reused = 0
         """Rows of maps that were taken from a journal."""
         self.wasted_tokens = 0
-        """Of answers that came to maps, and did not fit ``response_model``."""
+        """Of answers that came to maps and are none: they did not fit, or were asked for anew."""
+        self.regained_tokens = 0
+        """Output tokens of answers that were cut off, and gone on with."""
+        self.invalid = 0
+        """Answers that do not fit ``response_model``, and have no other fault."""
         self._drained = anyio.Event()
         self.over: bool = False
         """Whether all is closed."""
@@ -183,6 +187,11 @@ class Runner:
     def mixes_queries(self) -> bool:
         """Whether, as far as known, every server scores pairs of several queries in a request."""
         return self._servers.mixes_queries
+
+    @property
+    def continues_chats(self) -> bool:
+        """Whether every server is known to go on with a conversation's last message."""
+        return self._servers.continues_chats
 
     def submit(self, request: Request, *, may_wait: bool = False) -> None:
         """Make a call; the waiter is set at the end."""

@@ -95,6 +95,11 @@ class Servers:
         forms = [getattr(dialect, "forms", {}).get(Kind.SCORE) for dialect in self.dialects.values()]
         return all(getattr(form, "mixes_queries", False) for form in forms)
 
+    @property
+    def continues_chats(self) -> bool:
+        """Whether every server is known to go on with a conversation's last message."""
+        return all(getattr(dialect, "continues_chats", False) for dialect in self.dialects.values())
+
     def explain(self, batch: Batch, failure: Failure) -> Failure:
         """Add to a failure: to a 401 the key's lack or refusal, to a 404 the server's models, if
         known, and to an HTML page the page's place.

@@ -16,13 +16,14 @@ import asyncio
 import os
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Self, TypeVar
 
 from batchclient._shell.clock import now
 from batchclient._threads.bridge import Bridge
 from batchclient.errors import ClientClosed
+from batchclient.health import Health
 from batchclient.maps import Map
 from batchclient.stream import Stream
 from batchclient.types import AnswerT, Completion, Delta, MapResult
@@ -161,6 +162,11 @@ class SyncMap(_Fetched[MapResult[AnswerT]]):
     def invalid(self) -> int:
         """Answers that did not fit ``response_model``, whether they were asked again or not."""
         return self._source.invalid
+
+    @property
+    def health(self) -> Mapping[Health, int]:
+        """How many answers so far are of each health."""
+        return self._source.health
 
     def close(self) -> None:
         """Cancel the rest. Safe to call twice, and from another thread."""

@@ -32,6 +32,11 @@ class Cost:
             prompt_tokens=statistics.prompt_tokens, completion_tokens=statistics.completion_tokens, seconds=seconds
         )
 
+    def written(self, prompt_tokens: float, completion_tokens: float, seconds: float) -> str:
+        """Write the cost of tokens and of time."""
+        tokens = {"prompt_tokens": round(prompt_tokens), "completion_tokens": round(completion_tokens)}
+        return written_cost(self.price.cost(**tokens, seconds=seconds))
+
     def is_reached(self, cost: float) -> bool:
         """Whether a job that has cost so much has to stop."""
         return self.most is not None and cost >= self.most

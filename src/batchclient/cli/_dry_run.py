@@ -17,28 +17,28 @@ import json
 import math
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from batchclient import Price
 from batchclient._calls.inputs import BYTES_PER_TOKEN, check_ids, write_messages, write_text
 from batchclient._maps.occurrences import Occurrences
 from batchclient._maps.row_calls import RowCall
 from batchclient.cli._cost import written_cost
+from batchclient.cli._progress import written_time
 from batchclient.cli._refusal import in_options
 from batchclient.cli._words import printable
 from batchclient.client import BatchClient
 from batchclient.errors import BatchClientError, ConfigError
 from batchclient.jobs import BadRow, Row
-from batchclient.jobs.source import Source
 
-__all__ = ["DryRun"]
+__all__ = ["LONGEST", "RANDOM", "DryRun", "Reading"]
 
 _SHOWN = 5
 """Unusable rows that are shown, at most."""
-_RANDOM, _LONGEST = 192, 64
+RANDOM, LONGEST = 192, 64
 """Prompts that are tokenized, at most: drawn at random, and the longest."""
 _LONGEST_COUNTED_BYTES = 4 * 1024 * 1024
 """Longer prompts are not sent to be counted: no model takes them."""
@@ -51,8 +51,90 @@ _ASKING_S = 15.0
 _GENERATE = ("chat", "complete")
 """Calls whose answers are generated."""
 
-_Prompt = tuple[int, int, int, str]
-"""A prompt's bytes, a number, its line and its text, which is left out if it is too long."""
+
+class _Prompt(NamedTuple):
+    """A prompt's bytes, a number, its row, and its text, which is left out if it is too long."""
+
+    size: int
+    number: int
+    row: Row
+    text: str
+
+
+class Reading:
+    """The rows of an input, read before a job; a pilot's, too.
+
+    Args:
+        rows: of the input.
+        call_of: from a row to its call.
+        random_rows, longest_rows: usable rows to keep, at most: drawn at random, and those of the
+            longest prompts.
+
+    Attributes:
+        rows: all of them, counted.
+        unusable: rows without a prompt.
+        faults: why the first ones are unusable, with their lines.
+        duplicates: rows with the prompt of an earlier row.
+        first, call: the first usable row's prompt, and its call.
+        sizes: how many prompts have how many bytes.
+        drawn: prompts at random.
+        longest: a heap of the longest prompts.
+
+    Raises:
+        OSError: the input cannot be read any further.
+    """
+
+    def __init__(
+        self, rows: Iterable[Row], call_of: Callable[[Row], RowCall], *, random_rows: int, longest_rows: int = 0
+    ) -> None:
+        self.rows = self.unusable = self.duplicates = 0
+        self.faults: list[str] = []
+        self.first: Any = None
+        self.call: str = "complete"
+        self.sizes: Counter[int] = Counter()
+        self.drawn: list[_Prompt] = []
+        self.longest: list[_Prompt] = []
+        self._call_of = call_of
+        self._most = random_rows, longest_rows
+        self._seen = Occurrences()
+        self._rng = random.Random(0)  # noqa: S311  # the same rows in each run
+        for row in rows:
+            self._add(row)
+
+    def __repr__(self) -> str:
+        return f"<Reading: {self.rows} rows, {self.unusable} unusable>"
+
+    @property
+    def usable(self) -> int:
+        """Rows that make a request."""
+        return self.rows - self.unusable
+
+    def _add(self, row: Row) -> None:
+        self.rows += 1
+        try:
+            made = self._call_of(row)
+            wire, text = _written(made)
+        except (BadRow, ConfigError) as error:
+            self.unusable += 1
+            if len(self.faults) < _SHOWN:
+                self.faults.append(str(error) if isinstance(error, BadRow) else f"{row.where}: {error.message}")
+            return
+        if self.first is None:
+            self.first, self.call = made.item, made.call
+            if len(made.item) == 1 and made.call == "chat" and made.item[0].keys() == {"role", "content"}:
+                self.first = made.item[0]["content"]
+        self.duplicates += self._seen.number(hash(wire)) > 0
+        size = len(text.encode())
+        self.sizes[size] += 1
+        prompt = _Prompt(size, self.rows, row, text if size <= _LONGEST_COUNTED_BYTES else "")
+        random_rows, longest_rows = self._most
+        if len(self.drawn) < random_rows:
+            self.drawn.append(prompt)
+        elif (place := self._rng.randrange(self.usable)) < random_rows:
+            self.drawn[place] = prompt
+        heapq.heappush(self.longest, prompt)
+        if len(self.longest) > longest_rows:
+            heapq.heappop(self.longest)
 
 
 @dataclass(repr=False)
@@ -61,38 +143,21 @@ class DryRun:
 
     Args:
         client: not started yet.
-        source: open.
-        call_of: from a row to its call.
+        read: all rows, with those that are counted.
         model: the client's, if given.
         max_tokens: to generate per row, if given.
         price: of tokens, if given.
-        rows: read.
-        unusable: rows without a prompt.
-        faults: why the first ones are unusable, with their lines.
-        duplicates: rows with the prompt of an earlier row.
+        kept: rows in the journal, and the bounds of the seconds that one took; 0: unknown.
         failed: whether the server was away, or refused the key or the model.
     """
 
     client: BatchClient
-    source: Source
-    call_of: Callable[[Row], RowCall]
+    read: Reading
     model: str | None
     max_tokens: int | None = None
     price: Price | None = None
-    rows: int = 0
-    unusable: int = 0
-    faults: list[str] = field(default_factory=list)
-    duplicates: int = 0
+    kept: tuple[int, float, float] = (0, 0.0, 0.0)
     failed: bool = False
-    _first: Any = None
-    _call: str = "complete"
-    """The first row's."""
-    _sizes: Counter[int] = field(default_factory=Counter)
-    """How many prompts have how many bytes."""
-    _drawn: list[_Prompt] = field(default_factory=list)
-    """Prompts at random."""
-    _longest: list[_Prompt] = field(default_factory=list)
-    """A heap of the longest prompts."""
     _counted: list[int] = field(default_factory=list)
     """Tokens of the prompts at random, as far as they were counted."""
     _counted_longest: list[int] = field(default_factory=list)
@@ -102,55 +167,20 @@ class DryRun:
     _takes: int | None = None
     """Tokens that the model takes, prompt and answer together."""
 
-    @property
-    def _usable(self) -> int:
-        return self.rows - self.unusable
-
     async def run(self) -> None:
-        """Read all rows, then ask the server.
+        """Ask the server, if there is a row that could be sent.
 
         Raises:
-            OSError: the input cannot be read any further.
             ConfigError: no model was given, and the server has several.
         """
-        seen = Occurrences()
-        rng = random.Random(0)  # noqa: S311  # the same rows in each run
-        for row in self.source.read():
-            self._add(row, seen, rng)
-        if self._usable:
+        if self.read.usable:
             async with self.client:
                 await self._ask()
 
-    def _add(self, row: Row, seen: Occurrences, rng: random.Random) -> None:
-        self.rows += 1
-        try:
-            made = self.call_of(row)
-            wire, text = _written(made)
-        except (BadRow, ConfigError) as error:
-            self.unusable += 1
-            if len(self.faults) < _SHOWN:
-                self.faults.append(str(error) if isinstance(error, BadRow) else f"{row.where}: {error.message}")
-            return
-        if self._first is None:
-            self._first, self._call = made.item, made.call
-            if len(made.item) == 1 and made.call == "chat" and made.item[0].keys() == {"role", "content"}:
-                self._first = made.item[0]["content"]
-        self.duplicates += seen.number(hash(wire)) > 0
-        size = len(text.encode())
-        self._sizes[size] += 1
-        entry = (size, self.rows, row.line, text if size <= _LONGEST_COUNTED_BYTES else "")
-        if len(self._drawn) < _RANDOM:
-            self._drawn.append(entry)
-        elif (place := rng.randrange(self._usable)) < _RANDOM:
-            self._drawn[place] = entry
-        heapq.heappush(self._longest, entry)
-        if len(self._longest) > _LONGEST:
-            heapq.heappop(self._longest)
-
     async def _ask(self) -> None:
-        drawn = [each for each in self._drawn if each[-1]]
-        longest = [each for each in self._longest if each[-1] and self._usable > _RANDOM]
-        texts = [text for *_, text in drawn + longest]
+        drawn = [each for each in self.read.drawn if each.text]
+        longest = [each for each in self.read.longest if each.text and self.read.usable > RANDOM]
+        texts = [each.text for each in drawn + longest]
         trouble: BatchClientError | None = None
         counted: list[int] = []
         try:
@@ -179,7 +209,7 @@ class DryRun:
             return
         self._counted, self._counted_longest = counted[: len(drawn)], counted[len(drawn) :]
         if drawn:
-            self._per_byte = sum(self._counted) / sum(size for size, *_ in drawn)
+            self._per_byte = sum(self._counted) / sum(each.size for each in drawn)
 
     async def _count(self, text: str) -> int:
         return len(await self.client.tokenize(text, timeout_s=_ASKING_S))
@@ -188,26 +218,25 @@ class DryRun:
 
     def report(self) -> str:
         """Return the lines for a person."""
-        lines = [f"rows: {self.rows:,}", f"unusable: {self.unusable:,}"]
-        lines += [f"  {fault}" for fault in self.faults]
-        if self.unusable > len(self.faults):
-            lines.append(f"  … and {self.unusable - len(self.faults):,} more")
-        lines.append(f"duplicates: {self.duplicates:,} (rows with the prompt of an earlier row)")
-        if self._usable:
+        read = self.read
+        lines = [f"rows: {read.rows:,}", f"unusable: {read.unusable:,}"]
+        lines += [f"  {fault}" for fault in read.faults]
+        if read.unusable > len(read.faults):
+            lines.append(f"  … and {read.unusable - len(read.faults):,} more")
+        lines.append(f"duplicates: {read.duplicates:,} (rows with the prompt of an earlier row)")
+        if read.usable:
             lines += self._of_tokens()
-            shown = (
-                self._first if isinstance(self._first, str) else json.dumps(self._first, ensure_ascii=False, indent=1)
-            )
+            shown = read.first if isinstance(read.first, str) else json.dumps(read.first, ensure_ascii=False, indent=1)
             more = f"… ({len(shown):,} characters in all)" if len(shown) > _LONGEST_SHOWN else ""
             lines += ["first prompt:", *(f"  {line}" for line in f"{shown[:_LONGEST_SHOWN]}{more}".split("\n"))]
         return "\n".join(map(printable, lines))
 
     def _of_tokens(self) -> list[str]:
-        is_counted = self._usable == len(self._counted)
+        is_counted = self.read.usable == len(self._counted)
         tokens = Counter(self._counted)
         if not is_counted:
             tokens.clear()
-            for size, rows in self._sizes.items():
+            for size, rows in self.read.sizes.items():
                 tokens[math.ceil(size * self._per_byte)] += rows
         median, p99, most = (self._quantile(tokens, share) for share in (0.5, 0.99, 1.0))
         if is_counted:
@@ -218,12 +247,14 @@ class DryRun:
             method = f"the server counted {count} prompts, the longest among them; the others by their bytes"
         else:
             method = f"estimated, {BYTES_PER_TOKEN} bytes a token; the server counted none: {self._why_not}"
-        if self._call == "chat":
+        if self.read.call == "chat":
             method += "; without the chat template's own"
-        of_all = math.ceil(sum(size * rows for size, rows in self._sizes.items()) * self._per_byte)
+        of_all = math.ceil(sum(size * rows for size, rows in self.read.sizes.items()) * self._per_byte)
         return [
             f"tokens of a prompt: median {median:,}, p99 {p99:,}, max {most:,} ({method})",
             f"tokens of all prompts: about {of_all:,}",
+            *self._of_answers(),
+            *self._of_time(),
             *self._of_cost(of_all),
             self._too_long(tokens),
         ]
@@ -231,7 +262,22 @@ class DryRun:
     def _quantile(self, tokens: Counter[int], share: float) -> int:
         """Return the tokens of the prompt at a share of the sorted rows."""
         places = accumulate(tokens[each] for each in sorted(tokens))
-        return next(each for each, place in zip(sorted(tokens), places, strict=True) if place >= share * self._usable)
+        return next(
+            each for each, place in zip(sorted(tokens), places, strict=True) if place >= share * self.read.usable
+        )
+
+    def _of_answers(self) -> list[str]:
+        if self.read.call not in _GENERATE or self.max_tokens is None:
+            return []
+        return [f"tokens of all answers: at most {self.read.usable * self.max_tokens:,}"]
+
+    def _of_time(self) -> list[str]:
+        rows, low, high = self.kept
+        left = max(self.read.usable - rows, 0)
+        if not (high and left):
+            return []
+        times = " to ".join(dict.fromkeys(written_time(left * each) for each in (low, high)))
+        return [f"time of the {left:,} rows that the journal has not: {times}, as it has seen"]
 
     def _of_cost(self, tokens_of_all: int) -> list[str]:
         price = self.price
@@ -239,26 +285,26 @@ class DryRun:
             # A price of hours says nothing before the job has run.
             return []
         lines = [f"cost of all prompts: about {written_cost(price.cost(prompt_tokens=tokens_of_all))}"]
-        if self._call in _GENERATE and self.max_tokens is None:
+        if self.read.call in _GENERATE and self.max_tokens is None:
             lines.append("cost of all answers: unknown without --max-tokens")
-        elif self._call in _GENERATE:
-            most = price.cost(completion_tokens=self._usable * (self.max_tokens or 0))
+        elif self.read.call in _GENERATE:
+            most = price.cost(completion_tokens=self.read.usable * (self.max_tokens or 0))
             lines.append(f"cost of all answers: at most {written_cost(most)}")
         return lines
 
     def _too_long(self, tokens: Counter[int]) -> str:
         if self._takes is None:
             return "longer than the model takes: unknown, the server does not say how long its prompts may be"
-        answer = (self.max_tokens or 1) if self._call in _GENERATE else 0
+        answer = (self.max_tokens or 1) if self.read.call in _GENERATE else 0
         room = self._takes - answer
         count, about = sum(rows for length, rows in tokens.items() if length > room), ""
-        if self._usable != len(self._counted):
+        if self.read.usable != len(self._counted):
             of_longest = sum(length > room for length in self._counted_longest)
             # Beyond the longest it is an estimate.
             is_known = of_longest < len(self._counted_longest)
             count, about = (of_longest, "") if is_known else (max(count, of_longest), "about ")
         answers = f" with {answer:,} for the answer" if answer else ""
-        where = f"; the longest is in line {max(self._longest)[2]:,}" if count else ""
+        where = f"; the longest is in line {max(self.read.longest).row.line:,}" if count else ""
         return f"longer than the model takes: {about}{count:,} ({self._takes:,} tokens{answers}{where})"
 
 

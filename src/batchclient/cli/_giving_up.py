@@ -7,6 +7,7 @@ Rules:
   then in the command, such as a parameter unknown to the server.
 - A patience ends the job once every server that has answered has been away for so long, and a bound
   on the cost once it is reached.
+- A bound on a kind of rows ends it as soon as it is certain to be broken.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from batchclient.errors import (
     NoServerAnswered,
     NotFound,
     OutOfSockets,
+    TooManyBadRows,
 )
 from batchclient.jobs.statuses import Status
 
@@ -49,12 +51,16 @@ class GivingUp:
         refused: the class of the errors that were alike, if they ended the job.
         no_server: the outage that outlasted the patience, in a sentence, if so.
         is_too_dear: whether the bound on the cost stopped the job.
+        broken: the bound of ``--fail-if`` that is broken, if one is.
+        is_declined: whether somebody has ended the job after its pilot.
     """
 
     def __init__(self, options: MapOptions, most: int) -> None:
         self.refused: str = ""
         self.no_server: str = ""
         self.is_too_dear: bool = False
+        self.broken: TooManyBadRows | None = None
+        self.is_declined: bool = False
         self._options = options
         self._most = most
         self._alike = ("", "")
@@ -71,6 +77,10 @@ class GivingUp:
             return f"gave up: {self.no_server}"
         if self.is_too_dear:
             return "stopped: --max-cost is reached"
+        if self.broken is not None and self.broken.is_early:
+            return f"stopped: --fail-if {self.broken}"
+        if self.is_declined:
+            return "stopped after the pilot"
         if self.refused:
             return f"stopped: no row succeeded, and {self._most} failed alike with {self.refused}"
         return ""

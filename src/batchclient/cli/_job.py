@@ -16,16 +16,22 @@ import asyncio
 import errno
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from batchclient import BatchClient, MapResult, Statistics
+from batchclient._maps.fail_if import FailIf
 from batchclient._maps.progress import Counts
 from batchclient._metrics.job import JobNumbers
+from batchclient.cli._audit import Audit
+from batchclient.cli._bad_answers import BadAnswers
 from batchclient.cli._failures import Failures
 from batchclient.cli._giving_up import MOST_REFUSALS, GivingUp
 from batchclient.cli._kept import Kept
 from batchclient.cli._map_options import MapOptions
+from batchclient.cli._pilot import Pilot, asks
 from batchclient.cli._progress import JobProgress, Snapshot
 from batchclient.cli._signals import on_signals
 from batchclient.cli._words import say
@@ -61,11 +67,15 @@ class Job:
         writer: makes the output's bytes.
         kept: what keeps the answers, if something does.
         total: tells the rows expected, once they are known.
+        pilot: goes before the job, if there is one.
+        audit: comes after it, if there is one.
         refusals: the job gives up after so many rows refused alike, without a success.
         tick_s: seconds from one look at the job to the next.
 
     Attributes:
+        pilot, audit: the arguments.
         failures: the rows that failed, those of the journal included.
+        bad: the answers that are none, likewise.
         taken: rows that are done with.
         may_be_tried: failed rows that may succeed later.
         giving_up: decides whether the job goes on.
@@ -91,10 +101,13 @@ class Job:
         *,
         kept: Kept | None = None,
         total: Callable[[], int | None] = lambda: None,
+        pilot: Pilot | None = None,
+        audit: Audit | None = None,
         refusals: int = MOST_REFUSALS,
         tick_s: float = 0.25,
     ) -> None:
         self.failures = Failures()
+        self.bad = BadAnswers(options.params)
         self.taken = 0
         self.may_be_tried = 0
         self.giving_up = GivingUp(options, refusals)
@@ -109,6 +122,7 @@ class Job:
         self.is_whole = False
         self._client = client
         self._results = results
+        self._fail_if = FailIf(options.fail_if)
         self._output = output
         output.in_a_hurry = lambda: self.signal is not None
         self._progress = progress
@@ -116,6 +130,8 @@ class Job:
         self._writer = writer
         self._kept = kept
         self._total = total
+        self.pilot = pilot
+        self.audit = audit
         self._tick_s = tick_s
         self._started_at = 0.0
         self._left: list[MapResult[Any]] = []
@@ -172,19 +188,53 @@ class Job:
             self.signal = number
             loop.call_soon_threadsafe(self._stop)
 
-        with on_signals(on_signal), self._progress.running():
+        with on_signals(on_signal):
             try:
                 async with self._client:
                     self._task = asyncio.current_task()
                     self._started_at = time.monotonic()
                     try:
-                        if await self._unless_stopped(self._prepare):
-                            await self._map()
+                        if self.pilot is None or await self._goes_on(self.pilot):
+                            with self._progress.running():
+                                if await self._unless_stopped(self._prepare):
+                                    await self._map()
                     finally:
                         self._task = None
-                        self.seconds = time.monotonic() - self._started_at
+                        self.seconds = self.seconds or time.monotonic() - self._started_at
             finally:
                 self._output.close(keeps_rows=self.has_answers)
+
+    async def _goes_on(self, pilot: Pilot) -> bool:
+        """Let the pilot go first; return whether the job goes on."""
+        try:
+            with self._progress.running(), self._watching():
+                is_done = await self._unless_stopped(lambda: pilot.run(self._refuse_to_begin))
+        except JournalFailed as error:
+            self.journal_error, is_done = error, False
+        if self._watch_error is not None:
+            raise self._watch_error
+        if not is_done:
+            return False
+        lines = pilot.forecast()
+        tokens = {"prompt_tokens": pilot.prompts, "completion_tokens": pilot.answers}
+        self._say(*lines, event="pilot", others=pilot.to_send, seconds=pilot.seconds, **tokens)
+        if self._kept is not None:
+            await in_thread(partial(self._kept.take_in, [each / max(pilot.to_send, 1) for each in pilot.seconds]))
+        if self._options.yes or not pilot.to_send:
+            return True
+        answer = None
+        if not self._options.quiet:
+            asked_at, asking = time.monotonic(), asyncio.ensure_future(asks())
+            answer = await self._unless_stopped(lambda: asking) and asking.result()
+            self._started_at += time.monotonic() - asked_at
+        self.giving_up.is_declined = answer is False
+        if answer is None and (broken := pilot.broken) is not None:
+            broken.is_early, self.giving_up.broken = True, broken
+        return not self.giving_up.reason
+
+    def _refuse_to_begin(self, result: MapResult[Any]) -> None:
+        if result.error is not None:
+            self.giving_up.refuse_to_begin(result.error, self._client.statistics())
 
     async def _prepare(self) -> None:
         """Wait until the first row can be sent and written."""
@@ -201,22 +251,23 @@ class Job:
         await self._output.open(token)
 
     async def _map(self) -> None:
-        watch = asyncio.get_running_loop().create_task(self._watch())
-        try:
+        with self._watching():
             is_complete = await self._unless_stopped(self._write_all) and not (
-                self.giving_up.refused or self.fault or self.journal_error is not None
+                self.giving_up.reason or self.fault or self.journal_error is not None
             )
+            if is_complete:
+                self.giving_up.broken = self._fail_if.at_end()
             await self._results.aclose()
             if self._kept is not None and not is_complete and not self.giving_up.refused:
                 self._left = self._results.finished()
             for result in self._left:
                 await self._take(result)
-        finally:
-            watch.cancel()
-            self.statistics = self._client.statistics()
         await self._end(is_complete=is_complete)
         if self._watch_error is not None:
             raise self._watch_error
+        self.seconds = time.monotonic() - self._started_at
+        if self.audit is not None and is_complete and self.output_error is None:
+            await self._unless_stopped(self.audit.run)
 
     async def _end(self, *, is_complete: bool) -> None:
         """Write what is left, and put the output in its place, if these are all rows."""
@@ -255,7 +306,9 @@ class Job:
                 may_be_tried=self.may_be_tried,
                 not_sent=self.not_sent,
                 reused=counts.reused,
-                status=int(Status.FAILED if failed else Status.OK),
+                status=int(Status.STOPPED if self.giving_up.broken else Status.FAILED if failed else Status.OK),
+                broken=str(self.giving_up.broken or ""),
+                bad=self.bad.counts,
             )
 
     async def _unless_stopped(self, work: Callable[[], Any]) -> bool:
@@ -282,12 +335,13 @@ class Job:
     async def _write_all(self) -> None:
         try:
             async for result in self._results:
-                if result.error is not None:
-                    self.giving_up.refuse_to_begin(result.error, self._client.statistics())
+                self._refuse_to_begin(result)
                 await self._take(result)
+                self.giving_up.broken = self._fail_if.early
                 # In input order rows that succeeded may wait to be written.
                 if self.giving_up.is_refused(result) and not self._client.statistics().succeeded:
                     self.giving_up.stop()
+                if self.giving_up.refused or self.giving_up.broken is not None:
                     self._left = [] if self._kept is not None else self._results.finished()
                     return
                 if self.output_error is not None:
@@ -300,6 +354,10 @@ class Job:
     async def _take(self, result: MapResult[Any]) -> None:
         """Count one row and hand the row to the output."""
         self.taken += 1
+        self.bad.add(result)
+        self._fail_if.add(result)
+        if self.audit is not None:
+            self.audit.add(result)
         if result.error is not None:
             self.failures.add(result)
             self.may_be_tried += not (isinstance(result.error, BadRow) or is_final(result.error))
@@ -309,6 +367,15 @@ class Job:
             self.output_error = error
 
     # Every quarter of a second ---------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        watch = asyncio.get_running_loop().create_task(self._watch())
+        try:
+            yield
+        finally:
+            watch.cancel()
+            self.statistics = self._client.statistics()
 
     async def _watch(self) -> None:
         try:
@@ -344,12 +411,14 @@ class Job:
                 completion_tokens=statistics.completion_tokens,
                 reused=self.counts.reused,
                 cost=self.spent,
+                bad=self.bad.shown,
+                spread=(1.0,) if self.pilot is None else self.pilot.spread,
             )
         )
 
-    def _say(self, text: str) -> None:
+    def _say(self, *lines: str, event: str = "notice", **fields: Any) -> None:
         if not self._options.quiet:
-            say(text)
+            say(*lines, event=event, **fields)
 
     def _stop(self) -> None:
         """End the part of the job that takes rows; finished rows are still written."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -29,7 +29,7 @@ from batchclient.jobs.output import Output, sync_folder
 from batchclient.journal.held import HeldJournal
 from batchclient.journal.settings import Journal
 
-__all__ = ["Kept", "kept_by", "outputs_in", "place_of"]
+__all__ = ["Kept", "kept_by", "outputs_in", "place_of", "seconds_in"]
 
 _OUTPUTS = "outputs"
 """The note about a journal's outputs, by their paths from its folder; the latest is the last."""
@@ -40,6 +40,8 @@ _KINDS: dict[str, Any] = {
     "price": (dict, type(None)),
     "seconds": (int, float),
     "status": int,
+    "broken": str,
+    "bad": dict,
 }
 
 
@@ -269,10 +271,21 @@ class Kept:
     def failed(self) -> str:
         """What is said of the finished job's failed rows; empty: none failed."""
         failed, not_sent = self._told.get("failed", 0), self._told.get("not_sent", 0)
-        told = f"; {not_sent:,} of its rows were not sent: mend the input" if not_sent else ""
+        told = f"; --fail-if {broken}" if (broken := self._told.get("broken")) else ""
+        told += f"; {not_sent:,} of its rows were not sent: mend the input" if not_sent else ""
         if failed > not_sent:
             told += f"; {failed - not_sent:,} of its rows failed for good; --retry-failed runs them again"
         return told
+
+    def take_in(self, row_s: Sequence[float]) -> None:
+        """Take in a pilot: its answers, and the bounds of the seconds that a row takes.
+
+        Raises:
+            OSError: the disk fails.
+        """
+        if any(row_s):
+            self.journal.note("pilot", [*row_s])
+        self.journal.read_again()
 
     def begin(self) -> str:
         """Remove the rows of a run that was killed, and note the file of this one; return its token.
@@ -284,7 +297,7 @@ class Kept:
         if self._old is not None:
             earlier.append(outputs_in(self._old).get(self._name, {}))
         parts = [part for told in earlier for part in (told.get("part"), told.get("beside", {}).get("part"))]
-        for name in ("facts", "status", "failed", "may_be_tried", "not_sent"):
+        for name in ("facts", "status", "failed", "may_be_tried", "not_sent", "broken", "bad"):
             # ``OUT`` stays the job's own, and is no longer all that the command asks for.
             self._told.pop(name, None)
         token, output, cost = self.journal.token, self._output, self._options.cost
@@ -354,6 +367,23 @@ def outputs_in(journal: HeldJournal) -> dict[str, dict[str, Any]]:
     return {name: told for name, told in outputs.items() if _is_note(told)} if isinstance(outputs, dict) else {}
 
 
+def seconds_in(place: Path, options: MapOptions) -> tuple[int, float, float]:
+    """Return the rows in a job's journal, and the bounds of the seconds for a row; 0: unknown.
+
+    Raises:
+        ConfigError, OSError: it cannot be read.
+    """
+    if not place.exists():
+        return 0, 0.0, 0.0
+    with closing(HeldJournal.look_into(place)) as held:
+        if held.differences({"call": options.call, "settings": _settings(options)}) or not held.rows:
+            return 0, 0.0, 0.0
+        in_runs = sum(told.get("seconds", 0.0) for told in outputs_in(held).values()) / held.rows
+        told = held.notes.get("pilot")
+        low, high = told if isinstance(told, list) and len(told) == 2 else (in_runs, in_runs)
+        return held.rows, float(low), float(high)
+
+
 def _is_note(told: Any) -> bool:
     return isinstance(told, dict) and all(isinstance(told[name], kind) for name, kind in _KINDS.items() if name in told)
 
@@ -386,7 +416,7 @@ def _facts(options: MapOptions, source: list[Any] | None) -> dict[str, Any]:
         "answers": [options.call, options.client["model"], _settings(options)],
         "in": source,
         "read": {name: list(value) if isinstance(value, tuple) else value for name, value in options.file.items()},
-        "form": [options.ordered, options.dedupe, options.first, options.retry_invalid],
+        "form": [options.ordered, options.dedupe, options.first, options.retries, options.fail_if],
         "as": [options.output_form, options.answer_field],
         "columns": None if options.columns is None else [*options.columns],
     }

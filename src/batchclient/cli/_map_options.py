@@ -33,7 +33,9 @@ class MapOptions:
         media: adds the pictures and sounds of rows to their chats; ``None``: they have none.
         schema: a model whose instances are the answers that fit ``--schema``.
         params: of the server.
-        retry_invalid, timeout_s, priority: of the calls, in ``stream_map``'s words.
+        retries: what becomes of answers that are none, in ``stream_map``'s words.
+        timeout_s, priority: of the calls, likewise.
+        fail_if: bounds on the shares of bad rows.
         client: the arguments of ``BatchClient``.
         outage_patience_s: how long every server may be away, if there is a bound.
         output_form: of the output; ``None``: its ending tells it.
@@ -44,6 +46,9 @@ class MapOptions:
         new: whether the job begins anew, beside the one that is there.
         retry_failed: whether rows that failed for good run again, too.
         dry_run: generate nothing, and report.
+        pilot: rows at random that go first; ``None``: none do.
+        yes: go on after them without a question.
+        audit: the share of the rows that are asked again afterwards, if any are.
         cost: the price of the work, if given, and the bound.
         metrics: where the job's metrics are served, if anywhere.
         quiet: neither progress nor summary.
@@ -63,7 +68,8 @@ class MapOptions:
     media: Media | None
     schema: type[BaseModel] | None
     params: dict[str, Any]
-    retry_invalid: int
+    retries: dict[str, Any]
+    fail_if: list[str]
     timeout_s: float | None
     priority: int
     client: dict[str, Any] = field(repr=False)
@@ -76,6 +82,9 @@ class MapOptions:
     new: bool
     retry_failed: bool
     dry_run: bool
+    pilot: int | None
+    yes: bool
+    audit: float | None
     cost: Cost | None
     metrics: Address | None
     quiet: bool
@@ -89,7 +98,7 @@ class MapOptions:
             "timeout_s": self.timeout_s,
             "priority": self.priority,
             "response_model": self.schema,
-            "retry_invalid": self.retry_invalid,
+            **self.retries,
             # The media of open rows are in memory.
             **({} if self.media is None else {"look_ahead": 512}),
             **self.params,

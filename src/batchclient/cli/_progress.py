@@ -24,7 +24,7 @@ from batchclient.cli._cost import written_cost
 from batchclient.cli._log import passed_through
 from batchclient.cli._words import say
 
-__all__ = ["JobProgress", "Meter", "Snapshot"]
+__all__ = ["JobProgress", "Meter", "Snapshot", "written_time"]
 
 _LINE_S = 60.0
 _BAR_S = 30.0
@@ -49,6 +49,8 @@ class Snapshot:
         prompt_tokens, completion_tokens: as the servers counted them, so far.
         reused: rows written that were taken from a journal.
         cost: so far; ``None`` without a price.
+        bad: the answers that are none, in words.
+        spread: the bounds of the time that is left, relative to what the rate says.
     """
 
     done: int
@@ -59,6 +61,8 @@ class Snapshot:
     completion_tokens: int
     reused: int = 0
     cost: float | None = None
+    bad: str = ""
+    spread: tuple[float, ...] = (1.0,)
 
 
 class Meter:
@@ -89,10 +93,11 @@ class Meter:
             self._seen.popleft()
         began_at, before = self._seen[0]
         seconds = max(at - began_at, 1e-3)
-        rows_per_s = (now.done - now.reused - before.done + before.reused) / seconds
+        # Reused rows may wait for rows before them, and are not written yet.
+        rows_per_s = max(now.done - now.reused - before.done + before.reused, 0) / seconds
         tokens_in_per_s = (now.prompt_tokens - before.prompt_tokens) / seconds
         tokens_out_per_s = (now.completion_tokens - before.completion_tokens) / seconds
-        left = _left(now.done, total, rows_per_s)
+        left = _left(now.done, total, rows_per_s, now.spread)
         tokens = [
             f"{_number(rate)} {where}" for rate, where in ((tokens_in_per_s, "in"), (tokens_out_per_s, "out")) if rate
         ]
@@ -103,6 +108,7 @@ class Meter:
             "tokens": tokens and f"tokens/s {' '.join(tokens)}",
             "cost": now.cost and f"cost {written_cost(now.cost)}",
             "failed": now.failed and f"{now.failed:,} failed",
+            "bad": now.bad,
             "reused": now.reused and f"{now.reused:,} reused",
             "in flight": now.limit and f"{now.in_flight:,}/{now.limit:,} in flight",
         }
@@ -123,11 +129,17 @@ def _share(done: int, total: int | None) -> str:
     return f"{done:,}/? rows" if total is None else f"{done / max(total, 1):.0%} {done:,}/{total:,} rows"
 
 
-def _left(done: int, total: int | None, rows_per_s: float) -> str:
+def _left(done: int, total: int | None, rows_per_s: float, spread: tuple[float, ...]) -> str:
     if total is None or not rows_per_s:
         return ""
-    minutes, seconds = divmod(round(max(total - done, 0) / rows_per_s), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+    seconds = max(total - done, 0) / rows_per_s
+    return " to ".join(dict.fromkeys(written_time(seconds * each) for each in spread))
+
+
+def written_time(seconds: float) -> str:
+    """Write hours, minutes and seconds."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 
 
 class JobProgress:

@@ -35,12 +35,18 @@ _OPTIONS = {
     "temperature": "--temperature",
     "response_model": "--schema",
     "retry_invalid": "--retry-invalid",
+    "retry_truncated": "--retry-truncated",
+    "max_tokens_at_most": "--max-tokens-at-most",
+    "runaway": "--runaway",
+    "fail_if": "--fail-if",
     **{name: f"--{name}" for name in ("columns", "delimiter", "encoding", "escape", "format", "media-root", "shard")},
 }
 """The library's arguments, by the ``field`` of its errors, and their names on the command line."""
 _EXTRA_BODY = re.compile(r"extra_body=\{'([^']*)': …\}")
 _CHOSEN = re.compile(r"\b(rows|row_params|call)='(\w+)'")
-_IN_WORDS = re.compile(r"(?<![\w-])(?:base_url|api_key|timeout_s|batching\.max_size|response_model|retry_invalid)\b")
+_IN_WORDS = re.compile(
+    r"(?<![\w-])(?:base_url|api_key|timeout_s|batching\.max_size|response_model|retry_(?:invalid|truncated)|max_tokens_at_most)\b"
+)
 """Arguments that the library's own messages name; no server's message has such names."""
 
 

@@ -33,6 +33,7 @@ def report(job: Job, options: MapOptions, output: Output, kept: Kept | None = No
     facts = {
         "rows": output.written,
         "failed": job.failures.total,
+        **job.bad.counts,
         "reused": job.counts.reused,
         "seconds": round(job.seconds, 3),
         "status": int(status_of(job)),
@@ -41,9 +42,11 @@ def report(job: Job, options: MapOptions, output: Output, kept: Kept | None = No
         if failures:
             say(f"failed: {job.failures.total:,}", *failures, event="summary", **facts)
         return
-    start = "Interrupted: " if job.signal is not None and not job.is_whole else ""
+    starts = ["Interrupted" if job.signal is not None and not job.is_whole else "", job.bad.many()]
+    start = "".join(f"{each}: " for each in starts if each)
     end = f"; in the end {' and '.join(lost)}" if (lost := _out_of_use(job)) else ""
-    more = [] if kept is None else _of_journal(job, kept)
+    more = [*job.bad.lines(), *([] if kept is None else _of_journal(job, kept))]
+    more += job.bad.way(is_kept=kept is not None)
     more += _reached(job, options)
     say(f"{start}{_counts(job, output)}{end}", *failures, *more, event="summary", **facts)
 
@@ -57,6 +60,8 @@ def _complaints(job: Job, output: Output) -> list[str]:
     if job.giving_up.reason:
         left = "" if job.expected is None else f"; rows left out: {max(0, job.expected - job.taken):,}"
         told.append(f"{job.giving_up.reason}{left}")
+    elif job.giving_up.broken is not None:
+        told.append(f"--fail-if {job.giving_up.broken}")
     elif job.is_command and output.is_file:
         told.append("nothing was written: every row was refused for a reason of the command's")
     return told
@@ -65,8 +70,9 @@ def _complaints(job: Job, output: Output) -> list[str]:
 def _of_journal(job: Job, kept: Kept) -> list[str]:
     """Return how the rows that are missing or failed are run again."""
     if not job.is_whole:
-        is_worth = os.path.lexists(kept.where) and (job.counts.answered or job.counts.reused)
-        return [f"{kept.where} has the answers: the same command goes on with them"] if is_worth else []
+        is_worth = os.path.lexists(kept.where) and (job.counts.answered or job.counts.reused or job.pilot)
+        bound = "" if job.giving_up.broken is None else " without the bound"
+        return [f"{kept.where} has the answers: the same command{bound} goes on with them"] if is_worth else []
     for_now = job.may_be_tried
     ways = [f"the same command runs {for_now:,} rows again that may succeed now"] if for_now else []
     if for_good := job.failures.total - for_now - job.not_sent:
@@ -118,6 +124,7 @@ def _counts(job: Job, output: Output) -> str:
             f"sent again: {sent.retries:,}" if sent.retries else "",
             f"tokens: {sent.prompt_tokens:,} in, {sent.completion_tokens:,} out" if has_tokens else "",
             f"wasted: {sent.wasted_tokens:,}" if sent.wasted_tokens else "",
+            f"regained: {sent.regained_tokens:,}" if sent.regained_tokens else "",
         ]
     parts.append("" if job.spent is None else f"cost: {written_cost(job.spent)}")
     line = ", ".join(filter(None, parts))
@@ -140,7 +147,7 @@ def status_of(job: Job) -> int:
     without_server = bool(kinds) and kinds <= _WITHOUT_SERVER and is_cut_off and not job.counts.answered
     if job.giving_up.no_server or without_server:
         return Status.NO_SERVER
-    if job.giving_up.is_too_dear:
+    if job.giving_up.is_too_dear or job.giving_up.broken is not None or job.giving_up.is_declined:
         return Status.STOPPED
     is_partial = job.failures.total or job.giving_up.reason or job.fault or job.reader_is_gone
     return Status.FAILED if is_partial else Status.OK

@@ -19,12 +19,14 @@ from functools import partial
 from batchclient import BatchClient
 from batchclient._maps.row_calls import RowCall, parameter_types
 from batchclient._metrics.job import attach
-from batchclient.cli._dry_run import DryRun
+from batchclient.cli._audit import Audit
+from batchclient.cli._dry_run import LONGEST, RANDOM, DryRun, Reading
 from batchclient.cli._job import Job
-from batchclient.cli._kept import Kept, kept_by, place_of
+from batchclient.cli._kept import Kept, kept_by, place_of, seconds_in
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._metrics import serve_metrics
 from batchclient.cli._output import added_for, added_to_rows, output_of, writer_of
+from batchclient.cli._pilot import Pilot
 from batchclient.cli._progress import JobProgress
 from batchclient.cli._prompts import Prompts, check_columns
 from batchclient.cli._refusal import Refusal, in_options, named, refusal_of
@@ -93,9 +95,16 @@ def _run(options: MapOptions, source: Source) -> int:
                 say(f"{output.name} is finished, with these settings and this input: nothing to do{kept.failed}")
             return status
         serve_metrics(client, options.metrics, None if options.quiet else say)
-        job = _make_job(options, source, output, client, call_of, kept)
+        pilot = None
+        if options.pilot is not None and kept is not None:
+            with _open(options) as again:
+                read = _read(again, call_of, random_rows=options.pilot)
+            pilot = Pilot(client, read, call_of, options, kept.journal)
+        job = _make_job(options, source, output, client, call_of, kept, pilot)
         asyncio.run(job.run())
         report(job, options, output, kept)
+        if job.audit is not None and job.is_whole and (job.audit.differing or not options.quiet):
+            say(*job.audit.lines(), event="audit", asked=job.audit.asked, differ=len(job.audit.differing))
     return status_of(job)
 
 
@@ -143,8 +152,11 @@ def _begin(options: MapOptions, source: Source) -> tuple[MapOptions, BatchClient
         The options, with the call that the first row makes; the client; the reader of calls.
     """
     is_kept = options.journal is not None or (options.output != "-" and Output(options.output).is_file)
-    if options.dedupe and not is_kept:
-        raise Refusal("--dedupe needs a journal, which has the answers: give -o FILE or --journal FILE")
+    for name, is_given in (("--dedupe", options.dedupe), ("--pilot", options.pilot)):
+        if is_given and not is_kept:
+            raise Refusal(f"{name} needs a journal, which has the answers: give -o FILE or --journal FILE")
+    if options.pilot and (options.source == "-" or not (source.is_regular or "://" in options.source)):
+        raise Refusal("--pilot reads all rows beforehand, and a pipe is read once: put them into a file")
     client = BatchClient(**options.client)
     prompts = Prompts(
         options.prompt,
@@ -184,6 +196,7 @@ def _make_job(
     client: BatchClient,
     call_of: Callable[[Row], RowCall],
     kept: Kept | None,
+    pilot: Pilot | None,
 ) -> Job:
     ids = Ids()
     told = 0
@@ -212,7 +225,8 @@ def _make_job(
     writer = writer_of(options, source)
     if options.media is not None:
         source.load(options.media.load)
-    job = Job(client, results, output, progress, options, writer, kept=kept, total=total)
+    audit = None if options.audit is None else Audit(client, options.audit, call_of, options.arguments)
+    job = Job(client, results, output, progress, options, writer, kept=kept, total=total, pilot=pilot, audit=audit)
     attach(client, job.numbers)
     return job
 
@@ -238,22 +252,27 @@ class _InThread:
 
 
 def _dry_run(options: MapOptions, source: Source) -> int:
+    place = None
     if options.output != "-":
         # The report may go anywhere, and rows go where the job's may.
-        place_of(*output_of(options, source))
-    options.client.update(detect=True, server_metrics=False)
+        place = place_of(*output_of(options, source))
+    options.client.update(detect=options.client["dialect"] is None or None, server_metrics=False)
     options, client, call_of = _begin(options, source)
     dry_run = DryRun(
         client,
-        source,
-        call_of,
+        _read(source, call_of, random_rows=RANDOM, longest_rows=LONGEST),
         model=options.client["model"],
         max_tokens=options.params.get("max_tokens"),
         price=None if options.cost is None else options.cost.price,
+        kept=(0, 0.0, 0.0) if place is None else seconds_in(place, options),
     )
+    asyncio.run(dry_run.run())
+    put(*dry_run.report().split("\n"))
+    return Status.FAILED if dry_run.read.unusable or dry_run.failed else Status.OK
+
+
+def _read(source: Source, call_of: Callable[[Row], RowCall], **most: int) -> Reading:
     try:
-        asyncio.run(dry_run.run())
+        return Reading(source.read(), call_of, **most)
     except OSError as error:
         raise Refusal(f"the input cannot be read any further: {reason_of(error)}", Status.FAILED) from None
-    put(*dry_run.report().split("\n"))
-    return Status.FAILED if dry_run.unusable or dry_run.failed else Status.OK

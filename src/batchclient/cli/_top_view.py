@@ -85,6 +85,7 @@ def _calls(page: Page, before: Page | None, width: int) -> Text:
     parts = [f"{now['in_flight']:,}/{limit:,} in flight", f"{now['queued']:,} queued"]
     parts += [f"{now[name]:,} {said}" for name, said in (("waiting", "waiting"), ("backing_off", "backing off"))]
     parts += [f"{now[name]:,} {name}" for name in ("succeeded", "failed", "cancelled", "retries")]
+    parts += [f"{count:,} {kind}" for kind, count in now["health"].items() if count and kind != "ok"]
     rates = [
         (_rate(page, before, "succeeded"), "calls/s"),
         (_rate(page, before, "prompt_tokens"), "tokens/s in"),

@@ -124,6 +124,7 @@ def _status(held: HeldJournal) -> dict[str, Any]:
             prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, seconds=told.get("seconds", 0.0)
         ),
         "run": {name: told.get(name) for name in _RUN} if is_finished else None,
+        "bad_answers": told.get("bad") if is_finished else None,
         "journal_bytes": path.stat().st_size,
     }
 

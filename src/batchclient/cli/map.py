@@ -17,6 +17,7 @@ from typing import Annotated
 import typer
 
 from batchclient._client.parts import Shard, shard_from
+from batchclient.cli._audit import audit_from
 from batchclient.cli._cost import cost_from
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._metrics import address_from
@@ -119,6 +120,23 @@ def map_rows(
     ] = None,
     schema: Schema = None,
     retry_invalid: RetryInvalid = 0,
+    retry_truncated: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            show_default=False,
+            metavar="N",
+            help="Go on with answers cut off at --max-tokens, N times at most.",
+            rich_help_panel=REQUEST,
+        ),
+    ] = 0,
+    max_tokens_at_most: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Tokens of such a row in all, at most.", rich_help_panel=REQUEST),
+    ] = None,
+    runaway: Annotated[
+        bool, typer.Option("--runaway", help="End answers that run into a loop.", rich_help_panel=REQUEST)
+    ] = False,
     param: Params = None,
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
@@ -169,6 +187,21 @@ def map_rows(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read all rows and report; generate nothing.", rich_help_panel=JOB)
     ] = False,
+    pilot: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="N rows at random first; tell what the rest will take.", rich_help_panel=JOB),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Go on after --pilot, unasked.", rich_help_panel=JOB)
+    ] = False,
+    audit: Annotated[
+        str | None,
+        typer.Option(metavar="P%", help="Ask so many rows again, alone, at the end.", rich_help_panel=JOB),
+    ] = None,
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND>P%", help="Status 3, as for 'truncated>1%'; repeatable.", rich_help_panel=JOB),
+    ] = None,
     price: Annotated[
         str | None,
         typer.Option(metavar="IN/OUT", help="Of a million tokens each, such as 0.15/0.60.", rich_help_panel=JOB),
@@ -193,16 +226,19 @@ def map_rows(
     finish_reason and usage, or error. With --call embed it has embedding and usage instead, with
     --call classify label, probabilities and usage. The same command again goes on where it ended.
 
-    Exit status: 0 all rows succeeded, 1 some failed, 2 wrong usage, 3 --max-cost reached, 4 disk
-    full, 5 no server, 129 hangup, 130 Ctrl-C, 143 SIGTERM.
+    Exit status: 0 all rows succeeded, 1 some failed, 2 wrong usage, 3 --max-cost or
+    --fail-if, 4 disk full, 5 no server, 129 hangup, 130 Ctrl-C, 143 SIGTERM.
     """
     if first is not None and first < 1:
         raise Refusal(f"--first: at least 1 row, not {first}")
+    if pilot is not None and pilot < 2:
+        raise Refusal(f"--pilot: at least 2 rows, not {pilot}")
     part = None if shard is None else shard_from(shard, "shard")
     wait_s = (0.0 if sys.stderr.isatty() else WAIT_S) if wait_for_server is None else wait_for_server
     server = server_arguments(base_url, model, api_key, header, endpoints_shard, dialect)
     pace = client_arguments(concurrency, max_batch_size, p95_latency, time_to_first_token, send_priority=priority != 0)
     template = template_from(prompt, prompt_file)
+    params = params_from(param or [], max_tokens=max_tokens, temperature=temperature, call=call)
     options = MapOptions(
         source=source,
         output=_path_from(output, part),
@@ -216,8 +252,14 @@ def map_rows(
         system=system,
         media=_media_from(template, call, image or [], audio or [], media_root),
         schema=schema_from(schema),
-        params=params_from(param or [], max_tokens=max_tokens, temperature=temperature, call=call),
-        retry_invalid=retry_invalid,
+        params=params,
+        retries={
+            "retry_invalid": retry_invalid,
+            "retry_truncated": retry_truncated,
+            "max_tokens_at_most": max_tokens_at_most,
+            **({"runaway": True} if runaway else {}),
+        },
+        fail_if=fail_if or [],
         timeout_s=timeout,
         priority=priority,
         client={**server, **pace, "wait_for_server_s": wait_s},
@@ -230,6 +272,9 @@ def map_rows(
         new=new,
         retry_failed=retry_failed,
         dry_run=dry_run,
+        pilot=pilot,
+        yes=yes,
+        audit=audit_from(audit, call, params),
         cost=cost_from(price, gpu_price, max_cost),
         metrics=address_from(metrics_port),
         quiet=quiet,

@@ -24,7 +24,7 @@ from batchclient.dialects._deltas import join_deltas
 from batchclient.dialects._plain_decoder import PlainDecoder
 from batchclient.dialects._shares import size_of
 from batchclient.dialects._stream_decoder import StreamDecoder, decoder_of
-from batchclient.dialects.completions import stream_fields
+from batchclient.dialects.completions import guard_fields, stream_fields
 from batchclient.errors import BadRequest
 from batchclient.transport import WireRequest
 from batchclient.types import Choice, Completion, Delta
@@ -66,7 +66,7 @@ class Chat:
                 parts.append(_COUNT_FIELDS)
         if shape.tells_priority and self._priority_sign and "priority" not in batch.wire.without:
             parts.append(b'"priority":%d,' % (self._priority_sign * shape.priority))
-        parts.append(shape.body[1:])
+        parts += [guard_fields(batch), shape.body[1:]]
         return WireRequest("POST", path, body=b"".join(parts))
 
     def decoder(self, batch: Batch, secrets: tuple[str, ...], content_type: str) -> PlainDecoder | StreamDecoder:

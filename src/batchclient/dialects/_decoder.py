@@ -79,6 +79,8 @@ class ReplyDecoder:
         self._extra: dict[str, Any] = {}
         self.events = 0
         self.failed = False
+        self.cut = False
+        """Whether the answer ends here, whatever the server still says: it has run into a loop."""
 
     def feed(self, chunk: bytes, now: float) -> list[tuple[int, Completion]]:
         """Take in bytes; return the answers that are now complete, by position."""

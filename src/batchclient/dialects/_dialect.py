@@ -26,6 +26,9 @@ class Decoder(Protocol):
     ``stream_interval``.
     """
 
+    cut: bool
+    """Whether a stream ends here, though the server goes on: its answer has run into a loop."""
+
     @property
     def failed(self) -> bool:
         """Whether the reply has failed, whatever still comes: ``end`` says why."""

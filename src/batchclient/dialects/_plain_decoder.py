@@ -132,8 +132,10 @@ class PlainDecoder(ReplyDecoder):
 
     def _as_it_came(self, reply: dict[str, Any]) -> Completion:
         """Return the answer to a lone call that hands the reply on: the caller is its judge."""
-        usage, attempts = usage_in(reply.get("usage")), self._batch.requests[0].attempts
-        return Completion((), usage, attempts, reply=Reply(reply, source=(self._batch.id, 1), alone=self._batch.alone))
+        usage = usage_in(reply.get("usage"))
+        request = self._batch.requests[0]
+        kept = Reply(reply, source=(self._batch.id, 1), alone=self._batch.alone)
+        return Completion((), usage, request.attempts, reply=kept, fixed_length=request.shape.fixed_length)
 
     def _answers(self, reply: Any) -> tuple[list[tuple[int, Completion]], Failure | None]:
         n, requests = self._n, self._batch.requests
@@ -170,6 +172,7 @@ class PlainDecoder(ReplyDecoder):
                 continue
             usage = usages[position]
             completion = Completion(made, usage, request.attempts, None, self._extra.copy())
+            completion.fixed_length = request.shape.fixed_length
             if usage is None and len(requests) > 1:
                 completion.counted_tokens = _count_made(own)
             if verbatim:

@@ -60,11 +60,14 @@ class ServerDialect:
     """Fields of vLLM's that the server lacks."""
     list_routes: frozenset[Kind] = frozenset()
     """The kinds of call whose lists have a route of their own, which an older server lacks."""
+    continues_chats = False
+    """Whether the server has ``continue_final_message``."""
 
     def __init__(self, secrets: tuple[str, ...] = (), *, assumed: bool = False) -> None:
         self._secrets = secrets
         self._without = self.without
         self._learnt = Learnt(usage_is_own=not assumed)
+        self.continues_chats = self.continues_chats and not assumed
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -36,6 +36,8 @@ _PREFIXES = {
 _OF_NUMBERS = {"encoding_format", "embedding_type", "embedding_types"}
 """With these, as with fields that are not known, a vector may be of other numbers: packed bits."""
 _MIXED = b"mixed:"
+_FEW_TOKENS = 4
+"""An answer of so few is a class, not a text."""
 _GENERATING = frozenset({Kind.COMPLETION, Kind.CHAT})
 
 
@@ -101,6 +103,9 @@ class Shapes:
             # A body that another program wrote may hold any field.
             refuse_unknown(kind, params, to_caller=to_caller, method=method)
         joining, solo, reason = sort_fields(params, kind, to_caller=to_caller, method=method)
+        guarded = joining.pop("runaway", None)
+        if guarded is not None and type(guarded) is not bool:
+            raise ConfigError(f"runaway is true or false, not {guarded!r:.40}", field="runaway")
         reason = "streamed to its caller" if to_caller else reason or alone
         joining.setdefault("model", model)
         if joining.get("return_token_ids", True) in (None, False):
@@ -115,6 +120,9 @@ class Shapes:
             # Such answers hold more than others' do: none may be given another call's.
             answer_key = b"verbatim!" + answer_key
             key = b"verbatim!" + key
+        if guarded:
+            # The call is the same: a loop is no other answer.
+            key = b"guarded!" + key
         shape = self._shapes.get(key)
         if shape is None:
             if len(self._shapes) >= _KEYS_REMEMBERED:
@@ -127,7 +135,14 @@ class Shapes:
                     raise ConfigError("beam search and prompt_logprobs cannot be streamed", field="stream")
                 # A reply that is handed on has the form that its caller asked for.
                 packable = shape.packable and not verbatim
-                shape = replace(shape, answer_key=answer_key, to_caller=to_caller, verbatim=verbatim, packable=packable)
+                shape = replace(
+                    shape,
+                    answer_key=answer_key,
+                    to_caller=to_caller,
+                    verbatim=verbatim,
+                    packable=packable,
+                    guarded=bool(guarded) and not shape.fixed_length,
+                )
             elif self._own_fields is not None and kind is Kind.COMPLETION and shape.alone_reason is None:
                 shape = self._with_mixed(shape, joining, prefixes[token_ids])  # type: ignore[index]
             self._shapes[key] = shape
@@ -218,6 +233,8 @@ def _make_shape(
         kind=kind,
         lists_plain=is_chat,
         counted=counted,
+        fixed_length=fields.get("ignore_eos") is True
+        or (max_tokens is not None and (max_tokens <= _FEW_TOKENS or max_tokens == fields.get("min_tokens"))),
     )
 
 

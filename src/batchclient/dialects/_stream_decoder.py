@@ -50,6 +50,7 @@ from batchclient.dialects._sse import EventStream
 from batchclient.dialects._surrogates import MendingReader, mend, read_odd
 from batchclient.dialects._verbatim import join_pieces, own_body
 from batchclient.errors import DemuxError
+from batchclient.health import LONGEST_LOOP, is_runaway
 from batchclient.types import Choice, Completion, Delta, Reply, Usage
 
 __all__ = ["StreamDecoder", "decoder_of"]
@@ -94,6 +95,9 @@ class StreamDecoder(ReplyDecoder):
         """The first prompt's answer, waiting until another prompt has begun."""
         self._doubtful: list[Delta] | None = [] if self._n > 1 else None
         """The first choice's pieces, waiting until another choice has begun; ``None``: no wait."""
+        self._guarded = batch.shape.guarded and self._size == 1
+        self._tail = ""
+        """Where it is guarded, the end of the text."""
         self._is_done = False
         """Whether the server has ended the stream with ``[DONE]``."""
         self._pieces: dict[int, list[dict[str, Any]]] = {}
@@ -228,7 +232,9 @@ class StreamDecoder(ReplyDecoder):
                     raise TypeError("a reason to finish is no string")
                 if usage is not None:
                     self._check_growth(index, pieces, usage)
-                return
+                if not (self._guarded and self._goes_round(piece)):
+                    return
+                self.cut = True
             if reason in ABORTED:
                 self._lost[index // self._n] = self._aborted_by(piece)
             if usage is not None and self._needs_text and piece.get("text") is None:
@@ -240,7 +246,7 @@ class StreamDecoder(ReplyDecoder):
         except BAD_FORM as error:
             self._give_up(index, error)
             return
-        if usage is None and self._watch.sum_comes_last:
+        if usage is None and (self._watch.sum_comes_last or self.cut):
             usage = self._estimate(index, pieces, choice)
         if usage is not None:
             self._usage[index] = usage
@@ -315,6 +321,13 @@ class StreamDecoder(ReplyDecoder):
         if usage.completion_tokens > self._tokens.get(index, 0) + 1:
             raise TypeError("an event has tokens and no text")
 
+    def _goes_round(self, piece: dict[str, Any]) -> bool:
+        """Whether the lone choice has run into a loop, in its text or its reasoning."""
+        told = piece.get("delta") or piece
+        said = [told.get(name) for name in ("text", "content", "reasoning", "reasoning_content")]
+        self._tail = (self._tail + "".join([text for text in said if isinstance(text, str)]))[-LONGEST_LOOP:]
+        return is_runaway(self._tail)
+
     @staticmethod
     def _text_in(piece: dict[str, Any]) -> Any:
         """Return an event's text."""
@@ -364,6 +377,7 @@ class StreamDecoder(ReplyDecoder):
             self._batch.requests[position].attempts,
             self._first_at[position] - self._batch.sent_at,
             self._extra.copy(),
+            fixed_length=self._batch.requests[position].shape.fixed_length,
         )
         if self._verbatim:
             choices = [self._verbatim.pop(index) for index in indices]

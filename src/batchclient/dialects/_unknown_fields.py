@@ -23,7 +23,12 @@ from batchclient._core.requests import Batch
 
 __all__ = ["OUR_FIELDS", "refused_fields"]
 
-OUR_FIELDS = frozenset({"stream_interval", "continuous_usage_stats", "stream_options", "return_token_ids", "priority"})
+OUR_FIELDS = frozenset(
+    {
+        "stream_interval", "continuous_usage_stats", "stream_options", "return_token_ids", "priority",
+        "repetition_detection",
+    }
+)  # fmt: skip
 """Fields that a dialect may add to the callers' own."""
 _GENERATING = frozenset({Kind.COMPLETION, Kind.CHAT})
 _STREAMED_ONLY = frozenset({"stream_interval", "continuous_usage_stats", "stream_options"})
@@ -69,6 +74,8 @@ def _added(batch: Batch) -> frozenset[str]:
     added = _STREAMED_ONLY if batch.streamed else frozenset({"return_token_ids"} if len(batch.requests) > 1 else ())
     if batch.shape.tells_priority:
         added |= {"priority"}
+    if batch.shape.guarded:
+        added |= {"repetition_detection"}
     if "stream_options" in batch.wire.without:
         added -= {"continuous_usage_stats"}
     return added - batch.wire.without

@@ -24,7 +24,7 @@ from batchclient.dialects._reader import OpenAIReader, Reader
 from batchclient.dialects._stream_decoder import StreamDecoder, decoder_of
 from batchclient.transport import WireRequest
 
-__all__ = ["ANY_NUMBER", "Completions", "events_per_choice", "stream_fields", "stream_interval"]
+__all__ = ["ANY_NUMBER", "Completions", "events_per_choice", "guard_fields", "stream_fields", "stream_interval"]
 
 _PATH = "/completions"
 _STREAM = b'"stream":true,'
@@ -38,6 +38,8 @@ silent for much over two minutes, however long the answer.
 """
 ANY_NUMBER = 1 << 30
 _COUNT_FIELDS = b'"return_token_ids":true,'
+_GUARD = b'"repetition_detection":{"max_pattern_size":32,"min_count":32},'
+"""The same up to 32 tokens, 32 times. It looks at each length for each token: longer ones cost."""
 
 
 class Completions:
@@ -79,7 +81,7 @@ class Completions:
             parts.append(_COUNT_FIELDS)
         if shape.tells_priority and self._priority_sign and "priority" not in without:
             parts.append(b'"priority":%d,' % (self._priority_sign * shape.priority))
-        parts.append(body[1:])
+        parts += [guard_fields(batch), body[1:]]
         return WireRequest("POST", _PATH, body=b"".join(parts))
 
     def decoder(self, batch: Batch, secrets: tuple[str, ...], content_type: str) -> PlainDecoder | StreamDecoder:
@@ -98,6 +100,16 @@ def stream_fields(batch: Batch) -> bytes:
     if "stream_options" not in batch.wire.without:
         fields += _OPTIONS if "continuous_usage_stats" in batch.wire.without else _OPTIONS_EACH
     return fields
+
+
+def guard_fields(batch: Batch) -> bytes:
+    """Return the member by which vLLM, from 0.17 on, ends an answer that runs into a loop.
+
+    A caller's own stands before it, and a server that refuses it gets it no more.
+    """
+    shape = batch.shape
+    is_asked = shape.guarded and "repetition_detection" not in batch.wire.without
+    return _GUARD if is_asked and b'"repetition_detection":' not in shape.body else b""
 
 
 def stream_interval(shape: Shape) -> int:

@@ -25,7 +25,9 @@ from batchclient.dialects.completions import Completions
 
 __all__ = ["OpenaiDialect"]
 
-VLLM_ONLY = frozenset({"stream_interval", "continuous_usage_stats", "return_token_ids", "priority"})
+VLLM_ONLY = frozenset(
+    {"stream_interval", "continuous_usage_stats", "return_token_ids", "priority", "repetition_detection"}
+)
 """Fields added by batchclient and unknown to OpenAI's API."""
 
 

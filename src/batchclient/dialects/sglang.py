@@ -311,8 +311,9 @@ class SglangDialect(ServerDialect):
 
     name = "sglang"
     # For ``/v1/completions``, which gives no ids as vLLM does.
-    without: frozenset[str] = frozenset({"return_token_ids"})
+    without: frozenset[str] = frozenset({"return_token_ids", "repetition_detection"})
     caps: Mapping[Kind, int] = {Kind.CHAT: 1}
+    continues_chats = True
     own_fields: OwnFields | None = staticmethod(_own_fields)
     forms: Mapping[Kind, Form] = {
         Kind.COMPLETION: _Generate(),

@@ -41,3 +41,4 @@ class VllmDialect(ServerDialect):
         Kind.TOKENS: VllmTokens(),
     }
     list_routes: frozenset[Kind] = frozenset({Kind.CHAT})
+    continues_chats = True

@@ -17,7 +17,7 @@ class Status(IntEnum):
     USAGE = 2
     """The command was wrong: nothing was sent, and ``OUT`` is as it was."""
     STOPPED = 3
-    """A bound of the command's own stopped the job, such as ``--max-cost``."""
+    """A bound of the command's own stopped the job, ``--max-cost`` or ``--fail-if``."""
     DISK_FULL = 4
     """The output cannot be written, such as on a full disk."""
     NO_SERVER = 5

@@ -228,6 +228,18 @@ class HeldJournal:
                 self.damaged_count += place is not None and found[-1] is None
         return found
 
+    def read_again(self) -> None:
+        """Let ``find`` know the rows that were appended since the opening.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        with self._lock:
+            self._keys.execute("DROP TABLE record")
+            self._end = self.damaged_count = 0
+            self.damaged.clear()
+            self._read()
+
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield the fields of the last record of each row, in the file's order."""
         last = "SELECT max(place) AS place, size FROM record GROUP BY key ORDER BY place"

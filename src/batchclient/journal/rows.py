@@ -21,6 +21,7 @@ from pydantic_core import to_json
 
 from batchclient import errors
 from batchclient.errors import AuthenticationFailed, BatchClientError, CertificateRefused, NotFound
+from batchclient.health import Health
 from batchclient.journal.lines import is_whole, sealed
 from batchclient.types import Classification, Completion, Embedding, Ranking, Score, Usage
 
@@ -35,7 +36,7 @@ MAY_BE_TRIED: State = "failed for now"
 
 _OF_THE_PLACE = (AuthenticationFailed, NotFound, CertificateRefused)
 """These errors are about key, model or server, not about the row."""
-_OF_ERRORS = ("status", "code", "retry_after_s", "field")
+_OF_ERRORS = ("status", "code", "retry_after_s", "field", "health")
 _LEFT_OUT: Any = {"completion": {"choices": {"__all__": {"parsed"}}}}
 """It is made of the text again."""
 
@@ -56,6 +57,7 @@ class _Failure:
     code: str | int | None = None
     retry_after_s: float | None = None
     field: str | None = None
+    health: Health | None = None
 
 
 @dataclass(slots=True)
@@ -91,6 +93,11 @@ class Record:
         if (kept := self.embedding) is not None:
             return Embedding(array("f", b64decode(kept.vector, validate=True)), kept.usage, kept.attempts, kept.extra)
         return self.completion or self.classification or self.score or self.ranking
+
+    @property
+    def health(self) -> Health | None:
+        """Of a generated answer, also of one that did not fit."""
+        return getattr(self.completion or self.error, "health", None)
 
     @property
     def failure(self) -> BatchClientError | None:

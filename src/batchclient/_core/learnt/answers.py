@@ -6,6 +6,7 @@ from bisect import bisect_left
 
 from batchclient._core.histograms import Recorder
 from batchclient._core.messages import Batch, Request, RequestState
+from batchclient.health import Health, health_of
 from batchclient.types import Completion
 
 __all__ = ["Tally"]
@@ -20,6 +21,7 @@ class Tally:
         answers: (position in the batch, answer).
         recorders: the histograms of the answers' prompt tokens, of their output tokens, and of the
             times of their calls.
+        health: the counts of generated answers by health; ``None``: nothing is generated.
         now: the scheduler's time.
     """
 
@@ -33,6 +35,7 @@ class Tally:
         batch: Batch,
         answers: list[tuple[int, Completion]],
         recorders: tuple[Recorder, Recorder, Recorder],
+        health: dict[Health, int] | None,
         now: float,
     ) -> None:
         prompts, outputs, calls = recorders
@@ -59,6 +62,8 @@ class Tally:
                 output_counts[bisect_left(output_bounds, made)] += 1
             if request.state is _IN_FLIGHT:
                 resolved.append((request, completion))
+                if health is not None:
+                    health[health_of(completion)] += 1
                 watched += request.watched
                 used_tokens += made
                 if not request.carries:

@@ -140,10 +140,10 @@ class Judge:
 
 
 def body_of(answer: Any) -> dict[str, Any]:
-    """Return the body of a result: the fields that a map would add to a row."""
+    """Return the body of a result: the fields that a map would add to a row, and the health."""
     body = fields_of(answer)
     if isinstance(answer, Completion):
-        body |= asked_for(answer)
+        body |= {"health": answer.health, **asked_for(answer)}
     return body
 
 

@@ -1,0 +1,270 @@
+"""Rows that are asked again: an answer does not fit ``response_model``, or was cut off.
+
+Rules:
+- A call that goes again is a new request of its row: the row's time goes on, and its key is that of
+  the row as it was given.
+- ``retry_invalid``: the same call again. An answer that was cut off is not asked for again so.
+- ``retry_truncated``: an answer that was cut off goes on where its server can go on with it: the
+  prompt with the text so far, or the token ids; a chat with ``continue_final_message``. The parts
+  are one answer. Elsewhere the call is asked anew with a larger bound, and the first answer's
+  tokens are wasted: so with structured output, tools, reasoning, logprobs, and where token ids
+  cannot be joined.
+- The bound doubles from one try to the next. The last try has all of ``max_tokens_at_most``.
+- A loop is not gone on with, nor a call with several choices.
+- Where going on fails, the row has the answer that was cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pydantic_core import from_json
+
+from batchclient._core.kinds import Kind
+from batchclient.errors import AnswerInvalid, BadRequest, CallAborted, ClientClosed, ConfigError
+from batchclient.types import Choice, Completion
+
+if TYPE_CHECKING:
+    from batchclient._core.messages import Request
+    from batchclient._maps.row import Row
+    from batchclient._shell.runner import Runner
+
+__all__ = ["Repairs", "check_retries", "check_truncated"]
+
+_MOST_RETRIES = 100
+_MOST_DOUBLINGS = 16
+_ANEW = frozenset(
+    {
+        "best_of", "echo", "ebnf", "functions", "grammar", "guided_choice", "guided_grammar", "guided_json",
+        "guided_regex", "json_schema", "logprobs", "prompt_embeds", "prompt_logprobs", "regex", "response_format",
+        "structured_outputs", "suffix", "tools", "top_logprobs", "truncate", "truncate_prompt_tokens",
+    }
+)  # fmt: skip
+"""With these fields an answer is not the text that follows the prompt and the text so far."""
+
+
+def check_retries(retry_invalid: object, response_model: object, params: Mapping[str, Any]) -> None:
+    """Check how often a map asks again for an answer that fits.
+
+    Raises:
+        ConfigError: the number is none; or there is no form to fit; or every answer to a prompt
+            would be the same.
+    """
+    _check_number("retry_invalid", retry_invalid, 0, _MOST_RETRIES)
+    if not retry_invalid:
+        return
+    if response_model is None:
+        raise ConfigError("retry_invalid is for answers that have to fit a response_model", field="retry_invalid")
+    extra = params.get("extra_body")
+    given = {**extra, **params} if isinstance(extra, Mapping) else params
+    same = "temperature=0" if given.get("temperature") == 0 else "seed" if given.get("seed") is not None else None
+    if same is not None:
+        raise ConfigError(
+            f"retry_invalid: with {same} every answer to a prompt is the same; leave one of the two out",
+            field="retry_invalid",
+        )
+
+
+def check_truncated(retry_truncated: object, max_tokens_at_most: object) -> None:
+    """Check how often, and up to which length, a map goes on with an answer that was cut off.
+
+    Raises:
+        ConfigError: a number is none, or a bound is given for nothing.
+    """
+    _check_number("retry_truncated", retry_truncated, 0, _MOST_DOUBLINGS)
+    if max_tokens_at_most is not None:
+        _check_number("max_tokens_at_most", max_tokens_at_most, 1, 1 << 30)
+        if not retry_truncated:
+            raise ConfigError("max_tokens_at_most is for retry_truncated", field="max_tokens_at_most")
+
+
+def _check_number(name: str, value: object, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise ConfigError(f"{name} is a whole number from {least} to {most}, not {value!r:.40}", field=name)
+
+
+class Cut:
+    """A row's answer that was cut off, and what is done about it."""
+
+    __slots__ = ("answer", "first", "fresh", "goes_on", "tries", "whole")
+
+    def __init__(self, first: Request, answer: Completion | None) -> None:
+        self.first = first
+        """The row's request as it was given."""
+        self.answer = answer
+        """All that has come so far; ``None``: an earlier run has not kept it."""
+        self.fresh = 0 if answer is None else answer.output_tokens or 0
+        """Output tokens of its last part."""
+        self.tries = 0
+        self.goes_on = False
+        """Whether the request under way goes on with ``answer``."""
+        self.whole = False
+        """Whether going on was tried in vain."""
+
+
+class Repairs:
+    """The repairs of one map.
+
+    Args:
+        retry_invalid, retry_truncated: how often a row is asked again, at most.
+        max_tokens_at_most: output tokens of a row in all; ``None``: as many as doublings give.
+        make: makes the row's request of another input and other fields than a request's.
+
+    Attributes:
+        invalid: answers that did not fit.
+    """
+
+    def __init__(
+        self,
+        retry_invalid: int,
+        retry_truncated: int,
+        max_tokens_at_most: int | None,
+        make: Callable[[Request, Any, dict[str, Any]], Request],
+    ) -> None:
+        self._retry_invalid = retry_invalid
+        self._retry_truncated = retry_truncated
+        self._most = max_tokens_at_most
+        self._make = make
+        self.invalid: int = 0
+
+    def again(self, row: Row, error: AnswerInvalid, runner: Runner) -> Request | None:
+        """Count an answer that does not fit; return the request that asks anew, if there is to be one."""
+        self.invalid += 1
+        runner.wasted_tokens += _tokens_of(error.completion)
+        if row.retries >= self._retry_invalid or not error.retryable or row.request is None:
+            return None
+        row.retries += 1
+        return row.request.anew()
+
+    def after(self, row: Row, outcome: Any, runner: Runner) -> Any:
+        """Take in a row's answer or error; return what the row ends with, or the request that goes on."""
+        cut = row.cut
+        if isinstance(outcome, BaseException):
+            if cut is None or cut.answer is None or isinstance(outcome, (ClientClosed, CallAborted)):
+                return outcome
+            if not (cut.goes_on and isinstance(outcome, BadRequest)):
+                return cut.answer
+            cut.whole, cut.tries = True, cut.tries - 1
+            return self._next(cut, runner) or cut.answer
+        answer = outcome
+        if cut is not None and cut.answer is not None:
+            joined = _joined(cut.answer, answer) if cut.goes_on else None
+            if joined is not None:
+                runner.regained_tokens += cut.fresh
+                answer = joined
+            elif cut.goes_on:
+                # The server has begun another message.
+                runner.wasted_tokens += _tokens_of(answer)
+                answer, cut.whole = cut.answer, True
+            else:
+                runner.wasted_tokens += _tokens_of(cut.answer)
+        if row.request is None or getattr(answer, "health", None) != "truncated":
+            return answer
+        if cut is None:
+            row.cut = cut = Cut(row.request, None)
+        cut.answer, cut.fresh = answer, outcome.output_tokens or 0
+        return self._next(cut, runner) or answer
+
+    def resume(self, row: Row, answer: Completion | None, runner: Runner) -> Request | None:
+        """Return the request that goes on with what an earlier run has left; ``None``: it stays so."""
+        assert row.request is not None, "a row that is looked up has a request"
+        row.cut = Cut(row.request, answer)
+        return self._next(row.cut, runner)
+
+    def _next(self, cut: Cut, runner: Runner) -> Request | None:
+        first, answer = cut.first, cut.answer
+        shape = first.shape
+        bound = shape.max_output_tokens or self._most
+        if cut.tries >= self._retry_truncated or shape.weight != 1 or bound is None:
+            return None
+        most = self._most or bound << self._retry_truncated
+        made = (None if answer is None else answer.output_tokens) or bound
+        cut.tries += 1
+        goal = bound
+        while goal <= made:
+            goal *= 2
+        goal = most if cut.tries == self._retry_truncated else min(goal, most)
+        if goal <= made:
+            return None
+        fields: dict[str, Any] = from_json(shape.body)
+        item = from_json(first.prompt)
+        names = [name for name in ("max_completion_tokens", "max_tokens") if fields.get(name) is not None]
+        begun = None if cut.whole or answer is None else _going_on(item, fields, answer, shape.kind, runner)
+        cut.goes_on = begun is not None
+        if cut.goes_on and type(least := fields.get("min_tokens")) is int:
+            fields["min_tokens"] = max(0, least - made)
+        fields |= dict.fromkeys(names or ["max_tokens"], goal - made if cut.goes_on else goal)
+        return self._make(first, begun if cut.goes_on else item, fields)
+
+
+def _tokens_of(answer: Completion) -> int:
+    """Return the prompt and output tokens of an answer, by the server's count."""
+    return answer.usage.total_tokens if answer.usage is not None else answer.counted_tokens or 0
+
+
+def _going_on(item: Any, fields: dict[str, Any], answer: Completion, kind: Kind, runner: Runner) -> Any:
+    """Return the input that goes on with an answer, its fields changed; ``None``: there is none."""
+    (choice,) = answer.choices
+    if any(fields.get(name) not in (None, False, []) for name in _ANEW) or choice.logprobs is not None:
+        return None
+    ids, text = choice.token_ids, _kept(choice)
+    if kind is Kind.COMPLETION:
+        if isinstance(item, str):
+            return None if ids is not None or not text else item + text
+        return None if ids is None else [*item, *ids]
+    if not runner.continues_chats or ids is not None or not text or _says_more(choice):
+        return None
+    if fields.get("continue_final_message"):
+        begun = item[-1].get("content")
+        return [*item[:-1], {**item[-1], "content": begun + text}] if isinstance(begun, str) else None
+    if fields.get("add_generation_prompt") is False:
+        return None
+    fields |= {"continue_final_message": True, "add_generation_prompt": False}
+    return [*item, {"role": "assistant", "content": text}]
+
+
+def _kept(choice: Choice) -> str:
+    """Return the text that is gone on with.
+
+    Half a character at the end is none yet, and blanks at the end of a chat may be cut off by its
+    template: the model writes both again.
+    """
+    text = choice.text.rstrip("\ufffd")
+    return text if choice.message is None else text.rstrip()
+
+
+def _says_more(choice: Choice) -> bool:
+    """Whether a chat's answer has more than a text, such as reasoning."""
+    return any(value for name, value in (choice.message or {}).items() if name not in ("role", "content"))
+
+
+def _joined(first: Completion, last: Completion) -> Completion | None:
+    """Return two parts of an answer as one; ``None``: the second is no part of it."""
+    (begun,), (ended,) = first.choices, last.choices
+    if _says_more(ended):
+        return None
+    text = _kept(begun) + ended.text
+    message = None if ended.message is None else {**ended.message, "content": text}
+    ids = None if begun.token_ids is None else begun.token_ids + (ended.token_ids or ())
+    extra = {**begun.extra, **ended.extra}
+    choice = replace(ended, text=text, token_ids=ids, message=message, extra=extra)
+    usage = None
+    if first.usage is not None and last.usage is not None:
+        # The prompt is the first's.
+        usage = replace(
+            first.usage,
+            completion_tokens=first.usage.completion_tokens + last.usage.completion_tokens,
+            completion_tokens_estimated=first.usage.completion_tokens_estimated
+            or last.usage.completion_tokens_estimated,
+        )
+    return replace(
+        last,
+        choices=(choice,),
+        usage=usage,
+        counted_tokens=(first.counted_tokens or 0) + (last.counted_tokens or 0) or None,
+        attempts=first.attempts + last.attempts,
+        time_to_first_token_s=first.time_to_first_token_s,
+        fixed_length=first.fixed_length,
+    )

@@ -1,0 +1,120 @@
+"""Whether an answer is one: the health of a completion, told by what came.
+
+Rules:
+- The first that holds counts: ``runaway``, ``filtered``, ``truncated``, ``reasoning_only``,
+  ``empty``, ``ok``. Of several choices the first that is not ``ok`` counts.
+- A tool call is an answer, and so is a refusal in words. White space alone is none.
+- A call for at most four tokens, for exactly so many, or with ``ignore_eos`` has ``fixed_length``:
+  its end at the bound is no truncation.
+- Text is looked at for a loop only where the answer did not end by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+if TYPE_CHECKING:
+    from batchclient.types import Completion, Reply
+
+__all__ = ["HEALTHS", "Health", "health_of", "is_runaway", "no_answers"]
+
+Health = Literal["ok", "truncated", "empty", "reasoning_only", "invalid", "filtered", "runaway"]
+"""What an answer is.
+
+``ok``; ``truncated``: ended at the bound; ``empty``: neither text nor a tool call;
+``reasoning_only``: reasoning, and no answer; ``invalid``: does not fit ``response_model``;
+``filtered``: the server held the answer back; ``runaway``: the text ends in a loop.
+"""
+HEALTHS: tuple[Health, ...] = get_args(Health)
+
+_LEAST_LOOP = 256
+"""Characters of a loop, or of white space, at least."""
+_LEAST_TURNS = 4
+_LONGEST_TURN = 1024
+LONGEST_LOOP = _LEAST_TURNS * _LONGEST_TURN
+_PROBE = 64
+_THOUGHT_ENDS = len("</think>") + 8
+_SAYS_SOMETHING = ("tool_calls", "function_call", "refusal", "audio")
+
+
+def no_answers() -> dict[Health, int]:
+    """Return a count for each kind, all zero."""
+    return dict.fromkeys(HEALTHS, 0)
+
+
+def health_of(answer: Completion) -> Health:
+    """Return the health of an answer; never ``invalid``, which only a schema can tell."""
+    fixed_length = answer.fixed_length
+    for choice in answer.choices or _as_it_came(answer.reply):
+        text, reason = choice.text, choice.finish_reason
+        if reason != "stop":
+            if reason == "length" or not reason:
+                if not fixed_length:
+                    if is_runaway(text or _reasoning(choice)):
+                        return "runaway"
+                    if reason:
+                        return "truncated"
+            elif reason == "repetition":
+                return "runaway"
+            elif reason == "content_filter":
+                return "filtered"
+        if text and not text.isspace():
+            if not text.startswith("<think>") and "</think>" not in text[-_THOUGHT_ENDS:]:
+                continue
+            # A server without a parser for reasoning.
+            if text.rpartition("</think>")[2].strip() and "</think>" in text:
+                continue
+            health: Health = "reasoning_only"
+        else:
+            health = "reasoning_only" if _reasoning(choice) else "empty"
+        message = choice.message
+        if message is None or not any(message.get(name) for name in _SAYS_SOMETHING):
+            return health
+    return "ok"
+
+
+def is_runaway(text: str) -> bool:
+    """Whether a text ends in a loop, at least four times the same, or in a long run of white space."""
+    size = len(text)
+    if size < _LEAST_LOOP:
+        return False
+    probe = text[-_PROBE:]
+    first = max(size - _PROBE - _LONGEST_TURN, 0)
+    # Where a text goes round, its end stands a turn before, too.
+    at = text.rfind(probe, first, size - 1)
+    while at >= 0:
+        turn = size - _PROBE - at
+        loop = max(_LEAST_LOOP, _LEAST_TURNS * turn)
+        if loop <= size and text[-loop:-turn] == text[turn - loop :]:
+            return True
+        at = text.rfind(probe, first, at + _PROBE - 1)
+    return probe.isspace() and text[-_LEAST_LOOP:].isspace()
+
+
+def _reasoning(choice: Any) -> str:
+    for said in (choice.message, choice.extra):
+        if said:
+            text = said.get("reasoning") or said.get("reasoning_content")
+            if text:
+                return text if isinstance(text, str) else str(text)
+    return ""
+
+
+def _as_it_came(reply: Reply | None) -> Iterator[Any]:
+    """Yield the choices of a reply that is handed on as it came, in whatever form."""
+    body = None if reply is None else reply.body
+    choices = body.get("choices") if isinstance(body, dict) else None
+    for each in choices if isinstance(choices, list) else ():
+        if isinstance(each, dict):
+            message = each.get("message")
+            message = message if isinstance(message, dict) else None
+            text = each.get("text") if message is None else message.get("content")
+            reason = each.get("finish_reason")
+            yield SimpleNamespace(
+                text=text if isinstance(text, str) else str(text or ""),
+                finish_reason=reason,
+                message=message,
+                extra=each,
+            )

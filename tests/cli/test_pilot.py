@@ -1,0 +1,186 @@
+"""``map --pilot``: rows at random go first, and tell what the others take; ``--audit``: some are asked again."""
+
+import asyncio
+import json
+import os
+import re
+from collections import Counter
+
+import pytest
+from tests.fakes.pages import serving
+
+from batchclient.cli import _job, _pilot
+from batchclient.cli._progress import Meter, Snapshot
+
+from .conftest import read_rows, rows_of, write_rows
+
+ROWS = 200
+
+
+@pytest.fixture
+def asked(tmp_path):
+    """A server that counts its prompts. Of the rows every fifth is cut off, and ``running.odd`` is answered otherwise."""
+
+    def answer(asked):
+        if not asked.path.endswith("/completions"):
+            return 404, b""
+        prompt = asked.json["prompt"]
+        prompts = prompt if isinstance(prompt, list) else [prompt]
+        running.prompts.update(prompts)
+        numbers = [int(each.split()[-1]) for each in prompts]
+        said = [
+            "otherwise" if each in running.odd and running.prompts[prompts[i]] > 1 else f"yes {each}"
+            for i, each in enumerate(numbers)
+        ]
+        choices = [
+            {"index": i, "text": text, "finish_reason": "length" if numbers[i] % 5 == 0 else "stop"}
+            for i, text in enumerate(said)
+        ]
+        count = len(prompts)
+        return 200, {
+            "choices": choices,
+            "usage": {"prompt_tokens": 3 * count, "completion_tokens": 9 * count, "total_tokens": 12 * count},
+        }
+
+    with serving(answer) as running:
+        running.prompts, running.odd = Counter(), set()
+        yield running
+
+
+@pytest.fixture
+def ask(cli, asked, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(ROWS))
+
+    def run(*options, source=source, output=out, call="complete"):
+        command = ["map", source, "-o", output, "--base-url", asked.url, "--model", "m", "--dialect", "vllm"]
+        done = cli(*command, "--prompt", "Say {text}", "--call", call, *options)
+        return done.exit_code, done.output.splitlines()
+
+    return run
+
+
+def test_a_pilot_tells_of_the_other_rows_and_its_answers_are_the_jobs(ask, asked, out):
+    status, lines = ask("--pilot", 60, "--price", "1000000/0", "--max-tokens", 9, "--concurrency", 8)
+    assert status == 0
+    assert re.fullmatch(r"pilot: 60 of 200 rows at random, in \d+\.\d s; the other 140, by 90 % intervals:", lines[0])
+    assert re.fullmatch(r"  time: 0:00:0\d to 0:00:\d\d(; a larger pilot tells more)?", lines[1])
+    assert lines[2:4] == ["  tokens: 420 to 420 in, 1,260 to 1,260 out", "  cost: 420.00 to 420.00"]
+    told = re.fullmatch(r"  answers: ([\d.]+) to ([\d.]+) % ok, ([\d.]+) to ([\d.]+) % truncated", lines[4])
+    assert float(told[1]) < 80 < float(told[2]) and float(told[3]) < 20 < float(told[4])
+    assert "reused: 60" in lines[5]
+    assert [row["completion"] for row in read_rows(out)] == [f"yes {number}" for number in range(ROWS)]
+    assert set(asked.prompts.values()) == {1} and len(asked.prompts) == ROWS, "no row is asked twice"
+
+
+def test_a_broken_bound_ends_the_job_where_nobody_can_be_asked(ask, asked, out):
+    bound = ["--pilot", 60, "--fail-if", "truncated>5%"]
+    status, lines = ask(*bound)
+    assert status == 3 and not out.exists() and len(asked.prompts) == 60
+    assert re.match(r"Error: stopped: --fail-if truncated>5%: \d+ of 60 rows", lines[-3])
+    # The dry run knows by now how long the others take.
+    time = next(line for line in ask(*bound, "--dry-run")[1] if line.startswith("time"))
+    assert time.startswith("time of the 140 rows that the journal has not: 0:00:0")
+    # Within the interval of so few rows the bound may be kept.
+    assert ask("--pilot", 60, "--fail-if", "truncated>15%", "--quiet")[0] == 3
+    assert len(asked.prompts) == ROWS and set(asked.prompts.values()) == {1}
+
+
+def test_somebody_is_asked_whether_to_go_on(ask, asked, out, monkeypatch):
+    def answering(answer):
+        async def asks():
+            return answer
+
+        monkeypatch.setattr(_job, "asks", asks)
+
+    answering(False)
+    status, lines = ask("--pilot", 30)
+    assert (status, len(asked.prompts)) == (3, 30) and not out.exists()
+    assert lines[-3].startswith("Error: stopped after the pilot")
+    assert lines[-1] == f"{out}.journal has the answers: the same command goes on with them"
+    told = [lines[1].partition(";")[0] + ", by the earlier pilot", *lines[2:4]]
+    status, lines = ask("--pilot", 30)
+    assert (status, len(asked.prompts), lines[1:4]) == (3, 30, told), "an earlier pilot's rows tell the same"
+    assert ask("--pilot", 30, "--yes")[0] == 0, "nobody is asked"
+    answering(True)
+    assert ask("--pilot", 30, "--fail-if", "truncated>1%", "--new")[0] == 3, (
+        "the job ends by its bound, not the pilot's"
+    )
+    assert len(asked.prompts) == ROWS
+
+
+def test_the_question_is_read_from_the_terminal(monkeypatch):
+    ours, theirs = os.openpty()
+    with open(theirs) as terminal, open(ours, "wb", buffering=0) as keys:
+        for stream in ("stdin", "stderr"):
+            monkeypatch.setattr(f"sys.{stream}", terminal)
+        for typed, answer in ((b"y\n", True), (b"\n", False), (b"no\n", False)):
+            keys.write(typed)
+            assert asyncio.run(_pilot.asks()) is answer
+
+
+def test_equal_rows_are_sent_once(ask, asked, out, tmp_path):
+    source = write_rows(tmp_path / "equal.jsonl", [{"text": f"text {number % 50}"} for number in range(ROWS)])
+    status, lines = ask("--pilot", 20, "--dedupe", "--param", "seed=1", source=source)
+    sent = len({each["text"] for each in read_rows(out)})
+    first = int(re.search(r"the other (\d+), by", lines[0])[1])
+    assert (status, sent, sum(asked.prompts.values())) == (0, 50, 50) and 30 <= first < 40
+
+
+def test_a_pilot_of_all_rows_leaves_nothing_to_ask(ask, asked, out):
+    status, lines = ask("--pilot", ROWS)
+    assert status == 0 and lines[0].startswith("pilot: 200 of 200 rows at random, in ")
+    assert len(read_rows(out)) == ROWS and set(asked.prompts.values()) == {1}
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"options": ["--pilot", 1]}, "--pilot: at least 2 rows"),
+        ({"options": ["--pilot", 5], "output": "-"}, "--pilot needs a journal"),
+        ({"options": ["--audit", "1%"]}, "--audit is for texts generated with --temperature 0"),
+        ({"options": ["--audit", "1%", "--temperature", 1]}, "--audit is for texts generated with --temperature 0"),
+        ({"options": ["--audit", "1%"], "call": "embed"}, "--audit is for texts"),
+        ({"options": ["--audit", "0%", "--temperature", 0]}, "--audit: a share of the rows, such as 0.5%"),
+        ({"options": ["--audit", "5", "--temperature", 0]}, "--audit: a share of the rows, such as 0.5%"),
+    ],
+)
+def test_what_cannot_be_is_refused(ask, asked, options, named):
+    status, lines = ask(*options.pop("options"), **options)
+    assert status == 2 and named in lines[0] and not asked.prompts
+
+
+def test_after_a_pilot_the_time_left_has_bounds():
+    now = [0.0]
+    meter = Meter(30.0, lambda: now[0])
+    now[0] = 10.0
+    told = meter.describe(Snapshot(100, 0, 8, 8, 0, 0, spread=(0.9, 1.2)), 1100)
+    assert "ETA 0:01:30 to 0:02:00" in told
+    # Reused rows that wait for a row before them are no step back.
+    now[0] = 60.0
+    assert (
+        "0 new rows/s" in (told := meter.describe(Snapshot(100, 0, 8, 8, 0, 0, reused=30), 1100)) and "ETA" not in told
+    )
+
+
+def test_a_pipe_is_read_once(ask, asked, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    pipe = os.open(tmp_path / "pipe", os.O_RDWR)
+    status, lines = ask("--pilot", 5, source=tmp_path / "pipe")
+    os.close(pipe)
+    assert (status, lines) == (
+        2,
+        ["Error: --pilot reads all rows beforehand, and a pipe is read once: put them into a file"],
+    )
+
+
+def test_an_audit_finds_answers_that_are_others_now(ask, asked, out):
+    asked.odd = set(range(0, ROWS, 2))
+    status, lines = ask("--audit", "20%", "--temperature", 0)
+    assert status == 0
+    again = {int(prompt.split()[-1]) for prompt, count in asked.prompts.items() if count > 1}
+    assert 20 <= len(again) <= 60 and max(asked.prompts.values()) == 2
+    assert not any(isinstance(json.loads(each.body)["prompt"], list) for each in asked.asked[-len(again) :]), "alone"
+    odd = len(again & asked.odd)
+    assert lines[-6] == f"audit: {len(again)} of {len(again)} rows answered again, alone; other answers: {odd}"
+    assert all(re.fullmatch(r"  line \d+, id \d+", line) for line in lines[-5:])
+    assert [row["completion"] for row in read_rows(out)] == [f"yes {number}" for number in range(ROWS)]

@@ -1,0 +1,121 @@
+"""Answers that are none, and their repair, on a real vLLM: a model that only thinks, greedy answers that go on, and loops."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchclient import Batching, SyncBatchClient
+from tests.live.fixtures import LiveServer, booted
+from tests.live.server_process import DEFAULT_MODEL_DIR
+from tests.live.servers import SAME_IN_ANY_COMPANY
+
+pytestmark = pytest.mark.vllm
+
+PROMPTS = [
+    f"def {name}({argument}):\n"
+    for name in ("read", "write", "main", "total")
+    for argument in ("self", "x", "path", "")
+]
+CHATS = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
+LONG, SHORT = 96, 24
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """The tiny model as one that begins each answer within <think>, which it never closes."""
+    folder = tmp_path_factory.mktemp("thinker") / "model"
+    shutil.copytree(DEFAULT_MODEL_DIR, folder)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    for number, word in ((2046, "<think>"), (2047, "</think>")):
+        last = max(tokenizer["model"]["vocab"], key=tokenizer["model"]["vocab"].get)
+        del tokenizer["model"]["vocab"][last]
+        merges = tokenizer["model"]["merges"]
+        merges[:] = [pair for pair in merges if "".join(pair if isinstance(pair, list) else pair.split(" ")) != last]
+        token = {"id": number, "content": word, "special": False, "normalized": False}
+        tokenizer["added_tokens"].append(token | dict.fromkeys(("single_word", "lstrip", "rstrip"), False))
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    template = folder / "chat_template.jinja"
+    template.write_text(template.read_text().replace("assistant:{% endif %}", "assistant:<think>{% endif %}"))
+    with booted((*SAME_IN_ANY_COMPANY, "--reasoning-parser", "deepseek_r1"), folder) as server:
+        yield server
+
+
+def mapped(server: LiveServer, documents: list[Any], **arguments: Any) -> Any:
+    """The answers, and the client's statistics."""
+
+    async def story() -> Any:
+        async with server.client(batching=Batching(max_size=arguments.pop("max_size", 8))) as client:
+            results = await client.batch_map(documents, lambda document: document, temperature=0, **arguments)
+            return results, client.statistics()
+
+    return asyncio.run(story())
+
+
+def test_a_model_that_only_thinks_is_truncated_or_has_reasoning_only(thinker: LiveServer) -> None:
+    results, statistics = mapped(thinker, CHATS, call="chat", max_tokens=12)
+    assert results.health["truncated"] == len(CHATS) == statistics.health["truncated"]
+    assert all(not answer.text and answer.message.get("reasoning") for answer in results)
+    results, _ = mapped(thinker, CHATS, call="chat", max_tokens=200, stop=["e", "r", "a", "_"])
+    assert "reasoning_only" in {answer.health for answer in results} <= {"reasoning_only", "empty"}
+    # Reasoning is not gone on with: it is asked for anew.
+    results, statistics = mapped(thinker, CHATS[:4], call="chat", max_tokens=12, retry_truncated=1)
+    assert {(answer.health, answer.usage.completion_tokens, answer.attempts) for answer in results} == {
+        ("truncated", 24, 1)
+    }
+    assert statistics.wasted_tokens >= 4 * 12 and not statistics.regained_tokens
+
+
+@pytest.mark.parametrize("form", ["ids", "text", "chat"])
+def test_a_repaired_answer_is_what_one_long_answer_would_have_been(vllm_server: LiveServer, form: str) -> None:
+    documents: list[Any] = list(PROMPTS)
+    arguments: dict[str, Any] = {}
+    if form == "ids":
+        with SyncBatchClient(vllm_server.base_url, model=vllm_server.model) as client:
+            documents = [client.tokenize(prompt) for prompt in PROMPTS]
+        arguments["return_token_ids"] = True
+    if form == "chat":
+        documents, arguments["call"] = CHATS, "chat"
+    whole, _ = mapped(vllm_server, documents, max_tokens=LONG, **arguments)
+    parts, statistics = mapped(vllm_server, documents, max_tokens=SHORT, retry_truncated=2, **arguments)
+    begun, _ = mapped(vllm_server, documents, max_tokens=SHORT, **arguments)
+    assert statistics.regained_tokens and not statistics.wasted_tokens
+    differ = sum(a.text != b.text for a, b in zip(whole, parts, strict=True))
+    went_on = sum(answer.usage.completion_tokens > SHORT for answer in parts)
+    print(f"{form}: {went_on} of {len(parts)} went on, {differ} differ from one long answer")
+    if form == "ids":
+        # Where a text is sent again, its last word may be other tokens than the model had written.
+        assert not differ
+        assert [each.choices[0].token_ids for each in whole] == [each.choices[0].token_ids for each in parts]
+    for one, first, joined in zip(whole, begun, parts, strict=True):
+        assert joined.text.startswith(first.text.rstrip())
+        assert joined.usage.completion_tokens <= LONG
+        assert form == "chat" or joined.usage.prompt_tokens == one.usage.prompt_tokens
+
+
+@pytest.mark.parametrize("call", ["complete", "chat"])
+def test_a_loop_is_ended_by_the_server_or_by_closing_its_stream(vllm_server: LiveServer, call: str) -> None:
+    documents: list[Any] = CHATS[:6] if call == "chat" else PROMPTS[:6]
+    arguments = {"call": call, "max_tokens": 1500}
+    loops, _ = mapped(vllm_server, documents, **arguments)
+    places = [place for place, answer in enumerate(loops) if answer.health == "runaway"]
+    assert places, "the tiny model goes round and round"
+    documents = [documents[place] for place in places]
+    for max_size in (1, 8):
+        ended, _ = mapped(vllm_server, documents, max_size=max_size, runaway=True, **arguments)
+        assert ended.health["runaway"] == len(documents)
+        assert {answer.finish_reason for answer in ended} <= {"repetition", None, "length"}
+        assert sum(answer.usage.completion_tokens for answer in ended) < sum(
+            loops[place].usage.completion_tokens for place in places
+        )
+    # Where the server is not asked, as one before 0.17 is not, the stream is closed.
+    closed, _ = mapped(
+        vllm_server, documents, max_size=1, runaway=True, extra_body={"repetition_detection": None}, **arguments
+    )
+    assert closed.health["runaway"] == len(documents) and None in {answer.finish_reason for answer in closed}
