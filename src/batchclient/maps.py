@@ -79,7 +79,6 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         journaled: Journaled | None = None,
         ticker: Ticker | None = None,
         repairs: Repairs,
-        retries_truncated: bool = False,
         fail_if: FailIf | None = None,
         slice_s: float = SLICE_S,
     ) -> None:
@@ -116,8 +115,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         self._weakly = weakref.ref(self)
         self._journaled = journaled
         self._ticker = ticker
-        self._repairs = repairs
-        self.retries_truncated = retries_truncated
+        self.repairs = repairs
         self._fail_if = fail_if
         self._counts = Counts()
         if journaled is not None:
@@ -213,7 +211,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
     def counts(self) -> Counts:
         """The rows read and finished so far."""
         counts, journaled = self._counts, self._journaled
-        counts.read, counts.invalid = self._read, self._repairs.invalid
+        counts.read, counts.invalid = self._read, self.repairs.invalid
         counts.damaged = 0 if journaled is None else journaled.damaged
         return counts
 
@@ -230,7 +228,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
     @property
     def invalid(self) -> int:
         """Answers that did not fit ``response_model``, whether they were asked again or not."""
-        return self._repairs.invalid
+        return self.repairs.invalid
 
     def take(self) -> MapResult[AnswerT] | None:
         """Return the next row, if it has finished."""
@@ -352,7 +350,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         """Take in an answer that does not fit; return whether its call goes again."""
         runner = self._runner
         assert runner is not None, "a row with an answer was sent"
-        request = self._repairs.again(row, error, runner)
+        request = self.repairs.again(row, error, runner)
         if request is None:
             return False
         self._go_on(row, request)
@@ -361,7 +359,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
     def _repair(self, row: Row, outcome: Any) -> Any:
         """Take in an answer or an error; return what the row ends with, ``None`` if it goes on."""
         assert self._runner is not None, "a row with an outcome was sent"
-        after = self._repairs.after(row, outcome, self._runner)
+        after = self.repairs.after(row, outcome, self._runner)
         if not isinstance(after, Request):
             return after
         if self._journaled is not None and row.cut is not None and not isinstance(outcome, Exception):
@@ -372,9 +370,9 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
     def _resume(self, row: Row, kept: Record) -> bool:
         """Go on with a row that a journal has cut off; return whether there is a way."""
         assert self._runner is not None, "a row that is looked up is read"
-        if not self.retries_truncated or kept.health != "truncated":
+        if not self.repairs.retry_truncated or kept.health != "truncated":
             return False
-        request = self._repairs.resume(row, kept.completion, self._runner)
+        request = self.repairs.resume(row, kept.completion, self._runner)
         if request is not None:
             row.attempts = kept.attempts
             self._go_on(row, request)

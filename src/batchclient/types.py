@@ -19,12 +19,10 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     AnswerT = TypeVar("AnswerT", default="Completion")
-    ResultT = TypeVar("ResultT", default="Completion")
 else:
     from typing import TypeVar
 
     AnswerT = TypeVar("AnswerT")
-    ResultT = TypeVar("ResultT")
 
 __all__ = [
     "Choice",
@@ -404,7 +402,7 @@ class MapResult(Generic[AnswerT]):
         return getattr(self.answer if self.error is None else self.error, "health", None)
 
 
-class MapResults(list[ResultT]):
+class MapResults(list[AnswerT]):
     """The answers of a ``batch_map``, a list in input order.
 
     Attributes:

@@ -9,6 +9,7 @@ from batchclient import AnswerInvalid, BatchClient, Batching, Choice, Completion
 from batchclient.health import HEALTHS, health_of, is_runaway
 from batchclient.integrations.redis._outcomes import body_of
 from batchclient.simulator.app import EmbeddedServer
+from batchclient.types import Reply as Reply_
 
 from tests.shell.scripted import Reply, ScriptedTransport, make_client
 
@@ -101,6 +102,11 @@ async def test_the_first_bad_choice_counts_and_a_reply_in_another_form_harms_nob
     assert Completion((ok, cut, empty)).health == "truncated"
     assert Completion((ok, empty, cut)).health == "empty"
     assert health_of(Completion(())) == "ok"
+    for health, text, reason, message in CASES:  # a drop-in's reply, handed on as it came
+        raw = {"message": {"content": text, **message}, "finish_reason": reason}
+        assert Completion((), reply=Reply_({"choices": [raw]})).health == health
+    for body in (None, [], {"choices": [None, {"text": [1], "finish_reason": "stop"}]}, {"choices": "x"}):
+        assert Completion((), reply=Reply_(body)).health == "ok"
 
 
 class Place(BaseModel):

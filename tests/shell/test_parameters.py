@@ -213,7 +213,7 @@ MAP_ARGUMENTS = {
     "model", "timeout_s", "priority", "tenant", "look_ahead",
     "journal", "progress", "rows", "row_params",
 }  # fmt: skip
-OF_TEXTS = {"response_model", "retry_invalid"}
+OF_TEXTS = {"response_model", "retry_invalid", "retry_truncated", "max_tokens_at_most"}
 
 
 def test_the_classes_build_on_one_another():

@@ -496,7 +496,8 @@ class MapMethods(Calling):
 
             template = prompt if isinstance(prompt, str) else None
             again = None if response_model is None else structured().parse(response_model)
-            journaled = Journaled(journal, lambda: (call, template, check()), again)
+            guarded = None if again is None else self._callbacks.guard("response_model", again)
+            journaled = Journaled(journal, lambda: (call, template, check()), guarded)
 
         async def find_model(runner: Runner) -> None:
             # A row's time runs from its grant. Before the first row the same time bounds the
@@ -520,7 +521,6 @@ class MapMethods(Calling):
             prepare=find_model if model is None else None,
             journaled=journaled,
             repairs=Repairs(*retries, make=self._make_again),
-            retries_truncated=retry_truncated > 0,
             fail_if=bounds,
             ticker=None if progress is None else Ticker(self._callbacks.guard("progress", progress)),
         )

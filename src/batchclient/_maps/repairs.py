@@ -124,7 +124,7 @@ class Repairs:
         make: Callable[[Request, Any, dict[str, Any]], Request],
     ) -> None:
         self._retry_invalid = retry_invalid
-        self._retry_truncated = retry_truncated
+        self.retry_truncated: int = retry_truncated
         self._most = max_tokens_at_most
         self._make = make
         self.invalid: int = 0
@@ -177,15 +177,15 @@ class Repairs:
         first, answer = cut.first, cut.answer
         shape = first.shape
         bound = shape.max_output_tokens or self._most
-        if cut.tries >= self._retry_truncated or shape.weight != 1 or bound is None:
+        if cut.tries >= self.retry_truncated or shape.weight != 1 or bound is None:
             return None
-        most = self._most or bound << self._retry_truncated
+        most = self._most or bound << self.retry_truncated
         made = (None if answer is None else answer.output_tokens) or bound
         cut.tries += 1
         goal = bound
         while goal <= made:
             goal *= 2
-        goal = most if cut.tries == self._retry_truncated else min(goal, most)
+        goal = most if cut.tries == self.retry_truncated else min(goal, most)
         if goal <= made:
             return None
         fields: dict[str, Any] = from_json(shape.body)
