@@ -122,15 +122,20 @@ async def answers(client: BatchClient) -> None:
 async def answers_of_maps(client: BatchClient) -> None:
     """A map's answers have the type of its call."""
     assert_type(await client.batch_map(["a"], "{}"), MapResults[Completion])
-    assert_type(await client.batch_map(["a"], prompt_of, call="complete", response_model=Verdict), MapResults[Completion])
+    assert_type(
+        await client.batch_map(["a"], prompt_of, call="complete", response_model=Verdict), MapResults[Completion]
+    )
     assert_type(await client.batch_map(["a"], "{}", call="chat", tools=[{}]), MapResults[Completion])
     assert_type(await client.batch_map(["a"], lambda text: MESSAGES, call="chat"), MapResults[Completion])
     assert_type(await client.batch_map(["a"], "{}", call="embed", dimensions=4), MapResults[Embedding])
     assert_type(await client.batch_map(["a"], "{}", call="classify"), MapResults[Classification])
     assert_type(await client.batch_map(["a"], "{}", return_exceptions=True), MapResults[Completion | Exception])
-    assert_type(await client.batch_map(["a"], "{}", call="embed", return_exceptions=True), MapResults[Embedding | Exception])
     assert_type(
-        await client.batch_map(["a"], "{}", call="classify", return_exceptions=True), MapResults[Classification | Exception]
+        await client.batch_map(["a"], "{}", call="embed", return_exceptions=True), MapResults[Embedding | Exception]
+    )
+    assert_type(
+        await client.batch_map(["a"], "{}", call="classify", return_exceptions=True),
+        MapResults[Classification | Exception],
     )
     async for row in client.stream_map(["a"], "{}", max_tokens=5, timeout_s=3, look_ahead=5):
         assert_type(row, MapResult[Completion])
