@@ -1,4 +1,4 @@
-"""One steady call, traced: the seven files that a reader follows run in this order (the README names them)."""
+"""One steady call, traced: the seven files that a reader follows run in this order (CONTRIBUTING names them)."""
 
 import asyncio
 import sys
@@ -57,7 +57,7 @@ def test_a_steady_call_runs_through_the_seven_files_in_order():
     assert [file for file in files if file in MAIN_PATH] == MAIN_PATH
 
 
-def test_the_readme_names_them():
-    readme = (Path(__file__).parents[1] / "README.md").read_text()
-    places = [readme.index(f"`{file}`") for file in MAIN_PATH]
+def test_contributing_names_them():
+    page = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
+    places = [page.index(f"`{file}`") for file in MAIN_PATH]
     assert places == sorted(places)

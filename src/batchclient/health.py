@@ -13,10 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal, get_args
-
-if TYPE_CHECKING:
-    from batchclient.types import Completion, Reply
+from typing import Any, Literal, get_args
 
 __all__ = ["HEALTHS", "Health", "health_of", "is_runaway", "no_answers"]
 
@@ -44,8 +41,8 @@ def no_answers() -> dict[Health, int]:
     return dict.fromkeys(HEALTHS, 0)
 
 
-def health_of(answer: Completion) -> Health:
-    """Return the health of an answer; never ``invalid``, which only a schema can tell."""
+def health_of(answer: Any) -> Health:
+    """Return the health of a ``Completion``; never ``invalid``, which only a schema can tell."""
     fixed_length = answer.fixed_length
     for choice in answer.choices or _as_it_came(answer.reply):
         text, reason = choice.text, choice.finish_reason
@@ -102,7 +99,7 @@ def _reasoning(choice: Any) -> str:
     return ""
 
 
-def _as_it_came(reply: Reply | None) -> Iterator[Any]:
+def _as_it_came(reply: Any) -> Iterator[Any]:
     """Yield the choices of a reply that is handed on as it came, in whatever form."""
     body = None if reply is None else reply.body
     choices = body.get("choices") if isinstance(body, dict) else None

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from json import loads
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import anyio.lowlevel
-from pydantic_core import from_json
 
 from batchclient._calls.inputs import is_conversation
 from batchclient._calls.rendering import as_chat
@@ -529,7 +529,7 @@ class MapMethods(Calling):
         """Make a row's request of another input and other fields."""
         shape, runner = request.shape, self._runner
         assert runner is not None, "a row with a request has a runner"
-        fields |= {**from_json(b"{%b}" % request.solo_fields), "runaway": shape.guarded}
+        fields |= {**loads(b"{%b}" % request.solo_fields), "runaway": shape.guarded}
         made = self._calls.make(
             item, fields.pop("model"), None, {"extra_body": fields}, request.waiter, runner.backend.now(),
             shape.priority, shape.tenant, shape.kind,

@@ -18,17 +18,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from json import loads
 from typing import TYPE_CHECKING, Any
 
-from pydantic_core import from_json
-
 from batchclient._core.kinds import Kind
+from batchclient._maps.row import Cut, Row
 from batchclient.errors import AnswerInvalid, BadRequest, CallAborted, ClientClosed, ConfigError
 from batchclient.types import Choice, Completion
 
 if TYPE_CHECKING:
     from batchclient._core.messages import Request
-    from batchclient._maps.row import Row
     from batchclient._shell.runner import Runner
 
 __all__ = ["Repairs", "check_retries", "check_truncated"]
@@ -83,25 +82,6 @@ def check_truncated(retry_truncated: object, max_tokens_at_most: object) -> None
 def _check_number(name: str, value: object, least: int, most: int) -> None:
     if type(value) is not int or not least <= value <= most:
         raise ConfigError(f"{name} is a whole number from {least} to {most}, not {value!r:.40}", field=name)
-
-
-class Cut:
-    """A row's answer that was cut off, and what is done about it."""
-
-    __slots__ = ("answer", "first", "fresh", "goes_on", "tries", "whole")
-
-    def __init__(self, first: Request, answer: Completion | None) -> None:
-        self.first = first
-        """The row's request as it was given."""
-        self.answer = answer
-        """All that has come so far; ``None``: an earlier run has not kept it."""
-        self.fresh = 0 if answer is None else answer.output_tokens or 0
-        """Output tokens of its last part."""
-        self.tries = 0
-        self.goes_on = False
-        """Whether the request under way goes on with ``answer``."""
-        self.whole = False
-        """Whether going on was tried in vain."""
 
 
 class Repairs:
@@ -188,8 +168,8 @@ class Repairs:
         goal = most if cut.tries == self.retry_truncated else min(goal, most)
         if goal <= made:
             return None
-        fields: dict[str, Any] = from_json(shape.body)
-        item = from_json(first.prompt)
+        fields: dict[str, Any] = loads(shape.body)
+        item = loads(first.prompt)
         names = [name for name in ("max_completion_tokens", "max_tokens") if fields.get(name) is not None]
         begun = None if cut.whole or answer is None else _going_on(item, fields, answer, shape.kind, runner)
         cut.goes_on = begun is not None

@@ -8,14 +8,32 @@ from contextvars import Context
 from typing import Any
 
 from batchclient._core.messages import Request
-from batchclient._maps.repairs import Cut
 from batchclient._shell.runner import Runner
 from batchclient.errors import AnswerInvalid
 from batchclient.types import Completion, MapResult
 
-__all__ = ["Finish", "Row", "leave", "own_id_of", "submit"]
+__all__ = ["Cut", "Finish", "Row", "leave", "own_id_of", "submit"]
 
 Finish = Callable[[Completion], Completion]
+
+
+class Cut:
+    """A row's answer that was cut off, and what is done about it."""
+
+    __slots__ = ("answer", "first", "fresh", "goes_on", "tries", "whole")
+
+    def __init__(self, first: Request, answer: Completion | None) -> None:
+        self.first = first
+        """The row's request as it was given."""
+        self.answer = answer
+        """All that has come so far; ``None``: an earlier run has not kept it."""
+        self.fresh = 0 if answer is None else answer.output_tokens or 0
+        """Output tokens of its last part."""
+        self.tries = 0
+        self.goes_on = False
+        """Whether the request under way goes on with ``answer``."""
+        self.whole = False
+        """Whether going on was tried in vain."""
 
 
 class Row:
