@@ -1,5 +1,6 @@
 """Maps with ``retry_truncated``: an answer that was cut off goes on, or is asked for anew, and a job that was killed goes on with it."""
 
+import asyncio
 import json
 
 import pytest
@@ -233,9 +234,9 @@ async def test_a_job_that_was_killed_goes_on_with_what_had_come(path):
     server = Teller(held_after=1)
     async with make_client(server, limit=1, batching=Batching(max_size=1)) as client:
         rows = client.stream_map(["Who?"], lambda text: text, journal=path, retry_truncated=2, max_tokens=8)
-        await rows.begin()
-        rows._read_slice()
+        row = asyncio.ensure_future(anext(rows))
         await server.arrived(2)
+    assert (await row).health is None
     assert rows.health == no_answers()
     server = Teller()
     (row,), _ = await mapped(server, journal=path)

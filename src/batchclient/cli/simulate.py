@@ -40,7 +40,9 @@ def simulate(
     api_key: Annotated[str | None, typer.Option(help="Demand this key.", envvar="BATCHCLIENT_SIMULATE_API_KEY")] = None,
     seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
     speed: Annotated[float, typer.Option(help="Run this many times as fast as the profile.")] = 1.0,
-    output_lengths: Annotated[str, typer.Option(help="fixed, or lognormal:MEAN:SIGMA in tokens.")] = "fixed",
+    output_lengths: Annotated[
+        str, typer.Option(help="Tokens of an answer: lognormal:MEAN:SIGMA, or fixed, which is max_tokens.")
+    ] = "lognormal:8:0.4",
     guise: Annotated[
         str,
         typer.Option(
