@@ -29,6 +29,7 @@ async def test_a_message_has_one_result_and_leaves_the_stream(shared_server):
                 "completion": "yes",
                 "finish_reason": "stop",
                 "usage": {"prompt_tokens": 1, "completion_tokens": 1},
+                "health": "ok",
             },
             "attempts": 1,
             "deliveries": 1,

@@ -36,7 +36,8 @@ _BITS = {kind: 1 << place for place, kind in enumerate(KINDS)}
 _ENDED = 1 << len(KINDS)
 _FORM = re.compile(r"\s*(\w+)\s*>\s*(\d{1,2}(?:\.\d{1,9})?)\s*%\s*", re.ASCII)
 _LEAST_ROWS = 50
-_CERTAIN = log(1000)
+_CERTAIN = -log1p(-0.999)
+"""The logarithm of 1,000."""
 _PRIOR = 0.5
 """Both parameters of the beta prior (Jeffreys)."""
 _PIECE = 4096
