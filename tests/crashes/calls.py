@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["FOR_EVER", "SYNC", "WRITE", "Plan", "arm", "build", "entries", "kind_of"]
+__all__ = ["FOR_EVER", "NAME", "SYNC", "WRITE", "Plan", "arm", "build", "entries", "kind_of"]
 
 WRITE, SYNC, NAME, CUT, MAKE = 1, 2, 4, 8, 16
 KINDS = {

@@ -58,8 +58,8 @@ def make_job(tmp_path, server, commands):
     """A job in a new folder, from its lines."""
     made = []
 
-    def make(lines, *options):
-        made.append(Job(tmp_path / f"job-{len(made)}", server, commands, lines, *options))
+    def make(lines, *options, kind=Job):
+        made.append(kind(tmp_path / f"job-{len(made)}", server, commands, lines, *options))
         return made[-1]
 
     return make

@@ -5,11 +5,13 @@ A row's prompt is its ``text``, so that an answer names its row.
 
 import json
 import re
+from array import array
+from base64 import b64decode
 from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 
-from tests.crashes.server import answer_to
+from tests.crashes.server import answer_to, text_of
 
 __all__ = ["Job", "Line", "line_of", "lines_of", "plain_lines"]
 
@@ -69,18 +71,25 @@ def lines_of(count, seed=0):
 
 
 class Job:
-    """A job in a folder of its own, on an ``AccountServer``; ``options`` are further arguments of the command."""
+    """A job in a folder of its own, on an ``AccountServer``; ``options`` are further arguments of the command.
+
+    ``files``: the names that are in the folder at last.
+    """
+
+    ending = out_ending = ".jsonl"
+    request = ("--prompt", "{text}", "--max-tokens", 4)
 
     def __init__(self, folder, server, commands, lines, *options):
         folder.mkdir(exist_ok=True)
         self.folder = folder
         self.server = server
-        self.source = folder.with_name(f"{folder.name}.jsonl")
+        self.source = folder.with_name(f"{folder.name}{self.ending}")
         self.give(lines)
-        self.out = folder / "out.jsonl"
-        self.part = folder / "out.jsonl.part"
-        self.place = folder / "out.jsonl.journal"
-        self.fresh = folder / "out.jsonl.journal.new"
+        self.out = folder / f"out{self.out_ending}"
+        self.part, self.place, self.fresh = (
+            folder / f"{self.out.name}.{name}" for name in ("part", "journal", "journal.new")
+        )
+        self.files = {self.out.name, self.place.name}
         self.options = options
         self.host = ""
         self.commands = commands
@@ -93,8 +102,7 @@ class Job:
     @property
     def arguments(self):
         arguments = ["map", self.source, "-o", self.out, "--base-url", self.server.base_url, "--model", "m"]
-        arguments += ["--prompt", "{text}", "--max-tokens", 4]
-        return [*arguments, *self.options]
+        return [*arguments, *self.request, *self.options]
 
     def start(self, *more, plan=None, host=""):
         """Start the command; it writes nothing into the folder but its files."""
@@ -131,7 +139,7 @@ class Job:
 
     def check_whole(self, *, ordered=True, is_last=True):
         """Rule 1: the rows of the output are those of the input; at last each has its right answer."""
-        assert self.out.read_bytes().endswith(b"\n")
+        assert self.out.suffix != ".jsonl" or self.out.read_bytes().endswith(b"\n")
         found = [self.outcome(row) for row in self.whole_rows()]
         wanted = [line.outcome for line in self.lines]
         if not is_last:
@@ -163,6 +171,12 @@ class Job:
         return kept
 
 
+def answer_in(fields):
+    if "embedding" in fields:
+        return text_of(array("f", b64decode(fields["embedding"]["vector"])))
+    return fields["completion"]["choices"][0]["text"]
+
+
 @dataclass
 class Kept:
     """What a journal has: how often each answer, and each id of a failed row; the last value of each note."""
@@ -186,7 +200,7 @@ class Kept:
                 kept.notes[fields["note"]] = fields["value"]
         for fields in last.values():
             if fields["state"] == "answered":
-                kept.answers[fields["completion"]["choices"][0]["text"]] += 1
+                kept.answers[answer_in(fields)] += 1
             else:
                 (kept.failed if fields["state"] == "failed" else kept.may_be_tried)[str(fields.get("id"))] += 1
         return kept

@@ -4,23 +4,37 @@ What a prompt says decides its answer:
 - ``bad`` in it: 400, whatever comes with it;
 - ``once`` in it: 401 to the first request with it, and the row fails for now;
 - ``busy`` in it: 503 to the first request with it, which the client sends again;
-- else ``<prompt>``.
+- else ``<prompt>``, for an embedding as the numbers of its letters.
 """
 
 import asyncio
+import json
 import threading
 from collections import Counter
 from contextlib import contextmanager
 
 from tests.fakes.raw import RawServer, response, whole
 
-__all__ = ["AccountServer", "Run", "account_server", "answer_to"]
+__all__ = ["AccountServer", "Run", "account_server", "answer_to", "text_of"]
 
 JSON = [("content-type", "application/json")]
 
 
 def answer_to(prompt):
     return f"<{prompt}>"
+
+
+def vector_of(prompt):
+    return [*map(float, answer_to(prompt).ljust(16).encode())]
+
+
+def texts_of(given):
+    return given if isinstance(given, list) else [given]
+
+
+def text_of(vector):
+    """The answer that a vector is."""
+    return bytes(map(int, vector)).decode().rstrip()
 
 
 class Run:
@@ -102,11 +116,12 @@ class AccountServer:
             self._news.notify_all()
 
     async def _on_request(self, heard, reader, writer, server):
-        if heard.method != "POST" or not heard.path.endswith("/completions"):
+        is_embedding = heard.path.endswith("/embeddings")
+        if heard.method != "POST" or not (is_embedding or heard.path.endswith("/completions")):
             writer.write(response(b"{}", "404 Not Found", JSON))
             await writer.drain()
             return False
-        run, prompts = self.run, heard.prompts
+        run, prompts = self.run, texts_of(heard.json["input"]) if is_embedding else heard.prompts
         run.came.update(prompts)
         self._tell()
         if self.pause_s:
@@ -122,6 +137,9 @@ class AccountServer:
             reply = response(b'{"error":{"message":"busy","code":503}}', "503 Service Unavailable", JSON)
         elif any("bad" in prompt for prompt in prompts):
             reply = response(b'{"error":{"message":"no such prompt","code":400}}', "400 Bad Request", JSON)
+        elif is_embedding:
+            data = [{"index": place, "embedding": vector_of(prompt)} for place, prompt in enumerate(prompts)]
+            reply = response(json.dumps({"data": data}).encode(), headers=JSON)
         else:
             reply = whole(heard)
         writer.write(reply)

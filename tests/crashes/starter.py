@@ -26,6 +26,8 @@ from tests.fakes.raw import nobody_listens
 
 def warm_up():
     """Import all that the command imports: let it run once, where no server is."""
+    import pyarrow.parquet  # noqa: F401  # for Parquet in and out
+
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "in.jsonl")
         source.write_text('{"text": "x"}\n')

@@ -2,7 +2,7 @@
 
 1, ``OUT`` is as it was, or each row of the input is in it once. 2, what was committed is kept. 3, what
 is sent again was in flight or not committed yet. 4, the output has only answers that the journal has.
-7, at last nothing is left to do, and nothing but ``OUT`` and its journal is there.
+7, at last nothing is left to do, and nothing but ``OUT``, its second file and its journal is there.
 
 The short form of these tests is for each change; ``SLOW=1`` runs the long one.
 """
@@ -72,7 +72,7 @@ class Watch:
             raise AssertionError(f"rule 7: the last of {MOST_RUNS} runs sent {self.job.server.run.came}")
         assert not self.job.server.run.came
         self.job.check_whole(ordered=self.ordered)
-        assert {path.name for path in self.job.folder.iterdir()} == {self.job.out.name, self.job.place.name}
+        assert {path.name for path in self.job.folder.iterdir()} == self.job.files
         return ended.status
 
 
