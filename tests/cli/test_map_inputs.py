@@ -83,6 +83,14 @@ def test_pictures_are_parts_of_the_chat_and_paths_stay_in_the_output(cli, tmp_pa
         ]:
             told = cli("map", source, "-o", tmp_path / "no.jsonl", *args)
             assert (told.exit_code, told.stderr) == (2, f"Error: {why}\n")
+        # Nothing is asked again but the picture that has changed; of another root, too.
+        for root, asked_anew in ((tmp_path / "other", 1), (tmp_path, 0)):
+            root.mkdir(exist_ok=True)
+            (root / "a.png").write_bytes(PNG if root == tmp_path else PNG + b"other")
+            before = len(server.asked)
+            told = cli("map", source, "-o", out, *chats, "--media-root", root)
+            posts = [asked for asked in server.asked[before:] if asked.method == "POST"]
+            assert (told.exit_code, len(posts), "nothing to do" in told.stderr) == (1, asked_anew, False)
     text = {"type": "text", "text": "What is it?"}
     urls = [f"data:image/png;base64,{base64.b64encode(PNG).decode()}", "https://host/b.png"]
     contents = [[{"type": "image_url", "image_url": {"url": url}}, text] for url in urls] + ["What is it?"]
