@@ -84,7 +84,7 @@ def writer_of(options: MapOptions, source: Source) -> Writer:
         return BatchLines(fields_of_row, options.client["model"])
     if form == "npy":
         return Vectors(partial(fields_of_row, raw=True))
-    fields = partial(fields_of_row, columns=options.columns, answer_field=options.answer_field, raw=form == "parquet")
+    fields = partial(fields_of_row, columns=options.columns, answer_field=options.answer_field)
     if form == "jsonl":
         return Lines(fields)
     *names, other = added_to_rows(options, form)
@@ -94,6 +94,7 @@ def writer_of(options: MapOptions, source: Source) -> Writer:
         types = {name: kind for name, kind in types.items() if name in ("id", *options.columns)}
     types = {name: kind for name, kind in types.items() if name not in (*added, other)}
     types.setdefault("id", None)
+    fields = partial(fields, other=other, raw=form == "parquet")
     if form == "csv":
         delimiter = "\t" if options.output.lower().endswith((".tsv", ".tab")) else ","
         return CsvRows(fields, [*types, *added, other], delimiter)

@@ -1,10 +1,11 @@
 """Rows to Parquet, by pyarrow: typed columns that do not depend on what becomes of the rows.
 
 Rules:
-- Columns of Parquet and Arrow keep their types. Those of CSV and text are texts. Of JSONL the first
+- Columns of Parquet and Arrow keep their types, and values that Python has not as they stand in
+  the table are taken over from there. A type that Parquet has not is JSON as a text. Those of CSV and text are texts. Of JSONL the first
   256 rows tell: booleans, whole numbers, numbers, texts and lists of one of these have a type;
   anything else is JSON as a text.
-- A value that does not fit its column, or has none, is in ``other_fields``. Nothing is rounded, cut
+- Any other value that does not fit its column, or has none, is in ``other_fields``. Nothing is rounded, cut
   or turned into another kind of value to make it fit.
 - Vectors are lists of a fixed size, that of the first one. Rows before it wait; where 65,536 rows
   have had none, lists may have any length.
@@ -15,8 +16,9 @@ from __future__ import annotations
 
 import io
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, timedelta
+from itertools import groupby
 from typing import Any
 
 from batchclient._maps.arrow import INDEX, pyarrow_for
@@ -109,10 +111,12 @@ class ParquetRows(Writer):
         super().__init__(fields)
         self._arrow = pyarrow_for("Parquet")
         self._types: dict[str, Any] = {name: _text() if kind is None else kind for name, kind in types.items()}
+        self._added = added.keys()
         self._types |= {name: _added(known) for name, known in added.items()}
         self._vector = next((name for name, kind in self._types.items() if kind is _VECTOR), None)
         self._columns: dict[str, _Column] = {}
         self._rows: list[dict[str, Any]] = []
+        self._cells: list[tuple[Any, int] | None] = []
         self._other = other
         self._bytes = 0
         self._batches: list[Any] = []
@@ -122,6 +126,7 @@ class ParquetRows(Writer):
     def add(self, result: MapResult) -> bytes:
         fields = self._fields(result)
         self._rows.append(fields)
+        self._cells.append(result.document.cells)
         self._bytes += sum(len(value) for value in fields.values() if isinstance(value, (str, bytes, list, array)))
         if self._writer is None:
             vector = fields.get(self._vector) if self._vector is not None else None
@@ -158,11 +163,14 @@ class ParquetRows(Writer):
     def _pack(self) -> None:
         """Turn the rows taken into a batch of columns."""
         rows, self._rows, self._bytes = self._rows, [], 0
-        others = [{name: _of_json(row[name]) for name in row if name not in self._columns} for row in rows]
+        runs, self._cells = list(_runs(self._cells)), []
+        others = [row.pop(self._other, {}) for row in rows]
+        for other, row in zip(others, rows, strict=True):
+            other |= {name: _of_json(row[name]) for name in row if name not in self._columns}
         arrays = []
         for name, column in self._columns.items():
             values = [row.get(name) for row in rows]
-            made, misfits = column.array(values)
+            made, misfits = column.array(values) if name in self._added else column.of_table(name, values, runs)
             arrays.append(made)
             for place in misfits:
                 others[place][name] = _of_json(values[place])
@@ -175,6 +183,23 @@ class ParquetRows(Writer):
         if self._batches:
             self._writer.write_table(self._arrow.Table.from_batches(self._batches).combine_chunks())
             self._batches = []
+
+
+def _runs(cells: list[tuple[Any, int] | None]) -> Iterator[tuple[tuple[Any, int] | None, int, int]]:
+    """Yield the runs of rows that follow each other in one record batch, or are in none.
+
+    Yields:
+        The first row's batch and its place there; the numbers of the run's first row and of the one
+        behind its last.
+    """
+
+    def batch_of(numbered: tuple[int, tuple[Any, int] | None]) -> tuple[int, int] | None:
+        number, cell = numbered
+        return None if cell is None else (id(cell[0]), cell[1] - number)
+
+    for _, run in groupby(enumerate(cells), batch_of):
+        (start, first), *others = run
+        yield first, start, start + 1 + len(others)
 
 
 def _text() -> Any:
@@ -195,9 +220,25 @@ class _Column:
 
     def __init__(self, arrow: Any, kind: Any) -> None:
         self._arrow = arrow
-        self._is_json = kind is _JSON
-        self.kind = _text() if self._is_json else getattr(kind, "storage_type", kind)
+        self._is_json = kind is _JSON or not _is_of_parquet(arrow, kind)
+        self.kind = _text() if self._is_json else kind
         self._fits = _fitting(arrow.types, self.kind)
+
+    def of_table(
+        self, name: str, values: list[Any], runs: Iterable[tuple[tuple[Any, int] | None, int, int]]
+    ) -> tuple[Any, list[int]]:
+        """Return what ``array`` does, with the cells of tables whose column has this type as they stand."""
+        pieces, misfits = [], []
+        for first, start, end in runs:
+            batch, place = first or (None, 0)
+            column = -1 if batch is None or self._is_json else batch.schema.get_field_index(name)
+            if column >= 0 and batch.schema.field(column).type == self.kind:
+                pieces.append(batch.column(column).slice(place, end - start))
+            else:
+                made, odd = self.array(values[start:end])
+                pieces.append(made)
+                misfits += [start + each for each in odd]
+        return self._arrow.concat_arrays(pieces or [self._made([])]), misfits
 
     def array(self, values: list[Any]) -> tuple[Any, list[int]]:
         """Return the array, and the places of the values that do not fit, which are null there."""
@@ -221,13 +262,9 @@ class _Column:
     def _made(self, values: list[Any]) -> Any:
         arrow, kind = self._arrow, self.kind
         first = next((value for value in values if value is not None), None)
-        if isinstance(first, array):
-            return self._vectors(values)
-        if getattr(kind, "unit", None) == "ns" and any(isinstance(value, str) for value in values):
-            # Times with nanoseconds, which Python's have not, were read as texts.
-            each = [arrow.array([value], None if isinstance(value, str) else kind).cast(kind) for value in values]
-            return arrow.concat_arrays(each)
-        return arrow.array(values, kind)
+        if first is None:
+            return arrow.nulls(len(values), kind)  # of any type, also where Python has no value of it
+        return self._vectors(values) if isinstance(first, array) else arrow.array(values, kind)
 
     def _vectors(self, values: list[Any]) -> Any:
         arrow = self._arrow
@@ -239,6 +276,16 @@ class _Column:
         numbers = arrow.Array.from_buffers(arrow.float32(), len(values) * size, [None, arrow.py_buffer(data)])
         mask = arrow.array([value is None for value in values])
         return arrow.FixedSizeListArray.from_arrays(numbers, type=self.kind, mask=mask)
+
+
+def _is_of_parquet(arrow: Any, kind: Any) -> bool:
+    from pyarrow.parquet import ParquetWriter
+
+    try:
+        ParquetWriter(arrow.BufferOutputStream(), arrow.schema({"it": kind})).close()
+    except _NO_VALUE:
+        return False
+    return True
 
 
 def _fitting(types: Any, kind: Any) -> Callable[[Any], bool]:
