@@ -10,7 +10,7 @@ import pytest
 from tests.crashes import calls
 from tests.crashes.jobs import Job, Line, line_of, lines_of, plain_lines
 from tests.crashes.server import text_of
-from tests.crashes.watch import IS_LONG, Watch
+from tests.crashes.watch import IS_LONG, Watch, long_form
 
 KILLS, ROWS, LONGEST_S = (20, 2000, 1.5) if IS_LONG else (2, 100, 0.15)
 OPTIONS = ("--max-batch-size", "4", "--concurrency", "16")
@@ -128,3 +128,13 @@ def test_a_kill_between_the_two_renames(planned, make_job, server, kind):
     assert watch.run(plan=plan).status == -9
     assert watch.out == was
     assert watch.finish() == 0
+
+
+@long_form
+def test_memory_does_not_grow_with_the_rows_of_a_table(make_job):
+    peaks_kb = []
+    for count in (20_000, 120_000):
+        job = make_job(plain_lines(count), kind=TableJob)
+        peaks_kb.append(job.run().peak_kb)
+        assert len(job.whole_rows()) == count
+    assert peaks_kb[1] < peaks_kb[0] + 20_000, peaks_kb

@@ -45,6 +45,8 @@ def rows(draw, number):
     if how == "batch" or route not in ("chat", "completions"):
         path = f"/v1/{'chat/completions' if route == 'chat' else route}"
         return {"url": path, "body": inputs.get(route, {"input": text}) | said}, said, {}
+    if route == "chat" and draw(st.booleans()):
+        inputs["chat"] = {"conversations": [{"from": "human", "value": text}]}
     row = {"text": text} if draw(st.booleans()) else inputs[route]
     arguments = {"call": {"chat": "chat", "completions": "complete"}[route]}
     if "text" in row:

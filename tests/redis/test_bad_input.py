@@ -21,6 +21,7 @@ UNUSABLE = {
     "no object": ({"body": "[1]"}, "BadMessage", "body is no JSON object"),
     "not UTF-8": ({"body": b'{"prompt": "\xff"}'}, "BadMessage", "body is not UTF-8"),
     "no body": ({"id": "x"}, "BadMessage", "the message has no field 'body'"),
+    "another producer's": ({"payload": BODY}, "BadMessage", "the message has no field 'body'"),
     "an unknown call": ({"call": "sing", "body": BODY}, "BadMessage", "not 'sing'"),
     "no call": ({"body": '{"text": "a"}'}, "BadMessage", "call is missing"),
     "another call's body": ({"call": "chat", "body": BODY}, "BadMessage", "body has no field 'messages'"),

@@ -113,13 +113,15 @@ def test_rows_that_are_requests_are_messages_and_an_id_comes_once(plain, shared_
         {"messages": chat, "params": {"timeout_s": 1}},
     ]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    status, _, said = commands.run("enqueue", "in.jsonl", "--stream", "own", cwd=tmp_path, REDIS_URL=shared_server.url)
+    # Another file may have the same ids, and a result of each.
+    options = ("in.jsonl", "--stream", "own", "--id-prefix", "in/")
+    status, _, said = commands.run("enqueue", *options, cwd=tmp_path, REDIS_URL=shared_server.url)
     assert status == 1
     assert "line 2: the row has no field 'messages'\n" in said
     assert "line 3 has the id of the row in line 1, and one id has one result\n" in said
     assert "line 4: timeout_s: a message has a deadline instead\n" in said
     [(_, fields)] = plain.xrange("own")
-    assert (fields[b"id"], fields[b"call"], fields[b"tenant"], fields[b"priority"]) == (b"a", b"chat", b"t", b"1")
+    assert (fields[b"id"], fields[b"call"], fields[b"tenant"], fields[b"priority"]) == (b"in/a", b"chat", b"t", b"1")
     assert json.loads(fields[b"body"]) == {"messages": chat, "max_tokens": 2, "extra_body": {"new": 1}}
     refused = '{"prompt": "p", "max_tokens": 1}\n'
     status, _, said = commands.run("enqueue", "-", cwd=tmp_path, stdin=refused, REDIS_URL=shared_server.url)

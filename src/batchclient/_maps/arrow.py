@@ -40,7 +40,6 @@ def pyarrow_for(what: str, field: str | None = None) -> Any:
     """
     try:
         import pyarrow as pa
-        import pyarrow.compute  # loads it
     except ImportError:
         raise ConfigError(f"{what} needs pyarrow: pip install 'batchclient[data]'", field=field) from None
     return pa

@@ -86,7 +86,7 @@ class Ids:
             and a repeat is told without the first one's line, once in 35 million by mistake.
     """
 
-    def __init__(self, most: int = 100_000) -> None:
+    def __init__(self, most: int = 10_000) -> None:
         self._most = most
         self._places: dict[int, str] = {}
         self._others = Occurrences()

@@ -57,6 +57,8 @@ class _Group(TyperGroup):
         if isinstance(sys.stdout, TextIOWrapper):
             # Letters that its encoding lacks; on a terminal lines keep their widths.
             sys.stdout.reconfigure(errors="replace" if sys.stdout.isatty() else "backslashreplace")
+        # Arrow's own allocator keeps what is free: some 40 MiB of a map of Parquet.
+        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
         form = form_in(arguments)
         with log_to_stderr(form):
             try:

@@ -68,6 +68,10 @@ def enqueue(
     max_queued: Annotated[
         int, typer.Option(min=1, metavar="N", help="Wait while the stream has N messages.")
     ] = 100_000,
+    id_prefix: Annotated[
+        str,
+        typer.Option(metavar="TEXT", help="Put TEXT before the id of each row that has one: one id has one result."),
+    ] = "",
     from_list: Annotated[
         str | None, typer.Option(metavar="KEY", help="Move the items of a list, an older queue, instead of IN.")
     ] = None,
@@ -104,7 +108,7 @@ def enqueue(
             if template is None and opened.form == "text":
                 template = "{}"
             read = Prompts(template, call, system, form=rows, row_params=row_params)
-            made = _Rows(opened, read, params)
+            made = _Rows(opened, read, params, id_prefix)
             told = "" if first is None else read.check_first(first, opened)
             if told and not quiet:
                 say(told)
@@ -121,12 +125,14 @@ class _Rows:
         source: read once, and closed at its end.
         calls: reads the call of a row.
         params: of all calls.
+        id_prefix: stands before the id of a row that has one.
     """
 
-    def __init__(self, source: Source, calls: Prompts, params: Mapping[str, Any]) -> None:
+    def __init__(self, source: Source, calls: Prompts, params: Mapping[str, Any], id_prefix: str) -> None:
         self._source = source
         self._calls = calls
         self._params = params
+        self._id_prefix = id_prefix
         self._ids = Ids(_MOST_IDS)
         self.unusable: int = 0
 
@@ -169,7 +175,8 @@ class _Rows:
         if repeated is not None:
             raise BadRow(f"{repeated}, and one id has one result")
         beside = {name: row[name] for name in _BESIDE if name in row}
-        own = {"id": own_id_of(row), "model": made.model, "priority": made.priority}
+        name = own_id_of(row)
+        own = {"id": name and self._id_prefix + name, "model": made.model, "priority": made.priority}
         given = {name: value for name, value in own.items() if value is not None}
         params = merged(self._params, made.params)
         return {**beside, **given, "call": made.call, _INPUTS[made.call]: made.item, **params}

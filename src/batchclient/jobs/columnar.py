@@ -3,7 +3,7 @@
 Rules:
 - Rows have values of Python: ``datetime``, ``Decimal``, ``bytes``. ``OUT`` says how it writes them.
   Of a value that these may not hold as it is, the row knows the cell in the table, too.
-- Columns that nobody asks for are not read. A batch of Parquet holds about a megabyte.
+- Columns that nobody asks for are not read. A batch of Parquet holds about 256 KiB.
 - A row with a value that Python cannot hold is unusable. Reading goes on.
 - A shard is a range of rows; only the row groups, or batches, that have them are read.
 """
@@ -25,9 +25,11 @@ from batchclient.jobs.rows import Row
 
 __all__ = ["count_of_parquet", "rows_of_arrow", "rows_of_parquet"]
 
-_BATCH_BYTES = 1024 * 1024
+_BATCH_BYTES = 256 * 1024
 _ROWS_OF_BATCH = 1024
-_PLAIN = {"bool", "string", "large_string", "float", "double", *(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64))}
+_PLAIN = {"bool", "string", "large_string", "float", "double"} | {
+    f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
+}
 """Types whose values Python has exactly: for these no table stays in memory."""
 
 

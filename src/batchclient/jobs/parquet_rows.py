@@ -120,7 +120,7 @@ class ParquetRows(Writer):
         self._other = other
         self._bytes = 0
         self._batches: list[Any] = []
-        self._sink = _Sink()
+        self._sink = io.BytesIO()
         self._writer: Any = None
 
     def add(self, result: MapResult) -> bytes:
@@ -137,7 +137,7 @@ class ParquetRows(Writer):
             self._pack()
             if sum(batch.nbytes for batch in self._batches) >= _GROUP_BYTES:
                 self._write()
-        return self._sink.take()
+        return self._taken()
 
     def end(self) -> bytes:
         if self._writer is None:
@@ -145,7 +145,14 @@ class ParquetRows(Writer):
         self._pack()
         self._write()
         self._writer.close()
-        return self._sink.take()
+        return self._taken()
+
+    def _taken(self) -> bytes:
+        """Take away what pyarrow has written, which counts its place in the file itself."""
+        data = self._sink.getvalue()
+        self._sink.seek(0)
+        self._sink.truncate()
+        return data
 
     def _begin(self, vector: Any) -> None:
         """Settle the columns, by the length of the first vector."""
@@ -181,8 +188,9 @@ class ParquetRows(Writer):
     def _write(self) -> None:
         """Write the batches as a row group."""
         if self._batches:
-            self._writer.write_table(self._arrow.Table.from_batches(self._batches).combine_chunks())
-            self._batches = []
+            table = self._arrow.Table.from_batches(self._batches).combine_chunks()
+            self._batches = []  # before the columns are encoded: both take memory
+            self._writer.write_table(table)
 
 
 def _runs(cells: list[tuple[Any, int] | None]) -> Iterator[tuple[tuple[Any, int] | None, int, int]]:
@@ -316,26 +324,3 @@ def _fitting(types: Any, kind: Any) -> Callable[[Any], bool]:
         if is_kind(kind):
             return lambda value: type(value) in wanted
     return lambda value: not isinstance(value, (dict, bool))
-
-
-class _Sink(io.RawIOBase):
-    """A file whose bytes are taken away as they come."""
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-        self._place = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._place
-
-    def write(self, data: Any) -> int:
-        self._pieces.append(bytes(data))
-        self._place += len(self._pieces[-1])
-        return len(self._pieces[-1])
-
-    def take(self) -> bytes:
-        pieces, self._pieces = self._pieces, []
-        return b"".join(pieces)
