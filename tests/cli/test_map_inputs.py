@@ -45,6 +45,10 @@ def test_no_output_is_a_part_of_the_input(cli_map, folder):
     told = cli_map(folder, "-o", folder / "out.jsonl")
     assert told.exit_code == 2
     assert "would have this file, too; rows would be read again" in told.stderr
+    for source, args in ((folder, ["--journal", folder / "j.jsonl"]), (folder / "**" / "*.jsonl", [])):
+        told = cli_map(source, "-o", folder.parent / "out.jsonl" if args else folder / "o.jsonl", *args)
+        assert (told.exit_code, "would have this file, too" in told.stderr) == (2, True)
+        assert sorted(path.name for path in folder.iterdir()) == ["a.jsonl", "b.jsonl"]
 
 
 def test_a_url_is_read_in_a_thread_and_its_secrets_stay(cli_map, folder, out):

@@ -209,6 +209,11 @@ def test_vectors_have_a_fixed_size_and_a_row_each_in_both_forms(embed, tmp_path)
     assert [each for _, each in told] == [{"id": "x"}, {"id": "x", "error": why}]
     (tmp_path / "odd.npy").write_bytes(writer.head + data[len(writer.head) :])
     assert numpy.isnan(numpy.load(tmp_path / "odd.npy")).tolist() == [[False] * 2, [True] * 2]
+    # Each of its forms is the job's own.
+    for form in ("batch", "npy"):
+        assert embed(source, "-o", tmp_path / "out.npy", "--output-form", form).exit_code == 1
+        seconds = [path.suffix for path in tmp_path.glob("out.npy.*") if path.suffix != ".journal"]
+        assert seconds == [{"batch": ".errors", "npy": ".ids"}[form]]
     assert embed(source, "-o", tmp_path / "one.npy", "--first", 1).exit_code == 1
     assert numpy.load(tmp_path / "one.npy").shape == (1, 0)
 
@@ -253,7 +258,13 @@ def test_the_second_file_is_owned_as_out_is(cli_map, source, tmp_path):
     errors.unlink()
     assert cli_map(*batch).exit_code == 1
     assert (errors.read_bytes(), len(read_rows(out))) == (whole, 4)
+    # With another form it goes: it would be about another output. A changed one is no longer ours.
+    for args in ((), ("--new",)):
+        assert cli_map(source, "-o", out, "--output-form", "csv", *args).exit_code == 1
+        assert not errors.exists()
+        assert (cli_map(*batch).exit_code, errors.read_bytes()) == (1, whole)
     errors.write_text("mine")
+    assert cli_map(source, "-o", out, "--output-form", "jsonl").exit_code == 1
     refused = cli_map(*batch, "--retry-failed")
     assert (refused.exit_code, errors.read_text()) == (2, "mine")
     assert "has not written this file" in refused.stderr

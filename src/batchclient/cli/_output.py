@@ -47,7 +47,8 @@ def output_of(options: MapOptions, source: Source) -> tuple[MapOptions, Output]:
     if form == "jsonl" and options.output_form is None and not options.prompt and _is_batch(source):
         form = "batch"
     output = Output(options.output, source=source.status, beside=BESIDE.get(form, ""))
-    for name in (options.output, f"{options.output}{BESIDE.get(form, '')}") if options.output != "-" else ():
+    files = [] if options.output == "-" else [options.output, f"{options.output}{BESIDE.get(form, '')}"]
+    for name in (*files, *filter(None, [options.journal])):
         if source.reads(name):
             raise Refusal(f"{name}: {source.name} would have this file, too; rows would be read again")
     if form not in _OF_ROWS:
