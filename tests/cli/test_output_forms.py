@@ -121,6 +121,19 @@ def test_parquet_of_json_lines_is_typed_and_loses_nothing(cli_map, source, tmp_p
     assert json.loads(last["other_fields"]) == {name: odd[name] for name in ("id", "k", "tags", "new", "big")}
 
 
+def test_shards_of_json_lines_have_the_same_columns(cli_map, tmp_path):
+    rows = [{"id": number, "text": "x", "k": number} for number in range(10)]
+    rows += [{"id": number, "text": "x", "k": 0.5, "new": True} for number in range(10, 20)]
+    for name, given in {"few": rows, "many": rows[:10] * 30 + rows[10:] * 30}.items():
+        source = write_rows(tmp_path / f"{name}.jsonl", given)
+        for part in range(2):
+            out = tmp_path / (name + "-{shard}.parquet")
+            assert cli_map(source, "-o", out, "--shard", f"{part}/2").exit_code == 0
+        table = parquet.read_table(list(tmp_path.glob(f"{name}-*.parquet")))
+        assert table.num_rows == len(given)
+        assert ("new" in table.schema.names) == (name == "few")
+
+
 def test_parquet_to_parquet_keeps_types_and_nulls_whatever_fails(cli_map, tmp_path):
     day = datetime.datetime(2024, 2, 29, 1, 2, 3, 4, datetime.UTC)
     columns = {

@@ -300,6 +300,8 @@ class Job:
     async def _take(self, result: MapResult[Any]) -> None:
         """Count one row and hand the row to the output."""
         self.taken += 1
+        if self._options.media is not None:
+            self._options.media.leave(result.document)
         if result.error is not None:
             self.failures.add(result)
             self.may_be_tried += not (isinstance(result.error, BadRow) or is_final(result.error))

@@ -249,9 +249,10 @@ class Kept:
                 )
 
         beside = output.beside
-        if self._fresh is None and beside is not None and beside.before is not None:
-            if _stamp(beside.before) not in (self._beside.get("out"), self._beside.get("was")):
-                raise Refusal(f"{beside.name}: {self.place} has not written this file; --new replaces it in the end")
+        if beside is None or beside.before is None or self._fresh is not None:
+            return
+        if _stamp(beside.before) not in (self._beside.get("out"), self._beside.get("was")):
+            raise Refusal(f"{beside.name}: {self.place} has not written this file; --new replaces it in the end")
 
     @property
     def status(self) -> int | None:

@@ -10,6 +10,7 @@ from batchclient.cli._map_options import MapOptions
 from batchclient.cli._refusal import Refusal
 from batchclient.cli._rows import added_by, fields_of_row
 from batchclient.jobs.forms import BESIDE, OTHER, BatchLines, CsvRows, Lines, OutputForm, Vectors, Writer, form_of
+from batchclient.jobs.inputs import open_source
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.parquet_rows import ParquetRows, columns_of
 from batchclient.jobs.source import Source
@@ -90,12 +91,19 @@ def writer_of(options: MapOptions, source: Source) -> Writer:
         return Lines(fields)
     *names, other = added_to_rows(options, form)
     added = dict(zip(names, added_by(options.call, options.params), strict=True))
-    types = columns_of(source, is_typed=form == "parquet")
+    is_typed = form == "parquet"
+    if options.file.get("shard") and (source.stamp is not None or "://" in options.source):
+        # All shards have the columns that the first rows of the whole tell.
+        with open_source(options.source, **{**options.file, "shard": None}) as whole:
+            whole.first()
+            types = columns_of(whole, is_typed=is_typed)
+    else:
+        types = columns_of(source, is_typed=is_typed)
     if options.columns is not None:
         types = {name: kind for name, kind in types.items() if name in ("id", *options.columns)}
     types = {name: kind for name, kind in types.items() if name not in (*added, other)}
     types.setdefault("id", None)
-    fields = partial(fields, other=other, raw=form == "parquet")
+    fields = partial(fields, other=other, raw=is_typed)
     if form == "csv":
         delimiter = "\t" if options.output.lower().endswith((".tsv", ".tab")) else ","
         return CsvRows(fields, [*types, *added, other], delimiter)

@@ -60,12 +60,7 @@ def open_source(given: str | os.PathLike[str] | BinaryIO, form: str | None = Non
     if "://" in path:
         return _at_url(path, form, options)
     if Path(path).is_dir():
-
-        def refuse(error: OSError) -> None:
-            with _said(os.path.relpath(error.filename, path)):
-                raise error
-
-        walk = os.walk(path, onerror=refuse)
+        walk = os.walk(path, onerror=_refuse)
         found = [os.path.join(top, name) for top, _, names in walk for name in names]  # noqa: PTH118
         return _Files(path, path, [each for each in found if _is_of_rows(each, path, form)], form, options)
     if glob.has_magic(path) and not os.path.lexists(path):
@@ -95,6 +90,10 @@ def _at_url(url: str, form: str | None, options: dict[str, Any]) -> Source:
         elif not is_page and system.isdir(root):
             folder, found = root, [each for each in system.find(root) if _is_of_rows(each, root, form)]
     return _Files(name, folder, found, form, options, system.open)
+
+
+def _refuse(error: OSError) -> None:
+    raise OSError(error.errno, f"{error.filename}: {error.strerror}")
 
 
 def _is_of_rows(path: str, folder: str, form: str | None) -> bool:
@@ -170,7 +169,12 @@ class _Files(Source):
         real, of_input = os.path.realpath(path), os.path.realpath(self.name)
         if Path(of_input).is_dir():
             return PurePath(real).is_relative_to(of_input) and _is_of_rows(real, of_input, self._form)
-        return _matches(PurePath(real).parts, PurePath(of_input).parts) or real in map(os.path.realpath, self._paths)
+        # At the end of a pattern ** has the files at any depth.
+        folder, last = os.path.split(self.name if PurePath(self.name).name != "**" else f"{self.name}/*")
+        top, new = os.path.split(real)
+        is_found = fnmatch.fnmatchcase(new, last) and (not new.startswith(".") or last.startswith("."))
+        folders = glob.glob(folder or ".", recursive=True) if is_found else []  # noqa: PTH207
+        return top in map(os.path.realpath, folders) or real in map(os.path.realpath, self._paths)
 
     def _name_of(self, path: str) -> str:
         return os.path.relpath(path, self._folder) if self._folder else path
@@ -196,18 +200,6 @@ class _Files(Source):
                 for row in self._file.read():
                     row.file = name
                     yield row
-
-
-def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Return whether ``glob`` finds a path by a pattern, both cut at slashes."""
-    if not pattern:
-        return not parts
-    if pattern[0] == "**" and _matches(parts, pattern[1:]):
-        return True
-    is_hidden = bool(parts) and parts[0].startswith(".") and not pattern[0].startswith(".")
-    if not parts or is_hidden or not fnmatch.fnmatchcase(parts[0], pattern[0]):
-        return False
-    return _matches(parts[1:], pattern if pattern[0] == "**" else pattern[1:])
 
 
 @contextmanager
