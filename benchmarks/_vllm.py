@@ -19,6 +19,9 @@ from batchclient.bench.pages import Page, fetch_page
 from batchclient.bench.session import begin
 from batchclient.bench.strategies import Target
 
+sys.path.insert(0, str(HERE.parent))
+"""For the servers of ``tests/live``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Server:
@@ -61,11 +64,16 @@ class OtherCores:
 # --- the server ---
 
 
+def go_first(pid: int = 0) -> None:
+    """Let a process, or this one, go before an engine that spins."""
+    from tests.live import real_time
+
+    real_time.go_first(pid)
+
+
 @contextlib.contextmanager
 def vllm(*flags: str) -> Iterator[Server]:
     """Start a vLLM with these flags. It and this process go before its engine."""
-    sys.path.insert(0, str(HERE.parent))
-    from tests.live.real_time import go_first
     from tests.live.servers import VllmServer
 
     with VllmServer(flags) as server:

@@ -18,7 +18,7 @@ from batchclient.simulator import EmbeddedServer, prompt_digest
 from .conftest import has_rows, read_rows, wait_for, write_rows
 
 DOCS = Path(__file__).parents[2] / "docs"
-BENCH, MAP, REDIS = ((DOCS / f"reference/{name}.md").read_text() for name in ("bench", "map", "redis"))
+BENCH, MAP, REDIS, ROWS = ((DOCS / f"reference/{name}.md").read_text() for name in ("bench", "map", "redis", "rows"))
 BENCH_BLOCKS, PROMPT_BLOCKS, NIGHT_BLOCKS = (
     re.findall(r"^```text\n(.*?)^```", (DOCS / f"how-to/{name}.md").read_text(), re.MULTILINE | re.DOTALL)
     for name in ("measure", "system-prompt", "night-job")
@@ -88,7 +88,7 @@ def job(cli_map, tmp_path):
 
 def test_the_options_of_map_and_the_commands_of_job(helped):
     there, _ = helped("map")
-    named = set(re.findall(r"(?<![\w-])(--[a-z0-9][a-z0-9-]+)", MAP))
+    named = set(re.findall(r"(?<![\w-])(--[a-z0-9][a-z0-9-]+)", MAP + ROWS))
     assert there - named <= {"--output"}
     assert named - there <= {"--json", "--scheduling-policy", "--retry-failed", "--help"}
     assert sorted(name.split()[2] for name in cells(MAP, "### `batchclient job`")) == helped("job")[1]

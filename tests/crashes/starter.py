@@ -26,8 +26,6 @@ from tests.fakes.raw import nobody_listens
 
 def warm_up():
     """Import all that the command imports: let it run once, where no server is."""
-    import pyarrow.parquet  # noqa: F401  # for Parquet in and out
-
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "in.jsonl")
         source.write_text('{"text": "x"}\n')
@@ -36,6 +34,9 @@ def warm_up():
         with contextlib.redirect_stderr(said):
             status = command([*map(str, arguments), "--prompt", "{text}", "--wait-for-server", "0", "--quiet"])
     assert status == 5, f"without a server the command ended with {status}: {said.getvalue()}"
+    # For Parquet; after the command, which says how it takes memory.
+    import pyarrow.parquet  # noqa: F401
+
     for thread in threading.enumerate():
         if thread is not threading.main_thread():
             thread.join()

@@ -331,13 +331,13 @@ class RowCalls:
                 raise ConfigError(f"params is an object of parameters, not {kind_of(params)}", field="params")
         if self._row_params is None:
             found = () if self._looked_for.isdisjoint(row) else self._found_in(row)
-            name = next((name for name in found if name != self._object), None)
-            if name is not None:
-                raise ConfigError(
-                    f"the row's field {name!r} has the name of a parameter: row_params='take' sends such fields, "
-                    "row_params='ignore' leaves them as data",
-                    field=name,
-                )
+            for name in found:
+                if name != self._object:
+                    raise ConfigError(
+                        f"the row's field {name!r} has the name of a parameter: row_params='take' sends such fields, "
+                        "row_params='ignore' leaves them as data",
+                        field=name,
+                    )
         else:
             for name, value in row.items():
                 if name in self._looked_for and value is not None:
