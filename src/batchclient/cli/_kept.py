@@ -263,7 +263,7 @@ class Kept:
             or not (self.is_in_place and self._is_beside)
             or told.get("facts") != self._facts
             or not self._facts["in"]
-            # Files of media may have changed: the journal knows answers by the bytes that were sent.
+            # Media may have changed: the journal knows answers by the bytes that were sent.
             or self._options.media is not None
         ):
             return None

@@ -87,8 +87,8 @@ class Lines(Writer):
 class CsvRows(Writer):
     """CSV with a header. Lists and objects are JSON, and a missing value is an empty field.
 
-    So is NaN; an infinity is ``inf`` or ``-inf``. An empty text is in quotes. The file is UTF-8, and
-    its lines end with a line feed.
+    So is NaN; an infinity is ``inf`` or ``-inf``. An empty text is in quotes. The file is UTF-8,
+    and its lines end with a line feed.
 
     Args:
         fields: of a row.

@@ -31,9 +31,9 @@ from batchclient.jobs.source import ENDINGS, File, Source, ending_of
 __all__ = ["open_source", "shown"]
 
 _USER = re.compile(r"(?<=://)(?:[^/:@]*:(?!\d*(?:[/?:]|$)).*@|[^/]*@)", re.DOTALL)
-"""What stands before a host: up to the last ``@``, of the whole where a password may have a slash."""
+"""What stands before a host, up to the last ``@``; of the whole, if a password may have a slash."""
 _QUERY = re.compile(r"(https?://[^?]*)\?.*|\?[^/?*]*=.*?(?=::|$)", re.DOTALL | re.IGNORECASE)
-"""In the address of a page all behind ``?``, and elsewhere, where ``?`` is a pattern's, ``?name=``."""
+"""In a page's address all behind ``?``; elsewhere, where ``?`` is a pattern's, ``?name=``."""
 _CODES = {FileNotFoundError: errno.ENOENT, PermissionError: errno.EACCES}
 """Of errors that fsspec's file systems raise without one."""
 
