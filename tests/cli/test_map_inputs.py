@@ -2,9 +2,11 @@
 
 import base64
 import json
+import threading
 
 import pytest
 
+from batchclient.jobs.media import Media
 from tests.fakes.pages import serving
 
 from .conftest import read_rows, write_rows
@@ -45,6 +47,10 @@ def test_no_output_is_a_part_of_the_input(cli_map, folder):
     told = cli_map(folder, "-o", folder / "out.jsonl")
     assert told.exit_code == 2
     assert "would have this file, too; rows would be read again" in told.stderr
+    for source, args in ((folder, ["--journal", folder / "j.jsonl"]), (folder / "**" / "*.jsonl", [])):
+        told = cli_map(source, "-o", folder.parent / "out.jsonl" if args else folder / "o.jsonl", *args)
+        assert (told.exit_code, "would have this file, too" in told.stderr) == (2, True)
+        assert sorted(path.name for path in folder.iterdir()) == ["a.jsonl", "b.jsonl"]
 
 
 def test_a_url_is_read_in_a_thread_and_its_secrets_stay(cli_map, folder, out):
@@ -59,7 +65,16 @@ def test_a_url_is_read_in_a_thread_and_its_secrets_stay(cli_map, folder, out):
     assert (told.exit_code, told.stderr) == (2, "Error: memory://job/none.jsonl: No such file or directory\n")
 
 
-def test_pictures_are_parts_of_the_chat_and_paths_stay_in_the_output(cli, tmp_path, out):
+def test_pictures_are_parts_of_the_chat_and_paths_stay_in_the_output(cli, tmp_path, out, monkeypatch):
+    threads = set()
+
+    def read_ahead(self, row):
+        threads.add(threading.current_thread())
+        return read(self, row)
+
+    read = Media.read_ahead
+    monkeypatch.setattr(Media, "read_ahead", read_ahead)
+
     def answer(asked):
         if not asked.path.endswith("/chat/completions"):
             return 404, {}
@@ -83,6 +98,16 @@ def test_pictures_are_parts_of_the_chat_and_paths_stay_in_the_output(cli, tmp_pa
         ]:
             told = cli("map", source, "-o", tmp_path / "no.jsonl", *args)
             assert (told.exit_code, told.stderr) == (2, f"Error: {why}\n")
+        # Nothing is asked again but the picture that has changed; of another root, too.
+        for root, asked_anew in ((tmp_path / "other", 1), (tmp_path, 0)):
+            root.mkdir(exist_ok=True)
+            (root / "a.png").write_bytes(PNG if root == tmp_path else PNG + b"other")
+            before = len(server.asked)
+            told = cli("map", source, "-o", out, *chats, "--media-root", root)
+            posts = [asked for asked in server.asked[before:] if asked.method == "POST"]
+            assert (told.exit_code, len(posts), "nothing to do" in told.stderr) == (1, asked_anew, False)
+    assert threads
+    assert threading.main_thread() not in threads
     text = {"type": "text", "text": "What is it?"}
     urls = [f"data:image/png;base64,{base64.b64encode(PNG).decode()}", "https://host/b.png"]
     contents = [[{"type": "image_url", "image_url": {"url": url}}, text] for url in urls] + ["What is it?"]

@@ -3,10 +3,12 @@
 import csv
 import datetime
 import json
+import math
 import re
 import shlex
 import subprocess
 import time
+import uuid
 from array import array
 from decimal import Decimal
 from pathlib import Path
@@ -23,7 +25,7 @@ from pyarrow import parquet
 from batchclient import Embedding, MapResult
 from batchclient.cli._rows import ADDED, fields_of_row
 from batchclient.jobs import Row
-from batchclient.jobs.forms import BatchLines, Vectors
+from batchclient.jobs.forms import BatchLines, CsvRows, Vectors
 
 from .conftest import read_rows, write_rows
 
@@ -72,6 +74,17 @@ def test_csv_has_every_row_under_one_header(cli_map, source, tmp_path):
     assert (third["text"], third["deep"], third["error"]) == ('q"u,o\nte', "7", "")
     assert json.loads(unusable["error"])["message"] == "line 4 is no JSON object"
     assert json.loads(unusable["other_fields"]) == {"line": 4}
+    # A column of that name is the user's. NaN is no value.
+    (tmp_path / "own.csv").write_text("id,text,line\n1,x,mine\n2\n")
+    assert cli_map(tmp_path / "own.csv", "-o", out, "--new").exit_code == 1
+    with out.open(newline="") as file:
+        assert [(row["line"], row["other_fields"]) for row in csv.DictReader(file)] == [
+            ("mine", ""),
+            ("", '{"line": 3}'),
+        ]
+    writer = CsvRows(dict, ["x", "other_fields"])
+    floats = [writer.add([("x", number)]) for number in (math.nan, math.inf, -math.inf)]
+    assert b"".join(floats) == b"x,other_fields\n,\ninf,\n-inf,\n"
     # Tabs, and an id of the map's behind the columns.
     (tmp_path / "in.txt").write_text("one\n")
     assert cli_map(tmp_path / "in.txt", "-o", tmp_path / "out.tsv").exit_code == 0
@@ -108,6 +121,19 @@ def test_parquet_of_json_lines_is_typed_and_loses_nothing(cli_map, source, tmp_p
     assert json.loads(last["other_fields"]) == {name: odd[name] for name in ("id", "k", "tags", "new", "big")}
 
 
+def test_shards_of_json_lines_have_the_same_columns(cli_map, tmp_path):
+    rows = [{"id": number, "text": "x", "k": number} for number in range(10)]
+    rows += [{"id": number, "text": "x", "k": 0.5, "new": True} for number in range(10, 20)]
+    for name, given in {"few": rows, "many": rows[:10] * 30 + rows[10:] * 30}.items():
+        source = write_rows(tmp_path / f"{name}.jsonl", given)
+        for part in range(2):
+            out = tmp_path / (name + "-{shard}.parquet")
+            assert cli_map(source, "-o", out, "--shard", f"{part}/2").exit_code == 0
+        table = parquet.read_table(list(tmp_path.glob(f"{name}-*.parquet")))
+        assert table.num_rows == len(given)
+        assert ("new" in table.schema.names) == (name == "few")
+
+
 def test_parquet_to_parquet_keeps_types_and_nulls_whatever_fails(cli_map, tmp_path):
     day = datetime.datetime(2024, 2, 29, 1, 2, 3, 4, datetime.UTC)
     columns = {
@@ -122,6 +148,12 @@ def test_parquet_to_parquet_keeps_types_and_nulls_whatever_fails(cli_map, tmp_pa
         "deep": pa.array([{"k": [1.5]}, None, {"k": None}]),
         "map": pa.array([[("k", 1)], None, []], pa.map_(pa.string(), pa.int32())),
         "vector": pa.array([[1, 2], None, [3, 4]], pa.list_(pa.float32(), 2)),
+        "took": pa.array([1, 2_000_000_001, None], pa.duration("ns")),
+        "flag": pa.array([1, None, 0], pa.bool8()),
+        "ids": pa.ListArray.from_arrays([0, 1, None, 1], pa.array([uuid.UUID(int=7).bytes], pa.uuid())),
+        "views": pa.array([["a"], None, []], pa.list_(pa.string_view())),
+        # A value that Python cannot hold fails its row, and is written as it is.
+        "nanos": pa.array([None, [1], []], pa.list_(pa.timestamp("ns"))),
     }
     parquet.write_table(pa.table(columns), tmp_path / "in.parquet")
     schemas = []
@@ -142,6 +174,27 @@ def test_parquet_to_parquet_keeps_types_and_nulls_whatever_fails(cli_map, tmp_pa
     assert table.schema.names[-5:] == ["second", *(f"second_{name}" for name in (*ADDED[1:], "other_fields"))]
 
 
+def test_what_parquet_has_not_is_json_and_a_later_file_may_have_other_types(cli_map, tmp_path):
+    columns = {
+        "text": pa.array(["a", "b"]),
+        "span": pa.array([pa.MonthDayNano([1, 2, 3]), None]),
+        "run": pa.RunEndEncodedArray.from_arrays([2], ["q"]),
+        "none": pa.array([{}, None], pa.struct([])),
+        "at": pa.array([1, 2], pa.timestamp("ns")),
+    }
+    (tmp_path / "in").mkdir()
+    for name, fields in {"a": columns, "b": {"text": ["c"], "at": pa.array([3], pa.timestamp("us"))}}.items():
+        table = pa.table(fields)
+        with pa.ipc.new_file(tmp_path / "in" / f"{name}.arrow", table.schema) as file:
+            file.write_table(table)
+    for args in ((), ("--unordered", "--new")):
+        assert cli_map(tmp_path / "in", "-o", tmp_path / "out.parquet", *args).exit_code == 0
+        table = parquet.read_table(tmp_path / "out.parquet").sort_by("text")
+        told = table.select(["span", "run", "none"]).to_pydict()
+        assert told == {"span": ["[1, 2, 3]", None, None], "run": ['"q"', '"q"', None], "none": ["{}", None, None]}
+        assert table["at"].cast(pa.int64()).to_pylist() == [1, 2, 3000]
+
+
 def test_vectors_have_a_fixed_size_and_a_row_each_in_both_forms(embed, tmp_path):
     source = write_rows(tmp_path / "in.jsonl", [{"id": 1, "text": NEVER}, *({"text": each} for each in "ab")])
     assert embed(source, "-o", tmp_path / "out.jsonl").exit_code == 1
@@ -159,13 +212,21 @@ def test_vectors_have_a_fixed_size_and_a_row_each_in_both_forms(embed, tmp_path)
     ids = read_rows(tmp_path / "out.npy.ids")
     assert (ids[0]["id"], ids[0]["error"]["type"], list(ids[1])) == (1, "BadRequest", ["id"])
     assert [row["id"] for row in ids] == [row["id"] for row in read_rows(tmp_path / "out.jsonl")]
-    # A vector of another length than the first, as of another model.
+    # A vector of another length than the first, as of another model. The input's fields are not told.
     writer = Vectors(fields_of_row)
-    made = [MapResult("x", n, Row({}, n), Embedding(array("f", [1.0] * size))) for n, size in enumerate((2, 3))]
-    data = b"".join(map(writer.add, made)) + writer.end()
-    assert b"has 3 numbers, and the first one 2" in writer.beside(made[1])
+    own = {"error": "none", "line": 7}
+    made = [MapResult("x", n, Row(own, n), Embedding(array("f", [1.0] * size))) for n, size in enumerate((2, 3))]
+    told = [(writer.add(each), json.loads(writer.beside(each))) for each in made]
+    data = b"".join(each for each, _ in told) + writer.end()
+    why = {"type": "ValueError", "message": "the vector has 3 numbers, and the first one 2"}
+    assert [each for _, each in told] == [{"id": "x"}, {"id": "x", "error": why}]
     (tmp_path / "odd.npy").write_bytes(writer.head + data[len(writer.head) :])
     assert numpy.isnan(numpy.load(tmp_path / "odd.npy")).tolist() == [[False] * 2, [True] * 2]
+    # Each of its forms is the job's own.
+    for form in ("batch", "npy"):
+        assert embed(source, "-o", tmp_path / "out.npy", "--output-form", form).exit_code == 1
+        seconds = [path.suffix for path in tmp_path.glob("out.npy.*") if path.suffix != ".journal"]
+        assert seconds == [{"batch": ".errors", "npy": ".ids"}[form]]
     assert embed(source, "-o", tmp_path / "one.npy", "--first", 1).exit_code == 1
     assert numpy.load(tmp_path / "one.npy").shape == (1, 0)
 
@@ -214,7 +275,13 @@ def test_the_second_file_is_owned_as_out_is(cli_map, source, tmp_path):
     errors.unlink()
     assert cli_map(*batch).exit_code == 1
     assert (errors.read_bytes(), len(read_rows(out))) == (whole, 4)
+    # With another form it goes: it would be about another output. A changed one is no longer ours.
+    for args in ((), ("--new",)):
+        assert cli_map(source, "-o", out, "--output-form", "csv", *args).exit_code == 1
+        assert not errors.exists()
+        assert (cli_map(*batch).exit_code, errors.read_bytes()) == (1, whole)
     errors.write_text("mine")
+    assert cli_map(source, "-o", out, "--output-form", "jsonl").exit_code == 1
     refused = cli_map(*batch, "--retry-failed")
     assert (refused.exit_code, errors.read_text()) == (2, "mine")
     assert "has not written this file" in refused.stderr

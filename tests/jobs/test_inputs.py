@@ -1,8 +1,12 @@
 """Several files as one input, and files at URLs."""
 
+import errno
+import glob
 import gzip
 import json
+import os
 from collections import Counter
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -48,6 +52,36 @@ def test_a_folder_is_its_files_in_the_order_of_their_names(folder):
     assert list(read_rows(folder / "[a].jsonl")) == [{"n": 9}]
 
 
+def test_what_a_folder_or_a_pattern_has_and_nobody_can_read_is_named(folder, monkeypatch):
+    os.mkfifo(folder / "sub" / "p.jsonl")
+    for source in (folder, folder / "**" / "*.jsonl"):
+        with pytest.raises(OSError, match=r"sub/p.jsonl: it is no regular file"):
+            open_source(source)
+    (folder / "sub" / "p.jsonl").unlink()
+    (folder / "sub" / "p.jsonl").symlink_to("nowhere")
+    for source in (folder, folder / "sub" / "p*"):
+        with pytest.raises(OSError, match=r"p.jsonl: No such file or directory"):
+            read_rows(source)
+    scandir = os.scandir
+
+    def closed(path):
+        if os.fspath(path).endswith("sub"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    with pytest.raises(OSError, match=r"sub: Permission denied"):
+        read_rows(folder)
+
+
+def test_tables_without_a_row_tell_the_columns(tmp_path):
+    for name in "ab":
+        parquet.write_table(pa.table({"n": pa.array([], pa.int8())}), tmp_path / f"{name}.parquet")
+    for form in (None, "parquet"):
+        with open_source(tmp_path, form) as source:
+            assert (source.first(), source.form, source.schema.names, source.names) == (None, "parquet", ["n"], ["n"])
+
+
 def test_shards_of_several_files_are_disjoint_and_even(tmp_path):
     for number in range(12):
         (tmp_path / f"{number:02}.jsonl").write_bytes(lines(number))
@@ -81,6 +115,12 @@ def test_several_files_have_one_form(folder):
 
 
 def test_an_input_knows_which_new_files_would_be_a_part_of_it(folder):
+    for pattern in ("**/*.jsonl", "**/sub/*", "s*/*.gz", "**/[a-z]*.??onl", "*/../a*", "[!.]*", "**"):
+        with open_source(folder / pattern, "jsonl") as opened:
+            found = {os.path.realpath(each) for each in glob.glob(str(folder / pattern), recursive=True)}
+            for path in filter(Path.is_file, folder.rglob("*")):
+                assert opened.reads(str(path)) == (str(path) in found), (pattern, path)
+            assert not opened.reads(str(folder / ".x" / "new.jsonl"))
     for source in (folder, folder / "*.jsonl", folder / "[a-z]*"):
         with open_source(source) as opened:
             names = ("a.jsonl", "sub/../new.jsonl", "new.jsonl.part", "../new.jsonl", "sub/new.jsonl")
@@ -117,6 +157,9 @@ def test_urls_are_read_by_fsspec(folder):
             read_rows(f"{root}/none*.jsonl")
     with pytest.raises(ConfigError, match="nowhere://rows: Protocol not known: nowhere"):
         read_rows("nowhere://rows")
+    for odd in (f"zip://x.jsonl::file://{folder}/README.md", "reference://x"):
+        with pytest.raises(OSError, match="BadZipFile|TypeError"):
+            read_rows(odd)
 
 
 def test_no_message_has_the_secrets_of_a_url():
@@ -124,5 +167,12 @@ def test_no_message_has_the_secrets_of_a_url():
         "https://user:key@host/a/b.jsonl?X-Sig=key&c=d": "https://host/a/b.jsonl",
         "zip://in.jsonl::ftp://u:key@host/a.zip": "zip://in.jsonl::ftp://host/a.zip",
         "hf://datasets/me/it@main/a?.jsonl": "hf://datasets/me/it@main/a?.jsonl",
+        "http://user:p@key@127.0.0.1:80/a.jsonl?key": "http://127.0.0.1:80/a.jsonl",
+        "ftp://u:k/e:y@host/a": "ftp://host/a",
+        "simplecache::https://u:k@host/a?key=::x::y": "simplecache::https://host/a",
+        "https://host:80/a@b?key?k=ey&@": "https://host:80/a@b",
+        "zip://a.jsonl::https://[::1]:80/a.zip?key": "zip://a.jsonl::https://[::1]:80/a.zip",
+        "s3://b/part-?/day=1/*.jsonl": "s3://b/part-?/day=1/*.jsonl",
+        "abfs://c/a.jsonl?sig=key": "abfs://c/a.jsonl",
     }.items():
         assert shown(url) == told

@@ -95,6 +95,26 @@ def test_what_is_no_medium_below_the_root_fails_its_row(root, monkeypatch):
         added(root, "a.png", [{"role": "system", "content": "s"}])
 
 
+def test_media_of_rows_without_an_answer_are_bounded_by_their_bytes(root, monkeypatch):
+    media = Media(["a"], root=root)
+    rows = [Row({"a": ["a.png", "a.png"]}, number) for number in range(4)]
+    size = sum(len(part["image_url"]["url"]) for part in media.load(rows[0]).media)
+    monkeypatch.setattr("batchclient.jobs.media._MOST_OPEN_BYTES", 3 * size)
+    for row in rows[:3]:
+        media.read_ahead(row)
+    last = threading.Thread(target=media.read_ahead, args=(rows[3],), daemon=True)
+    last.start()
+    last.join(0.02)
+    assert last.is_alive()
+    media.leave(rows[1])
+    last.join(10)
+    assert not last.is_alive()
+    monkeypatch.setattr("batchclient.jobs.media._MOST_OPEN_BYTES", 1)
+    for row in rows:
+        media.leave(row)
+    media.read_ahead(rows[0])
+
+
 def test_media_are_loaded_in_a_thread_and_a_few_rows_ahead(tmp_path):
     loaded = []
 

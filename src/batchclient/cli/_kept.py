@@ -186,6 +186,9 @@ class Kept:
         self._outputs = outputs_in(journal)
         self._told = self._outputs.pop(self._name, {})
         self._facts = _facts(options, source)
+        # Each form has a second file of its own name, and the job may have been of several forms.
+        self._suffix = "" if output.beside is None else output.beside.path.suffix
+        self._beside: dict[str, Any] = self._told.get("beside", {}).get(self._suffix, {})
 
     def __repr__(self) -> str:
         return f"<Kept in {self.place}>"
@@ -206,7 +209,7 @@ class Kept:
         beside = self._output.beside
         if beside is None or beside.before is None:
             return beside is None
-        return bool(self._told.get("beside", {}).get("out") == _stamp(beside.before))
+        return bool(self._beside.get("out") == _stamp(beside.before))
 
     def check(self) -> None:
         """Refuse a job of other settings, and an output that is not its own.
@@ -248,10 +251,10 @@ class Kept:
                 )
 
         beside = output.beside
-        if self._fresh is None and beside is not None and beside.before is not None:
-            told = self._told.get("beside", {})
-            if _stamp(beside.before) not in (told.get("out"), told.get("was")):
-                raise Refusal(f"{beside.name}: {self.place} has not written this file; --new replaces it in the end")
+        if beside is None or beside.before is None or self._fresh is not None:
+            return
+        if _stamp(beside.before) not in (self._beside.get("out"), self._beside.get("was")):
+            raise Refusal(f"{beside.name}: {self.place} has not written this file; --new replaces it in the end")
 
     @property
     def status(self) -> int | None:
@@ -262,6 +265,8 @@ class Kept:
             or not (self.is_in_place and self._is_beside)
             or told.get("facts") != self._facts
             or not self._facts["in"]
+            # Media may have changed: the journal knows answers by the bytes that were sent.
+            or self._options.media is not None
         ):
             return None
         again = told.get("failed", 0) if self._options.retry_failed else told.get("may_be_tried", 0)
@@ -293,10 +298,7 @@ class Kept:
         Raises:
             OSError: the disk fails.
         """
-        earlier = [self._told]
-        if self._old is not None:
-            earlier.append(outputs_in(self._old).get(self._name, {}))
-        parts = [part for told in earlier for part in (told.get("part"), told.get("beside", {}).get("part"))]
+        parts = [each.get("part") for told in self._earlier for each in (told, *told.get("beside", {}).values())]
         for name in ("facts", "status", "failed", "may_be_tried", "not_sent", "broken", "bad"):
             # ``OUT`` stays the job's own, and is no longer all that the command asks for.
             self._told.pop(name, None)
@@ -306,7 +308,7 @@ class Kept:
                 output.remove(part)
             self._told["part"] = output.part_of(token).name
         if output.beside is not None:
-            self._told["beside"] = self._told.get("beside", {}) | {"part": output.beside.part_of(token).name}
+            self._note_beside(part=output.beside.part_of(token).name)
         source = self._options.source
         self._note(
             input=shown(source) if source == "-" or "://" in source else _real(Path(source)),
@@ -331,7 +333,7 @@ class Kept:
         beside = self._output.beside
         self._told |= _stamps(file, self._output.before)
         if beside is not None:
-            self._told["beside"] = self._told.get("beside", {}) | _stamps(beside.status, beside.before)
+            self._note_beside(**_stamps(beside.status, beside.before))
         self._note(facts=self._facts, finished=_now(), seconds=self._seconds(seconds), **counts)
 
     def leave(self, seconds: float) -> None:
@@ -342,15 +344,30 @@ class Kept:
     def settle(self) -> None:
         """Put a new job's journal in its place: its output is there.
 
+        The second files of its other forms go: they are not about this output.
+
         Raises:
             OSError: the disk fails, or a file has appeared in the place.
         """
+        for suffix, told in (file for each in self._earlier for file in each.get("beside", {}).items()):
+            path = self._output.path.with_name(f"{self._output.path.name}{suffix}")
+            if suffix != self._suffix and path.is_file() and _stamp(path.lstat()) == told.get("out"):
+                path.unlink()
         if self._fresh is not None:
             is_ours = not os.path.lexists(self.place) if self._old is None else self._old.still_held()
             if not is_ours:
                 raise OSError(errno.EEXIST, f"{self.place}: another file is there; the job's is {self._fresh}")
             _rename(self._fresh, self.place)
             self._fresh = None
+
+    @property
+    def _earlier(self) -> list[dict[str, Any]]:
+        """What is noted about the output, also by the journal that is to be replaced."""
+        return [self._told] if self._old is None else [self._told, outputs_in(self._old).get(self._name, {})]
+
+    def _note_beside(self, **facts: Any) -> None:
+        self._beside |= facts
+        self._told["beside"] = self._told.get("beside", {}) | {self._suffix: self._beside}
 
     def _seconds(self, seconds: float) -> float:
         before: float = self._told.get("seconds", 0.0)

@@ -12,6 +12,7 @@ from batchclient.cli._map_options import MapOptions
 from batchclient.cli._refusal import Refusal
 from batchclient.cli._rows import added_by, fields_of_row
 from batchclient.jobs.forms import BESIDE, OTHER, BatchLines, CsvRows, Lines, OutputForm, Vectors, Writer, form_of
+from batchclient.jobs.inputs import open_source
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.parquet_rows import ParquetRows, columns_of
 from batchclient.jobs.source import Source
@@ -57,7 +58,8 @@ def output_of(options: MapOptions, source: Source) -> tuple[MapOptions, Output]:
     if form == "jsonl" and options.output_form is None and not options.prompt and _is_batch(source):
         form = "batch"
     output = Output(options.output, source=source.status, beside=BESIDE.get(form, ""))
-    for name in (options.output, f"{options.output}{BESIDE.get(form, '')}") if options.output != "-" else ():
+    files = [] if options.output == "-" else [options.output, f"{options.output}{BESIDE.get(form, '')}"]
+    for name in (*files, *filter(None, [options.journal])):
         if source.reads(name):
             raise Refusal(f"{name}: {source.name} would have this file, too; rows would be read again")
     if form not in _OF_ROWS:
@@ -94,16 +96,24 @@ def writer_of(options: MapOptions, source: Source) -> Writer:
         return BatchLines(fields_of_row, options.client["model"])
     if form == "npy":
         return Vectors(partial(fields_of_row, raw=True))
-    fields = partial(fields_of_row, columns=options.columns, answer_field=options.answer_field, raw=form == "parquet")
+    fields = partial(fields_of_row, columns=options.columns, answer_field=options.answer_field)
     if form == "jsonl":
         return Lines(fields)
     *names, other = added_to_rows(options, form)
     added = dict(zip(names, added_by(options.call, options.params), strict=True))
-    types = columns_of(source, is_typed=form == "parquet")
+    is_typed = form == "parquet"
+    if options.file.get("shard") and (source.stamp is not None or "://" in options.source):
+        # All shards have the columns that the first rows of the whole tell.
+        with open_source(options.source, **{**options.file, "shard": None}) as whole:
+            whole.first()
+            types = columns_of(whole, is_typed=is_typed)
+    else:
+        types = columns_of(source, is_typed=is_typed)
     if options.columns is not None:
         types = {name: kind for name, kind in types.items() if name in ("id", *options.columns)}
     types = {name: kind for name, kind in types.items() if name not in (*added, other)}
     types.setdefault("id", None)
+    fields = partial(fields, other=other, raw=is_typed)
     if form == "csv":
         delimiter = "\t" if options.output.lower().endswith((".tsv", ".tab")) else ","
         return CsvRows(fields, [*types, *added, other], delimiter)

@@ -120,6 +120,7 @@ def fields_of_row(
     *,
     columns: Collection[str] | None = None,
     answer_field: str | None = None,
+    other: str | None = None,
     raw: bool = False,
 ) -> dict[str, Any]:
     """Return the fields of a row of the output.
@@ -128,13 +129,15 @@ def fields_of_row(
         result: of a row.
         columns: the fields to keep beside ``id``; ``None``: all.
         answer_field: a name for the answer, which begins the other added names, too.
+        other: the column of a table for what has no other; ``None``: it is no table.
         raw: leave a vector as the array that it is.
     """
     row: Row = result.document
     if row.fault is not None:
         error = "error" if answer_field is None else _renamed("error", answer_field)
-        place = {"file": row.file, "line": row.line} if row.file else {"line": row.line}
-        return {**place, error: {"type": BadRow.__name__, "message": row.fault}}
+        place: dict[str, Any] = {"file": row.file, "line": row.line} if row.file else {"line": row.line}
+        # A column of the user's may be called line.
+        return {**(place if other is None else {other: place}), error: {"type": BadRow.__name__, "message": row.fault}}
     fields = dict(row) if columns is None else {name: row[name] for name in row if name in columns or name == "id"}
     if "id" not in fields:
         fields["id"] = result.id

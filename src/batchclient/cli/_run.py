@@ -209,6 +209,9 @@ def _make_job(
             say(f"{repeated}: both are sent" if told <= _MOST_TOLD else "further rows have ids of earlier ones, too")
         return call_of(row)
 
+    writer = writer_of(options, source)
+    if options.media is not None:
+        source.load(options.media.read_ahead)
     results = client.stream_map(
         source.rows(),
         rows=call_said,
@@ -222,9 +225,6 @@ def _make_job(
     if shown or options.metrics is not None:
         total = _InThread(source.expected)
     progress = JobProgress(shown=shown, draws=options.draws and sys.stderr.isatty(), total=total)
-    writer = writer_of(options, source)
-    if options.media is not None:
-        source.load(options.media.load)
     audit = None if options.audit is None else Audit(client, options.audit, call_of, options.arguments)
     job = Job(client, results, output, progress, options, writer, kept=kept, total=total, pilot=pilot, audit=audit)
     attach(client, job.numbers)

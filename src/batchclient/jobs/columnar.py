@@ -2,6 +2,7 @@
 
 Rules:
 - Rows have values of Python: ``datetime``, ``Decimal``, ``bytes``. ``OUT`` says how it writes them.
+  Of a value that these may not hold as it is, the row knows the cell in the table, too.
 - Columns that nobody asks for are not read. A batch of Parquet holds about 256 KiB.
 - A row with a value that Python cannot hold is unusable. Reading goes on.
 - A shard is a range of rows; only the row groups, or batches, that have them are read.
@@ -26,6 +27,10 @@ __all__ = ["count_of_parquet", "rows_of_arrow", "rows_of_parquet"]
 
 _BATCH_BYTES = 256 * 1024
 _ROWS_OF_BATCH = 1024
+_PLAIN = {"bool", "string", "large_string", "float", "double"} | {
+    f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
+}
+"""Types whose values Python has exactly: for these no table stays in memory."""
 
 
 Choose = Callable[[Any], list[str]]
@@ -132,8 +137,13 @@ def _rows_of(
         wanted = batch.slice(begin - first, max(0, min(end, first + batch.num_rows) - begin))
         first += batch.num_rows
         wanted = wanted.rename_columns(distinct(wanted.schema.names)).select(columns)
-        for number, fields in enumerate(rows_of_batch(wanted), begin + 1):
+        kinds = zip(wanted.schema.names, wanted.schema.types, strict=True)
+        kept = wanted.select([name for name, kind in kinds if str(kind) not in _PLAIN])
+        for place, fields in enumerate(rows_of_batch(wanted)):
             if isinstance(fields, PartialRow):
-                yield Row((), number, next(iter(fields.faults.values())))
+                row = Row((), begin + 1 + place, next(iter(fields.faults.values())))
+                row.cells = wanted, place
             else:
-                yield Row(fields, number)
+                row = Row(fields, begin + 1 + place)
+                row.cells = (kept, place) if kept.num_columns else None
+            yield row

@@ -15,6 +15,7 @@ Rules:
 from __future__ import annotations
 
 import json
+import math
 import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -86,11 +87,12 @@ class Lines(Writer):
 class CsvRows(Writer):
     """CSV with a header. Lists and objects are JSON, and a missing value is an empty field.
 
-    An empty text is in quotes. The file is UTF-8, and its lines end with a line feed.
+    So is NaN; an infinity is ``inf`` or ``-inf``. An empty text is in quotes. The file is UTF-8,
+    and its lines end with a line feed.
 
     Args:
         fields: of a row.
-        names: of the columns; the last one is for what has no other.
+        names: of the columns; the last one is an object of what has no other.
         delimiter: between two fields.
     """
 
@@ -104,7 +106,8 @@ class CsvRows(Writer):
     def add(self, result: MapResult) -> bytes:
         fields = self._fields(result)
         if not fields.keys() <= self._known:
-            other = {name: value for name, value in fields.items() if name not in self._known}
+            other = fields.pop(self._other, {})
+            other |= {name: value for name, value in fields.items() if name not in self._known}
             fields[self._other] = encode(other).decode()
         head, self._head = self._head, b""
         return head + self._line([fields.get(name) for name in self._names])
@@ -120,6 +123,8 @@ class CsvRows(Writer):
     def _cell(self, value: Any) -> str:
         if value is None:
             return ""
+        if type(value) is float and not math.isfinite(value):
+            return "" if math.isnan(value) else str(value)
         text = value if isinstance(value, str) else encode(value).decode()
         if text.startswith('"') and not isinstance(value, str):
             text = json.loads(text)  # a time, a decimal, bytes
@@ -249,8 +254,9 @@ class Vectors(Writer):
         return missing + (self._nan() if vector is None else vector.tobytes())
 
     def beside(self, result: MapResult) -> bytes:
-        fields = self._fields(result)
-        told: dict[str, Any] = {name: fields[name] for name in ("id", "line", "error") if name in fields}
+        told = self._fields(result)
+        if result.document.fault is None:  # the input's own fields are not told
+            told = {name: told[name] for name in ("id", "error") if name == "id" or result.error is not None}
         if self._fault:
             told["error"] = {"type": "ValueError", "message": self._fault}
         return encode(told) + b"\n"

@@ -12,10 +12,12 @@ Rules:
 from __future__ import annotations
 
 import errno
+import fnmatch
 import glob
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePath
@@ -28,14 +30,17 @@ from batchclient.jobs.source import ENDINGS, File, Source, ending_of
 
 __all__ = ["open_source", "shown"]
 
-_SECRET = re.compile(r"\?[^?]*?=.*?(?=::|$)|(?<=://)[^/@]*@")
+_USER = re.compile(r"(?<=://)(?:[^/:@]*:(?!\d*(?:[/?:]|$)).*@|[^/]*@)", re.DOTALL)
+"""What stands before a host, up to the last ``@``; of the whole, if a password may have a slash."""
+_QUERY = re.compile(r"(https?://[^?]*)\?.*|\?[^/?*]*=.*?(?=::|$)", re.DOTALL | re.IGNORECASE)
+"""In a page's address all behind ``?``; elsewhere, where ``?`` is a pattern's, ``?name=``."""
 _CODES = {FileNotFoundError: errno.ENOENT, PermissionError: errno.EACCES}
 """Of errors that fsspec's file systems raise without one."""
 
 
 def shown(path: str) -> str:
     """Return a path or URL for messages, without the secrets of a URL."""
-    return _SECRET.sub("", path) if "://" in path else path
+    return _QUERY.sub(r"\1", _USER.sub("", path)) if "://" in path else path
 
 
 def open_source(given: str | os.PathLike[str] | BinaryIO, form: str | None = None, **options: Any) -> Source:
@@ -55,10 +60,11 @@ def open_source(given: str | os.PathLike[str] | BinaryIO, form: str | None = Non
     if "://" in path:
         return _at_url(path, form, options)
     if Path(path).is_dir():
-        found = [os.path.join(top, name) for top, _, names in os.walk(path) for name in names]  # noqa: PTH118
+        walk = os.walk(path, onerror=_refuse)
+        found = [os.path.join(top, name) for top, _, names in walk for name in names]  # noqa: PTH118
         return _Files(path, path, [each for each in found if _is_of_rows(each, path, form)], form, options)
     if glob.has_magic(path) and not os.path.lexists(path):
-        found = [each for each in glob.glob(path, recursive=True) if Path(each).is_file()]  # noqa: PTH207
+        found = [each for each in glob.glob(path, recursive=True) if not Path(each).is_dir()]  # noqa: PTH207
         return _Files(path, os.path.commonpath([os.path.dirname(each) for each in found] or [""]), found, form, options)  # noqa: PTH120
     return File(path, form, **options)
 
@@ -69,11 +75,11 @@ def _at_url(url: str, form: str | None, options: dict[str, Any]) -> Source:
         from fsspec.core import url_to_fs
     except ImportError:
         raise ConfigError(f"{name}: URLs need fsspec: pip install 'batchclient[data]'") from None
-    try:
-        system, root = url_to_fs(url)
-    except (ImportError, ValueError) as error:  # such as: Install s3fs to access S3
-        raise ConfigError(f"{name}: {shown(str(error))}") from None
     with _said("", Exception):
+        try:
+            system, root = url_to_fs(url)
+        except (ImportError, ValueError) as error:  # such as: Install s3fs to access S3
+            raise ConfigError(f"{name}: {shown(str(error))}") from None
         folder, found = None, [root]
         # Of a page nothing tells whether it is a folder, and its address may have question marks.
         is_page = url.startswith(("http://", "https://"))
@@ -84,6 +90,10 @@ def _at_url(url: str, form: str | None, options: dict[str, Any]) -> Source:
         elif not is_page and system.isdir(root):
             folder, found = root, [each for each in system.find(root) if _is_of_rows(each, root, form)]
     return _Files(name, folder, found, form, options, system.open)
+
+
+def _refuse(error: OSError) -> None:
+    raise OSError(error.errno, f"{error.filename}: {error.strerror}")
 
 
 def _is_of_rows(path: str, folder: str, form: str | None) -> bool:
@@ -133,7 +143,13 @@ class _Files(Source):
             raise ConfigError(f"format: the files of {name} have several forms: {several}", field="format")
         self.is_regular = open_at is None
         if open_at is None:
-            told = [(each, status.st_size, status.st_mtime_ns) for each in self._paths for status in [os.stat(each)]]  # noqa: PTH116
+            told = []
+            for path in self._paths:
+                with _said(self._name_of(path)):
+                    status = os.stat(path)  # noqa: PTH116
+                    if not stat.S_ISREG(status.st_mode):
+                        raise OSError(errno.EINVAL, "it is no regular file")
+                told.append((path, status.st_size, status.st_mtime_ns))
             self.stamp = [os.path.realpath(name), hashlib.sha256(repr(told).encode()).hexdigest()]
 
     def expected(self) -> int | None:
@@ -153,7 +169,12 @@ class _Files(Source):
         real, of_input = os.path.realpath(path), os.path.realpath(self.name)
         if Path(of_input).is_dir():
             return PurePath(real).is_relative_to(of_input) and _is_of_rows(real, of_input, self._form)
-        return PurePath(real).match(of_input) or real in map(os.path.realpath, self._paths)
+        # At the end of a pattern ** has the files at any depth.
+        folder, last = os.path.split(self.name if PurePath(self.name).name != "**" else f"{self.name}/*")
+        top, new = os.path.split(real)
+        is_found = fnmatch.fnmatchcase(new, last) and (not new.startswith(".") or last.startswith("."))
+        folders = glob.glob(folder or ".", recursive=True) if is_found else []  # noqa: PTH207
+        return top in map(os.path.realpath, folders) or real in map(os.path.realpath, self._paths)
 
     def _name_of(self, path: str) -> str:
         return os.path.relpath(path, self._folder) if self._folder else path
@@ -171,11 +192,12 @@ class _Files(Source):
         for place, path in enumerate(self._paths):
             name = "" if self._folder is None else self._name_of(path)
             with _said(name if place else "", kinds), self._opened(place) as self._file:
+                self._file.first()  # by which the form is known, and a table's columns; also if it has no row
+                if self.form not in (None, self._file.form) and self._file.form is not None:
+                    raise ConfigError(f"it is {self._file.form}, and the files before are {self.form}")
+                self.form = self._file.form or self.form
+                self.names, self.schema = self.names or self._file.names, self.schema or self._file.schema
                 for row in self._file.read():
-                    if self.form != self._file.form:
-                        if self.form is not None:
-                            raise ConfigError(f"it is {self._file.form}, and the files before are {self.form}")
-                        self.form, self.names, self.schema = self._file.form, self._file.names, self._file.schema
                     row.file = name
                     yield row
 

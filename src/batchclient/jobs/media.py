@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import os
 import stat
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ __all__ = ["MOST_BYTES", "Media"]
 
 MOST_BYTES = 64 * 1024 * 1024
 """Of the media of one row."""
+_MOST_OPEN_BYTES = 256 * 1024 * 1024
+"""Of the media of all rows that wait for an answer, as data URIs."""
 _IMAGES = (
     (b"\x89PNG\r\n\x1a\n", 0, "png"), (b"\xff\xd8\xff", 0, "jpeg"), (b"GIF8", 0, "gif"), (b"WEBP", 8, "webp"),
     (b"BM", 0, "bmp"), (b"II*\0", 0, "tiff"), (b"MM\0*", 0, "tiff"), (b"ftypavif", 4, "avif"), (b"ftyphei", 4, "heic"),
@@ -56,6 +59,8 @@ class Media:
 
     def __init__(self, images: Sequence[str], audio: Sequence[str] = (), root: str | None = None) -> None:
         self.fields: tuple[str, ...] = (*images, *audio)
+        self._open: dict[int, int] = {}
+        self._room = threading.Condition()
         self._kinds = [(name, "image", _IMAGES) for name in images] + [(name, "audio", _SOUNDS) for name in audio]
         self._root = None if root is None else Path(root).resolve()
         if self._root is not None and not self._root.is_dir():
@@ -71,6 +76,22 @@ class Media:
         except BadRow as error:
             row.media = error
         return row
+
+    def read_ahead(self, row: Row) -> Row:
+        """Do as ``load``, and wait for room; ``leave`` makes it. One row of any size has room."""
+        media = self.load(row).media
+        parts = () if isinstance(media, BadRow) else media
+        size = sum(len(part[part["type"]]["url"]) for part in parts)
+        with self._room:
+            self._room.wait_for(lambda: not self._open or sum(self._open.values()) + size <= _MOST_OPEN_BYTES)
+            self._open[id(row)] = size
+        return row
+
+    def leave(self, row: Row) -> None:
+        """Take in that a row's call has ended."""
+        with self._room:
+            self._open.pop(id(row), None)
+            self._room.notify()
 
     def add(self, item: str | list[Any], row: Row) -> list[Any]:
         """Return a prompt, or a conversation, with the row's media.

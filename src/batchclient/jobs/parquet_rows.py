@@ -1,9 +1,10 @@
 """Rows to Parquet, by pyarrow: typed columns that do not depend on what becomes of the rows.
 
 Rules:
-- Columns of Parquet and Arrow keep their types. Those of CSV and text are texts. Of JSONL the first
-  256 rows tell: booleans, whole numbers, numbers, texts and lists of one of these have a type;
-  anything else is JSON as a text.
+- Columns of Parquet and Arrow keep their types, and their values are as they stand in the table,
+  also where Python has no such value. A type that Parquet has not is JSON as a text.
+- Columns of CSV and text are texts. Of JSONL the first 256 rows tell: booleans, whole numbers,
+  numbers, texts and lists of one of these have a type; anything else is JSON as a text.
 - A value that does not fit its column, or has none, is in ``other_fields``. Nothing is rounded, cut
   or turned into another kind of value to make it fit.
 - Vectors are lists of a fixed size, that of the first one. Rows before it wait; where 65,536 rows
@@ -15,8 +16,10 @@ from __future__ import annotations
 
 import io
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import date, timedelta
+from itertools import zip_longest
 from typing import Any
 
 from batchclient._maps.arrow import INDEX, pyarrow_for
@@ -35,6 +38,8 @@ _WAITING_ROWS = 65536
 _VECTOR = "vector"
 _JSON = "json"
 _LIST = "list"
+_Cell = tuple[Any, int]
+"""A record batch, and the place of a row there."""
 _NO_VALUE = (ValueError, TypeError, OverflowError, NotImplementedError)
 """What pyarrow raises for a value that a column cannot have."""
 _SCALARS = {bool: "bool_", int: "int64", float: "float64", str: "string"}
@@ -109,10 +114,12 @@ class ParquetRows(Writer):
         super().__init__(fields)
         self._arrow = pyarrow_for("Parquet")
         self._types: dict[str, Any] = {name: _text() if kind is None else kind for name, kind in types.items()}
+        self._added = added.keys()
         self._types |= {name: _added(known) for name, known in added.items()}
         self._vector = next((name for name, kind in self._types.items() if kind is _VECTOR), None)
         self._columns: dict[str, _Column] = {}
         self._rows: list[dict[str, Any]] = []
+        self._cells: list[_Cell | None] = []
         self._other = other
         self._bytes = 0
         self._batches: list[Any] = []
@@ -122,6 +129,7 @@ class ParquetRows(Writer):
     def add(self, result: MapResult) -> bytes:
         fields = self._fields(result)
         self._rows.append(fields)
+        self._cells.append(result.document.cells)
         self._bytes += sum(len(value) for value in fields.values() if isinstance(value, (str, bytes, list, array)))
         if self._writer is None:
             vector = fields.get(self._vector) if self._vector is not None else None
@@ -165,11 +173,17 @@ class ParquetRows(Writer):
     def _pack(self) -> None:
         """Turn the rows taken into a batch of columns."""
         rows, self._rows, self._bytes = self._rows, [], 0
-        others = [{name: _of_json(row[name]) for name in row if name not in self._columns} for row in rows]
+        cells, self._cells = self._cells, []
+        tables = {id(each[0]): each[0] for each in cells if each is not None}.values()
+        of_tables = {name for table in tables for name in table.schema.names} - self._added
+        others = [
+            row.pop(self._other, {}) | {name: _of_json(row[name]) for name in row if name not in self._columns}
+            for row in rows
+        ]
         arrays = []
         for name, column in self._columns.items():
             values = [row.get(name) for row in rows]
-            made, misfits = column.array(values)
+            made, misfits = column.array(name, values, cells if name in of_tables else ())
             arrays.append(made)
             for place in misfits:
                 others[place][name] = _of_json(values[place])
@@ -203,39 +217,45 @@ class _Column:
 
     def __init__(self, arrow: Any, kind: Any) -> None:
         self._arrow = arrow
-        self._is_json = kind is _JSON
-        self.kind = _text() if self._is_json else getattr(kind, "storage_type", kind)
+        self._is_json = kind is _JSON or not _is_of_parquet(arrow, kind)
+        self.kind = _text() if self._is_json else kind
         self._fits = _fitting(arrow.types, self.kind)
 
-    def array(self, values: list[Any]) -> tuple[Any, list[int]]:
-        """Return the array, and the places of the values that do not fit, which are null there."""
+    def array(self, name: str, values: list[Any], cells: Sequence[_Cell | None]) -> tuple[Any, list[int]]:
+        """Return the array, and the places of the values that do not fit, which are null there.
+
+        Args:
+            name: of the column.
+            values: of the rows.
+            cells: where the rows are in tables that have the column; empty: they are in none.
+        """
         if self._is_json:
             values = [None if value is None else encode(value).decode() for value in values]
         fitting = [value if value is None or self._fits(value) else None for value in values]
-        try:
-            made = self._made(fitting)
-        except _NO_VALUE:
-            fitting = [value if self._can_be(value) else None for value in fitting]
-            made = self._made(fitting)
-        return made, [place for place, value in enumerate(values) if value is not fitting[place]]
+        if not cells:
+            with suppress(*_NO_VALUE):
+                return self._made(fitting), [n for n, value in enumerate(values) if value is not fitting[n]]
+        pieces = [self._alone(name, *each) for each in zip_longest(fitting, cells)]
+        misfits = [n for n, piece in enumerate(pieces) if values[n] is not None and piece.null_count]
+        return self._arrow.concat_arrays(pieces), misfits
 
-    def _can_be(self, value: Any) -> bool:
-        try:
-            self._made([value])
-        except _NO_VALUE:
-            return False
-        return True
+    def _alone(self, name: str, value: Any, cell: _Cell | None) -> Any:
+        """Return an array of one value: the cell as it stands, if its column has the same type."""
+        if cell is not None and not self._is_json:
+            table, place = cell
+            column = table.schema.get_field_index(name)
+            if column >= 0 and table.schema.field(column).type == self.kind:
+                return table.column(column).slice(place, 1)
+        with suppress(*_NO_VALUE):
+            return self._made([value])
+        return self._made([None])
 
     def _made(self, values: list[Any]) -> Any:
         arrow, kind = self._arrow, self.kind
         first = next((value for value in values if value is not None), None)
-        if isinstance(first, array):
-            return self._vectors(values)
-        if getattr(kind, "unit", None) == "ns" and any(isinstance(value, str) for value in values):
-            # Times with nanoseconds, which Python's have not, were read as texts.
-            each = [arrow.array([value], None if isinstance(value, str) else kind).cast(kind) for value in values]
-            return arrow.concat_arrays(each)
-        return arrow.array(values, kind)
+        if first is None:
+            return arrow.nulls(len(values), kind)  # of any type, also where Python has no value of it
+        return self._vectors(values) if isinstance(first, array) else arrow.array(values, kind)
 
     def _vectors(self, values: list[Any]) -> Any:
         arrow = self._arrow
@@ -249,10 +269,18 @@ class _Column:
         return arrow.FixedSizeListArray.from_arrays(numbers, type=self.kind, mask=mask)
 
 
+def _is_of_parquet(arrow: Any, kind: Any) -> bool:
+    from pyarrow.parquet import ParquetWriter
+
+    try:
+        ParquetWriter(arrow.BufferOutputStream(), arrow.schema({"it": kind})).close()
+    except _NO_VALUE:
+        return False
+    return True
+
+
 def _fitting(types: Any, kind: Any) -> Callable[[Any], bool]:
     """Return what tells whether a value is of a type: pyarrow takes 1.5 for a whole number."""
-    if types.is_dictionary(kind):
-        return _fitting(types, kind.value_type)
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         inner, size = _fitting(types, kind.value_type), getattr(kind, "list_size", None)
         return lambda value: (

@@ -48,13 +48,15 @@ class Row(dict[str, Any]):
 
     Attributes:
         file: the argument.
+        cells: a record batch that has values of the row as its table does, and the row's place
+            there; ``None``: the fields have all.
         line: the number of the row's first line in the file, from 1; of a table the row's own.
         where: the line, for messages: ``line 7``, or ``b.jsonl line 7``.
         fault: why the row cannot be used, or ``None``. Asking an unusable row for a field raises
             ``BadRow`` with this text; ``row.get`` does not.
     """
 
-    __slots__ = ("_before", "_number", "_reason", "file", "media")
+    __slots__ = ("_before", "_number", "_reason", "cells", "file", "media")
 
     def __init__(
         self,
@@ -66,6 +68,7 @@ class Row(dict[str, Any]):
     ) -> None:
         dict.__init__(self, fields)
         self.file: str = file
+        self.cells: tuple[Any, int] | None = None
         self.media: Any = None  # what ``Media`` has read for the row, until its call takes it
         self._number = number
         self._reason = reason
