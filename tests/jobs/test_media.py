@@ -99,7 +99,7 @@ def test_media_of_rows_without_an_answer_are_bounded_by_their_bytes(root, monkey
     media = Media(["a"], root=root)
     rows = [Row({"a": ["a.png", "a.png"]}, number) for number in range(4)]
     size = sum(len(part["image_url"]["url"]) for part in media.load(rows[0]).media)
-    monkeypatch.setattr("batchclient.jobs.media._MOST_OPEN_BYTES", 3 * size)
+    monkeypatch.setattr("batchclient.jobs.media.MOST_OPEN_BYTES", 3 * size)
     for row in rows[:3]:
         media.read_ahead(row)
     last = threading.Thread(target=media.read_ahead, args=(rows[3],), daemon=True)
@@ -109,7 +109,7 @@ def test_media_of_rows_without_an_answer_are_bounded_by_their_bytes(root, monkey
     media.leave(rows[1])
     last.join(10)
     assert not last.is_alive()
-    monkeypatch.setattr("batchclient.jobs.media._MOST_OPEN_BYTES", 1)
+    monkeypatch.setattr("batchclient.jobs.media.MOST_OPEN_BYTES", 1)
     for row in rows:
         media.leave(row)
     media.read_ahead(rows[0])

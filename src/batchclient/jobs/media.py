@@ -22,11 +22,11 @@ from typing import Any
 from batchclient.errors import ConfigError
 from batchclient.jobs.rows import BadRow, Row
 
-__all__ = ["MOST_BYTES", "Media"]
+__all__ = ["MOST_BYTES", "MOST_OPEN_BYTES", "Media"]
 
 MOST_BYTES = 64 * 1024 * 1024
 """Of the media of one row."""
-_MOST_OPEN_BYTES = 256 * 1024 * 1024
+MOST_OPEN_BYTES = 256 * 1024 * 1024
 """Of the media of all rows that wait for an answer, as data URIs."""
 _IMAGES = (
     (b"\x89PNG\r\n\x1a\n", 0, "png"), (b"\xff\xd8\xff", 0, "jpeg"), (b"GIF8", 0, "gif"), (b"WEBP", 8, "webp"),
@@ -83,7 +83,7 @@ class Media:
         parts = () if isinstance(media, BadRow) else media
         size = sum(len(part[part["type"]]["url"]) for part in parts)
         with self._room:
-            self._room.wait_for(lambda: not self._open or sum(self._open.values()) + size <= _MOST_OPEN_BYTES)
+            self._room.wait_for(lambda: not self._open or sum(self._open.values()) + size <= MOST_OPEN_BYTES)
             self._open[id(row)] = size
         return row
 
