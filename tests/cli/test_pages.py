@@ -19,10 +19,14 @@ from .conftest import has_rows, read_rows, wait_for, write_rows
 
 DOCS = Path(__file__).parents[2] / "docs"
 BENCH, MAP, REDIS, ROWS = ((DOCS / f"reference/{name}.md").read_text() for name in ("bench", "map", "redis", "rows"))
-BENCH_BLOCKS, PROMPT_BLOCKS, NIGHT_BLOCKS = (
-    re.findall(r"^```text\n(.*?)^```", (DOCS / f"how-to/{name}.md").read_text(), re.MULTILINE | re.DOTALL)
-    for name in ("measure", "system-prompt", "night-job")
-)
+
+
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", (DOCS / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL)
+
+
+BENCH_BLOCKS, PROMPT_BLOCKS = blocks("how-to/measure", "text"), blocks("how-to/system-prompt", "text")
+ROWS_BLOCKS = blocks("reference/rows", "console")
 PIECES = [*" ,;'#\\\t\u2028", "", '"', '""', "\n", "\r\n", "a word", "é", "漢字", "🙂", "=1+1"]
 """Of texts that have all that a quoted value of CSV may have."""
 URL = "http://localhost:8000/v1"
@@ -76,6 +80,86 @@ def cells(page, heading):
     return re.findall(r"`([^`]+)`", " ".join(re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)))
 
 
+# Blocks of consoles ------------------------------------------------------------------------------------------------------
+#
+# A block shows files with ``$ cat NAME``: those before a command are written, those after it are compared. The lines
+# after a command are parts of what it says, with ``…`` for anything; a program other than batchclient says exactly those.
+
+
+def is_like(shown, there):
+    """Whether a value is as the page shows it: ``…`` is any value, or any further fields."""
+    if shown == "…":
+        return True
+    if isinstance(shown, dict) and isinstance(there, dict):
+        names = shown.keys() - {"…"}
+        return ("…" in shown or names == there.keys()) and all(
+            name in there and is_like(shown[name], there[name]) for name in names
+        )
+    if isinstance(shown, list) and isinstance(there, list):
+        return len(shown) == len(there) and all(map(is_like, shown, there))
+    return shown == there
+
+
+def compare(shown, there):
+    if not shown.startswith("{"):
+        assert re.fullmatch(re.escape(shown).replace("…", ".*"), there), there
+        return
+    rows, found = ([json.loads(line) for line in text.splitlines()] for text in (shown, there))
+    assert len(rows) == len(found)
+    for row, other in zip(rows, found, strict=True):
+        assert is_like(row, other), (row, other)
+
+
+@pytest.fixture
+def run(cli, server, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BATCHCLIENT_BASE_URL", server.base_url)
+    monkeypatch.setenv("BATCHCLIENT_MODEL", server.model)
+    return lambda block: follow(block, cli)
+
+
+def follow(block, cli):
+    for step in re.split(r"^\$ ", block.replace("\\\n", ""), flags=re.MULTILINE)[1:]:
+        command, _, shown = step.partition("\n")
+        program, *given = shlex.split(command.replace("$PWD", str(Path.cwd())))
+        if program == "batchclient":
+            done = cli(*given)
+            for line in shown.splitlines():
+                assert re.search(re.escape(line).replace("…", ".*"), done.output), done.output
+        elif program == "export":
+            continue  # the fixture has done so
+        elif program == "cat" and len(given) == 1:
+            path = Path(given[0])
+            if path.exists():
+                compare(shown, path.read_text())
+            else:
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(shown)
+        elif program == "python":
+            compare(shown, subprocess.run([sys.executable, *given], check=True, capture_output=True, text=True).stdout)
+        else:
+            subprocess.run(["bash", "-c", command], check=True)
+
+
+@pytest.mark.parametrize("block", ROWS_BLOCKS, ids=range(len(ROWS_BLOCKS)))
+def test_a_block_about_rows_goes_in_and_comes_out(run, block):
+    run(block)
+
+
+@pytest.mark.parametrize("page", ["map-a-file", "night-job"])
+def test_the_blocks_of_a_page_run_one_after_the_other(run, page):
+    for block in blocks(f"how-to/{page}", "console"):
+        run(block)
+
+
+def test_the_quickstart(run):
+    first, again = blocks("tutorial", "console")
+    run(first)
+    reviews = Path("reviews.csv").read_text()
+    Path("reviews.csv").write_text(reviews.replace("lamp,", "lamp,Broke after a week."))
+    run(again)
+
+
 # map -------------------------------------------------------------------------------------------------------------------
 
 
@@ -114,21 +198,6 @@ def test_a_command_of_the_page_about_system_prompts_runs(command, shell, server,
     assert all(row.keys() == {"id", "text", "completion", "finish_reason", "usage"} for row in rows)
 
 
-def night_block(start):
-    """The one block of the page about a night's job that begins so."""
-    (found,) = [each for each in NIGHT_BLOCKS if each.startswith(start)]
-    return found
-
-
-COMMANDS_OF_A_NIGHT = [
-    "batchclient map in.csv -o try.jsonl",
-    "batchclient map in.csv -o out.jsonl --base",
-    "batchclient job status",
-    'batchclient map in.jsonl -o "out-{',
-    "batchclient map in.csv -o out.jsonl --new",
-]
-
-
 def test_the_loop_of_a_night_starts_a_killed_command_again(shell, server, cli, tmp_path):
     out, part = tmp_path / "here" / "out.jsonl", tmp_path / "here" / "out.jsonl.part"
     chosen = random.Random(7)
@@ -136,7 +205,7 @@ def test_the_loop_of_a_night_starts_a_killed_command_again(shell, server, cli, t
     texts = ["".join(chosen.choices(PIECES, k=6)) + f" {number}" for number in range(1000)]
     with (tmp_path / "here" / "in.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([("id", "text"), *enumerate(texts)])
-    loop = night_block("until batchclient map")
+    (loop,) = blocks("how-to/night-job", "text")
     assert "sleep 60" in loop
     server.set_faults("slow=0.2")
     process = shell(loop.replace("sleep 60", "sleep 0.01"))
@@ -154,26 +223,6 @@ def test_the_loop_of_a_night_starts_a_killed_command_again(shell, server, cli, t
     status = json.loads(cli("job", "status", f"{out}.journal", "--json").stdout)["run"]
     assert (status["read"], status["answered"] + status["reused"], status["failed"]) == (1000, 1000, 0)
     assert status["reused"] > 0
-
-
-def test_the_other_commands_of_the_page_about_a_night_run(cli, server, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("in.csv").write_text("id,text\n" + "".join(f"{number},row {number}\n" for number in range(20)))
-    Path("in.jsonl").write_text("".join(json.dumps({"text": f"row {number}"}) + "\n" for number in range(20)))
-    told = ""
-    for line in "".join(map(night_block, COMMANDS_OF_A_NIGHT)).replace("\\\n", "").splitlines():
-        program, *args = shlex.split(line.replace(URL, server.base_url))
-        if program == "batchclient":
-            done = cli(*args)
-            assert done.exit_code == 0, done.stderr
-            told += done.stdout
-    assert "state: finished\n" in told
-    assert "answered: 20\n" in told
-    files = ["in.csv", "in.jsonl", "out-3.jsonl", "out-3.jsonl.journal", "out.jsonl", "out.jsonl.journal", "try.jsonl"]
-    assert sorted(os.listdir()) == files
-    assert read_rows(Path("out.jsonl"))[7]["completion"].startswith(
-        prompt_digest("Name the language in one word: row 7")
-    )
 
 
 # bench -----------------------------------------------------------------------------------------------------------------

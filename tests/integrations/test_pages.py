@@ -14,7 +14,6 @@ from batchclient.simulator import EmbeddedServer
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```py\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PAGES = {
-    "langchain": "langchain_openai",
     "migrate": "langchain_openai",
     "instructor": "instructor",
     "litellm": "litellm",
