@@ -78,7 +78,7 @@ def _of_journal(job: Job, kept: Kept) -> list[str]:
     if for_good := job.failures.total - for_now - job.not_sent:
         ways.append(f"--retry-failed runs {for_good:,} rows again that failed for good")
     if job.not_sent:
-        ways.append(f"{job.not_sent:,} rows were not sent: mend the input")
+        ways.append(f"rows that were not sent: {job.not_sent:,}; mend the input")
     return [f"{kept.where} has the answers: {', '.join(ways)}"] if ways else []
 
 

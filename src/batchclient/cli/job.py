@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from batchclient import Price
+from batchclient.cli._cost import written_cost
 from batchclient.cli._kept import outputs_in
 from batchclient.cli._refusal import Refusal, named
 from batchclient.cli._words import put, say
@@ -52,8 +53,8 @@ def status(journal: _Journal, *, as_json: _Json = False) -> None:
         if isinstance(value, dict):
             shown = ", ".join(f"{number:,} {what}" for what, number in value.items())
         else:
-            shown = f"{value:,}" if type(value) is int else str(value)
-        if value is not None:
+            shown = f"{value:,}" if type(value) is int else written_cost(value) if type(value) is float else str(value)
+        if value not in (None, {}):
             put(f"{name.replace('_', ' ')}: {shown}")
 
 
