@@ -91,7 +91,10 @@ def simulate(
         raise Refusal(f"cannot listen on {place}:{port}: {error.strerror or error}") from None
 
     def announce() -> None:
-        say(f"{server.model} ({server.profile.name}) on http://{place}:{listener.getsockname()[1]}/v1", event="serving")
+        say(
+            f"simulated server, model {server.model}, as fast as {server.profile.name}: http://{place}:{listener.getsockname()[1]}/v1",
+            event="serving",
+        )
 
     try:
         with listener:
