@@ -90,7 +90,7 @@ def test_the_columns_of_a_table_are_data(requests, tmp_path):
     source.write_text(f'messages,seed\n"{text}",3\n')
     result, rows = requests(source, "--max-tokens", 2)
     assert result.exit_code == 0
-    assert "data, and no parameters, are seed (--row-params take sends them)" in result.stderr
+    assert "columns that are data, and no parameters: seed (--row-params take sends them)" in result.stderr
     assert rows[0]["usage"]["completion_tokens"] == 2
     assert requests(source, "--row-params", "take", "--max-tokens", 2)[0].exit_code == 0
 
@@ -104,7 +104,7 @@ def test_columns_that_are_not_written_are_parameters_all_the_same(requests, tmp_
         assert (row["usage"]["completion_tokens"], list(row)[:3]) == (2, ["text", "id", "completion"])
         result, (row,) = requests(source, *template)
         assert row["usage"]["completion_tokens"] == 9
-        assert f"data, and no parameters, are {name} (--row-params take sends them)" in result.stderr
+        assert f"columns that are data, and no parameters: {name} (--row-params take sends them)" in result.stderr
 
 
 def test_a_field_that_a_rows_own_call_adds_is_refused_and_another_name_is_the_way_out(requests, server):

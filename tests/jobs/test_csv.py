@@ -82,7 +82,10 @@ def test_the_header_tells_the_delimiter_where_none_is_given(read):
         (b"1", "has 1 field, and the header has 2"),
         (b"1,a,b", "has 3 fields, and the header has 2"),
         (b"1,a\0b", "has a NUL"),
-        (b"1,\xff", "is not UTF-8, or not in the given encoding (byte 3 of it); it may be latin-1 or cp1252"),
+        (
+            b"1,\xff",
+            "is not UTF-8, or not in the given encoding (byte 3 of it); it may be cp1252 (Windows) or latin-1: give the encoding",
+        ),
         (b'1,"a" b', "has more text after a closing quote; within quotes, double a quote"),
         (b"1,a\rb", "has a carriage return outside quotes"),
         (b"1," + b"x" * (17 << 20), "is longer than 16 MiB"),

@@ -48,7 +48,10 @@ def test_a_line_that_is_too_long_is_no_row_and_the_next_one_is(rows_of):
         (b'{"a": 1e999}', "line 7 is not JSON: a number is too large for a 64-bit float"),
         (b'{"a": 1} {"b": 2}', "line 7 is not JSON: Extra data (column 10)"),
         (b"[1]", "line 7 is no JSON object"),
-        (b"\xff", "line 7 is not UTF-8, or not in the given encoding (byte 1 of it); it may be latin-1 or cp1252"),
+        (
+            b"\xff",
+            "line 7 is not UTF-8, or not in the given encoding (byte 1 of it); it may be cp1252 (Windows) or latin-1: give the encoding",
+        ),
         (b"[" * 100_000, "line 7 is not JSON"),
     ],
 )

@@ -124,7 +124,7 @@ def test_the_columns_of_a_table_are_taken_or_are_data():
     row = {"prompt": "p", "seed": "3", "stop": "7", "tools": '[{"a": 1}]', "user": None, "note": "x"}
     calls = RowCalls(is_table=True, row_params="ignore")
     assert calls.settle(row).endswith(
-        "data, and no parameters, are seed, stop, tools, user (row_params='take' sends them)"
+        "columns that are data, and no parameters: seed, stop, tools, user (row_params='take' sends them)"
     )
     assert calls.read(row) == RowCall("complete", "p", {})
     taken = read(row, is_table=True, row_params="take")

@@ -171,7 +171,7 @@ class RowCalls:
         if not found:
             return told
         if self._row_params == "ignore":
-            return f"{told}; data, and no parameters, are {found} (row_params='take' sends them)"
+            return f"{told}; columns that are data, and no parameters: {found} (row_params='take' sends them)"
         return f"{told}; each row's own are {found}"
 
     def read(self, row: Any) -> RowCall:

@@ -243,6 +243,7 @@ class DryRun:
             method = "counted by the server"
         elif self._counted:
             most = max(self._counted + self._counted_longest)
+            median, p99 = min(median, most), min(p99, most)
             count = len(self._counted) + len(self._counted_longest)
             method = f"the server counted {count} prompts, the longest among them; the others by their bytes"
         else:
@@ -274,8 +275,10 @@ class DryRun:
     def _of_time(self) -> list[str]:
         rows, low, high = self.kept
         left = max(self.read.usable - rows, 0)
-        if not (high and left):
+        if not left:
             return []
+        if not high:
+            return ["time: not known before rows are asked; --pilot 200 asks some of them first"]
         times = " to ".join(dict.fromkeys(written_time(left * each) for each in (low, high)))
         return [f"time of the {left:,} rows that the journal has not: {times}, as it has seen"]
 

@@ -51,10 +51,10 @@ def status(journal: _Journal, *, as_json: _Json = False) -> None:
         return
     for name, value in told.items():
         if isinstance(value, dict):
-            shown = ", ".join(f"{number:,} {what}" for what, number in value.items())
+            shown = ", ".join(f"{number:,} {what}" for what, number in value.items()) or "none"
         else:
             shown = f"{value:,}" if type(value) is int else written_cost(value) if type(value) is float else str(value)
-        if value not in (None, {}):
+        if value is not None:
             put(f"{name.replace('_', ' ')}: {shown}")
 
 

@@ -166,7 +166,8 @@ class _Unusable(Exception):
 
 def not_utf8(error: UnicodeDecodeError) -> str:
     """Say why bytes are no text."""
-    return f"is not UTF-8, or not in the given encoding (byte {error.start + 1} of it); it may be latin-1 or cp1252"
+    guess = "it may be cp1252 (Windows) or latin-1: give the encoding"
+    return f"is not UTF-8, or not in the given encoding (byte {error.start + 1} of it); {guess}"
 
 
 def _decode(line: bytes) -> str:
