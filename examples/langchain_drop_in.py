@@ -13,20 +13,17 @@ from batchclient.simulator import EmbeddedServer
 
 
 async def main(base_url: str, model: str) -> None:
-    async with AsyncOpenAI(base_url=base_url, api_key="none", preset="throughput") as client:
-        common = {"model": model, "base_url": base_url, "api_key": "none"}
-
+    async with AsyncOpenAI(base_url=base_url, api_key="none", preset="throughput") as shared:
         # LangChain's model takes the client for `ainvoke` and `abatch`; the chain stays as it was.
-        shared = {"root_async_client": client, "async_client": client.chat.completions}
-        chat = ChatOpenAI(**common, **shared, max_tokens=12)
+        chat = ChatOpenAI(model=model, max_tokens=12, root_async_client=shared, async_client=shared.chat.completions)
         chain = ChatPromptTemplate.from_template("Define {word} in five words.") | chat
         definitions = await chain.abatch([{"word": f"word {number}"} for number in range(200)])
 
         # Without `check_embedding_ctx_length=False` LangChain sends tokens of OpenAI's own tokenizer.
-        embeddings = OpenAIEmbeddings(**common, async_client=client.embeddings, check_embedding_ctx_length=False)
+        embeddings = OpenAIEmbeddings(model=model, async_client=shared.embeddings, check_embedding_ctx_length=False)
         vectors = await asyncio.gather(*[embeddings.aembed_query(each.content) for each in definitions])
 
-        counts = client.statistics()
+        counts = shared.statistics()
     print(f"{len(definitions)} definitions and {len(vectors)} vectors; {counts.shared} of {counts.calls} calls shared")
 
 

@@ -1,6 +1,6 @@
 """A FastAPI service: every user has an answer or a refusal in time (pip install fastapi uvicorn).
 
-python examples/service.py    # 300 users at once, within this process
+python examples/service.py    # 1,500 users at once, within this process
 BATCHCLIENT_BASE_URL=http://localhost:8000/v1 uvicorn service:app    # in this folder: the service
 """
 
@@ -21,9 +21,9 @@ from batchclient.simulator import EmbeddedServer
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    # One client for all users: those who ask at the same time share requests. A user waits for 2 s
-    # at most, and 100 may wait at once; 30 s and 1,000 users are more usual.
-    async with BatchClient(limit=16, timeout_s=2, max_queued=100, when_full="raise") as client:
+    # One client for all users: those who ask at the same time share requests. Its queue holds the
+    # calls per second that the server answers, times the seconds that a user may wait: 250 × 4.
+    async with BatchClient(limit=256, timeout_s=4, max_queued=1000, when_full="raise") as client:
         app.state.client = client
         yield
 
@@ -42,14 +42,16 @@ async def overloaded(_: Request, __: QueueFull) -> JSONResponse:
 
 
 @app.exception_handler(DeadlineExceeded)
-async def too_late(_: Request, __: DeadlineExceeded) -> JSONResponse:
+async def too_late(_: Request, error: DeadlineExceeded) -> JSONResponse:
+    if error.is_early:  # its turn came so late that the call was not sent
+        return JSONResponse({"detail": "Too many users at the moment"}, 503, {"Retry-After": "2"})
     return JSONResponse({"detail": "No answer in time"}, 504)
 
 
 async def main() -> None:
     users = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service")
     async with app.router.lifespan_context(app), users:
-        replies = await asyncio.gather(*[users.post("/answer", json={"text": f"Question {n}?"}) for n in range(300)])
+        replies = await asyncio.gather(*[users.post("/answer", json={"text": f"Question {n}?"}) for n in range(1500)])
     print(dict(sorted(Counter(reply.status_code for reply in replies).items())))
 
 

@@ -9,7 +9,7 @@
     │   ├── ClientClosed                the client is closed or draining, or its event loop is gone;
     │   ├── CallAborted                 ``abort()`` ended the call;
     │   ├── JournalFailed               a map's journal cannot be written; its rows are safe
-    │   └── DeadlineExceeded(TimeoutError);
+    │   └── DeadlineExceeded(TimeoutError)  ``timeout_s`` passed, or cannot be met (``is_early``);
     ├── RemoteError                     the server decided;
     │   ├── BadRequest                  4xx, 501: this request never succeeds as it is;
     │   │   ├── AuthenticationFailed    401, 403;
@@ -202,9 +202,14 @@ class DeadlineExceeded(LocalError, TimeoutError):
     The message says how many seconds went where, and which server's outage the call waited for
     since when. ``__cause__`` is the last failure: the call's own, else the failure of the server
     that the call waited for.
+
+    Attributes:
+        is_early: whether the call was refused at its turn, before its time had passed: less of its
+            time was left than such calls take.
     """
 
     retryable = True
+    is_early: bool = False
 
 
 class RemoteError(BatchClientError):

@@ -17,10 +17,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from batchclient import errors
+from batchclient import BatchClient, errors
 from batchclient.simulator import EmbeddedServer
 
 pytest.importorskip("fastapi", reason="fastapi is not installed here: make test-extra WHICH=integrations")
+from fastapi.responses import StreamingResponse  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 PAGE, OPERATION = (
@@ -90,7 +91,7 @@ def test_200_users_at_once_share_requests(service, mock_llm):
 
 @pytest.mark.parametrize(
     ("fault", "status"),
-    [(400, 400), (422, 400), (401, 500), (403, 500), (404, 500), (429, 503), (500, 502), (503, 502)],
+    [(400, 400), (422, 400), (401, 500), (403, 500), (404, 500), (429, 503), (500, 502), (503, 503)],
 )
 def test_a_refusal_has_its_status(service, mock_llm, virtual_clock, caplog, fault, status):
     mock_llm.when("x").fail(fault, message="the words of the server")
@@ -105,6 +106,34 @@ def test_silence_is_a_504(service, mock_llm, virtual_clock):
     mock_llm.when("x").hang()
     reply = use(service, lambda users: users.post("/answer", json={"text": "x"}))
     assert (reply.status_code, virtual_clock.elapsed_s) == (504, 30)
+
+
+@pytest.mark.parametrize("load", ["fail", "refuse_connection"])
+def test_a_deadline_that_passes_while_the_server_is_busy_or_away_is_a_503(service, mock_llm, virtual_clock, load):
+    service.BatchClient = lambda **given: BatchClient(**given | {"timeout_s": 1})
+
+    async def act(users):
+        # The server has answered before: its absence is an outage.
+        await users.post("/answer", json={"text": "hello"})
+        getattr(mock_llm.when("x"), load)(*([503] if load == "fail" else []))
+        return await users.post("/answer", json={"text": "x"})
+
+    reply = use(service, act)
+    assert (reply.status_code, virtual_clock.elapsed_s) == (503, 1)
+
+
+def test_a_call_whose_turn_comes_too_late_is_a_503_before_its_time(service, mock_llm, virtual_clock):
+    mock_llm.when().answer("late", delay_s=20)
+
+    async def ask(users, number):
+        reply = await users.post("/answer", json={"text": f"{number}"})
+        return reply.status_code, reply.headers.get("retry-after"), virtual_clock.elapsed_s
+
+    async def act(users):
+        return await asyncio.gather(*[ask(users, number) for number in range(400)])
+
+    # The turn of some comes before enough answers were seen to judge by.
+    assert set(use(service, act)) == {(200, None, 20), (503, "1", 20), (504, None, 30)}
 
 
 def test_a_server_that_is_away_is_a_503(service, mock_llm, virtual_clock):
@@ -137,8 +166,8 @@ def test_every_error_has_a_status(service):
         assert any(each in service.STATUS_OF for each in kind.__mro__), name
 
 
-def test_a_user_who_leaves_ends_the_call(service, mock_llm, virtual_clock):
-    mock_llm.when("x").hang()
+def leave(service, path, clock):
+    """Post to the service, leave after 5 s, and return the client's statistics."""
     coming = [{"type": "http.request", "body": b'{"text": "x"}', "more_body": False}]
 
     async def receive():
@@ -154,19 +183,34 @@ def test_a_user_who_leaves_ends_the_call(service, mock_llm, virtual_clock):
         async with service.app.router.lifespan_context(service.app):
             scope = {
                 "type": "http",
-                "asgi": {"version": "3.0"},
+                # As uvicorn has it: with 2.4 Starlette would wait for a failed send.
+                "asgi": {"version": "3.0", "spec_version": "2.3"},
                 "http_version": "1.1",
                 "method": "POST",
-                "path": "/answer",
+                "path": path,
                 "query_string": b"",
                 "headers": [(b"content-type", b"application/json")],
             }
             await service.app(scope, receive, send)
-            await virtual_clock.settle()
+            await clock.settle()
             return service.app.state.client.statistics()
 
-    statistics = asyncio.run(main())
-    assert (statistics.cancelled, virtual_clock.elapsed_s) == (1, 5)
+    return asyncio.run(main())
+
+
+def test_a_user_who_leaves_ends_the_call(service, mock_llm, virtual_clock):
+    mock_llm.when("x").hang()
+    assert (leave(service, "/answer", virtual_clock).cancelled, virtual_clock.elapsed_s) == (1, 5)
+
+
+def test_a_streaming_response_ends_by_itself(service, mock_llm, virtual_clock):
+    @service.app.post("/stream")
+    async def stream():
+        pieces = service.app.state.client.stream("x", max_tokens=16)
+        return StreamingResponse(piece.text async for piece in pieces)
+
+    mock_llm.when("x").hang()
+    assert (leave(service, "/stream", virtual_clock).cancelled, virtual_clock.elapsed_s) == (1, 5)
 
 
 # Under uvicorn ----------------------------------------------------------------------------------------------------

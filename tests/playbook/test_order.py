@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchclient._core.messages import Cancelled, FailureKind, Woke
+from batchclient._core.messages import Cancelled, FailureKind, Submitted, Woke
 from batchclient._core.waiting.order import NO_DEADLINE_S, S_PER_TOKEN, Order
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
@@ -110,10 +110,12 @@ def test_the_refusal_says_why():
     of = shape()
     play = learnt(2.0, of)
     (doomed,) = calls("doomed", of, deadline=play.now + 1.0)
-    play.submit(doomed)
-    play.scheduler.handle(Woke(), play.now)
-    ((_, error),) = play.scheduler.commands()[0].errors
-    assert "cannot be met" in str(error)
+    play.submit(doomed) >> Woke()
+    assert "cannot be met" in str(play.errors["doomed"])
+    assert play.errors["doomed"].is_early
+    (late,) = calls("late", of, deadline=play.now)
+    play >> Submitted(late)
+    assert not play.errors["late"].is_early
 
 
 def test_nothing_is_refused_before_enough_was_seen_or_by_what_another_key_took():

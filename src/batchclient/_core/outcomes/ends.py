@@ -276,6 +276,7 @@ class Ends:
             message = f"the call's timeout_s cannot be met: what is left of it is less than such calls take{told}"
             request.state = RequestState.DONE
             error = DeadlineExceeded(message, attempt=request.attempts)
+            error.is_early = True
             errors.append((request, with_cause(error, request, outages)))
         self._deadlines.ended(len(hopeless))
         self._tell(errors, now)
