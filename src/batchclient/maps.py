@@ -230,6 +230,12 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         """Answers that did not fit ``response_model``, whether they were asked again or not."""
         return self.repairs.invalid
 
+    @property
+    def all_ended(self) -> bool:
+        """Whether every row of the input has its answer or its error."""
+        counts = self._counts
+        return self._exhausted and counts.answered + counts.failed + counts.reused == self._read
+
     def take(self) -> MapResult[AnswerT] | None:
         """Return the next row, if it has finished."""
         row = self._take()
@@ -270,7 +276,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         else:
             self._runner.check_process()
         while not self._closed:
-            if self._fail_if is not None and self._fail_if.early is not None:
+            if self._fail_if is not None and self._fail_if.early is not None and not self.all_ended:
                 raise self._fail_if.early
             assert self._runner is not None, "a map that has begun has a runner"
             clock = self._runner.backend.now

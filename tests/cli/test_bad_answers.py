@@ -110,6 +110,18 @@ def test_a_bound_that_is_far_off_ends_the_job_early(ask, out, journal):
     assert 50 <= len(sent) < 2000
 
 
+def test_a_job_all_of_whose_rows_have_an_answer_is_whole(ask, out, journal):
+    bound = ["-o", out, "--fail-if", "truncated>1%"]
+    done, lines, sent = ask(*bound, first=100)
+    assert (done.exit_code, len(sent), len(read_rows(out))) == (3, 100, 100)
+    assert lines[0] == "Error: --fail-if truncated>1%: 30 of 100 rows (30 %)"
+    # What another run has answered costs nothing.
+    out.unlink(), journal.unlink()
+    assert ask("-o", out, first=100)[0].exit_code == 0
+    done, lines, sent = ask(*bound, "--unordered", first=100)
+    assert (done.exit_code, sent, len(read_rows(out))) == (3, [], 100)
+
+
 def test_a_bound_that_is_passed_in_the_end_decides_the_status(ask, out):
     told = "--fail-if empty>4.9%: 10 of 200 rows (5 %)"
     for status, options, sends, line in (

@@ -19,7 +19,8 @@ ROWS = 200
 
 @pytest.fixture
 def asked(tmp_path):
-    """A server that counts its prompts. Of the rows every fifth is cut off, and ``running.odd`` is answered otherwise."""
+    """A server that counts its prompts. Of the rows every fifth is cut off, and ``running.odd`` is answered otherwise;
+    ``running.failing`` are statuses by the last digit of a row, or of all."""
 
     def answer(asked):
         if not asked.path.endswith("/completions"):
@@ -28,6 +29,8 @@ def asked(tmp_path):
         prompts = prompt if isinstance(prompt, list) else [prompt]
         running.prompts.update(prompts)
         numbers = [int(each.split()[-1]) for each in prompts]
+        if failing := running.failing.get(numbers[0] % 10) or running.failing.get(None):
+            return failing, {"error": {"message": "bad field"}}
         said = [
             "otherwise" if each in running.odd and running.prompts[prompts[i]] > 1 else f"yes {each}"
             for i, each in enumerate(numbers)
@@ -43,7 +46,7 @@ def asked(tmp_path):
         }
 
     with serving(answer) as running:
-        running.prompts, running.odd = Counter(), set()
+        running.prompts, running.odd, running.failing = Counter(), set(), {}
         yield running
 
 
@@ -85,7 +88,7 @@ def test_a_broken_bound_ends_the_job_where_nobody_can_be_asked(ask, asked, out):
     assert len(asked.prompts) == ROWS and set(asked.prompts.values()) == {1}
 
 
-def test_somebody_is_asked_whether_to_go_on(ask, asked, out, monkeypatch):
+def test_somebody_is_asked_whether_to_go_on(cli, ask, asked, out, monkeypatch):
     def answering(answer):
         async def asks():
             return answer
@@ -95,17 +98,23 @@ def test_somebody_is_asked_whether_to_go_on(ask, asked, out, monkeypatch):
     answering(False)
     status, lines = ask("--pilot", 30)
     assert (status, len(asked.prompts)) == (3, 30) and not out.exists()
-    assert lines[-3].startswith("Error: stopped after the pilot")
+    assert lines[-3].startswith("stopped after the pilot"), "it is no error"
+    begun = status_of(cli, f"{out}.journal")["begun"]
     assert lines[-1] == f"{out}.journal has the answers: the same command goes on with them"
     told = [lines[1].partition(";")[0] + ", by the earlier pilot", *lines[2:4]]
     status, lines = ask("--pilot", 30)
     assert (status, len(asked.prompts), lines[1:4]) == (3, 30, told), "an earlier pilot's rows tell the same"
-    assert ask("--pilot", 30, "--yes")[0] == 0, "nobody is asked"
+    assert begun and ask("--pilot", 30, "--yes")[0] == 0, "nobody is asked"
+    assert status_of(cli, f"{out}.journal")["begun"] == begun
     answering(True)
     assert ask("--pilot", 30, "--fail-if", "truncated>1%", "--new")[0] == 3, (
         "the job ends by its bound, not the pilot's"
     )
     assert len(asked.prompts) == ROWS
+
+
+def status_of(cli, journal):
+    return json.loads(cli("job", "status", journal, "--json").stdout)
 
 
 def test_the_question_is_read_from_the_terminal(monkeypatch):
@@ -135,6 +144,8 @@ def test_a_pilot_of_all_rows_leaves_nothing_to_ask(ask, asked, out):
 @pytest.mark.parametrize(
     ("options", "named"),
     [
+        ({"options": ["--pilot", 5, "--retry-failed"]}, "--pilot is for new rows; leave it out where rows of "),
+        ({"options": ["--fail-if", "truncated>1%"], "call": "embed"}, "--fail-if: such as 'failed>1%'"),
         ({"options": ["--pilot", 1]}, "--pilot: at least 2 rows"),
         ({"options": ["--pilot", 5], "output": "-"}, "--pilot needs a journal"),
         ({"options": ["--audit", "1%"]}, "--audit is for texts generated with --temperature 0"),
@@ -184,3 +195,47 @@ def test_an_audit_finds_answers_that_are_others_now(ask, asked, out):
     assert lines[-6] == f"audit: {len(again)} of {len(again)} rows answered again, alone; other answers: {odd}"
     assert all(re.fullmatch(r"  line \d+, id \d+", line) for line in lines[-5:])
     assert [row["completion"] for row in read_rows(out)] == [f"yes {number}" for number in range(ROWS)]
+
+
+def test_a_finished_job_is_audited_from_its_journal(ask, asked, out):
+    assert ask("--temperature", 0)[0] == 0
+    before = out.read_bytes()
+    status, lines = ask("--audit", "20%", "--temperature", 0)
+    again = [prompt for prompt, count in asked.prompts.items() if count > 1]
+    assert status == 0 and 20 <= len(again) <= 60 and sum(asked.prompts.values()) == ROWS + len(again)
+    assert lines[-1] == f"audit: {len(again)} of {len(again)} rows answered again, alone; other answers: 0"
+    assert out.read_bytes() == before
+
+
+def test_a_pilot_counts_rows_that_the_journal_sends_again(ask, asked, out):
+    batches = ["--max-batch-size", 1, "--first", 60]
+    asked.failing = {3: 404, 4: 400}
+    assert ask(*batches)[0] == 1
+    asked.prompts.clear()
+    status, lines = ask("--pilot", 20, *batches, "--fail-if", "failed>10%", "--yes")
+    assert status == 3 and lines[0].endswith("; the other 6, by 90 % intervals:"), "failed for now: every tenth"
+    asked.failing = {}
+    assert ask(*batches, "--retry-failed")[0] == 0
+    # The truncated ones are not new, either.
+    mends = ["--pilot", 20, "--retry-truncated", 1, "--max-tokens", 9]
+    assert ask(*mends, "--new", *batches)[0] == 0
+    status, lines = ask(*mends, "--max-tokens-at-most", 20, *batches)
+    assert (status, lines) == (
+        2,
+        [f"Error: --pilot is for new rows; leave it out where rows of {out}.journal are asked again"],
+    )
+
+
+def test_a_pilot_whose_rows_are_refused_alike_ends_the_job(ask, asked, out):
+    asked.failing = {None: 400}
+    for pilot in (10, 40):
+        asked.prompts.clear()
+        status, lines = ask("--pilot", pilot, "--max-batch-size", 1, "--first", 40)
+        assert (status, len(asked.prompts), os.path.lexists(f"{out}.journal")) == (1, pilot, False)
+        assert lines[0].startswith(f"Error: stopped: no row succeeded, and {pilot} failed alike with BadRequest")
+        assert "bad field" in lines[-1] and not any("the same command" in line for line in lines), lines
+
+
+def test_a_pilot_of_few_rows_breaks_no_bound(ask, asked, out):
+    status, lines = ask("--pilot", 10, "--fail-if", "truncated>1%")
+    assert (status, len(asked.prompts), out.exists()) == (3, ROWS, True), "the job ends by its bound, all rows tried"

@@ -37,6 +37,13 @@ async def test_a_bound_ends_a_map_early_where_that_is_certain(batch_map):
     assert caught.value.is_early and 50 <= len(caught.value.results) < 4000
 
 
+@BOTH
+async def test_there_is_no_early_end_once_all_rows_have_ended(batch_map):
+    with pytest.raises(TooManyBadRows, match=r"truncated>5%: 50 of 50 rows \(100 %\)") as caught:
+        await batch_map(refuse(), texts(50), fail_if=["truncated>5%"])
+    assert not caught.value.is_early and len(caught.value.results) == 50
+
+
 async def test_a_stream_yields_its_rows_first():
     async with make_client(refuse("text 1")) as client:
         rows = client.stream_map(texts(40), "{}", fail_if="failed>1%")
@@ -45,5 +52,6 @@ async def test_a_stream_yields_its_rows_first():
             async for row in rows:
                 seen.append(row.index)
         assert sorted(seen) == [*range(40)]
-        with pytest.raises(ConfigError, match="fail_if: such as"):
-            client.stream_map(texts(1), "{}", fail_if=["slow>1%"])
+        for call, wrong in (("complete", ["slow>1%"]), ("complete", 5), ("embed", ["truncated>1%"])):
+            with pytest.raises(ConfigError, match="fail_if: such as"):
+                client.stream_map(texts(1), "{}", call=call, fail_if=wrong)

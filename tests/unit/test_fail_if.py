@@ -9,7 +9,7 @@ from batchclient._maps.fail_if import FailIf
 from batchclient.errors import ConfigError
 
 
-Row = namedtuple("Row", "index health error")
+Row = namedtuple("Row", "index health error reused", defaults=[False])
 
 
 def result(index, kinds=()):
@@ -55,6 +55,16 @@ def test_a_bound_that_is_far_off_ends_the_map_after_50_rows_and_a_share_at_it_ne
     assert (stopped, broken.is_early, str(broken)) == (None, False, "invalid>28.9%: 1 of 2 rows (50 %)")
 
 
+def test_rows_of_a_journal_end_nothing_early():
+    fail_if = FailIf(["failed>5%"])
+    for index in range(99):
+        fail_if.add(result(index, ["failed"])._replace(reused=True))
+    assert fail_if.early is None
+    # The next row costs something.
+    fail_if.add(result(99))
+    assert fail_if.early.rows == 100 and fail_if.early.is_early
+
+
 def test_rows_count_in_the_order_of_the_input():
     # Failures end at once, long answers later: the first to end are no sample.
     fail_if = FailIf(["failed>5%"])
@@ -64,8 +74,17 @@ def test_rows_count_in_the_order_of_the_input():
     assert fail_if.at_end() is None
 
 
-@pytest.mark.parametrize("rules", [["truncated"], ["long>1%"], ["ok>1%"], ["failed>100%"], [1], ["failed>1%"] * 2])
+@pytest.mark.parametrize(
+    "rules", [["truncated"], ["long>1%"], ["ok>1%"], ["failed>100%"], [1], 5, {1.0}, ["failed>1%"] * 2]
+)
 def test_a_wrong_bound_is_refused(rules):
     with pytest.raises(ConfigError) as refused:
         FailIf(rules)
     assert refused.value.field == "fail_if"
+
+
+def test_a_bound_that_can_never_be_broken_is_refused():
+    for call in ("embed", "classify", "score", "rerank"):
+        FailIf(["failed>1%"], call)
+        with pytest.raises(ConfigError, match="such as 'failed>1%', not 'truncated>1%'; kinds: failed$"):
+            FailIf(["truncated>1%"], call)

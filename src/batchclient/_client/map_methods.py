@@ -418,7 +418,7 @@ class MapMethods(Calling):
         if fail_if:
             from batchclient._maps.fail_if import FailIf  # few maps have bounds
 
-            bounds = FailIf(fail_if)
+            bounds = FailIf(fail_if, call)
         read: Callable[[Any], RowCall] | None = None
         is_sure = True
         if callable(rows):

@@ -11,6 +11,7 @@ Rules:
 - Rows are looked at in the order of the input: failures end before long answers do. That order is
   taken to be random; a sorted input may end early though its share in all would be lower.
 - A row is looked at once all rows before it have ended. Until then it takes a byte.
+- Rows of a journal cost nothing: as long as there are no others, nothing ends early.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ from batchclient.health import HEALTHS
 if TYPE_CHECKING:
     from batchclient.types import MapResult
 
-__all__ = ["KINDS", "FailIf"]
+__all__ = ["KINDS", "LEAST_ROWS", "FailIf"]
 
 KINDS: tuple[str, ...] = (*HEALTHS[1:], "failed")
 """What a bound may be about. A ``failed`` row has an error; an ``invalid`` one is failed, too."""
 _BITS = {kind: 1 << place for place, kind in enumerate(KINDS)}
+_GENERATES_NOTHING = ("embed", "classify", "score", "rerank")
 _ENDED = 1 << len(KINDS)
 _FORM = re.compile(r"\s*(\w+)\s*>\s*(\d{1,2}(?:\.\d{1,9})?)\s*%\s*", re.ASCII)
-_LEAST_ROWS = 50
+LEAST_ROWS = 50
 _CERTAIN = -log1p(-0.999)
 """The logarithm of 1,000."""
 _PRIOR = 0.5
@@ -57,20 +59,22 @@ class FailIf:
 
     Args:
         rules: such as ``truncated>1%``.
+        call: of the rows. Where it generates nothing, a row can only be ``failed``.
 
     Attributes:
         early: the bound that is certain to be broken, if one is, as the error of a map.
 
     Raises:
-        ConfigError: a rule has another form, or is the second about its kind.
+        ConfigError: a rule has another form, is the second about its kind, or can never be broken.
     """
 
-    def __init__(self, rules: Sequence[str]) -> None:
+    def __init__(self, rules: Sequence[str], call: str = "complete") -> None:
         self.early: TooManyBadRows | None = None
-        self._bounds = [_bound_of(rule) for rule in ((rules,) if isinstance(rules, str) else rules)]
+        kinds = ("failed",) if call in _GENERATES_NOTHING else KINDS
+        self._bounds = [_bound_of(rule, kinds) for rule in (rules if isinstance(rules, (list, tuple)) else (rules,))]
         if len({bound.bit for bound in self._bounds}) < len(self._bounds):
             raise ConfigError("fail_if: a kind of rows has one bound", field="fail_if")
-        self._rows = 0
+        self._rows = self._new = 0
         self._ended = bytearray()
         """Of the rows from the ``_first`` on: what they are; 0: not ended."""
         self._first = self._at = 0
@@ -81,6 +85,7 @@ class FailIf:
         bad = _ENDED if health is None or health == "ok" else _ENDED | _BITS[health]
         if result.error is not None:
             bad |= _BITS["failed"]
+        self._new += not result.reused
         ended, place = self._ended, result.index - self._first
         if place >= len(ended):
             ended.extend(bytes(place + 1 - len(ended)))
@@ -103,10 +108,9 @@ class FailIf:
         self._rows += 1
         for bound in self._bounds:
             bound.count += bool(row & bound.bit)
-        if self._rows < _LEAST_ROWS or self.early is not None:
+        if self._rows < LEAST_ROWS or self.early is not None or not self._new:
             return
-        # A good row makes no bound more certain to be broken.
-        for bound in self._bounds if row != _ENDED or self._rows == _LEAST_ROWS else ():
+        for bound in self._bounds:
             if _is_above(float(bound.share), bound.count, self._rows):
                 self.early = self._broken(bound, is_early=True)
                 return
@@ -118,11 +122,11 @@ class FailIf:
         return error
 
 
-def _bound_of(rule: object) -> _Bound:
+def _bound_of(rule: object, kinds: Sequence[str]) -> _Bound:
     found = _FORM.fullmatch(rule) if isinstance(rule, str) else None
-    if found is None or found[1] not in _BITS:
-        kinds = ", ".join(KINDS)
-        raise ConfigError(f"fail_if: such as 'truncated>1%', not {rule!r:.40}; kinds: {kinds}", field="fail_if")
+    if found is None or found[1] not in kinds:
+        told = f"'{kinds[0]}>1%', not {rule!r:.40}; kinds: {', '.join(kinds)}"
+        raise ConfigError(f"fail_if: such as {told}", field="fail_if")
     return _Bound(found[0].strip(), _BITS[found[1]], Fraction(found[2]) / 100)
 
 

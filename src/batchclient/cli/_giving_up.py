@@ -82,7 +82,7 @@ class GivingUp:
         if self.is_declined:
             return "stopped after the pilot"
         if self.refused:
-            return f"stopped: no row succeeded, and {self._most} failed alike with {self.refused}"
+            return f"stopped: no row succeeded, and {self._count} failed alike with {self.refused}"
         return ""
 
     def refuse_to_begin(self, error: Exception | None, now: Statistics) -> None:
@@ -101,15 +101,15 @@ class GivingUp:
             urls = "; ".join(f"{each.base_url} ({each.reason})" for each in now.endpoints)
             raise Refusal(f"no server is there: {urls}; --wait-for-server waits for one", Status.NO_SERVER)
 
-    def is_refused(self, result: MapResult[Any]) -> bool:
-        """Whether a row's error is one refusal too many. A reused row tells nothing of today."""
+    def is_refused(self, result: MapResult[Any], rows: int | None = None) -> bool:
+        """Whether an error is one refusal too many, of so many rows. A reused row tells nothing."""
         error = result.error
         if result.reused or not isinstance(error, (*_OF_EVERY_ROW, BadRequest)):
             return False
         alike = kind_of(error, "" if isinstance(error, _OF_EVERY_ROW) else str(error))
         self._count = self._count + 1 if alike == self._alike else 1
         self._alike = alike
-        return self._count >= self._most
+        return self._count >= (self._most if rows is None else min(self._most, rows))
 
     def stop(self) -> None:
         """End the job for the rows that were refused alike."""

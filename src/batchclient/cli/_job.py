@@ -122,7 +122,7 @@ class Job:
         self.is_whole = False
         self._client = client
         self._results = results
-        self._fail_if = FailIf(options.fail_if)
+        self._fail_if = FailIf(options.fail_if, options.call)
         self._output = output
         output.in_a_hurry = lambda: self.signal is not None
         self._progress = progress
@@ -208,18 +208,20 @@ class Job:
         """Let the pilot go first; return whether the job goes on."""
         try:
             with self._progress.running(), self._watching():
-                is_done = await self._unless_stopped(lambda: pilot.run(self._refuse_to_begin))
+                is_done = await self._unless_stopped(lambda: pilot.run(partial(self._is_refused, of=pilot.size)))
         except JournalFailed as error:
             self.journal_error, is_done = error, False
         if self._watch_error is not None:
             raise self._watch_error
-        if not is_done:
+        if not is_done or self.giving_up.refused:
             return False
+        self.failures = Failures()  # the job finds them in the journal, or tries again
         lines = pilot.forecast()
         tokens = {"prompt_tokens": pilot.prompts, "completion_tokens": pilot.answers}
         self._say(*lines, event="pilot", others=pilot.to_send, seconds=pilot.seconds, **tokens)
-        if self._kept is not None:
-            await in_thread(partial(self._kept.take_in, [each / max(pilot.to_send, 1) for each in pilot.seconds]))
+        if self._kept is not None and any(pilot.seconds):
+            row_s = [each / pilot.to_send for each in pilot.seconds]
+            await in_thread(partial(self._kept.journal.note, "pilot", row_s))
         if self._options.yes or not pilot.to_send:
             return True
         answer = None
@@ -232,9 +234,16 @@ class Job:
             broken.is_early, self.giving_up.broken = True, broken
         return not self.giving_up.reason
 
-    def _refuse_to_begin(self, result: MapResult[Any]) -> None:
+    def _is_refused(self, result: MapResult[Any], *, of: int | None = None) -> bool:
+        """Whether no row will succeed. ``of``: the rows of the pilot, if the row is one of them."""
         if result.error is not None:
             self.giving_up.refuse_to_begin(result.error, self._client.statistics())
+            if of is not None:
+                self.failures.add(result)
+        # In input order rows that succeeded may wait to be written.
+        if self.giving_up.is_refused(result, of) and not self._client.statistics().succeeded:
+            self.giving_up.stop()
+        return self.giving_up.refused != ""
 
     async def _prepare(self) -> None:
         """Wait until the first row can be sent and written."""
@@ -335,13 +344,10 @@ class Job:
     async def _write_all(self) -> None:
         try:
             async for result in self._results:
-                self._refuse_to_begin(result)
+                is_refused = self._is_refused(result)
                 await self._take(result)
-                self.giving_up.broken = self._fail_if.early
-                # In input order rows that succeeded may wait to be written.
-                if self.giving_up.is_refused(result) and not self._client.statistics().succeeded:
-                    self.giving_up.stop()
-                if self.giving_up.refused or self.giving_up.broken is not None:
+                self.giving_up.broken = None if self._results.all_ended else self._fail_if.early
+                if is_refused or self.giving_up.broken is not None:
                     self._left = [] if self._kept is not None else self._results.finished()
                     return
                 if self.output_error is not None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -27,6 +27,7 @@ from batchclient.errors import BatchClientError, ConfigError
 from batchclient.jobs.inputs import shown
 from batchclient.jobs.output import Output, sync_folder
 from batchclient.journal.held import HeldJournal
+from batchclient.journal.rows import MAY_BE_TRIED
 from batchclient.journal.settings import Journal
 
 __all__ = ["Kept", "kept_by", "outputs_in", "place_of", "seconds_in"]
@@ -236,6 +237,9 @@ class Kept:
             if not options.new and os.path.lexists(_fresh_of(self.place)):
                 way = f"--new goes on with {_fresh_of(self.place)}, which a command with --new has begun"
             raise Refusal(f"{rows}, with another {' and another '.join(differences)}; {way}")
+        is_another = options.retries["retry_truncated"] and self._told.get("retries") != options.retries
+        if options.pilot and (options.retry_failed or (journal.rows and is_another)):
+            raise Refusal(f"--pilot is for new rows; leave it out where rows of {journal.path} are asked again")
         output = self._output
         part, now = self._told.get("facts", {}).get("read", {}).get("shard"), self._facts["read"]["shard"]
         if self._fresh is None and part != now and self.is_in_place:
@@ -267,6 +271,8 @@ class Kept:
             or not self._facts["in"]
             # Media may have changed: the journal knows answers by the bytes that were sent.
             or self._options.media is not None
+            # It asks rows again; the others come from the journal.
+            or self._options.audit is not None
         ):
             return None
         again = told.get("failed", 0) if self._options.retry_failed else told.get("may_be_tried", 0)
@@ -282,15 +288,14 @@ class Kept:
             told += f"; {failed - not_sent:,} of its rows failed for good; --retry-failed runs them again"
         return told
 
-    def take_in(self, row_s: Sequence[float]) -> None:
-        """Take in a pilot: its answers, and the bounds of the seconds that a row takes.
+    def settled(self) -> int:
+        """Take in the answers of a pilot; return the rows of the journal that the job does not send.
 
         Raises:
             OSError: the disk fails.
         """
-        if any(row_s):
-            self.journal.note("pilot", [*row_s])
         self.journal.read_again()
+        return sum(fields.get("state") != MAY_BE_TRIED for fields in self.journal.records())
 
     def begin(self) -> str:
         """Remove the rows of a run that was killed, and note the file of this one; return its token.
@@ -302,20 +307,25 @@ class Kept:
         for name in ("facts", "status", "failed", "may_be_tried", "not_sent", "broken", "bad"):
             # ``OUT`` stays the job's own, and is no longer all that the command asks for.
             self._told.pop(name, None)
-        token, output, cost = self.journal.token, self._output, self._options.cost
+        token, output = self.journal.token, self._output
         if output.is_file:
             for part in filter(None, parts):
                 output.remove(part)
             self._told["part"] = output.part_of(token).name
         if output.beside is not None:
             self._note_beside(part=output.beside.part_of(token).name)
-        source = self._options.source
+        self.note_begun()
+        return token
+
+    def note_begun(self) -> None:
+        """Note what the job is, and since when."""
+        source, cost = self._options.source, self._options.cost
         self._note(
             input=shown(source) if source == "-" or "://" in source else _real(Path(source)),
             begun=self._told.get("begun") or _now(),
             price=None if cost is None else asdict(cost.price),
+            retries=self._options.retries,
         )
-        return token
 
     def end(self, file: os.stat_result | None, seconds: float, **counts: Any) -> None:
         """Note an output that is whole, before it is put in its place.

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import sys
 from collections import Counter
@@ -15,16 +16,17 @@ from collections.abc import Callable
 from typing import Any
 
 from batchclient import BatchClient, MapResult
-from batchclient._maps.fail_if import FailIf
+from batchclient._maps.fail_if import LEAST_ROWS, FailIf
 from batchclient._maps.row_calls import RowCall
 from batchclient.cli._dry_run import Reading
+from batchclient.cli._kept import Kept
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._progress import written_time
 from batchclient.cli._words import say
 from batchclient.errors import TooManyBadRows
 from batchclient.jobs import Row
 from batchclient.jobs.forecast import Interval, Look, seconds, share, total
-from batchclient.journal.held import HeldJournal
+from batchclient.jobs.source import in_thread
 
 __all__ = ["Pilot", "asks"]
 
@@ -40,10 +42,12 @@ class Pilot:
         read: all rows of the input, with those that go first.
         call_of: from a row to its call.
         options: of the command.
-        journal: keeps the answers; without one each row is sent.
+        kept: keeps the answers; without it each row is sent.
 
     Attributes:
-        to_send: the other rows without an answer in the journal, once there is a forecast.
+        size: rows that go first.
+        sent: of these, rows that were not in the journal.
+        to_send: the other rows that the job sends, once the pilot has run.
         prompts, answers, seconds: their tokens and time.
         kinds: answers of the pilot by health, and rows that failed.
     """
@@ -54,44 +58,49 @@ class Pilot:
         read: Reading,
         call_of: Callable[[Row], RowCall],
         options: MapOptions,
-        journal: HeldJournal | None,
+        kept: Kept | None,
     ) -> None:
+        self.size: int = len(read.drawn)
+        self.sent: int = 0
         self.to_send: int = 0
         self.prompts = self.answers = self.seconds = Interval(0.0, 0.0)
         self.kinds: Counter[str] = Counter()
         self._client = client
         self._read = read
-        self._others = read.usable - len(read.drawn)
+        self._others = read.usable - self.size
         self._options = options
-        self._kept, self._row_s = (0, None) if journal is None else (journal.rows, journal.notes.get("pilot"))
+        journal = None if kept is None else kept.journal
+        self._kept, self._row_s = kept, None if journal is None else journal.notes.get("pilot")
         rows = [each.row for each in read.drawn]
         self._results = client.stream_map(rows, rows=call_of, **options.arguments, journal=journal)
-        self._rules = [FailIf([rule]) for rule in options.fail_if]
+        self._rules = [FailIf([rule], options.call) for rule in options.fail_if]
         self._rows: list[tuple[int, int, int]] = []
         """Bytes and tokens of each prompt, and tokens of its answer; the rows that were sent come first."""
-        self._sent = 0
         self._looks: list[Look] = []
 
     def __repr__(self) -> str:
-        return f"<Pilot: {len(self._rows)} of {len(self._read.drawn)} rows>"
+        return f"<Pilot: {len(self._rows)} of {self.size} rows>"
 
-    async def run(self, on_result: Callable[[MapResult[Any]], None]) -> None:
-        """Map the rows; tell the function each one's result.
+    async def run(self, is_last: Callable[[MapResult[Any]], bool]) -> None:
+        """Map the rows, until the function says of one's result that no more are needed.
 
         Raises:
             BatchClientError: as a map.
         """
         sizes = {id(each.row): each.size for each in self._read.drawn}
-        await self._results.prepare()
+        await self._results.begin()
         looking = asyncio.ensure_future(self._look_on())
         try:
+            if self._kept is not None:
+                await in_thread(self._kept.note_begun)
             async for result in self._results:
-                on_result(result)
+                if is_last(result):
+                    break
                 usage = None if result.answer is None else result.answer.usage
                 out = getattr(result.answer, "output_tokens", None) or 0
                 row = sizes[id(result.document)], 0 if usage is None else usage.prompt_tokens, out
-                self._rows.insert(len(self._rows) if result.reused else self._sent, row)
-                self._sent += not result.reused
+                self._rows.insert(len(self._rows) if result.reused else self.sent, row)
+                self.sent += not result.reused
                 self.kinds["failed" if result.error is not None else result.health or "ok"] += 1
                 for rule in self._rules:
                     rule.add(result)
@@ -99,6 +108,10 @@ class Pilot:
             looking.cancel()
             await self._results.aclose()
         self._look()
+        known = self.sent if self._kept is None else await in_thread(self._kept.settled)
+        # Rows that the journal has take nothing, nor do equal ones with --dedupe.
+        known += self._read.duplicates if self._options.dedupe else 0
+        self.to_send = max(self._read.usable - known, 0) if self._others else 0
 
     async def _look_on(self) -> None:
         while True:
@@ -113,7 +126,7 @@ class Pilot:
     @property
     def broken(self) -> TooManyBadRows | None:
         """The bound that the job would break."""
-        for error in filter(None, (rule.at_end() for rule in self._rules)):
+        for error in filter(None, (rule.at_end() for rule in self._rules if len(self._rows) >= LEAST_ROWS)):
             bound = float(error.rule.partition(">")[2].rstrip("% ")) / 100
             if share(error.count, error.rows, self._others).low > bound:
                 return error
@@ -127,22 +140,18 @@ class Pilot:
 
     def forecast(self) -> list[str]:
         """Return what the rows tell, for people."""
-        read, rows, others, cost = self._read, self._rows, self._others, self._options.cost
+        read, rows, others, to_send = self._read, self._rows, self._others, self.to_send
         took_s = self._looks[-1].at - self._looks[0].at
-        # Rows that the journal has take nothing, nor do equal ones with --dedupe.
-        is_sent_once = self._options.dedupe
-        known = self._kept + self._sent + (read.duplicates if is_sent_once else 0)
-        to_send = self.to_send = read.usable - (known if is_sent_once else max(known, len(rows)))
         lines = [f"pilot: {len(rows):,} of {read.usable:,} rows at random, in {took_s:.1f} s"]
-        if to_send <= 0:
+        if not to_send:
             return lines
         size = (sum(each * count for each, count in read.sizes.items()) - sum(row[0] for row in rows)) / others
         self.prompts, self.answers = (total([(row[0], row[at]) for row in rows], to_send, size) for at in (1, 2))
         lines[0] += f"; the other {to_send:,}, by 90 % intervals:"
         hint = ""
-        if self._sent:
+        if self.sent:
             limit = sum(each.limit for each in self._client.statistics().endpoints)
-            sent = [(row[0], row[2]) for row in rows[: self._sent]]
+            sent = [(row[0], row[2]) for row in rows[: self.sent]]
             self.seconds = seconds(self._looks, limit, sent, to_send, size)
         elif isinstance(self._row_s, list) and len(self._row_s) == 2:
             # The rows of an earlier pilot are in the journal, and so is what they told.
@@ -151,11 +160,11 @@ class Pilot:
         low, high = self.seconds
         if high:
             hint = hint or ("; a larger pilot tells more" if high > _WIDE * low else "")
-            lines.append(f"  time: {written_time(low)} to {written_time(high)}{hint}")
+            lines.append(f"  time: {written_time(math.floor(low))} to {written_time(math.ceil(high))}{hint}")
         tokens = ((self.prompts, "in"), (self.answers, "out"))
         told = [f"{low:,.0f} to {high:,.0f} {way}" for (low, high), way in tokens if high]
         lines += [f"  tokens: {', '.join(told)}"] if told else []
-        if cost is not None:
+        if (cost := self._options.cost) is not None:
             lines.append(f"  cost: {' to '.join(map(cost.written, self.prompts, self.answers, self.seconds))}")
         kinds = ((kind, share(count, len(rows), others)) for kind, count in self.kinds.most_common())
         told = [f"{100 * each.low:.3g} to {100 * each.high:.3g} % {kind}" for kind, each in kinds]

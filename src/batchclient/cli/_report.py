@@ -26,7 +26,7 @@ _WITHOUT_SERVER = frozenset({ConnectFailed.__name__, DeadlineExceeded.__name__})
 def report(job: Job, options: MapOptions, output: Output, kept: Kept | None = None) -> None:
     """Report on stderr how the job ended. ``--quiet`` leaves the complaints and the rows' failures."""
     for complaint in _complaints(job, output):
-        say(complaint, event="error")
+        say(complaint, event="notice" if job.giving_up.is_declined else "error")
     failures = [in_options(line) for line in job.failures.lines()]
     if job.reader_is_gone:
         return
@@ -70,7 +70,8 @@ def _complaints(job: Job, output: Output) -> list[str]:
 def _of_journal(job: Job, kept: Kept) -> list[str]:
     """Return how the rows that are missing or failed are run again."""
     if not job.is_whole:
-        is_worth = os.path.lexists(kept.where) and (job.counts.answered or job.counts.reused or job.pilot)
+        has_rows = job.counts.answered or job.counts.reused or (job.pilot and job.pilot.kinds.keys() - {"failed"})
+        is_worth = has_rows and os.path.lexists(kept.where)
         bound = "" if job.giving_up.broken is None else " without the bound"
         return [f"{kept.where} has the answers: the same command{bound} goes on with them"] if is_worth else []
     for_now = job.may_be_tried
@@ -110,7 +111,9 @@ def _out_of_use(job: Job) -> list[str]:
 
 def _counts(job: Job, output: Output) -> str:
     counts, sent = job.counts, job.statistics
-    rate = (counts.answered + counts.failed) / job.seconds if job.seconds else 0.0
+    # A pilot's rows are reused, and were sent in this time.
+    new = counts.answered + counts.failed + (0 if job.pilot is None else job.pilot.sent)
+    rate = new / job.seconds if job.seconds else 0.0
     rows = f"{output.written:,} {'row' if output.written == 1 else 'rows'}"
     parts = [
         f"{rows} to {output.where} in {job.seconds:.1f} s",

@@ -99,7 +99,7 @@ def _run(options: MapOptions, source: Source) -> int:
         if options.pilot is not None and kept is not None:
             with _open(options) as again:
                 read = _read(again, call_of, random_rows=options.pilot)
-            pilot = Pilot(client, read, call_of, options, kept.journal)
+            pilot = Pilot(client, read, call_of, options, kept)
         job = _make_job(options, source, output, client, call_of, kept, pilot)
         asyncio.run(job.run())
         report(job, options, output, kept)
