@@ -5,7 +5,8 @@ import json
 
 import pytest
 from pydantic import BaseModel
-from tests.shell.scripted import Reply, ScriptedTransport, error, make_client
+from tests.seams import connected
+from tests.shell.scripted import Pages, Reply, ScriptedTransport, error, make_client
 
 from batchclient import AnswerInvalid, Batching, ConfigError, SyncBatchClient
 from batchclient.health import no_answers
@@ -150,6 +151,29 @@ async def test_where_it_cannot_go_on_it_is_asked_for_anew(arguments):
         "max_tokens": 0,
         "max_completion_tokens": 0,
     }, "but for the bound it is the call that was given"
+
+
+async def test_the_first_chat_of_a_client_goes_on_and_so_does_a_journal_s(path):
+    models = {"object": "list", "data": [{"id": "m", "object": "model", "owned_by": "vllm"}]}
+    chat = [{"role": "user", "content": "Who?"}]
+    # The last asks for pages in another map at the same time: each page is asked for once all the same.
+    for journal, first, maps in ((None, 2, 1), (path, 0, 1), (path, 2, 1), (None, 2, 2)):
+        server, pages = Teller(), Pages({"/models": Reply(chunks=[json.dumps(models).encode()])})
+        client = connected(
+            calls=lambda url: server, detection=lambda url: pages, asks_first=True, detect=True, model="m",
+            batching=Batching(max_size=1), limit=1, server_metrics=False,
+        )  # fmt: skip
+        async with client:
+            made = [
+                client.batch_map([chat], lambda row: row, call="chat", max_tokens=8, retry_truncated=first, journal=journal)
+                for _ in range(maps)
+            ]
+            texts = [answers[0].text for answers in await asyncio.gather(*made)]
+            counts = client.statistics()
+        if first:
+            assert texts == [STORY] * maps
+            assert (counts.regained_tokens, counts.wasted_tokens) == (maps * 16, 0)
+            assert pages.asked == ["/models", "/version"]
 
 
 async def test_what_is_a_loop_or_short_as_asked_or_several_choices_is_left_as_it_is():

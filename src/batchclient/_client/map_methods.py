@@ -499,15 +499,19 @@ class MapMethods(Calling):
             guarded = None if again is None else self._callbacks.guard("response_model", again)
             journaled = Journaled(journal, lambda: (call, template, check()), guarded)
 
-        async def find_model(runner: Runner) -> None:
+        async def prepare(runner: Runner) -> None:
             # A row's time runs from its grant. Before the first row the same time bounds the
             # question.
             try:
-                await self._find_model(runner, self._calls.deadline(timeout_s, runner.backend.now()))
+                if model is None:
+                    await self._find_model(runner, self._calls.deadline(timeout_s, runner.backend.now()))
             except ConfigError:
                 # The servers have several; rows may name their own. Those that do not, fail.
                 if read is None or callable(rows):
                     raise
+            if retry_truncated and self._connections.asks_first():
+                # A chat that was cut off goes on only where its server is known, also the first.
+                await runner.find_out_servers()
 
         if progress is not None and not callable(progress):
             raise ConfigError(f"progress is a function, not a {type(progress).__name__}", field="progress")
@@ -518,7 +522,7 @@ class MapMethods(Calling):
             self._start,
             (lambda: self._look_ahead() + more_ahead) if look_ahead is None else (lambda: look_ahead),
             ordered=ordered,
-            prepare=find_model if model is None else None,
+            prepare=prepare if model is None or retry_truncated else None,
             journaled=journaled,
             repairs=Repairs(*retries, make=self._make_again),
             fail_if=bounds,
