@@ -23,13 +23,18 @@ TABLE = {
         ("fine", "stop", {}), ("fine", "tool_calls", CALL), (None, "tool_calls", CALL), (None, "stop", {"refusal": "no"}),
         ("fine", "stop", THOUGHT), ("<think>hm</think> fine", "stop", {}), ("ends in </think>", "stop", {"refusal": "no"}),
         ("ab" * 500, "stop", {}),  # it has ended by itself
-        ("-" * 255, None, {}),
+        ("-" * 255, None, {}), ("hm</think>fine", "stop", {}), ("It ends with <think>hm</think>", "stop", {}),
     ],
-    "truncated": [("cut", "length", {}), ("", "length", THOUGHT), (None, "length", CALL), (WORDS, "length", {})],
+    "truncated": [
+        ("cut", "length", {}), ("", "length", THOUGHT), (None, "length", CALL), (WORDS, "length", {}),
+        ("cut", "model_length", {}), ("cut", "max_tokens", {}),
+    ],
     "empty": [("", "stop", {}), (" \n\t", "stop", {}), (None, "stop", {"tool_calls": []})],
     "reasoning_only": [
         (None, "stop", THOUGHT), ("", "stop", {"reasoning_content": "hm"}), ("<think>hm", "stop", {}),
         ("<think>hm</think>\n\n", "stop", {}), ("hm</think>\n", "stop", {}),
+        ("\n<think>hm", "stop", {}), (" <think>hm</think>", "stop", {}), ("hm</think>" + "\n" * 11, "stop", {}),
+        ("hm</think> <think>hm</think>", "stop", {}),
     ],
     "filtered": [("", "content_filter", {}), ("a part", "content_filter", {})],
     "runaway": [
