@@ -4,10 +4,8 @@ Rules:
 - The first that holds counts: ``runaway``, ``filtered``, ``truncated``, ``reasoning_only``,
   ``empty``, ``ok``. Of several choices the first that is not ``ok`` counts.
 - A tool call is an answer, and so is a refusal in words. White space alone is none.
-- Without a server's parser, a text that begins with ``<think>``, or has ``</think>`` and no
-  ``<think>`` before it, is reasoning up to its last ``</think>``. What follows is the answer. So an
-  answer about the tag that begins with ``<think>``, or ends with ``</think>``, is taken for
-  reasoning.
+- A text that begins with ``<think>``, or has ``</think>`` and no ``<think>`` before it, is
+  reasoning up to its last ``</think>``: so is an answer about the tag that begins or ends with it.
 - A call for at most four tokens, for exactly so many, or with ``ignore_eos`` has ``fixed_length``:
   its end at the bound is no truncation.
 - Text is looked at for a loop only where the answer did not end by itself.
@@ -30,7 +28,7 @@ Health = Literal["ok", "truncated", "empty", "reasoning_only", "invalid", "filte
 """
 HEALTHS: tuple[Health, ...] = get_args(Health)
 
-CUT_OFF = frozenset({"length", "max_tokens", "model_length"})
+CUT_OFF = ("length", "max_tokens", "model_length")
 """Words for an end at the bound: OpenAI's, and those of other servers and gateways."""
 _LEAST_LOOP = 256
 """Characters of a loop, or of white space, at least."""
@@ -63,14 +61,9 @@ def health_of(answer: Any) -> Health:
             elif reason == "content_filter":
                 return "filtered"
         said = text.strip() if text else ""
-        if said.startswith("<think>"):
-            is_answer = "</think>" in said and not said.endswith("</think>")
-        elif said.endswith("</think>"):
-            # The template has opened the tag, unless it stands within the answer.
-            is_answer = "<think>" in said.partition("</think>")[0]
-        else:
-            is_answer = said != ""
-        if is_answer:
+        is_closed = said.endswith("</think>")
+        begins = said.startswith("<think>") or (is_closed and "<think>" not in said.partition("</think>")[0])
+        if said and not (begins and (is_closed or "</think>" not in said)):
             continue
         health: Health = "reasoning_only" if said or _reasoning(choice) else "empty"
         message = choice.message

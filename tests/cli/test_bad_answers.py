@@ -92,7 +92,11 @@ def test_the_summary_tells_of_them_first_and_its_command_mends_them_alone(ask, s
 def test_no_command_is_named_where_none_mends(ask, scripted, out):
     # Several answers do not go on; and what the context has cut off is cut off again.
     scripted.is_full = True
-    for options in (["--retry-truncated", 1], ["--retry-truncated", 1, "--max-tokens-at-most", 128], ["--param", "n=2"]):
+    for options in (
+        ["--retry-truncated", 1],
+        ["--retry-truncated", 1, "--max-tokens-at-most", 128],
+        ["--param", "n=2"],
+    ):
         _, lines, _ = ask("-o", out, *options, "--new", first=40)
         assert "truncated" in lines[0] and "the same command" not in lines[-1], options
 

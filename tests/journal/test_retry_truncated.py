@@ -189,7 +189,9 @@ async def test_the_first_chat_of_a_client_goes_on_and_so_does_a_journal_s(path):
         )  # fmt: skip
         async with client:
             made = [
-                client.batch_map([chat], lambda row: row, call="chat", max_tokens=8, retry_truncated=first, journal=journal)
+                client.batch_map(
+                    [chat], lambda row: row, call="chat", max_tokens=8, retry_truncated=first, journal=journal
+                )
                 for _ in range(maps)
             ]
             texts = [answers[0].text for answers in await asyncio.gather(*made)]

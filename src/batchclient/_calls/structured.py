@@ -113,8 +113,7 @@ def _complaint(choice: Choice, model: type[BaseModel]) -> str | None:
 
 def _invalid(model: type[BaseModel], completion: Completion, place: int, said: str) -> AnswerInvalid:
     which = f"choice {place} of the answer" if len(completion.choices) > 1 else "the answer"
-    reason = completion.choices[place].finish_reason
-    cut = reason in CUT_OFF
+    cut = (reason := completion.choices[place].finish_reason) in CUT_OFF
     why = f"; it was cut off at max_tokens (finish_reason: {reason})" if cut else ""
     error = AnswerInvalid(f"{which} is no {model.__name__}: {said}{why}", attempt=completion.attempts)
     error.completion = completion

@@ -43,10 +43,8 @@ _ANEW = frozenset(
         "top_logprobs", "truncate", "truncate_prompt_tokens", "use_beam_search",
     }
 )  # fmt: skip
-"""With these fields an answer is not the text that follows the prompt and the text so far.
-
-Of ``stop``, ``bad_words`` and the penalties the server looks at its own output alone.
-"""
+"""With these fields an answer is not the text that follows the prompt and the text so far. For
+``stop``, ``bad_words`` and penalties a server looks at its own output alone."""
 
 
 def check_retries(retry_invalid: object, response_model: object, params: Mapping[str, Any]) -> None:
@@ -77,16 +75,14 @@ def check_truncated(retry_truncated: object, max_tokens_at_most: Any, params: Ma
         ConfigError: a number is none, or a bound is given for nothing, or below ``max_tokens``.
     """
     _check_number("retry_truncated", retry_truncated, 0, _MOST_DOUBLINGS)
-    if max_tokens_at_most is None:
-        return
-    _check_number("max_tokens_at_most", max_tokens_at_most, 1, 1 << 30)
-    if not retry_truncated:
-        raise ConfigError("max_tokens_at_most is for retry_truncated", field="max_tokens_at_most")
-    given = _with_extra(params)
-    for name in _BOUNDS:
-        if type(first := given.get(name)) is int and first > max_tokens_at_most:
-            message = f"max_tokens_at_most is no less than {name}: {max_tokens_at_most} and {first} are given"
-            raise ConfigError(message, field="max_tokens_at_most")
+    if max_tokens_at_most is not None:
+        _check_number("max_tokens_at_most", max_tokens_at_most, 1, 1 << 30)
+        if not retry_truncated:
+            raise ConfigError("max_tokens_at_most is for retry_truncated", field="max_tokens_at_most")
+        given = _with_extra(params)
+        first = max((each for name in _BOUNDS if type(each := given.get(name)) is int), default=0)
+        if first > max_tokens_at_most:
+            raise ConfigError(f"max_tokens_at_most is at least max_tokens, {first}", field="max_tokens_at_most")
 
 
 def _with_extra(params: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -219,9 +215,6 @@ def _going_on(item: Any, fields: dict[str, Any], answer: Completion, kind: Kind,
         return None if ids is None else [*item, *ids]
     if not runner.continues_chats or ids is not None or not text or _says_more(choice):
         return None
-    if "<think>" in text or "</think>" in text:
-        # Reasoning, from a server without a parser for it. A template would cut it out.
-        return None
     if fields.get("continue_final_message"):
         begun = item[-1].get("content")
         return [*item[:-1], {**item[-1], "content": begun + text}] if isinstance(begun, str) else None
@@ -242,8 +235,11 @@ def _kept(choice: Choice) -> str:
 
 
 def _says_more(choice: Choice) -> bool:
-    """Whether a chat's answer has more than a text, such as reasoning."""
-    return any(value for name, value in (choice.message or {}).items() if name not in ("role", "content"))
+    """Whether a chat's answer has more than a text, such as reasoning: of some servers in tags."""
+    if choice.message is None:
+        return False
+    more = any(value for name, value in choice.message.items() if name not in ("role", "content"))
+    return more or "<think>" in choice.text or "</think>" in choice.text
 
 
 def _joined(first: Completion, last: Completion) -> Completion | None:
@@ -256,7 +252,7 @@ def _joined(first: Completion, last: Completion) -> Completion | None:
     ids = None if begun.token_ids is None else begun.token_ids + (ended.token_ids or ())
     extra = {**begun.extra, **ended.extra}
     choice = replace(ended, text=text, token_ids=ids, message=message, extra=extra)
-    usage, counts = None, (first.output_tokens, last.output_tokens)
+    usage, begun_tokens, ended_tokens = None, first.output_tokens, last.output_tokens
     if first.usage is not None and last.usage is not None:
         # The prompt is the first's.
         usage = replace(
@@ -269,7 +265,7 @@ def _joined(first: Completion, last: Completion) -> Completion | None:
         last,
         choices=(choice,),
         usage=usage,
-        counted_tokens=None if None in counts else sum(counts),
+        counted_tokens=None if begun_tokens is None or ended_tokens is None else begun_tokens + ended_tokens,
         attempts=first.attempts + last.attempts,
         time_to_first_token_s=first.time_to_first_token_s,
         fixed_length=first.fixed_length,

@@ -29,10 +29,9 @@ class Cut:
         """All that has come so far; ``None``: an earlier run has not kept it."""
         self.fresh = 0 if answer is None else answer.output_tokens or 0
         """Output tokens of its last part."""
-        self.made = self.fresh
-        """Output tokens of all of it; if the server counts none, as many as it may have; 0: ``max_tokens``."""
-        self.goal = 0
-        """Output tokens in all that the request under way is for, at most; 0: likewise."""
+        self.made, self.goal = self.fresh, 0
+        """Output tokens of all of it, by the bounds sent where nobody counts, and the bound of the
+        request under way; 0: ``max_tokens``."""
         self.tries = 0
         self.goes_on = False
         """Whether the request under way goes on with ``answer``."""

@@ -33,11 +33,9 @@ class BadAnswers:
         bounds = (params.get(name) for name in ("max_tokens", "max_completion_tokens"))
         self._longest: int = max((bound for bound in bounds if type(bound) is int), default=0)
         """Output tokens of a truncated answer. Several answers of a list may share an estimate."""
-        tries = retries.get("retry_truncated") or 0
-        self._tried: int = (retries.get("max_tokens_at_most") or self._longest << tries) if tries else 0
+        self._tried: int = retries.get("max_tokens_at_most") or self._longest << retries.get("retry_truncated", 0)
         """Output tokens that this job lets an answer have."""
         self._mendable = False
-        """Whether a truncated answer can go on: a single one can."""
 
     @property
     def shown(self) -> str:
