@@ -4,6 +4,8 @@ Rules:
 - The first that holds counts: ``runaway``, ``filtered``, ``truncated``, ``reasoning_only``,
   ``empty``, ``ok``. Of several choices the first that is not ``ok`` counts.
 - A tool call is an answer, and so is a refusal in words. White space alone is none.
+- A text that begins with ``<think>``, or has ``</think>`` and no ``<think>`` before it, is
+  reasoning up to its last ``</think>``: so is an answer about the tag that begins or ends with it.
 - A call for at most four tokens, for exactly so many, or with ``ignore_eos`` has ``fixed_length``:
   its end at the bound is no truncation.
 - Text is looked at for a loop only where the answer did not end by itself.
@@ -26,13 +28,14 @@ Health = Literal["ok", "truncated", "empty", "reasoning_only", "invalid", "filte
 """
 HEALTHS: tuple[Health, ...] = get_args(Health)
 
+CUT_OFF = ("length", "max_tokens", "model_length")
+"""Words for an end at the bound: OpenAI's, and those of other servers and gateways."""
 _LEAST_LOOP = 256
 """Characters of a loop, or of white space, at least."""
 _LEAST_TURNS = 4
 _LONGEST_TURN = 1024
 LONGEST_LOOP = _LEAST_TURNS * _LONGEST_TURN
 _PROBE = 64
-_THOUGHT_ENDS = len("</think>") + 8
 _SAYS_SOMETHING = ("tool_calls", "function_call", "refusal", "audio")
 
 
@@ -47,7 +50,7 @@ def health_of(answer: Any) -> Health:
     for choice in answer.choices or _as_it_came(answer.reply):
         text, reason = choice.text, choice.finish_reason
         if reason != "stop":
-            if reason == "length" or not reason:
+            if not reason or reason in CUT_OFF:
                 if not fixed_length:
                     if is_runaway(text or _reasoning(choice)):
                         return "runaway"
@@ -57,15 +60,12 @@ def health_of(answer: Any) -> Health:
                 return "runaway"
             elif reason == "content_filter":
                 return "filtered"
-        if text and not text.isspace():
-            if not text.startswith("<think>") and "</think>" not in text[-_THOUGHT_ENDS:]:
-                continue
-            # A server without a parser for reasoning.
-            if text.rpartition("</think>")[2].strip() and "</think>" in text:
-                continue
-            health: Health = "reasoning_only"
-        else:
-            health = "reasoning_only" if _reasoning(choice) else "empty"
+        said = text.strip() if text else ""
+        is_closed = said.endswith("</think>")
+        begins = said.startswith("<think>") or (is_closed and "<think>" not in said.partition("</think>")[0])
+        if said and not (begins and (is_closed or "</think>" not in said)):
+            continue
+        health: Health = "reasoning_only" if said or _reasoning(choice) else "empty"
         message = choice.message
         if message is None or not any(message.get(name) for name in _SAYS_SOMETHING):
             return health

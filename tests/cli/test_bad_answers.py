@@ -34,7 +34,9 @@ def scripted(tmp_path):
         prompt = "".join(each["content"] for each in asked.json["messages"]) if is_chat else asked.json["prompt"]
         prompts = prompt if isinstance(prompt, list) else [prompt]
         running.prompts += prompts
-        made = [text_of(prompt) for prompt in prompts]
+        if running.is_full and "..." in prompts[0]:
+            return 400, {"error": {"message": "the context is full", "code": 400}}
+        made = [text_of(prompt) for prompt in prompts for _ in range(asked.json.get("n", 1))]
         said = [{"message": {"role": "assistant", "content": text}} if is_chat else {"text": text} for text, _ in made]
         choices = [{"index": i, **said[i], "finish_reason": why} for i, (_, why) in enumerate(made)]
         tokens = sum(running.tokens if why == "length" else 2 for _, why in made)
@@ -42,7 +44,7 @@ def scripted(tmp_path):
         return 200, {"choices": choices, "usage": usage}
 
     with serving(answer) as running:
-        running.prompts, running.tokens = [], 64
+        running.prompts, running.tokens, running.is_full = [], 64, False
         yield running
 
 
@@ -85,6 +87,18 @@ def test_the_summary_tells_of_them_first_and_its_command_mends_them_alone(ask, s
     done, lines, sent = ask("-o", out, *options.split())
     assert (done.exit_code, sent) == (0, [])
     assert lines == [f"{out} is finished, with these settings and this input: nothing to do"]
+
+
+def test_no_command_is_named_where_none_mends(ask, scripted, out):
+    # Several answers do not go on; and what the context has cut off is cut off again.
+    scripted.is_full = True
+    for options in (
+        ["--retry-truncated", 1],
+        ["--retry-truncated", 1, "--max-tokens-at-most", 128],
+        ["--param", "n=2"],
+    ):
+        _, lines, _ = ask("-o", out, *options, "--new", first=40)
+        assert "truncated" in lines[0] and "the same command" not in lines[-1], options
 
 
 def test_a_classification_by_one_token_is_not_called_truncated(ask, scripted, out):

@@ -1,5 +1,6 @@
 """An answer's health: told by the answer alone, and so the same wherever the answer comes out."""
 
+import asyncio
 import json
 
 import pytest
@@ -23,13 +24,18 @@ TABLE = {
         ("fine", "stop", {}), ("fine", "tool_calls", CALL), (None, "tool_calls", CALL), (None, "stop", {"refusal": "no"}),
         ("fine", "stop", THOUGHT), ("<think>hm</think> fine", "stop", {}), ("ends in </think>", "stop", {"refusal": "no"}),
         ("ab" * 500, "stop", {}),  # it has ended by itself
-        ("-" * 255, None, {}),
+        ("-" * 255, None, {}), ("hm</think>fine", "stop", {}), ("It ends with <think>hm</think>", "stop", {}),
     ],
-    "truncated": [("cut", "length", {}), ("", "length", THOUGHT), (None, "length", CALL), (WORDS, "length", {})],
+    "truncated": [
+        ("cut", "length", {}), ("", "length", THOUGHT), (None, "length", CALL), (WORDS, "length", {}),
+        ("cut", "model_length", {}), ("cut", "max_tokens", {}),
+    ],
     "empty": [("", "stop", {}), (" \n\t", "stop", {}), (None, "stop", {"tool_calls": []})],
     "reasoning_only": [
         (None, "stop", THOUGHT), ("", "stop", {"reasoning_content": "hm"}), ("<think>hm", "stop", {}),
         ("<think>hm</think>\n\n", "stop", {}), ("hm</think>\n", "stop", {}),
+        ("\n<think>hm", "stop", {}), (" <think>hm</think>", "stop", {}), ("hm</think>" + "\n" * 11, "stop", {}),
+        ("hm</think> <think>hm</think>", "stop", {}),
     ],
     "filtered": [("", "content_filter", {}), ("a part", "content_filter", {})],
     "runaway": [
@@ -136,6 +142,18 @@ async def test_an_answer_that_does_not_fit_is_invalid_unless_more_is_known(tmp_p
             with pytest.raises(AnswerInvalid) as caught:
                 await client.complete("e", response_model=Place)
             assert caught.value.health == "invalid" and client.statistics().health["invalid"] == 2
+
+
+async def test_an_answer_that_several_calls_share_counts_for_each():
+    said = json.dumps({"choices": [{"index": 0, "text": "no", "finish_reason": "stop"}]}).encode()
+    server = ScriptedTransport(*[Reply(chunks=[said])] * 2)
+    async with make_client(server, single_flight=True) as client:
+        for arguments in ({"response_model": Place}, {}):
+            calls = [client.complete("a", temperature=0, **arguments) for _ in range(5)]
+            await asyncio.gather(*calls, return_exceptions=True)
+        counts = client.statistics()
+        assert (len(server.sent), counts.succeeded) == (2, 10)
+        assert counts.health == dict.fromkeys(HEALTHS, 0) | {"invalid": 5, "ok": 5}
 
 
 def test_what_is_no_loop():

@@ -5,7 +5,8 @@ import json
 
 import pytest
 from pydantic import BaseModel
-from tests.shell.scripted import Reply, ScriptedTransport, error, make_client
+from tests.seams import connected
+from tests.shell.scripted import Pages, Reply, ScriptedTransport, error, make_client
 
 from batchclient import AnswerInvalid, Batching, ConfigError, SyncBatchClient
 from batchclient.health import no_answers
@@ -18,10 +19,10 @@ LENGTH = 20
 class Teller(ScriptedTransport):
     """A greedy server: it tells a prompt's story from where the prompt, or the last message, has got to."""
 
-    def __init__(self, *faults, says=lambda word: f" {word}", length=LENGTH, held_after=None, torn=""):
+    def __init__(self, *faults, says=lambda word: f" {word}", length=LENGTH, held_after=None, torn="", counts=True):
         super().__init__()
         self.faults = list(faults)
-        self.says, self.length, self.torn = says, length, torn
+        self.says, self.length, self.torn, self.counts = says, length, torn, counts
         self.held_after = held_after
         self.bounds = []
         """Of each request."""
@@ -62,17 +63,19 @@ class Teller(ScriptedTransport):
         if body.get("return_token_ids"):
             choice["token_ids"] = list(places)
         usage = {"prompt_tokens": 5 + done, "completion_tokens": len(places), "total_tokens": 5 + done + len(places)}
-        return Reply(chunks=[json.dumps({"choices": [choice], "usage": usage}).encode()])
+        return Reply(chunks=[json.dumps({"choices": [choice], "usage": usage if self.counts else None}).encode()])
 
 
 async def mapped(server, documents=("Who?",), retry_truncated=2, dialect=None, **arguments):
     """Map the documents one by one; return the rows and the client's counts."""
     arguments = {"max_tokens": 8, "ordered": True, **arguments}
     async with make_client(server, limit=1, batching=Batching(max_size=1), dialect=dialect) as client:
-        rows = client.stream_map(documents, lambda document: document, retry_truncated=retry_truncated, **arguments)
+        prompt = arguments.pop("prompt", lambda document: document)
+        rows = client.stream_map(documents, prompt, retry_truncated=retry_truncated, **arguments)
         return [row async for row in rows], client.statistics()
 
 
+USAGE = {"prompt_tokens": 5, "completion_tokens": 4, "total_tokens": 9}
 STORY = "".join(f" {place}" for place in range(LENGTH))
 IDS = [5, 6]
 
@@ -81,7 +84,7 @@ IDS = [5, 6]
 async def test_an_answer_goes_on_as_one_long_answer_would(case):
     document, arguments = ("Who?" if case == "text" else IDS), {}
     if case == "ids":
-        arguments = {"return_token_ids": True}
+        arguments = {"return_token_ids": True, "stop": [], "frequency_penalty": 0, "repetition_penalty": 1.0}
     if "chat" in case:
         document, arguments = [{"role": "user", "content": "Who?"}], {"dialect": "vllm", "call": "chat"}
     if case == "prefilled chat":
@@ -111,6 +114,24 @@ async def test_a_chat_joins_without_a_gap_where_a_template_cuts_blanks_off():
     assert row.answer.text.split() == STORY.split()
 
 
+async def test_reasoning_in_a_text_is_no_message_to_go_on_with():
+    for begins in ("<think>", "hm</think>"):
+        server = Teller(says=lambda place: f" {place}" if place else begins)  # noqa: B023
+        (row,), _ = await mapped(server, [[{"role": "user", "content": "Who?"}]], dialect="vllm", call="chat")
+        assert row.answer.text.startswith(begins) and "continue_final_message" not in server.sent[-1].body
+        assert server.bounds == [8, 16, 32]
+
+
+async def test_a_server_that_begins_another_message_is_asked_anew_in_the_same_try():
+    message = {"role": "assistant", "content": None, "reasoning": "And so"}
+    body = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": USAGE}
+    server = Teller(None, Reply(chunks=[json.dumps(body).encode()]))
+    chat = [{"role": "user", "content": "Who?"}]
+    (row,), counts = await mapped(server, [chat], 1, max_tokens_at_most=40, dialect="vllm", call="chat")
+    assert (row.answer.text, row.health, server.bounds) == (STORY, "ok", [8, 32, 40])
+    assert (counts.regained_tokens, counts.wasted_tokens) == (0, 13 + USAGE["total_tokens"])
+
+
 async def test_half_a_character_where_it_was_cut_is_made_whole():
     for call, document in (("complete", "Who?"), ("chat", [{"role": "user", "content": "Who?"}])):
         server = Teller(torn="\ufffd")
@@ -133,6 +154,10 @@ class Answer(BaseModel):
         {"document": IDS},  # their answer's ids are not asked for
         {"return_token_ids": True},
         {"echo": True},
+        {"stop": ["\n\n"]},
+        {"bad_words": ["a b"]},
+        {"presence_penalty": 0.5},
+        {"repetition_penalty": 1.1},
         {"extra_body": {"guided_regex": "a*"}},
     ],
 )
@@ -150,6 +175,31 @@ async def test_where_it_cannot_go_on_it_is_asked_for_anew(arguments):
         "max_tokens": 0,
         "max_completion_tokens": 0,
     }, "but for the bound it is the call that was given"
+
+
+async def test_the_first_chat_of_a_client_goes_on_and_so_does_a_journal_s(path):
+    models = {"object": "list", "data": [{"id": "m", "object": "model", "owned_by": "vllm"}]}
+    chat = [{"role": "user", "content": "Who?"}]
+    # The last asks for pages in another map at the same time: each page is asked for once all the same.
+    for journal, first, maps in ((None, 2, 1), (path, 0, 1), (path, 2, 1), (None, 2, 2)):
+        server, pages = Teller(), Pages({"/models": Reply(chunks=[json.dumps(models).encode()])})
+        client = connected(
+            calls=lambda url: server, detection=lambda url: pages, asks_first=True, detect=True, model="m",
+            batching=Batching(max_size=1), limit=1, server_metrics=False,
+        )  # fmt: skip
+        async with client:
+            made = [
+                client.batch_map(
+                    [chat], lambda row: row, call="chat", max_tokens=8, retry_truncated=first, journal=journal
+                )
+                for _ in range(maps)
+            ]
+            texts = [answers[0].text for answers in await asyncio.gather(*made)]
+            counts = client.statistics()
+        if first:
+            assert texts == [STORY] * maps
+            assert (counts.regained_tokens, counts.wasted_tokens) == (maps * 16, 0)
+            assert pages.asked == ["/models", "/version"]
 
 
 async def test_what_is_a_loop_or_short_as_asked_or_several_choices_is_left_as_it_is():
@@ -187,6 +237,27 @@ async def test_there_are_no_more_tokens_than_the_bound():
         assert (server.bounds, row.health) == (bounds, health)
 
 
+async def test_nor_where_the_server_counts_no_tokens(path):
+    arguments = {"retry_truncated": 3, "max_tokens_at_most": 40}
+    chat = {"document": [{"role": "user", "content": "Who?"}], "call": "chat"}
+    for more, bounds in (({}, [8, 8, 16, 8]), (chat, [8, 16, 32, 40])):
+        server, more = Teller(length=50, counts=False), dict(more)
+        (row,), _ = await mapped(server, [more.pop("document", "Who?")], **arguments, **more)
+        assert (server.bounds, row.answer.text.count(" ")) == (bounds, 40)
+    # Parts in a journal, of unknown length.
+    server = Teller(length=50, counts=False)
+    await mapped(server, retry_truncated=1, max_tokens_at_most=12, journal=path)
+    await mapped(server, retry_truncated=1, max_tokens_at_most=14, journal=path)
+    assert server.bounds == [8, 4, 14]
+
+
+async def test_a_row_s_bound_above_it_fails_the_row():
+    rows = [{"prompt": "Who?", "params": {"max_tokens": each}} for each in (14, 13)]
+    found, _ = await mapped(Teller(), rows, 1, max_tokens_at_most=13, rows="prompt", prompt=None)
+    assert [type(row.error) for row in found] == [ConfigError, type(None)]
+    assert found[0].error.field == "max_tokens_at_most"
+
+
 async def test_the_same_job_with_retries_mends_those_rows_alone(path):
     documents = ["Who?", "Where?", [9, 9]]
     short = {"Where?": 3}
@@ -210,6 +281,14 @@ async def test_the_same_job_with_retries_mends_those_rows_alone(path):
     for retries in (0, 1):
         last, _ = await mapped(server, documents, retries, journal=path)
         assert [row.answer for row in last] == [row.answer for row in again] and not server.sent
+
+
+async def test_tokens_are_wasted_once():
+    said = [('{"word"', "length"), ("no", "stop"), ("no", "stop"), ('{"word": ""}', "stop")]
+    replies = [{"choices": [{"index": 0, "text": text, "finish_reason": why}], "usage": USAGE} for text, why in said]
+    server = ScriptedTransport(*[Reply(chunks=[json.dumps(reply).encode()]) for reply in replies])
+    (row,), counts = await mapped(server, response_model=Answer, retry_invalid=3)
+    assert (row.answer.parsed, counts.wasted_tokens) == (Answer(word=""), 3 * USAGE["total_tokens"])
 
 
 async def test_a_journal_s_answer_that_did_not_fit_as_it_was_cut_off_is_asked_for_anew(path):
@@ -251,6 +330,7 @@ async def test_a_job_that_was_killed_goes_on_with_what_had_come(path):
         {"retry_truncated": 17},
         {"max_tokens_at_most": 9},
         {"retry_truncated": 1, "max_tokens_at_most": 0},
+        {"retry_truncated": 1, "max_tokens_at_most": 32, "extra_body": {"max_tokens": 64}},
         {"retry_truncated": 1, "call": "embed"},
     ],
 )

@@ -23,6 +23,7 @@ from pydantic.errors import PydanticUserError
 
 from batchclient._shell.callbacks import call_back
 from batchclient.errors import AnswerInvalid, ConfigError
+from batchclient.health import CUT_OFF
 from batchclient.types import Choice, Completion
 
 __all__ = ["demand", "parse"]
@@ -112,8 +113,8 @@ def _complaint(choice: Choice, model: type[BaseModel]) -> str | None:
 
 def _invalid(model: type[BaseModel], completion: Completion, place: int, said: str) -> AnswerInvalid:
     which = f"choice {place} of the answer" if len(completion.choices) > 1 else "the answer"
-    cut = completion.choices[place].finish_reason == "length"
-    why = "; it was cut off at max_tokens (finish_reason: length)" if cut else ""
+    cut = (reason := completion.choices[place].finish_reason) in CUT_OFF
+    why = f"; it was cut off at max_tokens (finish_reason: {reason})" if cut else ""
     error = AnswerInvalid(f"{which} is no {model.__name__}: {said}{why}", attempt=completion.attempts)
     error.completion = completion
     if (health := completion.health) != "ok":

@@ -29,6 +29,7 @@ from batchclient.types import NotGiven
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from batchclient._client.connections import Connections
     from batchclient.config import Settings
 
 __all__ = ["Calling", "Messages", "structured"]
@@ -43,6 +44,7 @@ class Calling:
 
     _settings: Settings
     _calls: CallMaker
+    _connections: Connections
     _callbacks: Callbacks
     _runner: Runner | None
     _loop: asyncio.AbstractEventLoop | None

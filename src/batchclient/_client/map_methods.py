@@ -214,10 +214,11 @@ class MapMethods(Calling):
                 ``seed``: the answer would be the same.
             retry_truncated: go on with a row's answer that was cut off at its bound, up to so many
                 times: where it was cut, or anew with twice the bound where the server cannot go on,
-                and with structured output, tools, reasoning or logprobs. A journal's answers that
-                were cut off are gone on with, too. Not after a loop, nor with ``n`` above 1.
-            max_tokens_at_most: output tokens of such a row in all, which the last try may use; by
-                default ``max_tokens``, doubled for each try.
+                and with structured output, tools, reasoning, logprobs, ``stop`` or penalties. A
+                journal's answers that were cut off are gone on with, too. Not after a loop, nor
+                with ``n`` above 1. Before the first row the servers are asked which they are.
+            max_tokens_at_most: output tokens of such a row in all, which the last try may use, no
+                less than ``max_tokens``; by default ``max_tokens``, doubled for each try.
             fail_if: bounds on the shares of rows that are none, such as ``["truncated>1%",
                 "failed>5%"]``: kinds of ``health``, and ``failed``. Past one the map ends with
                 ``TooManyBadRows``, early where 50 rows or more make that certain (99.9 %, for rows
@@ -413,7 +414,7 @@ class MapMethods(Calling):
         retry_invalid, retry_truncated, _ = retries
         _check_generates(kind, call, response_model=response_model, retry_truncated=retry_truncated)
         check_retries(retry_invalid, response_model, params)
-        check_truncated(*retries[1:])
+        check_truncated(*retries[1:], params)
         bounds = None
         if fail_if:
             from batchclient._maps.fail_if import FailIf  # few maps have bounds
@@ -469,6 +470,7 @@ class MapMethods(Calling):
                         row_seconds = self._calls.deadline(made.timeout_s, 0.0)
                     if retry_invalid:
                         check_retries(retry_invalid, response_model, fields)
+                    check_truncated(*retries[1:], fields)
                 _check_generates(own, made.call, response_model=response_model)
             row.finish = finish
             if own is Kind.CHAT:
@@ -499,15 +501,19 @@ class MapMethods(Calling):
             guarded = None if again is None else self._callbacks.guard("response_model", again)
             journaled = Journaled(journal, lambda: (call, template, check()), guarded)
 
-        async def find_model(runner: Runner) -> None:
+        async def prepare(runner: Runner) -> None:
             # A row's time runs from its grant. Before the first row the same time bounds the
             # question.
             try:
-                await self._find_model(runner, self._calls.deadline(timeout_s, runner.backend.now()))
+                if model is None:
+                    await self._find_model(runner, self._calls.deadline(timeout_s, runner.backend.now()))
             except ConfigError:
                 # The servers have several; rows may name their own. Those that do not, fail.
                 if read is None or callable(rows):
                     raise
+            if retry_truncated and self._connections.asks_first():
+                # A chat that was cut off goes on only where its server is known, also the first.
+                await runner.find_out_servers()
 
         if progress is not None and not callable(progress):
             raise ConfigError(f"progress is a function, not a {type(progress).__name__}", field="progress")
@@ -518,7 +524,7 @@ class MapMethods(Calling):
             self._start,
             (lambda: self._look_ahead() + more_ahead) if look_ahead is None else (lambda: look_ahead),
             ordered=ordered,
-            prepare=find_model if model is None else None,
+            prepare=prepare if model is None or retry_truncated else None,
             journaled=journaled,
             repairs=Repairs(*retries, make=self._make_again),
             fail_if=bounds,

@@ -22,6 +22,7 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import replace
 
+from batchclient._core.kinds import Kind
 from batchclient._core.messages import (
     Batch,
     Cancelled,
@@ -42,6 +43,7 @@ from batchclient._core.scheduler import Scheduler
 from batchclient._core.statistics import Statistics
 from batchclient._core.waiting.deadlines import Deadlines
 from batchclient.errors import BatchClientError
+from batchclient.health import no_answers
 from batchclient.types import Completion
 
 __all__ = ["SingleFlight", "callers_of"]
@@ -99,6 +101,7 @@ class SingleFlight:
         self._succeeded = 0
         self._failed = 0
         self._cancelled = 0
+        self._health = no_answers()
 
     def __repr__(self) -> str:
         return f"<SingleFlight: {len(self._flight_of)} calls in {len(self._flights)} flights, {self._scheduler!r}>"
@@ -146,6 +149,7 @@ class SingleFlight:
             failed=seen.failed + self._failed,
             cancelled=seen.cancelled + self._cancelled,
             shared=self._shared,
+            health={health: count + self._health[health] for health, count in seen.health.items()},
         )
 
     @property
@@ -255,6 +259,8 @@ class SingleFlight:
             return [(request, answer)]
         callers = first, *others = self._land(flight)
         self._succeeded += len(others)
+        if request.shape.kind in (Kind.COMPLETION, Kind.CHAT):
+            self._health[answer.health] += len(others)
         self._observed.calls_ended(callers, "succeeded", now)
         # Answers can be changed, so callers share none.
         return [(first, answer), *((caller, deepcopy(answer)) for caller in others)]

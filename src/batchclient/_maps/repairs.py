@@ -7,8 +7,8 @@ Rules:
 - ``retry_truncated``: an answer that was cut off goes on where its server can go on with it: the
   prompt with the text so far, or the token ids; a chat with ``continue_final_message``. The parts
   are one answer. Elsewhere the call is asked anew with a larger bound, and the first answer's
-  tokens are wasted: so with structured output, tools, reasoning, logprobs, and where token ids
-  cannot be joined.
+  tokens are wasted: so with structured output, tools, reasoning, logprobs, ``stop``, penalties, and
+  where token ids cannot be joined. A server that cannot go on is asked anew in the same try.
 - The bound doubles from one try to the next. The last try has all of ``max_tokens_at_most``.
 - A loop is not gone on with, nor a call with several choices.
 - Where going on fails, the row has the answer that was cut off.
@@ -34,14 +34,17 @@ __all__ = ["Repairs", "check_retries", "check_truncated"]
 
 _MOST_RETRIES = 100
 _MOST_DOUBLINGS = 16
+_BOUNDS = ("max_completion_tokens", "max_tokens")
 _ANEW = frozenset(
     {
-        "best_of", "echo", "ebnf", "functions", "grammar", "guided_choice", "guided_grammar", "guided_json",
-        "guided_regex", "json_schema", "logprobs", "prompt_embeds", "prompt_logprobs", "regex", "response_format",
-        "structured_outputs", "suffix", "tools", "top_logprobs", "truncate", "truncate_prompt_tokens",
+        "bad_words", "best_of", "echo", "ebnf", "frequency_penalty", "functions", "grammar", "guided_choice",
+        "guided_grammar", "guided_json", "guided_regex", "json_schema", "logprobs", "presence_penalty", "prompt_embeds",
+        "prompt_logprobs", "regex", "response_format", "stop", "stop_regex", "structured_outputs", "suffix", "tools",
+        "top_logprobs", "truncate", "truncate_prompt_tokens", "use_beam_search",
     }
 )  # fmt: skip
-"""With these fields an answer is not the text that follows the prompt and the text so far."""
+"""With these fields an answer is not the text that follows the prompt and the text so far. For
+``stop``, ``bad_words`` and penalties a server looks at its own output alone."""
 
 
 def check_retries(retry_invalid: object, response_model: object, params: Mapping[str, Any]) -> None:
@@ -56,8 +59,7 @@ def check_retries(retry_invalid: object, response_model: object, params: Mapping
         return
     if response_model is None:
         raise ConfigError("retry_invalid is for answers that have to fit a response_model", field="retry_invalid")
-    extra = params.get("extra_body")
-    given = {**extra, **params} if isinstance(extra, Mapping) else params
+    given = _with_extra(params)
     same = "temperature=0" if given.get("temperature") == 0 else "seed" if given.get("seed") is not None else None
     if same is not None:
         raise ConfigError(
@@ -66,17 +68,26 @@ def check_retries(retry_invalid: object, response_model: object, params: Mapping
         )
 
 
-def check_truncated(retry_truncated: object, max_tokens_at_most: object) -> None:
+def check_truncated(retry_truncated: object, max_tokens_at_most: Any, params: Mapping[str, Any]) -> None:
     """Check how often, and up to which length, a map goes on with an answer that was cut off.
 
     Raises:
-        ConfigError: a number is none, or a bound is given for nothing.
+        ConfigError: a number is none, or a bound is given for nothing, or below ``max_tokens``.
     """
     _check_number("retry_truncated", retry_truncated, 0, _MOST_DOUBLINGS)
     if max_tokens_at_most is not None:
         _check_number("max_tokens_at_most", max_tokens_at_most, 1, 1 << 30)
         if not retry_truncated:
             raise ConfigError("max_tokens_at_most is for retry_truncated", field="max_tokens_at_most")
+        given = _with_extra(params)
+        first = max((each for name in _BOUNDS if type(each := given.get(name)) is int), default=0)
+        if first > max_tokens_at_most:
+            raise ConfigError(f"max_tokens_at_most is at least max_tokens, {first}", field="max_tokens_at_most")
+
+
+def _with_extra(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    extra = params.get("extra_body")
+    return {**extra, **params} if isinstance(extra, Mapping) else params
 
 
 def _check_number(name: str, value: object, least: int, most: int) -> None:
@@ -124,33 +135,38 @@ class Repairs:
         if isinstance(outcome, BaseException):
             if cut is None or cut.answer is None or isinstance(outcome, (ClientClosed, CallAborted)):
                 return outcome
-            if not (cut.goes_on and isinstance(outcome, BadRequest)):
-                return cut.answer
-            cut.whole, cut.tries = True, cut.tries - 1
-            return self._next(cut, runner) or cut.answer
+            return self._anew(cut, runner) if cut.goes_on and isinstance(outcome, BadRequest) else cut.answer
         answer = outcome
         if cut is not None and cut.answer is not None:
-            joined = _joined(cut.answer, answer) if cut.goes_on else None
-            if joined is not None:
+            if not cut.goes_on:
+                runner.wasted_tokens += _tokens_of(cut.answer)
+            elif (joined := _joined(cut.answer, answer)) is not None:
                 runner.regained_tokens += cut.fresh
                 answer = joined
-            elif cut.goes_on:
+            else:
                 # The server has begun another message.
                 runner.wasted_tokens += _tokens_of(answer)
-                answer, cut.whole = cut.answer, True
-            else:
-                runner.wasted_tokens += _tokens_of(cut.answer)
+                return self._anew(cut, runner)
+            cut.answer = None
         if row.request is None or getattr(answer, "health", None) != "truncated":
             return answer
         if cut is None:
             row.cut = cut = Cut(row.request, None)
         cut.answer, cut.fresh = answer, outcome.output_tokens or 0
+        cut.made = answer.output_tokens or cut.goal
         return self._next(cut, runner) or answer
+
+    def _anew(self, cut: Cut, runner: Runner) -> Any:
+        """Ask anew, since going on was in vain; it takes no try."""
+        cut.whole, cut.tries = True, cut.tries - 1
+        return self._next(cut, runner) or cut.answer
 
     def resume(self, row: Row, answer: Completion | None, runner: Runner) -> Request | None:
         """Return the request that goes on with what an earlier run has left; ``None``: it stays so."""
         assert row.request is not None, "a row that is looked up has a request"
         row.cut = Cut(row.request, answer)
+        # How long several parts are is not known where no server has counted.
+        row.cut.whole = answer is not None and not answer.output_tokens and answer.attempts > 1
         return self._next(row.cut, runner)
 
     def _next(self, cut: Cut, runner: Runner) -> Request | None:
@@ -160,7 +176,7 @@ class Repairs:
         if cut.tries >= self.retry_truncated or shape.weight != 1 or bound is None:
             return None
         most = self._most or bound << self.retry_truncated
-        made = (None if answer is None else answer.output_tokens) or bound
+        made = cut.made or bound
         cut.tries += 1
         goal = bound
         while goal <= made:
@@ -168,9 +184,10 @@ class Repairs:
         goal = most if cut.tries == self.retry_truncated else min(goal, most)
         if goal <= made:
             return None
+        cut.goal = goal
         fields: dict[str, Any] = loads(shape.body)
         item = loads(first.prompt)
-        names = [name for name in ("max_completion_tokens", "max_tokens") if fields.get(name) is not None]
+        names = [name for name in _BOUNDS if fields.get(name) is not None]
         begun = None if cut.whole or answer is None else _going_on(item, fields, answer, shape.kind, runner)
         cut.goes_on = begun is not None
         if cut.goes_on and type(least := fields.get("min_tokens")) is int:
@@ -188,6 +205,8 @@ def _going_on(item: Any, fields: dict[str, Any], answer: Completion, kind: Kind,
     """Return the input that goes on with an answer, its fields changed; ``None``: there is none."""
     (choice,) = answer.choices
     if any(fields.get(name) not in (None, False, []) for name in _ANEW) or choice.logprobs is not None:
+        return None
+    if fields.get("repetition_penalty") not in (None, 1):
         return None
     ids, text = choice.token_ids, _kept(choice)
     if kind is Kind.COMPLETION:
@@ -216,8 +235,11 @@ def _kept(choice: Choice) -> str:
 
 
 def _says_more(choice: Choice) -> bool:
-    """Whether a chat's answer has more than a text, such as reasoning."""
-    return any(value for name, value in (choice.message or {}).items() if name not in ("role", "content"))
+    """Whether a chat's answer has more than a text, such as reasoning: of some servers in tags."""
+    if choice.message is None:
+        return False
+    more = any(value for name, value in choice.message.items() if name not in ("role", "content"))
+    return more or "<think>" in choice.text or "</think>" in choice.text
 
 
 def _joined(first: Completion, last: Completion) -> Completion | None:
@@ -230,7 +252,7 @@ def _joined(first: Completion, last: Completion) -> Completion | None:
     ids = None if begun.token_ids is None else begun.token_ids + (ended.token_ids or ())
     extra = {**begun.extra, **ended.extra}
     choice = replace(ended, text=text, token_ids=ids, message=message, extra=extra)
-    usage = None
+    usage, begun_tokens, ended_tokens = None, first.output_tokens, last.output_tokens
     if first.usage is not None and last.usage is not None:
         # The prompt is the first's.
         usage = replace(
@@ -243,7 +265,7 @@ def _joined(first: Completion, last: Completion) -> Completion | None:
         last,
         choices=(choice,),
         usage=usage,
-        counted_tokens=(first.counted_tokens or 0) + (last.counted_tokens or 0) or None,
+        counted_tokens=None if begun_tokens is None or ended_tokens is None else begun_tokens + ended_tokens,
         attempts=first.attempts + last.attempts,
         time_to_first_token_s=first.time_to_first_token_s,
         fixed_length=first.fixed_length,

@@ -20,7 +20,7 @@ Finish = Callable[[Completion], Completion]
 class Cut:
     """A row's answer that was cut off, and what is done about it."""
 
-    __slots__ = ("answer", "first", "fresh", "goes_on", "tries", "whole")
+    __slots__ = ("answer", "first", "fresh", "goal", "goes_on", "made", "tries", "whole")
 
     def __init__(self, first: Request, answer: Completion | None) -> None:
         self.first = first
@@ -29,6 +29,9 @@ class Cut:
         """All that has come so far; ``None``: an earlier run has not kept it."""
         self.fresh = 0 if answer is None else answer.output_tokens or 0
         """Output tokens of its last part."""
+        self.made, self.goal = self.fresh, 0
+        """Output tokens of all of it, by the bounds sent where nobody counts, and the bound of the
+        request under way; 0: ``max_tokens``."""
         self.tries = 0
         self.goes_on = False
         """Whether the request under way goes on with ``answer``."""

@@ -11,10 +11,13 @@ Rules:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from http import HTTPStatus
+
+import anyio
 
 from batchclient._core.limits import ServerLoad
 from batchclient._core.messages import Ask, Asked, AskOutcome, Event, Failure, FailureKind, LoadReported, Page
@@ -77,6 +80,8 @@ class Questions:
         self._timeout_s = timeout_s
         self._timeouts = Timeouts(connect_s=1.0, read_s=timeout_s, write_s=1.0)
         self._fingerprints: dict[int, Fingerprint] = {}
+        self._reading: defaultdict[int, anyio.Lock] = defaultdict(lambda: anyio.Lock(fast_acquire=True))
+        """By endpoint: two readers would ask for a page twice."""
         self._under_way: dict[tuple[int, Page], tuple[Ask, Callable[[], object]]] = {}
         """Each open question, and its cancellation."""
         self._said: set[tuple[int, str]] = set()
@@ -218,13 +223,14 @@ class Questions:
     async def _read_server(self, endpoint: int, fingerprint: Fingerprint) -> Failure | None:
         """Read the pages that are left, if any; return why the server does not seem to be there."""
         failure = None
-        while (request := fingerprint.next()) is not None:
-            page = await self._fetch_page(endpoint, request)
-            failure = absence(page, heard=fingerprint.heard)
-            if page is _NO_SERVER:
-                fingerprint.give_up()
-            elif isinstance(page, Exception) or not fingerprint.take(*page):
-                break
+        async with self._reading[endpoint]:
+            while (request := fingerprint.next()) is not None:
+                page = await self._fetch_page(endpoint, request)
+                failure = absence(page, heard=fingerprint.heard)
+                if page is _NO_SERVER:
+                    fingerprint.give_up()
+                elif isinstance(page, Exception) or not fingerprint.take(*page):
+                    break
         return failure
 
     def _conclude(self, endpoint: int, fingerprint: Fingerprint) -> None:

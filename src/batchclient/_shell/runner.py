@@ -193,6 +193,12 @@ class Runner:
         """Whether every server is known to go on with a conversation's last message."""
         return self._servers.continues_chats
 
+    async def find_out_servers(self) -> None:
+        """Wait until every server that may be asked, and answers, is known."""
+        async with anyio.create_task_group() as group:
+            for number in list(self._transports):
+                group.start_soon(self._questions.find_out, number)
+
     def submit(self, request: Request, *, may_wait: bool = False) -> None:
         """Make a call; the waiter is set at the end."""
         if not self._due_now:

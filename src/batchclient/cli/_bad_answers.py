@@ -19,19 +19,23 @@ class BadAnswers:
 
     Args:
         params: of the calls. Their bound on the tokens is the truncated answers' length.
+        retries: the job's options for such answers, in ``stream_map``'s words.
 
     Attributes:
         total: answers of all kinds, the good ones included.
         counts: of the kinds that are not ``ok``.
     """
 
-    def __init__(self, params: Mapping[str, Any]) -> None:
+    def __init__(self, params: Mapping[str, Any], retries: Mapping[str, Any]) -> None:
         self.total = 0
         self.counts: Counter[str] = Counter()
         self._examples: dict[str, str] = {}
         bounds = (params.get(name) for name in ("max_tokens", "max_completion_tokens"))
         self._longest: int = max((bound for bound in bounds if type(bound) is int), default=0)
         """Output tokens of a truncated answer. Several answers of a list may share an estimate."""
+        self._tried: int = retries.get("max_tokens_at_most") or self._longest << retries.get("retry_truncated", 0)
+        """Output tokens that this job lets an answer have."""
+        self._mendable = False
 
     @property
     def shown(self) -> str:
@@ -51,6 +55,7 @@ class BadAnswers:
         answer = result.answer if result.error is None else getattr(result.error, "completion", None)
         if health == "truncated" and isinstance(answer, Completion):
             self._longest = max(self._longest, (answer.output_tokens or 0) // max(1, len(answer.choices)))
+            self._mendable |= len(answer.choices) == 1
 
     def many(self) -> str:
         """Say which kinds are more than a twentieth of the answers; empty: none is."""
@@ -64,12 +69,12 @@ class BadAnswers:
         return [f"  {count:,} {kind}, such as {self._examples[kind]}" for kind, count in told]
 
     def way(self, *, is_kept: bool) -> list[str]:
-        """Return the options that let the truncated answers go on.
+        """Return the options that let the truncated answers go on; none where they cannot, or did not.
 
         Args:
             is_kept: whether there is a journal.
         """
-        if not self.counts["truncated"]:
+        if not self._mendable or 0 < 2 * self._longest <= self._tried:
             return []
         options = "--retry-truncated 1" + (f" --max-tokens-at-most {2 * self._longest}" if self._longest else "")
         if is_kept:

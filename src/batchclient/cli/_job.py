@@ -107,7 +107,7 @@ class Job:
         tick_s: float = 0.25,
     ) -> None:
         self.failures = Failures()
-        self.bad = BadAnswers(options.params)
+        self.bad = BadAnswers(options.params, options.retries)
         self.taken = 0
         self.may_be_tried = 0
         self.giving_up = GivingUp(options, refusals)
