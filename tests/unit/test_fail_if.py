@@ -12,9 +12,9 @@ from batchclient.errors import ConfigError
 Row = namedtuple("Row", "index health error reused", defaults=[False])
 
 
-def result(index, kinds=()):
+def result(index, kinds=(), **more):
     health = next((kind for kind in kinds if kind != "failed"), "ok")
-    return Row(index, health, ValueError() if "failed" in kinds else None)
+    return Row(index, health, ValueError() if "failed" in kinds else None, **more)
 
 
 def run(rules, rows):
@@ -58,7 +58,7 @@ def test_a_bound_that_is_far_off_ends_the_map_after_50_rows_and_a_share_at_it_ne
 def test_rows_of_a_journal_end_nothing_early():
     fail_if = FailIf(["failed>5%"])
     for index in range(99):
-        fail_if.add(result(index, ["failed"])._replace(reused=True))
+        fail_if.add(result(index, ["failed"], reused=True))
     assert fail_if.early is None
     # The next row costs something.
     fail_if.add(result(99))
