@@ -148,12 +148,12 @@ async def answers_of_maps(client: BatchClient) -> None:
 
 
 async def refused_of_maps(client: BatchClient) -> None:
-    await client.batch_map(["a"], "{}", max_token=5)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
-    await client.batch_map(["a"], "{}", tools=[{}])  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    await client.batch_map(["a"], "{}", max_token=5)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    await client.batch_map(["a"], "{}", tools=[{}])  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
     await client.batch_map(["a"], "{}", call="embedd")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
     await client.batch_map(["a"], "{}", call="embed", max_tokens=5)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
     await client.batch_map(["a"], "{}", call="embed", response_model=Verdict)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
-    client.stream_map(["a"], "{}", call="classify", dimensions=5)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    client.stream_map(["a"], "{}", call="classify", dimensions=5)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 def blocking(client: SyncBatchClient) -> None:
@@ -172,7 +172,7 @@ def blocking(client: SyncBatchClient) -> None:
         assert_type(row, MapResult[Embedding])
     client.complete("p", max_token=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     client.embed("t", dimension=4)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    client.batch_map(["a"], "{}", call="embed", dimension=4)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    client.batch_map(["a"], "{}", call="embed", dimension=4)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
 
 
 def rows_of(handle: Callable[[MapResult], None], handle_any: Callable[[MapResult[Any]], None]) -> None:

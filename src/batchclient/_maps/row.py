@@ -23,19 +23,20 @@ class Cut:
     __slots__ = ("answer", "first", "fresh", "goal", "goes_on", "made", "tries", "whole")
 
     def __init__(self, first: Request, answer: Completion | None) -> None:
-        self.first = first
+        self.first: Request = first
         """The row's request as it was given."""
-        self.answer = answer
+        self.answer: Completion | None = answer
         """All that has come so far; ``None``: an earlier run has not kept it."""
-        self.fresh = 0 if answer is None else answer.output_tokens or 0
+        self.fresh: int = 0 if answer is None else answer.output_tokens or 0
         """Output tokens of its last part."""
-        self.made, self.goal = self.fresh, 0
-        """Output tokens of all of it, by the bounds sent where nobody counts, and the bound of the
-        request under way; 0: ``max_tokens``."""
-        self.tries = 0
-        self.goes_on = False
+        self.made: int = self.fresh
+        """Output tokens of all of it, by the bounds sent where nobody counts."""
+        self.goal: int = 0
+        """The bound of the request under way; 0: ``max_tokens``."""
+        self.tries: int = 0
+        self.goes_on: bool = False
         """Whether the request under way goes on with ``answer``."""
-        self.whole = False
+        self.whole: bool = False
         """Whether going on was tried in vain."""
 
 
@@ -77,7 +78,7 @@ class Row:
         self.request: Request | None = None
         self.others: tuple[Request, ...] = ()
         """Further requests, of a row with several documents."""
-        self.identity = b""
+        self.identity: bytes = b""
         """What the row is beside its requests."""
         self.answer: Any = None
         self.error: Exception | None = None

@@ -60,7 +60,7 @@ class ServerDialect:
     """Fields of vLLM's that the server lacks."""
     list_routes: frozenset[Kind] = frozenset()
     """The kinds of call whose lists have a route of their own, which an older server lacks."""
-    continues_chats = False
+    continues_chats: bool = False
     """Whether the server has ``continue_final_message``."""
 
     def __init__(self, secrets: tuple[str, ...] = (), *, assumed: bool = False) -> None:

@@ -222,6 +222,13 @@ class File(Source):
         ConfigError: an argument is wrong.
     """
 
+    name: str
+    form: Format | None
+    is_regular: bool
+    names: Sequence[str]
+    status: os.stat_result | None
+    stamp: list[Any] | None
+
     def __init__(
         self,
         given: str | os.PathLike[str] | BinaryIO,
