@@ -1,4 +1,4 @@
-"""Answers that are none: told first, mended by the command that is named, and a bound that ends the job."""
+"""Bad answers: told first, mended by the command that is named, and a bound that ends the job."""
 
 import json
 import re
@@ -66,7 +66,7 @@ def ask(cli, scripted, tmp_path):
 def test_the_summary_tells_of_them_first_and_its_command_mends_them_alone(ask, scripted, out, journal):
     done, lines, sent = ask("-o", out)
     assert (done.exit_code, len(sent)) == (0, 2000)
-    assert lines[0].startswith(f"answers that are none: 30 % truncated: 2,000 rows to {out} in ")
+    assert lines[0].startswith(f"bad answers: 30 % truncated: 2,000 rows to {out} in ")
     assert lines[1:4] == [
         "  600 truncated, such as line 1",
         "  100 empty, such as line 31",
@@ -147,7 +147,7 @@ def test_a_bound_that_is_passed_in_the_end_decides_the_status(ask, out):
             f"{out} is finished, with these settings and this input: nothing to do; {told}",
         ),
         # The bound is no part of the answers.
-        (0, ["--fail-if", "empty>5%"], 0, "answers that are none: 30 % truncated: 200 rows"),
+        (0, ["--fail-if", "empty>5%"], 0, "bad answers: 30 % truncated: 200 rows"),
     ):
         done, lines, sent = ask("-o", out, *options, first=200)
         assert (done.exit_code, len(sent)) == (status, sends)

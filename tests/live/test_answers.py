@@ -1,4 +1,4 @@
-"""Answers that are none, and their repair, on a real vLLM: a model that only thinks, greedy answers that go on, and loops."""
+"""Bad answers, and their repair, on a real vLLM: a model that only thinks, greedy answers that go on, and loops."""
 
 from __future__ import annotations
 

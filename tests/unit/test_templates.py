@@ -51,6 +51,7 @@ def test_doubled_braces_are_the_text_itself(text):
 def test_a_field_enters_as_json_where_the_template_says_so():
     row = {"t": 'ä "q"', "yes": True, "tags": ["a", 1], "user": {"name": None}, "day": date(2026, 3, 1), "No: 1": 2}
     for template, prompt in [
+        ("{user.name!j} {user!j} {tags[1]}", 'null {"name": null} 1'),
         ("{tags!j} {user!j}", '["a", 1] {"name": null}'),
         ("{t!j}{t}", '"ä \\"q\\""ä "q"'),
         ("{yes} {yes!j} {tags[1]!j}", "true true 1"),

@@ -1,4 +1,4 @@
-"""The answers that are none, in a few words: how many, an example row, and what mends them."""
+"""The bad answers, in a few words: how many, an example row, and what mends them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class BadAnswers:
         """Say which kinds are more than a twentieth of the answers; empty: none is."""
         many = [(kind, count) for kind, count in self.counts.most_common() if count > _MANY * self.total]
         told = " and ".join(f"{100 * count / self.total:.3g} % {kind}" for kind, count in many)
-        return f"answers that are none: {told}" if told else ""
+        return f"bad answers: {told}" if told else ""
 
     def lines(self) -> list[str]:
         """Return a line for each kind, with an example. Invalid answers are among the failed rows."""

@@ -75,7 +75,7 @@ class Job:
     Attributes:
         pilot, audit: the arguments.
         failures: the rows that failed, those of the journal included.
-        bad: the answers that are none, likewise.
+        bad: the bad answers, likewise.
         taken: rows that are done with.
         may_be_tried: failed rows that may succeed later.
         giving_up: decides whether the job goes on.

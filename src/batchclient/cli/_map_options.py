@@ -33,7 +33,7 @@ class MapOptions:
         media: adds the pictures and sounds of rows to their chats; ``None``: they have none.
         schema: a model whose instances are the answers that fit ``--schema``.
         params: of the server.
-        retries: what becomes of answers that are none, in ``stream_map``'s words.
+        retries: what becomes of bad answers, in ``stream_map``'s words.
         timeout_s, priority: of the calls, likewise.
         fail_if: bounds on the shares of bad rows.
         client: the arguments of ``BatchClient``.

@@ -49,7 +49,7 @@ class Snapshot:
         prompt_tokens, completion_tokens: as the servers counted them, so far.
         reused: rows written that were taken from a journal.
         cost: so far; ``None`` without a price.
-        bad: the answers that are none, in words.
+        bad: the bad answers, in words.
         spread: the bounds of the time that is left, relative to what the rate says.
     """
 
