@@ -118,6 +118,7 @@ class Checks:
             self._failed_here,
             self._left_to_others,
             self._in_doubt,
+            self._held_by_refusals,
             self._reserved,
             self._kept_for_conversations,
             self._waits_by_rule,
@@ -151,6 +152,16 @@ class Checks:
             return None
         elsewhere = not look.lone and self._endpoints.others_take(shape, look.endpoint, look.now)
         return None if refusals.may_probe(subject_of(shape), look.now, elsewhere=elsewhere) else Verdict.NOT_HERE
+
+    def _held_by_refusals(self, look: Look) -> Verdict | None:
+        pace = look.endpoint.pace(look.group.shape)
+        if pace.is_open:
+            return None
+        until = pace.held_until(look.now)
+        if until is None:
+            return None
+        self._wake(until)
+        return Verdict.NOT_HERE
 
     def _reserved(self, look: Look) -> Verdict | None:
         priority, reserve = look.group.shape.priority, look.reserve

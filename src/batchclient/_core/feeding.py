@@ -114,7 +114,7 @@ class Feeding:
             left: all unanswered requests; those without a caller are done already.
             alive: how many callers still wait.
         """
-        outcome = _outcome(failure)
+        outcome = Outcome.IGNORED if batch.refused_alone else _outcome(failure)
         if failure.status == 503 and alive > 1 and in_flight == len(left) * batch.shape.weight:
             # With nothing else in flight the list is too long, and not the limit too high.
             outcome = Outcome.IGNORED
@@ -192,7 +192,7 @@ class Feeding:
                 shared_tokens,
                 batch.shape.weight,
                 batch.shape.priority,
-                failure.retry_after_s or 0.0 if failure is not None else 0.0,
+                failure.retry_after_s or 0.0 if failure is not None and batch.pace.is_at_rest(now) else 0.0,
                 failure is not None and outcome is Outcome.LATE,
             )
         )

@@ -99,22 +99,13 @@ class Granting:
     def _is_open(self, endpoint: Endpoint, now: float, *, lone: bool = False) -> bool:
         """Whether an endpoint may be granted on; if not, note when it may."""
         health = endpoint.health
-        if endpoint.blocked_until is None and not health.ailing and endpoint.pace.left is None:
+        if not health.ailing:
             return True
         if health.state is HealthState.AWAITED:
             return False
         # A lone endpoint with a wrong address is not waited for: its calls fail at once.
         if lone and health.is_wrong_address:
             return True
-        if endpoint.is_blocked(now):
-            assert endpoint.blocked_until is not None
-            self._wake(endpoint.blocked_until)
-            return False
-        paused = endpoint.pace.is_paused(now)
-        if endpoint.pace.left is not None:
-            self._wake(endpoint.pace.wakes_at(now))
-        if paused:
-            return False
         if health.is_closed(now):
             assert health.closed_until is not None
             self._wake(health.closed_until)

@@ -29,10 +29,10 @@ from batchclient._core.messages import (
 )
 from batchclient._core.outcomes.ends import Ends
 from batchclient._core.outcomes.resending import Resending
-from batchclient._core.servers.endpoint import LONGEST_BLOCK_S, Endpoint
+from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.outage import Outage
-from batchclient._core.servers.pace import may_be_free
+from batchclient._core.servers.pace import MOST_FREE_ASIDE, may_be_free
 from batchclient._core.spent import note_attempt
 from batchclient._core.statistics import Counters
 from batchclient._core.waiting.deadlines import Deadlines
@@ -115,6 +115,7 @@ class Replies:
         if tally.count:
             lone_member = batch.bare and self._resending.member_first.is_trial(batch)
             self._credit(batch, endpoint, tally.count * weight, now, lone_member=lone_member)
+            batch.pace.in_flight -= tally.count * weight
         endpoint.abandoned -= tally.abandoned * weight
         batch.unanswered -= tally.count
         batch.callers -= len(tally.resolved)
@@ -135,8 +136,10 @@ class Replies:
             if lone_member:
                 self._resending.member_first.answered(batch, now, paused=paused)
         if event.ended:
-            endpoint.pace.answered(len(endpoint.open) - 1)
+            batch.pace.answered(batch, endpoint.limit.limit, now)
             self._feeding.ended(batch, endpoint, now)
+            if not self._queue.size:
+                self._resending.hasten(now)
             observed.request_ended(batch, endpoint.shown_name, now)
             assert not batch.unanswered, "a batch ends when all its requests are answered"
             del self._batches[batch.id], endpoint.open[batch.id]
@@ -194,10 +197,6 @@ class Replies:
         left, alive = self._take_back(batch, endpoint, now, was_sent=failure.was_sent)
         if failure.was_sent:
             self._counters.observed.request_ended(batch, endpoint.shown_name, now, failure)
-        dropped = failure.kind is FailureKind.REJECTED or failure.out_of_memory
-        if dropped and failure.retry_after_s is not None:
-            endpoint.block(failure.retry_after_s, now)
-            endpoint.refusal = failure.of_the_server
         note_attempt(alive, batch, failure, now)
         if not failure.taken_on:
             self._deadlines.take_back(alive, batch.sent_at)
@@ -226,22 +225,31 @@ class Replies:
         self, event: Failed, left: list[Request], alive: list[Request], endpoint: Endpoint, now: float
     ) -> None:
         """Find out whether a failure is a free refusal, and what may be sent there next."""
-        batch, failure, seconds = event.batch, event.failure, now - event.batch.sent_at
-        refusals = max((request.endured.refusals for request in alive if request.endured is not None), default=0)
+        batch, failure, pace, seconds = event.batch, event.failure, event.batch.pace, now - event.batch.sent_at
+        rejected, lost = failure.kind is FailureKind.REJECTED, failure.kind is FailureKind.MAYBE_PROCESSED
+        pace.failed(batch, len(left) * batch.shape.weight, now, lost=lost, refused=rejected)
+        if not (rejected or failure.out_of_memory):
+            return
+        pasts = [request.endured for request in alive if request.endured is not None]
+        refusals = max((past.refusals for past in pasts), default=0)
+        takes_work = endpoint.takes_work(seconds, now)
         if may_be_free(failure, refusals, seconds):
             batch.refusal_s = seconds
-            batch.refused_freely = endpoint.takes_work(seconds, now)
-        if batch.refused_freely:
-            rest_s = min(failure.retry_after_s or 0.0, LONGEST_BLOCK_S)
-            endpoint.pace.refused(rest_s, len(endpoint.open), endpoint.in_flight, now)
-            if not batch.failures:
-                endpoint.budget.sent(-batch.tokens_at_risk * len(left) / len(batch.requests), -len(left))
-            if not endpoint.in_flight:
-                endpoint.pace.pause(event.jitter, now)
-        elif failure.kind is FailureKind.MAYBE_PROCESSED:
-            endpoint.pace.lost(len(left) * batch.shape.weight)
-        elif failure.kind is not FailureKind.REJECTED:
-            endpoint.pace.given_back()
+            batch.refused_freely = takes_work
+        if rejected:
+            if not all(past.is_refused_alone for past in pasts):
+                pace.count(batch, reversed(endpoint.open.values()))
+            batch.refused_alone = takes_work and pace.refuses_alone(pasts, now)
+        if batch.refused_alone:
+            batch.refused_freely &= refusals <= MOST_FREE_ASIDE
+        else:
+            rest_s = pace.rest(failure.of_the_server, now)
+            if batch.refused_freely:
+                pace.refused(rest_s, now)
+                if not pace.under_way:
+                    pace.pause(event.jitter, now)
+        if batch.refused_freely and not batch.failures:
+            endpoint.budget.sent(-batch.tokens_at_risk * len(left) / len(batch.requests), -len(left))
 
     def _take_back(
         self, batch: Batch, endpoint: Endpoint, now: float, *, was_sent: bool

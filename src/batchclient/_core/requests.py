@@ -13,11 +13,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from batchclient._core.failures import Failure
 from batchclient._core.kinds import Kind
 from batchclient._core.lane import Account, Lane
+
+if TYPE_CHECKING:
+    from batchclient._core.servers.pace import Pace
 
 __all__ = ["Batch", "Endured", "Isolation", "Learnt", "Request", "RequestState", "Shape", "WireNotes", "shape_of"]
 
@@ -133,6 +136,8 @@ class Endured:
         paused_since: when the last attempt ended, or the last counted pause.
         failure: the last failure that concerns the caller; ``None``: none so far.
         refusals: how often a server refused the call for load.
+        refused_first: the id of the batch that was refused first.
+        is_refused_alone: whether the server took other calls meanwhile (see ``pace``).
     """
 
     in_attempts_s: float = 0.0
@@ -140,6 +145,8 @@ class Endured:
     paused_since: float = 0.0
     failure: Failure | None = None
     refusals: int = 0
+    refused_first: int = 0
+    is_refused_alone: bool = False
 
 
 class Request:
@@ -363,6 +370,8 @@ class Batch:
     """How long a refusal took which is free if the server takes other work (see ``pace``)."""
     refused_freely: bool = False
     """Whether the batch was refused for load by a server that takes other work."""
+    refused_alone: bool = False
+    """Whether the batch was refused, and other calls of its kind for its model are not (see ``pace``)."""
     has_families: bool = False
     """Whether requests with a prefix family (long prompts) may be in the batch."""
     answered: bytearray = field(default_factory=bytearray)
@@ -371,6 +380,8 @@ class Batch:
     """Output tokens of the answers so far."""
     load: LoadAtSend = field(default_factory=LoadAtSend)
     wire: WireNotes = field(default_factory=WireNotes)
+    pace: Pace = field(init=False)
+    """What its endpoint may be sent of such calls."""
     lane: Lane = field(default_factory=lambda: _NO_LANE)
     """Whom the batch is for."""
     expected_tokens: int = 0

@@ -103,7 +103,10 @@ def note_attempt(requests: Iterable[Request], batch: Batch, failure: Failure, no
             request.endured = endured = Endured()
         endured.in_attempts_s += now - batch.sent_at
         endured.paused_since = now
-        endured.refusals += failure.kind is FailureKind.REJECTED
+        if failure.kind is FailureKind.REJECTED:
+            endured.refusals += 1
+            if endured.refusals == 1:
+                endured.refused_first = batch.id
         if is_told:
             endured.failure = failure
 

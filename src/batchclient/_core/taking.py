@@ -129,6 +129,8 @@ class Taking:
             batch.charged_tokens = sum(map(self.tokens, requests))
             endpoint.rates.charge(batch.charged_tokens, now)
         endpoint.take(size * shape.weight, now)
+        batch.pace = endpoint.pace(shape)
+        batch.pace.sent(batch.id, size * shape.weight)
         batch.load.in_flight = endpoint.in_flight
         self._queue.lanes.take(lane, size * shape.weight)
         expected = shape.weight * self._lengths.expected(shape.learnt_as, shape.max_output_tokens)

@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from batchclient._core.messages import AbortBatch, Batch, Command, Failed, Reject, Request, RequestState
+from batchclient._core.messages import AbortBatch, Batch, Command, Failed, Failure, Reject, Request, RequestState
 from batchclient._core.outcomes.recovery import Recovery
 from batchclient._core.servers.endpoints import Endpoints
+from batchclient._core.servers.pace import LONGEST_REST_S
 from batchclient._core.spent import ServerOutage, seconds, time_spent, was_mostly_queued, with_cause
 from batchclient._core.statistics import Counters
 from batchclient._core.waiting.deadlines import Deadlines
@@ -141,14 +142,18 @@ class Ends:
 
     def expire(self, requests: list[Request], now: float, *, paused: bool) -> None:
         """End calls past their deadlines."""
-        held_by, crowd = self.held_by(now, paused=paused), self._crowd()
-        self.end(requests, lambda request: self.too_late(request, now, held_by, crowd=crowd), now)
+        crowd = self._crowd()
 
-    def held_by(self, now: float, *, paused: bool) -> str:
-        """Return the hold on queued calls at all endpoints; empty: none."""
+        def own(request: Request) -> BatchClientError:
+            return self.too_late(request, now, self.held_by(request, now, paused=paused), crowd=crowd)
+
+        self.end(requests, own, now)
+
+    def held_by(self, request: Request, now: float, *, paused: bool) -> str:
+        """Return the hold on a queued call at all endpoints; empty: none."""
         if paused:
             return "pause()"
-        holds = [endpoint.held_back(now) for endpoint in self._endpoints.serving]
+        holds = [endpoint.held_back(now, request.shape) for endpoint in self._endpoints.serving]
         return "" if None in holds else " and ".join(dict.fromkeys(hold[1] for hold in holds if hold is not None))
 
     def too_late(
@@ -206,23 +211,24 @@ class Ends:
         """
         if paused:
             return
-        until, failure = float("inf"), None
-        for endpoint in self._endpoints.serving:
-            rest = endpoint.rest(now)
-            if rest is None:
-                return
-            if rest[0] < until:
-                until, failure = rest
-        if failure is not None:
-            said, rest_s = failure, until - now
+        if any(endpoint.held_back(now) is None for endpoint in self._endpoints.serving):
+            return
+        ends: dict[Request, tuple[float, Failure]] = {}
+        for request in self._deadlines.before(now + LONGEST_REST_S):
+            rests = [endpoint.rest(request.shape, now) for endpoint in self._endpoints.serving]
+            known = [rest for rest in rests if rest is not None]
+            until, failure = min(known, key=lambda rest: rest[0], default=(now, None))
+            if failure is not None and len(known) == len(rests) and (request.deadline or now) <= until:
+                ends[request] = until - now, failure
 
-            def own(request: Request) -> BatchClientError:
-                spent = time_spent(request, (), now)
-                why = f"no call is sent for {seconds(rest_s)}, and the call's timeout_s ends before"
-                message = f"{said.message} ({why}{': ' if spent else ''}{spent})"
-                return replace(said, message=message, retry_after_s=rest_s).to_error(request.attempts)
+        def own(request: Request) -> BatchClientError:
+            rest_s, said = ends[request]
+            spent = time_spent(request, (), now)
+            why = f"no call is sent for {seconds(rest_s)}, and the call's timeout_s ends before"
+            message = f"{said.message} ({why}{': ' if spent else ''}{spent})"
+            return replace(said, message=message, retry_after_s=rest_s).to_error(request.attempts)
 
-            self.end(self._deadlines.expired(until), own, now)
+        self.end(list(ends), own, now)
 
     def fail_begun(self, requests: list[Request], event: Failed, now: float) -> list[Request]:
         """Fail requests whose answers have begun, which cannot begin anew; return the rest."""

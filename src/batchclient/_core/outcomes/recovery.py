@@ -28,6 +28,7 @@ from batchclient._core.outcomes.recovery_table import Case, Way, row_for
 from batchclient._core.servers.denials import is_of_shape
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
+from batchclient._core.servers.pace import aside_s
 from batchclient._core.spent import note_pause
 from batchclient._core.statistics import Counters
 from batchclient._core.waiting.queue import Group, Queue
@@ -62,12 +63,16 @@ class _Resend:
     bare: bool = False
     refusal_s: float | None = None
     """How long the refusal took, if it may turn out to be free."""
+    aside: bool = False
+    """Whether the calls were refused freely, and wait to let others pass."""
 
 
 class Recovery:
     """Requeues failed requests."""
 
-    __slots__ = ("_backoff", "_counters", "_parked", "_queue", "_unpaid", "_unpaid_until", "backing_off", "hopeless")
+    __slots__ = (
+        "_backoff", "_counters", "_parked", "_queue", "_ticket", "_unpaid", "_unpaid_until", "backing_off", "hopeless",
+    )  # fmt: skip
 
     def __init__(self, queue: Queue, counters: Counters) -> None:
         self._queue = queue
@@ -78,6 +83,7 @@ class Recovery:
         self._unpaid_until: float | None = None
         self._parked: dict[int, list[Parked]] = {}
         """Failed lists waiting for the end of a batch, by the batch's id."""
+        self._ticket = 0
         self.backing_off = 0
         """The number of requests waiting to be tried again."""
         self.hopeless: list[Request] = []
@@ -113,6 +119,13 @@ class Recovery:
             line.append(resend)
             self._counters.retries_delayed += 1
 
+    def hasten(self, now: float) -> None:
+        """A call was answered, and none is queued: one that stepped aside need wait no longer."""
+        if not self._backoff or not self._backoff[0][2].aside:
+            return
+        due, ticket, resend = heapq.heappop(self._backoff)
+        heapq.heappush(self._backoff, (min(due, now), ticket, resend))
+
     def _pay(self, resend: _Resend, now: float) -> bool:
         """Queue some requests again; return false if their endpoint's retry budget is in debt."""
         alive = [request for request in resend.requests if request.state is RequestState.BACKING_OFF]
@@ -120,16 +133,17 @@ class Recovery:
             return True
         endpoint = resend.endpoint
         limit = endpoint.limit.limit
-        free = resend.refusal_s is not None and endpoint.takes_work(resend.refusal_s, now)
+        free = not resend.tokens or (resend.refusal_s is not None and endpoint.takes_work(resend.refusal_s, now))
         if not free and not endpoint.budget.take(resend.tokens * len(alive) / len(resend.requests), limit, now):
             until = endpoint.budget.when(limit, now)
             self._unpaid_until = until if self._unpaid_until is None else min(until, self._unpaid_until)
             return False
         self.backing_off -= len(alive)
         note_pause(alive, now)
-        if free and resend.failures == 1:
+        if free and resend.tokens and resend.failures == 1:
             endpoint.budget.sent(-resend.tokens, -len(resend.requests))
-        self._resend(alive, resend.failures - free, resend.isolation, bare=resend.bare)
+        failures = resend.failures - (free and resend.tokens > 0)
+        self._resend(alive, failures, resend.isolation, bare=resend.bare)
         return True
 
     def requests(self) -> list[Request]:
@@ -160,12 +174,15 @@ class Recovery:
         if is_of_shape(event.failure) and self._pass_on(event, alive, endpoint, endpoints, now):
             return True
         others = endpoints is not None and endpoints.others_in_use(endpoint)
-        failed = Case(event, alive, endpoint, others, known=endpoints is not None and endpoints.known)
+        known = endpoints is not None and endpoints.known
+        rests = event.batch.pace.is_at_rest(now)
+        failed = Case(event, alive, endpoint, others, known, self._elsewhere(event, alive, endpoint, endpoints, now), rests)
         row = row_for(failed)
         if row.learn is not None:
             row.learn(failed, now)
-        if row.way in (Way.LATER, Way.FREELY) and failed.failure.retry_after_s is not None:
-            failed = self._sort_out(failed, now)
+        pause_s = self._pause_s(failed, row.way)
+        if pause_s and failed.failure.retry_after_s is not None:
+            failed = self._sort_out(failed, now + pause_s)
             alive = failed.alive
             if not alive:
                 return True
@@ -174,13 +191,14 @@ class Recovery:
                 request.met_before = True
         self._counters.retries += row.is_retry
         batch = event.batch
-        failures = batch.failures + row.is_attempt
+        failures = batch.failures + (row.is_attempt and not batch.refused_freely)
         match row.way:
-            case Way.FREELY if 8 * len(alive) > endpoint.limit.limit:
-                middle = (len(alive) + 1) // 2
-                for half in (alive[:middle], alive[middle:]):
-                    if half:
-                        self._again(half, batch)
+            case Way.FREELY if 8 * len(alive) > endpoint.limit.limit or _refusals(alive) > 1:
+                for half in _halves(alive):
+                    self._again(half, batch)
+            case Way.ASIDE:
+                for half in _halves(alive) if len(alive) > 1 else [alive]:
+                    self._back_off(failed, half, failures, now + pause_s)
             case Way.AT_ONCE | Way.FREELY:
                 self._again(alive, batch)
             case Way.BARE:
@@ -194,15 +212,32 @@ class Recovery:
             case Way.SEARCH:
                 self.search(alive, batch)
             case Way.LATER:
-                self._back_off(failed, failures, now)
+                self._back_off(failed, alive, failures, now + pause_s)
             case Way.NOT:
                 self._give_up(event, alive, endpoint, now)
         return row.way is not Way.NOT
 
-    def _sort_out(self, failed: Case, now: float) -> Case:
+    def _elsewhere(
+        self, event: Failed, alive: list[Request], endpoint: Endpoint, endpoints: Endpoints | None, now: float
+    ) -> bool:
+        """Whether refused calls may go to another endpoint at once; each endpoint gets one such try."""
+        if endpoints is None or event.failure.kind is not FailureKind.REJECTED:
+            return False
+        return _refusals(alive) < len(endpoints.serving) and endpoints.take_now(event.batch.shape, endpoint, now)
+
+    def _pause_s(self, failed: Case, way: Way) -> float:
+        """How long the calls wait before their next attempt, at least."""
+        event, delay_s = failed.event, failed.event.retry_delay_s
+        if way is Way.ASIDE:
+            return aside_s(_refusals(failed.alive), event.failure.retry_after_s or 0.0, event.jitter)
+        if way is Way.LATER or (way is Way.FREELY and failed.rests and not failed.others):
+            assert delay_s is not None
+            return delay_s
+        return 0.0
+
+    def _sort_out(self, failed: Case, until: float) -> Case:
         """Take out the calls with deadlines before the next attempt."""
-        assert failed.event.retry_delay_s is not None
-        until, in_time = now + failed.event.retry_delay_s, list[Request]()
+        in_time = list[Request]()
         for request in failed.alive:
             is_late = request.deadline is not None and request.deadline <= until
             (self.hopeless if is_late else in_time).append(request)
@@ -327,8 +362,8 @@ class Recovery:
         group = Group(shape, sealed=True, whole=whole, failures=failures, isolation=isolation, bare=bare)
         self._queue.add_sealed(requests, group)
 
-    def _back_off(self, failed: Case, failures: int, now: float) -> None:
-        batch, alive, endpoint = failed.batch, failed.alive, failed.endpoint
+    def _back_off(self, failed: Case, alive: list[Request], failures: int, until: float) -> None:
+        batch, endpoint = failed.batch, failed.endpoint
         bare = batch.bare
         if batch.streamed and not failed.listed and failed.failure.unforeseen:
             # Nothing in this form was ever answered: from the second failure on the call goes bare.
@@ -336,10 +371,12 @@ class Recovery:
         for request in alive:
             request.state = RequestState.BACKING_OFF
         self.backing_off += len(alive)
-        assert failed.event.retry_delay_s is not None
-        resend = _Resend(alive, failures, batch.isolation, endpoint, _tokens(alive, batch), bare, batch.refusal_s)
-        # The batch's id breaks ties: resends are not comparable.
-        heapq.heappush(self._backoff, (now + failed.event.retry_delay_s, batch.id, resend))
+        tokens = 0.0 if batch.refused_alone else _tokens(alive, batch)
+        aside = batch.refused_freely
+        resend = _Resend(alive, failures, batch.isolation, endpoint, tokens, bare, batch.refusal_s, aside)
+        self._ticket += 1
+        # The ticket breaks ties: resends are not comparable.
+        heapq.heappush(self._backoff, (until, self._ticket, resend))
 
     def isolated(self, batch: Batch, good: int, endpoint: Endpoint, now: float) -> None:
         """Take in good prompts of a split list; if all are good, the list was refused as such."""
@@ -361,6 +398,16 @@ class Recovery:
             abilities.halves_answered(isolation.size, now)
         elif not isolation.listed and (isolation.blind or not abilities.lists_proven):
             abilities.lists.refuse(now)
+
+
+def _halves(requests: list[Request]) -> list[list[Request]]:
+    middle = (len(requests) + 1) // 2
+    return [half for half in (requests[:middle], requests[middle:]) if half]
+
+
+def _refusals(requests: list[Request]) -> int:
+    """How often each of some calls was refused, at least."""
+    return min((one.endured.refusals for one in requests if one.endured is not None), default=0)
 
 
 def _tokens(requests: list[Request], batch: Batch) -> float:

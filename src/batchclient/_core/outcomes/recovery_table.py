@@ -27,6 +27,7 @@ class Way(Enum):
     HALVES = "in two halves, at once"
     SEARCH = "in halves, and those again, until the guilty are alone"
     FREELY = "at no cost, a request for each that the server answers"
+    ASIDE = "by themselves, after a pause that doubles; lists in halves"
     LATER = "together, when the retry policy says"
     NOT = "they fail"
 
@@ -41,6 +42,8 @@ class Case:
         endpoint: where the batch failed.
         others: whether another endpoint is in use.
         known: whether any endpoint has ever answered.
+        elsewhere: whether another endpoint may be sent refused calls now.
+        rests: whether the endpoint is at rest.
     """
 
     event: Failed
@@ -48,6 +51,8 @@ class Case:
     endpoint: Endpoint
     others: bool
     known: bool
+    elsewhere: bool = False
+    rests: bool = False
 
     @property
     def batch(self) -> Batch:
@@ -86,7 +91,7 @@ class Row:
         learnt: the change in words.
         is_retry: whether the row counts as a retry.
         is_attempt: whether the row counts as a failed attempt, for the calls and the endpoint's
-            retry budget.
+            retry budget. A free refusal never does.
     """
 
     kinds: tuple[FailureKind, ...]
@@ -128,6 +133,11 @@ def _too_long_for_its_queue(case: Case) -> bool:
     longer = len(batch.requests) > case.abilities.longest_list
     again = batch.failures > 0 or any(one.endured is not None and one.endured.refusals > 1 for one in case.alive)
     return full and again and longer and not case.endpoint.in_flight
+
+
+def _steps_aside(case: Case) -> bool:
+    again = any(one.endured is not None and one.endured.refusals > 1 for one in case.alive)
+    return case.batch.refused_alone or (case.batch.refused_freely and again and not case.rests)
 
 
 def _worth_another_try(case: Case) -> bool:
@@ -218,6 +228,22 @@ TABLE = (
         " and no list as long was ever answered",
         _shorter_lists,
         "shorter lists",
+    ),
+    Row(
+        (FailureKind.REJECTED,),
+        Way.AT_ONCE,
+        lambda case: case.elsewhere and case.may_be_retried,
+        "another server in use, not at rest, which has not refused the calls",
+        is_retry=True,
+        is_attempt=True,
+    ),
+    Row(
+        (FailureKind.REJECTED,),
+        Way.ASIDE,
+        lambda case: _steps_aside(case) and case.may_be_retried,
+        "the server takes what was sent later, or its `Retry-After` holds these calls alone",
+        is_retry=True,
+        is_attempt=True,
     ),
     Row(
         (FailureKind.REJECTED,),

@@ -68,6 +68,10 @@ class Resending:
         elif not member_first.take(event, alive, endpoint, now, paused=paused):
             self._resend_by_table(event, alive, endpoint, now, disproved=disproved)
 
+    def hasten(self, now: float) -> None:
+        """A call was answered, and none is queued."""
+        self._recovery.hasten(now)
+
     def isolated(self, batch: Batch, good: int, endpoint: Endpoint, now: float) -> None:
         """Take in that some prompts of a split list are good."""
         self._recovery.isolated(batch, good, endpoint, now)

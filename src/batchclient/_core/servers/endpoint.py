@@ -4,8 +4,8 @@ Rules:
 - Permits are a counter. A permit is taken in the very step that emits ``SendBatch``, and returned
   when a choice finishes or its connection closes. ``in_flight`` counts all sequences which the
   server still works on, whether or not a caller still waits.
-- ``blocked_until`` is the server's own wish (``Retry-After``); ``health`` judges the failures. The
-  rest lasts its time: nothing is sent in it, and answers to older requests say nothing of it.
+- ``paces`` know what the server refuses, and its own wish for a rest (``Retry-After``); ``health``
+  judges the failures.
 - ``abilities`` tell what the server can do with each kind of call.
 """
 
@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping
 from batchclient._core.kinds import Kind
 from batchclient._core.learnt.abilities import Abilities
 from batchclient._core.limits import Limit, LimitChange, Sample
-from batchclient._core.messages import Batch, Failure, FailureKind, RateWindow
+from batchclient._core.messages import Batch, Failure, FailureKind, RateWindow, Shape
 from batchclient._core.servers.budget import RetryBudget
 from batchclient._core.servers.dead_engine import DeadEngine
-from batchclient._core.servers.denials import Denials
+from batchclient._core.servers.denials import Denials, Subject, subject_of
 from batchclient._core.servers.health import Health
 from batchclient._core.servers.pace import ANSWERED_S, HELD_RATIO, Pace
 from batchclient._core.servers.rates import Rates
@@ -30,11 +30,10 @@ from batchclient._core.spent import ServerOutage, seconds
 from batchclient._core.statistics import EndpointStatistics
 from batchclient.errors import RateLimited
 
-__all__ = ["LONGEST_BLOCK_S", "Endpoint"]
+__all__ = ["Endpoint"]
 
 _NOTHING_KNOWN: Mapping[Kind, int] = {}
-LONGEST_BLOCK_S = 60.0
-"""A server may ask for a longer rest. Its refused calls then fail; later calls find out anew."""
+_MOST_PACES = 1024
 _HELD_TURNS = 5
 _TURN_S = 0.05
 _NOTHING_LEFT = Failure(FailureKind.REJECTED, RateLimited, "the gateway says that nothing is left of its rate limit")
@@ -61,7 +60,6 @@ class Endpoint:
         "_turn_ends",
         "abandoned",
         "answered_at",
-        "blocked_until",
         "budget",
         "dead_engine",
         "denials",
@@ -75,9 +73,8 @@ class Endpoint:
         "name",
         "open",
         "outage",
-        "pace",
+        "paces",
         "rates",
-        "refusal",
         "served_at",
         "server",
         "silence",
@@ -116,10 +113,6 @@ class Endpoint:
         self.abandoned = 0
         self.held_since: float | None = None
         """Since when free permits are held back, to be granted together; ``None``: no hold."""
-        self.blocked_until: float | None = None
-        """The end of a rest asked for by the server."""
-        self.refusal: Failure | None = None
-        """The failure with which the server last asked for a rest."""
         self.rates: Rates | None = None
         """Bounds per minute; ``None``: permits are the only bound."""
         self.budget = RetryBudget()
@@ -133,7 +126,7 @@ class Endpoint:
         """When the server last answered anything."""
         self.served_at = float("-inf")
         """When the server last answered a call."""
-        self.pace = Pace()
+        self.paces: dict[Subject, Pace] = {}
         self.open: dict[int, Batch] = {}
         """The batches under way, by their ids: the oldest first."""
 
@@ -150,8 +143,6 @@ class Endpoint:
     @property
     def free(self) -> int:
         """Permits free now."""
-        if self.pace.holds(self.in_flight):
-            return 0
         free, allowed = self.limit.limit - self.in_flight, self.health.allowed
         return free if allowed is None else min(free, allowed - self.in_flight)
 
@@ -160,7 +151,6 @@ class Endpoint:
         self._area += self.in_flight * (now - self._area_at)
         self._area_at = now
         self.in_flight += sequences
-        self.pace.sent()
 
     def give_back(self, sequences: int, now: float) -> None:
         """Return permits."""
@@ -192,36 +182,35 @@ class Endpoint:
             self._turn_ends = now + _TURN_S
         return self._turn_ends if self._held_turns else None
 
-    def is_blocked(self, now: float) -> bool:
-        """Whether the server still wishes to be left alone."""
-        if self.blocked_until is not None and now >= self.blocked_until:
-            self.blocked_until = None
-        return self.blocked_until is not None
+    def pace(self, shape: Shape) -> Pace:
+        """What may be sent of the calls of a shape's kind and model."""
+        subject = subject_of(shape)
+        pace = self.paces.get(subject)
+        if pace is None:
+            if len(self.paces) >= _MOST_PACES:
+                self.paces = {key: one for key, one in self.paces.items() if one.under_way or not one.is_open}
+            self.paces[subject] = pace = Pace()
+        return pace
 
-    def held_back(self, now: float) -> tuple[float, str] | None:
-        """Until when calls are held back though permits are free, and why; ``None``: none are."""
-        held = self.rates.held(now) if self.rates is not None else None
-        if (
-            self.blocked_until is None
-            or now >= self.blocked_until
-            or (held is not None and held[0] > self.blocked_until)
-        ):
-            return held
-        return self.blocked_until, "the server's Retry-After"
+    def held_back(self, now: float, shape: Shape | None = None) -> tuple[float, str] | None:
+        """Until when calls are held back though permits are free, and why; ``None``: none are.
 
-    def rest(self, now: float) -> tuple[float, Failure] | None:
-        """Until when the server wishes to be left alone, and its words; ``None``: no such wish."""
-        blocked_until = 0.0 if self.blocked_until is None else self.blocked_until
+        Without a ``shape``: for the calls that are held back longest.
+        """
+        paces = self.paces.values() if shape is None else (self.pace(shape),)
+        holds = [pace.held_back(now) for pace in paces]
+        holds.append(self.rates.held(now) if self.rates is not None else None)
+        return max((hold for hold in holds if hold is not None), key=lambda hold: hold[0], default=None)
+
+    def rest(self, shape: Shape, now: float) -> tuple[float, Failure] | None:
+        """Until when the server wishes to be sent no such calls, and its words; ``None``: no such wish."""
+        pace = self.pace(shape)
+        rest_until = pace.rest_until if pace.is_at_rest(now) else None
         paused_until = 0.0 if self.rates is None or self.rates.paused_until is None else self.rates.paused_until
-        until = max(blocked_until, paused_until)
+        until = max(rest_until or 0.0, paused_until)
         if until <= now:
             return None
-        return until, self.refusal if self.refusal is not None and blocked_until == until else _NOTHING_LEFT
-
-    def block(self, seconds: float, now: float) -> None:
-        """Leave the endpoint alone for some seconds; an earlier, longer rest stays."""
-        until = now + min(seconds, LONGEST_BLOCK_S)
-        self.blocked_until = until if self.blocked_until is None else max(self.blocked_until, until)
+        return until, pace.refusal if pace.refusal is not None and rest_until == until else _NOTHING_LEFT
 
     def answer(self, sequences: int, now: float) -> LimitChange | None:
         """Take in an answer; return the change of the limit, if an outage ends."""

@@ -14,6 +14,7 @@ from batchclient._core.requests import Shape
 from batchclient._core.servers.denials import subject_of
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.health import HealthState, Sign
+from batchclient._core.servers.pace import Pace
 from batchclient._core.spent import ServerOutage
 
 __all__ = ["Endpoints"]
@@ -76,11 +77,21 @@ class Endpoints:
         """Whether an endpoint takes no calls of this shape, and another endpoint may."""
         return endpoint.denials.lacks(shape, now) and self.others_take(shape, endpoint, now)
 
+    def take_now(self, shape: Shape, endpoint: Endpoint, now: float) -> bool:
+        """Whether another endpoint takes such calls, and may be sent any number of them now."""
+        others = (other for other in self.serving if other is not endpoint and other.health.in_use)
+        return self.others_take(shape, endpoint, now) and any(other.pace(shape).is_open for other in others)
+
     def takers(self, choices: list[Endpoint], shape: Shape, now: float) -> list[Endpoint]:
         """The ``choices`` that may take a call of this shape; all, if none may."""
-        if not any(endpoint.denials.shapes for endpoint in choices):
-            return choices
-        return [endpoint for endpoint in choices if not self.leaves(shape, endpoint, now)] or choices
+        free = [endpoint for endpoint in choices if self._is_free(endpoint.pace(shape), now)] or choices
+        if not any(endpoint.denials.shapes for endpoint in free):
+            return free
+        return [endpoint for endpoint in free if not self.leaves(shape, endpoint, now)] or free
+
+    @staticmethod
+    def _is_free(pace: Pace, now: float) -> bool:
+        return pace.is_open or pace.held_until(now) is None
 
     def fail(
         self, endpoint: Endpoint, sign: Sign, batch: int, now: float, sent_at: float | None = None, seen: str = ""

@@ -1,48 +1,73 @@
-"""Refusals for load (429, 503) by a server that takes other work, and what it is sent after one.
+"""Refusals for load (429, 503, 529): what calls of one kind for one model are sent after one.
+
+A gateway refuses one call in a hundred because that call is too large. The refused call waits by
+itself, and the next call takes its place. If the next two were refused as well, the server would be
+full, and all calls would be held back.
 
 Rules:
-- Such a refusal is *free*: it is no failed attempt, and the retry budget knows nothing of it. The
-  server takes other work if it answered a call in the last 10 s, or has held a request of ours for
-  ten times as long as the refusal took. A call that pauses after a refusal is judged once more when
-  the pause is over: the first calls of a job are refused before anything is answered.
+- Each endpoint has a pace for each kind of call and model: a *flow*. One flow's refusals hold no
+  other flow.
+- A server *takes other work* if it answered a call in the last 10 s, or has held a request of ours
+  for ten times as long as the refusal took. If it takes other work, the refusal is *free*: it is no
+  failed attempt, and the retry budget knows nothing of it. A call that pauses after a refusal is
+  judged once more when the pause is over: the first calls of a job are refused before anything is
+  answered.
 - Not free are a 503 later than 5 s (the server may have worked), and each refusal from a call's
   twentieth on.
-- A free refusal begins a *spell*, in which the endpoint is sent one request for each that ended
-  with an answer. The spell ends when 32 were answered for each that was refused, or after a
-  quarter of a second. It lasts twice as long each time that the next refusal comes soon, up to 8 s.
+- While the server takes other work, a call is *refused alone* in three cases: nothing of its flow
+  is taken; fewer than three requests of the flow were refused in a row, in the order in which they
+  were sent; or the call was refused four times, and what was sent after the first time was
+  answered. Such calls step aside: for 0.1 s, doubled each time up to 8 s. Six refusals of a call are
+  free; then each is a failed attempt. No other call is held, and the limit hears nothing.
+- Any other free refusal begins a *spell*, in which the flow is sent one request for each that ended
+  with an answer. A spell lasts a quarter of a second, twice as long each time that the next one
+  comes soon, up to 8 s; it ends early when 32 were answered for each that was refused. After it
+  each answer brings two, until the limit is reached.
 - A long list ends with its longest answer. So a request may also go while the sequences under way
   are less than three quarters of those which the server held when it refused.
-- After a ``Retry-After`` the spell is ten times as long as the rest. So rests take a tenth of the
-  time at most. One request is sent when the rest is over. Up to half of what was under way before
-  the refusal, each answer brings two: a server that refused all of it is filled again.
+- A ``Retry-After`` is a *rest*. It holds the refused call, if that is refused alone; else the flow.
+  If something is answered in a rest, one request goes to find out whether the rest holds. If that
+  is answered, it does not: the rest is over, and so is every rest in the next minute.
+- After a rest one request is sent, then two for each answer, up to the number under way before the
+  rest; up to half of it if the next rest comes in the same spell. Such a spell lasts for as long as
+  the rest did.
 - A request that its caller left, or that was to blame itself, gives its place back. One that was
   lost does not.
 - With none under way one is sent after a pause of 0.1 s, doubled each time, up to 2 s. A random
   part of the pause, half at most, is left out: clients refused together come back apart.
 
-Source: a request for each answer is the conservation of packets (V. Jacobson, "Congestion avoidance
-and control", SIGCOMM 1988).
+Source: a request for each answer is the conservation of packets, and two for each the slow start
+(V. Jacobson, "Congestion avoidance and control", SIGCOMM 1988).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterable
 
 from batchclient._core.failures import Failure, FailureKind
+from batchclient._core.requests import Batch, Endured
 
-__all__ = ["ANSWERED_S", "HELD_RATIO", "Pace", "may_be_free"]
+__all__ = ["ANSWERED_S", "HELD_RATIO", "LONGEST_REST_S", "MOST_FREE_ASIDE", "Pace", "aside_s", "may_be_free"]
 
 ANSWERED_S = 10.0
 HELD_RATIO = 10.0
+LONGEST_REST_S = 60.0
+"""A server may ask for a longer rest. Its refused calls then fail; later calls find out anew."""
+MOST_FREE_ASIDE = 6
 _LATEST_S = 5.0
 _MOST_FREE = 19
+_RUN = 3
+_ALWAYS = 4
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
+_LONGEST_ASIDE_S = 8.0
 _SHORTEST_SPELL_S = 0.25
 _LONGEST_SPELL_S = 8.0
-_SPELL_RESTS = 10.0
 _ANSWERS = 32
 _HELD_SHARE = 0.75
+_BELIEVED_S = 60.0
+_NONE = -1
 
 
 def may_be_free(failure: Failure, refusals: int, seconds: float) -> bool:
@@ -58,18 +83,49 @@ def may_be_free(failure: Failure, refusals: int, seconds: float) -> bool:
     return failure.status != 503 or seconds <= _LATEST_S
 
 
-class Pace:
-    """What one endpoint may be sent, in spells that begin with a free refusal."""
+def aside_s(refusals: int, rest_s: float, jitter: float) -> float:
+    """How long a call steps aside after so many refusals; ``jitter`` is random, from 0 to 1."""
+    pause_s = min(_LONGEST_ASIDE_S, _FIRST_PAUSE_S * 2.0 ** min(max(0, refusals - 2), 10))
+    return max(rest_s, (1 - jitter / 2) * pause_s)
 
-    __slots__ = ("_half", "_held", "_owed", "_pause_s", "_paused_until", "_rest_until", "_spell_s", "_until", "left")
+
+class Pace:
+    """What one endpoint may be sent of one flow."""
+
+    __slots__ = (
+        "_before", "_believed_until", "_grows", "_held", "_is_alive", "_last_answered", "_last_refused", "_owed",
+        "_pause_s", "_paused_until", "_run", "_spell_s", "_trial", "_until", "_voids_rests", "in_flight", "is_open",
+        "left", "refusal", "rest_until", "served_at", "under_way",
+    )  # fmt: skip
 
     def __init__(self) -> None:
+        self.is_open = True
+        """Whether any number of requests may be sent: there is neither a spell nor a rest."""
+        self.under_way = self.in_flight = 0
+        """Requests under way, and their sequences."""
+        self.served_at = -math.inf
+        """When a request last ended with an answer."""
         self.left: int | None = None
-        """Requests that may be sent now, with none under way one more; ``None``: any number."""
+        """Requests that may be sent now, with none under way one more; ``None``: no spell."""
+        self.rest_until: float | None = None
+        """The end of a rest."""
+        self.refusal: Failure | None = None
+        """The refusal that asked for the last rest."""
+        self._run = 0
+        """Refused requests in a row, in the order in which they were sent."""
+        self._last_refused = self._last_answered = _NONE
+        """The ids of the latest requests, by their sending, that were refused and answered."""
+        self._trial = _NONE
+        """The id of the request that finds out whether a rest holds."""
+        self._is_alive = False
+        """Whether anything was answered in the rest."""
+        self._voids_rests, self._believed_until = False, -math.inf
+        """Whether the last trial was answered, and how long that is believed."""
+        self._grows = False
+        """Whether the spell is over, and each answer brings two until the limit is reached."""
         self._until = self._paused_until = -math.inf
-        self._rest_until = math.inf
-        self._half = 0
-        """Half of the requests under way before a spell with a rest."""
+        self._before = 0
+        """After a rest each answer brings two up to so many requests; 0: no rest in this spell."""
         self._held = 0.0
         """Sequences which the server held beside those that it refused; without a rest only."""
         self._owed = 0.0
@@ -80,26 +136,42 @@ class Pace:
     def __repr__(self) -> str:
         return f"<Pace: {self.left} until {self._until:.3f} s>"
 
-    def refused(self, rest_s: float, under_way: int, in_flight: int, now: float) -> None:
-        """A request was refused.
+    # Refusals ------------------------------------------------------------------------------------------------------
 
-        Args:
-            rest_s: the server's ``Retry-After``, 0 if there is none.
-            under_way: requests that are still under way.
-            in_flight: their sequences.
-        """
-        if self.left is None:
+    def count(self, batch: Batch, under_way: Iterable[Batch]) -> None:
+        """Count a refused request; ``under_way`` are those of the endpoint, the latest first."""
+        low, high = sorted((self._last_refused, batch.id))
+        taken = next((one.id for one in under_way if one.id < high and one.pace is self), _NONE) > low
+        self._run = 1 if taken or low < self._last_answered < high else self._run + 1
+        self._last_refused = high
+
+    def refuses_alone(self, pasts: Collection[Endured], now: float) -> bool:
+        """Whether calls with these pasts, just refused, are refused alone by a server that takes other work."""
+        refusals = min((past.refusals for past in pasts), default=1)
+        known = all(past.is_refused_alone for past in pasts)
+        always = refusals >= _ALWAYS and self._last_answered > min(past.refused_first for past in pasts)
+        if not (known or always or self._takes_nothing(now) or (refusals == 1 and self._run < _RUN)):
+            return False
+        if self.left is not None and (known or always):
+            # Load was not the reason: the places are free again.
+            self.left += 1 if known else refusals
+        for past in pasts:
+            past.is_refused_alone = True
+        return True
+
+    def _takes_nothing(self, now: float) -> bool:
+        return not self.under_way and now - self.served_at > ANSWERED_S
+
+    def refused(self, rest_s: float, now: float) -> None:
+        """A request was refused, and not alone; ``rest_s`` is the rest that is kept, 0 if none."""
+        if self.left is None or self._grows:
             soon = now < self._until + 2 * self._spell_s
             self._spell_s = min(_LONGEST_SPELL_S, 2 * self._spell_s) if soon else _SHORTEST_SPELL_S
-            self._owed = 0.0
-            self._half = under_way // 2 if rest_s else 0
-            self._held = math.inf
-        self.left = 0
-        self._held = 0.0 if rest_s else min(self._held, in_flight)
-        if rest_s:
-            self._rest_until = now + rest_s
-        self._owed += math.inf if rest_s else _ANSWERS
-        self._until = max(self._until, now + max(self._spell_s, _SPELL_RESTS * rest_s))
+            self._owed, self._before, self._held, self._grows = 0.0, 0, math.inf, False
+        self.left, self.is_open = 0, False
+        self._held = 0.0 if rest_s else min(self._held, self.in_flight)
+        self._owed += _ANSWERS
+        self._until = max(self._until, now + max(self._spell_s, 2 * rest_s))
 
     def pause(self, jitter: float, now: float) -> None:
         """Nothing is under way any more in a spell; ``jitter`` is random, from 0 to 1."""
@@ -107,39 +179,105 @@ class Pace:
         self._until = max(self._until, self._paused_until + self._spell_s)
         self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s)
 
-    def holds(self, in_flight: int) -> bool:
-        """Whether nothing more may be sent beside so many sequences."""
-        return self.left == 0 and in_flight > 0 and in_flight >= _HELD_SHARE * self._held
+    # Rests ---------------------------------------------------------------------------------------------------------
 
-    def sent(self) -> None:
+    def rest(self, refusal: Failure, now: float) -> float:
+        """The server wishes a rest; return how long it is to be, 0 if rests hold nothing."""
+        if (self._voids_rests and now < self._believed_until) or refusal.retry_after_s is None:
+            return 0.0
+        rest_s = min(refusal.retry_after_s, LONGEST_REST_S)
+        if self.rest_until is None:
+            self._before = max(1, self._before // 2) if self._before else self.under_way
+            self.rest_until = now + rest_s
+        self.rest_until = max(self.rest_until, now + rest_s)
+        self.refusal = refusal
+        self.is_open = False
+        return rest_s
+
+    def is_at_rest(self, now: float) -> bool:
+        """Whether a rest lasts. Ends a rest that is over."""
+        if self.rest_until is not None and now >= self.rest_until:
+            self._end_rest()
+            if self.left is not None:
+                self.left = max(1, self.left)
+        return self.rest_until is not None
+
+    def _end_rest(self) -> None:
+        self.rest_until, self._trial, self._is_alive = None, _NONE, False
+        self.is_open = self.left is None
+
+    # Requests ------------------------------------------------------------------------------------------------------
+
+    def sent(self, batch: int, sequences: int) -> None:
         """A request is sent."""
+        self.under_way += 1
+        self.in_flight += sequences
         if self.left:
             self.left -= 1
+        if self.rest_until is not None:
+            self._trial = batch
 
-    def answered(self, under_way: int) -> None:
-        """A request has ended with an answer; so many others are under way."""
+    def answered(self, batch: Batch, limit: int, now: float) -> None:
+        """A request has ended with an answer, under the endpoint's limit."""
+        self.under_way -= 1
+        self.served_at = now
+        if batch.id > self._last_answered:
+            self._last_answered = batch.id
+        if self.is_open:
+            return
+        if self.rest_until is not None:
+            self._answered_in_rest(batch, now)
         if self.left is not None:
-            self.left += 2 if under_way + self.left < self._half else 1
+            self.left += 2 if self._grows or self.under_way + self.left < self._before else 1
             self._owed -= 1
             self._pause_s = _FIRST_PAUSE_S
+            if self._grows and self.under_way + self.left >= limit:
+                self.left = None
+                self.is_open = self.rest_until is None
 
-    def given_back(self) -> None:
-        """A request has ended without an answer, and the server is not to blame."""
-        if self.left is not None:
+    def _answered_in_rest(self, batch: Batch, now: float) -> None:
+        self._is_alive = True
+        if batch.id != self._trial:
+            return
+        self._voids_rests, self._believed_until = True, now + _BELIEVED_S
+        self._end_rest()
+        if self.left is None:
+            self.refused(0.0, now)
+        self._held = self.in_flight
+
+    def failed(self, batch: Batch, sequences: int, now: float, *, lost: bool, refused: bool) -> None:
+        """A request has ended without an answer: it was lost, refused, or to blame itself."""
+        self.under_way -= 1
+        self.in_flight -= sequences
+        if batch.id == self._trial:
+            if refused:
+                self._voids_rests, self._believed_until = False, now + _BELIEVED_S
+            self._trial = _NONE
+        if lost:
+            self._held -= sequences
+        elif not refused and self.left is not None:
             self.left += 1
 
-    def lost(self, sequences: int) -> None:
-        """A request was lost, and the server may still hold it."""
-        self._held -= sequences
+    def held_until(self, now: float) -> float | None:
+        """Until when nothing may be sent, unless an answer comes; ``None``: a request may go now."""
+        if self.is_at_rest(now):
+            assert self.rest_until is not None
+            tries = self._is_alive and self._trial == _NONE and now >= self._believed_until
+            return None if tries else self.rest_until
+        if self.left is None:
+            return None
+        if now < self._paused_until:
+            return self._paused_until
+        if not self._grows and (now >= self._until or self._owed <= 0):
+            self._grows = True
+            self.left += 1
+        if self.left or not self.in_flight or self.in_flight < _HELD_SHARE * self._held:
+            return None
+        return math.inf if self._grows else self._until
 
-    def is_paused(self, now: float) -> bool:
-        """Whether a pause lasts in which nothing is sent. Ends a spell that is over."""
-        if self.left is not None and (now >= self._until or self._owed <= 0) and now >= self._paused_until:
-            self.left = None
-        if self.left is not None and now >= self._rest_until:
-            self.left, self._rest_until = max(1, self.left), math.inf
-        return self.left is not None and now < self._paused_until
-
-    def wakes_at(self, now: float) -> float:
-        """When more may be sent in a spell though nothing is answered."""
-        return self._paused_until if now < self._paused_until else self._until
+    def held_back(self, now: float) -> tuple[float, str] | None:
+        """Until when calls are held back, unless an answer comes, and why; ``None``: none are."""
+        until = None if self.is_open else self.held_until(now)
+        if until is None:
+            return None
+        return until, "the server's refusals" if self.rest_until is None else "the server's Retry-After"

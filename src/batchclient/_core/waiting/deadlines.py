@@ -101,6 +101,14 @@ class Deadlines:
         if request.deadline is not None:
             self.add(request)
 
+    def before(self, time: float) -> list[Request]:
+        """Return live requests with a deadline not after ``time``, earliest first."""
+        first = self.next()
+        if first is None or first > time:
+            return []
+        due = [entry for entry in (*self._run, *self._heap) if entry[0] <= time and entry[0] == entry[2].deadline]
+        return [request for _, _, request in sorted(due, key=lambda entry: entry[:2]) if request.state not in _GONE]
+
     def expired(self, now: float) -> list[Request]:
         """Remove and return live requests with a deadline not after ``now``, earliest first."""
         due: list[Request] = []
