@@ -279,7 +279,9 @@ class Scheduler:
 
     def too_late(self, request: Request, since: float) -> DeadlineExceeded:
         """The error of a caller who has waited since ``since`` and whose deadline has passed."""
-        return self._ends.too_late(request, self._now, self._ends.held_by(request, self._now, paused=self._paused), since)
+        return self._ends.too_late(
+            request, self._now, self._ends.held_by(request, self._now, paused=self._paused), since
+        )
 
     # Calls come and go -----------------------------------------------------------------------------------------
 

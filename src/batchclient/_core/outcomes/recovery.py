@@ -176,7 +176,9 @@ class Recovery:
         others = endpoints is not None and endpoints.others_in_use(endpoint)
         known = endpoints is not None and endpoints.known
         rests = event.batch.pace.is_at_rest(now)
-        failed = Case(event, alive, endpoint, others, known, self._elsewhere(event, alive, endpoint, endpoints, now), rests)
+        failed = Case(
+            event, alive, endpoint, others, known, self._elsewhere(event, alive, endpoint, endpoints, now), rests
+        )
         row = row_for(failed)
         if row.learn is not None:
             row.learn(failed, now)

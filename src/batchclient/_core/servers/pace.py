@@ -221,7 +221,7 @@ class Pace:
         """A request has ended with an answer, under the endpoint's limit."""
         self.under_way -= 1
         self.served_at = now
-        if batch.id > self._last_answered:
+        if batch.id > self._last_answered:  # noqa: PLR1730  # as in ``handle``
             self._last_answered = batch.id
         if self.is_open:
             return
