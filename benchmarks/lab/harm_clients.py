@@ -95,9 +95,9 @@ def run_ours(drawn: Draw) -> Run:
         calls = {call.text: call for chain in drawn.chains for call in chain.calls}
         client = connected(
             "http://server/v1",
-            calls=lambda url: _Calls(server, calls, streams=drawn.has_page),
-            metrics=lambda url: _Page(server if drawn.has_page else None),
-            detection=lambda url: _Page(None),
+            calls=lambda _: _Calls(server, calls, streams=drawn.has_page),
+            metrics=lambda _: _Page(server if drawn.has_page else None),
+            detection=lambda _: _Page(None),
             asks_first=True,
             model="m",
         )

@@ -13,13 +13,13 @@ calls, wait for a server that has lost its model or its keys (``gone``).
 
 from __future__ import annotations
 
+import functools
 import math
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["MANNERS", "OTHER_MODEL", "REFUSED_FOR_GOOD", "Call", "Chain", "Draw", "draw", "tokens_of"]
+__all__ = ["FORBIDDEN", "MANNERS", "OTHER_MODEL", "REFUSED_FOR_GOOD", "Call", "Chain", "Draw", "draw", "tokens_of"]
 
 MANNERS = {
     "conns": "so many requests at once, more are 503",
@@ -50,6 +50,10 @@ MANNERS = {
     "memory": "memory runs out (500)",
 }
 OTHER_MODEL = "other"
+FORBIDDEN = "DROP TABLE rows;"
+"""The words that a firewall refuses."""
+TOKEN_LENGTH = 4
+"""Characters of a prompt's token."""
 REFUSED_FOR_GOOD = ("model", "own", "length", "forbidden")
 """Manners that refuse some calls always."""
 _NAMES = list(MANNERS)
@@ -175,157 +179,168 @@ class Draw:
 
 def tokens_of(text: str) -> int:
     """The tokens of a prompt, as such a server counts them."""
-    return len(text) // 4
+    return len(text) // TOKEN_LENGTH
 
 
 def draw(number: int, only: tuple[str, ...] = ()) -> Draw:
     """Return a draw; ``only``: its manners, instead of drawn ones."""
-    rng = random.Random(f"harm/{number}")
-    log = _log(rng)
+    dice = _Dice(f"harm/{number}")
     drawn = Draw(
         number=number,
-        count=rng.choice([100, 300, 1000, 2000]),
-        mean_tokens=rng.choice([1, 4, 16, 64, 200]),
-        slots=int(log(16, 512)),
-        half=log(32, 512),
-        step_s=log(0.005, 0.03),
-        api_s=log(0.0003, 0.004),
-        prefill_s=log(0.005, 0.1),
-        says=rng.random() < 0.5,
-        has_page=rng.random() < 0.3,
-        work=rng.choice(_WORK),
-        as_rows=rng.random() < 0.5,
+        count=dice.choice([100, 300, 1000, 2000]),
+        mean_tokens=dice.choice([1, 4, 16, 64, 200]),
+        slots=int(dice.log(16, 512)),
+        half=dice.log(32, 512),
+        step_s=dice.log(0.005, 0.03),
+        api_s=dice.log(0.0003, 0.004),
+        prefill_s=dice.log(0.005, 0.1),
+        says=dice.random() < 0.5,
+        has_page=dice.random() < 0.3,
+        work=dice.choice(_WORK),
+        as_rows=dice.random() < 0.5,
     )
-    for name in only or _manners_of(number, rng):
-        drawn.manners[name] = _RANGES[name](drawn, rng, log)
+    block, place = divmod(number, len(_NAMES))
+    for name in only or _block(block)[place]:
+        drawn.manners[name] = _numbers(name, drawn, dice)
     # A page is a server's own, and such a server runs a list's prompts side by side.
     drawn.has_page = drawn.has_page and "serial" not in drawn.manners
-    if drawn.work == "conversations":
-        drawn.as_rows = False
     if "gone" in drawn.manners:
         drawn.as_rows = True
         drawn.work = "stream" if drawn.work == "conversations" else drawn.work
-    drawn.chains = _chains(drawn, rng, log)
+    drawn.as_rows = drawn.as_rows and drawn.work != "conversations"
+    drawn.chains = _chains(drawn, dice)
     return drawn
 
 
-def _manners_of(number: int, rng: random.Random) -> list[str]:
-    block, place = divmod(number, len(_NAMES))
-    first = random.Random(f"harm/block/{block}").sample(_NAMES, len(_NAMES))[place]
-    others = [name for name in _NAMES if name != first]
-    return [first, *rng.sample(others, rng.choice([0, 0, 1, 2]))]
+@functools.cache
+def _block(number: int) -> list[list[str]]:
+    """The manners of as many draws as there are manners: each is once the first.
+
+    Each is beside another first once at most.
+    """
+    dice = _Dice(f"harm/block/{number}")
+    others = dice.sample(_NAMES, len(_NAMES))
+    drawn = []
+    for first in dice.sample(_NAMES, len(_NAMES)):
+        more = [name for name in others if name != first][: dice.choice([0, 0, 1, 2])]
+        others = [name for name in others if name not in more]
+        drawn.append([first, *more])
+    return drawn
 
 
-_Log = Callable[[float, float], float]
+class _Dice(random.Random):
+    def log(self, low: float, high: float) -> float:
+        """Between the two, log-uniformly."""
+        return math.exp(self.uniform(math.log(low), math.log(high)))
 
 
-def _log(rng: random.Random) -> _Log:
-    return lambda low, high: math.exp(rng.uniform(math.log(low), math.log(high)))
+def _numbers(name: str, drawn: Draw, dice: _Dice) -> Any:
+    """A manner's numbers."""
+    match name:
+        case "conns" | "queue" | "hidden":
+            return int(dice.log(4, 64))
+        case "seqs":
+            return int(dice.log(8, 256))
+        case "rate" | "date":
+            return dice.log(0.1, 0.8) * drawn.calls_per_s
+        case "tokens":
+            return max(4.0 * drawn.mean_tokens, dice.log(0.2, 0.8) * drawn.calls_per_s * drawn.mean_tokens)
+        case "minute":
+            # So many calls, and how far the first minute has gone.
+            return int(max(1, dice.log(0.2, 0.8) * drawn.calls_per_s * 60)), dice.uniform(0, 60)
+        case "serial":
+            return True
+        case "listcap":
+            return dice.choice([4, 8, 32])
+        case "dead":
+            return dice.choice([0.1, 0.3, 0.5])
+        case "model" | "own" | "forbidden":
+            return dice.choice([0.01, 0.1])
+        case "length":
+            # The share of long prompts, the model's length, and what the server says of it.
+            length = drawn.max_tokens + int(dice.log(64, 1024))
+            return dice.choice([0.01, 0.1]), length, dice.choice(["length", "room", "body"])
+        case "lose":
+            return dice.choice([0.01, 0.05])
+        case "hundredth":
+            return 100
+        case "errbody":
+            # By chance; or, if that is 0, where there are more sequences than so many.
+            return dice.choice([0.01, 0.1, 0.0]), int(dice.log(8, 256))
+        case "memory":
+            # So many tokens fit; whether all that run end, or the newcomer alone.
+            return dice.log(8, 128) * drawn.mean_tokens, dice.choice([True, False])
+        case "slowstart":
+            return dice.log(5, 30)
+        case "swing":
+            return dice.log(1, 20)
+        case "replicas":
+            # The slower one's time over the other's.
+            return dice.log(2, 8)
+        case "stall":
+            return _span(drawn, dice, 3, 40)
+        case "restart":
+            return _span(drawn, dice, 2, 20)
+        case "maintenance":
+            # With 200 the page stands in an answer's place.
+            return *_span(drawn, dice, 2, 20), dice.choice([503, 200])
+        case "gone":
+            return *_span(drawn, dice, 1, 8), dice.choice([404, 401])
+    raise AssertionError(name)
 
 
-def _span(low_s: float, high_s: float) -> Callable[[Draw, random.Random, _Log], tuple[float, float]]:
+def _span(drawn: Draw, dice: _Dice, low_s: float, high_s: float) -> tuple[float, float]:
     """From 1 to 10 s on, and in any case amid the work; for so long."""
-
-    def span(drawn: Draw, rng: random.Random, log: _Log) -> tuple[float, float]:
-        begins = min(log(1, 10), rng.uniform(0.1, 0.8) * drawn.at_once_s)
-        return begins, begins + log(low_s, high_s)
-
-    return span
+    begins = min(dice.log(1, 10), dice.uniform(0.1, 0.8) * drawn.at_once_s)
+    return begins, begins + dice.log(low_s, high_s)
 
 
-def _words_of_length(drawn: Draw, rng: random.Random, log: _Log) -> tuple[float, int, str]:
-    return rng.choice([0.01, 0.1]), drawn.max_tokens + int(log(64, 1024)), rng.choice(["length", "room", "body"])
-
-
-_RANGES: dict[str, Callable[[Draw, random.Random, _Log], Any]] = {
-    "conns": lambda drawn, rng, log: int(log(4, 64)),
-    "seqs": lambda drawn, rng, log: int(log(8, 256)),
-    "queue": lambda drawn, rng, log: int(log(4, 64)),
-    "rate": lambda drawn, rng, log: log(0.1, 0.8) * drawn.calls_per_s,
-    "tokens": lambda drawn, rng, log: max(
-        4.0 * drawn.mean_tokens, log(0.2, 0.8) * drawn.calls_per_s * drawn.mean_tokens
-    ),
-    "serial": lambda drawn, rng, log: 1,
-    "listcap": lambda drawn, rng, log: rng.choice([4, 8, 32]),
-    "dead": lambda drawn, rng, log: rng.choice([0.1, 0.3, 0.5]),
-    "model": lambda drawn, rng, log: rng.choice([0.01, 0.1]),
-    "own": lambda drawn, rng, log: rng.choice([0.01, 0.1]),
-    "stall": _span(3, 40),
-    "restart": _span(2, 20),
-    "slowstart": lambda drawn, rng, log: log(5, 30),
-    "swing": lambda drawn, rng, log: log(1, 20),
-    "hidden": lambda drawn, rng, log: int(log(4, 64)),
-    "lose": lambda drawn, rng, log: rng.choice([0.01, 0.05]),
-    # By chance, or where there are more sequences than so many.
-    "errbody": lambda drawn, rng, log: (rng.choice([0.01, 0.1, 0.0]), int(log(8, 256))),
-    "date": lambda drawn, rng, log: log(0.1, 0.8) * drawn.calls_per_s,
-    # Calls a minute, and how far the first minute has gone.
-    "minute": lambda drawn, rng, log: (int(max(1, log(0.2, 0.8) * drawn.calls_per_s * 60)), rng.uniform(0, 60)),
-    # The status: 503, or a page in the place of an answer.
-    "maintenance": lambda drawn, rng, log: (*_span(2, 20)(drawn, rng, log), rng.choice([503, 200])),
-    # The share of long prompts, the model's length, and how the server says so.
-    "length": _words_of_length,
-    "hundredth": lambda drawn, rng, log: 100,
-    # The slower one's time over the other's.
-    "replicas": lambda drawn, rng, log: log(2, 8),
-    "gone": lambda drawn, rng, log: (*_span(1, 8)(drawn, rng, log), rng.choice([404, 401])),
-    "forbidden": lambda drawn, rng, log: rng.choice([0.01, 0.1]),
-    # Tokens that fit, and whether all that run end, or the newcomer alone.
-    "memory": lambda drawn, rng, log: (log(8, 128) * drawn.mean_tokens, rng.choice([True, False])),
-}
-"""By manner: its numbers."""
-
-
-def _chains(drawn: Draw, rng: random.Random, log: _Log) -> list[Chain]:
+def _chains(drawn: Draw, dice: _Dice) -> list[Chain]:
     left = drawn.count
-    is_stream = drawn.work == "stream" or (drawn.work == "deadlines" and rng.random() < 0.5)
-    per_s = log(0.3, 0.8) * drawn.calls_per_s if is_stream else math.inf
-    pause_s = rng.choice([0.0, 1.0]) if drawn.work == "conversations" else 0.0
-    patience_s = None
+    is_stream = drawn.work == "stream" or (drawn.work == "deadlines" and dice.random() < 0.5)
+    per_s = dice.log(0.3, 0.8) * drawn.calls_per_s
+    pause_s = dice.choice([0.0, 1.0])
+    timeout_s = None
     if drawn.work == "deadlines":
-        patience_s = 1 + 4 * drawn.lone_s + log(0.3, 1.5) * (10 * drawn.lone_s if is_stream else drawn.at_once_s)
+        timeout_s = 1 + 4 * drawn.lone_s + dice.log(0.3, 1.5) * (10 * drawn.lone_s if is_stream else drawn.at_once_s)
     chains: list[Chain] = []
     at = 0.0
-    while left > 0:
-        turns = min(left, rng.randint(2, 12)) if drawn.work == "conversations" else 1
+    while left:
+        turns = min(left, dice.randint(2, 12)) if drawn.work == "conversations" else 1
         left -= turns
-        chain = _chain(drawn, rng, len(chains), turns, patience_s)
-        for call in chain.calls[1:]:
-            call.pause_s = rng.expovariate(1 / pause_s) if pause_s else 0.0
-        chain.at = at
-        chains.append(chain)
+        calls = _calls(drawn, dice, f"{len(chains)}:", turns)
+        for call in calls:
+            call.timeout_s = timeout_s
+        for call in calls[1:]:
+            call.pause_s = dice.expovariate(1 / pause_s) if pause_s else 0.0
+        chains.append(Chain(at, calls))
         if is_stream:
-            at += rng.expovariate(per_s)
+            at += dice.expovariate(per_s)
     return chains
 
 
-def _chain(drawn: Draw, rng: random.Random, number: int, turns: int, timeout_s: float | None) -> Chain:
+def _calls(drawn: Draw, dice: _Dice, text: str, turns: int) -> list[Call]:
+    """The calls of a chain; each prompt begins with the one before, the first with ``text``."""
     manners, mean = drawn.manners, drawn.mean_tokens
-    refused_by = next(
-        (name for name in REFUSED_FOR_GOOD if name in manners and rng.random() < _share(manners[name])), ""
-    )
-    model = OTHER_MODEL if refused_by == "model" else "m"
+    refused_by = ""
+    for name in REFUSED_FOR_GOOD:
+        share = manners.get(name, 0.0)
+        if not refused_by and dice.random() < (share[0] if isinstance(share, tuple) else share):
+            refused_by = name
     calls: list[Call] = []
-    text = f"{number}:"
-    for turn in range(turns):
-        is_last = turn == turns - 1
-        always = refused_by if is_last or refused_by == "model" else ""
+    for turn in range(1, turns + 1):
+        # Of a conversation for the other model all is refused; else its last turn.
+        always = refused_by if turn == turns or refused_by == "model" else ""
         text += f" turn {turn}, please."
         if always == "forbidden":
-            text += " DROP TABLE rows;"
+            text += f" {FORBIDDEN}"
         if "length" in manners:
+            share = dice.uniform(1.05, 2) if always == "length" else dice.uniform(0.05, 0.95) * turn / turns
             room = manners["length"][1] - drawn.max_tokens
-            tokens = room * (
-                rng.uniform(1.05, 2) if always == "length" else rng.uniform(0.05, 0.95) * (turn + 1) / turns
-            )
-            text = text.ljust(4 * int(tokens + 1), ".") if always == "length" else text.ljust(4 * int(tokens), ".")
-        answer = mean if mean == 1 else max(1, min(4 * mean, int(rng.lognormvariate(math.log(mean) - 0.18, 0.6))))
-        calls.append(Call(text, answer, model, always, timeout_s))
-    return Chain(0.0, calls)
-
-
-def _share(value: Any) -> float:
-    return float(value[0] if isinstance(value, tuple) else value)
+            text = text.ljust(TOKEN_LENGTH * math.ceil(room * share), ".")
+        tokens = 1 if mean == 1 else max(1, min(4 * mean, int(dice.lognormvariate(math.log(mean) - 0.18, 0.6))))
+        calls.append(Call(text, tokens, OTHER_MODEL if refused_by == "model" else "m", always))
+    return calls
 
 
 def _shown(value: Any) -> Any:

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 from typing import Any
 
-from benchmarks.lab.harm_draws import OTHER_MODEL, Call, Draw, tokens_of
+from benchmarks.lab.harm_draws import FORBIDDEN, OTHER_MODEL, Call, Draw, tokens_of
 
 __all__ = ["EPOCH_S", "Exchange", "Reply", "Server"]
 
@@ -361,7 +361,7 @@ class Server:
         return self._refuse(429, "Request too large for this organisation on tokens per min", 1.0) if refused else None
 
     def _forbidden(self, share: float, members: Sequence[Call]) -> Reply | None:
-        refused = any("DROP TABLE" in call.text for call in members)
+        refused = any(FORBIDDEN in call.text for call in members)
         return Reply(403, None, b"<html><body>Request blocked</body></html>") if refused else None
 
     def _length(self, value: tuple[float, int, str], members: Sequence[Call]) -> Reply | None:
