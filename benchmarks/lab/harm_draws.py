@@ -58,6 +58,7 @@ REFUSED_FOR_GOOD = ("model", "own", "length", "forbidden")
 """Manners that refuse some calls always."""
 _NAMES = list(MANNERS)
 _WORK = ("at once", "at once", "stream", "conversations", "deadlines")
+_FOR_ROWS = ("at once", "stream")
 _MOST_SENT = 64
 """Sequences that are under way beside each other, where a share of what a server can do is drawn."""
 
@@ -204,10 +205,9 @@ def draw(number: int, only: tuple[str, ...] = ()) -> Draw:
         drawn.manners[name] = _numbers(name, drawn, dice)
     # A page is a server's own, and such a server runs a list's prompts side by side.
     drawn.has_page = drawn.has_page and "serial" not in drawn.manners
-    if "gone" in drawn.manners:
-        drawn.as_rows = True
-        drawn.work = "stream" if drawn.work == "conversations" else drawn.work
-    drawn.as_rows = drawn.as_rows and drawn.work != "conversations"
+    if "gone" in drawn.manners and drawn.work not in _FOR_ROWS:
+        drawn.work = "stream"
+    drawn.as_rows = drawn.work in _FOR_ROWS and (drawn.as_rows or "gone" in drawn.manners)
     drawn.chains = _chains(drawn, dice)
     return drawn
 
