@@ -38,6 +38,7 @@ class Score:
 
     Args:
         number, only: what is drawn again.
+        manners: of the draw.
         about: the draw, in words.
         naive: by calls at once.
         ours: the default's.
@@ -46,6 +47,7 @@ class Score:
 
     number: int
     only: tuple[str, ...]
+    manners: tuple[str, ...]
     about: str
     naive: Mapping[int, Run]
     ours: Run
@@ -123,7 +125,7 @@ def judge(number: int, only: tuple[str, ...] = ()) -> Score:
     """Run all clients on a draw."""
     naive = {at_once: run_naive(draw(number, only), at_once) for at_once in _AT_ONCE}
     drawn = draw(number, only)
-    return Score(number, only, str(drawn), naive, run_ours(drawn), drawn.work == "deadlines")
+    return Score(number, only, tuple(drawn.manners), str(drawn), naive, run_ours(drawn), drawn.work == "deadlines")
 
 
 def table(scores: Sequence[Score]) -> str:
@@ -132,9 +134,8 @@ def table(scores: Sequence[Score]) -> str:
         "| manner | draws | acted | below 0.8 | median | tenth | worst | of the best of three | lost more |",
         "| - | - | - | - | - | - | - | - | - |",
     ]
-    by_manner = {name: [score for score in scores if f"'{name}'" in score.about] for name in MANNERS}
     for name, words in MANNERS.items():
-        drawn = by_manner[name]
+        drawn = [score for score in scores if name in score.manners]
         if drawn:
             lines.append(_line(f"`{name}`: {words}", drawn, [score for score in drawn if name in score.acted]))
     lines.append(_line("all", scores, [score for score in scores if score.acted]))

@@ -234,9 +234,9 @@ def test_the_score_is_the_worst_of_three_with_a_grace(naive, ours, score):
     assert score_of(replace(RUN, **naive), replace(RUN, **ours), is_timed=False) == pytest.approx(score)
 
 
-def score(naive=None, ours=None, *, only=(), is_timed=False, about="{'seqs': 8}"):
+def score(naive=None, ours=None, *, only=(), is_timed=False):
     runs = {at_once: replace(RUN, **(naive or {})) for at_once in (16, 64, 256)}
-    return Score(1, only, about, runs, replace(RUN, **(ours or {})), is_timed)
+    return Score(1, only, ("seqs",), "a draw", runs, replace(RUN, **(ours or {})), is_timed)
 
 
 def test_with_deadlines_the_score_is_the_share_met():
