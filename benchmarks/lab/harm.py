@@ -67,7 +67,7 @@ def main() -> int:
         alone = _judged(jobs, options.processes)
         tables.append(f"Each manner alone, {options.alone} draws from seed {first} on:\n\n{table(alone)}")
         findings += check_alone(alone)
-    print("\n\n".join(tables), "\n")
+    print("\n\n".join(tables) + "\n")
     for finding in findings:
         print(finding)
     if options.write:
