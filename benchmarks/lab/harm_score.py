@@ -176,3 +176,5 @@ def check_alone(scores: Sequence[Score]) -> Iterator[Finding]:
             yield Finding(f"{name} alone", "tenth", percentile([score.ratio for score in acted], 0.1), 0.9)
             lost = sum(score.lost_more > 0 for score in acted)
             yield Finding(f"{name} alone", "that lose more calls", lost, 0, at_most=True)
+            hasty = sum(score.ours.hasty > 0 for score in acted)
+            yield Finding(f"{name} alone", "that give up too early", hasty, 0, at_most=True)

@@ -267,4 +267,6 @@ def test_each_manner_alone_has_a_bar_of_its_own():
     assert all(finding.reached for finding in check_alone([*[good] * 19, slow]))
     missed = [finding for finding in check_alone([*[good] * 15, *[slow] * 5]) if not finding.reached]
     assert [(finding.group, finding.measure) for finding in missed] == [("seqs alone", "tenth")]
+    hasty = score(only=("seqs",), ours={"hasty": 1})
+    assert [finding.measure for finding in check_alone([hasty]) if not finding.reached] == ["that give up too early"]
     assert "| 20 | 20 | 5 | 1.00 |" in table([*[good] * 15, *[slow] * 5])
