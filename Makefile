@@ -30,6 +30,8 @@ test: lint  ## What needs no server of others: about five minutes on two shared 
 long: $(STAMP)  ## What finds rarer faults: studies, simulated faults, damaged replies, broken promises, a soak; SLOW=1: every kill, SECONDS=600: of soak
 	$(PYTEST) -m "$(ALONE) and long" tests benchmarks/lab $(PYTEST_ARGS)
 	$(BIN)/python benchmarks/lab/pilot.py --jobs 400
+	first=$$((100000 + 200 * $(or $(SEED),$(shell date +%-j)))); \
+		$(BIN)/python -m benchmarks.lab.harm --seeds $$first $$((first + 199)) --check
 	$(BIN)/python -m tests.simulation --seeds 1000
 	$(BIN)/python -m tests.storm --seeds 300 --processes 10
 	$(BIN)/python -m tests.mutations --seeds 1000

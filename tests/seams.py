@@ -3,12 +3,15 @@
 A test replaces such a name, and so gives the client:
 - other connections (``connected``);
 - other arguments of a class, such as its times (``with_runners``, ``bridged``);
-- a core that is looked on at (``watch_cores``).
+- a core that is looked on at (``watch_cores``);
+- another date, or jitter that is the same in each run (``wall_time``, ``with_jitter``).
 """
 
 import weakref
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from unittest import mock
 
 from batchclient import BatchClient, Http, SyncBatchClient
@@ -18,9 +21,20 @@ from batchclient._threads.bridge import Bridge
 from batchclient._client import starting as starting_module
 from batchclient._client.connections import Connections
 from batchclient._core.scheduler import Scheduler
+from batchclient._shell import attempts as attempts_module
+from batchclient._shell import exchange as exchange_module
 from batchclient._shell.runner import Runner
 
-__all__ = ["bridge_of", "bridged", "connected", "watch_cores", "with_cores", "with_runners"]
+__all__ = [
+    "bridge_of",
+    "bridged",
+    "connected",
+    "wall_time",
+    "watch_cores",
+    "with_cores",
+    "with_jitter",
+    "with_runners",
+]
 
 _bridges = weakref.WeakKeyDictionary()
 
@@ -121,3 +135,17 @@ def watch_cores(monkeypatch, *, told=lambda event: None, commanded=lambda comman
     monkeypatch.setattr(
         starting_module, "Scheduler", partial(Watched, **getattr(starting_module.Scheduler, "keywords", {}))
     )
+
+
+@contextmanager
+def wall_time(now):
+    """Clients take ``now()`` for the date, Unix time: what a server's ``Retry-After`` as a date is compared with."""
+    with mock.patch.object(exchange_module, "time", SimpleNamespace(time=now)):
+        yield
+
+
+@contextmanager
+def with_jitter(rng):
+    """Clients that start within draw the jitter of their pauses from this generator."""
+    with mock.patch.object(attempts_module, "Random", lambda: rng):
+        yield
