@@ -47,6 +47,7 @@ class Work:
 
     Args:
         is_map: the program has all prompts in hand, and reads the answers at the end.
+        is_chat: the calls are chats, which go singly; else they are completions.
         patience_s: calls without an answer by then have failed.
     """
 
@@ -54,6 +55,7 @@ class Work:
     max_tokens: int
     patience_s: float
     is_map: bool = False
+    is_chat: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,11 @@ async def ours(urls: Sequence[str], work: Work, **settings: Any) -> Outcome:
             return await mapped(client, work)
 
         async def call(each: Call) -> None:
-            assert (await client.complete(each.prompt, model=each.model, max_tokens=work.max_tokens)).text
+            if work.is_chat:
+                answer = await client.chat(messages(each.prompt), model=each.model, max_tokens=work.max_tokens)
+            else:
+                answer = await client.complete(each.prompt, model=each.model, max_tokens=work.max_tokens)
+            assert answer.text
 
         return await measured([(partial(call, each), [each]) for each in work.calls], work.patience_s)
 
@@ -149,6 +155,10 @@ async def mapped(client: BatchClient, work: Work) -> Outcome:
     return Outcome(took_s, len(errors))
 
 
+def messages(prompt: str) -> Any:
+    return [{"role": "user", "content": prompt}]
+
+
 # --- AsyncOpenAI ---
 
 
@@ -163,6 +173,11 @@ async def async_openai(urls: Sequence[str], work: Work, *, in_flight: int, **set
 
         async def call(client: openai.AsyncOpenAI, each: Call) -> None:
             async with gate:
+                if work.is_chat:
+                    await client.chat.completions.create(
+                        model=each.model, messages=messages(each.prompt), max_tokens=work.max_tokens
+                    )
+                    return
                 reply = await client.completions.create(
                     model=each.model, prompt=each.prompt, max_tokens=work.max_tokens
                 )
@@ -179,17 +194,20 @@ Ask = Callable[[httpx.AsyncClient, str, dict[str, Any]], Awaitable[None]]
 
 
 async def httpx_lists(urls: Sequence[str], work: Work, *, ask: Ask, size: int, at_once: int) -> Outcome:
-    """Lists of one model each. Replicas take turns."""
+    """Lists of one model each; of chats, a list is one. Replicas take turns."""
     gate = asyncio.Semaphore(at_once)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     turns = itertools.cycle(urls)
     async with httpx.AsyncClient(timeout=work.patience_s, limits=limits) as client:
 
         async def send(url: str, calls: Sequence[Call]) -> None:
-            prompts = [call.prompt for call in calls]
+            body: dict[str, Any] = {"model": calls[0].model, "max_tokens": work.max_tokens}
+            if work.is_chat:
+                path, body["messages"] = "chat/completions", messages(calls[0].prompt)
+            else:
+                path, body["prompt"] = "completions", [call.prompt for call in calls]
             async with gate:
-                body = {"model": calls[0].model, "prompt": prompts, "max_tokens": work.max_tokens}
-                await ask(client, f"{url}/completions", body)
+                await ask(client, f"{url}/{path}", body)
 
         return await measured(
             [(partial(send, next(turns), some), some) for some in lists(work.calls, size)], work.patience_s
@@ -220,7 +238,7 @@ async def asked(client: httpx.AsyncClient, url: str, body: dict[str, Any]) -> fl
         return 0.0
     if reply.status_code in (429, 503):
         return rest_of(reply)
-    assert len(reply.raise_for_status().json()["choices"]) == len(body["prompt"])
+    assert len(reply.raise_for_status().json()["choices"]) == len(body.get("prompt", "1"))
     return None
 
 
@@ -239,7 +257,7 @@ async def careful(client: httpx.AsyncClient, url: str, body: dict[str, Any]) -> 
         try:
             reply = await client.post(url, json=body)
             if reply.is_success:
-                assert len(reply.json()["choices"]) == len(body["prompt"])
+                assert len(reply.json()["choices"]) == len(body.get("prompt", "1"))
                 return
             rest_s = rest_of(reply)
             if not left or reply.status_code in FINAL:

@@ -106,8 +106,8 @@ class EventServer:
                     writer.write(
                         MODELS if head.startswith(b"GET /v1/models ") else reply(404, '{"detail":"Not Found"}')
                     )
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the client has left
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # the client has left, or this process ends
         finally:
             writer.close()
 

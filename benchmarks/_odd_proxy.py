@@ -172,8 +172,8 @@ class Proxy:
                     server = await asyncio.open_connection("127.0.0.1", self.upstream, limit=2**24)
                 server[1].write(head + body)
                 await self._answer(server[0], writer, len(asked.prompts) if asked else 0)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # one of the two has left
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # one of the two has left, or this process ends
         finally:
             self._writers.discard(writer)
             writer.close()

@@ -88,6 +88,7 @@ class Server:
     always_refused: int = 0
     per_s: float | None = None
     is_map: bool = False
+    is_chat: bool = False
     patience_s: float = PATIENCE_S
     script: Path | None = None
 
@@ -101,7 +102,7 @@ class Server:
             else:
                 call = Call(f"refused {number} " + "x" * LONGEST, counts=False)
             made.insert(random.randrange(len(made)), call)
-        return Work(made, self.max_tokens, self.patience_s, self.is_map)
+        return Work(made, self.max_tokens, self.patience_s, self.is_map, self.is_chat)
 
 
 LESS = {
@@ -130,10 +131,11 @@ MANNERS = {
         '429 "Request too large" for one call in a hundred', Rules(longest=LONGEST), calls=1800, always_refused=18
     ),
     "rest": stranger(
-        "20 calls a second for 40 s; at second 5 one is 429 with `Retry-After: 10`",
+        "20 chats a second for 40 s; at second 5 one is 429 with `Retry-After: 10`",
         Rules(rest=(5.0, 10)),
         calls=800,
         per_s=20.0,
+        is_chat=True,
     ),
     "serial": stranger("a list's prompts are served one after another", faults=("serial",)),
     "bucket": stranger(
@@ -161,12 +163,17 @@ CAREFUL: dict[str, dict[str, Client]] = {
     "openai": openai_settings(max_retries=5),
     "raw": raw_settings(careful, [(1, 64), (1, 256), (16, 16)]),
 }
+SINGLY = CAREFUL | {"raw": raw_settings(careful, [(1, 64), (1, 256)])}
+"""Of chats."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
     servers: dict[str, Server]
     arms: dict[str, dict[str, Client]]
+
+    def arms_for(self, server: Server) -> dict[str, dict[str, Client]]:
+        return SINGLY if server.is_chat else self.arms
 
 
 PAGES = {"odd_servers": Page(LESS, ARMS), "odd_manners": Page(MANNERS, CAREFUL)}
@@ -288,13 +295,22 @@ def servers_that_bear_less(cases: Sequence[dict[str, Any]]) -> list[str]:
 
 def manners(cases: Sequence[dict[str, Any]]) -> list[str]:
     header = ("server", "calls", "default", "`AsyncOpenAI`, best", "raw, best", "default over the best of both")
-    rows = []
+    rows, parts = [], []
     for case in cases:
         arms = case["arms"]
         shares = [speed(arms["default"]) / speed(arms[name]) for name in ("openai", "raw") if is_reference(case, name)]
         shown_arms = [calls_per_s(arms[name]) if name in arms else "" for name in CAREFUL]
         rows.append([case["label"], f"{case['calls']:,}", *shown_arms, f"{min(shares):.2f}" if shares else ""])
-    return [table(header, rows)]
+        if case["per_s"]:
+            waits = ", ".join(f"{name} {latency(arm)}" for name, arm in arms.items())
+            parts.append(
+                f"Seconds from call to answer at {case['per_s']:g} a second, mean and 95th percentile: {waits}."
+            )
+    return [table(header, rows), *parts]
+
+
+def latency(arm: dict[str, Any]) -> str:
+    return " and ".join(f"{median([run[each] for run in arm['runs']]):.1f}" for each in ("mean_s", "p95_s"))
 
 
 def is_reference(case: dict[str, Any], name: str) -> bool:
@@ -356,10 +372,16 @@ def main() -> None:
             server = page.servers[key]
             calls = options.calls or server.calls
             print(f"{server.label}, {calls:,} calls", flush=True)
-            arms = {arm: settings for arm, settings in page.arms.items() if arm in options.arms}
+            arms = {arm: settings for arm, settings in page.arms_for(server).items() if arm in options.arms}
             measured = {arm: measure(server, arm, settings, options.runs, calls) for arm, settings in arms.items()}
             rests = server.rules.retry_after_s is not None
-            data["servers"][key] = {"label": server.label, "calls": calls, "rests": rests, "arms": measured}
+            data["servers"][key] = {
+                "label": server.label,
+                "calls": calls,
+                "rests": rests,
+                "per_s": server.per_s,
+                "arms": measured,
+            }
             if name:
                 write_results(name, data, markdown(page_name, data))  # what is done stays, should a later one fail
         print(markdown(page_name, data))

@@ -129,12 +129,12 @@ def test_an_event_is_sent_for_each_token_and_a_request_takes_3_ms():
 
 
 def test_every_client_answers_all_that_counts_and_the_page_shows_it(tmp_path):
-    given = ["--rows", "model,own,events", "--runs", "1", "--calls", "120", "--name", tmp_path / "found"]
+    given = ["--rows", "model,events", "--runs", "1", "--calls", "120", "--name", tmp_path / "found"]
     subprocess.run(
         [sys.executable, BENCHMARKS / "odd_servers.py", *given], check=True, capture_output=True, timeout=500
     )
     servers = json.loads((tmp_path / "found.json").read_text())["servers"]
-    assert list(servers) == ["model", "own", "events"]
+    assert list(servers) == ["model", "events"]
     for case in servers.values():
         assert list(case["arms"]) == ["default", "openai", "raw"]
         assert [run["failed"] for arm in case["arms"].values() for run in arm["runs"]] == [0, 0, 0]
