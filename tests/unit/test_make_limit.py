@@ -11,7 +11,7 @@ def test_where_a_limit_begins():
     for arguments, expected in [
         ({}, 256),
         ({"preset": "throughput"}, 256),
-        ({"preset": "latency"}, 64),
+        ({"preset": "latency"}, 256),
         ({"limit": AdaptiveLimit(p95_latency_s=5.0)}, 64),
         ({"limit": AdaptiveLimit(time_to_first_token_s=0.5)}, 64),
         ({"limit": AdaptiveLimit(max=100)}, 100),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["make_limit"]
 
 _URGENT = 64
-"""The start where a burst had better wait here than be served slowly."""
+"""The start under an objective: a burst had better wait here than be served too slowly."""
 
 
 def make_limit(settings: Settings, *, turn: Turn | None = None) -> LimitControl:
@@ -44,7 +44,7 @@ def _number(settings: Settings, turn: Turn | None) -> Limit:
     ceiling = within_descriptors(limit.max, servers, warn_below=START)
     if limit.start is not None:
         start = limit.start
-    elif settings.preset == "latency" or _objectives(limit):
+    elif _objectives(limit):
         start = _URGENT
     else:
         start = START

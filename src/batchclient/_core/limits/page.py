@@ -8,17 +8,18 @@ Rules:
   counter that fell, they begin anew.
 - More: after two looks in a row at a used limit with no queue, a KV cache that is not nearly full
   and no new preemption, the limit doubles, at most once a mean latency. Once it was too high it
-  rises by tenths, until the work changes.
+  rises to 1.4 times, and doubles again once that paid, or the work has changed.
 - Less: where a queue of this client's stands (``queue``), the limit becomes the most that ran, and
   a tenth, since a small queue refills a place the moment it comes free; by half at most.
 - Each step is checked by the generated tokens per second of the looks before and after it. After it
   they last 3 s and a mean latency. Both last 40 steps of the engine, or twice that time, since its
   counters move once a step: a sequence makes a token a step, so a step takes what runs, over tokens
   per second.
-- More stays for a gain of a twentieth, and goes back at once for preemptions. Less goes back if it
-  generates less than 0.97, clearly or for a minute. Where four such times bring no verdict, more
-  goes back, and less, after a further minute, stays. What did not pay is not tried for a minute,
-  then two, up to fifteen.
+- Twice as many stay for a gain of a twentieth, 1.4 times for its share of that (2.4 %), and for two
+  standard errors: such steps come again for as long as the work lasts, and chance would add up.
+  More goes back at once for preemptions. Less goes back if it generates less than 0.97, clearly or
+  for a minute. Where four such times bring no verdict, more goes back, and less, after a further
+  minute, stays. What did not pay is not tried for a minute, then two, up to fifteen.
 - Where the limit is not used, or calls pause, the step goes back without a verdict. A limit that
   another hand changed ends the check.
 """
@@ -47,11 +48,11 @@ _CHECKS_MEASURED = 2
 """Of long prompts and short answers, what runs makes far less than a token a step."""
 _LEAST_LOOKS = 2
 _LEAST_STEPS = 40
-"""Of the engine. One of 40 is half of the gain that is looked for."""
+"""Of the engine. One of 40 is half of the gain that twice as many must bring."""
 _IN_USE_RATIO = 0.7
 """The least at an instant; the peak of several looks is above ``USED_RATIO``."""
 _FULL_KV_RATIO = 0.8
-_DOUBLE, _TENTH_MORE = 2.0, 1.1
+_DOUBLE, _MORE = 2.0, 1.4
 _MARGIN = 0.1
 _HELD = 0.97
 _CERTAIN = 2.0
@@ -108,7 +109,7 @@ class PageSteps:
         self._limit = 0
         self._changed_at = self._seen_at = self._reported_at = -math.inf
         self._doubles = True
-        """Whether more is twice as many, or a tenth more."""
+        """Whether more is twice as many, or 1.4 times."""
         self._looks: deque[_Look] = deque()
         self._idle = 0
         """Looks in a row at a limit that is not used."""
@@ -200,11 +201,14 @@ class PageSteps:
             return self._unused(step, most, now)
         per_s, error = self._rate()
         gain = per_s / step.per_s
+        noise = _CERTAIN * math.hypot(error, step.error)
         if step.other > step.first:
-            paid = gain >= 1 + LOSS
+            share = (1 + LOSS) ** math.log2(step.other / step.first)
+            paid = gain >= (share if self._doubles else max(share, 1 + noise))
+            self._doubles = self._doubles or paid
         else:
             paid = gain >= _HELD
-            unclear = gain >= _HELD - _CERTAIN * math.hypot(error, step.error)
+            unclear = gain >= _HELD - noise
             if not paid and unclear and lasted_s < _MINUTE_S:
                 return None
         if not paid:
@@ -252,7 +256,7 @@ class PageSteps:
             or now - self._changed_at < self._latency_s
         ):
             return None
-        higher = min(most, math.ceil((_DOUBLE if self._doubles else _TENTH_MORE) * limit))
+        higher = min(most, math.ceil((_DOUBLE if self._doubles else _MORE) * limit))
         return self._take(higher, f"the server ran {limit} at once, and none waited", now)
 
     def _take(self, other: int, why: str, now: float) -> tuple[int, str]:

@@ -87,7 +87,7 @@ class Search(Limit):
         self._least_first_s = math.inf
         self._silences = {reason: Silence() for reason in (*_LESS, "more")}
         self._usual: Window | None = None
-        """The work when something was tried last."""
+        """The work when a trial began last; before any, and after it has changed, the first seen."""
         self._voids = False
         """Whether the last trial said nothing."""
         self._left = 1.0
@@ -204,8 +204,10 @@ class Search(Limit):
 
     def _consider(self, window: Window, now: float) -> LimitChange | None:
         """Begin a trial if anything speaks for one."""
-        if self._usual is not None and window.times_as_long(self._usual) > 2:
-            self._usual = None
+        if self._usual is None:
+            self._usual = window
+        elif window.times_as_long(self._usual) > 2:
+            self._usual = window
             self._least_first_s = math.inf
             for silence in self._silences.values():
                 silence.end()
