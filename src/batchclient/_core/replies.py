@@ -230,7 +230,8 @@ class Replies:
         refusals = max((request.endured.refusals for request in alive if request.endured is not None), default=0)
         if may_be_free(failure, refusals, seconds):
             batch.refusal_s = seconds
-            batch.refused_freely = endpoint.takes_work(seconds, now)
+            shared = failure.out_of_memory and (endpoint.in_flight or batch.load.in_flight > batch.shape.weight)
+            batch.refused_freely = bool(shared) or endpoint.takes_work(seconds, now)
         if batch.refused_freely:
             rest_s = min(failure.retry_after_s or 0.0, LONGEST_BLOCK_S)
             endpoint.pace.refused(rest_s, len(endpoint.open), endpoint.in_flight, now)

@@ -1,12 +1,12 @@
-"""Refusals for load (429, 503) by a server that takes other work, and what it is sent after one.
+"""Refusals for load by a server that takes other work, and what it is sent after one.
 
 Rules:
-- Such a refusal is *free*: it is no failed attempt, and the retry budget knows nothing of it. The
-  server takes other work if it answered a call in the last 10 s, or has held a request of ours for
-  ten times as long as the refusal took. A call that pauses after a refusal is judged once more when
-  the pause is over: the first calls of a job are refused before anything is answered.
-- Not free are a 503 later than 5 s (the server may have worked), and each refusal from a call's
-  twentieth on.
+- Such a refusal is *free*: no failed attempt, and nothing to the retry budget. The server takes
+  other work if it answered a call in the last 10 s, has held a request of ours for ten times as
+  long as the refusal took, or ran out of memory with others under way. A call that pauses after a
+  refusal is judged once more after it: a job's first are refused before anything is answered.
+- Not free are a 503 or 529 later than 5 s (the server may have worked), and each refusal from a
+  call's twentieth on.
 - A free refusal begins a *spell*, in which the endpoint is sent one request for each that ended
   with an answer. The spell ends when 32 were answered for each that was refused, or after a
   quarter of a second. It lasts twice as long each time that the next refusal comes soon, up to 8 s.
@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 
-from batchclient._core.failures import Failure, FailureKind
+from batchclient._core.failures import FULL, Failure, FailureKind
 
 __all__ = ["ANSWERED_S", "HELD_RATIO", "Pace", "may_be_free"]
 
@@ -55,7 +55,7 @@ def may_be_free(failure: Failure, refusals: int, seconds: float) -> bool:
     """
     if failure.kind is not FailureKind.REJECTED or failure.status is None or refusals > _MOST_FREE:
         return False
-    return failure.status != 503 or seconds <= _LATEST_S
+    return failure.status not in FULL or seconds <= _LATEST_S
 
 
 class Pace:
