@@ -140,8 +140,8 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
             the prompt, a text with all special tokens or token ids. Chats with a given length are
             then sent as completions, in batches that stream; no reasoning or tool parser sees such
             a chat.
-        max_model_len: the model's length in tokens, if known; learnt from the server's first
-            complaint otherwise.
+        max_model_len: the model's length in tokens, if known; otherwise as the server's own page
+            says.
         count_tokens: counts a text's tokens, to refuse over-long texts here; token-id prompts need
             none.
         on_adjustment: called with every ``Adjustment`` of a limit or of a batch's size, in the

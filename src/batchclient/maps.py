@@ -474,7 +474,9 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             request = self._make_request(document, row, runner)
         except Exception as error:  # also of the user's callable
             if isinstance(error, ConfigError):
-                error = ConfigError(f"document {row.index}: {error.message}", field=error.field)
+                placed = ConfigError(f"document {row.index}: {error.message}", field=error.field)
+                placed.retryable = error.retryable
+                error = placed
             row.id = own_id_of(document) or f"row-{row.index}"
             row.set_exception(error)
             return

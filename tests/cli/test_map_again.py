@@ -9,6 +9,7 @@ import pytest
 
 from batchclient.journal.held import HeldJournal
 from batchclient.simulator import EmbeddedServer, expected_text
+from tests.fakes.pages import serving
 
 from .conftest import has_rows, names, read_rows, rows_of, wait_for, write_rows
 
@@ -426,3 +427,70 @@ def test_what_is_no_journal_is_named(cli, cli_map, tmp_path, out, journal):
         refused = cli("job", "export" if name == "pipe" else "status", tmp_path / name)
         assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1), refused.stderr
         assert str(tmp_path / name) in refused.stderr and words in refused.stderr
+
+
+def test_a_row_that_is_too_long_costs_no_other_row_and_fails_for_good(cli, tmp_path, out):
+    """vLLM 0.15 tells what ``max_tokens`` left of the model's length as the model's length."""
+    told = "This model's maximum context length is 3 tokens. However, you requested 2045 output tokens and your prompt has 8."
+
+    def answer(asked):
+        if asked.path == "/v1/models":
+            return 200, {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 2048}]}
+        if asked.path == "/version":
+            return 200, {"version": "0.15.0"}
+        if asked.method == "GET":
+            return 404, {}
+        if asked.json["max_tokens"] == 2045:
+            return 400, {"error": {"message": told, "type": "BadRequestError", "code": 400}}
+        prompts = asked.json["prompt"] if isinstance(asked.json["prompt"][0], list) else [asked.json["prompt"]]
+        choices = [{"index": place, "text": "a", "finish_reason": "length"} for place in range(len(prompts))]
+        return 200, {"choices": choices, "usage": {"prompt_tokens": 8, "completion_tokens": 1}}
+
+    # More than are read ahead.
+    rows = [{"id": number, "prompt": [1] * 8, "max_tokens": 2045 if number == 20 else 1} for number in range(3000)]
+    source = write_rows(tmp_path / "in.jsonl", rows)
+    with serving(answer) as server:
+        options = ["--base-url", server.url, "--model", "m", "--row-params", "take", "-o", out]
+        done = cli("map", source, *options)
+    assert done.exit_code == 1
+    failed = {row["id"]: row["error"] for row in read_rows(out) if row.get("error") is not None}
+    assert failed == {20: {"type": "BadRequest", "message": f"400: {told}"}}
+    assert "--retry-failed runs 1 rows again that failed for good" in done.stderr
+
+
+def test_rows_that_the_servers_length_excludes_may_be_tried_again(cli, tmp_path, out):
+    """The same address may be another server's by then."""
+    longest = 16
+
+    def answer(asked):
+        if asked.path == "/v1/models":
+            return 200, {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": longest}]}
+        if asked.path == "/version":
+            return 200, {"version": "0.27.0"}
+        if asked.method == "GET":
+            return 404, {}
+        prompts = asked.json["prompt"] if isinstance(asked.json["prompt"][0], list) else [asked.json["prompt"]]
+        if max(map(len, prompts)) >= longest:
+            return 400, {"error": {"message": "too long", "code": 400}}
+        choices = [{"index": place, "text": "a", "finish_reason": "length"} for place in range(len(prompts))]
+        return 200, {"choices": choices, "usage": {"prompt_tokens": 8, "completion_tokens": 1}}
+
+    source = write_rows(
+        tmp_path / "in.jsonl", [{"id": n, "prompt": [n] * (20 if n > 2990 else 8)} for n in range(3000)]
+    )
+    with serving(answer) as server:
+        options = ["--base-url", server.url, "--model", "m", "--max-tokens", 1, "-o", out]
+        done = cli("map", source, *options)
+        assert done.exit_code == 1
+        errors = [row["error"]["message"] for row in read_rows(out) if row.get("error") is not None]
+        assert len(errors) == 9
+        assert (
+            errors[-1]
+            == "line 3000: the prompt has 20 tokens, and the model's length is 16 with at least one for the answer"
+        )
+        assert "the same command runs 9 rows again that may succeed now" in done.stderr
+        assert "mend the input" not in done.stderr
+        longest = 64
+        again = cli("map", source, *options)
+    assert again.exit_code == 0
+    assert not [row for row in read_rows(out) if row.get("error") is not None]

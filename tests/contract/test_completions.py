@@ -111,15 +111,29 @@ def test_what_the_model_would_write_is_greedy(server: Server) -> None:
     run(story())
 
 
-def test_the_length_is_learnt_from_the_complaint(server: Server) -> None:
+def test_the_length_is_the_one_that_the_server_tells_of_its_model(server: Server) -> None:
     async def story() -> None:
         async with client(server) as c:
             with pytest.raises(BadRequest):
                 await c.complete("a b " * server.max_model_len, max_tokens=1)
+            while c.statistics().endpoints[0].server is None:
+                await c.complete("a", max_tokens=1)
+            submitted = c.statistics().submitted
             with pytest.raises(ConfigError, match=str(server.max_model_len)) as refusal:
                 await c.complete([5] * server.max_model_len, max_tokens=1)
-            assert refusal.value.field == "prompt"
-            assert c.statistics().submitted == 1
+            assert (refusal.value.field, refusal.value.retryable) == ("prompt", True)
+            assert c.statistics().submitted == submitted
+
+    run(story())
+
+
+def test_a_complaint_about_a_length_is_about_its_call_alone(server: Server) -> None:
+    async def story() -> None:
+        async with client(server, detect=False) as c:
+            for _ in range(2):
+                with pytest.raises(BadRequest):
+                    await c.complete([5] * server.max_model_len, max_tokens=1)
+            assert (await c.complete([5] * (server.max_model_len - 1), max_tokens=1)).usage
 
     run(story())
 

@@ -12,7 +12,7 @@ SINGLE = shape(alone_reason="so that it is no part of a list")
 
 def refused(request, *, status=429, delay=60.0, **fields):
     """A policy's pause of a minute: whoever is sent earlier was refused for free."""
-    return failed(request, REJECTED, delay=delay, status=status, error=ServerFault if status == 503 else None, **fields)
+    return failed(request, REJECTED, delay=delay, status=status, error=None if status == 429 else ServerFault, **fields)
 
 
 def busy(*names, limit=8, **settings):
@@ -39,6 +39,7 @@ def busy(*names, limit=8, **settings):
         # A 503 after more than 5 s may be the end of some work.
         (10.0, 10.0, 15.0, 503, True),
         (10.0, 10.0, 15.1, 503, False),
+        (10.0, 10.0, 15.1, 529, False),
         (10.0, 10.0, 15.1, 429, True),
     ],
 )
@@ -59,6 +60,21 @@ def test_a_refusal_is_free_while_the_server_takes_other_work(answered_at, sent_a
         play.at(refused_at + 60.0) >> Woke() << ["send it"]
         assert play.last.failures == 1
         assert play.endpoints[0].retry_budget_tokens < before, "a failed attempt is paid for"
+
+
+def test_where_memory_runs_out_beside_others_no_attempt_is_used_up_and_alone_one_is():
+    play = Playbook(limit=8)
+    a, b = calls("a b", SINGLE)
+    full = {"status": 500, "out_of_memory": True}
+    play.submit(a, b) >> Woke() << ["send a", "send b"]
+    # All that run end together, and nothing was ever answered here.
+    play.at(30.0) >> refused(a, **full) << []
+    play >> refused(b, **full) << []
+    assert (play.backing_off, play.queued) == (0, 2)
+    # One goes after a pause, and by itself.
+    play.at(30.1) >> Woke() << ["send a"]
+    play.at(60.1) >> refused(a, **full) << ["send b"]
+    assert (play.backing_off, play.queued) == (1, 0)
 
 
 def test_what_was_refused_before_anything_was_held_is_judged_once_more_after_its_pause():

@@ -192,13 +192,14 @@ def test_what_concerns_every_call_alike_fails_every_call_of_the_list():
     play >> failed(a, FailureKind.REFUSED, status=401) << ["reject a b: BadRequest"]
 
 
-def test_a_list_that_gets_503_twice_with_nothing_else_there_is_too_long():
+@pytest.mark.parametrize("status", [503, 529])
+def test_a_list_that_gets_503_twice_with_nothing_else_there_is_too_long(status):
     play = Playbook(limit=8)
     a, b, c, d = calls("a b c d")
     play.submit(a, b, c, d) >> Woke() << ["send a b c d"]
-    play >> failed(a, FailureKind.REJECTED, delay=1.0, status=503, error=ServerFault) << []
+    play >> failed(a, FailureKind.REJECTED, delay=1.0, status=status, error=ServerFault) << []
     play.at(1.0) >> Woke() << ["send a b c d"]
-    play >> failed(a, FailureKind.REJECTED, delay=1.0, status=503, error=ServerFault) << ["send a b", "send c d"]
+    play >> failed(a, FailureKind.REJECTED, delay=1.0, status=status, error=ServerFault) << ["send a b", "send c d"]
     assert play.endpoints[0].batch_size_cap == 2
 
 

@@ -127,23 +127,32 @@ async def test_unusual_prompts_arrive_as_they_are():
         assert server.sent[0].body["prompt"] == wire
 
 
-TOO_LONG = "This model's maximum context length is 8 tokens. However, your request has 10 input tokens."
+TOO_LONG = (
+    "This model's maximum context length is 3 tokens. However, you requested 2045 output tokens and your prompt has 8."
+)
 
 
-async def test_ids_over_the_models_length_are_refused_once_it_is_known():
+async def test_a_length_that_a_refusal_tells_is_about_the_refused_call_alone():
+    # vLLM 0.15 tells what ``max_tokens`` left. Of two servers behind one address each has a length of its own.
     server = ScriptedTransport(error(400, TOO_LONG))
-    async with make_client(server) as client:
-        with pytest.raises(BadRequest):
-            await client.complete([1] * 10)
+    async with make_client(server, count_tokens=len) as client:
+        with pytest.raises(BadRequest, match="maximum context length is 3 tokens"):
+            await client.complete([1] * 8, max_tokens=2045)
+        for prompt in ([1] * 8, "x" * 8, [1] * 1000):
+            assert (await client.complete(prompt)).text
+    assert len(server.sent) == 4
+
+
+async def test_ids_over_the_given_length_are_refused_for_good():
+    async with make_client(server := ScriptedTransport(), max_model_len=8) as client:
         for length in (8, 9, 1000):
             with pytest.raises(ConfigError, match="the model's length is 8") as caught:
                 await client.complete([1] * length)
-            assert caught.value.field == "prompt"
+            assert (caught.value.field, caught.value.retryable) == ("prompt", False)
         assert (await client.complete([1] * 7)).text
-        # Texts are not counted without a tokenizer, and another model has a length of its own.
+        # Texts are not counted without a tokenizer.
         assert (await client.complete("x" * 1000)).text
-        assert (await client.complete([1] * 1000, model="longer")).text
-    assert len(server.sent) == 4
+    assert len(server.sent) == 2
 
 
 async def test_texts_are_counted_where_that_was_asked_for():

@@ -5,7 +5,7 @@ import contextvars
 import anyio
 import pytest
 
-from batchclient import BadRequest, Completion, ServerFault, Usage
+from batchclient import BadRequest, Completion, DemuxError, ServerFault, Usage
 from batchclient.retry import Backoff
 from tests.shell.scripted import ScriptedTransport, answer_to, echo, error, make_client, settle
 
@@ -50,6 +50,20 @@ async def test_all_choices_of_a_call_come_in_order():
         assert [choice.text for choice in completion.choices] == [answer_to(prompt, k) for k in range(3)]
         assert [choice.index for choice in completion.choices] == [0, 1, 2]
     assert len(server.sent) == 1
+
+
+async def test_a_server_that_ignores_n_is_asked_twice_for_a_call():
+    def ignore_n(sent):
+        del sent.body["n"]
+        return echo(sent)
+
+    server = ScriptedTransport(*[ignore_n] * 60)
+    async with make_client(server) as client:
+        for number in range(30):
+            with pytest.raises(DemuxError, match="2 of 3 choices are missing") as caught:
+                await client.complete(f"p{number}", max_tokens=1, n=3)
+            assert (caught.value.attempt, caught.value.retryable) == (2, False)
+    assert len(server.sent) == 60
 
 
 async def test_a_completion_says_what_its_own_call_took():

@@ -2,7 +2,6 @@
 
 from batchclient._calls.lengths import ModelLengths
 from batchclient.dialects._fingerprints import ServedModel, ServerFacts
-from tests.inspection import held
 
 
 def facts(length, model="m"):
@@ -34,20 +33,16 @@ def test_a_model_that_a_server_does_not_name_may_have_any_length():
     assert known(100).longest("another", 1.0) is None
 
 
-def test_a_complaint_is_newer_than_the_page_and_a_page_newer_than_a_complaint():
+def test_of_the_servers_in_use_alone_the_length_counts():
+    found = known(100, 200)
+    found.endpoints.discard(1)
+    assert found.longest("m", 2.0) == 100
+
+
+def test_a_server_that_is_another_has_the_length_that_it_tells_now():
     found = known(100)
-    found.learn(0, "m", 50, 1.0)
-    assert found.longest("m", 2.0) == 50
     found.know(0, facts(80), 3.0)
     assert found.longest("m", 4.0) == 80
-
-
-def test_one_servers_complaint_says_nothing_of_another():
-    found = known(100, 200)
-    found.learn(1, "m", 50, 1.0)
-    assert found.longest("m", 2.0) == 100
-    found.endpoints.discard(0)
-    assert found.longest("m", 2.0) == 50
 
 
 def test_all_is_forgotten_after_five_minutes_and_with_a_new_runner():
@@ -55,10 +50,3 @@ def test_all_is_forgotten_after_five_minutes_and_with_a_new_runner():
     assert (found.longest("m", 299.0), found.longest("m", 300.0)) == (100, None)
     found.restart(1)
     assert found.longest("m", 1.0) is None
-
-
-def test_complaints_about_many_models_are_not_remembered_for_ever():
-    found = known(None)
-    for number in range(5000):
-        found.learn(0, f"m{number}", 8, 0.0)
-    assert held(found, str) <= 1024

@@ -717,6 +717,29 @@ def test_an_errors_words_and_status_are_told_wherever_they_stand():
                 assert (answers, failure.kind, failure.message) == ({}, FailureKind.BAD_CALL, "422: no"), body
             _, failure = read(batch_of("p"), b"event: error\ndata: out of luck\n\n", name=name)
             assert (failure.error, failure.message) == (ServerFault, "500: out of luck")
+            # Dynamo has the words in a comment.
+            for event, words in [
+                (b"event: error\n: Failed to load image", "Failed to load image"),
+                (b"event: error\nid: 1", "the server told no more"),
+            ]:
+                _, failure = read(batch_of("p"), event + b"\n\ndata: [DONE]\n\n", name=name)
+                assert (failure.kind, failure.error) == (FailureKind.MAYBE_PROCESSED, ServerFault)
+                assert failure.message == f"500: {words}"
+
+
+def test_an_error_event_may_say_that_memory_ran_out_or_that_the_server_is_full():
+    full = (
+        b'event: error\ndata: {"code": 500, "message": "Context size has been exceeded.", "type": "server_error"}\n\n'
+    )
+    for prompts, kind in [(("p",), FailureKind.REJECTED), (("p", "q"), FailureKind.LIST_TOO_LONG)]:
+        _, failure = read(batch_of(*prompts), full)
+        assert (failure.kind, failure.out_of_memory) == (kind, True)
+    for error in (
+        {"type": "overloaded_error", "message": "Overloaded"},
+        {"code": 529, "message": "All workers are busy"},
+    ):
+        _, failure = read(batch_of("p"), b"data: " + json.dumps({"error": error}).encode() + b"\n\n")
+        assert (failure.kind, failure.error, failure.out_of_memory) == (FailureKind.REJECTED, ServerFault, False)
 
 
 def test_fields_of_other_names_are_no_errors_beside_an_answer():

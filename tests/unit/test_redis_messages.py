@@ -134,9 +134,13 @@ DUE = read_message("1-1", fields(deadline="100"))
 
 
 def test_errors_are_judged():
+    # Handed back, such a message would come again and again.
+    too_long = ConfigError("longer than the server's page allows")
+    too_long.retryable = True
     for error, message, verdict in [
         (BadRequest("no"), PLAIN, Verdict.DEAD),
         (ConfigError("no"), PLAIN, Verdict.DEAD),
+        (too_long, PLAIN, Verdict.DEAD),
         (NotFound("no such model"), NAMED, Verdict.DEAD),
         (ServerFault("500"), PLAIN, Verdict.LEFT),
         (ServerFault("503", status=503), PLAIN, Verdict.LEFT),
@@ -163,8 +167,9 @@ def test_a_refused_key_is_the_messages_fault_where_others_succeed():
     assert judge.verdict(AuthenticationFailed("401"), PLAIN, 0.0) is Verdict.DEAD
 
 
-def test_in_a_row_of_errors_that_may_pass_refused_work_is_no_delivery():
-    judge, loaded = Judge(), ServerFault("503", status=503, attempt=1)
+@pytest.mark.parametrize("status", [503, 529])
+def test_in_a_row_of_errors_that_may_pass_refused_work_is_no_delivery(status):
+    judge, loaded = Judge(), ServerFault(str(status), status=status, attempt=1)
 
     def verdict(error, clock):
         judged = judge.verdict(error, PLAIN, 0.0)

@@ -7,8 +7,8 @@ from batchclient.errors import AuthenticationFailed, BadRequest, DialectError, N
 K = FailureKind
 
 
-def what(status, message="m", *, streamed=False, retry_after_s=None, code=None):
-    return failure_of(status, message, code, streamed=streamed, retry_after_s=retry_after_s)
+def what(status, message="m", *, streamed=False, retry_after_s=None, code=None, listed=False):
+    return failure_of(status, message, code, streamed=streamed, retry_after_s=retry_after_s, listed=listed)
 
 
 def test_a_status_means():
@@ -20,7 +20,7 @@ def test_a_status_means():
         ((408, 409, 424, 425), K.MAYBE_PROCESSED, ServerFault),
         ((413,), K.LIST_TOO_LONG, BadRequest),
         ((429,), K.REJECTED, RateLimited),
-        ((503,), K.REJECTED, ServerFault),
+        ((503, 529), K.REJECTED, ServerFault),
         ((500, 502, 504, 520, 599), K.MAYBE_PROCESSED, ServerFault),
         ((200, 204, 205), K.MAYBE_PROCESSED, DialectError),
         ((100, 301, 302, 307, 399), K.REFUSED, DialectError),
@@ -30,16 +30,37 @@ def test_a_status_means():
             assert (failure.kind, failure.error, failure.status) == (kind, error, status)
 
 
-def test_out_of_memory_is_a_list_that_is_too_long_and_no_fault_of_the_callers():
+def test_out_of_memory_is_a_list_that_is_too_long_or_the_load_beside_a_call_and_no_fault_of_the_callers():
     for message in [
         "CUDA out of memory. Tried to allocate 2.00 GiB",
         "torch.OutOfMemoryError: HIP",
         "Worker failed: out of memory",
+        # llama.cpp, whose slots share a cache, and ik_llama.cpp.
+        "Context size has been exceeded.",
+        "Invalid input batch.",
+        "Input prompt is too big compared to KV size. Please try increasing KV size.",
     ]:
-        failure = what(500, message)
-        assert (failure.kind, failure.error, failure.out_of_memory) == (K.LIST_TOO_LONG, ServerFault, True)
+        for listed, kind in ((True, K.LIST_TOO_LONG), (False, K.REJECTED)):
+            failure = what(500, message, listed=listed)
+            assert (failure.kind, failure.error, failure.out_of_memory) == (kind, ServerFault, True)
+            assert failure.message == f"500: {message}"
         assert not what(413, message).out_of_memory
+        assert not what(400, message).out_of_memory
         assert not what(500, "Internal Server Error").out_of_memory
+
+
+def test_a_full_server_is_one_in_whatever_words():
+    for status, message, code in [
+        (529, "All workers are busy, please retry later", None),
+        (500, "Overloaded", "overloaded_error"),
+        (500, "try again", "overloaded"),
+        (500, "Model is overloaded", None),
+        (500, "The request queue is full.", None),
+        (502, "HTTPStatusError: Server error '503 Service Unavailable' for url 'http://a'", None),
+    ]:
+        failure = what(status, message, code=code)
+        assert (failure.kind, failure.error, failure.out_of_memory) == (K.REJECTED, ServerFault, False)
+        assert what(400, message, code=code).kind is K.BAD_CALL
 
 
 def test_a_server_that_takes_no_lists_says_so_in_words():

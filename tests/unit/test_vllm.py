@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import FailureKind, Shape
-from batchclient.dialects._replies import model_len_in
 from batchclient.dialects._shapes import Shapes
 from batchclient.dialects.vllm import VllmDialect
 from batchclient.errors import BadRequest, ConfigError, DemuxError, DialectError, NotFound, ServerFault
@@ -220,14 +219,6 @@ def test_a_golden_refusal_has_a_kind_and_a_clean_message():
 def test_the_longest_list_is_taken_from_the_servers_complaint():
     record = golden("error_1025_prompts")
     assert VllmDialect().failure(record.batch(), record.status, {}, record.body, 0.0).list_cap == 1024
-
-
-def test_the_models_length_is_read_from_the_servers_complaint():
-    for name in ("error_too_long_in_list", "error_too_long_in_stream"):
-        record = golden(name)
-        message = VllmDialect().failure(record.batch(), record.status, {}, record.body, 0.0).message
-        assert model_len_in(message) == 2048
-    assert model_len_in("nothing of the kind") is None
 
 
 def test_a_failure_carries_the_servers_wish_and_code():

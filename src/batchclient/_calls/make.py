@@ -4,7 +4,8 @@ Rules:
 - A wrong argument is refused here, with a ``ConfigError`` that names the argument.
 - A prompt becomes JSON bytes here, once: bad text is found where the text is given, and retries and
   splits need not write the prompt again.
-- A model's length is known from the settings, or learnt from the servers (see ``lengths``).
+- A model's length is known from the settings, or told by the servers (see ``lengths``). What is
+  refused for a length that servers told may be tried again: they may be others by then.
 - The model is the call's, the client's, or the server's own where ``asks_model`` says that the
   server must be asked.
 """
@@ -24,7 +25,7 @@ from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Request, Shape
 from batchclient._shell.backend import Waiter
 from batchclient._shell.callbacks import call_back
-from batchclient.errors import BadRequest, BatchClientError, ConfigError, NotFound
+from batchclient.errors import BatchClientError, ConfigError, NotFound
 from batchclient.types import NOT_GIVEN, NotGiven
 
 if TYPE_CHECKING:
@@ -270,16 +271,10 @@ class CallMaker:
         return known
 
     def learn(self, batch: Batch, error: BatchClientError) -> None:
-        """Learn a model's length from the server's complaint, or that the server has another model."""
-        if isinstance(error, BadRequest):
-            from batchclient.dialects._replies import model_len_in
-
-            length = model_len_in(error.message)
-            if length is not None:
-                self.lengths.learn(batch.endpoint, batch.shape.model, length, batch.sent_at)
-            is_missing = isinstance(error, NotFound) and _NAMES_MODEL.search(error.message)
-            if is_missing and self._settings.model is None and batch.shape.model == self.default_model:
-                self.asks_model = True
+        """Learn from the server's complaint that it has another model."""
+        is_missing = isinstance(error, NotFound) and _NAMES_MODEL.search(error.message)
+        if is_missing and self._settings.model is None and batch.shape.model == self.default_model:
+            self.asks_model = True
 
     def _check_text(self, prompt: str, model: str, params: Mapping[str, Any], now: float, kind: Kind) -> bytes:
         wire = write_text(prompt, ARGUMENTS[kind][1])
@@ -288,7 +283,7 @@ class CallMaker:
             longest = self._longest(model, now)
             # A token is at least a byte, so that short texts need no counting.
             if longest is not None and len(wire) > longest:
-                _check_length(call_back("count_tokens", count, prompt), longest, kind)
+                self._check_length(call_back("count_tokens", count, prompt), longest, kind)
         return wire
 
     def _check_ids(
@@ -297,7 +292,7 @@ class CallMaker:
         ids = check_ids(prompt, kind)
         longest = self._longest(model, now)
         if longest is not None and _TRUNCATING.isdisjoint(params):
-            _check_length(len(ids), longest, kind)
+            self._check_length(len(ids), longest, kind)
         return str(ids).replace(" ", "").encode(), len(ids)
 
     def _longest(self, model: str, now: float) -> int | None:
@@ -305,13 +300,16 @@ class CallMaker:
             return self._settings.max_model_len
         return self.lengths.longest(model, now)
 
-
-def _check_length(tokens: int, longest: int, kind: Kind) -> None:
-    argument = ARGUMENTS[kind][1]
-    if kind is Kind.COMPLETION and tokens >= longest:
-        message = (
-            f"the prompt has {tokens} tokens, and the model's length is {longest} with at least one for the answer"
-        )
-        raise ConfigError(message, field=argument)
-    if tokens > longest:
-        raise ConfigError(f"the {argument} has {tokens} tokens, and the model's length is {longest}", field=argument)
+    def _check_length(self, tokens: int, longest: int, kind: Kind) -> None:
+        argument = ARGUMENTS[kind][1]
+        if kind is Kind.COMPLETION and tokens >= longest:
+            said = (
+                f"the prompt has {tokens} tokens, and the model's length is {longest} with at least one for the answer"
+            )
+        elif tokens > longest:
+            said = f"the {argument} has {tokens} tokens, and the model's length is {longest}"
+        else:
+            return
+        error = ConfigError(said, field=argument)
+        error.retryable = self._settings.max_model_len is None
+        raise error

@@ -11,8 +11,10 @@ from batchclient.errors import BatchClientError, ConnectFailed, ConnectionLost, 
 if TYPE_CHECKING:
     from batchclient.types import Reply
 
-__all__ = ["Failure", "FailureKind"]
+__all__ = ["FULL", "Failure", "FailureKind"]
 
+FULL = (503, 529)
+"""A full server: service unavailable (RFC 9110, section 15.6), Dynamo's "all workers are busy"."""
 _FORESEEN = (501, 502, 503, 504)
 """Not implemented, and gateways which do not reach a server (RFC 9110, section 15.6)."""
 _GATEWAYS = (502, 504)
@@ -29,7 +31,7 @@ class FailureKind(Enum):
     MAYBE_PROCESSED = "maybe processed"
     """Broken off, timed out, 5xx, an abort: the server may have worked on the request."""
     REJECTED = "rejected"
-    """429, 503: the server refuses work for now."""
+    """429, 503, 529, or no memory left for a single call: the server refuses work for now."""
     BAD_CALL = "bad call"
     """4xx which a single prompt of the list may have caused: split to find the prompt."""
     REFUSED = "refused"

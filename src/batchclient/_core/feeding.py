@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 
+from batchclient._core.failures import FULL
 from batchclient._core.kinds import Kind
 from batchclient._core.learnt.answers import Tally
 from batchclient._core.learnt.lengths import OutputLengths
@@ -115,7 +116,7 @@ class Feeding:
             alive: how many callers still wait.
         """
         outcome = Outcome.IGNORED if batch.refused_alone else _outcome(failure)
-        if failure.status == 503 and alive > 1 and in_flight == len(left) * batch.shape.weight:
+        if failure.status in FULL and alive > 1 and in_flight == len(left) * batch.shape.weight:
             # With nothing else in flight the list is too long, and not the limit too high.
             outcome = Outcome.IGNORED
         if alive:

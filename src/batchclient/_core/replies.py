@@ -235,8 +235,9 @@ class Replies:
         takes_work = endpoint.takes_work(seconds, now)
         if may_be_free(failure, refusals, seconds):
             batch.refusal_s = seconds
-            batch.refused_freely = takes_work
-        if rejected:
+            shared = failure.out_of_memory and (endpoint.in_flight or batch.load.in_flight > batch.shape.weight)
+            batch.refused_freely = takes_work or bool(shared)
+        if rejected and not failure.out_of_memory:
             if not all(past.is_refused_alone for past in pasts):
                 pace.count(batch, reversed(endpoint.open.values()))
             batch.refused_alone = takes_work and pace.refuses_alone(pasts, now)

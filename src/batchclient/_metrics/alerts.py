@@ -80,7 +80,7 @@ _ALERTS: tuple[Alert, ...] = (
         "BatchclientServersOverloaded",
         f"{_OVERLOADED} > 0.05",
         "10m", "warning",
-        "{{ $value | humanizePercentage }} of the requests are refused: 429, 503, or out of memory.",
+        "{{ $value | humanizePercentage }} of the requests are refused: 429, 503, 529, or out of memory.",
         "Out of memory stands in the server's log: give the server less (vLLM: --max-num-seqs, --max-model-len)."
         " Otherwise other clients fill the server, or a limit was given too high: let it find itself.",
     ),

@@ -169,7 +169,7 @@ _PANELS: tuple[Panel, ...] = (
         (Query(OUT_OF_USE, "{{endpoint}}"),),
     ),
     Panel(
-        _SERVERS, "Requests, by outcome", "ops", "Overloaded: 429, 503, or the server is out of memory.",
+        _SERVERS, "Requests, by outcome", "ops", "Overloaded: 429, 503, 529, or the server is out of memory.",
         (Query("sum by (outcome) (rate(batchclient_requests_total[5m]))", "{{outcome}}"),),
     ),
     Panel(

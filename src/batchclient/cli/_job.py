@@ -78,6 +78,7 @@ class Job:
         bad: the bad answers, likewise.
         taken: rows that are done with.
         may_be_tried: failed rows that may succeed later.
+        not_sent: rows that failed for good without a request.
         giving_up: decides whether the job goes on.
         is_command: whether key or model were refused for all rows of the job.
         journal_error: why the journal took no more rows, if so.
@@ -109,7 +110,7 @@ class Job:
         self.failures = Failures()
         self.bad = BadAnswers(options.params, options.retries)
         self.taken = 0
-        self.may_be_tried = 0
+        self.may_be_tried = self.not_sent = 0
         self.giving_up = GivingUp(options, refusals)
         self.is_command = False
         self.journal_error: JournalFailed | None = None
@@ -146,11 +147,6 @@ class Job:
     def has_answers(self) -> bool:
         """Whether a row has an answer, of this run or from the journal."""
         return self.failures.total < self.taken
-
-    @property
-    def not_sent(self) -> int:
-        """Rows that failed without a request."""
-        return sum(self.failures.by_type[name] for name in UNUSABLE)
 
     @property
     def reader_is_gone(self) -> bool:
@@ -368,7 +364,9 @@ class Job:
             self._options.media.leave(result.document)
         if result.error is not None:
             self.failures.add(result)
-            self.may_be_tried += not (isinstance(result.error, BadRow) or is_final(result.error))
+            may_be_tried = not (isinstance(result.error, BadRow) or is_final(result.error))
+            self.may_be_tried += may_be_tried
+            self.not_sent += not may_be_tried and type(result.error).__name__ in UNUSABLE
         try:
             await self._output.put(self._writer.add(result), self._writer.beside(result))
         except OSError as error:

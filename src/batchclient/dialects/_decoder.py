@@ -33,7 +33,6 @@ __all__ = [
     "join_fields",
     "join_logprobs",
     "malformed",
-    "mismatch",
     "reason_of",
     "spoilt",
     "text_of",
@@ -137,12 +136,21 @@ class ReplyDecoder:
         message = self._clean(str(piece.get("abort_message") or "the server aborted the generation"))
         return failure_of(status, message, None, streamed=False, retry_after_s=None)
 
+    def _mismatch(self, error: DemuxError) -> Failure:
+        """Return the failure of a reply with other choices than were asked for.
+
+        A server that ignores ``n`` does so every time.
+        """
+        ignores_n = self._size == self._n > 1
+        return Failure(FailureKind.MISMATCH, DemuxError, error.message, once=ignores_n)
+
     def _error_reply(self, error: object) -> Failure:
         """Return the failure told by an error object; its code decides as a status would."""
         message, code, status = told_in(error)
         clean = None if code is None else self._clean(code)
         message = self._clean(message or "no message")
-        return failure_of(status or 500, message, clean, streamed=False, retry_after_s=None)
+        listed = len(self._batch.requests) > 1
+        return failure_of(status or 500, message, clean, streamed=False, retry_after_s=None, listed=listed)
 
 
 def is_aborted(piece: Mapping[str, Any]) -> bool:
@@ -211,10 +219,6 @@ def join_logprobs(pieces: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 def about_reply(reply: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in reply.items() if value is not None and name not in ("choices", "usage")}
-
-
-def mismatch(error: DemuxError) -> Failure:
-    return Failure(FailureKind.MISMATCH, DemuxError, error.message)
 
 
 def malformed(what: str, cause: BaseException | None = None, *, once: bool = False) -> Failure:

@@ -25,7 +25,6 @@ from batchclient.dialects._decoder import (
     error_of,
     is_aborted,
     malformed,
-    mismatch,
     spoilt,
     usage_in,
     usage_together,
@@ -126,7 +125,7 @@ class PlainDecoder(ReplyDecoder):
                 return [], malformed(f"the reply is a JSON {type(reply).__name__}, not an object")
             return self._answers(reply)
         except DemuxError as error:
-            return [], mismatch(error)
+            return [], self._mismatch(error)
         except BAD_FORM as error:
             return [], malformed(f"the reply's {self._called} are not what such a server sends", error)
 

@@ -11,17 +11,10 @@ from typing import Any
 
 from pydantic_core import from_json
 
-__all__ = ["HTML_PAGE", "error_in", "model_len_in", "read_retry_after", "redact", "told_in"]
+__all__ = ["HTML_PAGE", "error_in", "read_retry_after", "redact", "told_in"]
 
 HTML_PAGE = "an HTML page"
 """The message of an error whose body is HTML."""
-_LENGTHS = (
-    re.compile(r"maximum context length is ([1-9][0-9]{0,11}) tokens"),
-    re.compile(r"maximum context length of ([1-9][0-9]{0,11}) tokens"),
-    re.compile(r"model's context length \(([1-9][0-9]{0,11}) tokens\)"),
-    re.compile(r"available context size \(([1-9][0-9]{0,11}) tokens\)"),
-)
-"""The words of vLLM, of SGLang (for the requested length, for a prompt alone) and of llama.cpp."""
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]*)?|\.[0-9]+")
 _LONGEST_WISH_S = 1e9
 _DATE = re.compile(r"[A-Za-z]{3,9},? [0-9A-Za-z: +-]{1,40}")
@@ -74,12 +67,6 @@ def told_in(said: Any, depth: int = 8) -> tuple[str, str | None, int | None]:
     loc = said.get("loc") or ""
     place = ".".join(map(str, loc)) if isinstance(loc, list) else str(loc)
     return f"{place}: {message}" if message and place else message, code or _code(said), status
-
-
-def model_len_in(message: str) -> int | None:
-    """Return the model's length in tokens, if an error message tells the length."""
-    found = next((match for match in (length.search(message) for length in _LENGTHS) if match), None)
-    return int(found[1]) if found else None
 
 
 def _code(error: Mapping[str, Any]) -> str | None:

@@ -130,6 +130,7 @@ class ServerDialect:
             code,
             streamed=batch.streamed,
             packed=batch.packed,
+            listed=len(prompts) > 1,
             retry_after_s=read_retry_after(headers, wall_time),
         )
         lone = batch.shape.kind is Kind.EMBEDDING and len(prompts) == 1 and self._learnt.takes_lists

@@ -2,6 +2,7 @@
 
 Source: WHATWG HTML, section 9.2.6 "Interpreting an event stream". Lines end with LF, CRLF or CR;
 the lines of an event join with LF. Comments (keep-alive pings) and other fields are skipped.
+An event ``error`` without data has the words of its comments (Dynamo).
 
 Differences: a last event is delivered without its blank line, because some servers leave the line
 out. Half an event is then no JSON and fails later. No byte-order mark is looked for. The payload of
@@ -14,11 +15,14 @@ from pydantic_core import from_json, to_json
 
 __all__ = ["EventStream"]
 
+_LONGEST_COMMENT = 1024
+"""More is never shown."""
+
 
 class EventStream:
     """An incremental parser; ``rest`` is an unfinished line, ``data`` an unfinished event."""
 
-    __slots__ = ("_is_error", "_skip_lf", "data", "rest")
+    __slots__ = ("_comment", "_is_error", "_skip_lf", "data", "rest")
 
     def __init__(self) -> None:
         # Lists, joined once: a line in many chunks, or an event of many lines, must not cost its
@@ -27,6 +31,7 @@ class EventStream:
         self.data: list[bytes] = []
         self._skip_lf = False
         self._is_error = False
+        self._comment = b""
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the payloads that are complete now."""
@@ -55,7 +60,10 @@ class EventStream:
                     payload = data[0] if len(data) == 1 else b"\n".join(data)
                     payloads.append(_error(payload) if self._is_error else payload)
                     data.clear()
+                elif self._is_error:
+                    payloads.append(_error(self._comment.strip() or b"the server told no more"))
                 self._is_error = False
+                self._comment = b""
             elif line.startswith(b"data:"):
                 data.append(line[6:] if line[5:6] == b" " else line[5:])
             elif line.startswith(b"error:"):
@@ -63,6 +71,8 @@ class EventStream:
                 self._is_error = True
             elif line.startswith(b"event:"):
                 self._is_error = line[6:].strip() == b"error"
+            elif line.startswith(b":") and len(self._comment) < _LONGEST_COMMENT:
+                self._comment += line[1 : 1 + _LONGEST_COMMENT]
         return payloads
 
     def end(self) -> list[bytes]:

@@ -31,9 +31,18 @@ _NOT_JSON = re.compile(r"out of range float values", re.IGNORECASE)
 """Words of a server that cannot write an answer's NaN (vLLM #19661, SGLang #5984): the other calls
 of the list can be answered without the call.
 """
-_OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory")
+_OUT_OF_MEMORY = re.compile(
+    r"out of memory|OutOfMemory|Context size has been exceeded|Invalid input batch"
+    r"|input prompt is too big compared to KV size",
+    re.IGNORECASE,
+)
 """PyTorch's words ("CUDA out of memory. Tried to allocate …"), and its exception's name, as servers
-pass them on with a 500.
+pass them on with a 500. llama.cpp's and its offspring's: where the cache that the slots share is
+full, all that run end with them.
+"""
+_FULL = re.compile(r"overloaded|queue (?:is )?full|503 Service Unavailable", re.IGNORECASE)
+"""Words of a full server, or its own name for the error, with another 5xx: Anthropic's
+"overloaded_error", TGI's "Model is overloaded"; KServe and TorchServe (KServe #4247).
 """
 _STREAM_REFUSED = re.compile(r"\bstream", re.IGNORECASE)
 _PACKING_REFUSED = re.compile(r"encoding_format|base64", re.IGNORECASE)
@@ -47,21 +56,29 @@ def failure_of(
     streamed: bool,
     retry_after_s: float | None,
     packed: bool = False,
+    listed: bool = False,
 ) -> Failure:
     """Return the meaning of a status. ``message`` must be free of prompts and keys.
 
+    ``listed``: whether the request held several calls. Where memory ran out it was too long, then;
+    a single call was refused for the load beside it.
+
     Sources: RFC 9110 for the statuses; section 2 of ``servers.md`` in the project's notes for the
-    servers' use. vLLM says 503 when its queue is full, TGI 429. TGI says 422 for a list that is too
-    long, and 424 for a failed generation. llama.cpp says 501 for a feature that was not turned on:
-    no repetition helps, and so the error is a ``BadRequest``.
+    servers' use. vLLM says 503 when its queue is full, TGI 429, Dynamo 529. TGI says 422 for a list
+    that is too long, and 424 for a failed generation. llama.cpp says 501 for a feature that was not
+    turned on: no repetition helps, and so the error is a ``BadRequest``.
     """
     if status == 404 and message == "Not Found":
         message = "Not Found; does base_url end in /v1, and in nothing more?"
     kind, error, cap = _classify(status, message, streamed=streamed)
+    if kind is FailureKind.MAYBE_PROCESSED and status >= 500 and _FULL.search(f"{code} {message}"):
+        kind = FailureKind.REJECTED
     if packed and kind is FailureKind.BAD_CALL and _PACKING_REFUSED.search(message):
         kind = FailureKind.PACKING_REFUSED
     once = (kind is FailureKind.BAD_CALL and error is ServerFault) or error is DialectError
     full = kind is FailureKind.LIST_TOO_LONG and error is ServerFault
+    if full and not listed:
+        kind = FailureKind.REJECTED
     return Failure(kind, error, f"{status}: {message}", status, retry_after_s, code, cap, once=once, out_of_memory=full)
 
 
@@ -72,7 +89,7 @@ def _classify(status: int, message: str, *, streamed: bool) -> tuple[FailureKind
         return FailureKind.REFUSED, NotFound, None
     if status == 429:
         return FailureKind.REJECTED, RateLimited, None
-    if status == 503:
+    if status in (503, 529):
         return FailureKind.REJECTED, ServerFault, None
     if status in (408, 409, 424, 425):
         return FailureKind.MAYBE_PROCESSED, ServerFault, None

@@ -37,7 +37,6 @@ from batchclient.dialects._decoder import (
     error_of,
     is_aborted,
     malformed,
-    mismatch,
     spoilt,
     text_of,
     usage_in,
@@ -168,7 +167,7 @@ class StreamDecoder(ReplyDecoder):
                 if held is not None and usage_in(event.get("usage")) is not None:
                     self._release(answers, event["usage"])
             except DemuxError as error:
-                self._failure = mismatch(error)
+                self._failure = self._mismatch(error)
             except BAD_FORM as error:
                 self._failure = malformed("an event is not what such a server sends", error)
         self.failed: bool = self._failure is not None
@@ -400,7 +399,7 @@ class StreamDecoder(ReplyDecoder):
             if self._size > 1 and self._is_done and (self._pieces or self._over.keys() == {0}):
                 return answers, _NOT_STREAMED
             if self.events and not self._pieces:
-                return answers, mismatch(DemuxError(self._demux.missing()))
+                return answers, self._mismatch(DemuxError(self._demux.missing()))
             if not self.events and self._content_type not in ("", "text/event-stream"):
                 return answers, malformed(
                     f"server-sent events were expected, and {self._clean(self._content_type)} came"

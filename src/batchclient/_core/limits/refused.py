@@ -1,4 +1,4 @@
-"""Refusals (429, 503): whether load is the cause.
+"""Refusals: whether load is the cause.
 
 A refusal is about load, unless as much load is mostly served: of the last answers under as much
 load, eight times as many were served as refused. That less load was refused as well says nothing:

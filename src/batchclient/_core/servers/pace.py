@@ -8,12 +8,12 @@ Rules:
 - Each endpoint has a pace for each kind of call and model: a *flow*. One flow's refusals hold no
   other flow.
 - A server *takes other work* if it answered a call in the last 10 s, or has held a request of ours
-  for ten times as long as the refusal took. If it takes other work, the refusal is *free*: it is no
-  failed attempt, and the retry budget knows nothing of it. A call that pauses after a refusal is
-  judged once more when the pause is over: the first calls of a job are refused before anything is
-  answered.
-- Not free are a 503 later than 5 s (the server may have worked), and each refusal from a call's
-  twentieth on.
+  for ten times as long as the refusal took, or ran out of memory with others under way. If it takes
+  other work, the refusal is *free*: it is no failed attempt, and the retry budget knows nothing of
+  it. A call that pauses after a refusal is judged once more when the pause is over: the first calls
+  of a job are refused before anything is answered.
+- Not free are a 503 or 529 later than 5 s (the server may have worked), and each refusal from a
+  call's twentieth on.
 - While the server takes other work, a call is *refused alone* in three cases: nothing of its flow
   is taken; fewer than three requests of the flow were refused in a row, in the order in which they
   were sent; or the call was refused four times, and what was sent after the first time was
@@ -45,7 +45,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable
 
-from batchclient._core.failures import Failure, FailureKind
+from batchclient._core.failures import FULL, Failure, FailureKind
 from batchclient._core.requests import Batch, Endured
 
 __all__ = ["ANSWERED_S", "HELD_RATIO", "LONGEST_REST_S", "MOST_FREE_ASIDE", "Pace", "aside_s", "may_be_free"]
@@ -80,7 +80,7 @@ def may_be_free(failure: Failure, refusals: int, seconds: float) -> bool:
     """
     if failure.kind is not FailureKind.REJECTED or failure.status is None or refusals > _MOST_FREE:
         return False
-    return failure.status != 503 or seconds <= _LATEST_S
+    return failure.status not in FULL or seconds <= _LATEST_S
 
 
 def aside_s(refusals: int, rest_s: float, jitter: float) -> float:

@@ -5,7 +5,7 @@ Rules:
 - An error that may pass, such as a server that broke off, is neither: the message is left to its
   lease, is delivered again, and becomes a dead letter once it was delivered too often.
 - A message that no server has worked on was delivered in vain, and is handed back uncounted: no
-  connection could be made, nothing was sent, or servers refuse all work for now (429, 503).
+  connection could be made, nothing was sent, or servers refuse all work for now (429, 503, 529).
 - Where errors that may pass come in a row, the servers are ill: one message is tried at a time, at
   growing pauses.
 - A refused key, an unknown model and a certificate may be the worker's fault. Before the worker's
@@ -27,6 +27,7 @@ from batchclient.errors import (
     BatchClientError,
     CertificateRefused,
     ClientClosed,
+    ConfigError,
     ConnectFailed,
     DeadlineExceeded,
     NotFound,
@@ -44,7 +45,7 @@ _ILL_AFTER = 8
 """Errors that may pass, in a row, which are no longer the messages' own."""
 _FIRST_REST_S = 0.5
 _LONGEST_REST_S = 8.0
-_UNAVAILABLE = 503
+_UNAVAILABLE = (503, 529)
 _MAY_BE_THE_WORKERS = (AuthenticationFailed, NotFound, CertificateRefused)
 
 
@@ -126,7 +127,7 @@ class Judge:
         if isinstance(error, DeadlineExceeded) and is_due:
             return Verdict.DEAD
         if isinstance(error, BatchClientError):
-            if not error.retryable:
+            if not error.retryable or isinstance(error, ConfigError):
                 return Verdict.DEAD
             return Verdict.BACK if self._in_vain(error) else Verdict.LEFT
         return Verdict.DEAD
@@ -136,7 +137,7 @@ class Judge:
         if not isinstance(error, RemoteError):
             return isinstance(error, ConnectFailed) or error.attempt == 0
         # A single message that is always refused so must end all the same.
-        return self.is_ill and (isinstance(error, RateLimited) or error.status == _UNAVAILABLE)
+        return self.is_ill and (isinstance(error, RateLimited) or error.status in _UNAVAILABLE)
 
 
 def body_of(answer: Any) -> dict[str, Any]:
