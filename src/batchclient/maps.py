@@ -2,8 +2,12 @@
 
 Rules:
 - Documents are read lazily. A row is *open* from the reading of its document until the row is
-  yielded. At most ``look_ahead`` rows are open: memory is flat, and reading stops while results are
-  not taken.
+  yielded or put aside. At most ``look_ahead`` rows are open: memory is flat, and reading stops
+  while results are not taken.
+- One slow row stops nothing, where there is a journal. While somebody waits for a row, and no more
+  than half of the open rows are under way, the later half of those that wait for another row is
+  put aside: finished rows of a map in order, and rows whose equal is under way. They come back,
+  with their answers from the journal, when it is their turn.
 - A synchronous iterable is read when results are asked for. An async iterable has a reader task of
   its own.
 - After a few milliseconds of reading, or of handing out rows, the event loop has a turn.
@@ -36,6 +40,7 @@ from collections.abc import (
 from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -43,6 +48,7 @@ import anyio.lowlevel
 
 from batchclient._core.histograms import Histogram
 from batchclient._core.messages import Request
+from batchclient._maps.aside import pack, unpack
 from batchclient._maps.occurrences import Occurrences
 from batchclient._maps.progress import Counts
 from batchclient._maps.reader import SLICE_S, read_documents, stop_reading
@@ -60,6 +66,9 @@ if TYPE_CHECKING:
     from batchclient.journal.rows import Record
 
 __all__ = ["Finish", "Map", "Row"]
+
+_BACK_AT_ONCE = 512
+"""Rows that come back from aside together, at most."""
 
 MakeRequest = Callable[[Any, Row, Runner], Request]
 
@@ -105,7 +114,18 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         self.source_error: Exception | None = None
         """The error that ended the reading of documents before their end."""
         self._rows: dict[int, Row] = {}
-        self._ready: deque[Row] = deque()
+        """The open rows, by their numbers."""
+        self._ready: deque[int] = deque()
+        """Numbers of finished rows, in the order of their ends; of a map in order empty."""
+        self._errors: dict[int, tuple[Exception, int]] = {}
+        """Of rows that are aside, and whose equals have failed since: the error, and its attempts."""
+        self._is_coming_back = False
+        self._documents: dict[int, Any] | None = None
+        """Of rows that are aside, where the caller has the documents; else they go aside, too."""
+        self.on_finished: Callable[[Any], object] = lambda _: None
+        """Told each document whose row has ended, or is put aside: its request is gone."""
+        if isinstance(documents, (list, tuple)):
+            self.keep_documents()
         self._something: anyio.Event | None = None
         self._room: anyio.Event | None = None
         self._seen = Occurrences()
@@ -136,10 +156,22 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         await self.aclose()
 
     async def __anext__(self) -> MapResult[AnswerT]:
+        row = await self.next_or(lambda: False)
+        assert row is not None, "nothing is enough but a row"
+        return row
+
+    async def next_or(self, is_enough: Callable[[], bool]) -> MapResult[AnswerT] | None:
+        """Return the next row; or ``None``, if the function says that somebody has waited enough.
+
+        It is asked whenever something has happened to the map.
+
+        Raises:
+            StopAsyncIteration: there is no further row.
+        """
         if self._closed:
             raise StopAsyncIteration
         try:
-            return await self._next()
+            return await self._next(is_enough)
         except GeneratorExit:
             # Nothing can be awaited any more.
             self._close()
@@ -148,8 +180,12 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             await self.aclose()
             raise
 
+    def keep_documents(self) -> None:
+        """Do not write documents aside: the caller has them."""
+        self._documents = {}
+
     def finished(self) -> list[MapResult[AnswerT]]:
-        """Return the finished rows not yielded yet, in input order.
+        """Return the finished rows not yielded yet, in input order; those put aside are left out.
 
         ``aclose`` drops such rows; with a journal it keeps them.
         """
@@ -205,7 +241,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         """How many documents may be read now."""
         if self._journaled is not None and self._journaled.holds_back:
             return 0
-        return self._look_ahead() - (self._read - self._yielded)
+        return self._look_ahead() - len(self._rows)
 
     @property
     def counts(self) -> Counts:
@@ -270,7 +306,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             # Several may have waited.
             self._begin()
 
-    async def _next(self) -> MapResult[AnswerT]:
+    async def _next(self, is_enough: Callable[[], bool]) -> MapResult[AnswerT] | None:
         if self._runner is None:
             await self.begin()
         else:
@@ -292,6 +328,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             result = self.take()
             if result is not None:
                 return result
+            if self._make_room():
+                continue
             if self._exhausted and self._read == self._yielded:
                 if self.source_error is not None:
                     raise self.source_error
@@ -305,6 +343,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
                 raise self._fault
             if self._journaled is not None:
                 self._journaled.nudge()
+            if is_enough():
+                return None
             if self._something is None or self._something.is_set():
                 self._something = anyio.Event()
             waited_for = self._runner.waited_for
@@ -335,15 +375,19 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
 
     def _take(self) -> Row | None:
         if self._ordered:
-            row = self._rows.get(self._yielded)
-            if row is None or not row.finished:
-                return None
+            index = self._yielded
         elif self._ready:
-            row = self._ready.popleft()
+            index = self._ready[0]
         else:
             return None
-        del self._rows[row.index]
-        return row
+        row = self._rows.get(index)
+        if row is None and index < self._read:
+            self._call_back()
+        if row is None or not row.finished:
+            return None
+        if not self._ordered:
+            self._ready.popleft()
+        return self._rows.pop(index)
 
     def _on_ended(self, row: Row) -> None:
         # A document that makes no request has no identity: nothing is sent, and nothing is kept.
@@ -397,11 +441,26 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
 
     def _hand_out(self, row: Row) -> None:
         row.finished = True
-        self._counts.add(row)
+        self._count(row.index, row, reused=row.reused)
+        self.on_finished(row.document)
+
+    def _hand_out_equal(self, index: int, row: Row) -> None:
+        """Hand out a row that has waited for an equal one, which has ended."""
+        equal = self._rows.get(index)
+        if equal is not None:
+            equal.reuse(row.answer, row.error, row.attempts)
+            equal.finished = True
+            self.on_finished(equal.document)
+        elif row.error is not None:
+            self._errors[index] = row.error, row.attempts
+        self._count(index, row, reused=True)
+
+    def _count(self, index: int, row: Row, *, reused: bool) -> None:
+        self._counts.add(row, reused=reused)
         if self._closed:
             return
         if not self._ordered:
-            self._ready.append(row)
+            self._ready.append(index)
         if self._something is not None:
             self._something.set()
 
@@ -416,6 +475,70 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         """End the map once the ready rows are taken."""
         self._fault = error
         self._wake()
+
+    # Aside ---------------------------------------------------------------------------------------------------------
+
+    def _make_room(self) -> bool:
+        """Put rows aside that wait for an earlier one, if too few are under way; return whether one was."""
+        journaled = self._journaled
+        if journaled is None or self._exhausted or self.room > 0 or journaled.holds_back:
+            return False
+        if 2 * journaled.under_way > self._look_ahead():
+            return False
+        waiting = sorted(index for index, row in self._rows.items() if (row.finished or row.waits) and not row.stays)
+        gone: list[tuple[Row, bytes]] = []
+        for index in waiting[len(waiting) // 2 :]:
+            row = self._rows[index]
+            packed = pack(row, keeps_document=self._documents is None)
+            if packed is None:
+                row.stays = True
+                continue
+            if self._documents is not None:
+                self._documents[index] = row.document
+            if not row.finished:
+                row.request, row.others = None, ()  # it holds its row
+                self.on_finished(row.document)
+            del self._rows[index]
+            gone.append((row, packed))
+        if gone:
+            journaled.put_aside(gone)
+            if self._room is not None:
+                self._room.set()
+        return bool(gone)
+
+    def _call_back(self) -> None:
+        """Let the next rows come back that were put aside, and have finished."""
+        if self._is_coming_back or self._closed:
+            return
+        assert self._journaled is not None, "without a journal no row is aside"
+        # In order, a row that waits for an equal one stands behind it.
+        turns = range(self._yielded, self._read) if self._ordered else self._ready
+        most = min(_BACK_AT_ONCE, self._look_ahead() // 2 + 1)
+        numbers = list(takewhile(lambda index: index not in self._rows, islice(turns, most)))
+        self._is_coming_back = True
+        self._journaled.call_back(numbers)
+
+    def _come_back(self, rows: list[tuple[int, bytes, Record | None]]) -> None:
+        """Take rows back: the number of each, what is left of it, and its record."""
+        assert self._journaled is not None, "without a journal no row is aside"
+        documents = self._documents
+        self._is_coming_back = False
+        for index, packed, kept in rows:
+            if self._closed:
+                return
+            row = unpack(packed, partial(self._make_row, index))
+            if documents is not None:
+                row.document = documents.pop(index)
+            if index in self._errors:
+                row.error, row.attempts = self._errors.pop(index)
+            elif row.error is None:
+                self._journaled.answer(row, kept)
+            row.finished = True
+            self._rows[index] = row
+        self._wake()
+
+    def _make_row(self, index: int, document: Any) -> Row:
+        return Row(self._weakly, index, document)
 
     # Reading -------------------------------------------------------------------------------------------------------
 
@@ -452,6 +575,9 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         """Return the event set when another document may be read; ``None``: there is room now."""
         if self.room > 0:
             return None
+        if self._something is not None:
+            # Whoever waits for a row makes room.
+            self._something.set()
         self._room = anyio.Event()
         return self._room
 

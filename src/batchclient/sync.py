@@ -322,7 +322,7 @@ class SyncBatchClient:
                 ``BatchClient.batch_map``.
         """
         answered = self._make_map(
-            docs, prompt, rows, row_params, call, True, model, timeout_s, priority, tenant, look_ahead,
+            docs, prompt, rows, row_params, call, False, model, timeout_s, priority, tenant, look_ahead,
             response_model, (retry_invalid, retry_truncated, max_tokens_at_most), fail_if, journal, progress, params,
             "batch_map",
         )  # fmt: skip
@@ -461,6 +461,8 @@ class SyncBatchClient:
             feed.take_prompt if callable(prompt) else prompt,
             *arguments,
         )
+        if isinstance(documents, (list, tuple)):
+            rows.keep_documents()
         return SyncMap(self._bridge, rows, feed, documents, prompt if callable(prompt) else None)
 
     # The end -------------------------------------------------------------------------------------------------------

@@ -118,3 +118,30 @@ def test_pictures_are_parts_of_the_chat_and_paths_stay_in_the_output(cli, tmp_pa
     assert [row["picture"] for row in made] == [row["picture"] for row in rows]
     assert [row.get("completion") for row in made] == ["a cat", "a cat", None, "a cat"]
     assert made[2]["error"] == {"type": "BadRow", "message": "line 3: 'picture' leads out of --media-root"}
+
+
+def test_pictures_of_finished_rows_take_no_room_behind_a_slow_one(cli, tmp_path, out, monkeypatch):
+    size = len("data:image/png;base64,") + len(base64.b64encode(PNG))
+    monkeypatch.setattr("batchclient.jobs.media.MOST_OPEN_BYTES", 3 * size)
+    others, answered = threading.Event(), []
+
+    def answer(asked):
+        if not asked.path.endswith("/chat/completions"):
+            return 404, {}
+        name = asked.json["messages"][0]["content"][1]["text"]
+        if name == "0" and not others.wait(10):
+            return 400, {"error": {"message": "no other row was sent"}}
+        answered.append(name)
+        if len(answered) == 19:
+            others.set()
+        choice = {"index": 0, "message": {"role": "assistant", "content": name}, "finish_reason": "stop"}
+        return 200, {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+
+    (tmp_path / "a.png").write_bytes(PNG)
+    source = write_rows(tmp_path / "in.jsonl", [{"picture": "a.png", "text": f"{number}"} for number in range(20)])
+    with serving(answer) as server:
+        options = ["--base-url", server.url, "--model", "m", "--prompt", "{text}", "--image", "picture"]
+        told = cli("map", source, "-o", out, *options, "--call", "chat", "--media-root", tmp_path)
+    assert told.exit_code == 0, told.output
+    assert [row["completion"] for row in read_rows(out)] == [f"{number}" for number in range(20)]
+    assert answered[-1] == "0"

@@ -2,7 +2,9 @@
 
 import copy
 import pickle
+from decimal import Decimal
 
+import pyarrow
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -81,6 +83,19 @@ def test_a_row_can_be_copied_and_sent_to_another_process():
         row, faulty = again(Row({"a": [1]}, 5)), again(Row((), 6, "is no row"))
         assert (row, row.line, row.fault) == ({"a": [1]}, 5, None)
         assert (faulty.line, faulty.fault) == (6, "line 6 is no row")
+
+
+def test_a_row_that_is_sent_takes_its_own_cells_of_the_table_along():
+    values = [Decimal(number) / 100 for number in range(10_000)]
+    batch = pyarrow.record_batch(
+        {"price": pyarrow.array(values, pyarrow.decimal256(40, 2)), "word": ["x" * 90] * 10_000}
+    )
+    row = Row({"word": "x" * 90}, 7)
+    row.cells = batch, 4_321
+    sent = pickle.dumps(row)
+    table, place = pickle.loads(sent).cells
+    assert table.schema == batch.schema and table.slice(place, 1).to_pylist() == batch.slice(4_321, 1).to_pylist()
+    assert len(sent) < 2_000
 
 
 @settings(max_examples=60)

@@ -65,8 +65,9 @@ async def test_a_row_is_handed_out_after_its_commit(path, monkeypatch):
 
     def waiting(self, lines):
         assert not self.rows and (len(lines) == 1 or may_write.wait(20))
-        append(self, lines)
+        place = append(self, lines)
         written.extend(lines)
+        return place
 
     monkeypatch.setattr(HeldJournal, "append", waiting)
     async with make_client(ScriptedTransport(), limit=4) as client:

@@ -1,6 +1,7 @@
 """``batch_map``'s outcome: answers, or one error that holds answers and errors; never half of the work lost."""
 
 import asyncio
+import threading
 
 import anyio
 import pytest
@@ -14,10 +15,11 @@ from batchclient import (
     Completion,
     ConfigError,
     ServerFault,
+    TooManyBadRows,
 )
 from batchclient.retry import Backoff
 from tests.shell.clocks import run
-from tests.shell.scripted import ScriptedTransport, answer_to, echo, error, make_client, settle
+from tests.shell.scripted import Reply, ScriptedTransport, answer_to, echo, error, make_client, settle
 from tests.shell.test_maps import AsyncSource, Source, texts
 from tests.shell.test_sync import make_sync
 
@@ -291,3 +293,61 @@ async def test_aborted_documents_stand_beside_those_that_were_answered():
         await settle()
         client.abort()
     assert [type(outcome) for outcome in outcomes] == [Completion, CallAborted, CallAborted, CallAborted]
+
+
+BAD = b'{"error": {"message": "bad", "code": 400}}'
+
+
+class SlowFirst(ScriptedTransport):
+    """Answers the first row once the documents are read to their end; after 3,000 looks it gives up."""
+
+    def __init__(self):
+        super().__init__()
+        self.is_over = threading.Event()
+
+    def documents(self, count):
+        yield from texts(count)
+        self.is_over.set()
+
+    async def send(self, request, timeouts):
+        looks = 0
+        while b'"text 0"' in request.body and not self.is_over.is_set():
+            await anyio.sleep(0.01)
+            looks += 1
+            assert looks < 3_000, "the documents are not read to their end"
+        return await super().send(request, timeouts)
+
+
+@BOTH
+async def test_one_slow_row_stops_no_other(batch_map):
+    server = SlowFirst()
+    answers = await batch_map(server, server.documents(2_000), look_ahead=64, fail_if=["failed>1%"])
+    assert [answer.text for answer in answers] == [answer_to(text) for text in texts(2_000)]
+
+
+@BOTH
+async def test_the_first_failures_are_those_of_the_first_documents_whenever_they_come(batch_map):
+    bad = texts(6)
+
+    def step(sent):
+        if sent.prompts == ["text 0"]:
+            return Reply(400, {}, [0.2, BAD])
+        return error(400, "bad") if any(prompt in bad for prompt in sent.prompts) else echo(sent)
+
+    with pytest.raises(BatchMapFailed) as caught:
+        await batch_map(ScriptedTransport(*[step] * 200), texts(300))
+    why = "; ".join(f"document {place}: BadRequest: 400: bad" for place in range(3))
+    assert f"6 of 300 documents failed: {why}; and 3 more" in str(caught.value)
+
+
+@BOTH
+async def test_a_map_that_ends_early_has_the_results_before_the_first_open_row(batch_map):
+    """The 50th row decides. Then rows 56 and so on have failed, and rows 52 to 55 have not ended."""
+
+    def step(sent):
+        first = int(sent.prompts[0].split()[1])
+        return Reply(400, {}, [{48: 0.1, 52: 30}.get(first, 0.01), BAD])
+
+    with pytest.raises(TooManyBadRows) as caught:
+        await batch_map(ScriptedTransport(*[step] * 1000), texts(4000), fail_if=["failed>5%"])
+    assert caught.value.is_early and [type(result) for result in caught.value.results] == [BadRequest] * 52

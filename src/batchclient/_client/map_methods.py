@@ -204,9 +204,9 @@ class MapMethods(Calling):
             model, priority, tenant: as for ``complete``.
             timeout_s: each document's time, seconds, from the first request with it that a server
                 takes on: retries count, the queue does not. ``None``: no bound.
-            look_ahead: documents read ahead of the results, at most; by default 4 × the limits of
-                all endpoints together, at least 1,024, and at least 4 × ``AdaptiveLimit.max`` where
-                the limit is found.
+            look_ahead: rows that are open at a time, at most: read, and without an answer or error;
+                by default 4 × the limits of all endpoints together, at least 1,024, and at least
+                4 × ``AdaptiveLimit.max`` where the limit is found; 2,048 more with a journal.
             response_model: as for ``complete``; a row whose answer does not fit fails with
                 ``AnswerInvalid``.
             retry_invalid: ask a row again whose answer does not fit ``response_model``, up to so
@@ -247,7 +247,7 @@ class MapMethods(Calling):
             BatchClientError: the server was to be asked for its model, and that failed.
         """
         answered = self._make_map(
-            docs, prompt, rows, row_params, call, True, model, timeout_s, priority, tenant, look_ahead,
+            docs, prompt, rows, row_params, call, False, model, timeout_s, priority, tenant, look_ahead,
             response_model, (retry_invalid, retry_truncated, max_tokens_at_most), fail_if, journal, progress, params,
             "batch_map",
         )  # fmt: skip
@@ -353,10 +353,17 @@ class MapMethods(Calling):
         reading stops while results are not taken. A document that cannot be used yields a row with
         an error; the map goes on.
 
+        In order, with a journal, a finished row behind a slow one is put aside on the disk, and
+        does not count. Without one it counts: once ``look_ahead`` rows wait behind a slow one,
+        nothing is sent until that one ends.
+
         Args:
-            docs, prompt, rows, row_params, call, model, timeout_s, priority, tenant, look_ahead,
-                response_model, retry_invalid, retry_truncated, max_tokens_at_most, fail_if, params:
-                as for ``batch_map``.
+            docs, prompt, rows, row_params, call, model, timeout_s, priority, tenant: as for
+                ``batch_map``.
+            response_model, retry_invalid, retry_truncated, max_tokens_at_most, fail_if, params: as
+                for ``batch_map``.
+            look_ahead: documents read ahead of the rows yielded, at most; the default is that of
+                ``batch_map``.
             journal, progress: as for ``batch_map``. With a journal an answer is yielded once it is
                 on the disk.
             ordered: yield in input order instead of completion order.
@@ -499,7 +506,7 @@ class MapMethods(Calling):
             template = prompt if isinstance(prompt, str) else None
             again = None if response_model is None else structured().parse(response_model)
             guarded = None if again is None else self._callbacks.guard("response_model", again)
-            journaled = Journaled(journal, lambda: (call, template, check()), guarded)
+            journaled = Journaled(journal, lambda: (call, template, check()), guarded, ordered=ordered)
 
         async def prepare(runner: Runner) -> None:
             # A row's time runs from its grant. Before the first row the same time bounds the

@@ -12,6 +12,8 @@ Rules:
 - While eight groups wait, no document is read.
 - With ``dedupe`` a row whose equal is under way waits until that one is handed out, and takes its
   outcome. It is not under way itself: no group waits for it. Later equal rows are looked up.
+- A row that the map puts aside is in the journal's temporary table, whose rows take no memory: what
+  is left of it, and by which key its answer is found when it comes back.
 - The map is known weakly, as by its rows. The client's end ends the thread.
 """
 
@@ -19,8 +21,10 @@ from __future__ import annotations
 
 import json
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import accumulate, count
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
@@ -29,7 +33,7 @@ from batchclient._core.histograms import DURATIONS, Recorder
 from batchclient._maps.row import Row, submit
 from batchclient.errors import BatchClientError, CallAborted, ClientClosed, JournalFailed
 from batchclient.journal import Journal
-from batchclient.journal.held import HeldJournal
+from batchclient.journal.held import Aside, HeldJournal
 from batchclient.journal.rows import ANSWERED, FAILED, Record, line_of_row
 from batchclient.journal.thread import JournalThread
 
@@ -44,18 +48,23 @@ _NOT_KEPT = (ClientClosed, CallAborted)
 """The caller ended the call: nothing is known of the row."""
 _LOOKED_UP_AT_ONCE = 256
 _GROUP_ROWS = 1024
-_GROUP_S = 0.2
+GROUP_S = 0.2
 _MOST_GROUPS = 8
 _GROUPS_OPEN = 3
 """A group is a third of the look-ahead at most: rows are under way while it is written."""
 _MOST_EARLY = 8192
 """More than are open: where all rows are refused, whoever takes them stops before so many."""
+_maps = count()
 _CLOSING_S = 30.0
 """How long the end of a map waits for its last group, seconds."""
 
 
 class _Owner(Protocol):
     def _hand_out(self, row: Any) -> None: ...
+
+    def _hand_out_equal(self, index: int, row: Any) -> None: ...
+
+    def _come_back(self, rows: list[tuple[int, bytes, Record | None]]) -> None: ...
 
     def _resume(self, row: Any, kept: Record) -> bool: ...
 
@@ -71,6 +80,7 @@ class Journaled:
         journal: the map's argument.
         describe: returns the call's name, the template and the shape, once the model is known.
         again: makes of a kept answer the caller's, such as its ``parsed``.
+        ordered: whether rows are handed out in order, and so may come back from aside.
 
     Attributes:
         owner: a weak reference to the map.
@@ -90,12 +100,16 @@ class Journaled:
         journal: object,
         describe: Callable[[], tuple[str, str | None, Shape]],
         again: Callable[[Any], Any] | None,
+        *,
+        ordered: bool,
     ) -> None:
         # What is neither a path nor a journal is refused by ``Journal``.
         is_one = isinstance(journal, (Journal, HeldJournal))
         self._given: Journal | HeldJournal = journal if is_one else Journal(journal)  # type: ignore[arg-type, assignment]
         self._describe = describe
         self._again = again
+        self._ordered = ordered
+        self._number = next(_maps)
         self.commits: Recorder = Recorder(DURATIONS)
         self._held: HeldJournal | None = None
         self._thread: JournalThread | None = None
@@ -107,23 +121,26 @@ class Journaled:
         self._wanted: tuple[str, ...] = ()
         """States of rows that are taken as they are in the journal."""
         self._dedupes = False
-        self._waiting: dict[bytes, list[Row]] = {}
-        """With ``dedupe``, by the key of each row under way: equal rows."""
-        self._under_way = 0
-        """Open rows that have not ended."""
+        self._waiting: dict[bytes, array[int]] = {}
+        """With ``dedupe``, by the key of each row under way: the numbers of its equals."""
+        self.under_way: int = 0
+        """Open rows that have not ended, and wait for no equal one."""
         self._asked: list[Row] = []
         self._rows: list[Row] = []
+        self._at: list[int] = []
+        """Where the lines of these rows are in ``_lines``."""
         self._lines: list[bytes] = []
         self._early: list[bytes] | None = []
         """Lines of rows that failed before the first answer; ``None``: there has been one."""
         self._group_rows = _GROUP_ROWS
         self._timer: Cancellable | None = None
-        self._commits = 0
+        self._tasks = 0
+        """Groups, and rows for aside, that wait for the thread."""
 
     @property
     def holds_back(self) -> bool:
         """Whether no document is to be read now."""
-        return self._commits >= _MOST_GROUPS or self._fault is not None
+        return self._tasks >= _MOST_GROUPS or self._fault is not None
 
     @property
     def damaged(self) -> int:
@@ -174,10 +191,11 @@ class Journaled:
         if self._dedupes:
             row.n = 0
             if row.key in self._waiting:
-                self._waiting[row.key].append(row)
+                self._waiting[row.key].append(row.index)
+                row.waits = True
                 return
-            self._waiting[row.key] = []
-        self._under_way += 1
+            self._waiting[row.key] = array("Q")
+        self.under_way += 1
         if not is_repeat and (self._held is None or not self._held.rows):
             submit(self._runner, row, request)
             return
@@ -207,7 +225,7 @@ class Journaled:
             if kept is not None and owner._resume(row, kept):
                 self._end_early()
             elif kept is not None and kept.state in self._wanted and self._revive(row, kept):
-                self._under_way -= 1
+                self.under_way -= 1
                 self._runner.reused += 1
                 if kept.failure is None:
                     self._end_early()
@@ -229,14 +247,14 @@ class Journaled:
 
     def on_ended(self, row: Row) -> None:
         """Take in a row that has its answer or its error."""
-        self._under_way -= 1
+        self.under_way -= 1
         owner = self.owner()
         if isinstance(row.error, _NOT_KEPT):
             if owner is not None:
                 self._hand_out(owner, row)
         elif self._fault is None:
             self._join(row)
-        if self._under_way <= 0 and owner is not None:
+        if self.under_way <= 0 and owner is not None:
             # Perhaps nothing more comes.
             owner._wake()
 
@@ -264,6 +282,7 @@ class Journaled:
             return
         self._end_early()
         self._rows.append(row)
+        self._at.append(len(self._lines))
         self._lines.append(line)
         if len(self._rows) >= self._group_rows or self._runner.ended:
             # On trio nothing can be started once the client has ended.
@@ -274,7 +293,7 @@ class Journaled:
     def _flush_soon(self) -> None:
         if self._timer is None:
             backend = self._runner.backend
-            self._timer = backend.call_at(backend.now() + _GROUP_S, self._flush)
+            self._timer = backend.call_at(backend.now() + GROUP_S, self._flush)
 
     def _end_early(self) -> None:
         """There is an answer: the failures before it are failures of their rows."""
@@ -283,7 +302,7 @@ class Journaled:
 
     def nudge(self) -> None:
         """Write the group, if no open row is left that could join it: nothing more is read now."""
-        if self._under_way <= 0:
+        if self.under_way <= 0:
             self._flush()
 
     def _flush(self) -> None:
@@ -291,13 +310,18 @@ class Journaled:
             self._timer.cancel()
             self._timer = None
         rows, self._rows = self._rows, []
+        places, self._at = self._at, []
         lines, self._lines = self._lines, []
         if lines and self._thread is not None:
-            self._commits += 1
-            self._thread.do(partial(_append, lines), partial(self._on_committed, rows))
+            self._tasks += 1
+            self._thread.do(partial(_append, lines), partial(self._on_committed, rows, places))
 
-    def _on_committed(self, rows: list[Row], seconds: float) -> None:
-        self._commits -= 1
+    def _on_committed(self, rows: list[Row], at: list[int], written: tuple[float, list[int]]) -> None:
+        seconds, ends = written
+        if self._ordered:
+            for row, each in zip(rows, at, strict=True):
+                row.place = ends[each], ends[each + 1] - ends[each]
+        self._tasks -= 1
         self.commits.observe(seconds)
         owner = self.owner()
         if owner is not None:
@@ -308,10 +332,9 @@ class Journaled:
     def _hand_out(self, owner: _Owner, row: Row) -> None:
         """Hand out a row, and its equals that wait."""
         owner._hand_out(row)
-        for equal in self._waiting.pop(row.key, ()):
-            equal.reuse(row.answer, row.error, row.attempts)
+        for index in self._waiting.pop(row.key, ()):
             self._runner.reused += 1
-            owner._hand_out(equal)
+            owner._hand_out_equal(index, row)
 
     def _give_up(self, error: BatchClientError) -> None:
         if self._fault is None:
@@ -321,6 +344,46 @@ class Journaled:
             owner = self.owner()
             if owner is not None:
                 owner._fail(error)
+
+    # Aside -----------------------------------------------------------------------------------------------------------
+
+    def put_aside(self, rows: list[tuple[Row, bytes]]) -> None:
+        """Keep what is left of rows; the answer of one is in the journal, or comes there."""
+        assert self._thread is not None, "the map is not closed"
+        left: list[Aside] = [
+            (row.index, packed, *((None, 0) if row.error is not None else (row.key, row.n)), *(row.place or (None, 0)))
+            for row, packed in rows
+        ]
+        self._tasks += 1
+        self._thread.do(lambda held: held.put_aside(self._number, left), self._on_put_aside)
+
+    def _on_put_aside(self, _: None) -> None:
+        self._tasks -= 1
+        owner = self.owner()
+        if owner is not None:
+            owner._wake()
+
+    def call_back(self, indices: list[int]) -> None:
+        """Let rows come back that were put aside."""
+        if self._thread is not None:
+            self._thread.do(lambda held: held.take_back(self._number, indices), partial(self._on_back, indices))
+
+    def _on_back(self, indices: list[int], found: list[tuple[bytes, Record | None]]) -> None:
+        owner = self.owner()
+        if owner is not None and self._fault is None:
+            owner._come_back([(index, *each) for index, each in zip(indices, found, strict=True)])
+
+    def answer(self, row: Row, kept: Record | None) -> None:
+        """Give a row that comes back its answer, or the error that its record has."""
+        if kept is None:
+            self._give_up(JournalFailed(f"row {row.index} of the journal was damaged; the same map asks it again"))
+            return
+        row.error, row.answer, row.attempts = kept.failure, kept.answer, kept.attempts
+        if row.answer is not None and self._again is not None:
+            try:
+                row.answer = self._again(row.answer)
+            except Exception as error:  # a validator may be the user's code, and may not say the same twice
+                row.answer, row.error = None, error
 
     # The end ---------------------------------------------------------------------------------------------------------
 
@@ -348,8 +411,8 @@ class Journaled:
                 await self._closed.wait()
 
 
-def _append(lines: Sequence[bytes], held: HeldJournal) -> float:
-    """Write a group; return the seconds that it took."""
+def _append(lines: Sequence[bytes], held: HeldJournal) -> tuple[float, list[int]]:
+    """Write a group; return the seconds that it took, and where each line begins and the last ends."""
     began = time.monotonic()
-    held.append(lines)
-    return time.monotonic() - began
+    place = held.append(lines)
+    return time.monotonic() - began, [*accumulate(map(len, lines), initial=place)]

@@ -52,13 +52,18 @@ class Counts:
     reused_completion_tokens: int = 0
     health: dict[Health, int] = field(default_factory=no_answers)
 
-    def add(self, row: Row) -> None:
-        """Count a row that can be taken."""
+    def add(self, row: Row, *, reused: bool) -> None:
+        """Count a row that can be taken.
+
+        Args:
+            row: it has the answer or the error.
+            reused: whether they are another row's, or a journal's.
+        """
         health = getattr(row.answer if row.error is None else row.error, "health", None)
         if health is not None:
             self.health[health] += 1
         if row.error is not None:
-            if row.reused:
+            if reused:
                 self.reused += 1
                 self.reused_failed += 1
             else:
@@ -70,7 +75,7 @@ class Counts:
             prompt, completion = usage.prompt_tokens, usage.completion_tokens
         else:
             prompt, completion = 0, getattr(answer, "counted_tokens", None) or 0
-        if row.reused:
+        if reused:
             self.reused += 1
             self.reused_prompt_tokens += prompt
             self.reused_completion_tokens += completion

@@ -12,7 +12,9 @@ Rules:
 from __future__ import annotations
 
 import re
+from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from batchclient._calls.unsendable import lone_surrogate
@@ -30,6 +32,8 @@ _SHOWN = 3
 """Failures described in a message; the others are counted."""
 _LONGEST_SHOWN = 200
 """Characters of each."""
+_MISSING: Any = object()
+"""Stands for a row that has not come."""
 _FIELD = re.compile(r"[A-Za-z_][\w.-]{0,39}", re.ASCII)
 """A name without spaces: a key of a function's own table may be a document's text."""
 
@@ -80,7 +84,7 @@ def _fault(fill: Callable[[Any], Any], document: Any) -> ConfigError | None:
 
 
 class Results:
-    """Gathers the rows of a ``batch_map``, which come in input order.
+    """Gathers the rows of a ``batch_map``, which come as they finish: a slow one holds up no other.
 
     Args:
         return_exceptions: whether failures are results like any other.
@@ -92,14 +96,18 @@ class Results:
         self._failures = _Failures()
 
     def add(self, row: MapResult) -> None:
-        """Take in the next row."""
+        """Take in a row, in its place."""
         if row.error is not None:
             self._failures.add(row.index, row.error)
-        self._results.append(row.answer if row.error is None else row.error)
+        results = self._results
+        results.extend([_MISSING] * (row.index + 1 - len(results)))
+        results[row.index] = row.answer if row.error is None else row.error
 
     def into(self, error: TooManyBadRows, health: Mapping[Health, int]) -> TooManyBadRows:
-        """Return an error that ended the map, with the results so far."""
+        """Return an error that ended the map, with the results before the first row that has none."""
         self._results.health = health
+        if _MISSING in self._results:
+            del self._results[self._results.index(_MISSING) :]
         error.results = self._results
         return error
 
@@ -132,7 +140,7 @@ class _Failures:
     """The number of failed documents, and the first failures.
 
     Attributes:
-        first: (place, error).
+        first: (place, error), in the order of the documents.
         retryable: whether each may succeed later, unchanged.
     """
 
@@ -147,8 +155,8 @@ class _Failures:
     def add(self, place: int, error: Exception) -> None:
         """Count another failure."""
         self.count += 1
-        if len(self.first) < _SHOWN:
-            self.first.append((place, error))
+        insort(self.first, (place, error), key=itemgetter(0))
+        del self.first[_SHOWN:]
         self.retryable = self.retryable and isinstance(error, BatchClientError) and error.retryable
 
     def of(self, count: int) -> str:

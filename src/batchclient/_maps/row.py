@@ -60,9 +60,12 @@ class Row:
         "n",
         "others",
         "own_id",
+        "place",
         "request",
         "retries",
         "reused",
+        "stays",
+        "waits",
     )
     key: bytes
     n: int
@@ -92,6 +95,12 @@ class Row:
         """Whether the row has its answer or its error."""
         self.finished: bool = False
         """Whether the row may be handed out."""
+        self.waits: bool = False
+        """Whether the row is not sent, since an equal one is under way."""
+        self.stays: bool = False
+        """Whether the row cannot be put aside."""
+        self.place: tuple[int, int] | None = None
+        """Where a journal has the row's record: its place in the file, and its size."""
 
     @property
     def caller(self) -> Context | None:

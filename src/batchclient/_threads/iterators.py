@@ -284,7 +284,10 @@ class Feed(AsyncIterator[Any]):
 
 
 async def _step(rows: Map[Any], feed: Feed, read: _Slice) -> tuple[list[MapResult[Any]] | None, int]:
-    """Return the ready rows, ``None`` after the last, and how many documents may be read now."""
+    """Return the ready rows, ``None`` after the last, and how many documents may be read now.
+
+    There is a ready row, or a document may be read.
+    """
     await rows.begin()
     feed.put(read)
     ready = []
@@ -293,7 +296,8 @@ async def _step(rows: Map[Any], feed: Feed, read: _Slice) -> tuple[list[MapResul
         await asyncio.sleep(0)
     else:
         try:
-            ready.append(await anext(rows))
+            row = await rows.next_or(lambda: not read.ended and rows.room > len(feed.documents))
+            ready += [] if row is None else [row]
         except StopAsyncIteration:
             return None, 0
     while (row := rows.take()) is not None:

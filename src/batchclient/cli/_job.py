@@ -360,8 +360,6 @@ class Job:
         self._fail_if.add(result)
         if self.audit is not None:
             self.audit.add(result)
-        if self._options.media is not None:
-            self._options.media.leave(result.document)
         if result.error is not None:
             self.failures.add(result)
             may_be_tried = not (isinstance(result.error, BadRow) or is_final(result.error))

@@ -219,6 +219,8 @@ def _make_job(
         **options.arguments,
         journal=None if kept is None else kept.journal,
     )
+    if options.media is not None:
+        results.on_finished = options.media.leave
     # A bar and rows on one terminal would write over each other.
     shown = not options.quiet and not (options.output == "-" and sys.stdout.isatty())
     total: Callable[[], int | None] = lambda: None  # noqa: E731

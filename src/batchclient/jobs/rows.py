@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, BinaryIO, Literal
 
+from batchclient._maps.arrow import pyarrow_for
+
 __all__ = ["BOM", "FORMATS", "LONGEST_LINE_BYTES", "BadRow", "Format", "Row", "lines_of", "not_utf8", "rows_of_lines"]
 
 Format = Literal["jsonl", "text", "csv", "parquet", "arrow"]
@@ -106,7 +108,18 @@ class Row(dict[str, Any]):
         return Row(self, self._number, self._reason, self._before, self.file)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Row, (dict(self), self.line, self._reason, _none_before, self.file)
+        made = Row, (dict(self), self.line, self._reason, _none_before, self.file)
+        if self.cells is None:
+            return made
+        batch, place = self.cells
+        # A slice's own pickle has the whole batch.
+        alone = batch.schema.serialize().to_pybytes(), batch.slice(place, 1).serialize().to_pybytes()
+        return *made, alone
+
+    def __setstate__(self, cells: tuple[bytes, bytes]) -> None:
+        arrow = pyarrow_for("a row of a table")
+        schema, batch = map(arrow.py_buffer, cells)
+        self.cells = arrow.ipc.read_record_batch(batch, arrow.ipc.read_schema(schema)), 0
 
 
 def lines_of(file: BinaryIO, most_bytes: int | None = None) -> Iterator[bytes | None]:

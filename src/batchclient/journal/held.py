@@ -7,7 +7,8 @@ Rules:
 - Of several records of a key the last whole one counts. A line that is torn or damaged is none: its
   row runs again.
 - The keys are in a table of SQLite's in a temporary file: memory does not grow with the rows. It is
-  made at the opening, and nothing depends on it.
+  made at the opening, and nothing depends on it. Beside it is what maps put aside of rows that wait
+  for an earlier one.
 - After a failed write nothing more is written. What there is of it is cut off. After a failed
   ``fsync`` Linux may drop the pages and report success the next time (Rebello et al., ATC 2020).
 """
@@ -35,7 +36,7 @@ from batchclient.journal.place import OF_THE_PLACE, JournalInUse, JournalLost, i
 from batchclient.journal.rows import Record, record_in
 from batchclient.journal.settings import Journal
 
-__all__ = ["HeldJournal", "JournalInUse", "JournalLost"]
+__all__ = ["Aside", "HeldJournal", "JournalInUse", "JournalLost"]
 
 VERSION = 1
 _BEGINS = b'{"batchclient":"journal",'
@@ -48,7 +49,16 @@ _LONGEST_LINE = 1 << 28
 _LINES_TO_KNOW = 1000
 """One of so many lines is to be a journal's: else the file is something else."""
 _MOST_NAMED = 100
+_ASIDE = "CREATE TABLE aside(id INTEGER PRIMARY KEY, rest BLOB, key BLOB, n INTEGER, place INTEGER, size INTEGER)"
+_MOST_ROWS = 1 << 40
+"""Of a map: a row's id is the map's number and its own."""
 _LAST = "SELECT place, size FROM record WHERE key = ? ORDER BY place DESC LIMIT 1"
+
+
+Aside = tuple[int, bytes, bytes | None, int, int | None, int]
+"""A row that is put aside: its number and what is left of it; then key and occurrence, or the place
+and the size of its record, or none of these where the row has an error.
+"""
 
 
 class HeldJournal:
@@ -82,6 +92,7 @@ class HeldJournal:
         self._keys = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         forget_in_child(self)
         try:
+            self._keys.execute(_ASIDE)
             self._read()
         except BaseException as error:
             self.close()
@@ -216,7 +227,7 @@ class HeldJournal:
     # Rows ------------------------------------------------------------------------------------------------------------
 
     def find(self, rows: Sequence[tuple[bytes, int]]) -> list[Record | None]:
-        """Return each row's last record at the opening, or with ``dedupe`` by now.
+        """Return each row's last record, at the opening, or with ``dedupe`` by now.
 
         A row is known by its key and its occurrence.
         """
@@ -247,8 +258,8 @@ class HeldJournal:
             if fields := fields_in(os.pread(self._file, size, place)):
                 yield fields
 
-    def append(self, lines: Sequence[bytes]) -> None:
-        """Write lines, all or none, and wait until they are on the disk.
+    def append(self, lines: Sequence[bytes]) -> int:
+        """Write lines, all or none, and wait until they are on the disk; return the first one's place.
 
         Raises:
             JournalLost: another process has the journal now: nothing was written, or what was
@@ -276,6 +287,30 @@ class HeldJournal:
                     [(end, len(line), key) for end, line in zip(ends, lines, strict=False) if (key := _key_in(line))]
                 )
             self._end += len(data)
+            return self._end - len(data)
+
+    def put_aside(self, of: int, rows: Sequence[Aside]) -> None:
+        """Keep what is left of a map's rows while they wait for others."""
+        lines = [(of * _MOST_ROWS + number, *left) for number, *left in rows]
+        with self._lock:
+            self._keys.execute("BEGIN")
+            self._keys.executemany("INSERT INTO aside VALUES (?, ?, ?, ?, ?, ?)", lines)
+            self._keys.execute("COMMIT")
+
+    def take_back(self, of: int, numbers: Sequence[int]) -> list[tuple[bytes, Record | None]]:
+        """Return what is left of a map's rows, with their records, and keep it no longer."""
+        ids = [of * _MOST_ROWS + number for number in numbers]
+        which = f"FROM aside WHERE id IN ({', '.join('?' * len(ids))})"
+        with self._lock:
+            found = self._keys.execute(f"SELECT id, rest, key, n, place, size {which}", ids).fetchall()
+            self._keys.execute(f"DELETE {which}", ids)
+            rows = {each: (rest, self._record_of(*where)) for each, rest, *where in found}
+        return [rows[each] for each in ids]
+
+    def _record_of(self, key: bytes | None, n: int, place: int | None, size: int) -> Record | None:
+        if place is not None:
+            return record_in(os.pread(self._file, size, place))
+        return None if key is None else self.find([(key, n)])[0]
 
     def still_held(self) -> bool:
         """Whether this process may write: the path is the open file, and the lease was renewed."""
