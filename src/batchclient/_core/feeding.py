@@ -115,7 +115,7 @@ class Feeding:
             left: all unanswered requests; those without a caller are done already.
             alive: how many callers still wait.
         """
-        outcome = Outcome.IGNORED if batch.refused_alone else _outcome(failure)
+        outcome = _outcome(failure) if batch.refused_for_load else Outcome.IGNORED
         if failure.status in FULL and alive > 1 and in_flight == len(left) * batch.shape.weight:
             # With nothing else in flight the list is too long, and not the limit too high.
             outcome = Outcome.IGNORED

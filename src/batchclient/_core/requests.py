@@ -372,6 +372,8 @@ class Batch:
     """Whether the batch was refused for load by a server that takes other work."""
     refused_alone: bool = False
     """Whether the batch was refused, and other calls of its kind for its model are not (see ``pace``)."""
+    refused_for_load: bool = True
+    """Whether a refusal of the batch tells the limit that less at once may be taken."""
     has_families: bool = False
     """Whether requests with a prefix family (long prompts) may be in the batch."""
     answered: bytearray = field(default_factory=bytearray)

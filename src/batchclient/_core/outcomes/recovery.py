@@ -199,7 +199,7 @@ class Recovery:
                 for half in _halves(alive):
                     self._again(half, batch)
             case Way.ASIDE:
-                for half in _halves(alive) if len(alive) > 1 else [alive]:
+                for half in _halves(alive):
                     self._back_off(failed, half, failures, now + pause_s)
             case Way.AT_ONCE | Way.FREELY:
                 self._again(alive, batch)

@@ -139,11 +139,16 @@ class Pace:
     # Refusals ------------------------------------------------------------------------------------------------------
 
     def count(self, batch: Batch, under_way: Iterable[Batch]) -> None:
-        """Count a refused request; ``under_way`` are those of the endpoint, the latest first."""
+        """Count a refused request; ``under_way`` are those of the endpoint, the earliest first."""
         low, high = sorted((self._last_refused, batch.id))
-        taken = next((one.id for one in under_way if one.id < high and one.pace is self), _NONE) > low
+        taken = next((one.id for one in under_way if one.id > low and one.pace is self), high) < high
         self._run = 1 if taken or low < self._last_answered < high else self._run + 1
         self._last_refused = high
+
+    @property
+    def takes_others(self) -> bool:
+        """Whether others are under way that were sent beside the last refused requests."""
+        return self.under_way > 0 and self._run < _RUN
 
     def refuses_alone(self, pasts: Collection[Endured], now: float) -> bool:
         """Whether calls with these pasts, just refused, are refused alone by a server that takes other work."""
