@@ -94,23 +94,35 @@ def lowered(play):
     return changes == [(20, "the server refused work")] and play.endpoints[0].limit < 20
 
 
-def test_a_refusal_that_names_no_time_lowers_the_limit_at_once():
-    play, (*_, last) = play_twenty()
-    play.at(1.0) >> refused(last) << []
+def test_three_refusals_in_a_row_that_name_no_time_lower_the_limit_at_once():
+    play, (*_, first, second, third) = play_twenty()
+    # One or two beside those that the server took say nothing of load.
+    play.at(1.0) >> refused(first) >> refused(second) << []
+    assert not play.adjustments
+    play >> refused(third) << []
     assert lowered(play)
 
 
+def test_refusals_beside_which_others_are_taken_tell_the_limit_nothing():
+    play, twenty = play_twenty()
+    for each in twenty[1::2]:
+        play.at(1.0) >> refused(each) << []
+    assert not play.adjustments
+
+
 def test_a_refusal_that_names_a_time_lowers_the_limit_only_if_it_comes_again_after_that_time():
-    play, (*_, before, last) = play_twenty()
-    play.at(1.0) >> refused(last, retry_after_s=2.0) << []
+    play, (*_, a, b, c, before, last) = play_twenty()
+    for each in (a, b, c, last):
+        play.at(1.0) >> refused(each, retry_after_s=2.0) << []
     assert not play.adjustments
     # This one was sent before anybody had named a time; it names one that ends later.
     play.at(1.5) >> refused(before, retry_after_s=2.0) << []
     assert not play.adjustments
     play.at(3.4) >> Woke() << []
-    play.at(3.5) >> Woke() << ["send c18", "send c19"]
+    play.at(3.5) >> Woke() << ["send c15", "send c16", "send c17", "send c18", "send c19"]
     assert play.endpoints[0].limit == 20
-    play.at(4.0) >> refused(last, retry_after_s=2.0) << []
+    for each in (a, b, c):
+        play.at(4.0) >> refused(each, retry_after_s=2.0) << []
     assert lowered(play)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchclient._core.messages import FailureKind, Woke
+from batchclient._core.messages import Cancelled, FailureKind, Woke
 from batchclient.errors import ConnectionLost, ServerFault
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
@@ -54,8 +54,9 @@ def test_a_refusal_is_free_while_the_server_takes_other_work(answered_at, sent_a
     play.at(sent_at).submit(it) >> Woke() << ["send it"]
     before = play.endpoints[0].retry_budget_tokens
     play.at(refused_at) >> refused(it, status=status)
-    # An attempt waits for the policy's pause. What is free waits in the queue for an answer, and then has no failure.
-    assert (play.backing_off, play.queued) == ((0, 1) if free else (1, 0))
+    # An attempt waits for the policy's pause. What is free steps aside for a tenth of a second, and has no failure.
+    play.at(refused_at + 0.1) >> Woke() << (["send it"] if free else [])
+    assert play.last.failures == 0
     if not free and answered_at is not None:
         play.at(refused_at + 60.0) >> Woke() << ["send it"]
         assert play.last.failures == 1
@@ -87,19 +88,32 @@ def test_what_was_refused_before_anything_was_held_is_judged_once_more_after_its
     assert [batch.failures for batch in play.sent[-2:]] == [0, 1]
 
 
-def test_from_a_calls_twentieth_refusal_on_each_is_an_attempt():
-    play, (held,) = busy("held")
+def test_from_the_seventh_refusal_of_a_call_that_is_refused_alone_each_is_an_attempt():
+    play, _ = busy("held")
     (it,) = calls("it", SINGLE)
     play.submit(it) >> Woke() << ["send it"]
+    for count, pause_s in enumerate((0.1, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 8.0, 8.0), 1):
+        (other,) = calls(f"other{count}", SINGLE)
+        play.submit(other) >> Woke() << [f"send other{count}"]
+        play >> refused(it, delay=0.0) << []
+        play >> answered(other) << ([f"resolve other{count}", "send it"] if count < 7 else [f"resolve other{count}"])
+        play.at(play.now + pause_s - 0.001) >> Woke() << []
+        play.at(play.now + 0.002) >> Woke() << ([] if count < 7 else ["send it"])
+        assert it.batch.failures == max(0, count - 6)
+    # The policy gives up after five attempts, half a minute after the first refusal.
+    play >> refused(it, delay=None) << ["reject it: RateLimited"]
+    assert play.now == pytest.approx(29.8, abs=0.1)
+    assert play.endpoints[0].limit == 8
+
+
+def test_from_a_calls_twentieth_refusal_on_each_is_an_attempt_though_nothing_says_that_it_is_refused_alone():
+    play, (_held, one, two, it) = busy("held", "one", "two", "it")
     for count in range(1, 22):
-        play >> answered(held) << [f"resolve {held.waiter}"]
-        (held,) = calls(f"held{count}", SINGLE)
-        play.at(play.now + 9.0).submit(held) >> Woke()
-        play >> refused(it, delay=0.0)
-        assert (it.batch.failures if it.batch is not None else 0) == max(0, count - 19)
-        if it.batch is None:
-            play.at(play.now + 1.0) >> Woke()
-    assert play.failed == 0
+        for each in (one, two, it):
+            play >> refused(each, delay=0.0)
+        while any(each.batch is None for each in (one, two, it)):
+            play.at(play.wakes_at) >> Woke()
+        assert it.batch.failures == max(0, count - 19)
 
 
 def test_none_of_the_policys_ends_the_call_and_real_failures_alone_count():
@@ -136,49 +150,125 @@ def test_for_health_a_free_503_is_life():
     assert all(not endpoint.reason for endpoint in play.endpoints)
 
 
+# Who waits ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_call_that_is_refused_steps_aside_and_the_others_go_on():
+    play, (a, it, b) = busy("a", "it", "b", limit=4)
+    play.submit(*calls("x c d e", SINGLE)) >> Woke() << ["send x"]
+    play >> refused(it) << ["send c"]
+    play >> refused(play.last.requests[0]) << ["send d"]
+    play.at(1.05) >> answered(a) << ["resolve a", "send e"]
+    play.at(1.1) >> answered(b) << ["resolve b", "send it"]
+    assert play.endpoints[0].limit == 4
+
+
+def test_three_in_a_row_are_about_load_and_others_in_between_say_that_they_are_not():
+    play, (_held, a, b, _c, d, e) = busy("held", "a", "b", "c", "d", "e")
+    (x, y) = calls("x y", SINGLE)
+    play >> refused(a) >> refused(b) >> refused(d) << []
+    # The server took c, which was sent between b and d.
+    play.submit(x) >> Woke() << ["send x"]
+    play >> refused(e) << []
+    play.submit(y) >> Woke() << ["send y"]
+    # d, e, x and y: nothing that was sent between them was taken.
+    play >> refused(x) >> refused(y) << []
+    play.submit(*calls("z", SINGLE)) >> Woke() << []
+
+
+def test_a_call_whose_refusals_in_a_row_are_four_is_refused_alone_if_a_later_one_was_answered():
+    play, (_held, one, two, it) = busy("held", "one", "two", "it")
+    for _ in range(3):
+        for each in (one, two, it):
+            play >> refused(each, delay=0.0) << []
+        while any(each.batch is None for each in (one, two, it)):
+            play.at(play.wakes_at) >> Woke()
+    (later,) = calls("later", SINGLE)
+    play.submit(later)
+    while later.batch is None:
+        play.at(play.wakes_at) >> Woke()
+    play >> answered(later)
+    for each in (one, two, it):
+        play >> refused(each, delay=0.0)
+    play.submit(*calls("x y", SINGLE)) >> Woke() << ["send x", "send y"]
+
+
+def test_a_model_that_is_always_refused_holds_no_other_and_tells_the_limit_nothing():
+    other = shape(model="other", alone_reason="so that it is no part of a list")
+    play, (held,) = busy("held", limit=32)
+    hopeless = calls(8, other)
+    play.submit(*hopeless) >> Woke()
+    for each in hopeless:
+        play >> refused(each, delay=1.0, retry_after_s=30.0)
+    # A rest of the other model is none of this model's.
+    play.submit(*calls("x y", SINGLE)) >> Woke() << ["send x", "send y"]
+    play >> answered(held) << ["resolve held"]
+    assert play.endpoints[0].limit == 32
+    assert play.endpoints[0].blocked_by == "the server's Retry-After"
+
+
 # What is sent then --------------------------------------------------------------------------------------------------
 
 
+def full(*names, limit=8, **fields):
+    """As ``busy``, but of a server that refuses three of them in a row: ``it``, which is queued, after two that step aside."""
+    play, (*held, one, two, it) = busy(*names, "one", "two", "it", limit=limit)
+    for each in (one, two, it):
+        play >> refused(each, **fields) << []
+    # They come back after those of the stories.
+    for each in (one, two):
+        play >> Cancelled(each)
+    return play, held, it
+
+
 def test_while_refusals_are_free_one_request_is_sent_for_each_that_ended_with_an_answer():
-    play, (a, b, c) = busy("a", "b", "c")
-    play >> refused(c) << []
+    play, (a, b), _it = full("a", "b")
     fresh = calls("x y z", SINGLE)
     play.submit(*fresh) >> Woke() << []
-    play.at(1.1) >> answered(a) << ["resolve a", "send c"]
+    play.at(1.1) >> answered(a) << ["resolve a", "send it"]
     # A request that ends without an answer makes no room.
     play >> failed(b, LOST, delay=60.0) << []
-    play.at(1.2) >> answered(c) << ["resolve c", "send x"]
-    play >> refused(fresh[0]) << []
-    assert play.wakes_at == 1.2 + 0.1
+    play.at(1.2) >> answered(_it) << ["resolve it", "send x"]
 
 
 def test_a_request_goes_too_where_a_list_has_kept_less_than_three_quarters_of_what_the_server_held():
     play = Playbook(limit=8)
     (first,) = calls("first", SINGLE)
-    several, (it, other) = calls("a b c d"), calls("it other", SINGLE)
+    several, (one, two, it, other) = calls("a b c d"), calls("one two it other", SINGLE)
     play.submit(first) >> Woke()
     play.at(1.0) >> answered(first)
     play.submit(*several) >> Woke() << ["send a b c d"]
-    play.submit(it, other) >> Woke() << ["send it", "send other"]
-    play >> refused(it) << []
+    play.submit(other, one, two, it) >> Woke()
+    for each in (one, two, it):
+        play >> refused(each) << []
     # Five are held by two requests: d and c are answered while their list goes on.
-    play.at(1.1) >> answered(several[3]) << ["resolve d"]
-    play.at(1.1) >> answered(several[2]) << ["resolve c", "send it"]
+    play.at(1.01) >> answered(several[3]) << ["resolve d"]
+    play.at(1.02) >> answered(several[2]) << ["resolve c", "send it"]
 
 
-def test_a_spell_ends_by_time_and_lasts_twice_as_long_if_the_next_refusal_comes_soon():
-    play, (a, b, c, d) = busy("a", "b", "c", "d")
-    for spell_s in (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0):
-        play >> refused(d) << []
-        assert play.wakes_at == pytest.approx(play.now + spell_s)
-        play.at(play.wakes_at) >> Woke() << ["send d"]
-    play.at(play.now + 16.1) >> answered(a) >> refused(d) << []
-    assert play.wakes_at == pytest.approx(play.now + 0.25)
+def test_a_spell_lasts_twice_as_long_if_the_next_refusal_comes_soon():
+    play, _, it = full("a", "b", "c")
+    for count, spell_s in enumerate((0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0)):
+        (fresh,) = calls(f"fresh{count}", SINGLE)
+        play.submit(fresh) >> Woke() << []
+        at = play.now + spell_s
+        play.at(at - 0.001) >> Woke() << []
+        play.at(at) >> Woke() << [f"send {it.waiter}"]
+        play >> refused(it) >> Cancelled(it) << []
+        it = fresh
+
+
+def test_after_a_spell_each_answer_brings_two():
+    play, (a, b, c), it = full("a", "b", "c", limit=16)
+    play.submit(*calls("x y z v w", SINGLE)) >> Woke() << []
+    play.at(1.25) >> Woke() << ["send it"]
+    play >> answered(a) << ["resolve a", "send x", "send y"]
+    play >> answered(b) << ["resolve b", "send z", "send v"]
+    play >> answered(c) << ["resolve c", "send w"]
 
 
 def test_a_spell_ends_early_once_32_were_answered_for_each_that_was_refused():
-    play, (held, it) = busy("held", "it", limit=64)
-    play >> refused(it) << []
+    play, (held,), _ = full("held", limit=64)
     more = calls(64, SINGLE)
     play.submit(*more) >> Woke() << []
     play >> answered(held) << ["resolve held", "send it"]
@@ -186,34 +276,64 @@ def test_a_spell_ends_early_once_32_were_answered_for_each_that_was_refused():
         play >> answered(play.last.requests[0])
         assert play.in_flight == 1
     play >> answered(play.last.requests[0])
-    assert play.in_flight == 34
+    assert play.in_flight == 2
 
 
-def test_a_spell_after_a_retry_after_lasts_ten_times_as_long_and_begins_with_the_rest():
-    play, (a, b, c) = busy("a", "b", "c")
-    play >> refused(c, retry_after_s=2.0) << []
-    play.at(2.0) >> answered(a) << ["resolve a"]
-    play.at(3.0) >> Woke() << ["send c"]
-    (fresh,) = calls("fresh", SINGLE)
-    play.submit(fresh) >> Woke() << []
-    assert play.wakes_at == 21.0
-    play.at(21.0) >> Woke() << ["send fresh"]
+def test_after_a_rest_one_is_sent_and_then_two_for_each_answer_up_to_all_that_was_under_way():
+    play, (a, b, c), it = full("a", "b", "c", limit=9, retry_after_s=2.0)
+    play.submit(*calls("v w x y z", SINGLE)) >> Woke() << []
+    play.at(3.0) >> Woke() << ["send it"]
+    for held in (a, b, c):
+        play >> failed(held, LOST, delay=60.0) << []
+    play.at(3.1) >> answered(it) << ["resolve it", "send v", "send w"]
+    # Three were under way before.
+    play >> answered(play.last.requests[0]) << ["resolve w", "send x", "send y"]
+    play >> answered(play.last.requests[0]) << ["resolve y", "send z"]
 
 
-def test_after_a_rest_one_is_sent_though_another_is_still_under_way():
-    play, (long, c) = busy("long", "c")
-    play >> refused(c, retry_after_s=2.0) << []
-    play.at(3.0) >> Woke() << ["send c"]
+def test_what_a_rest_let_pile_up_is_gone_within_twice_the_rest():
+    # 20 calls a second of 1 s each; the server refuses all for ten seconds.
+    play, waiting = Playbook(limit=256), []
+    under_way, rests = [], False
+    for tick in range(1, 800):
+        now = tick / 20
+        play.at(now)
+        rests = 10.0 <= now < 20.0
+        (call,) = calls(f"c{tick}", SINGLE)
+        play.submit(call)
+        waiting.append(call)
+        play >> Woke()
+        for each in [one for one in waiting if one.batch is not None]:
+            if rests and each.batch.sent_at >= 10.0:
+                play >> refused(each, retry_after_s=20.0 - now, delay=20.0 - now)
+            elif now >= each.batch.sent_at + 1.0:
+                play >> answered(each)
+                waiting.remove(each)
+        if play.wakes_at is not None and play.wakes_at <= now:
+            play >> Woke()
+        under_way.append((now, play.queued + play.backing_off))
+    assert max(queued for _, queued in under_way) >= 190
+    assert all(queued < 5 for now, queued in under_way if now > 29.0)
 
 
-def test_a_server_that_refused_all_at_once_is_filled_again_up_to_half():
-    play, (held, *others) = busy("held", *(f"c{number}" for number in range(7)), limit=9)
-    for other in reversed(others):
-        play >> refused(other, retry_after_s=2.0) << []
-    play.at(3.0) >> Woke() << ["send c0"]
-    play.at(3.1) >> answered(others[0]) << ["resolve c0", "send c1", "send c2"]
-    play.at(3.2) >> answered(others[1]) << ["resolve c1", "send c3", "send c4"]
-    play >> answered(others[2]) << ["resolve c2", "send c5"]
+def test_one_request_finds_out_in_a_rest_whether_it_holds_and_ends_it_if_it_is_answered():
+    play, (a, b), it = full("a", "b", retry_after_s=30.0)
+    play.submit(*calls("x y z", SINGLE)) >> Woke() << []
+    play.at(2.0) >> answered(a) << ["resolve a", "send it"]
+    play >> answered(b) << ["resolve b"]
+    play.at(2.5) >> answered(it) << ["resolve it", "send x", "send y", "send z"]
+    assert play.endpoints[0].blocked_by == "the server's refusals"
+    # For a minute no rest holds more than the calls that were refused.
+    play.submit(*calls("w", SINGLE)) >> Woke() << []
+    play.at(2.6) >> answered(play.last.requests[0]) << ["resolve z", "send w"]
+
+
+def test_a_rest_that_holds_is_asked_about_once_a_minute():
+    play, (a, b), it = full("a", "b", retry_after_s=30.0)
+    play.at(2.0) >> answered(a) << ["resolve a", "send it"]
+    play >> refused(it, retry_after_s=29.0) << []
+    play.at(3.0) >> answered(b) << ["resolve b"]
+    play.at(31.0) >> Woke() << ["send it"]
 
 
 def test_a_call_with_less_time_than_the_rest_fails_at_once():
@@ -245,17 +365,19 @@ def test_who_left_and_who_is_to_blame_give_their_places_back():
 
 @pytest.mark.parametrize(("jitter", "shares"), [(0.0, 1.0), (1.0, 0.5)])
 def test_with_none_under_way_one_is_sent_after_a_pause_that_doubles_up_to_two_seconds(jitter, shares):
-    play, (it,) = busy("it")
-    play >> refused(it, jitter=jitter) << []
-    play.submit(*calls("x y", SINGLE)) >> Woke() << []
-    for pause_s in (0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0):
+    play, _, it = full(jitter=jitter)
+    for count, pause_s in enumerate((0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0)):
+        (fresh,) = calls(f"fresh{count}", SINGLE)
+        play.submit(fresh) >> Woke() << []
         at = play.now + shares * pause_s
         play.at(at - 0.001) >> Woke() << []
-        play.at(at + 0.001) >> Woke() << ["send it"]
-        play >> refused(it, jitter=jitter) << []
+        play.at(at + 0.001) >> Woke() << [f"send {it.waiter}"]
+        play >> refused(it, jitter=jitter) >> Cancelled(it) << []
+        it = fresh
     # An answer begins anew.
-    play.at(play.now + shares * 2.0 + 0.001) >> Woke() << ["send it"]
-    play >> answered(it) << ["resolve it", "send x"]
+    play.at(play.now + shares * 2.0 + 0.001) >> Woke() << ["send fresh6"]
+    play.submit(*calls("x", SINGLE)) >> Woke() << []
+    play >> answered(it) << ["resolve fresh6", "send x"]
     play >> refused(play.last.requests[0], jitter=jitter) << []
     assert play.wakes_at == pytest.approx(play.now + shares * 0.1)
 
@@ -267,12 +389,14 @@ def test_a_pause_never_ends_before_the_rest_that_the_server_asked_for():
     play.at(4.0) >> Woke() << ["send it"]
 
 
-def test_a_long_list_that_is_refused_for_free_goes_in_halves_and_one_that_stands_alone_is_too_long():
-    play, (held,) = busy("held", limit=64, max_size=64)
-    listed = calls(16)
-    play.submit(*listed) >> Woke()
-    play >> refused(listed[0], status=503) << []
-    play.at(1.1) >> answered(held) << ["resolve held", "send c0 c1 c2 c3 c4 c5 c6 c7"]
-    # Refused for the second time with nothing else in flight: no list is as long for a while.
-    play >> refused(listed[0], status=503) << []
-    assert play.endpoints[0].batch_size_cap == 4
+def test_a_list_that_is_refused_alone_goes_in_halves_until_the_guilty_call_is_alone():
+    play, (_held,) = busy("held", limit=64, max_size=64)
+    listed = calls("a b c d")
+    play.submit(*listed) >> Woke() << ["send a b c d"]
+    play >> refused(listed[0]) << []
+    play.at(1.1) >> Woke() << ["send a b", "send c d"]
+    play >> answered(*listed[2:]) << ["resolve c d"]
+    play >> refused(listed[0]) << []
+    play.at(1.3) >> Woke() << ["send a", "send b"]
+    play >> answered(listed[1]) << ["resolve b"]
+    assert play.endpoints[0].batch_size_cap == 64

@@ -117,9 +117,11 @@ def test_a_rest_lasts_its_time_whatever_older_requests_bring():
     play.submit(a, b, c) >> Woke() << ["send a", "send b", "send c"]
     play.at(1.0) >> failed(a, REJECTED, delay=9.0, retry_after_s=9.0) << []
     play.submit(late, patient) >> Woke() << []
-    play.at(2.0) >> answered(b) << ["resolve b"]
+    # Something is answered in the rest. One request finds out whether the rest holds: it does.
+    play.at(2.0) >> answered(b) << ["resolve b", "send late"]
+    play >> failed(late, REJECTED, delay=8.0, retry_after_s=8.0) << ["reject late: RateLimited"]
     # A shorter wish that comes later shortens nothing.
-    play.at(2.5) >> failed(c, REJECTED, delay=0.0, retry_after_s=1.0) << ["reject late: RateLimited"]
+    play.at(2.5) >> failed(c, REJECTED, delay=0.0, retry_after_s=1.0) << []
     assert (play.endpoints[0].blocked_until, play.wakes_at) == (10.0, 10.0)
     play.at(10.0) >> Woke() << ["send a", "send c", "send patient"]
 
@@ -144,7 +146,8 @@ def test_another_server_that_takes_the_call_in_time_is_waited_for():
     # The shorter rest decides.
     play.at(0.5).submit(early, late) >> Woke() << ["reject early: RateLimited"]
     assert play.errors["early"].retry_after_s == 1.5
-    play.at(2.0) >> Woke() << ["send b @1"]
+    play.at(2.0) >> Woke() << ["send a @1"]
+    play.at(2.1) >> answered(a) << ["resolve a", "send b @1"]
     play.at(2.5) >> answered(b) << ["resolve b", "send late @1"]
 
 
@@ -155,14 +158,32 @@ def test_a_server_that_is_not_asked_for_rest_keeps_everybody_waiting_for_it():
     play >> failed(a, REJECTED, delay=9.0, retry_after_s=9.0) << []
     (late,) = calls("late", deadline=3.0)
     play.submit(late) >> Woke() << []
-    play.at(1.0) >> answered(b) << ["resolve b", "send late @1"]
+    play.at(1.0) >> answered(b) << ["resolve b", "send a @1"]
+    play.at(1.5) >> answered(a) << ["resolve a", "send late @1"]
 
 
-def test_a_pause_before_the_next_attempt_holds_a_call_from_every_server():
+@pytest.mark.parametrize("deadline", [None, 3.0])
+@pytest.mark.parametrize("served", [False, True])
+def test_a_rest_holds_its_server_and_never_a_call_that_another_server_can_take(served, deadline):
     play = Playbook(limit=[4, 4], max_size=1)
-    (a,) = calls("a", deadline=3.0)
+    if served:
+        first, second = calls("first second")
+        play.submit(first, second) >> Woke() << ["send first @0", "send second @1"]
+        play >> answered(first) >> answered(second) << ["resolve second"]
+    (a,) = calls("a", deadline=deadline)
     play.submit(a) >> Woke() << ["send a @0"]
-    play >> failed(a, REJECTED, delay=9.0, retry_after_s=9.0) << ["reject a: RateLimited"]
+    play >> failed(a, REJECTED, delay=9.0, retry_after_s=9.0, status=429) << ["send a @1"]
+    play.at(2.0) >> answered(a) << ["resolve a"]
+
+
+def test_a_call_that_every_server_has_refused_waits_for_the_policys_pause():
+    play = Playbook(limit=[4, 4], max_size=1)
+    (a,) = calls("a")
+    play.submit(a) >> Woke() << ["send a @0"]
+    play >> failed(a, REJECTED, delay=0.5, status=429) << ["send a @1"]
+    play >> failed(a, REJECTED, delay=0.5, status=429) << []
+    play.at(0.5) >> Woke()
+    assert [batch.failures for batch in play.sent] == [0, 1, 2]
 
 
 def test_a_gateway_with_nothing_left_is_a_server_that_asks_for_rest():

@@ -92,8 +92,9 @@ def test_what_was_not_sent_and_what_is_sent_in_another_form_is_free():
     a, b = calls("a b", shape())
     play.submit(*calls(16)) >> Woke()
     crowd, others = (batch.requests for batch in play.sent)
-    # A list of eight that is refused by one server goes to the other. Both have paid for it 13 times, of a hundred calls' worth.
-    for _ in range(26):
+    # A list of eight that is refused by one server goes to the other. The first time costs nothing;
+    # then both pay for it 13 times, of a hundred calls' worth.
+    for _ in range(27):
         play >> failed(crowd[0], FailureKind.REJECTED, delay=0.0, status=429, retry_after_s=0.0)
         assert play.last.requests == crowd
     play >> answered(*crowd)

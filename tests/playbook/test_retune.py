@@ -40,12 +40,13 @@ def test_what_the_old_one_was_bounded_by_is_no_more():
     play = Playbook([LimitControl(FixedLimit(10))])
     requests = calls(10, shape(alone_reason="alone"))
     play.submit(*requests) >> Woke()
-    play.at(1.0) >> failed(requests[7], FailureKind.REJECTED, status=429)
-    assert play.adjusted == ["limit 10 -> 7: the server refused work"]
-    play.at(2.0) >> Retuned(limits=[LimitControl(FixedLimit(9))])
-    assert play.adjusted == ["limit 7 -> 9: set by the caller"]
+    for request in requests[7:]:
+        play.at(1.0) >> failed(request, FailureKind.REJECTED, status=429)
+    assert play.adjusted == ["limit 10 -> 9: the server refused work"]
+    play.at(2.0) >> Retuned(limits=[LimitControl(FixedLimit(8))])
+    assert play.adjusted == ["limit 9 -> 8: set by the caller"]
     play.at(3.0) >> answered(requests[1])
-    assert in_force(play) == (9, "set by the caller")
+    assert in_force(play) == (8, "set by the caller")
 
 
 def test_a_pin_holds_a_fresh_limit_too():

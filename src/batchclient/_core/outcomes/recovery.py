@@ -202,7 +202,7 @@ class Recovery:
                 for half in _halves(alive):
                     self._back_off(failed, half, failures, now + pause_s)
             case Way.AT_ONCE | Way.FREELY:
-                self._again(alive, batch)
+                self._resend(alive, failures, batch.isolation, bare=batch.bare)
             case Way.BARE:
                 self.send_bare(alive, batch)
             case Way.SINGLY:
@@ -373,7 +373,7 @@ class Recovery:
         for request in alive:
             request.state = RequestState.BACKING_OFF
         self.backing_off += len(alive)
-        tokens = 0.0 if batch.refused_alone else _tokens(alive, batch)
+        tokens = 0.0 if batch.refused_alone or batch.refused_freely else _tokens(alive, batch)
         aside = batch.refused_freely
         resend = _Resend(alive, failures, batch.isolation, endpoint, tokens, bare, batch.refusal_s, aside)
         self._ticket += 1

@@ -22,7 +22,8 @@ Rules:
 - Any other free refusal begins a *spell*, in which the flow is sent one request for each that ended
   with an answer. A spell lasts a quarter of a second, twice as long each time that the next one
   comes soon, up to 8 s; it ends early when 32 were answered for each that was refused. After it
-  each answer brings two, until the limit is reached.
+  each answer brings two, until the limit is reached. After each further time of a spell a quarter
+  more may be sent, also without an answer.
 - A long list ends with its longest answer. So a request may also go while the sequences under way
   are less than three quarters of those which the server held when it refused.
 - A ``Retry-After`` is a *rest*. It holds the refused call, if that is refused alone; else the flow.
@@ -172,7 +173,8 @@ class Pace:
         if self.left is None or self._grows:
             soon = now < self._until + 2 * self._spell_s
             self._spell_s = min(_LONGEST_SPELL_S, 2 * self._spell_s) if soon else _SHORTEST_SPELL_S
-            self._owed, self._before, self._held, self._grows = 0.0, 0, math.inf, False
+            self._owed, self._held, self._grows = 0.0, math.inf, False
+            self._before = self._before if rest_s else 0
         self.left, self.is_open = 0, False
         self._held = 0.0 if rest_s else min(self._held, self.in_flight)
         self._owed += _ANSWERS
@@ -192,7 +194,8 @@ class Pace:
             return 0.0
         rest_s = min(refusal.retry_after_s, LONGEST_REST_S)
         if self.rest_until is None:
-            self._before = max(1, self._before // 2) if self._before else self.under_way
+            again = self._before and self.left is not None and not self._grows
+            self._before = max(1, self._before // 2) if again else self.under_way
             self.rest_until = now + rest_s
         self.rest_until = max(self.rest_until, now + rest_s)
         self.refusal = refusal
@@ -276,9 +279,14 @@ class Pace:
         if not self._grows and (now >= self._until or self._owed <= 0):
             self._grows = True
             self.left += 1
+        elif now >= self._until:
+            # Answers that take minutes say nothing meanwhile.
+            self.left = max(self.left, 1, self.under_way // 4)
+        if now >= self._until:
+            self._until = now + self._spell_s
         if self.left or not self.in_flight or self.in_flight < _HELD_SHARE * self._held:
             return None
-        return math.inf if self._grows else self._until
+        return self._until
 
     def held_back(self, now: float) -> tuple[float, str] | None:
         """Until when calls are held back, unless an answer comes, and why; ``None``: none are."""
