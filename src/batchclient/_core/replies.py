@@ -135,6 +135,8 @@ class Replies:
             if lone_member:
                 self._resending.member_first.answered(batch, now, paused=paused)
         if event.ended:
+            if batch.failures:
+                endpoint.budget.charge(-batch.tokens_at_risk, endpoint.limit.limit, now)
             endpoint.pace.answered(len(endpoint.open) - 1)
             self._feeding.ended(batch, endpoint, now)
             observed.request_ended(batch, endpoint.shown_name, now)
@@ -151,7 +153,7 @@ class Replies:
         if endpoint.denials.models:
             endpoint.denials.answered(batch)
         if endpoint.health.ailing:
-            self._fleet.welcome(endpoint, sequences, now)
+            self._fleet.welcome(endpoint, sequences, batch.sent_at, now)
             self._outage.watch(now)
         else:
             endpoint.answer(sequences, now)

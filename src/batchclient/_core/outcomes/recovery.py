@@ -337,7 +337,8 @@ class Recovery:
             request.state = RequestState.BACKING_OFF
         self.backing_off += len(alive)
         assert failed.event.retry_delay_s is not None
-        resend = _Resend(alive, failures, batch.isolation, endpoint, _tokens(alive, batch), bare, batch.refusal_s)
+        tokens = 0.0 if failed.failure.unserved and batch.refusal_s is None else _tokens(alive, batch)
+        resend = _Resend(alive, failures, batch.isolation, endpoint, tokens, bare, batch.refusal_s)
         # The batch's id breaks ties: resends are not comparable.
         heapq.heappush(self._backoff, (now + failed.event.retry_delay_s, batch.id, resend))
 
