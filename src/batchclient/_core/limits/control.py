@@ -59,7 +59,7 @@ class LimitControl(Limit):
         return self._decide()
 
     def on_restart(self, now: float, guess: int | None = None) -> LimitChange | None:
-        # The number in force is the best guess, unless it is only on trial. A server that goes refuses any load.
+        # The number in force is the best guess, unless it is on trial. Who goes refuses any load.
         self._number.interrupt(now)
         self._bounds.forget_refusals()
         change = self._decide()

@@ -21,9 +21,9 @@ Rules:
   vanishing are probed at once.
 - A request cut off by a gateway after a long silence (``Failure.cut_off``) is a server error, not a
   break: the server is there, and slow.
-- The pause doubles with each failed probe. After refusals, also by a gateway, which are found out at
-  once and cost no caller anything, the pause is 0.5 s to 8 s, and to 2 s where no other endpoint is
-  in use. After other failures, whose probe costs a caller time, the pause is 1 s to 30 s. An
+- The pause doubles with each failed probe. After refusals, also by a gateway, which are found out
+  at once and cost no caller anything, the pause is 0.5 s to 8 s, and to 2 s where no other endpoint
+  is in use. After other failures, whose probe costs a caller time, the pause is 1 s to 30 s. An
   endpoint healthy for a minute starts at the shortest pause again.
 - The probe is one real call in a batch of its own. If another endpoint is in use, the probe is not
   a call that failed here before. Otherwise calls which have not failed here go first, unless
