@@ -217,7 +217,7 @@ class Settings(Checked):
     max_queued: Count = 16_384
     when_full: Literal["wait", "raise"] = "wait"
     timeout_s: PositiveSeconds | None = None
-    outage_patience_s: Seconds = 30.0
+    outage_patience_s: Seconds = 60.0
     wait_for_server_s: Seconds = 0.0
     max_model_len: Count | None = None
     count_tokens: Callable[[str], int] | None = None

@@ -13,6 +13,7 @@ from batchclient._core.messages import (
     Submitted,
     Woke,
 )
+from batchclient._core.settings import SchedulerSettings
 from batchclient.errors import ReadTimedOut
 from tests.playbook.playbook import Playbook, answered, calls, failed
 
@@ -21,8 +22,8 @@ LOST = FailureKind.MAYBE_PROCESSED
 
 
 def vanished(names="b", **settings):
-    """A lone endpoint that answered once and refuses connections at 1.0; these calls wait for it."""
-    play = Playbook(**settings)
+    """A lone endpoint that answered once and refuses connections at 1.0; these calls wait for it, 30 s unless told."""
+    play = Playbook(**{"outage_patience_s": 30.0, **settings})
     (first,), waiting = calls("first"), calls(names)
     play.submit(first) >> Woke() << ["send first"]
     play >> answered(first) << ["resolve first"]
@@ -43,13 +44,13 @@ def refuse(play, until):
     return probes
 
 
-def test_probes_go_at_growing_pauses_and_once_more_before_patience_ends():
-    play, _ = vanished("a b c")
-    probes = refuse(play, 30.9)
-    assert probes == [1.5, 2.5, 4.5, 8.5, 16.5, 24.5, 30.0]
+def test_probes_go_at_growing_pauses_of_two_seconds_at_most_until_patience_ends():
+    play, _ = vanished("a b c", outage_patience_s=SchedulerSettings().outage_patience_s)
+    probes = refuse(play, 60.9)
+    assert probes == [1.5, 2.5, *(4.5 + 2 * number for number in range(29))]
     assert {len(batch.requests) for batch in play.sent[2:]} == {1}
     assert (play.queued, play.failed) == (3, 0)
-    play.at(31.0) >> Woke() << ["reject a b c: ConnectFailed"]
+    play.at(61.0) >> Woke() << ["reject a b c: ConnectFailed"]
     assert play.wakes_at is None
 
 
@@ -91,7 +92,7 @@ def test_calls_of_maps_wait_as_long_as_their_deadlines_allow():
 
 
 def test_calls_that_back_off_or_wait_outside_lose_their_patience_too():
-    play = Playbook(limit=2, max_size=1, max_queued=1)
+    play = Playbook(limit=2, max_size=1, max_queued=1, outage_patience_s=30.0)
     first, broken, queued, outside = calls("first broken queued outside")
     play.submit(first) >> Woke() << ["send first"]
     play >> answered(first) << ["resolve first"]
@@ -117,16 +118,16 @@ def test_an_outage_uses_up_no_attempts_and_what_is_back_is_given_its_calls_slowl
     assert play.last.failures == 0
 
 
-def test_where_answers_take_long_a_server_that_is_back_is_given_twice_as_much_every_five_seconds():
+def test_where_answers_take_long_a_server_that_is_back_is_given_all_of_its_limit_within_five_seconds():
     play, (b, *_) = vanished(" ".join(f"x{i}" for i in range(16)), limit=16, max_size=1)
     play.at(1.5) >> Woke() << ["send x0"]
     play >> answered(b)
     seen = []
     for _ in range(3):
         seen.append((play.now, play.in_flight))
-        assert play.wakes_at == play.now + 5.0
+        assert play.wakes_at == play.now + 1.5
         play.at(play.wakes_at) >> Woke()
-    assert seen == [(1.5, 2), (6.5, 4), (11.5, 8)]
+    assert seen == [(1.5, 2), (3.0, 4), (4.5, 8)]
     assert (play.in_flight, play.endpoints[0].state) == (15, "healthy")
 
 

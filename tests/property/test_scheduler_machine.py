@@ -76,7 +76,7 @@ SHAPES = [
 PREFIXES = [b"", b"x" * 300, b"x" * 600, b"x" * 300 + b"y" * 300, b"z" * 300]
 OPEN = (RequestState.WAITING, RequestState.QUEUED, RequestState.BACKING_OFF, RequestState.IN_FLIGHT)
 NEVER_STARVES = 1e9
-DOUBLES_AFTER_S = 5.0
+DOUBLES_AFTER_S = 1.5
 """Slow start: how long until an endpoint that recovers is given twice as much, though nothing is answered."""
 REFUSALS_OF_A_STRANGER = 3
 """A lone endpoint that never answered anything is not waited for after so many refused connections."""

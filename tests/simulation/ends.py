@@ -24,7 +24,7 @@ from tests.simulation.pairs import Fault
 
 __all__ = ["check_call", "check_histograms", "check_nothing_is_left"]
 
-_PATIENCE_S = 30.0
+_PATIENCE_S = 60.0
 """The default of ``outage_patience_s``."""
 _IN_TIME_S = 0.05
 """How late a caller may hear of its deadline."""

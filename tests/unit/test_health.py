@@ -29,7 +29,10 @@ def test_what_a_failure_says_of_the_endpoint():
         (K.MAYBE_PROCESSED, ServerFault, 500, Sign.FAULTY),
         (K.MAYBE_PROCESSED, ServerFault, None, Sign.FAULTY),
         (K.MAYBE_PROCESSED, DialectError, None, Sign.FAULTY),
-        (K.REJECTED, ServerFault, 503, Sign.FAULTY),
+        (K.MAYBE_PROCESSED, ServerFault, 502, Sign.UNSERVED),
+        (K.MAYBE_PROCESSED, ServerFault, 504, Sign.UNSERVED),
+        (K.REJECTED, ServerFault, 503, Sign.UNSERVED),
+        (K.LIST_TOO_LONG, ServerFault, 502, Sign.FAULTY),
         (K.REJECTED, RateLimited, 429, Sign.ALIVE),
         (K.BAD_CALL, BadRequest, 400, Sign.ALIVE),
         (K.BAD_CALL, BadRequest, 501, Sign.ALIVE),
@@ -46,7 +49,8 @@ def test_what_a_gateway_cuts_off_after_a_long_silence_is_a_server_error():
         (ConnectionLost, None, 20.1, Sign.FAULTY),
         (ConnectionLost, None, 20.0, Sign.BROKEN),
         (ServerFault, 502, 20.1, Sign.FAULTY),
-        (ServerFault, 504, 0.1, Sign.FAULTY),
+        (ServerFault, 504, 5.1, Sign.FAULTY),
+        (ServerFault, 504, 5.0, Sign.UNSERVED),
         (ReadTimedOut, None, 600.0, Sign.SILENT),
     ):
         assert sign_of(Failure(K.MAYBE_PROCESSED, error, "no", status, silent_s=silent_s)) is sign
@@ -57,7 +61,8 @@ def fail(health, sign, times, now, *, others=True):
     return sum([health.fail(sign, number, now, others=others) for number in range(times)])
 
 
-TIMES = {Sign.REFUSED: 1, Sign.BROKEN: 3, Sign.SILENT: 3, Sign.FAULTY: 5}
+TIMES = {Sign.REFUSED: 1, Sign.BROKEN: 3, Sign.SILENT: 3, Sign.FAULTY: 5, Sign.UNSERVED: 5}
+AT_ONCE = (Sign.REFUSED, Sign.UNSERVED)
 
 
 def test_so_many_failures_in_a_row_eject_and_the_pause_doubles_with_each_failed_probe():
@@ -69,7 +74,7 @@ def test_so_many_failures_in_a_row_eject_and_the_pause_doubles_with_each_failed_
         assert health.in_use
         assert fail(health, sign, 1, now) == 1
         assert health.state is HealthState.EJECTED and sign.value in health.reason
-        pauses = [0.5, 1.0, 2.0, 4.0, 8.0, 8.0] if sign is Sign.REFUSED else [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+        pauses = [0.5, 1.0, 2.0, 4.0, 8.0, 8.0] if sign in AT_ONCE else [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
         for number, pause in enumerate(pauses):
             assert health.closed_until == pytest.approx(now + pause)
             assert health.is_closed(now + pause - 0.01)
@@ -120,7 +125,7 @@ def test_who_breaks_or_refuses_connections_and_comes_back_was_started_anew():
             health = Health()
             health.answered_once = answered
             fail(health, sign, times, 0.0)
-            assert health.answer(1, 64, 1.0) is (answered and sign in (Sign.REFUSED, Sign.BROKEN))
+            assert health.answer(1, 64, 1.0) is (answered and sign in (*AT_ONCE, Sign.BROKEN))
 
 
 def test_one_that_was_healthy_for_a_minute_starts_at_the_shortest_pause_again():

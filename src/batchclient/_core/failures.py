@@ -19,6 +19,9 @@ _FORESEEN = (501, 502, 503, 504)
 """Not implemented, and gateways which do not reach a server (RFC 9110, section 15.6)."""
 _GATEWAYS = (502, 504)
 """Bad gateway, gateway timeout (RFC 9110, section 15.6)."""
+_REFUSED_BY_GATEWAYS = (502, 503, 504)
+_AT_ONCE_S = 5.0
+"""A later 502, 503 or 504 may be the end of some work."""
 _SILENCE_S = 20.0
 """Gateways usually give up after 30 or 60 s of silence; an earlier failure has another reason."""
 
@@ -111,6 +114,12 @@ class Failure:
         if self.silent_s <= _SILENCE_S:
             return False
         return self.status in _GATEWAYS or (self.status is None and issubclass(self.error, ConnectionLost))
+
+    @property
+    def unserved(self) -> bool:
+        """Whether a gateway said at once that it reaches no server: 502, 503 or 504 within 5 s."""
+        said = self.status in _REFUSED_BY_GATEWAYS and self.silent_s <= _AT_ONCE_S
+        return said and self.kind in (FailureKind.MAYBE_PROCESSED, FailureKind.REJECTED)
 
     @property
     def silent(self) -> bool:

@@ -45,6 +45,8 @@ from batchclient.errors import ReadTimedOut
 __all__ = ["Fleet"]
 
 _NO_BATCH = -1
+_HELD_S = 1.0
+"""Who holds a request for so long before the connection breaks is no wrong address."""
 _UNHEARD = Failure(FailureKind.MAYBE_PROCESSED, ReadTimedOut, "nothing came from the server before its calls' timeouts")
 
 
@@ -75,7 +77,7 @@ class Fleet:
     def judge(self, batch: Batch, failure: Failure, now: float) -> None:
         """Tell an endpoint's health and rates how a batch failed."""
         endpoint = self._endpoints.by_id[batch.endpoint]
-        sign = Sign.ALIVE if batch.refused_freely else sign_of(failure)
+        sign = Sign.ALIVE if batch.refused_freely and endpoint.health.in_use else sign_of(failure)
         if endpoint.rates is not None and (sign is Sign.REFUSED or failure.kind is FailureKind.UNSUPPORTED):
             endpoint.rates.refund(batch.charged_tokens, batch.sent_at, now)
         if failure.status is not None or batch.wire.replied:
@@ -96,9 +98,10 @@ class Fleet:
             # A member was answered: the fault is with the list.
             sign = Sign.NOTHING
         if sign is Sign.ALIVE:
-            change = endpoint.live(0, now)
+            change = endpoint.live(0, now, batch.sent_at)
         elif sign is not Sign.NOTHING:
-            endpoint.health.answered_once |= failure.status is not None
+            held_s = now - batch.sent_at if sign is Sign.BROKEN else 0.0
+            endpoint.health.answered_once |= failure.status is not None or held_s >= _HELD_S
             self._endpoints.fail(endpoint, sign, batch.id, now, batch.sent_at, failure.seen)
         endpoint.health.end_probe(batch.id)
         if endpoint.health.state is not state:
@@ -106,10 +109,10 @@ class Fleet:
         elif endpoint.outage is not None and not endpoint.health.in_use and sign is not Sign.NOTHING:
             endpoint.outage.failure = failure.of_the_server
 
-    def welcome(self, endpoint: Endpoint, sequences: int, now: float) -> None:
-        """A failing endpoint has answered."""
+    def welcome(self, endpoint: Endpoint, sequences: int, sent_at: float, now: float) -> None:
+        """A failing endpoint has answered a request that was sent then."""
         limit, state = endpoint.limit.limit, endpoint.health.state
-        change = endpoint.answer(sequences, now)
+        change = endpoint.answer(sequences, now, sent_at)
         if endpoint.health.state is not state:
             self._tell_health(endpoint, limit, change, now)
 

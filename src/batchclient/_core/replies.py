@@ -136,6 +136,8 @@ class Replies:
             if lone_member:
                 self._resending.member_first.answered(batch, now, paused=paused)
         if event.ended:
+            if batch.failures:
+                endpoint.budget.charge(-batch.tokens_at_risk, endpoint.limit.limit, now)
             batch.pace.answered(batch, endpoint.limit.limit, now)
             self._feeding.ended(batch, endpoint, now)
             if not self._queue.size:
@@ -154,7 +156,7 @@ class Replies:
         if endpoint.denials.models:
             endpoint.denials.answered(batch)
         if endpoint.health.ailing:
-            self._fleet.welcome(endpoint, sequences, now)
+            self._fleet.welcome(endpoint, sequences, batch.sent_at, now)
             self._outage.watch(now)
         else:
             endpoint.answer(sequences, now)

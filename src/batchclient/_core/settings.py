@@ -62,6 +62,6 @@ class SchedulerSettings:
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
     size_for: Callable[[int], int | None] | None = None
     known_caps: Mapping[Kind, int] = field(default_factory=dict)
-    outage_patience_s: float = 30.0
+    outage_patience_s: float = 60.0
     wait_for_server_s: float = 0.0
     streams_lists: bool = True

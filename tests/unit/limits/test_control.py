@@ -92,7 +92,7 @@ def test_what_is_told_reaches_the_number_and_the_objectives():
     control.on_resume(5.5)
     control.on_restart(6.0)
     told = ["sample", "3 wait beside 20", "slots 100", "bound", "sample", "resume"]
-    told.append("restart, perhaps 32")
+    told.append("restart, perhaps 64")
     assert (number.heard, objective.heard) == (told, ["sample", "sample", "forget"])
 
 
@@ -128,11 +128,19 @@ def test_a_server_that_was_started_anew_is_not_bound_by_what_the_old_one_refused
 
 
 def test_of_a_server_that_was_started_anew_a_number_that_is_found_hears_what_was_in_force():
-    number = Found(64)
+    number, late = Found(64), Found(64)
+    control = LimitControl(late)
+    for tenth in range(80):
+        control.on_sample(sample(1.0 + tenth / 10, load=50.0, outcome=Outcome.LATE if tenth % 2 else Outcome.SUCCESS))
+    in_force = control.limit
+    control.on_restart(9.0)
+    assert in_force < 50 and late.heard[-1] == f"restart, perhaps {in_force}"
+    # A server that goes away refuses whatever the load is.
     control = LimitControl(number)
     Server(control, lambda load: 1.0).refuse()
+    assert control.limit == 60
     control.on_restart(1.0)
-    assert number.heard[-1] == "restart, perhaps 60"
+    assert number.heard[-1] == "restart, perhaps 64"
 
 
 def test_a_pin_is_no_guess_of_what_a_new_server_may_have():

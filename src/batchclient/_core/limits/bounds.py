@@ -77,6 +77,10 @@ class Bounds:
         self._silence = Silence()
         self._restart()
 
+    def forget_refusals(self) -> None:
+        if self._cause is _REFUSED:
+            self.forget()
+
     def _restart(self) -> None:
         self._ended = self._late = self._useful = self._late_load = 0
 

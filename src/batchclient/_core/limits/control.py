@@ -59,14 +59,15 @@ class LimitControl(Limit):
         return self._decide()
 
     def on_restart(self, now: float, guess: int | None = None) -> LimitChange | None:
-        # The number in force is the best guess, unless it is only on trial.
+        # The number in force is the best guess, unless it is on trial. Who goes refuses any load.
         self._number.interrupt(now)
-        self._decide()
+        self._bounds.forget_refusals()
+        change = self._decide()
         self._number.on_restart(now, self.limit if self._pinned is None else None)
         self._bounds.forget()
         for objective in self._objectives:
             objective.forget()
-        return self._decide()
+        return self._decide() or change
 
     def pin(self, limit: int | None, now: float) -> LimitChange | None:
         if limit is not None and limit < 1:

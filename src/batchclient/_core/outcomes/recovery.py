@@ -373,8 +373,9 @@ class Recovery:
         for request in alive:
             request.state = RequestState.BACKING_OFF
         self.backing_off += len(alive)
-        tokens = 0.0 if batch.refused_alone or batch.refused_freely else _tokens(alive, batch)
         aside = batch.refused_freely
+        unserved = failed.failure.unserved and batch.refusal_s is None
+        tokens = 0.0 if batch.refused_alone or aside or unserved else _tokens(alive, batch)
         resend = _Resend(alive, failures, batch.isolation, endpoint, tokens, bare, batch.refusal_s, aside)
         self._ticket += 1
         # The ticket breaks ties: resends are not comparable.

@@ -116,7 +116,16 @@ def row_for(case: Case) -> Row:
     return next(row for row in TABLE if row.is_for(case))
 
 
+_UNSERVED_S = 15.0
+"""Where one of several replicas is dead, so many tries meet another."""
+
 # When -----------------------------------------------------------------------------------------------------------------
+
+
+def _waits_for_a_server(case: Case) -> bool:
+    if case.failure.kind is FailureKind.NOT_SENT:
+        return case.others or case.known
+    return case.failure.unserved and not case.endpoint.health.in_use
 
 
 def _of_one_reply(case: Case) -> bool:
@@ -139,6 +148,15 @@ def _too_long_for_its_queue(case: Case) -> bool:
 def _steps_aside(case: Case) -> bool:
     again = any(one.endured is not None and one.endured.refusals > 1 for one in case.alive)
     return case.batch.refused_alone or (case.batch.refused_freely and again and not case.rests)
+
+
+def _unserved_lately(case: Case) -> bool:
+    past = case.alive[0].endured
+    if past is None or not case.batch.failures or not case.failure.unserved or not case.may_be_retried:
+        return False
+    now = past.paused_since
+    takes_others = case.endpoint.takes_work(now - case.batch.sent_at, now)
+    return takes_others and past.in_attempts_s + past.in_pauses_s < _UNSERVED_S
 
 
 def _worth_another_try(case: Case) -> bool:
@@ -172,10 +190,11 @@ def _shorter_lists(case: Case, now: float) -> None:
 
 TABLE = (
     Row(
-        (FailureKind.NOT_SENT,),
+        (),
         Way.AT_ONCE,
-        lambda case: case.others or case.known,
-        "another server is in use, or one has ever answered: it is waited for",
+        _waits_for_a_server,
+        "no connection, and another server is in use or one has ever answered;"
+        " or 502, 503 or 504 within 5 s, and the server is away",
         is_retry=True,
     ),
     Row(
@@ -272,6 +291,14 @@ TABLE = (
         "a list, and the retry policy allows it",
         is_retry=True,
         is_attempt=True,
+    ),
+    Row(
+        (),
+        Way.LATER,
+        _unserved_lately,
+        "502, 503 or 504 within 5 s, from the second on, for 15 s; the server takes other work, and the"
+        " retry policy allows it",
+        is_retry=True,
     ),
     Row(
         (),

@@ -4,18 +4,20 @@ Rules:
 - A retry costs the tokens at risk: prompt and expected output of the calls sent again. A retry of
   30,000 tokens costs more than one unit.
 - A fifth of the tokens sent for the first time flows in, and ten calls' worth a second besides. So
-  no retry waits for ever.
+  no retry waits for ever. A retry that is answered is paid back: a server that is well again soon
+  has all that failed before.
 - The budget holds as many calls' worth as the limit lets be in flight, at least a hundred. The
   budget starts full: a restarted server breaks everything in flight at once, and all may be sent
   again at once.
 - The budget delays and never fails a call. A retry goes while the budget is not in debt, and may
   leave the budget in debt. Later retries wait, in order.
-- Calls which were not sent cost nothing; neither do calls sent again in another form (splits,
-  singles, plain). Free refusals (``pace``) do not even pay in.
+- Calls which were not sent, or for which a gateway reached no server, cost nothing. Neither do
+  calls sent again in another form (splits, singles, plain). Free refusals (``pace``) do not even
+  pay in.
 
 Sources: the 20 % and 10 per second are those of Finagle's and tower's ``RetryBudget``. Like gRPC's
-throttle the budget belongs to a server. Unlike all three the budget counts tokens, since tokens are
-a server's work.
+throttle the budget belongs to a server; as in AWS's standard mode success pays back. Unlike all of
+them the budget counts tokens, since tokens are a server's work.
 """
 
 from __future__ import annotations
@@ -64,13 +66,13 @@ class RetryBudget:
 
     def take(self, tokens: float, limit: int, now: float) -> bool:
         """Pay for a retry, if there is no debt; return whether the retry may go."""
-        if self.level(limit, now) < -_ROUNDING:
+        if tokens and self.level(limit, now) < -_ROUNDING:
             return False
         self.charge(tokens, limit, now)
         return True
 
     def charge(self, tokens: float, limit: int, now: float) -> None:
-        """Pay for a retry, debt or not."""
+        """Pay for a retry, debt or not; below 0: pay back one that was answered."""
         self._level = self.level(limit, now) - tokens
         if self._calls > _CALLS_REMEMBERED:
             # Halved, so that the mean follows recent calls.

@@ -212,22 +212,22 @@ class Endpoint:
             return None
         return until, pace.refusal if pace.refusal is not None and rest_until == until else _NOTHING_LEFT
 
-    def answer(self, sequences: int, now: float) -> LimitChange | None:
+    def answer(self, sequences: int, now: float, sent_at: float | None = None) -> LimitChange | None:
         """Take in an answer; return the change of the limit, if an outage ends."""
         self.served_at = now
         health = self.health
         if health.ailing:
-            return self.live(sequences, now)
+            return self.live(sequences, now, sent_at)
         # ``live`` for a healthy endpoint, without a function call: this branch runs for each reply.
         self.answered_at = now
         health.answered_once = True
         return None
 
-    def live(self, sequences: int, now: float) -> LimitChange | None:
+    def live(self, sequences: int, now: float, sent_at: float | None = None) -> LimitChange | None:
         """Take in a sign of life with ``sequences`` done; return the change of the limit."""
         health, change = self.health, None
         self.answered_at = now
-        if health.ailing and health.answer(sequences, self.limit.limit, now):
+        if health.ailing and health.answer(sequences, self.limit.limit, now, sent_at):
             self.speed.forget()
             self._event_per_token = None
             for abilities in self._abilities.values():

@@ -98,7 +98,11 @@ class Endpoints:
     ) -> None:
         """Take in the failure of a batch for a reason of its endpoint's; ``seen`` says it in words."""
         others = self.others_in_use(endpoint)
-        if endpoint.health.fail(sign, batch, now, others=others, sent_at=sent_at, seen=seen):
+        there, since, until = False, endpoint.health.row_since or now, now if sent_at is None else sent_at
+        if sign is Sign.UNSERVED:
+            holds = endpoint.health.in_use and any(since <= one.sent_at <= until for one in endpoint.open.values())
+            there = holds or endpoint.served_at == float("-inf")
+        if endpoint.health.fail(sign, batch, now, others=others, sent_at=sent_at, seen=seen, there=there):
             self._keep_one_in_use()
 
     def add(self, endpoint: Endpoint) -> None:

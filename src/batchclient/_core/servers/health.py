@@ -13,19 +13,24 @@ Rules:
   - its server refuses connections, or its engine stands still;
   - or 8 requests in a row broke, all sent after the first break. (When one of several servers
     behind a load balancer dies, its requests in flight break together, and say little of the rest.)
+  - or so 16 were told 502, 503 or 504 at once (``Failure.unserved``), by a server that has served
+    calls, and it holds none of the row. (Where one of several replicas is dead, others hold some.)
+- An answer to a request sent before the row brings nothing back: a server that goes may still
+  answer what it has.
 - When the last endpoint in use is ejected, all endpoints ejected before for another reason than
   vanishing are probed at once.
 - A request cut off by a gateway after a long silence (``Failure.cut_off``) is a server error, not a
   break: the server is there, and slow.
-- The pause doubles with each failed probe. After refusals, which are found out at once and cost no
-  caller anything, the pause is 0.5 s to 8 s. After other failures, whose probe costs a caller time,
-  the pause is 1 s to 30 s. An endpoint healthy for a minute starts at the shortest pause again.
+- The pause doubles with each failed probe. After refusals, also by a gateway, which are found out
+  at once and cost no caller anything, the pause is 0.5 s to 8 s, and to 2 s where no other endpoint
+  is in use. After other failures, whose probe costs a caller time, the pause is 1 s to 30 s. An
+  endpoint healthy for a minute starts at the shortest pause again.
 - The probe is one real call in a batch of its own. If another endpoint is in use, the probe is not
   a call that failed here before. Otherwise calls which have not failed here go first, unless
   connections are refused: a refusal costs a call nothing.
-- An endpoint that answers again after refused or broken connections counts as restarted.
+- An endpoint that answers again after such failures as end the last one counts as restarted.
 - Slow start: an endpoint that comes back gets an eighth of its limit, and one sequence more for
-  each answered sequence. Where answers take long, its share doubles every 5 s without a failure.
+  each answered sequence. Where answers take long, its share doubles every 1.5 s without a failure.
 
 Sources: Envoy's outlier detection (``consecutive_5xx`` 5, ``base_ejection_time`` times the number
 of ejections, and the panic threshold, under which Envoy balances over all hosts however ill). The
@@ -44,14 +49,14 @@ __all__ = ["Health", "HealthState", "Sign", "sign_of"]
 
 _FIRST_REFUSAL_PAUSE_S = 0.5
 _LONGEST_REFUSAL_PAUSE_S = 8.0
+_LONGEST_OF_THE_LAST_S = 2.0
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
 _REFUSALS_OF_A_STRANGER = 3
 """An endpoint without any answer so far fails its calls after this many refused connections."""
 _WELL_AFTER_S = 60.0
 _START_RATIO = 0.125
-_DOUBLES_AFTER_S = 5.0
-_BREAKS_OF_THE_LAST = 8
+_DOUBLES_AFTER_S = 1.5
 
 
 class HealthState(Enum):
@@ -77,11 +82,14 @@ class Sign(Enum):
     SILENT = "silence"
     STILL = "an engine that stands still"
     FAULTY = "a server error"
+    UNSERVED = "a gateway that reaches no server"
     NOTHING = "nothing"
 
 
-_EJECTS_AFTER = {Sign.REFUSED: 1, Sign.STILL: 1, Sign.BROKEN: 3, Sign.SILENT: 3, Sign.FAULTY: 5}
-_MAY_BE_A_RESTART = (Sign.REFUSED, Sign.BROKEN)
+_EJECTS_AFTER = {Sign.REFUSED: 1, Sign.STILL: 1, Sign.BROKEN: 3, Sign.SILENT: 3, Sign.FAULTY: 5, Sign.UNSERVED: 5}
+_VANISHES_AFTER = {Sign.REFUSED: 0, Sign.STILL: 0, Sign.BROKEN: 8, Sign.UNSERVED: 16}
+"""Failures in a row, beside the first. Where every second request meets a dead replica, 16 in a row
+are one in 65,536."""
 
 
 def sign_of(failure: Failure) -> Sign:
@@ -90,6 +98,8 @@ def sign_of(failure: Failure) -> Sign:
         return Sign.REFUSED
     if failure.cut_off:
         return Sign.FAULTY
+    if failure.unserved:
+        return Sign.UNSERVED
     if failure.status is not None:
         return Sign.FAULTY if failure.status >= 500 and failure.status != 501 else Sign.ALIVE
     if issubclass(failure.error, RemoteError):
@@ -107,14 +117,12 @@ class Health:
     """The health of an endpoint."""
 
     __slots__ = (
-        "_breaks",
-        "_broken_since",
         "_doubled_at",
         "_ejections",
         "_failures",
         "_healthy_since",
-        "_may_be_restarted",
         "_refusals",
+        "_row",
         "ailing",
         "allowed",
         "answered_once",
@@ -122,6 +130,7 @@ class Health:
         "failing_since",
         "probe",
         "reason",
+        "row_since",
         "state",
         "vanished",
     )
@@ -147,11 +156,10 @@ class Health:
         self._failures = 0
         self._ejections = 0
         self._healthy_since = 0.0
-        self._may_be_restarted = False
-        self._broken_since: float | None = None
-        """The time of the first break in a row of breaks."""
-        self._breaks = 0
-        """Breaks in the row of requests sent after the first break."""
+        self.row_since: float | None = None
+        """The time of the first in a row of failures of a server that may have vanished."""
+        self._row = 0
+        """Those in the row whose requests were sent after the first."""
         self._doubled_at = 0.0
 
     def __repr__(self) -> str:
@@ -212,7 +220,15 @@ class Health:
                 self._recover(now)
 
     def fail(
-        self, sign: Sign, batch: int, now: float, *, others: bool, sent_at: float | None = None, seen: str = ""
+        self,
+        sign: Sign,
+        batch: int,
+        now: float,
+        *,
+        others: bool,
+        sent_at: float | None = None,
+        seen: str = "",
+        there: bool = False,
     ) -> bool:
         """Take in a failure; return whether the endpoint is now ejected, also again after a probe.
 
@@ -223,6 +239,7 @@ class Health:
             others: whether another endpoint is in use.
             sent_at: when the batch was sent; now, if not given.
             seen: the failure in a few words; the sign's words, if not given.
+            there: whether something else shows that the server is there.
         """
         self.ailing = True
         if not self._failures:
@@ -230,13 +247,11 @@ class Health:
         self._failures += 1
         if sign is Sign.REFUSED:
             self._refusals += 1
-        if sign in _MAY_BE_A_RESTART:
-            self._may_be_restarted = True
-        if sign is Sign.BROKEN:
-            if self._broken_since is None:
-                self._broken_since = now
-            elif sent_at is None or sent_at >= self._broken_since:
-                self._breaks += 1
+        if sign in _VANISHES_AFTER:
+            if self.row_since is None:
+                self.row_since = now
+            elif sent_at is None or sent_at >= self.row_since:
+                self._row += 1
         if self.state is HealthState.EJECTED or (self.state is HealthState.PROBING and batch != self.probe):
             # A batch in flight at the ejection says nothing new.
             return False
@@ -244,7 +259,9 @@ class Health:
             return False
         times = "" if self._failures == 1 else f"{self._failures} failures in a row, the last: "
         seen = seen or sign.value
-        vanished = self._has_vanished(sign)
+        # A probe after an earlier vanishing is no second opinion.
+        needed = 0 if self.state is HealthState.PROBING else _VANISHES_AFTER.get(sign, 0)
+        vanished = sign in _VANISHES_AFTER and self._row >= needed and not there
         if not others and not vanished:
             self.reason = f"in use because no other is: {times}{seen}"
             if self.state is HealthState.PROBING:
@@ -256,18 +273,21 @@ class Health:
         self.state, self.allowed, self.probe, self.vanished = HealthState.EJECTED, None, None, vanished
         self.reason = f"{times}{seen}"
         first, longest = _FIRST_PAUSE_S, _LONGEST_PAUSE_S
-        if sign is Sign.REFUSED:
-            first, longest = _FIRST_REFUSAL_PAUSE_S, _LONGEST_REFUSAL_PAUSE_S
+        if sign is Sign.REFUSED or sign is Sign.UNSERVED:
+            first, longest = _FIRST_REFUSAL_PAUSE_S, _LONGEST_REFUSAL_PAUSE_S if others else _LONGEST_OF_THE_LAST_S
         self.closed_until = now + min(longest, first * 2.0 ** min(self._ejections - 1, 10))
         return True
 
-    def answer(self, sequences: int, limit: int, now: float) -> bool:
+    def answer(self, sequences: int, limit: int, now: float, sent_at: float | None = None) -> bool:
         """Take in an ailing endpoint's answer; return whether the server counts as restarted.
 
-        ``sequences`` is 0 for an error that shows life; ``limit`` is the endpoint's.
+        ``sequences`` is 0 for an error that shows life; ``limit`` is the endpoint's; ``sent_at`` is
+        when the batch was sent.
         """
-        self._failures = self._refusals = self._breaks = 0
-        self._broken_since = None
+        if not self.in_use and self.row_since is not None and sent_at is not None and sent_at < self.row_since:
+            return False
+        self._failures = self._refusals = self._row = 0
+        was_in_a_row, self.row_since = self.row_since is not None, None
         restarted = False
         if self.state is HealthState.RECOVERING:
             assert self.allowed is not None
@@ -275,22 +295,15 @@ class Health:
             if self.allowed >= limit:
                 self._recover(now)
         elif self.state is not HealthState.HEALTHY:
-            restarted = self._may_be_restarted and self.answered_once
+            restarted = was_in_a_row and self.answered_once
             self._return(HealthState.RECOVERING)
             self.allowed = max(1, int(limit * _START_RATIO))
             self._doubled_at = now
             self.reason = "it answers again"
         else:
             self.reason = ""
-        self._may_be_restarted = False
         self.ailing = self.state is not HealthState.HEALTHY
         return restarted
-
-    def _has_vanished(self, sign: Sign) -> bool:
-        if sign is Sign.BROKEN:
-            # A probe after an earlier vanishing is no second opinion.
-            return self.state is HealthState.PROBING or self._breaks >= _BREAKS_OF_THE_LAST
-        return sign is Sign.REFUSED or sign is Sign.STILL
 
     def _recover(self, now: float) -> None:
         self._return(HealthState.HEALTHY)

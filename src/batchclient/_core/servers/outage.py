@@ -11,8 +11,6 @@ Rules:
   out of patience fails with the servers' last failure.
 - A probe which has begun to answer shows that the outage may be over: patience then lasts until the
   probe has ended.
-- One second before anybody's patience ends, endpoints which refused connections are probed once
-  more, however long their pause.
 - Patience is checked when the next call may have lost it, at most four times a second. A probe
   longer than somebody's patience suspends the checks: the next check is at the end of the probe.
 """
@@ -32,8 +30,8 @@ from batchclient.errors import BatchClientError, ConnectFailed
 __all__ = ["Outage"]
 
 _LOOK_AGAIN_S = 0.25
-_LAST_PROBE_S = 1.0
 _ROUNDING = 1e-6
+_OF_THE_SERVER = (FailureKind.NOT_SENT, FailureKind.MAYBE_PROCESSED, FailureKind.REJECTED)
 _UNKNOWN = Failure(FailureKind.NOT_SENT, ConnectFailed, "no server is in use")
 
 
@@ -46,8 +44,7 @@ class Outage:
     """
 
     __slots__ = (
-        "_batches", "_endpoints", "_expiry", "_failure", "_looked_at", "_outlasted", "_patience_s", "_probed",
-        "began_at", "due",
+        "_batches", "_endpoints", "_failure", "_looked_at", "_outlasted", "_patience_s", "began_at", "due",
     )  # fmt: skip
 
     def __init__(self, endpoints: Endpoints, batches: dict[int, Batch], patience_s: float) -> None:
@@ -55,13 +52,9 @@ class Outage:
         self._batches = batches
         self._patience_s = patience_s
         self._failure = _UNKNOWN
-        self._expiry = 0.0
-        """When the next call may lose its patience."""
         self._looked_at = -math.inf
         self._outlasted = False
         """Whether a probe has outlasted somebody's patience; its end is then waited for."""
-        self._probed = False
-        """Whether the servers had their last chance before ``_expiry``."""
         self.began_at: float | None = None
         """``None``: no outage."""
         self.due: float | None = None
@@ -76,15 +69,14 @@ class Outage:
         if any(endpoint.health.in_use for endpoint in serving):
             self.began_at = self.due = None
         elif self.began_at is not None or self._endpoints.known:
-            if failure is not None and failure.kind in (FailureKind.NOT_SENT, FailureKind.MAYBE_PROCESSED):
+            if failure is not None and failure.kind in _OF_THE_SERVER:
                 self._failure = failure.of_the_server
             if self.began_at is None:
                 self.began_at = now
-                self._look_at(now + self._patience_s, now)
+                self.due = now + self._patience_s
             elif self._outlasted and self.due is not None:
                 # The ended probe was the servers' last chance.
-                self._probed = True
-                self.due = self._expiry = min(self.due, max(now, self._looked_at + _LOOK_AGAIN_S))
+                self.due = min(self.due, max(now, self._looked_at + _LOOK_AGAIN_S))
 
     def next(self, waiting: int, now: float) -> float | None:
         """Return the time of the next check of waiting calls, if any wait."""
@@ -94,14 +86,6 @@ class Outage:
         """Return the calls of ``waiting()`` which have lost their patience. For an outage only."""
         if self.due is not None and now < self.due:
             return []
-        if not self._probed:
-            self._probed = True
-            self.due = self._expiry
-            for endpoint in self._endpoints.serving:
-                if endpoint.health.refuses:
-                    endpoint.health.open_now()
-            if now < self.due:
-                return []
         if any(self._is_answering(endpoint.health.probe) for endpoint in self._endpoints.serving):
             self._outlasted, self.due = True, math.inf
             return []
@@ -121,7 +105,7 @@ class Outage:
             ends = [self._patience_of(request) for request in batch.requests]
             self._outlasted = self._outlasted or min(ends) <= now + _ROUNDING
             earliest = min([earliest, *(until for until in ends if until > now + _ROUNDING)])
-        self._look_at(max(now + _LOOK_AGAIN_S, earliest), now)
+        self.due = max(now + _LOOK_AGAIN_S, earliest)
         return late
 
     def _patience_of(self, request: Request) -> float:
@@ -134,11 +118,6 @@ class Outage:
         told = f": {spent}" if spent else ""
         message = f"{self._failure.message} (no server came back within outage_patience_s{told})"
         return replace(self._failure, message=message).to_error(request.attempts)
-
-    def _look_at(self, expiry: float, now: float) -> None:
-        self._expiry = expiry
-        self._probed = False
-        self.due = max(now, expiry - _LAST_PROBE_S)
 
     def _is_answering(self, probe: int | None) -> bool:
         batch = self._batches.get(probe) if probe is not None else None
