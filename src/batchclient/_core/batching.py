@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from batchclient._core.learnt.lengths import OutputLengths
+from batchclient._core.learnt.proof import like_singles
 from batchclient._core.messages import Request, Shape
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.settings import SchedulerSettings
@@ -29,6 +30,8 @@ _SPARE_LIMIT = 512
 _IDLE_SHARE = 4
 """Such a list has at most this share of the limit, divided by the tokens of an answer. Chosen by
 draws."""
+_PROOF, _BESIDE_PROOF = 8, 32
+"""Prompts of the list by which a stranger proves its lists, and sequences beside it."""
 
 
 class BatchingRule:
@@ -70,6 +73,11 @@ class BatchingRule:
         weight = group.shape.weight
         free = (endpoint.free if room is None else room) // weight
         longest = self._longest_list(group, endpoint, now)
+        if longest > 1 and not group.sealed and endpoint.is_stranger(group.shape.kind, now):
+            longest = self._at_stranger(group, endpoint, longest)
+            if not 0 < longest <= max(1, free):
+                # Whatever it waits for comes back when singles end.
+                return 0, None, longest > 0
         want = min(group.size, longest)
         if endpoint.in_flight == 0:
             return max(1, min(want, free)), None, False
@@ -102,6 +110,15 @@ class BatchingRule:
                 return max(1, min(chosen, endpoint.list_cap(now, shape.kind, _ANY)))
         return min(longest, self._plain_size(shape, endpoint) or longest)
 
+    def _at_stranger(self, group: Group, endpoint: Endpoint, longest: int) -> int:
+        """How many calls share a request where lists are not proved: one, those of the proof, or none now."""
+        proof, size = endpoint.proof, min(_PROOF, longest, endpoint.limit.limit // (2 * group.shape.weight))
+        if proof is not None:
+            return int(endpoint.in_flight < _BESIDE_PROOF + proof.batch.unanswered)
+        if 1 < size <= group.size and like_singles(endpoint.open, group.shape) >= size:
+            return size
+        return 1
+
     def alone(self, shape: Shape, endpoint: Endpoint, now: float) -> str | None:
         """Why calls of a shape go singly, or ``None``."""
         if shape.alone_reason is not None:
@@ -110,6 +127,8 @@ class BatchingRule:
             abilities = endpoint.can(shape.kind)
             if not abilities.lists.allows(now):
                 return "lists refused"
+            if abilities.served_at_once(now) is False:
+                return "lists are served one prompt after another"
             return "no lists of this kind" if abilities.known_cap == 1 else "max_size is 1"
         longest = self._settings.alone_above_tokens
         expected = self._lengths.expected(shape.learnt_as, shape.max_output_tokens)

@@ -137,6 +137,8 @@ class Replies:
         if event.ended:
             endpoint.pace.answered(len(endpoint.open) - 1)
             self._feeding.ended(batch, endpoint, now)
+            if endpoint.proof is not None:
+                endpoint.proof.answered(batch, now)
             observed.request_ended(batch, endpoint.shown_name, now)
             assert not batch.unanswered, "a batch ends when all its requests are answered"
             del self._batches[batch.id], endpoint.open[batch.id]

@@ -243,7 +243,8 @@ class Scheduler:
         for time in (self._deadlines.next(), self._granting.wake_at, due, patience_ends, parked_until):
             if time is not None and time < earliest:
                 earliest = time
-        for time in (self._asking.next(), self._stalls.due_at, self._arrivals.due):
+        proofs_due = [proof.due_at for proof in self._endpoints.proofs]
+        for time in (self._asking.next(), self._stalls.due_at, self._arrivals.due, *proofs_due):
             # Another event than ``Woke`` may have come since the time was due.
             if time is not None and time < earliest:
                 earliest = max(time, self._now)
@@ -342,7 +343,7 @@ class Scheduler:
             self._settle()
 
     def _send(self, batch: Batch) -> None:
-        self._batches[batch.id] = self._by_id[batch.endpoint].open[batch.id] = batch
+        self._batches[batch.id] = batch
         self._commands.append(SendBatch(batch))
         self._asking.sent(self._now)
         self._stalls.sent(self._now)
@@ -438,6 +439,8 @@ class Scheduler:
                     batch.expired = True
                     self._fleet.end_unanswered(batch, now)
             self._ends.expire(expired, now, paused=self._paused)
+        for proof in self._endpoints.proofs:
+            self._fleet.judge_lists(proof, now)
         if self._recovery.parks:
             self._resending.member_first.let_go(self._endpoints, now)
         self._recovery.requeue(now)

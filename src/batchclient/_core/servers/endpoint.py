@@ -11,10 +11,11 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from batchclient._core.kinds import Kind
 from batchclient._core.learnt.abilities import Abilities
+from batchclient._core.learnt.proof import Proof
 from batchclient._core.limits import Limit, LimitChange, Sample
 from batchclient._core.messages import Batch, Failure, FailureKind, RateWindow
 from batchclient._core.servers.budget import RetryBudget
@@ -33,6 +34,7 @@ from batchclient.errors import RateLimited
 __all__ = ["LONGEST_BLOCK_S", "Endpoint"]
 
 _NOTHING_KNOWN: Mapping[Kind, int] = {}
+_GENERATED = (Kind.COMPLETION, Kind.CHAT)
 LONGEST_BLOCK_S = 60.0
 """A server may ask for a longer rest. Its refused calls then fail; later calls find out anew."""
 _HELD_TURNS = 5
@@ -76,6 +78,7 @@ class Endpoint:
         "open",
         "outage",
         "pace",
+        "proof",
         "rates",
         "refusal",
         "served_at",
@@ -83,6 +86,7 @@ class Endpoint:
         "silence",
         "slots",
         "speed",
+        "trusts_lists",
     )
 
     def __init__(
@@ -106,6 +110,10 @@ class Endpoint:
         self.limit = limit
         self.max_size = max_size
         self._known_caps = known_caps
+        self.trusts_lists: Callable[[], bool] = bool
+        """Whether lists need no proof, though the server does not say which it is."""
+        self.proof: Proof | None = None
+        """The list under way that proves, or disproves, that lists are served at once."""
         self._event_per_token: bool | None = None
         self._abilities: dict[Kind, Abilities] = {}
         self.in_flight = 0
@@ -141,6 +149,7 @@ class Endpoint:
     def made_for(cls, settings: SchedulerSettings, number: int, limit: Limit, name: str) -> Endpoint:
         """Make an endpoint by the settings."""
         endpoint = cls(number, limit, settings.max_size, name, settings.known_caps)
+        endpoint.trusts_lists = settings.trusts_lists
         endpoint.set_rates(settings)
         return endpoint
 
@@ -245,6 +254,7 @@ class Endpoint:
                 abilities.longest_list = 1
                 abilities.event_per_token = None
                 abilities.plain_cut = False
+                abilities.judge_lists(served=None)
             change = self.limit.on_restart(now)
         health.answered_once = True
         return change
@@ -292,11 +302,22 @@ class Endpoint:
         """Take in which server was found, its longest lists of prompts by kind, and how it streams."""
         self._known_caps = caps
         self._event_per_token = event_per_token
-        self.server = server
+        is_another, self.server = server != self.server, server
         for kind, abilities in self._abilities.items():
             abilities.known_cap = caps.get(kind)
+            if is_another:
+                abilities.judge_lists(served=None)
             if event_per_token is not None:
                 abilities.event_per_token = event_per_token
+
+    def is_stranger(self, kind: Kind, now: float) -> bool:
+        """Whether lists of a kind are to be proved here before they are used.
+
+        While lists wait for the server's word, none goes in any case.
+        """
+        if self.server is not None or kind not in _GENERATED or self.lists_held_until(now) is not None:
+            return False
+        return self.can(kind).served_at_once(now) is None and not self.trusts_lists()
 
     def list_cap(self, now: float, kind: Kind = Kind.COMPLETION, most: int | None = None) -> int:
         """Return the longest list to send now; ``most``, if given, stands for ``max_size``."""
