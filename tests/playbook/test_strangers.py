@@ -194,7 +194,6 @@ def test_each_kind_of_call_and_each_server_has_its_own_proof():
     play.at(0.1) >> answered(*several)
     assert more_calls(play, 20, several[0]) == [20]
     assert more_calls(play, 20, calls("chat", shape(kind=Kind.CHAT))[0]) == [1] * 8 + [8] + [1] * 4
-    play._limits.append(256)
     play >> EndpointAdded(1, FixedLimit(256), "new")
     before = len(play.sent)
     play.submit(*calls(" ".join(f"m{number}" for number in range(200)), several[0].shape)) >> Woke()

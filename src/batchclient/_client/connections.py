@@ -6,8 +6,9 @@ Rules:
   no question is asked. With ``wait_for_server_s`` alone, which server answers is asked there.
 - Questions beside the calls have transports of their own, and neither wait for the calls nor take
   the calls' connections.
-- A user's own ``http_client`` leads to a server that nobody asks: a stranger, whose lists are proved
-  before they are used. A mock does not, nor does a ``transport``, of which the user knows more.
+- A user's own ``http_client`` leads to a server that nobody asks: a stranger, whose lists are
+  proved before they are used. A mock does not, nor does a ``transport``, of which the user knows
+  more.
 - A key is never shown: not in a URL, and ``secrets`` are cut out of the servers' messages.
 - The module knows no client, and sends nothing: the transports belong to the runner.
 """

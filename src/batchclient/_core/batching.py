@@ -111,7 +111,7 @@ class BatchingRule:
         return min(longest, self._plain_size(shape, endpoint) or longest)
 
     def _at_stranger(self, group: Group, endpoint: Endpoint, longest: int) -> int:
-        """How many calls share a request where lists are not proved: one, those of the proof, or none now."""
+        """How many calls share a request where lists are not proved; 0: none may go now."""
         proof, size = endpoint.proof, min(_PROOF, longest, endpoint.limit.limit // (2 * group.shape.weight))
         if proof is not None:
             return int(endpoint.in_flight < _BESIDE_PROOF + proof.batch.unanswered)
@@ -127,7 +127,7 @@ class BatchingRule:
             abilities = endpoint.can(shape.kind)
             if not abilities.lists.allows(now):
                 return "lists refused"
-            if abilities.served_at_once(now) is False:
+            if endpoint.serves_lists(shape.kind, now) is False:
                 return "lists are served one prompt after another"
             return "no lists of this kind" if abilities.known_cap == 1 else "max_size is 1"
         longest = self._settings.alone_above_tokens

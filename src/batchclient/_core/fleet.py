@@ -196,7 +196,8 @@ class Fleet:
             return
         cap = endpoint.list_cap(now, kind)
         endpoint.proof = None
-        endpoint.can(kind).judge_lists(now, served=served)
+        if served is not None:
+            endpoint.verdicts[kind] = served, now
         self._note_list_cap(endpoint, kind, cap, "it serves a list's prompts one after another", now)
         if served is False and batch.unanswered and not batch.aborting:
             batch.aborting = batch.moving = True

@@ -84,10 +84,9 @@ class Taking:
         shape, lane = shape_of(requests), group.lane
         assert lane is not None, "a group in the queue has a lane"
         size = len(requests)
-        alone = ""
-        if size == 1:
-            company = "lists are not proved yet" if endpoint.is_stranger(shape.kind, now) else "no company"
-            alone = self._rule.alone(shape, endpoint, now) or company
+        is_stranger = endpoint.is_stranger(shape.kind, now)
+        company = "lists are not proved yet" if is_stranger else "no company"
+        alone = (self._rule.alone(shape, endpoint, now) or company) if size == 1 else ""
         prompt_tokens, oldest_at = 0, requests[0].queued_at
         for request in requests:
             request.state = _IN_FLIGHT
@@ -123,7 +122,7 @@ class Taking:
         )
         abilities.sent(batch)
         endpoint.open[batch.id] = batch
-        if size > 1 and not group.sealed and endpoint.proof is None and endpoint.is_stranger(shape.kind, now):
+        if is_stranger and size > 1 and not group.sealed and endpoint.proof is None:
             endpoint.proof = Proof(batch, endpoint.open)
         for request in requests:
             request.batch = batch

@@ -19,7 +19,6 @@ from batchclient._core.requests import Batch
 __all__ = ["Abilities"]
 
 _CAP_GROWS_AFTER_S = 60.0
-_VERDICT_HOLDS_S = 3600.0
 _TELLING_TOKENS = 8
 """From so many tokens on, the usual two events, or an event per 256 tokens, are far fewer than an
 event per token."""
@@ -40,11 +39,9 @@ class Abilities:
         "_failed",
         "_halved",
         "_halved_size",
-        "_judged_at",
         "_learnt_at",
         "_learnt_cap",
         "_proven",
-        "_served_at_once",
         "event_per_token",
         "known_cap",
         "lists",
@@ -85,8 +82,6 @@ class Abilities:
         """Lists in a row that failed here and named no culprit."""
         self.told_cap: int | None = None
         """The cap announced last; ``None``: unchanged so far."""
-        self._served_at_once: bool | None = None
-        self._judged_at = 0.0
         # Each pair: of the plain form, of the streamed form.
         self._proven = [False, False]
         self._failed = [False, False]
@@ -99,7 +94,7 @@ class Abilities:
 
     def list_cap(self, most: int, now: float) -> int:
         """Return the longest list to send now, at most ``most``."""
-        if not self.lists.allows(now) or self.served_at_once(now) is False:
+        if not self.lists.allows(now):
             return 1
         if self.known_cap is not None and self.known_cap < most:
             most = self.known_cap
@@ -111,14 +106,6 @@ class Abilities:
             return most
         doublings = int((now - self._learnt_at) / _CAP_GROWS_AFTER_S)
         return min(self._learnt_cap << min(doublings, 32), most)
-
-    def served_at_once(self, now: float) -> bool | None:
-        """Whether a list's prompts were found to be served at once; ``None``: not in an hour."""
-        return self._served_at_once if now < self._judged_at + _VERDICT_HOLDS_S else None
-
-    def judge_lists(self, now: float = 0.0, *, served: bool | None) -> None:
-        """Note a proof's verdict; ``None`` forgets it."""
-        self._served_at_once, self._judged_at = served, now
 
     def streams(self, now: float) -> bool:
         """Whether to ask for streamed replies."""

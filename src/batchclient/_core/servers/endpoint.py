@@ -35,6 +35,7 @@ __all__ = ["LONGEST_BLOCK_S", "Endpoint"]
 
 _NOTHING_KNOWN: Mapping[Kind, int] = {}
 _GENERATED = (Kind.COMPLETION, Kind.CHAT)
+_VERDICT_HOLDS_S = 3600.0
 LONGEST_BLOCK_S = 60.0
 """A server may ask for a longer rest. Its refused calls then fail; later calls find out anew."""
 _HELD_TURNS = 5
@@ -87,6 +88,7 @@ class Endpoint:
         "slots",
         "speed",
         "trusts_lists",
+        "verdicts",
     )
 
     def __init__(
@@ -114,6 +116,8 @@ class Endpoint:
         """Whether lists need no proof, though the server does not say which it is."""
         self.proof: Proof | None = None
         """The list under way that proves, or disproves, that lists are served at once."""
+        self.verdicts: dict[Kind, tuple[bool, float]] = {}
+        """Whether they are, and since when that is known."""
         self._event_per_token: bool | None = None
         self._abilities: dict[Kind, Abilities] = {}
         self.in_flight = 0
@@ -254,7 +258,7 @@ class Endpoint:
                 abilities.longest_list = 1
                 abilities.event_per_token = None
                 abilities.plain_cut = False
-                abilities.judge_lists(served=None)
+            self.verdicts.clear()
             change = self.limit.on_restart(now)
         health.answered_once = True
         return change
@@ -302,11 +306,11 @@ class Endpoint:
         """Take in which server was found, its longest lists of prompts by kind, and how it streams."""
         self._known_caps = caps
         self._event_per_token = event_per_token
-        is_another, self.server = server != self.server, server
+        if server != self.server:
+            self.verdicts.clear()
+        self.server = server
         for kind, abilities in self._abilities.items():
             abilities.known_cap = caps.get(kind)
-            if is_another:
-                abilities.judge_lists(served=None)
             if event_per_token is not None:
                 abilities.event_per_token = event_per_token
 
@@ -317,10 +321,17 @@ class Endpoint:
         """
         if self.server is not None or kind not in _GENERATED or self.lists_held_until(now) is not None:
             return False
-        return self.can(kind).served_at_once(now) is None and not self.trusts_lists()
+        return self.serves_lists(kind, now) is None and not self.trusts_lists()
+
+    def serves_lists(self, kind: Kind, now: float) -> bool | None:
+        """Whether a list's prompts were found to be served at once; ``None``: not within the hour."""
+        served, since = self.verdicts.get(kind, (None, 0.0))
+        return served if now < since + _VERDICT_HOLDS_S else None
 
     def list_cap(self, now: float, kind: Kind = Kind.COMPLETION, most: int | None = None) -> int:
         """Return the longest list to send now; ``most``, if given, stands for ``max_size``."""
+        if self.serves_lists(kind, now) is False:
+            return 1
         return self.can(kind).list_cap(self.max_size if most is None else most, now)
 
     def list_caps(self, now: float) -> dict[Kind, int]:
