@@ -46,7 +46,7 @@ def more_calls(play, count, like):
 
 def judged(*, served, limit=256):
     """A stranger after its verdict at 1.5, with no call under way; and a call like those before."""
-    play, singles, several = first_calls(40, limit=limit)
+    play, singles, several = first_calls(24, limit=limit)
     for single in singles:
         play.at(1.0) >> answered(single)
     if served:
@@ -66,13 +66,13 @@ def judged(*, served, limit=256):
 
 def test_a_stranger_gets_singles_and_among_the_first_of_them_one_list_of_eight():
     play, singles, _ = first_calls(100)
-    assert sizes(play) == [1] * 8 + [8] + [1] * 24
-    assert play.alone == {"lists are not proved yet": 32}
-    # No more than 32 are under way while the list is out.
+    assert sizes(play) == [8] + [1] * 16
+    assert play.alone == {"lists are not proved yet": 16}
+    # No more than 16 are under way while the list is out.
     for single in singles[:5]:
         play.at(0.5) >> answered(single)
         assert len(play.seen) == 2, play.seen
-    assert sizes(play, 33) == [1] * 5
+    assert sizes(play, 17) == [1] * 5
 
 
 def test_lists_follow_once_the_list_took_at_most_one_and_a_half_times_the_median_single():
@@ -82,25 +82,25 @@ def test_lists_follow_once_the_list_took_at_most_one_and_a_half_times_the_median
     assert play.wakes_at == 1.5
     before = len(play.sent)
     play.at(1.5) >> answered(*several)
-    assert sizes(play, before) == [28]
+    assert sizes(play, before) == [32, 28]
     assert play.endpoints[0].batch_size_cap == 32
 
 
 def test_they_follow_too_if_the_list_was_faster_than_most_of_the_singles():
     play, singles, several = first_calls(100)
-    for single in singles[:16]:
+    for single in singles[:8]:
         play.at(0.1) >> answered(single)
-    assert play.wakes_at is None, "the 17th of 32 is the median"
+    assert play.wakes_at is None, "the ninth of sixteen is the median"
     before = len(play.sent)
     play.at(7.0) >> answered(*several)
-    assert sizes(play, before) == [32, 12]
+    assert sizes(play, before) == [32, 32, 4]
 
 
 def test_a_list_that_takes_longer_is_ended_and_its_calls_and_all_others_go_singly():
     play, singles, several = first_calls(100)
     for single in singles:
         play.at(1.0) >> answered(single)
-    trial, waiting = several[0].batch, 100 - 64 - 8
+    trial, waiting = several[0].batch, 100 - 16 - 16 - 8
     play.at(1.499) >> Woke() << []
     play.at(1.5) >> Woke()
     assert play.seen[0] == f"abort {named(several)}"
@@ -114,7 +114,7 @@ def test_a_list_that_takes_longer_is_ended_and_its_calls_and_all_others_go_singl
 
 @pytest.mark.parametrize("come", [5, 6])
 def test_of_a_streamed_list_three_quarters_of_the_answers_count(come):
-    play, singles, several = first_calls(40)
+    play, singles, several = first_calls(24)
     for single in singles:
         play.at(1.0) >> answered(single)
     trial = several[0].batch
@@ -129,27 +129,27 @@ def test_of_a_streamed_list_three_quarters_of_the_answers_count(come):
 
 
 def test_singles_that_failed_or_are_of_another_shape_or_were_sent_later_say_nothing():
-    play, singles, several = first_calls(40)
-    for single in singles[:20]:
+    play, singles, several = first_calls(24)
+    for single in singles[:8]:
         play.at(0.1) >> failed(single, FailureKind.BAD_CALL)
     other, late = calls("other", shape(max_output_tokens=5)), calls("late", several[0].shape)
     play.submit(*other, *late) >> Woke() << ["send other", "send late"]
     play.at(0.2) >> answered(*other)
     play >> answered(*late)
-    for single in singles[20:26]:
+    for single in singles[8:12]:
         play.at(2.0) >> answered(single)
-    assert play.wakes_at is None, "of twelve that are left the 7th is the median"
-    play >> answered(singles[26])
+    assert play.wakes_at is None, "of eight that are left the fifth is the median"
+    play >> answered(singles[12])
     assert play.wakes_at == 3.0
 
 
 def test_a_list_that_fails_proves_nothing_and_another_follows():
-    play, singles, several = first_calls(40)
+    play, singles, several = first_calls(24)
     play.at(0.5) >> failed(several[0], FailureKind.MAYBE_PROCESSED, error=ServerFault, delay=0.25)
     # Nothing has disproved lists: the same calls go together again, and the next list is the proof.
     play.at(0.75) >> Woke() << [f"send {named(several)}"]
     play.at(0.8) >> answered(*several)
-    assert more_calls(play, 20, several[0]) == [8], "the 32 singles are still under way"
+    assert more_calls(play, 20, several[0]) == [8], "the sixteen singles are still under way"
     play.at(0.9) >> answered(singles[0])
     assert len(play.last.requests) == 1
 
@@ -169,7 +169,7 @@ def test_the_servers_word_is_waited_for_before_the_first_single_that_could_be_in
     play.submit(*calls(40)) >> Woke() << ["ask SERVER"]
     play.at(0.004) >> ServerKnown(0, {}, None, server)
     play >> Asked(0, Page.SERVER, AskOutcome.ANSWERED)
-    assert sizes(play) == ([32, 8] if server else [1] * 8 + [8] + [1] * 24)
+    assert sizes(play) == ([32, 8] if server else [8] + [1] * 16)
 
 
 def test_a_server_that_says_nothing_in_its_quarter_of_a_second_is_a_stranger():
@@ -177,7 +177,7 @@ def test_a_server_that_says_nothing_in_its_quarter_of_a_second_is_a_stranger():
     play.submit(*calls(40)) >> Woke() << ["ask SERVER"]
     while not play.sent:
         play.at(play.wakes_at) >> Woke()
-    assert (play.now, sizes(play)) == (0.25, [1] * 8 + [8] + [1] * 24)
+    assert (play.now, sizes(play)) == (0.25, [8] + [1] * 16)
 
 
 @pytest.mark.parametrize("kind", [Kind.EMBEDDING, Kind.SCORE, Kind.RERANK, Kind.CLASSIFICATION])
@@ -188,12 +188,12 @@ def test_lists_of_what_is_not_generated_need_no_proof(kind):
 
 
 def test_each_kind_of_call_and_each_server_has_its_own_proof():
-    play, singles, several = first_calls(40)
+    play, singles, several = first_calls(24)
     for single in singles:
         play.at(0.1) >> answered(single)
     play.at(0.1) >> answered(*several)
     assert more_calls(play, 20, several[0]) == [20]
-    assert more_calls(play, 20, calls("chat", shape(kind=Kind.CHAT))[0]) == [1] * 8 + [8] + [1] * 4
+    assert more_calls(play, 20, calls("chat", shape(kind=Kind.CHAT))[0]) == [8] + [1] * 12
     play >> EndpointAdded(1, FixedLimit(256), "new")
     before = len(play.sent)
     play.submit(*calls(" ".join(f"m{number}" for number in range(200)), several[0].shape)) >> Woke()
@@ -207,14 +207,14 @@ def test_so_few_calls_that_no_list_is_left_beside_them_go_singly():
     play = Playbook(64, trusts_lists=False, max_size=32)
     assert more_calls(play, 15, calls("like")[0]) == [1] * 15
     play = Playbook(64, trusts_lists=False, max_size=32)
-    assert more_calls(play, 16, calls("like")[0]) == [1] * 8 + [8]
+    assert more_calls(play, 16, calls("like")[0]) == [8] + [1] * 8
 
 
 @pytest.mark.parametrize(("limit", "max_size", "size"), [(8, 32, 4), (5, 32, 2), (64, 3, 3)])
 def test_under_a_low_limit_or_bound_the_list_is_shorter(limit, max_size, size):
-    play, _, several = first_calls(40, limit=limit, max_size=max_size)
+    play, _, several = first_calls(24, limit=limit, max_size=max_size)
     assert len(several) == size
-    assert sizes(play)[: size + 1] == [1] * size + [size]
+    assert sizes(play)[: size + 1] == [size] + [1] * size
 
 
 @pytest.mark.parametrize("limit", [1, 3])
@@ -246,7 +246,7 @@ def test_the_verdict_holds_for_an_hour(served):
     assert more_calls(play, 40, like) == ([32, 8] if served else [1] * 40)
     play, like = judged(served=served)
     play.at(1.5 + HOUR_S)
-    assert more_calls(play, 40, like) == [1] * 8 + [8] + [1] * 24
+    assert more_calls(play, 40, like) == [8] + [1] * 16
 
 
 @pytest.mark.parametrize("served", [True, False])
@@ -259,7 +259,7 @@ def test_it_is_forgotten_when_all_connections_were_lost(served):
         play.at(play.wakes_at) >> Woke()
     play >> answered(probe)
     play.at(60.0)
-    assert more_calls(play, 40, like)[:9] == [1] * 8 + [8]
+    assert more_calls(play, 40, like)[:9] == [8] + [1] * 8
 
 
 def test_it_is_forgotten_when_the_server_says_to_be_another():

@@ -12,8 +12,8 @@ from batchclient import BatchClient, Http
 from batchclient.testing import MockLLM
 
 CALLS = 100
-FIRST = 33
-"""Requests before anything is known: 32 singles and the list."""
+FIRST = 17
+"""Requests before anything is known: 16 singles and the list."""
 
 
 def sizes(server):
@@ -73,7 +73,7 @@ async def test_a_list_that_lags_behind_its_singles_is_ended_and_all_go_singly(li
 async def test_lists_follow_a_list_that_was_as_fast_as_its_singles(lib):
     async with at_once() as server, OWN[lib]() as own:
         assert await answers(server.url, http_client=own) == EXPECTED
-    assert sorted(sizes(server)[:FIRST]) == [1] * 32 + [8]
+    assert sorted(sizes(server)[:FIRST]) == [1] * 16 + [8]
     assert max(sizes(server)[FIRST:]) > 8
 
 

@@ -30,8 +30,9 @@ _SPARE_LIMIT = 512
 _IDLE_SHARE = 4
 """Such a list has at most this share of the limit, divided by the tokens of an answer. Chosen by
 draws."""
-_PROOF, _BESIDE_PROOF = 8, 32
-"""Prompts of the list by which a stranger proves its lists, and sequences beside it."""
+_PROOF, _BESIDE_PROOF = 8, 16
+"""Prompts of the list by which a stranger proves its lists, and like singles under way beside it.
+More would be refused sooner by servers that bear few requests."""
 
 
 class BatchingRule:
@@ -74,7 +75,7 @@ class BatchingRule:
         free = (endpoint.free if room is None else room) // weight
         longest = self._longest_list(group, endpoint, now)
         if longest > 1 and not group.sealed and endpoint.is_stranger(group.shape.kind, now):
-            longest = self._at_stranger(group, endpoint, longest)
+            longest = self._at_stranger(group, endpoint, longest, free)
             if not 0 < longest <= max(1, free):
                 # Whatever it waits for comes back when singles end.
                 return 0, None, longest > 0
@@ -110,14 +111,18 @@ class BatchingRule:
                 return max(1, min(chosen, endpoint.list_cap(now, shape.kind, _ANY)))
         return min(longest, self._plain_size(shape, endpoint) or longest)
 
-    def _at_stranger(self, group: Group, endpoint: Endpoint, longest: int) -> int:
+    def _at_stranger(self, group: Group, endpoint: Endpoint, longest: int, free: int) -> int:
         """How many calls share a request where lists are not proved; 0: none may go now."""
-        proof, size = endpoint.proof, min(_PROOF, longest, endpoint.limit.limit // (2 * group.shape.weight))
-        if proof is not None:
-            return int(endpoint.in_flight < _BESIDE_PROOF + proof.batch.unanswered)
-        if 1 < size <= group.size and like_singles(endpoint.open, group.shape) >= size:
-            return size
-        return 1
+        size = min(_PROOF, longest, endpoint.limit.limit // (2 * group.shape.weight))
+        if endpoint.proof is None and not 1 < size <= group.size:
+            return 1
+        singles = like_singles(endpoint.open, group.shape)
+        if endpoint.proof is not None:
+            return int(singles < _BESIDE_PROOF)
+        # The singles beside it are under way, or go with it.
+        lacking = max(0, size - singles)
+        goes = size <= group.size - lacking and (not lacking or size + lacking <= free)
+        return size if goes else 1
 
     def alone(self, shape: Shape, endpoint: Endpoint, now: float) -> str | None:
         """Why calls of a shape go singly, or ``None``."""

@@ -4,8 +4,7 @@ A *stranger* is a server that is not known to serve a list's prompts at once. On
 one after another takes eight times as long for that list as for a single.
 
 Rules:
-- The list goes once as many like singles are under way. Beside it are those and the like singles
-  sent with it.
+- The list goes once as many like singles are under way, or can be sent with it: they are beside it.
 - Lists are proved if three quarters of the list's answers come within one and a half times the
   median single. (A few long answers may end a streamed list late. A plain list's come at once.)
 - Otherwise the list is ended, and its calls go singly: nobody waits eight times as long for it. A
