@@ -46,6 +46,7 @@ def connected(
     metrics=None,
     detection=None,
     asks_first=False,
+    trusts_lists=True,
     made=lambda transport: None,
     backend=None,
     **arguments,
@@ -58,6 +59,7 @@ def connected(
         metrics: to ask a server for its load; likewise. A user's ``transport=`` does not reach these.
         detection: to ask which server it is; likewise.
         asks_first: whether that comes before the first list.
+        trusts_lists: whether a server that does not say which it is gets lists without a proof.
         made: told of each transport for calls.
         backend: the HTTP library, whatever else ``http`` says.
     """
@@ -70,6 +72,9 @@ def connected(
 
         def asks_first(self):
             return asks_first
+
+        def trusts_lists(self):
+            return trusts_lists
 
         def for_metrics(self, base_url):
             return super().for_metrics(base_url) if metrics is None else metrics(base_url)

@@ -98,7 +98,7 @@ def client_setup(arguments: Mapping[str, Any]) -> Setup:
     connections = Connections(settings, None, None, dialect)
     choice = DialectChoice(dialect, ())
     return Setup(
-        settings.scheduler(choice.at_first),
+        settings.scheduler(choice.at_first, trusts_lists=lambda: dialect is not None),
         lambda: make_limit(settings, turn=Turn()),
         choice if Page.SERVER in connections.pages else None,
         frozenset(connections.pages),
@@ -108,7 +108,9 @@ def client_setup(arguments: Mapping[str, Any]) -> Setup:
 def limit_setup(scenario: Scenario, limit: Limit) -> Setup:
     """A scenario's own settings with this limit."""
     settings = make_settings("balanced", {"base_url": _URL})
-    return Setup(replace(settings.scheduler(VllmDialect()), **scenario.settings), lambda: limit)
+    return Setup(
+        replace(settings.scheduler(VllmDialect(), trusts_lists=lambda: True), **scenario.settings), lambda: limit
+    )
 
 
 class Client:

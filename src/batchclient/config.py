@@ -254,12 +254,15 @@ class Settings(Checked):
         """The most sequences that may ever be in flight per endpoint."""
         return self.limit if isinstance(self.limit, int) else self.limit.max
 
-    def scheduler(self, dialect: Dialect, callbacks: Callbacks | None = None) -> SchedulerSettings:
+    def scheduler(
+        self, dialect: Dialect, callbacks: Callbacks | None = None, trusts_lists: Callable[[], bool] = bool
+    ) -> SchedulerSettings:
         """The part of the settings that the core works with.
 
         Args:
             dialect: what is taken for granted of the servers at first.
             callbacks: guards the user's functions among them.
+            trusts_lists: whether servers that do not say which they are get lists without a proof.
         """
         batching, schedule = self.batching, self.schedule
         size_for = batching.size_for
@@ -287,6 +290,7 @@ class Settings(Checked):
             tokens_per_minute=self.tokens_per_minute,
             outage_patience_s=self.outage_patience_s,
             wait_for_server_s=self.wait_for_server_s,
+            trusts_lists=trusts_lists,
         )
 
 

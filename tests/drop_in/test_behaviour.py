@@ -315,7 +315,7 @@ async def test_a_subclass_that_prepares_requests_itself_is_asked(caplog):
         given = {"base_url": server.url, "api_key": "key"}
         async with (
             Signing(**given) as signing,
-            Counting(**given, preset="throughput", batching=Batching(linger_s=0.01)) as counting,
+            Counting(**given, dialect="vllm", preset="throughput", batching=Batching(linger_s=0.01)) as counting,
         ):
             await complete(signing)
             await asyncio.gather(*[complete(counting, f"{n}") for n in range(4)])

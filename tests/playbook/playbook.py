@@ -107,13 +107,15 @@ class Playbook:
         limit: sequences in flight, or an algorithm; a list of them makes as many endpoints.
         pages: what servers can be asked beside the calls.
         asks_first: whether they may be asked which they are before their first list.
+        trusts_lists: whether servers get lists though they do not say which they are; ``False``: they are
+            strangers, and prove their lists first.
         settings: fields of ``SchedulerSettings``.
     """
 
-    def __init__(self, limit=4, pages=(), *, asks_first=False, **settings):
+    def __init__(self, limit=4, pages=(), *, asks_first=False, trusts_lists=True, **settings):
         limits = limit if isinstance(limit, list) else [limit]
         self.scheduler = Scheduler(
-            SchedulerSettings(**settings),
+            SchedulerSettings(trusts_lists=lambda: trusts_lists, **settings),
             [FixedLimit(n) if isinstance(n, int) else n for n in limits],
             pages=pages,
             asks_first=lambda: asks_first,

@@ -32,7 +32,9 @@ class Story(Playbook):
 
     def __init__(self, limit=4, urls=(URL,), **settings):
         super().__init__(limit, **settings)
-        self.scheduler = Scheduler(SchedulerSettings(**settings), [FixedLimit(limit) for _ in urls], urls)
+        self.scheduler = Scheduler(
+            SchedulerSettings(trusts_lists=lambda: True, **settings), [FixedLimit(limit) for _ in urls], urls
+        )
         self.warned, self.states = [], []
         handed_out = self.scheduler.commands
 
@@ -229,7 +231,7 @@ def test_calls_that_end_with_their_client_say_the_same(end, words):
 
 def test_a_caller_that_joined_a_generation_is_told_its_own_time():
     greedy = shape(greedy=True)
-    flight = SingleFlight(Scheduler(SchedulerSettings(), [FixedLimit(1)], [URL]))
+    flight = SingleFlight(Scheduler(SchedulerSettings(trusts_lists=lambda: True), [FixedLimit(1)], [URL]))
     first, joined = calls("p", greedy)[0], calls("p", greedy, deadline=5.0)[0]
     flight.handle(Submitted(first), 0.0)
     flight.handle(Woke(), 0.0)

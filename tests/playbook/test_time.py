@@ -20,7 +20,7 @@ class Recording(FixedLimit):
 def test_a_clock_behind_the_last_timer_does_not_turn_time_back():
     # A timer may fire a moment early: the shell tells its time, and then asks its clock, which is behind.
     limit = Recording(4)
-    core = Scheduler(SchedulerSettings(), [limit])
+    core = Scheduler(SchedulerSettings(trusts_lists=lambda: True), [limit])
     core.handle(Submitted(Request(Shape(b"k", b"{}"), b'"p"')), 9.0)
     core.handle(Woke(), 10.0)
     (send,) = core.commands()

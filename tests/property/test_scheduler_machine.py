@@ -78,7 +78,9 @@ OPEN = (RequestState.WAITING, RequestState.QUEUED, RequestState.BACKING_OFF, Req
 NEVER_STARVES = 1e9
 DOUBLES_AFTER_S = 1.5
 """Slow start: how long until an endpoint that recovers is given twice as much, though nothing is answered."""
-REFUSALS_OF_A_STRANGER = 3
+LIST_OF_A_STRANGER = 8
+"""Strangers are servers that prove first that they serve a list's prompts at once, by a list of so many at most."""
+REFUSALS_OF_A_NEWCOMER = 3
 """A lone endpoint that never answered anything is not waited for after so many refused connections."""
 LONGEST_SPELL_S, SPELL_RESTS = 10.0, 10.0
 """After a free refusal: how long an endpoint is paced at most, a pause of 2 s beside, and in rests that it asked for."""
@@ -111,6 +113,7 @@ class World:
 
     def __init__(self, setting, limits, found):
         self.setting = setting
+        self.strangers = not setting.trusts_lists()
         self.make_limit = lambda limit: LimitControl(LIMITS[found](limit))
         self.core = Scheduler(setting, [self.make_limit(limit) for limit in limits])
         self.endpoints = list(range(len(limits)))
@@ -141,6 +144,8 @@ class World:
         self.growth = {}
         """Of endpoints that recover: since when, and sequences that were answered since."""
         self.answered = set()
+        self.lists_answered = Counter()
+        """Answers that came of lists, by endpoint."""
         self.refused = Counter()
         """Refused connections of endpoints, by id."""
         self.lacking = set()
@@ -168,7 +173,7 @@ class World:
     def is_wrong_address(self, number):
         """Whether an endpoint is the only one, refused every connection, and never answered: its calls find out at once."""
         lone = len(self.serving) == 1 and number not in self.answered
-        return lone and self.refused[number] >= REFUSALS_OF_A_STRANGER
+        return lone and self.refused[number] >= REFUSALS_OF_A_NEWCOMER
 
     def make_submit(self, shape, tokens, patience, may_wait, prefix=0):
         name = str(len(self.calls))
@@ -192,6 +197,7 @@ class World:
         batch, unanswered = self.open[number]
         if positions:
             self.answered.add(batch.endpoint)
+            self.lists_answered[batch.endpoint] += len(batch.requests) > 1
             if batch.endpoint in self.growth:
                 since, sequences = self.growth[batch.endpoint]
                 self.growth[batch.endpoint] = (since, sequences + len(positions) * batch.shape.weight)
@@ -274,7 +280,8 @@ class World:
                 assert batch.moving or all(request.state is RequestState.ABANDONED for request in waiting), (
                     "somebody still waits for it"
                 )
-                assert not batch.moving or batch.endpoint in self.leaving
+                proves = self.strangers and 1 < len(batch.requests) <= LIST_OF_A_STRANGER
+                assert not batch.moving or batch.endpoint in self.leaving or proves
             case Resolve(answers):
                 requests = [request for request, _ in answers]
                 self.transcript.append(("resolve", names(requests)))
@@ -313,6 +320,8 @@ class World:
         assert own or mixed, "one shape per batch, or one mixed shape"
         assert len({self.cohorts[request.waiter] for request in requests}) == 1, "fresh and failed calls never mix"
         assert len(requests) <= self.setting.max_size
+        if self.strangers and len(requests) > LIST_OF_A_STRANGER:
+            assert self.lists_answered[batch.endpoint], "a stranger proves its lists by a short one"
         if len(requests) > endpoint.batch_size_cap:
             assert self.long_lists.get(batch.endpoint) not in self.open, (
                 "while one list tries what was refused, none may"
@@ -382,8 +391,8 @@ class Machine(RuleBasedStateMachine):
         self.log = []
         self.waiting_since = {}
 
-    def open_world(self, limits, found, **numbers):
-        self.beginning = (SchedulerSettings(**numbers), limits, found)
+    def open_world(self, limits, found, *, strangers, **numbers):
+        self.beginning = (SchedulerSettings(trusts_lists=lambda: not strangers, **numbers), limits, found)
         self.world = World(*self.beginning)
 
     def tell(self, *event):
@@ -511,7 +520,9 @@ class Machine(RuleBasedStateMachine):
             assert deadline >= world.now, "it asks for the past"
             assert not dated or deadline <= min(dated), "a deadline would be missed"
             states = {request.state for request in live}
-            assert dated or states & {RequestState.QUEUED, RequestState.BACKING_OFF}, "there is nothing to wake for"
+            waits = states & {RequestState.QUEUED, RequestState.BACKING_OFF}
+            proves = world.strangers and any(len(batch.requests) > 1 for batch, _ in world.open.values())
+            assert dated or waits or proves, "there is nothing to wake for"
 
     def look_who_waits(self):
         """Note since when each call has waited though permits for it are free."""
@@ -538,7 +549,9 @@ class Machine(RuleBasedStateMachine):
                 # What failed together may be half of a list that goes whole.
                 failed = request.attempts > 0
                 together = min(cohorts[world.cohorts[request.waiter]], endpoint.batch_size_cap) if failed else 1
-                if world.free_on(endpoint) >= together * request.shape.weight or not endpoint.in_flight:
+                # The list by which a stranger proves its lists waits for half of the limit at most, and others behind.
+                needed = max(together * request.shape.weight, endpoint.limit // 2 if world.strangers else 0)
+                if world.free_on(endpoint) >= needed or not endpoint.in_flight:
                     place = (endpoint.id, request.waiter)
                     still[place] = since = self.waiting_since.get(place, world.now)
                     # Settings that hold on an idle endpoint would show here at once.
@@ -598,6 +611,7 @@ class AnyOrder(Machine):
         aging_s=st.sampled_from([300.0, 5.0]),
         requests_per_minute=st.sampled_from([None, None, None, 6.0, 300.0]),
         tokens_per_minute=st.sampled_from([None, None, None, 20_000.0]),
+        strangers=st.booleans(),
     )
     def begin(self, **beginning):
         self.open_world(**beginning)
@@ -698,6 +712,7 @@ class Busy(Machine):
         refill_ratio=st.sampled_from([1.0, 0.5]),
         limits=st.sampled_from([[8], [5], [6, 3]]),
         max_size=st.sampled_from([64, 3]),
+        strangers=ONE_IN_FOUR,
     )
     def begin(self, **beginning):
         self.open_world(found="fixed", starvation_s=NEVER_STARVES, **beginning)

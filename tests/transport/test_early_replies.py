@@ -77,7 +77,13 @@ async def refusing(how, reply=REFUSAL):
 
 
 HOW = pytest.mark.parametrize("how", ["close", "end", "nothing"])
-ARGUMENTS = {"model": "m", "detect": False, "batching": Batching(max_size=8), "server_metrics": False}
+ARGUMENTS = {
+    "model": "m",
+    "dialect": "vllm",
+    "detect": False,
+    "batching": Batching(max_size=8),
+    "server_metrics": False,
+}
 
 
 @HOW

@@ -111,7 +111,13 @@ async def test_no_call_notices_what_becomes_of_a_question(on_page, backend):
     pages = Server(on_page)
     async with RawServer(on_request=pages) as server:
         async with BatchClient(
-            server.url, model="m", detect=False, batching=Batching(max_size=4), http=Http(backend=backend), limit=16
+            server.url,
+            model="m",
+            dialect="vllm",
+            server_metrics=True,
+            batching=Batching(max_size=4),
+            http=Http(backend=backend),
+            limit=16,
         ) as client:
             answers = await complete(client)
             statistics = client.statistics()

@@ -17,7 +17,7 @@ SHAPES = pytest.mark.parametrize("max_tokens", [1, 16], ids=["plain", "streamed"
 
 @contextlib.asynccontextmanager
 async def make(server, backend, **arguments):
-    arguments = {"model": "m", "retry": NEVER, "detect": False, "limit": 2, **arguments}
+    arguments = {"model": "m", "dialect": "vllm", "retry": NEVER, "detect": False, "limit": 2, **arguments}
     if backend == "own client":
         async with (
             httpx.AsyncClient() as http_client,

@@ -6,6 +6,9 @@ Rules:
   no question is asked. With ``wait_for_server_s`` alone, which server answers is asked there.
 - Questions beside the calls have transports of their own, and neither wait for the calls nor take
   the calls' connections.
+- A user's own ``http_client`` leads to a server that nobody asks: a stranger, whose lists are
+  proved before they are used. A mock does not, nor does a ``transport``, of which the user knows
+  more.
 - A key is never shown: not in a URL, and ``secrets`` are cut out of the servers' messages.
 - The module knows no client, and sends nothing: the transports belong to the runner.
 """
@@ -54,6 +57,7 @@ class Connections:
         dialect: str | None,
     ) -> None:
         self._settings = settings
+        self._dialect = dialect
         self._own = {(scheme, host_of(server.url)) for server in settings.base_url for scheme in _at_least(server.url)}
         """The schemes and hosts which the client's key may go to."""
         self._headers: dict[str, dict[str, str]] = {}
@@ -94,6 +98,15 @@ class Connections:
         from batchclient.transport._httpx import is_mocked
 
         return not is_mocked(self._settings.http.backend)
+
+    def trusts_lists(self) -> bool:
+        """Whether servers that do not say which they are get lists unproved (``_core/learnt/proof``)."""
+        if self._dialect is not None or self._own_transport is not None:
+            return True
+        from batchclient.transport._httpx import is_mock, is_mocked
+
+        client = self._http_client
+        return is_mocked(self._settings.http.backend) if client is None else is_mock(client)
 
     def know(self, server: CheckedServer) -> tuple[str, ...]:
         """Take note of a server, and return the secrets on the way to that server.

@@ -53,7 +53,7 @@ class ControlMethods(Starting):
         self._settings = changed(self._settings, changes)
         if runner is not None:
             limits = None if limit is None else [self._make_limit() for _ in self._endpoints]
-            core = self._settings.scheduler(self._dialects.at_first, self._callbacks)
+            core = self._settings.scheduler(self._dialects.at_first, self._callbacks, self._connections.trusts_lists)
             runner.tell(Retuned(core, limits, self._pinned))
 
     def pin(self, limit: int) -> None:

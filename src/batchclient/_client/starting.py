@@ -163,7 +163,7 @@ class Starting(Calling):
         return runner
 
     def _make_core(self) -> Scheduler | SingleFlight:
-        settings = self._settings.scheduler(self._dialects.at_first, self._callbacks)
+        settings = self._settings.scheduler(self._dialects.at_first, self._callbacks, self._connections.trusts_lists)
         names = [shown(url) for url, _ in self._endpoints]
         core = Scheduler(
             settings,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from batchclient._core.learnt.lengths import OutputLengths
+from batchclient._core.learnt.proof import like_singles
 from batchclient._core.messages import Request, Shape
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.settings import SchedulerSettings
@@ -29,6 +30,9 @@ _SPARE_LIMIT = 512
 _IDLE_SHARE = 4
 """Such a list has at most this share of the limit, divided by the tokens of an answer. Chosen by
 draws."""
+_PROOF, _BESIDE_PROOF = 8, 16
+"""Prompts of the list by which a stranger proves its lists, and like singles under way beside it.
+More would be refused sooner by servers that bear few requests."""
 
 
 class BatchingRule:
@@ -70,6 +74,11 @@ class BatchingRule:
         weight = group.shape.weight
         free = (endpoint.free if room is None else room) // weight
         longest = self._longest_list(group, endpoint, now)
+        if longest > 1 and not group.sealed and endpoint.is_stranger(group.shape.kind, now):
+            longest = self._at_stranger(group, endpoint, longest, free)
+            if not 0 < longest <= max(1, free):
+                # Whatever it waits for comes back when singles end.
+                return 0, None, longest > 0
         want = min(group.size, longest)
         if endpoint.in_flight == 0:
             return max(1, min(want, free)), None, False
@@ -102,6 +111,19 @@ class BatchingRule:
                 return max(1, min(chosen, endpoint.list_cap(now, shape.kind, _ANY)))
         return min(longest, self._plain_size(shape, endpoint) or longest)
 
+    def _at_stranger(self, group: Group, endpoint: Endpoint, longest: int, free: int) -> int:
+        """How many calls share a request where lists are not proved; 0: none may go now."""
+        size = min(_PROOF, longest, endpoint.limit.limit // (2 * group.shape.weight))
+        if endpoint.proof is None and not 1 < size <= group.size:
+            return 1
+        singles = like_singles(endpoint.open, group.shape)
+        if endpoint.proof is not None:
+            return int(singles < _BESIDE_PROOF)
+        # The singles beside it are under way, or go with it.
+        lacking = max(0, size - singles)
+        goes = size <= group.size - lacking and (not lacking or size + lacking <= free)
+        return size if goes else 1
+
     def alone(self, shape: Shape, endpoint: Endpoint, now: float) -> str | None:
         """Why calls of a shape go singly, or ``None``."""
         if shape.alone_reason is not None:
@@ -110,6 +132,8 @@ class BatchingRule:
             abilities = endpoint.can(shape.kind)
             if not abilities.lists.allows(now):
                 return "lists refused"
+            if endpoint.serves_lists(shape.kind, now) is False:
+                return "lists are served one prompt after another"
             return "no lists of this kind" if abilities.known_cap == 1 else "max_size is 1"
         longest = self._settings.alone_above_tokens
         expected = self._lengths.expected(shape.learnt_as, shape.max_output_tokens)

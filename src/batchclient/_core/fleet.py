@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from batchclient._core.asking import Asking
 from batchclient._core.feeding import Feeding
+from batchclient._core.learnt.proof import Proof
 from batchclient._core.limits import LimitChange
 from batchclient._core.messages import (
     AbortBatch,
@@ -189,6 +190,21 @@ class Fleet:
         change = endpoint.limit.on_known(event.slots, now)
         if change is not None:
             self._adjusted(endpoint.id, "limit", before, change.limit, change.reason, now)
+
+    def judge_lists(self, proof: Proof, now: float) -> None:
+        """Look how a stranger's list goes; one that takes too long is ended, and its calls go singly."""
+        batch = proof.batch
+        endpoint, kind, served = self._endpoints.by_id[batch.endpoint], batch.shape.kind, proof.verdict(now)
+        if served is None and batch.id in endpoint.open:
+            return
+        cap = endpoint.list_cap(now, kind)
+        endpoint.proof = None
+        if served is not None:
+            endpoint.verdicts[kind] = served, now
+        self._note_list_cap(endpoint, kind, cap, "it serves a list's prompts one after another", now)
+        if served is False and batch.unanswered and not batch.aborting:
+            batch.aborting = batch.moving = True
+            self._command(AbortBatch(batch))
 
     def remove(self, event: EndpointRemoved, now: float) -> None:
         """Send an endpoint nothing more; without ``drain``, end its batches."""

@@ -142,6 +142,8 @@ class Replies:
             self._feeding.ended(batch, endpoint, now)
             if not self._queue.size:
                 self._resending.hasten(now)
+            if endpoint.proof is not None:
+                endpoint.proof.answered(batch, now)
             observed.request_ended(batch, endpoint.shown_name, now)
             assert not batch.unanswered, "a batch ends when all its requests are answered"
             del self._batches[batch.id], endpoint.open[batch.id]

@@ -363,7 +363,7 @@ class Batch:
     alone: str = ""
     """Why the only request has no company; empty for a list."""
     moving: bool = False
-    """Whether the endpoint is being removed and open requests are to go elsewhere."""
+    """Whether open requests are to go another way: to another endpoint, or singly."""
     expired: bool = False
     """Whether a caller's deadline passed while the server worked on the batch."""
     refusal_s: float | None = None

@@ -20,7 +20,8 @@ Rules (numbered as in ``docs/explanation/batching.md``):
  5. A batch is filled from the oldest call's length bucket, then from the nearest (see ``groups``).
  6. A batch is streamed unless its members finish together anyway or cannot be streamed.
  7. A list is as long as queue, permits and the endpoint's cap allow. Calls with long expected
-    outputs go singly, so that closing a connection frees the server.
+    outputs go singly, so that closing a connection frees the server. A server that is not known to
+    serve lists at once proves it first (see ``proof``).
  8. A list which a single prompt may have spoilt is split in two sealed halves, and so on, until the
     guilty are alone. Of a list which fails without a named culprit, one member goes first (see
     ``member_first``).
@@ -243,7 +244,8 @@ class Scheduler:
         for time in (self._deadlines.next(), self._granting.wake_at, due, patience_ends, parked_until):
             if time is not None and time < earliest:
                 earliest = time
-        for time in (self._asking.next(), self._stalls.due_at, self._arrivals.due):
+        dues = (proof.due_at for proof in self._endpoints.proofs)
+        for time in (self._asking.next(), self._stalls.due_at, self._arrivals.due, *dues):
             # Another event than ``Woke`` may have come since the time was due.
             if time is not None and time < earliest:
                 earliest = max(time, self._now)
@@ -344,7 +346,7 @@ class Scheduler:
             self._settle()
 
     def _send(self, batch: Batch) -> None:
-        self._batches[batch.id] = self._by_id[batch.endpoint].open[batch.id] = batch
+        self._batches[batch.id] = batch
         self._commands.append(SendBatch(batch))
         self._asking.sent(self._now)
         self._stalls.sent(self._now)
@@ -440,6 +442,8 @@ class Scheduler:
                     batch.expired = True
                     self._fleet.end_unanswered(batch, now)
             self._ends.expire(expired, now, paused=self._paused)
+        for proof in self._endpoints.proofs:
+            self._fleet.judge_lists(proof, now)
         if self._recovery.parks:
             self._resending.member_first.let_go(self._endpoints, now)
         self._recovery.requeue(now)

@@ -41,6 +41,8 @@ class SchedulerSettings:
         outage_patience_s: how long a call waits for a server that has vanished.
         wait_for_server_s: how long calls wait for a first answer of any server; 0: they do not.
         streams_lists: whether lists may be streamed; a measurement compares.
+        trusts_lists: whether a server that does not say which it is gets lists without a proof (see
+            ``proof``); called for each endpoint with the first list that may go there.
     """
 
     linger_s: float = 0.0
@@ -65,3 +67,4 @@ class SchedulerSettings:
     outage_patience_s: float = 60.0
     wait_for_server_s: float = 0.0
     streams_lists: bool = True
+    trusts_lists: Callable[[], bool] = bool

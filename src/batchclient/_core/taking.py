@@ -9,6 +9,7 @@ import math
 
 from batchclient._core.batching import BatchingRule
 from batchclient._core.learnt.lengths import OutputLengths
+from batchclient._core.learnt.proof import Proof
 from batchclient._core.learnt.times import ServiceTimes, is_fresh
 from batchclient._core.messages import Batch, Request, RequestState
 from batchclient._core.requests import LoadAtSend, shape_of
@@ -83,7 +84,9 @@ class Taking:
         shape, lane = shape_of(requests), group.lane
         assert lane is not None, "a group in the queue has a lane"
         size = len(requests)
-        alone = (self._rule.alone(shape, endpoint, now) or "no company") if size == 1 else ""
+        is_stranger = endpoint.is_stranger(shape.kind, now)
+        company = "lists are not proved yet" if is_stranger else "no company"
+        alone = (self._rule.alone(shape, endpoint, now) or company) if size == 1 else ""
         prompt_tokens, oldest_at = 0, requests[0].queued_at
         for request in requests:
             request.state = _IN_FLIGHT
@@ -118,6 +121,9 @@ class Taking:
             lane=lane,
         )
         abilities.sent(batch)
+        endpoint.open[batch.id] = batch
+        if is_stranger and size > 1 and not group.sealed and endpoint.proof is None:
+            endpoint.proof = Proof(batch, endpoint.open)
         for request in requests:
             request.batch = batch
         self._deadlines.begin(requests, now)

@@ -242,11 +242,15 @@ class _MeasuredClient(InnerClient):
         return request
 
     def _make_core(self) -> Scheduler:
-        settings = self._settings.scheduler(self._dialects.at_first, self._callbacks)
+        settings = self._settings.scheduler(self._dialects.at_first, self._callbacks, self._trusts_lists)
         settings = replace(settings, streams_lists=self._strategy != "lists")
         names = [url for url, _ in self._endpoints]
         pages = self._connections.pages
         return _NotingScheduler(self._sent, settings, [self._make_limit() for _ in names], names, pages)
+
+    def _trusts_lists(self) -> bool:
+        # Lists of a given size are what is measured.
+        return self._strategy in LISTS or self._connections.trusts_lists()
 
     def _sent(self, batch: Batch) -> None:
         for request in batch.requests:

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     import httpx
     import httpx2
 
-__all__ = ["HttpxTransport", "check_arguments", "is_mocked"]
+__all__ = ["HttpxTransport", "check_arguments", "is_mock", "is_mocked"]
 
 _LIBRARIES = frozenset({"httpx", "httpx2", "httpcore", "httpcore2", "httpx_aiohttp", "aiohttp"})
 _CONNECTIONS_PER_POOL = 8
@@ -111,6 +111,24 @@ def is_mocked(backend: str) -> bool:
         ways = _aiohttp.ways()
     homes = [getattr(way, "__globals__", {}).get("__name__", "").partition(".")[0] for way in ways]
     return not _LIBRARIES.issuperset(homes)
+
+
+def is_mock(client: httpx.AsyncClient | httpx2.AsyncClient) -> bool:
+    """Return whether a user's client sends to a mock or to an application in this process."""
+    if is_mocked("httpx2" if _is_of_httpx2(client) else "httpx"):
+        return True
+    carriers = [getattr(client, "_transport", None), *getattr(client, "_mounts", {}).values()]
+    # A wrapper as ours for threads, or one that tries again, has what it wraps.
+    carriers += [getattr(carrier, "_transport", None) for carrier in carriers]
+    return any(
+        is_of(type(carrier), "MockTransport", "ASGITransport", "WSGITransport")
+        or type(carrier).__module__.startswith("batchclient.testing.")
+        for carrier in carriers
+    )
+
+
+def _is_of_httpx2(client: object) -> bool:
+    return any(base.__module__.partition(".")[0] == "httpx2" for base in type(client).__mro__)
 
 
 class HttpxTransport:

@@ -11,10 +11,11 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from batchclient._core.kinds import Kind
 from batchclient._core.learnt.abilities import Abilities
+from batchclient._core.learnt.proof import Proof
 from batchclient._core.limits import Limit, LimitChange, Sample
 from batchclient._core.messages import Batch, Failure, FailureKind, RateWindow, Shape
 from batchclient._core.servers.budget import RetryBudget
@@ -33,6 +34,8 @@ from batchclient.errors import RateLimited
 __all__ = ["Endpoint"]
 
 _NOTHING_KNOWN: Mapping[Kind, int] = {}
+_GENERATED = (Kind.COMPLETION, Kind.CHAT)
+_VERDICT_HOLDS_S = 3600.0
 _MOST_PACES = 1024
 _HELD_TURNS = 5
 _TURN_S = 0.05
@@ -74,12 +77,15 @@ class Endpoint:
         "open",
         "outage",
         "paces",
+        "proof",
         "rates",
         "served_at",
         "server",
         "silence",
         "slots",
         "speed",
+        "trusts_lists",
+        "verdicts",
     )
 
     def __init__(
@@ -103,6 +109,12 @@ class Endpoint:
         self.limit = limit
         self.max_size = max_size
         self._known_caps = known_caps
+        self.trusts_lists: Callable[[], bool] = bool
+        """Whether lists need no proof, though the server does not say which it is."""
+        self.proof: Proof | None = None
+        """The list under way that proves, or disproves, that lists are served at once."""
+        self.verdicts: dict[Kind, tuple[bool, float]] = {}
+        """Whether they are, and since when that is known."""
         self._event_per_token: bool | None = None
         self._abilities: dict[Kind, Abilities] = {}
         self.in_flight = 0
@@ -134,6 +146,7 @@ class Endpoint:
     def made_for(cls, settings: SchedulerSettings, number: int, limit: Limit, name: str) -> Endpoint:
         """Make an endpoint by the settings."""
         endpoint = cls(number, limit, settings.max_size, name, settings.known_caps)
+        endpoint.trusts_lists = settings.trusts_lists
         endpoint.set_rates(settings)
         return endpoint
 
@@ -234,6 +247,7 @@ class Endpoint:
                 abilities.longest_list = 1
                 abilities.event_per_token = None
                 abilities.plain_cut = False
+            self.verdicts.clear()
             change = self.limit.on_restart(now)
         health.answered_once = True
         return change
@@ -281,14 +295,32 @@ class Endpoint:
         """Take in which server was found, its longest lists of prompts by kind, and how it streams."""
         self._known_caps = caps
         self._event_per_token = event_per_token
+        if server != self.server:
+            self.verdicts.clear()
         self.server = server
         for kind, abilities in self._abilities.items():
             abilities.known_cap = caps.get(kind)
             if event_per_token is not None:
                 abilities.event_per_token = event_per_token
 
+    def is_stranger(self, kind: Kind, now: float) -> bool:
+        """Whether lists of a kind are to be proved here before they are used.
+
+        While lists wait for the server's word, none goes in any case.
+        """
+        if self.server is not None or kind not in _GENERATED or self.lists_held_until(now) is not None:
+            return False
+        return self.serves_lists(kind, now) is None and not self.trusts_lists()
+
+    def serves_lists(self, kind: Kind, now: float) -> bool | None:
+        """Whether a list's prompts were found to be served at once; ``None``: not within the hour."""
+        served, since = self.verdicts.get(kind, (None, 0.0))
+        return served if now < since + _VERDICT_HOLDS_S else None
+
     def list_cap(self, now: float, kind: Kind = Kind.COMPLETION, most: int | None = None) -> int:
         """Return the longest list to send now; ``most``, if given, stands for ``max_size``."""
+        if self.serves_lists(kind, now) is False:
+            return 1
         return self.can(kind).list_cap(self.max_size if most is None else most, now)
 
     def list_caps(self, now: float) -> dict[Kind, int]:

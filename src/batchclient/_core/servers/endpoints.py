@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from batchclient._core.learnt.proof import Proof
 from batchclient._core.requests import Shape
 from batchclient._core.servers.denials import subject_of
 from batchclient._core.servers.endpoint import Endpoint
@@ -43,6 +44,11 @@ class Endpoints:
     def known(self) -> bool:
         """Whether any serving endpoint has ever answered."""
         return any(endpoint.health.answered_once for endpoint in self.serving)
+
+    @property
+    def proofs(self) -> list[Proof]:
+        """The proofs of lists under way."""
+        return [endpoint.proof for endpoint in self.serving if endpoint.proof is not None]
 
     @property
     def total_limit(self) -> int:

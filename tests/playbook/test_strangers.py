@@ -1,0 +1,269 @@
+"""A server that is not known to serve a list's prompts at once proves it first: a list of eight goes beside singles."""
+
+import pytest
+
+from batchclient._core.failures import FailureKind
+from batchclient._core.kinds import Kind
+from batchclient._core.limits import FixedLimit
+from batchclient._core.messages import Asked, AskOutcome, EndpointAdded, Failed, Failure, Page, ServerKnown, Woke
+from batchclient.errors import CallAborted, ServerFault
+from tests.playbook.playbook import Playbook, answered, calls, failed, shape
+
+HOUR_S = 3600.0
+CANCELLED = Failure(FailureKind.REFUSED, CallAborted, "the request was cancelled")
+"""What the shell tells of a batch that the core has ended."""
+
+
+def sizes(play, since=0):
+    """How many prompts each batch has, from this one on."""
+    return [len(batch.requests) for batch in play.sent[since:]]
+
+
+def sent(*requests):
+    """The commands that send these calls singly."""
+    return [f"send {request.waiter}" for request in requests]
+
+
+def named(requests):
+    return " ".join(request.waiter for request in requests)
+
+
+def first_calls(count, *, limit=256, of=None, max_size=32, **settings):
+    """Calls made in one turn at a stranger: the play, those sent singly, and those in the list."""
+    play = Playbook(limit=limit, trusts_lists=False, max_size=max_size, **settings)
+    play.submit(*calls(count, of or shape())) >> Woke()
+    (several,) = [batch.requests for batch in play.sent if len(batch.requests) > 1]
+    return play, [batch.requests[0] for batch in play.sent if len(batch.requests) == 1], several
+
+
+def more_calls(play, count, like):
+    """Further calls in one turn; return how many prompts their batches have."""
+    before = len(play.sent)
+    play.submit(*calls(" ".join(f"n{number}" for number in range(len(play.sent), len(play.sent) + count)), like.shape))
+    play >> Woke()
+    return sizes(play, before)
+
+
+def judged(*, served, limit=256):
+    """A stranger after its verdict at 1.5, with no call under way; and a call like those before."""
+    play, singles, several = first_calls(24, limit=limit)
+    for single in singles:
+        play.at(1.0) >> answered(single)
+    if served:
+        play.at(1.5) >> answered(*several)
+    else:
+        trial = several[0].batch
+        play.at(1.5) >> Woke() << [f"abort {named(several)}"]
+        play >> Failed(trial, CANCELLED) << sent(*several)
+        for call in several:
+            play >> answered(call)
+    assert play.scheduler.idle
+    return play, singles[0]
+
+
+# The proof ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_stranger_gets_singles_and_among_the_first_of_them_one_list_of_eight():
+    play, singles, _ = first_calls(100)
+    assert sizes(play) == [8] + [1] * 16
+    assert play.alone == {"lists are not proved yet": 16}
+    # No more than 16 are under way while the list is out.
+    for single in singles[:5]:
+        play.at(0.5) >> answered(single)
+        assert len(play.seen) == 2, play.seen
+    assert sizes(play, 17) == [1] * 5
+
+
+def test_lists_follow_once_the_list_took_at_most_one_and_a_half_times_the_median_single():
+    play, singles, several = first_calls(100)
+    for single in singles:
+        play.at(1.0) >> answered(single)
+    assert play.wakes_at == 1.5
+    before = len(play.sent)
+    play.at(1.5) >> answered(*several)
+    assert sizes(play, before) == [32, 28]
+    assert play.endpoints[0].batch_size_cap == 32
+
+
+def test_they_follow_too_if_the_list_was_faster_than_most_of_the_singles():
+    play, singles, several = first_calls(100)
+    for single in singles[:8]:
+        play.at(0.1) >> answered(single)
+    assert play.wakes_at is None, "the ninth of sixteen is the median"
+    before = len(play.sent)
+    play.at(7.0) >> answered(*several)
+    assert sizes(play, before) == [32, 32, 4]
+
+
+def test_a_list_that_takes_longer_is_ended_and_its_calls_and_all_others_go_singly():
+    play, singles, several = first_calls(100)
+    for single in singles:
+        play.at(1.0) >> answered(single)
+    trial, waiting = several[0].batch, 100 - 16 - 16 - 8
+    play.at(1.499) >> Woke() << []
+    play.at(1.5) >> Woke()
+    assert play.seen[0] == f"abort {named(several)}"
+    assert len(play.seen) == 1 + waiting, "nobody waits for the end of the list, nor for others to end"
+    assert play.adjusted == ["batch_size_cap 32 -> 1: it serves a list's prompts one after another"]
+    play.at(1.6) >> Failed(trial, CANCELLED) << sent(*several)
+    assert [call.batch.failures for call in several] == [0] * 8, "it was no failed attempt"
+    assert play.alone["lists are served one prompt after another"] == waiting + 8
+    assert not play.endpoints[0].lists_refused
+
+
+@pytest.mark.parametrize("come", [5, 6])
+def test_of_a_streamed_list_three_quarters_of_the_answers_count(come):
+    play, singles, several = first_calls(24)
+    for single in singles:
+        play.at(1.0) >> answered(single)
+    trial = several[0].batch
+    play.at(1.4) >> answered(*several[:come])
+    if come == 6:
+        assert play.wakes_at is None
+        assert more_calls(play, 20, several[0]) == [20]
+        return
+    assert play.wakes_at == 1.5
+    play.at(1.5) >> Woke() << [f"abort {named(several)}"]
+    play >> Failed(trial, CANCELLED) << sent(*several[come:])
+
+
+def test_singles_that_failed_or_are_of_another_shape_or_were_sent_later_say_nothing():
+    play, singles, several = first_calls(24)
+    for single in singles[:8]:
+        play.at(0.1) >> failed(single, FailureKind.BAD_CALL)
+    other, late = calls("other", shape(max_output_tokens=5)), calls("late", several[0].shape)
+    play.submit(*other, *late) >> Woke() << ["send other", "send late"]
+    play.at(0.2) >> answered(*other)
+    play >> answered(*late)
+    for single in singles[8:12]:
+        play.at(2.0) >> answered(single)
+    assert play.wakes_at is None, "of eight that are left the fifth is the median"
+    play >> answered(singles[12])
+    assert play.wakes_at == 3.0
+
+
+def test_a_list_that_fails_proves_nothing_and_another_follows():
+    play, singles, several = first_calls(24)
+    play.at(0.5) >> failed(several[0], FailureKind.MAYBE_PROCESSED, error=ServerFault, delay=0.25)
+    # Nothing has disproved lists: the same calls go together again, and the next list is the proof.
+    play.at(0.75) >> Woke() << [f"send {named(several)}"]
+    play.at(0.8) >> answered(*several)
+    assert more_calls(play, 20, several[0]) == [8], "the sixteen singles are still under way"
+    play.at(0.9) >> answered(singles[0])
+    assert len(play.last.requests) == 1
+
+
+# Who is a stranger ----------------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_says_which_it_is_gets_lists_at_once():
+    play = Playbook(64, trusts_lists=False, max_size=32)
+    play >> ServerKnown(0, {}, None, "vllm 0.32.0") << []
+    assert more_calls(play, 40, calls("like")[0]) == [32, 8]
+
+
+@pytest.mark.parametrize("server", ["vllm 0.32.0", None])
+def test_the_servers_word_is_waited_for_before_the_first_single_that_could_be_in_a_list(server):
+    play = Playbook(64, [Page.SERVER], asks_first=True, trusts_lists=False, max_size=32)
+    play.submit(*calls(40)) >> Woke() << ["ask SERVER"]
+    play.at(0.004) >> ServerKnown(0, {}, None, server)
+    play >> Asked(0, Page.SERVER, AskOutcome.ANSWERED)
+    assert sizes(play) == ([32, 8] if server else [8] + [1] * 16)
+
+
+def test_a_server_that_says_nothing_in_its_quarter_of_a_second_is_a_stranger():
+    play = Playbook(64, [Page.SERVER], asks_first=True, trusts_lists=False, max_size=32)
+    play.submit(*calls(40)) >> Woke() << ["ask SERVER"]
+    while not play.sent:
+        play.at(play.wakes_at) >> Woke()
+    assert (play.now, sizes(play)) == (0.25, [8] + [1] * 16)
+
+
+@pytest.mark.parametrize("kind", [Kind.EMBEDDING, Kind.SCORE, Kind.RERANK, Kind.CLASSIFICATION])
+def test_lists_of_what_is_not_generated_need_no_proof(kind):
+    play = Playbook(64, trusts_lists=False, max_size=32)
+    play.submit(*calls(40, shape(kind=kind))) >> Woke()
+    assert sizes(play) == [32, 8]
+
+
+def test_each_kind_of_call_and_each_server_has_its_own_proof():
+    play, singles, several = first_calls(24)
+    for single in singles:
+        play.at(0.1) >> answered(single)
+    play.at(0.1) >> answered(*several)
+    assert more_calls(play, 20, several[0]) == [20]
+    assert more_calls(play, 20, calls("chat", shape(kind=Kind.CHAT))[0]) == [8] + [1] * 12
+    play >> EndpointAdded(1, FixedLimit(256), "new")
+    before = len(play.sent)
+    play.submit(*calls(" ".join(f"m{number}" for number in range(200)), several[0].shape)) >> Woke()
+    assert {len(batch.requests) for batch in play.sent[before:] if batch.endpoint == 1} == {1, 8}
+
+
+# How many calls it takes ----------------------------------------------------------------------------------------------
+
+
+def test_so_few_calls_that_no_list_is_left_beside_them_go_singly():
+    play = Playbook(64, trusts_lists=False, max_size=32)
+    assert more_calls(play, 15, calls("like")[0]) == [1] * 15
+    play = Playbook(64, trusts_lists=False, max_size=32)
+    assert more_calls(play, 16, calls("like")[0]) == [8] + [1] * 8
+
+
+@pytest.mark.parametrize(("limit", "max_size", "size"), [(8, 32, 4), (5, 32, 2), (64, 3, 3)])
+def test_under_a_low_limit_or_bound_the_list_is_shorter(limit, max_size, size):
+    play, _, several = first_calls(24, limit=limit, max_size=max_size)
+    assert len(several) == size
+    assert sizes(play)[: size + 1] == [size] + [1] * size
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_a_limit_without_room_for_both_sends_singles(limit):
+    play = Playbook(limit, trusts_lists=False, max_size=32)
+    assert more_calls(play, 40, calls("like")[0]) == [1] * limit
+
+
+def test_the_list_waits_for_its_permits_and_no_single_takes_them_meanwhile():
+    play = Playbook(16, trusts_lists=False, max_size=32)
+    early = calls(12)
+    for number, call in enumerate(early):
+        # One by one they never have company.
+        play.at(number / 10).submit(call) >> Woke() << sent(call)
+    play.at(2.0).submit(*(late := calls(" ".join(f"l{number}" for number in range(20))))) >> Woke() << []
+    for call in early[:3]:
+        play.at(2.1) >> answered(call) << [f"resolve {call.waiter}"]
+    play >> answered(early[3]) << ["resolve c3", f"send {named(late[:8])}"]
+    play >> answered(early[4]) << ["resolve c4", "send l8"]
+
+
+# How long the verdict holds ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_the_verdict_holds_for_an_hour(served):
+    play, like = judged(served=served)
+    play.at(1.5 + HOUR_S - 1)
+    assert more_calls(play, 40, like) == ([32, 8] if served else [1] * 40)
+    play, like = judged(served=served)
+    play.at(1.5 + HOUR_S)
+    assert more_calls(play, 40, like) == [8] + [1] * 16
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_it_is_forgotten_when_all_connections_were_lost(served):
+    play, like = judged(served=served)
+    (probe,) = calls("probe", like.shape)
+    play.at(2.0).submit(probe) >> Woke() << ["send probe"]
+    play.at(2.1) >> failed(probe, FailureKind.NOT_SENT)
+    while probe.batch is None:
+        play.at(play.wakes_at) >> Woke()
+    play >> answered(probe)
+    play.at(60.0)
+    assert more_calls(play, 40, like)[:9] == [8] + [1] * 8
+
+
+def test_it_is_forgotten_when_the_server_says_to_be_another():
+    play, like = judged(served=False)
+    play >> ServerKnown(0, {}, None, "vllm 0.32.0")
+    assert play.adjusted == ["batch_size_cap 1 -> 32: it was found to be vllm 0.32.0"]
+    assert more_calls(play, 40, like) == [32, 8]
