@@ -121,7 +121,11 @@ class Recovery:
         endpoint = resend.endpoint
         limit = endpoint.limit.limit
         free = resend.refusal_s is not None and endpoint.takes_work(resend.refusal_s, now)
-        if not free and not endpoint.budget.take(resend.tokens * len(alive) / len(resend.requests), limit, now):
+        if (
+            not free
+            and resend.tokens
+            and not endpoint.budget.take(resend.tokens * len(alive) / len(resend.requests), limit, now)
+        ):
             until = endpoint.budget.when(limit, now)
             self._unpaid_until = until if self._unpaid_until is None else min(until, self._unpaid_until)
             return False
@@ -241,6 +245,15 @@ class Recovery:
         self._counters.retries += not unsent
         self._again(alive, batch)
         return True
+
+    def step_aside(self, requests: list[Request], batch: Batch, endpoint: Endpoint, until: float) -> None:
+        """Requeue refused requests after a pause; no failure is counted, and nothing is paid."""
+        for request in requests:
+            request.state = RequestState.BACKING_OFF
+        self.backing_off += len(requests)
+        self._counters.retries += 1
+        resend = _Resend(requests, batch.failures, batch.isolation, endpoint, 0.0, batch.bare)
+        heapq.heappush(self._backoff, (until, batch.id, resend))
 
     def park(self, parked: Parked, until: int) -> None:
         """Let a failed list wait for the end of a batch."""
