@@ -102,7 +102,8 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         timeout_s: a call's whole time, queue and retries included, seconds; none by default. A call
             may give its own. In maps it is each document's, and does not count the queue.
         outage_patience_s: how long a call waits while every server that has ever answered is away,
-            seconds; 60 by default. Calls of maps wait as long as their deadlines allow.
+            seconds; 60 by default. Calls of maps wait as long as their deadlines allow, and so many
+            seconds for a key or a model that a server has served, and refuses.
         wait_for_server_s: how long calls wait for a server that is not there yet, seconds; 0 by
             default: they do not. A server is there once it answers the GETs of ``detect``, and not
             with 502, 503 or 504. If none has answered in this time from the first call on, the

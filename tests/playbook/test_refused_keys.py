@@ -70,9 +70,9 @@ def test_a_refusal_that_the_next_call_does_not_meet_was_that_calls_alone():
     a, b, c, d, e, f = calls("a b c d e f")
     play.submit(a, b, c, d, e, f) >> Woke()
     play.at(1.0) >> refused(a, 403) << ["reject a: AuthenticationFailed", "send e"]
-    # Sent before the refusal: a key may have been taken away meanwhile.
-    play.at(2.0) >> answered(b) << ["resolve b"]
-    play >> answered(e) << ["resolve e", "send f"]
+    # ``b`` was sent with ``a``: the key is well.
+    play.at(2.0) >> answered(b) << ["resolve b", "send f"]
+    play >> answered(e) << ["resolve e"]
 
 
 def test_a_doubt_concerns_one_model():

@@ -6,8 +6,10 @@ import time
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisGone
+from tests.fakes.pages import serving
 from tests.redis.conftest import GROUP, STREAM, bench_on, wait_for
 
+from batchclient import BatchClient
 from batchclient.errors import AuthenticationFailed, ConfigError
 from batchclient.integrations.redis import Worker
 
@@ -251,6 +253,25 @@ async def test_in_an_outage_nothing_is_read_and_nothing_dies(shared_server):
         bench.upstream.is_away = False
         await wait_for(lambda: worker.statistics().results == 102)
         assert worker.statistics().dead == 0
+
+
+async def test_messages_wait_for_a_model_that_was_answered_and_none_dies(shared_server):
+    def answer(asked):
+        if asked.method == "GET":
+            return 404, {}
+        server.posts += 1
+        if 5 < server.posts <= 10:
+            return 404, {"error": {"message": "no such model"}}
+        return 200, {"id": "1", "choices": [{"index": 0, "text": "yes", "finish_reason": "stop"}]}
+
+    with serving(answer) as server:
+        server.posts = 0
+        async with bench_on(shared_server) as bench, BatchClient(server.url, model="m", limit=1) as client:
+            worker, _ = await bench.start(client=client)
+            await bench.add(*(f"p{number}" for number in range(20)))
+            await wait_for(lambda: worker.statistics().results == 20)
+            done = worker.statistics()
+            assert (done.dead, done.left, done.released, server.posts) == (0, 0, 0, 25)
 
 
 async def _nobody_reads(bench):

@@ -167,6 +167,15 @@ def test_a_refused_key_is_the_messages_fault_where_others_succeed():
     assert judge.verdict(AuthenticationFailed("401"), PLAIN, 0.0) is Verdict.DEAD
 
 
+def test_a_key_or_model_that_was_good_and_is_refused_for_too_long_costs_no_message():
+    for error, verdict in ((AuthenticationFailed("401"), Verdict.STOP), (NotFound("404", attempt=3), Verdict.BACK)):
+        error.retryable = True
+        for message in (PLAIN, NAMED):
+            judge = Judge()
+            judge.succeed()
+            assert [judge.verdict(error, message, 0.0) for _ in range(30)] == [verdict] * 30
+
+
 @pytest.mark.parametrize("status", [503, 529])
 def test_in_a_row_of_errors_that_may_pass_refused_work_is_no_delivery(status):
     judge, loaded = Judge(), ServerFault(str(status), status=status, attempt=1)

@@ -30,6 +30,16 @@ def test_a_status_means():
             assert (failure.kind, failure.error, failure.status) == (kind, error, status)
 
 
+def test_a_400_that_says_that_there_is_no_such_model_is_as_a_404():
+    for message in [
+        "Model m not found or vLLM engine is sleeping", "The model `m` does not exist.", "model 'm' was not found",
+    ]:  # fmt: skip
+        assert (what(400, message).kind, what(400, message).error) == (K.REFUSED, NotFound)
+        assert what(422, message).error is BadRequest
+    for message in ["This model's maximum context length is 8. The image was not found", "not found: model_id"]:
+        assert what(400, message).error is BadRequest
+
+
 def test_out_of_memory_is_a_list_that_is_too_long_or_the_load_beside_a_call_and_no_fault_of_the_callers():
     for message in [
         "CUDA out of memory. Tried to allocate 2.00 GiB",

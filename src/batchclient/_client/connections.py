@@ -108,6 +108,10 @@ class Connections:
         client = self._http_client
         return is_mocked(self._settings.http.backend) if client is None else is_mock(client)
 
+    def waits_out_refusals(self) -> bool:
+        """Whether the servers are real ones: a mock's 404, or a given client's, is meant as it is."""
+        return self._http_client is None and self._own_transport is None and self.asks_first()
+
     def know(self, server: CheckedServer) -> tuple[str, ...]:
         """Take note of a server, and return the secrets on the way to that server.
 

@@ -12,6 +12,7 @@ import asyncio
 import warnings
 from collections.abc import AsyncGenerator, Callable
 from contextvars import Context
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -164,6 +165,7 @@ class Starting(Calling):
 
     def _make_core(self) -> Scheduler | SingleFlight:
         settings = self._settings.scheduler(self._dialects.at_first, self._callbacks, self._connections.trusts_lists)
+        settings = replace(settings, waits_out_refusals=self._connections.waits_out_refusals())
         names = [shown(url) for url, _ in self._endpoints]
         core = Scheduler(
             settings,

@@ -7,6 +7,7 @@ waits for other reasons, or for permits or company), ``STOP`` (looking for this 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from enum import Enum
 
@@ -51,6 +52,7 @@ class Look:
         "group",
         "held",
         "held_since",
+        "left_out",
         "lone",
         "most",
         "now",
@@ -60,6 +62,7 @@ class Look:
         "reserve",
         "room",
         "sheltered",
+        "untried",
         "urgent",
     )
 
@@ -84,6 +87,10 @@ class Look:
         """Whether a single call is to find out whether the endpoint is back."""
         self.sheltered = False
         """Whether calls which failed here may not be the probe."""
+        self.untried = True
+        """Whether a call that was refused so before may not find out about its model."""
+        self.left_out = False
+        """Whether such a call was passed over."""
         self.doubtful = False
         """Whether the group's model or its key was refused here."""
         self.urgent = False
@@ -146,12 +153,18 @@ class Checks:
         return Verdict.NOT_HERE
 
     def _in_doubt(self, look: Look) -> Verdict | None:
-        shape, refusals = look.group.shape, look.endpoint.denials
-        look.doubtful = bool(refusals.models) and subject_of(shape) in refusals.models
-        if not look.doubtful:
+        shape, denials, look.doubtful = look.group.shape, look.endpoint.denials, False
+        if not denials.models:
             return None
         elsewhere = not look.lone and self._endpoints.others_take(shape, look.endpoint, look.now)
-        return None if refusals.may_probe(subject_of(shape), look.now, elsewhere=elsewhere) else Verdict.NOT_HERE
+        at = denials.probes_at(subject_of(shape), look.now, elsewhere=elsewhere, patient=look.oldest.patient)
+        look.doubtful = at is not None
+        if at is None or (at <= look.now and (look.oldest.denied_at == math.inf or not look.untried)):
+            return None
+        look.left_out = look.left_out or at <= look.now
+        if look.now < at < math.inf:
+            self._wake(at)
+        return Verdict.NOT_HERE
 
     def _held_by_refusals(self, look: Look) -> Verdict | None:
         pace = look.endpoint.pace(look.group.shape)

@@ -36,6 +36,7 @@ from batchclient._core.messages import (
     ServerKnown,
 )
 from batchclient._core.servers.dead_engine import STILL, DeadEngine
+from batchclient._core.servers.denials import subject_of
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.health import HealthState, Sign, sign_of
@@ -169,6 +170,24 @@ class Fleet:
             state = "silent" if is_silent else endpoint.health.state.value
             reason = "nothing comes from it" if is_silent else "something came from it"
             self._command(HealthChanged(endpoint.id, endpoint.name, state, reason, words))
+
+    def tell_refusals(self, batch: Batch, failure: Failure, now: float) -> None:
+        """The call that was to find out about a model is refused: its server is away for its calls."""
+        endpoint = self._endpoints.by_id[batch.endpoint]
+        doubt = endpoint.denials.models[subject_of(batch.shape)]
+        if endpoint.served_at > doubt.since or _has_outage(endpoint):
+            return
+        seen = f"{failure.status} to every call for the model {batch.shape.model!r}"
+        endpoint.outage = ServerOutage(endpoint.shown_name, seen, doubt.since, failure.of_the_server)
+        self._tell_words(endpoint, seen, endpoint.outage.opening(now))
+
+    def end_refusals(self, endpoint: Endpoint, outage: ServerOutage, now: float) -> None:
+        """A server in use has answered that refused its calls."""
+        outage.ended_at = now
+        self._tell_words(endpoint, endpoint.health.reason, outage.sentence(now))
+
+    def _tell_words(self, endpoint: Endpoint, reason: str, words: str) -> None:
+        self._command(HealthChanged(endpoint.id, endpoint.name, endpoint.health.state.value, reason, words))
 
     def add(self, event: EndpointAdded, settings: SchedulerSettings) -> None:
         """An endpoint was added."""

@@ -199,13 +199,15 @@ class Granting:
             endpoint.held_since = (now if look.held_since is None else look.held_since) if look.held else None
         for group in passed_over:
             self._queue.restore(group)
-        if look.sheltered and not look.others and passed_over and endpoint.health.probe is None:
+        failed_here = look.sheltered and not look.others and passed_over and endpoint.health.probe is None
+        if failed_here or (look.left_out and not more):
             # All waiting calls have failed here before, and no other endpoint can find out.
             return self._grant_on(endpoint, now, batches, most, lone=lone, shelter=False)
         return more
 
     def _look_at(self, endpoint: Endpoint, now: float, most: int | None, *, lone: bool, shelter: bool) -> Look:
         look = Look(endpoint, now, most, self._reserve(endpoint, now), lone=lone)
+        look.untried = shelter
         health = endpoint.health
         if health.ailing and health.state is HealthState.EJECTED:
             look.probe = not (lone and health.is_wrong_address)

@@ -29,6 +29,7 @@ from batchclient._core.messages import (
 )
 from batchclient._core.outcomes.ends import Ends
 from batchclient._core.outcomes.resending import Resending
+from batchclient._core.servers.denials import is_refusal
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.outage import Outage
@@ -155,13 +156,14 @@ class Replies:
 
     def _credit(self, batch: Batch, endpoint: Endpoint, sequences: int, now: float, *, lone_member: bool) -> None:
         """Note in an endpoint's health, refusals and abilities that it answers."""
-        if endpoint.denials.models:
-            endpoint.denials.answered(batch)
+        endpoint.denials.answered(batch)
         if endpoint.health.ailing:
             self._fleet.welcome(endpoint, sequences, batch.sent_at, now)
             self._outage.watch(now)
         else:
             endpoint.answer(sequences, now)
+        if endpoint.outage is not None and endpoint.outage.ended_at is None and endpoint.health.in_use:
+            self._fleet.end_refusals(endpoint, endpoint.outage, now)
         if endpoint.silence.since is not None:
             self._fleet.hear(endpoint, now, now)
         endpoint.can(batch.shape.kind).answered(batch, lone_member=lone_member)
@@ -202,7 +204,7 @@ class Replies:
         if failure.was_sent:
             self._counters.observed.request_ended(batch, endpoint.shown_name, now, failure)
         note_attempt(alive, batch, failure, now)
-        if not failure.taken_on:
+        if not failure.taken_on or is_refusal(failure):
             self._deadlines.take_back(alive, batch.sent_at)
         self._judge_refusal(event, left, alive, endpoint, now)
         if batch.expired:
@@ -211,14 +213,15 @@ class Replies:
             endpoint.can(batch.shape.kind).plain_cut = True
         self._fleet.judge(batch, failure, now)
         self._outage.watch(now, failure)
-        disproved = endpoint.denials.end_probe(batch, failure)
+        if endpoint.denials.end_probe(batch, failure):
+            self._fleet.tell_refusals(batch, failure, now)
         self._feeding.failed(batch, failure, in_flight, left, len(alive), now)
         if failure.kind in _OF_THE_ENDPOINT:
             for request in alive:
                 request.failed_on = endpoint.id
         alive = self._ends.fail_begun(alive, event, now)
         list_cap = endpoint.list_cap(now, batch.shape.kind)
-        self._resending.failed(event, alive, endpoint, now, disproved=disproved, paused=paused)
+        self._resending.failed(event, alive, endpoint, now, paused=paused)
         if batch.wire.lost_tokens and any(request.state is not RequestState.DONE for request in alive):
             self._counters.lost_tokens += batch.wire.lost_tokens
         self._feeding.note_list_cap(endpoint, batch.shape.kind, list_cap, failure.kind.value, now)

@@ -11,6 +11,7 @@ no prompt can reach a log or a repr of the core.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -169,6 +170,7 @@ class Request:
         "bucket",
         "carries",
         "deadline",
+        "denied_at",
         "endured",
         "failed_on",
         "family",
@@ -223,6 +225,8 @@ class Request:
         """Bytes of the prompt, at least, which its server has seen in an answered call before."""
         self.failed_on: int = -1
         """Id of the endpoint of the last failure; -1: none."""
+        self.denied_at: float = math.inf
+        """When the call was first sent to be refused for its key or model."""
         self.patient: bool = False
         """Whether only the deadline bounds the wait in an outage."""
         self.endured: Endured | None = None

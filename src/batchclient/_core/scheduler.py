@@ -169,7 +169,8 @@ class Scheduler:
             self._counters,
             self._say,
         )
-        self._resending = Resending(self._endpoints, self._recovery, self._ends, self._granting, self._send)
+        patience_s = settings.outage_patience_s if settings.waits_out_refusals else 0.0
+        self._resending = Resending(self._endpoints, self._recovery, self._ends, self._granting, self._send, patience_s)
         self._outage = Outage(self._endpoints, self._batches, settings.outage_patience_s)
         self._replies = Replies(
             endpoints=self._endpoints,

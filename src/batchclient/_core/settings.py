@@ -39,6 +39,7 @@ class SchedulerSettings:
             ``None``, ``max_size`` holds.
         known_caps: prompts per request, by kind of call, which an unidentified server takes.
         outage_patience_s: how long a call waits for a server that has vanished.
+        waits_out_refusals: whether calls of maps wait as long for a refused model that was served.
         wait_for_server_s: how long calls wait for a first answer of any server; 0: they do not.
         streams_lists: whether lists may be streamed; a measurement compares.
         trusts_lists: whether a server that does not say which it is gets lists without a proof (see
@@ -65,6 +66,7 @@ class SchedulerSettings:
     size_for: Callable[[int], int | None] | None = None
     known_caps: Mapping[Kind, int] = field(default_factory=dict)
     outage_patience_s: float = 60.0
+    waits_out_refusals: bool = False
     wait_for_server_s: float = 0.0
     streams_lists: bool = True
     trusts_lists: Callable[[], bool] = bool

@@ -47,7 +47,7 @@ class EndpointStatistics:
         reason: why the endpoint is in ``state``; empty while nothing has happened.
         retry_budget_tokens: prompt and output tokens which may be resent now; below 0 retries wait.
         server: the server's name and version, such as ``"vllm 0.32.0"``; ``None``: not known (yet).
-        outage: the log's sentence about the outage that calls wait for; empty while in use.
+        outage: the log's sentence about the outage that calls wait for; empty while there is none.
         silent_since: the scheduler's time since when nothing at all has come from a server in use,
             though requests are in flight or ended unanswered there; ``None``: not silent. Calls go
             there as before.

@@ -6,7 +6,8 @@ Rules:
 - A row that has ended joins the group. The group is written when it is full, when its first row has
   waited for 0.2 s, or when no open row is left that could join it.
 - A row is handed out when its group is on the disk. A row that the client's end cut short is handed
-  out at once: nothing is known of it, and it is not written down.
+  out at once: nothing is known of it, and it is not written down. So is a row that was never sent,
+  because its model was refused for longer than rows wait.
 - Rows that fail before the first answer of the run are handed out at once, too, and written down
   with that answer: where all are refused alike, the fault is not the rows'.
 - While eight groups wait, no document is read.
@@ -31,7 +32,7 @@ import anyio
 
 from batchclient._core.histograms import DURATIONS, Recorder
 from batchclient._maps.row import Row, submit
-from batchclient.errors import BatchClientError, CallAborted, ClientClosed, JournalFailed
+from batchclient.errors import BadRequest, BatchClientError, CallAborted, ClientClosed, JournalFailed
 from batchclient.journal import Journal
 from batchclient.journal.held import Aside, HeldJournal
 from batchclient.journal.rows import ANSWERED, FAILED, Record, line_of_row
@@ -249,7 +250,7 @@ class Journaled:
         """Take in a row that has its answer or its error."""
         self.under_way -= 1
         owner = self.owner()
-        if isinstance(row.error, _NOT_KEPT):
+        if isinstance(row.error, _NOT_KEPT) or _has_waited_in_vain(row):
             if owner is not None:
                 self._hand_out(owner, row)
         elif self._fault is None:
@@ -409,6 +410,11 @@ class Journaled:
         if self._opened is not None:
             with anyio.move_on_after(_CLOSING_S, shield=True):
                 await self._closed.wait()
+
+
+def _has_waited_in_vain(row: Row) -> bool:
+    """Whether a row was never sent, since others were refused for a model that was served."""
+    return row.attempts == 0 and isinstance(row.error, BadRequest) and row.error.retryable
 
 
 def _append(lines: Sequence[bytes], held: HeldJournal) -> tuple[float, list[int]]:

@@ -54,7 +54,7 @@ _ALL = (
     Event("on_adjustment_failed", _ERROR, (), "your `on_adjustment` failed; said once"),
     Event("progress_failed", _ERROR, (), "your `progress` failed; said once"),
     Event("close_failed", _ERROR, (), "the client of a `SyncBatchClient` failed to close"),
-    Event("outage_began", _WARNING, ("endpoint", "reason"), "a server is away, and left alone"),
+    Event("outage_began", _WARNING, ("endpoint", "reason"), "a server is away, or refuses a model that it served"),
     Event("outage_ended", _WARNING, ("endpoint", "reason"), "the server is in use again"),
     Event("server_awaited", _WARNING, ("endpoint", "reason"), "a server has not answered yet; said once a minute"),
     Event("server_arrived", _WARNING, ("endpoint", "reason"), "a server waited for has answered"),

@@ -6,7 +6,8 @@ Rules:
 - One row after the other that is refused alike, with none that succeeds, ends it, too. The fault is
   then in the command, such as a parameter unknown to the server.
 - A patience ends the job once every server that has answered has been away for so long, and a bound
-  on the cost once it is reached.
+  on the cost once it is reached. Servers that are there, and refuse a key or a model that they have
+  served, are waited for no longer than a minute where no patience is given.
 - A bound on a kind of rows ends it as soon as it is certain to be broken.
 """
 
@@ -30,10 +31,12 @@ from batchclient.errors import (
 )
 from batchclient.jobs.statuses import Status
 
-__all__ = ["MOST_REFUSALS", "OUT_OF_USE", "GivingUp"]
+__all__ = ["MOST_REFUSALS", "OUT_OF_USE", "REFUSED_S", "GivingUp"]
 
 MOST_REFUSALS = 256
 """After so many rows refused alike, and none successful, no later row would do better."""
+REFUSED_S = 60.0
+"""How long a key or a model that was served may be refused, where no patience is given."""
 OUT_OF_USE = frozenset({"ejected", "probing", "awaited"})
 """The states of servers that get no calls."""
 _OF_EVERY_ROW = (NotFound, ConnectFailed)
@@ -126,6 +129,8 @@ class GivingUp:
         self.is_too_dear = self._options.cost is not None and self._options.cost.is_reached(spent)
         patience_s = self._options.outage_patience_s
         endpoints = [each for each in statistics.endpoints if each.state != "leaving"]
+        if patience_s is None and all(each.state not in OUT_OF_USE for each in endpoints):
+            patience_s = REFUSED_S
         has_answered = any(each.state != "awaited" for each in endpoints)
         if patience_s is None or not (has_answered and all(each.outage for each in endpoints)):
             self._away_since = None

@@ -19,6 +19,7 @@ import typer
 from batchclient._client.parts import Shard, shard_from
 from batchclient.cli._audit import audit_from
 from batchclient.cli._cost import cost_from
+from batchclient.cli._giving_up import REFUSED_S
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._metrics import address_from
 from batchclient.cli._options import (
@@ -235,6 +236,7 @@ def map_rows(
         raise Refusal(f"--pilot: at least 2 rows, not {pilot}")
     part = None if shard is None else shard_from(shard, "shard")
     wait_s = (0.0 if sys.stderr.isatty() else WAIT_S) if wait_for_server is None else wait_for_server
+    patience_s = _seconds("--outage-patience", outage_patience)
     server = server_arguments(base_url, model, api_key, header, endpoints_shard, dialect)
     pace = client_arguments(concurrency, max_batch_size, p95_latency, time_to_first_token, send_priority=priority != 0)
     template = template_from(prompt, prompt_file)
@@ -262,8 +264,14 @@ def map_rows(
         fail_if=fail_if or [],
         timeout_s=timeout,
         priority=priority,
-        client={**server, **pace, "wait_for_server_s": wait_s},
-        outage_patience_s=_seconds("--outage-patience", outage_patience),
+        client={
+            **server,
+            **pace,
+            "wait_for_server_s": wait_s,
+            # The job ends before its rows do.
+            "outage_patience_s": (patience_s or REFUSED_S) + REFUSED_S,
+        },
+        outage_patience_s=patience_s,
         output_form=output_form,
         answer_field=answer_field,
         ordered=not unordered,

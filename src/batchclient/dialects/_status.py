@@ -27,6 +27,10 @@ _LIST_REFUSED = re.compile(
 )
 _LIST_TOO_LONG = re.compile(r"maximum allowed count|batch size", re.IGNORECASE)
 _STATED_CAP = re.compile(r"maximum allowed (?:count of|batch size(?: of)?) ([1-9][0-9]{0,8})\b", re.IGNORECASE)
+_NO_MODEL = re.compile(r"\bmodel\b[^.;]{0,256}(not found|does not exist|is sleeping)", re.IGNORECASE)
+"""Words of routers that say 400 where others say 404: "Model m not found or vLLM engine is
+sleeping" (production-stack), "The model `m` does not exist".
+"""
 _NOT_JSON = re.compile(r"out of range float values", re.IGNORECASE)
 """Words of a server that cannot write an answer's NaN (vLLM #19661, SGLang #5984): the other calls
 of the list can be answered without the call.
@@ -95,6 +99,8 @@ def _classify(status: int, message: str, *, streamed: bool) -> tuple[FailureKind
         return FailureKind.MAYBE_PROCESSED, ServerFault, None
     if status == 413:
         return FailureKind.LIST_TOO_LONG, BadRequest, None
+    if status == 400 and _NO_MODEL.search(message):
+        return FailureKind.REFUSED, NotFound, None
     if status in (400, 422, 501):
         if _LIST_REFUSED.search(message):
             return FailureKind.LIST_REFUSED, BadRequest, None

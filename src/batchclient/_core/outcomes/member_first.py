@@ -137,7 +137,7 @@ class MemberFirst:
                 return False
             if parked.event.failure.status == 404:
                 # Meanwhile no further list is sent there for the model.
-                endpoint.denials.doubt(batch, now)
+                endpoint.denials.doubt(batch, endpoint.open.values(), now)
                 endpoint.denials.begin_probe(sent)
             isolation.trials += 1
             parked.requests = parked.requests[1:]

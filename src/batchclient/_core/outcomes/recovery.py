@@ -279,6 +279,15 @@ class Recovery:
         self._again(alive, batch)
         return True
 
+    def step_aside(self, requests: list[Request], batch: Batch, endpoint: Endpoint, until: float) -> None:
+        """Requeue refused requests after a pause; no failure is counted, and nothing is paid."""
+        for request in requests:
+            request.state = RequestState.BACKING_OFF
+        self.backing_off += len(requests)
+        self._counters.retries += 1
+        resend = _Resend(requests, batch.failures, batch.isolation, endpoint, 0.0, batch.bare)
+        heapq.heappush(self._backoff, (until, batch.id, resend))
+
     def park(self, parked: Parked, until: int) -> None:
         """Let a failed list wait for the end of a batch."""
         for request in parked.requests:

@@ -4,11 +4,16 @@ Rules, in order:
 - A batch whose endpoint is being removed is sent to another endpoint.
 - If a list fails without a culprit, one member goes first (see ``member_first``).
 - After a refused key or model, calls go elsewhere, or one call finds out for all (see ``denials``).
+- A call of a map waits for a model that was served before, for the patience of outages at most, and
+  is sent again at growing pauses. Where calls sent since its first refusal were answered, it is
+  refused for itself: by its next 403, or when it was sent eight times. After a 403 a list is
+  searched for that reason.
 - All other failures: see ``recovery``. Requests which are not sent again end with their failure.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -17,11 +22,21 @@ from batchclient._core.messages import Batch, Failed, Request
 from batchclient._core.outcomes.ends import Ends
 from batchclient._core.outcomes.member_first import MemberFirst
 from batchclient._core.outcomes.recovery import Recovery
-from batchclient._core.servers.denials import is_refusal, subject_of
+from batchclient._core.servers.denials import Doubt, is_refusal, pause_s, subject_of
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
+from batchclient._core.spent import seconds
+from batchclient.errors import BatchClientError
 
 __all__ = ["Resending"]
+
+_OF_FIREWALLS = 403
+"""Their status for a body with words that they do not let through."""
+_OFTEN = 8
+"""Refusals of one call beside answers to others: one of two routers may not know the model."""
+_ENOUGH = 6
+"""Two refusals, or six that may be prompts' own."""
+_ROUNDING = 1e-6
 
 
 class Resending:
@@ -30,9 +45,10 @@ class Resending:
     Args:
         granting: grants the lone member.
         send: sends a batch.
+        patience_s: how long calls of maps wait for a model that was served; 0: they do not.
     """
 
-    __slots__ = ("_endpoints", "_ends", "_recovery", "member_first")
+    __slots__ = ("_endpoints", "_ends", "_patience_s", "_recovery", "member_first")
 
     def __init__(
         self,
@@ -41,22 +57,21 @@ class Resending:
         ends: Ends,
         granting: Granting,
         send: Callable[[Batch], None],
+        patience_s: float,
     ) -> None:
         self._endpoints = endpoints
         self._recovery = recovery
         self._ends = ends
+        self._patience_s = patience_s
         self.member_first = MemberFirst(recovery, granting, send, self._resend_by_table)
 
-    def failed(
-        self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float, *, disproved: bool, paused: bool
-    ) -> None:
+    def failed(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float, *, paused: bool) -> None:
         """Take in a batch's failure.
 
         Args:
             event: the failure.
             alive: its unanswered requests whose callers still wait.
             endpoint: where the batch failed.
-            disproved: whether the batch was the call sent to find out about a refused key or model.
             paused: whether nothing may be sent now.
         """
         batch, member_first = event.batch, self.member_first
@@ -66,7 +81,7 @@ class Resending:
             if alive:
                 self._recovery.move(alive, batch)
         elif not member_first.take(event, alive, endpoint, now, paused=paused):
-            self._resend_by_table(event, alive, endpoint, now, disproved=disproved)
+            self._resend_by_table(event, alive, endpoint, now)
 
     def hasten(self, now: float) -> None:
         """A call was answered, and none is queued."""
@@ -76,32 +91,69 @@ class Resending:
         """Take in that some prompts of a split list are good."""
         self._recovery.isolated(batch, good, endpoint, now)
 
-    def _resend_by_table(
-        self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float, *, disproved: bool = False
-    ) -> None:
+    def _resend_by_table(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float) -> None:
         if is_refusal(event.failure) and event.retry_delay_s is None:
-            self._refused(event, alive, endpoint, now, disproved=disproved)
+            self._refused(event, alive, endpoint, now)
         elif alive and not self._recovery.try_again(event, alive, endpoint, now, self._endpoints):
             self._ends.fail(alive, event, now)
         if hopeless := self._recovery.hopeless:
             self._recovery.hopeless = []
             self._ends.fail_early(hopeless, event, now)
 
-    def _refused(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float, *, disproved: bool) -> None:
-        """Take in a refused key or model; ``disproved``: also to the call that finds out."""
-        shape = event.batch.shape
-        endpoint.denials.doubt(event.batch, now)
-        if self._endpoints.others_take(shape, endpoint, now):
+    def _refused(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float) -> None:
+        """Take in a refused key or model."""
+        batch, denials, under_way = event.batch, endpoint.denials, endpoint.open.values()
+        served_at = denials.served.get(subject_of(batch.shape))
+        # A mock that has answered nothing means what it says.
+        may_be_own = event.failure.status == _OF_FIREWALLS and (served_at is not None or self._patience_s > 0)
+        is_searched = may_be_own and len(batch.requests) > 1
+        for request in () if is_searched else alive:
+            request.denied_at = min(request.denied_at, batch.sent_at)
+        first_at = min([batch.sent_at, *(request.denied_at for request in alive)])
+        beside_answers = served_at is not None and served_at >= first_at
+        often = may_be_own or min((request.attempts for request in alive), default=0) >= _OFTEN
+        is_own = beside_answers and often
+        if not is_own and self._endpoints.others_take(batch.shape, endpoint, now):
+            denials.doubt(batch, under_way, now, elsewhere=True)
             for request in alive:
                 request.failed_on = endpoint.id
             if alive:
-                self._recovery.move(alive, event.batch)
+                self._recovery.move(alive, batch)
             return
-        if alive:
-            self._ends.fail(alive, event, now)
-        if disproved:
-            message = f"{event.failure.message} (said to another call for the same model; this one was not sent again)"
-            failure = replace(event.failure.of_the_server, message=message)
-            subject = subject_of(shape)
-            waiting = [request for request in self._ends.waiting() if subject_of(request.shape) == subject]
-            self._ends.end(waiting, lambda request: failure.to_error(request.attempts), now)
+        if is_searched and alive:
+            self._recovery.search(alive, batch)
+        elif alive:
+            may_wait = not is_own and (may_be_own or served_at is not None)
+            earliest = now - self._patience_s if may_wait else math.inf
+            waiting = [request for request in alive if request.patient and request.denied_at > earliest]
+            if waiting:
+                self._recovery.step_aside(waiting, batch, endpoint, now + pause_s(now - first_at))
+            if failed := [request for request in alive if request not in waiting]:
+                self._ends.fail(failed, event, now)
+        if not beside_answers:
+            doubt = denials.doubt(batch, under_way, now)
+            doubt.evidence += 0 if is_searched else 1 if may_be_own else 3
+            doubt.ask_again_at = min(doubt.ask_again_at, max(now, doubt.since + self._patience_s))
+            if doubt.held_at == math.inf:
+                self._conclude(event, doubt, now, served=served_at is not None)
+
+    def _conclude(self, event: Failed, doubt: Doubt, now: float, *, served: bool) -> None:
+        """Fail the waiting calls for a refused model, if the refusals are believed."""
+        subject, failure = subject_of(event.batch.shape), event.failure.of_the_server
+        waiting = [request for request in self._ends.waiting() if subject_of(request.shape) == subject]
+        waits = served and self._patience_s > 0
+        if waits and now < doubt.since + self._patience_s - _ROUNDING:
+            waiting = [request for request in waiting if not request.patient]
+            waits = False
+        if doubt.evidence < _ENOUGH and any(request.denied_at == math.inf for request in waiting):
+            return
+        said = f", {seconds(now - doubt.since)} after the first refusal" if waits else ""
+        message = f"{failure.message} (said to another call for the same model{said}; this one was not sent again)"
+        unsent = replace(failure, message=message)
+
+        def own(request: Request) -> BatchClientError:
+            error = (failure if request.denied_at < math.inf else unsent).to_error(request.attempts)
+            error.retryable = waits
+            return error
+
+        self._ends.end(waiting, own, now)

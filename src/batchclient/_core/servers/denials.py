@@ -4,36 +4,51 @@
                                      ▲────the same again: all calls queued for the model fail────┘
 
 Rules:
-- A refused key is a 401 or 403, a missing model a 404. Doubts are kept by model and kind of call:
-  gateways give keys for some models only, servers lose single adapters, and a server of embeddings
-  has no path for completions.
+- A refused key is a 401 or 403, a missing model a 404, or a 400 that says so. Doubts are kept by
+  model and kind of call: gateways give keys for some models only, servers lose single adapters, and
+  a server of embeddings has no path for completions.
 - While a model is in doubt, one call for the model is sent at a time, in a batch of its own. If the
   endpoint refuses again, every waiting call of the kind for the model fails with the same error.
   Later calls find out anew, again with one call. No reply, a full server (429, 503) and a gateway
   (502, 504) say nothing of the call: then another call finds out.
 - If another endpoint is in use and has not refused the model, the model's calls go there. The
   doubtful endpoint is asked again every 30 s.
+- An answer to a call sent no earlier than the first refused one ends the doubt: the refusals were
+  those calls' own. While such a call is under way, nothing is concluded. An answer to an older call
+  says nothing: a key may be revoked meanwhile.
+- A model that was answered before is in doubt from the third refusal in a row on. That doubt ends,
+  too, once such a call is under way for far longer than refusals take: it was taken on.
+- A 403 may be a firewall's word on one prompt: only six in a row are believed.
+- Calls of maps wait for a model that was answered before (``resending``). They find out at growing
+  pauses, since accounts are locked by repeated wrong keys, those first which were not refused yet.
 - A refused shape has no form in the endpoint's dialect, or was answered with 405 or 501. Its calls
   go to another endpoint in use which has not refused the shape, and are not tried here again for
   30 s. Without such an endpoint only the refused call fails: another endpoint may be there for the
   next call.
-- An answer to a batch sent before the refusal removes no doubt: a key may be revoked meanwhile.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from batchclient._core.failures import Failure, FailureKind
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Shape
+from batchclient._core.servers.pace import HELD_RATIO
+from batchclient.errors import NotFound
 
-__all__ = ["Denials", "Subject", "is_of_shape", "is_refusal", "subject_of"]
+__all__ = ["Denials", "Doubt", "Subject", "is_of_shape", "is_refusal", "pause_s", "subject_of"]
 
 Subject = tuple[str, Kind]
 """The subject of a doubt: calls of a kind for a model."""
 
 _ASK_AGAIN_AFTER_S = 30.0
+_SHORTEST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 8.0
+_SHORTEST_HOLD_S = 0.1
+_DOUBTED_AFTER = 3
 _MOST_MODELS = 1024
 _MOST_SHAPES = 1024
 _STATUSES = (401, 403, 404)
@@ -44,7 +59,12 @@ was not started for."""
 
 def is_refusal(failure: Failure) -> bool:
     """Whether a failure concerns every call for the model alike."""
-    return failure.kind is FailureKind.REFUSED and failure.status in _STATUSES
+    return failure.kind is FailureKind.REFUSED and (failure.status in _STATUSES or failure.error is NotFound)
+
+
+def pause_s(since_s: float) -> float:
+    """The pause before another try, so long after the first refusal."""
+    return min(_LONGEST_PAUSE_S, max(_SHORTEST_PAUSE_S, since_s / 2))
 
 
 def is_of_shape(failure: Failure) -> bool:
@@ -58,37 +78,56 @@ def subject_of(shape: Shape) -> Subject:
 
 
 @dataclass(slots=True)
-class _Doubt:
+class Doubt:
+    """The refusals of calls for a model, with no answer to what was sent since the first."""
+
     since: float
-    ask_again_at: float
+    sent_at: float
+    """When the first refused call was sent."""
+    refusals: int = 0
+    evidence: int = 0
+    """How much they say of other calls."""
     probe: int | None = None
     """The id of the batch sent to find out."""
+    ask_again_at: float = 0.0
+    """When to send another, if calls wait or go elsewhere."""
+    held_s: float = 0.0
+    """How long a call is under way that was taken on."""
+    held_at: float = math.inf
+    """When one sent since will have been so long; ``inf``: none is under way."""
 
 
 class Denials:
     """The refusals of one endpoint."""
 
-    __slots__ = ("models", "shapes")
+    __slots__ = ("models", "served", "shapes")
 
     def __init__(self) -> None:
         self.shapes: dict[bytes, float] = {}
         """Refused shapes (``answer_key``), each with the end of its 30 s; empty as a rule."""
-        self.models: dict[Subject, _Doubt] = {}
-        """The models in doubt. Empty as a rule: a call then pays for one look at an empty table."""
+        self.models: dict[Subject, Doubt] = {}
+        """The refused models. Empty as a rule: a call then pays for one look at an empty table."""
+        self.served: dict[Subject, float] = {}
+        """The answered models, each with when the latest answered call was sent."""
 
     def __repr__(self) -> str:
         return f"<Denials {sorted(self.models)}>"
 
-    def doubt(self, batch: Batch, now: float) -> None:
-        """Note the refusal of a batch."""
+    def doubt(self, batch: Batch, under_way: Iterable[Batch], now: float, *, elsewhere: bool = False) -> Doubt:
+        """Note a batch's refusal beside those ``under_way``; ``elsewhere``: others take such calls."""
         subject = subject_of(batch.shape)
         doubt = self.models.get(subject)
         if doubt is None:
             if len(self.models) >= _MOST_MODELS:
                 self.models.clear()
-            self.models[subject] = _Doubt(now, now + _ASK_AGAIN_AFTER_S)
-        elif doubt.probe is None:
-            doubt.ask_again_at = now + _ASK_AGAIN_AFTER_S
+            self.models[subject] = doubt = Doubt(now, batch.sent_at)
+        if doubt.probe is None:
+            doubt.ask_again_at = now + (_ASK_AGAIN_AFTER_S if elsewhere else pause_s(now - doubt.since))
+        doubt.refusals += _DOUBTED_AFTER if elsewhere else 1
+        doubt.held_s = max(_SHORTEST_HOLD_S, HELD_RATIO * (now - batch.sent_at))
+        since = [one.sent_at for one in under_way if subject_of(one.shape) == subject]
+        doubt.held_at = min((at for at in since if at >= doubt.sent_at), default=math.inf) + doubt.held_s
+        return doubt
 
     def lack(self, shape: Shape, now: float) -> None:
         """Note the refusal of a shape."""
@@ -103,29 +142,51 @@ class Denials:
         """Whether the endpoint refused this shape in the last 30 s."""
         return now < self.shapes.get(shape.answer_key, now)
 
-    def may_probe(self, subject: Subject, now: float, *, elsewhere: bool) -> bool:
-        """Whether a call may be sent to find out; ``elsewhere``: others take such calls."""
-        doubt = self.models[subject]
-        return doubt.probe is None and not (elsewhere and now < doubt.ask_again_at)
+    def probes_at(self, subject: Subject, now: float, *, elsewhere: bool, patient: bool) -> float | None:
+        """When to look whether a call may find out about a model. By now: it may; ``None``: no doubt.
+
+        Args:
+            elsewhere: whether others take such calls: nobody waits then.
+            patient: whether the call waits for a model that was answered.
+        """
+        doubt, served = self.models.get(subject), subject in self.served
+        if doubt is not None and served and now >= doubt.held_at:
+            self.served[subject] = max(self.served[subject], doubt.sent_at)
+            del self.models[subject]
+            return None
+        if doubt is None or (served and doubt.refusals < _DOUBTED_AFTER):
+            return None
+        if elsewhere:
+            return now if doubt.probe is None and now >= doubt.ask_again_at else math.inf
+        at = math.inf if doubt.probe is not None else doubt.ask_again_at if patient and served else now
+        return min(at, doubt.held_at) if served else at
 
     def begin_probe(self, batch: Batch) -> None:
         """Note a batch of one call, sent to find out."""
-        self.models[subject_of(batch.shape)].probe = batch.id
+        doubt = self.models[subject_of(batch.shape)]
+        doubt.probe = batch.id
+        doubt.held_at = min(doubt.held_at, batch.sent_at + doubt.held_s)
 
     def end_probe(self, batch: Batch, failure: Failure) -> bool:
-        """Return whether a failed batch was to find out, and did not; another call may then be sent."""
-        doubt = self.models.get(subject_of(batch.shape))
+        """End a probe by its failure; return whether a model that was answered is refused once more."""
+        subject = subject_of(batch.shape)
+        doubt = self.models.get(subject)
         if doubt is None or doubt.probe != batch.id:
             return False
+        doubt.probe = None
         says_nothing = failure.kind is FailureKind.REJECTED or failure.status in (None, 502, 504)
         if not (says_nothing or is_refusal(failure)):
-            del self.models[subject_of(batch.shape)]
+            del self.models[subject]
             return False
-        doubt.probe = None
-        return True
+        return not says_nothing and subject in self.served
 
     def answered(self, batch: Batch) -> None:
-        """Remove the doubt of an answered batch's model."""
-        doubt = self.models.get(subject_of(batch.shape))
-        if doubt is not None and (batch.id == doubt.probe or batch.sent_at > doubt.since):
-            del self.models[subject_of(batch.shape)]
+        """Note that a batch is answered."""
+        subject, sent_at = subject_of(batch.shape), batch.sent_at
+        if sent_at > self.served.get(subject, -math.inf):
+            if len(self.served) >= _MOST_MODELS:
+                self.served.clear()
+            self.served[subject] = sent_at
+        doubt = self.models.get(subject) if self.models else None
+        if doubt is not None and sent_at >= doubt.sent_at:
+            del self.models[subject]

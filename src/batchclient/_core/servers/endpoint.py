@@ -346,7 +346,7 @@ class Endpoint:
             reason="it was removed" if self.leaving else self.health.reason,
             retry_budget_tokens=int(self.budget.level(self.limit.limit, now)),
             server=self.server,
-            outage=self.outage.sentence(now) if self.outage is not None and not self.health.in_use else "",
+            outage=self.outage.sentence(now) if self.outage is not None and self.outage.ended_at is None else "",
             silent_since=self.silence.since,
         )
 

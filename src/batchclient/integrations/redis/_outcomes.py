@@ -8,6 +8,8 @@ Rules:
   connection could be made, nothing was sent, or servers refuse all work for now (429, 503, 529).
 - Where errors that may pass come in a row, the servers are ill: one message is tried at a time, at
   growing pauses.
+- Messages wait for a key or a model that was good before, and is refused. If that lasts for longer
+  than calls wait, they are handed back, and for its key the worker stops.
 - A refused key, an unknown model and a certificate may be the worker's fault. Before the worker's
   first answer, and where twenty come in a row, the worker stops; else they are the message's fault.
 """
@@ -24,6 +26,7 @@ from typing import Any
 from batchclient._maps.fields import asked_for, encode, fields_of
 from batchclient.errors import (
     AuthenticationFailed,
+    BadRequest,
     BatchClientError,
     CertificateRefused,
     ClientClosed,
@@ -117,6 +120,9 @@ class Judge:
         """
         if isinstance(error, ClientClosed):
             return Verdict.STOP
+        if isinstance(error, BadRequest) and error.retryable:
+            # Key and model were good, and are refused for longer than calls wait.
+            return Verdict.STOP if isinstance(error, AuthenticationFailed) else Verdict.BACK
         if isinstance(error, _MAY_BE_THE_WORKERS):
             if isinstance(error, NotFound) and message.model is not None:
                 return Verdict.DEAD

@@ -1,0 +1,104 @@
+"""``batchclient map`` before servers and firewalls that refuse what they have served: 404, 401 and 403 amid a job."""
+
+import json
+import threading
+
+import pytest
+from tests.fakes.pages import serving
+
+from batchclient.cli import _giving_up
+
+from .conftest import read_rows, rows_of, write_rows
+
+
+@pytest.fixture
+def router():
+    """Answers chats, but for those of ``refusals`` (status) whose turn it is: by number, or for their words."""
+
+    def answer(asked):
+        if asked.method == "GET":
+            return 404, {}
+        with lock:
+            running.posts += 1
+            number = running.posts
+        status = 403 if b"DROP TABLE" in asked.body else running.refusals(number)
+        if status:
+            running.refused += 1
+            return status, {"error": {"message": running.words}}
+        choice = {"index": 0, "message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}
+        return 200, {"id": "1", "choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
+
+    lock = threading.Lock()
+    with serving(answer) as running:
+        running.posts = running.refused = 0
+        running.refusals = lambda number: 0
+        running.words = "The model `m` is not found."
+        yield running
+
+
+@pytest.fixture
+def chats(cli, router, out, tmp_path):
+    """Run ``map`` over rows of texts, as plain chats."""
+
+    def run(*texts, rows=200, options=()):
+        made = [{"text": text} for text in texts] or rows_of(rows)
+        source = write_rows(tmp_path / "in.jsonl", made)
+        given = ["--base-url", router.url, "--model", "m", "--call", "chat", "--prompt", "{text}", "--max-tokens", 500]
+        return cli("map", source, "-o", out, *given, "--concurrency", 4, *options)
+
+    return run
+
+
+@pytest.mark.parametrize("status", [400, 401, 404])
+def test_a_model_that_is_away_for_a_while_costs_no_row(chats, router, out, status):
+    # Six are sent before it is in doubt; then they go one by one, half a second apart.
+    router.refusals = lambda number: status if 50 < number <= 58 else 0
+    done = chats()
+    assert done.exit_code == 0, done.stderr
+    assert len(read_rows(out)) == 200 and not any("error" in row for row in read_rows(out))
+    assert (router.refused, router.posts) == (8, 208)
+    assert f"an outage of {router.url} has begun: {status} to every call for the model 'm'" in done.stderr
+    assert f"an outage of {router.url} ended after " in done.stderr
+
+
+@pytest.mark.parametrize("options", [["--outage-patience", 1], []], ids=["given", "by default"])
+def test_after_the_patience_the_job_ends_and_the_same_command_goes_on(
+    chats, router, out, journal, options, monkeypatch
+):
+    """By default it is a minute; here it is a second."""
+    monkeypatch.setattr(_giving_up, "REFUSED_S", 1.0)
+    router.refusals = lambda number: 404 if number > 50 else 0
+    done = chats(options=options)
+    assert done.exit_code == 5, done.stderr
+    assert "Error: gave up: an outage of " in done.stderr and "the same command goes on" in done.stderr
+    assert "failed" not in done.stderr
+    assert not out.exists()
+    states = [json.loads(line).get("state") for line in journal.read_text().splitlines()]
+    assert (states.count("answered"), states.count("failed for now"), states.count("failed")) == (50, 0, 0)
+    router.refusals = lambda number: 0
+    done = chats(options=options)
+    assert done.exit_code == 0, done.stderr
+    assert len(read_rows(out)) == 200
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_wrong_key_ends_the_job_at_once(chats, router, out, status):
+    router.refusals = lambda number: status
+    done = chats()
+    assert done.exit_code == 2, done.stderr
+    assert f"Error: {status}: " in done.stderr
+    # Four under way, six that may each be a firewall's word, and one for each slice that is read meanwhile.
+    assert router.posts <= 20
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("percent", [10, 30])
+def test_a_firewall_costs_no_innocent_row(chats, router, out, percent):
+    router.words = "Forbidden"
+    guilty = {number for number in range(200) if number * 37 % 100 < percent}
+    done = chats(*(f"row {number}{': DROP TABLE rows' * (number in guilty)}" for number in range(200)))
+    assert done.exit_code == 1, done.stderr
+    rows = read_rows(out)
+    assert {number for number, row in enumerate(rows) if "error" in row} == guilty
+    assert sum(row.get("message", row.get("completion")) is not None for row in rows) == 200 - len(guilty)
+    assert "an outage" not in done.stderr
