@@ -99,6 +99,7 @@ def run_ours(drawn: Draw) -> Run:
             metrics=lambda _: _Page(server if drawn.has_page else None),
             detection=lambda _: _Page(None),
             asks_first=True,
+            trusts_lists=False,
             model="m",
         )
         async with client:

@@ -87,7 +87,7 @@ def may_be_free(failure: Failure, refusals: int, seconds: float) -> bool:
 def aside_s(refusals: int, rest_s: float, jitter: float) -> float:
     """How long a call steps aside after so many refusals; ``jitter`` is random, from 0 to 1."""
     pause_s = min(_LONGEST_ASIDE_S, _FIRST_PAUSE_S * 2.0 ** min(max(0, refusals - 2), 10))
-    return max(rest_s, (1 - jitter / 2) * pause_s)
+    return max(rest_s, (1 - jitter / 4) * pause_s)
 
 
 class Pace:
