@@ -14,14 +14,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from batchclient._core.failures import Failure
 from batchclient._core.kinds import Kind
 from batchclient._core.lane import Account, Lane
-
-if TYPE_CHECKING:
-    from batchclient._core.servers.pace import Pace
 
 __all__ = ["Batch", "Endured", "Isolation", "Learnt", "Request", "RequestState", "Shape", "WireNotes", "shape_of"]
 
@@ -375,7 +372,7 @@ class Batch:
     refused_freely: bool = False
     """Whether the batch was refused for load by a server that takes other work."""
     refused_alone: bool = False
-    """Whether the batch was refused, and other calls of its kind for its model are not (see ``pace``)."""
+    """Whether the batch was refused, and other calls of its kind and model are not (``pace``)."""
     refused_for_load: bool = True
     """Whether a refusal of the batch tells the limit that less at once may be taken."""
     has_families: bool = False
@@ -386,8 +383,8 @@ class Batch:
     """Output tokens of the answers so far."""
     load: LoadAtSend = field(default_factory=LoadAtSend)
     wire: WireNotes = field(default_factory=WireNotes)
-    pace: Pace = field(init=False)
-    """What its endpoint may be sent of such calls."""
+    pace: Any = field(init=False)
+    """What its endpoint may be sent of such calls: a ``Pace``, opaque here."""
     lane: Lane = field(default_factory=lambda: _NO_LANE)
     """Whom the batch is for."""
     expected_tokens: int = 0

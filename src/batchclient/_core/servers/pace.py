@@ -8,17 +8,17 @@ Rules:
 - Each endpoint has a pace for each kind of call and model: a *flow*. One flow's refusals hold no
   other flow.
 - A server *takes other work* if it answered a call in the last 10 s, or has held a request of ours
-  for ten times as long as the refusal took, or ran out of memory with others under way. If it takes
-  other work, the refusal is *free*: it is no failed attempt, and the retry budget knows nothing of
-  it. A call that pauses after a refusal is judged once more when the pause is over: the first calls
-  of a job are refused before anything is answered.
+  for ten times as long as the refusal took, or ran out of memory with others under way. If it
+  takes other work, the refusal is *free*: it is no failed attempt, and the retry budget knows
+  nothing of it. A call that pauses after a refusal is judged once more when the pause is over: the
+  first calls of a job are refused before anything is answered.
 - Not free are a 503 or 529 later than 5 s (the server may have worked), and each refusal from a
   call's twentieth on.
 - While the server takes other work, a call is *refused alone* in three cases: nothing of its flow
   is taken; fewer than three requests of the flow were refused in a row, in the order in which they
   were sent; or the call was refused four times, and what was sent after the first time was
-  answered. Such calls step aside: for 0.1 s, doubled each time up to 8 s. Six refusals of a call are
-  free; then each is a failed attempt. No other call is held, and the limit hears nothing.
+  answered. Such calls step aside: for 0.1 s, doubled each time up to 8 s. Six refusals of a call
+  are free; then each is a failed attempt. No other call is held, and the limit hears nothing.
 - Any other free refusal begins a *spell*, in which the flow is sent one request for each that ended
   with an answer. A spell lasts a quarter of a second, twice as long each time that the next one
   comes soon, up to 8 s; it ends early when 32 were answered for each that was refused. After it
@@ -152,7 +152,7 @@ class Pace:
         return self.under_way > 0 and self._run < _RUN
 
     def refuses_alone(self, pasts: Collection[Endured], now: float) -> bool:
-        """Whether calls with these pasts, just refused, are refused alone by a server that takes other work."""
+        """Whether calls with these pasts are refused alone; the server takes other work."""
         refusals = min((past.refusals for past in pasts), default=1)
         known = all(past.is_refused_alone for past in pasts)
         always = refusals >= _ALWAYS and self._last_answered > min(past.refused_first for past in pasts)
