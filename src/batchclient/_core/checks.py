@@ -13,7 +13,6 @@ from enum import Enum
 
 from batchclient._core.batching import BatchingRule
 from batchclient._core.messages import Request
-from batchclient._core.servers.denials import subject_of
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.taking import Taking
@@ -157,7 +156,8 @@ class Checks:
         if not denials.models:
             return None
         elsewhere = not look.lone and self._endpoints.others_take(shape, look.endpoint, look.now)
-        at = denials.probes_at(subject_of(shape), look.now, elsewhere=elsewhere, patient=look.oldest.patient)
+        pace = look.endpoint.pace(shape)
+        at = denials.probes_at(shape.subject, pace, look.now, elsewhere=elsewhere, patient=look.oldest.patient)
         look.doubtful = at is not None
         if at is None or (at <= look.now and (look.oldest.denied_at == math.inf or not look.untried)):
             return None

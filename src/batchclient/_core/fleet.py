@@ -36,7 +36,6 @@ from batchclient._core.messages import (
     ServerKnown,
 )
 from batchclient._core.servers.dead_engine import STILL, DeadEngine
-from batchclient._core.servers.denials import subject_of
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.health import HealthState, Sign, sign_of
@@ -174,7 +173,7 @@ class Fleet:
     def tell_refusals(self, batch: Batch, failure: Failure, now: float) -> None:
         """The call that was to find out about a model is refused: its server is away for its calls."""
         endpoint = self._endpoints.by_id[batch.endpoint]
-        doubt = endpoint.denials.models[subject_of(batch.shape)]
+        doubt = endpoint.denials.models[batch.shape.subject]
         if endpoint.served_at > doubt.since or _has_outage(endpoint):
             return
         seen = f"{failure.status} to every call for the model {batch.shape.model!r}"

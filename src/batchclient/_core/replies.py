@@ -116,7 +116,7 @@ class Replies:
         if tally.count:
             lone_member = batch.bare and self._resending.member_first.is_trial(batch)
             self._credit(batch, endpoint, tally.count * weight, now, lone_member=lone_member)
-            batch.pace.in_flight -= tally.count * weight
+            batch.pace.served(batch, tally.count * weight, now)
         endpoint.abandoned -= tally.abandoned * weight
         batch.unanswered -= tally.count
         batch.callers -= len(tally.resolved)
@@ -156,7 +156,8 @@ class Replies:
 
     def _credit(self, batch: Batch, endpoint: Endpoint, sequences: int, now: float, *, lone_member: bool) -> None:
         """Note in an endpoint's health, refusals and abilities that it answers."""
-        endpoint.denials.answered(batch)
+        if endpoint.denials.models:
+            endpoint.denials.answered(batch)
         if endpoint.health.ailing:
             self._fleet.welcome(endpoint, sequences, batch.sent_at, now)
             self._outage.watch(now)

@@ -83,6 +83,8 @@ class Shape:
     is_mixed: bool = False
     fixed_length: bool = False
     guarded: bool = False
+    subject: tuple[str, Kind] = field(init=False, default=("", Kind.COMPLETION))
+    """The model and kind: what a server may refuse to all such calls."""
     list_key: bytes = field(init=False, default=b"")
     """The key shared by calls which may share a list: ``key``, or that of ``mixed``."""
     learnt_as: bytes = field(init=False, default=b"")
@@ -91,6 +93,7 @@ class Shape:
     def __post_init__(self) -> None:
         if not self.answer_key:
             object.__setattr__(self, "answer_key", self.key)
+        object.__setattr__(self, "subject", (self.model, self.kind))
         listed = self.mixed or self
         object.__setattr__(self, "list_key", listed.key)
         object.__setattr__(self, "learnt_as", listed.answer_key)

@@ -22,7 +22,7 @@ from batchclient._core.messages import Batch, Failed, Request
 from batchclient._core.outcomes.ends import Ends
 from batchclient._core.outcomes.member_first import MemberFirst
 from batchclient._core.outcomes.recovery import Recovery
-from batchclient._core.servers.denials import Doubt, is_refusal, pause_s, subject_of
+from batchclient._core.servers.denials import Doubt, is_refusal, pause_s
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.spent import seconds
@@ -103,7 +103,7 @@ class Resending:
     def _refused(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float) -> None:
         """Take in a refused key or model."""
         batch, denials, under_way = event.batch, endpoint.denials, endpoint.open.values()
-        served_at = denials.served.get(subject_of(batch.shape))
+        served_at = batch.pace.answered_from if batch.pace.is_known else None
         # A mock that has answered nothing means what it says.
         may_be_own = event.failure.status == _OF_FIREWALLS and (served_at is not None or self._patience_s > 0)
         is_searched = may_be_own and len(batch.requests) > 1
@@ -139,8 +139,8 @@ class Resending:
 
     def _conclude(self, event: Failed, doubt: Doubt, now: float, *, served: bool) -> None:
         """Fail the waiting calls for a refused model, if the refusals are believed."""
-        subject, failure = subject_of(event.batch.shape), event.failure.of_the_server
-        waiting = [request for request in self._ends.waiting() if subject_of(request.shape) == subject]
+        subject, failure = event.batch.shape.subject, event.failure.of_the_server
+        waiting = [request for request in self._ends.waiting() if request.shape.subject == subject]
         waits = served and self._patience_s > 0
         if waits and now < doubt.since + self._patience_s - _ROUNDING:
             waiting = [request for request in waiting if not request.patient]

@@ -36,10 +36,10 @@ from dataclasses import dataclass
 from batchclient._core.failures import Failure, FailureKind
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Shape
-from batchclient._core.servers.pace import HELD_RATIO
+from batchclient._core.servers.pace import HELD_RATIO, Pace
 from batchclient.errors import NotFound
 
-__all__ = ["Denials", "Doubt", "Subject", "is_of_shape", "is_refusal", "pause_s", "subject_of"]
+__all__ = ["Denials", "Doubt", "Subject", "is_of_shape", "is_refusal", "pause_s"]
 
 Subject = tuple[str, Kind]
 """The subject of a doubt: calls of a kind for a model."""
@@ -72,11 +72,6 @@ def is_of_shape(failure: Failure) -> bool:
     return failure.kind is FailureKind.UNSUPPORTED or failure.status in _NO_SUCH_CALL
 
 
-def subject_of(shape: Shape) -> Subject:
-    """The model and kind of call which a refusal puts in doubt."""
-    return shape.model, shape.kind
-
-
 @dataclass(slots=True)
 class Doubt:
     """The refusals of calls for a model, with no answer to what was sent since the first."""
@@ -100,22 +95,20 @@ class Doubt:
 class Denials:
     """The refusals of one endpoint."""
 
-    __slots__ = ("models", "served", "shapes")
+    __slots__ = ("models", "shapes")
 
     def __init__(self) -> None:
         self.shapes: dict[bytes, float] = {}
         """Refused shapes (``answer_key``), each with the end of its 30 s; empty as a rule."""
         self.models: dict[Subject, Doubt] = {}
         """The refused models. Empty as a rule: a call then pays for one look at an empty table."""
-        self.served: dict[Subject, float] = {}
-        """The answered models, each with when the latest answered call was sent."""
 
     def __repr__(self) -> str:
         return f"<Denials {sorted(self.models)}>"
 
     def doubt(self, batch: Batch, under_way: Iterable[Batch], now: float, *, elsewhere: bool = False) -> Doubt:
         """Note a batch's refusal beside those ``under_way``; ``elsewhere``: others take such calls."""
-        subject = subject_of(batch.shape)
+        subject = batch.shape.subject
         doubt = self.models.get(subject)
         if doubt is None:
             if len(self.models) >= _MOST_MODELS:
@@ -125,7 +118,7 @@ class Denials:
             doubt.ask_again_at = now + (_ASK_AGAIN_AFTER_S if elsewhere else pause_s(now - doubt.since))
         doubt.refusals += _DOUBTED_AFTER if elsewhere else 1
         doubt.held_s = max(_SHORTEST_HOLD_S, HELD_RATIO * (now - batch.sent_at))
-        since = [one.sent_at for one in under_way if subject_of(one.shape) == subject]
+        since = [one.sent_at for one in under_way if one.shape.subject == subject]
         doubt.held_at = min((at for at in since if at >= doubt.sent_at), default=math.inf) + doubt.held_s
         return doubt
 
@@ -142,16 +135,17 @@ class Denials:
         """Whether the endpoint refused this shape in the last 30 s."""
         return now < self.shapes.get(shape.answer_key, now)
 
-    def probes_at(self, subject: Subject, now: float, *, elsewhere: bool, patient: bool) -> float | None:
+    def probes_at(self, subject: Subject, pace: Pace, now: float, *, elsewhere: bool, patient: bool) -> float | None:
         """When to look whether a call may find out about a model. By now: it may; ``None``: no doubt.
 
         Args:
+            pace: of the model's calls.
             elsewhere: whether others take such calls: nobody waits then.
             patient: whether the call waits for a model that was answered.
         """
-        doubt, served = self.models.get(subject), subject in self.served
+        doubt, served = self.models.get(subject), pace.is_known
         if doubt is not None and served and now >= doubt.held_at:
-            self.served[subject] = max(self.served[subject], doubt.sent_at)
+            pace.answered_from = max(pace.answered_from, doubt.sent_at)
             del self.models[subject]
             return None
         if doubt is None or (served and doubt.refusals < _DOUBTED_AFTER):
@@ -163,13 +157,13 @@ class Denials:
 
     def begin_probe(self, batch: Batch) -> None:
         """Note a batch of one call, sent to find out."""
-        doubt = self.models[subject_of(batch.shape)]
+        doubt = self.models[batch.shape.subject]
         doubt.probe = batch.id
         doubt.held_at = min(doubt.held_at, batch.sent_at + doubt.held_s)
 
     def end_probe(self, batch: Batch, failure: Failure) -> bool:
         """End a probe by its failure; return whether a model that was answered is refused once more."""
-        subject = subject_of(batch.shape)
+        subject = batch.shape.subject
         doubt = self.models.get(subject)
         if doubt is None or doubt.probe != batch.id:
             return False
@@ -178,15 +172,10 @@ class Denials:
         if not (says_nothing or is_refusal(failure)):
             del self.models[subject]
             return False
-        return not says_nothing and subject in self.served
+        return not says_nothing and batch.pace.is_known
 
     def answered(self, batch: Batch) -> None:
-        """Note that a batch is answered."""
-        subject, sent_at = subject_of(batch.shape), batch.sent_at
-        if sent_at > self.served.get(subject, -math.inf):
-            if len(self.served) >= _MOST_MODELS:
-                self.served.clear()
-            self.served[subject] = sent_at
-        doubt = self.models.get(subject) if self.models else None
-        if doubt is not None and sent_at >= doubt.sent_at:
-            del self.models[subject]
+        """Remove the doubt of an answered batch's model, unless the batch was sent before."""
+        doubt = self.models.get(batch.shape.subject)
+        if doubt is not None and batch.sent_at >= doubt.sent_at:
+            del self.models[batch.shape.subject]

@@ -20,7 +20,7 @@ from batchclient._core.limits import Limit, LimitChange, Sample
 from batchclient._core.messages import Batch, Failure, FailureKind, RateWindow, Shape
 from batchclient._core.servers.budget import RetryBudget
 from batchclient._core.servers.dead_engine import DeadEngine
-from batchclient._core.servers.denials import Denials, Subject, subject_of
+from batchclient._core.servers.denials import Denials, Subject
 from batchclient._core.servers.health import Health
 from batchclient._core.servers.pace import ANSWERED_S, HELD_RATIO, Pace
 from batchclient._core.servers.rates import Rates
@@ -197,7 +197,7 @@ class Endpoint:
 
     def pace(self, shape: Shape) -> Pace:
         """What may be sent of the calls of a shape's kind and model."""
-        subject = subject_of(shape)
+        subject = shape.subject
         pace = self.paces.get(subject)
         if pace is None:
             if len(self.paces) >= _MOST_PACES:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 
 from batchclient._core.learnt.proof import Proof
 from batchclient._core.requests import Shape
-from batchclient._core.servers.denials import subject_of
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.health import HealthState, Sign
 from batchclient._core.servers.pace import Pace
@@ -70,7 +69,7 @@ class Endpoints:
 
     def others_take(self, shape: Shape, endpoint: Endpoint, now: float) -> bool:
         """Whether another endpoint is in use and has not refused such calls."""
-        subject = subject_of(shape)
+        subject = shape.subject
         return any(
             other is not endpoint
             and other.health.in_use

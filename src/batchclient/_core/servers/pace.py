@@ -95,8 +95,8 @@ class Pace:
 
     __slots__ = (
         "_before", "_believed_until", "_grows", "_held", "_is_alive", "_last_answered", "_last_refused", "_owed",
-        "_pause_s", "_paused_until", "_run", "_spell_s", "_trial", "_until", "_voids_rests", "in_flight", "is_open",
-        "left", "refusal", "rest_until", "served_at", "under_way",
+        "_pause_s", "_paused_until", "_run", "_spell_s", "_trial", "_until", "_voids_rests", "answered_from", "in_flight",
+        "is_open", "left", "refusal", "rest_until", "served_at", "under_way",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -105,7 +105,9 @@ class Pace:
         self.under_way = self.in_flight = 0
         """Requests under way, and their sequences."""
         self.served_at = -math.inf
-        """When a request last ended with an answer."""
+        """When a call was last answered."""
+        self.answered_from = -math.inf
+        """When the latest answered request was sent."""
         self.left: int | None = None
         """Requests that may be sent now, with none under way one more; ``None``: no spell."""
         self.rest_until: float | None = None
@@ -145,6 +147,11 @@ class Pace:
         taken = next((one.id for one in under_way if one.id > low and one.pace is self), high) < high
         self._run = 1 if taken or low < self._last_answered < high else self._run + 1
         self._last_refused = high
+
+    @property
+    def is_known(self) -> bool:
+        """Whether any call was ever answered."""
+        return self._last_answered != _NONE
 
     @property
     def takes_others(self) -> bool:
@@ -225,12 +232,16 @@ class Pace:
         if self.rest_until is not None:
             self._trial = batch
 
+    def served(self, batch: Batch, sequences: int, now: float) -> None:
+        """Some sequences of a request have their answers."""
+        self.in_flight -= sequences
+        self.served_at = now
+        if batch.id > self._last_answered:
+            self._last_answered, self.answered_from = batch.id, batch.sent_at
+
     def answered(self, batch: Batch, limit: int, now: float) -> None:
         """A request has ended with an answer, under the endpoint's limit."""
         self.under_way -= 1
-        self.served_at = now
-        if batch.id > self._last_answered:  # noqa: PLR1730  # as in ``handle``
-            self._last_answered = batch.id
         if self.is_open:
             return
         if self.rest_until is not None:
