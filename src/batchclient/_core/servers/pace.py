@@ -95,8 +95,8 @@ class Pace:
 
     __slots__ = (
         "_before", "_believed_until", "_grows", "_held", "_is_alive", "_last_answered", "_last_refused", "_owed",
-        "_pause_s", "_paused_until", "_run", "_spell_s", "_trial", "_until", "_voids_rests", "answered_from", "in_flight",
-        "is_open", "left", "refusal", "rest_until", "served_at", "under_way",
+        "_pause_s", "_paused_until", "_run", "_spell_s", "_trial", "_until", "_voids_rests", "answered_from",
+        "in_flight", "is_open", "left", "refusal", "rest_until", "served_at", "under_way",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -237,7 +237,8 @@ class Pace:
         self.in_flight -= sequences
         self.served_at = now
         if batch.id > self._last_answered:
-            self._last_answered, self.answered_from = batch.id, batch.sent_at
+            self._last_answered = batch.id
+            self.answered_from = max(self.answered_from, batch.sent_at)
 
     def answered(self, batch: Batch, limit: int, now: float) -> None:
         """A request has ended with an answer, under the endpoint's limit."""
