@@ -145,6 +145,11 @@ def _too_long_for_its_queue(case: Case) -> bool:
     return full and again and longer and not case.endpoint.in_flight
 
 
+def _lists_are_refused(case: Case) -> bool:
+    # Of a list without any call that is always refused one as long is taken soon.
+    return case.listed and case.batch.refused_freely and case.batch.pace.lists_refused >= _LISTS_IN_A_ROW
+
+
 def _steps_aside(case: Case) -> bool:
     again = any(one.endured is not None and one.endured.refusals > 1 for one in case.alive)
     return case.batch.refused_alone or (case.batch.refused_freely and again and not case.rests)
@@ -187,6 +192,8 @@ def _lists_refused(case: Case, now: float) -> None:
 def _shorter_lists(case: Case, now: float) -> None:
     case.abilities.shorten_lists(len(case.batch.requests), case.failure.list_cap, now)
 
+
+_LISTS_IN_A_ROW = 2
 
 TABLE = (
     Row(
@@ -256,6 +263,14 @@ TABLE = (
         "another server in use, not at rest, which has not refused the calls",
         is_retry=True,
         is_attempt=True,
+    ),
+    Row(
+        (FailureKind.REJECTED,),
+        Way.HALVES,
+        lambda case: _lists_are_refused(case) and case.may_be_retried,
+        "a free refusal of a list, as of the list before",
+        _shorter_lists,
+        "shorter lists",
     ),
     Row(
         (FailureKind.REJECTED,),

@@ -96,7 +96,7 @@ class Pace:
     __slots__ = (
         "_before", "_believed_until", "_grows", "_held", "_is_alive", "_last_answered", "_last_refused", "_owed",
         "_pause_s", "_paused_until", "_run", "_spell_s", "_trial", "_until", "_voids_rests", "answered_from",
-        "in_flight", "is_open", "left", "refusal", "rest_until", "served_at", "under_way",
+        "in_flight", "is_open", "left", "lists_refused", "refusal", "rest_until", "served_at", "under_way",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -118,6 +118,8 @@ class Pace:
         """Refused requests in a row, in the order in which they were sent."""
         self._last_refused = self._last_answered = _NONE
         """The ids of the latest requests, by their sending, that were refused and answered."""
+        self.lists_refused = 0
+        """Refused lists in a row."""
         self._trial = _NONE
         """The id of the request that finds out whether a rest holds."""
         self._is_alive = False
@@ -147,6 +149,7 @@ class Pace:
         taken = next((one.id for one in under_way if one.id > low and one.pace is self), high) < high
         self._run = 1 if taken or low < self._last_answered < high else self._run + 1
         self._last_refused = high
+        self.lists_refused += len(batch.requests) > 1
 
     @property
     def is_known(self) -> bool:
@@ -243,6 +246,8 @@ class Pace:
     def answered(self, batch: Batch, limit: int, now: float) -> None:
         """A request has ended with an answer, under the endpoint's limit."""
         self.under_way -= 1
+        if len(batch.requests) > 1:
+            self.lists_refused = 0
         if self.is_open:
             return
         if self.rest_until is not None:
