@@ -10,13 +10,15 @@ import pytest
 from batchclient import Backoff
 from batchclient._core.limits.control import LimitControl
 from batchclient._core.limits.search import Search
-from batchclient._core.messages import Failed, FailureKind, Reject, Resolve, SendBatch, Submitted, Woke
+from batchclient._core.messages import Failed, Failure, FailureKind, Reject, Resolve, SendBatch, Submitted, Woke
 from batchclient.dialects._status import failure_of
-from batchclient.errors import ServerFault
+from batchclient.errors import DialectError, ServerFault
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
 SINGLE = shape(alone_reason="long answers")
 LOST = FailureKind.MAYBE_PROCESSED
+PAGE = Failure(LOST, DialectError, "the reply is not JSON", once=True, is_page=True)
+"""Of a gateway under maintenance, with status 200."""
 
 
 def told(call, status=502, delay=0.5, **fields):
@@ -116,7 +118,9 @@ class Gateway:
             self._tell(answered(*batch.requests), now)
             return
         self.told += 1
-        failure = failure_of(status, "Bad Gateway", None, streamed=False, retry_after_s=None)
+        failure = (
+            PAGE if status == "a page" else failure_of(status, "Bad Gateway", None, streamed=False, retry_after_s=None)
+        )
         tries = batch.failures + 1
         delay = self._retry.decide(failure.to_error(tries), tries, now - batch.oldest_at, self._rng)
         self._tell(Failed(batch, failure, delay, self._rng.random()), now)

@@ -92,6 +92,9 @@ class Failure:
     silent_s: float = 0.0
     """Seconds since the reply's last byte, or since the request was sent; 0: not measured."""
 
+    is_page: bool = False
+    """Whether a page for people came instead of a reply, as a gateway sends under maintenance."""
+
     begun: bool = True
     """Whether sending began at all: a batch may be ended before."""
 
@@ -117,8 +120,8 @@ class Failure:
 
     @property
     def unserved(self) -> bool:
-        """Whether a gateway said at once that it reaches no server: 502, 503 or 504 within 5 s."""
-        said = self.status in _REFUSED_BY_GATEWAYS and self.silent_s <= _AT_ONCE_S
+        """Whether a gateway said within 5 s that it reaches no server: 502, 503, 504, or a page."""
+        said = (self.status in _REFUSED_BY_GATEWAYS or self.is_page) and self.silent_s <= _AT_ONCE_S
         return said and self.kind in (FailureKind.MAYBE_PROCESSED, FailureKind.REJECTED)
 
     @property
@@ -132,7 +135,7 @@ class Failure:
 
         Such are 424, any 5xx but 501 to 504, and a 2xx without an answer.
         """
-        if self.kind is not FailureKind.MAYBE_PROCESSED:
+        if self.kind is not FailureKind.MAYBE_PROCESSED or self.is_page:
             return False
         if issubclass(self.error, DialectError):
             return True

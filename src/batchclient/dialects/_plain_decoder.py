@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic_core import from_json
@@ -93,7 +94,8 @@ class PlainDecoder(ReplyDecoder):
         begins = self._clean(error_in(body[:_SHOWN_BYTES])[0])
         # The whole reply came, so no connection is at fault. A second attempt is for a proxy that
         # was being restarted.
-        return malformed(f"the reply is not JSON, or was cut off{kind}; it begins: {begins}", error, once=True)
+        failure = malformed(f"the reply is not JSON, or was cut off{kind}; it begins: {begins}", error, once=True)
+        return replace(failure, is_page="html" in self._content_type)
 
     def _as_stream(
         self, form: type[ReplyDecoder], body: bytes, now: float

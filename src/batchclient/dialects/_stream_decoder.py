@@ -25,6 +25,7 @@ Rules:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pydantic_core import from_json
@@ -401,9 +402,8 @@ class StreamDecoder(ReplyDecoder):
             if self.events and not self._pieces:
                 return answers, self._mismatch(DemuxError(self._demux.missing()))
             if not self.events and self._content_type not in ("", "text/event-stream"):
-                return answers, malformed(
-                    f"server-sent events were expected, and {self._clean(self._content_type)} came"
-                )
+                said = f"server-sent events were expected, and {self._clean(self._content_type)} came"
+                return answers, replace(malformed(said), is_page="html" in self._content_type)
             return answers, malformed("the stream ended before every choice had finished")
         return answers, next(iter(self._lost.values()), None)
 

@@ -7,6 +7,7 @@ abilities from then on. ``recovery`` carries the rows out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -167,7 +168,9 @@ def _unserved_lately(case: Case) -> bool:
 def _worth_another_try(case: Case) -> bool:
     if not case.may_be_retried or case.failure.final:
         return False
-    return not (case.failure.once and all(request.met_before for request in case.alive))
+    # A server that has answered calls is behind that page.
+    once = case.failure.once and not (case.failure.is_page and case.endpoint.served_at > -math.inf)
+    return not (once and all(request.met_before for request in case.alive))
 
 
 # What is learnt -------------------------------------------------------------------------------------------------------
