@@ -231,7 +231,8 @@ class Recovery:
         """How long the calls wait before their next attempt, at least."""
         event, delay_s = failed.event, failed.event.retry_delay_s
         if way is Way.ASIDE:
-            return aside_s(_refusals(failed.alive), event.failure.retry_after_s or 0.0, event.jitter)
+            least_s = delay_s or 0.0 if not failed.batch.refused_freely else event.failure.retry_after_s or 0.0
+            return aside_s(_refusals(failed.alive), least_s, event.jitter)
         if way is Way.LATER or (way is Way.FREELY and failed.rests and not failed.others):
             assert delay_s is not None
             return delay_s
