@@ -2,7 +2,8 @@
 
 What a prompt says decides its answer:
 - ``bad`` in it: 400, whatever comes with it;
-- ``once`` in it: 401 to the first request with it, and the row fails for now;
+- ``once`` in it: 401 to the first request with it, which the client sends again;
+- ``later`` in it: 429 and a ``Retry-After`` of an hour to the first request with it, and the row fails for now;
 - ``busy`` in it: 503 to the first request with it, which the client sends again;
 - else ``<prompt>``, for an embedding as the numbers of its letters.
 """
@@ -129,10 +130,13 @@ class AccountServer:
         while any(text in prompt for text in self.held for prompt in prompts):
             self._gate.clear()
             await self._gate.wait()
-        new = {prompt for prompt in prompts if "once" in prompt or "busy" in prompt} - self.met
+        new = {prompt for prompt in prompts if {*prompt.split()} & {"once", "busy", "later"}} - self.met
         self.met |= new
         if any("once" in prompt for prompt in new):
             reply = response(b'{"error":{"message":"not yet","code":401}}', "401 Unauthorized", JSON)
+        elif any("later" in prompt for prompt in new):
+            headers = [*JSON, ("retry-after", "3600")]
+            reply = response(b'{"error":{"message":"later","code":429}}', "429 Too Many Requests", headers)
         elif new:
             reply = response(b'{"error":{"message":"busy","code":503}}', "503 Service Unavailable", JSON)
         elif any("bad" in prompt for prompt in prompts):

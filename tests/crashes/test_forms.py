@@ -119,7 +119,7 @@ def test_kills_at_random_times(make_job, server, kind):
 def test_a_kill_between_the_two_renames(planned, make_job, server, kind):
     """``OUT`` is as it was, and the same command puts both files in their places."""
     lines = plain_lines(8)
-    lines[3] = line_of({"id": 3, "text": "once 3"})
+    lines[3] = line_of({"id": 3, "text": "later 3"})
     watch = Watch(make_job(lines, *OPTIONS, "--max-batch-size", "1", kind=kind))
     assert watch.run().status == 1
     was = watch.out

@@ -12,7 +12,7 @@ from tests.crashes.watch import Watch, wait_until
 @pytest.mark.parametrize("lock_error", [None, -1], ids=["locks", "locks nothing"])
 def test_a_second_command_is_refused_by_the_name_of_the_first(planned, make_job, server, lock_error):
     server.held = ("text 3",)
-    job = make_job(plain_lines(ROWS))
+    job = make_job(plain_lines(ROWS), "--max-batch-size", "1")
     plan = None if lock_error is None else calls.Plan(str(job.folder), lock_error=lock_error)
     first = job.start(plan=plan, host="" if plan is None else "a")
     server.wait_for(lambda run: "text 3" in run.came)

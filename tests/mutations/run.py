@@ -22,6 +22,7 @@ from tests.mutations.cases import all_cases
 from tests.mutations.mutate import draw
 from tests.mutations.server import Server, whole
 from tests.mutations.sockets import PairLoop, on_the_loops_clock
+from tests.seams import connected
 
 __all__ = ["Outcome", "World", "run_seed", "run_seeds", "run_world"]
 
@@ -95,7 +96,8 @@ class World:
     async def run(self):
         loop = asyncio.get_running_loop()
         self.server = server = Server(loop, self.case)
-        client = BatchClient(
+        # The recordings are of lists: their servers have proved them.
+        client = connected(
             "http://127.0.0.1:8000/v1",
             model=self.case.model,
             dialect=self.case.dialect,

@@ -55,8 +55,9 @@ def of_a_client():
     """A client's page, twice."""
     mock = MockLLM()
     mock.when("bad").fail(400, "no such thing")
-    # The limit goes down, and the call is sent again.
-    mock.when("p0").fail(429, "too many", times=1).answer("p0")
+    # The limit goes down, and the calls are sent again.
+    for name in ("p0", "p1", "p2"):
+        mock.when(name).fail(429, "too many", times=1).answer(name)
 
     async def main():
         async with mock.client() as client:

@@ -82,8 +82,6 @@ LIST_OF_A_STRANGER = 8
 """Strangers are servers that prove first that they serve a list's prompts at once, by a list of so many at most."""
 REFUSALS_OF_A_NEWCOMER = 3
 """A lone endpoint that never answered anything is not waited for after so many refused connections."""
-LONGEST_SPELL_S, SPELL_RESTS = 10.0, 10.0
-"""After a free refusal: how long an endpoint is paced at most, a pause of 2 s beside, and in rests that it asked for."""
 
 
 class SeeSaw(Limit):
@@ -131,8 +129,8 @@ class World:
         self.aborted = set()
         self.drained = 0
         self.paused = False
-        self.blocked_until = {}
-        self.paced_until = {}
+        self.trials = {}
+        """By endpoint, the last batch that was sent there in a rest."""
         """Until when an endpoint may be sent no more than it answers, after a refusal for load, at the most."""
         self.not_before = {}
         self.states = {}
@@ -218,12 +216,6 @@ class World:
             self.cohorts[batch.requests[position].waiter] = f"failed with {number}"
             if kind == "MAYBE_PROCESSED" and not batch.moving and delay is not None and status != 503:
                 self.not_before[batch.requests[position].waiter] = self.now + delay
-        if kind == "REJECTED":
-            until = self.now + max(LONGEST_SPELL_S, SPELL_RESTS * min(retry_after or 0.0, 60.0))
-            self.paced_until[batch.endpoint] = max(until, self.paced_until.get(batch.endpoint, 0.0))
-        if kind == "REJECTED" and retry_after is not None:
-            until = self.now + min(retry_after, 60.0)
-            self.blocked_until[batch.endpoint] = max(until, self.blocked_until.get(batch.endpoint, 0.0))
         if kind in ("NOT_SENT", "UNSUPPORTED") and self.setting.requests_per_minute is not None:
             self.sent_at[batch.endpoint].remove(batch.sent_at)
         self.refused[batch.endpoint] += kind == "NOT_SENT"
@@ -312,7 +304,9 @@ class World:
         requests, weight = batch.requests, batch.shape.weight
         assert not self.paused, "a paused client sends nothing"
         assert batch.endpoint in self.endpoints, "a removed endpoint gets nothing more"
-        assert self.now >= self.blocked_until.get(batch.endpoint, 0.0), "the endpoint asked for rest"
+        if endpoint.blocked_by == "the server's Retry-After":
+            assert self.trials.get(batch.endpoint) not in self.open, "one call finds out in a rest whether it holds"
+            self.trials[batch.endpoint] = batch.id
         assert all(self.now >= self.not_before.get(name, 0.0) for name in names(requests)), "it backs off still"
         shapes = {request.shape for request in requests}
         own = shapes == {batch.shape} and not batch.shape.is_mixed
@@ -536,12 +530,7 @@ class Machine(RuleBasedStateMachine):
         still = {}
         cohorts = Counter(world.cohorts[request.waiter] for request in queued)
         for endpoint in world.serving:
-            if (
-                world.paused
-                or endpoint.state not in ("healthy", "recovering")
-                or (endpoint.blocked_until is not None and world.now < endpoint.blocked_until)
-                or world.now < world.paced_until.get(endpoint.id, 0.0)
-            ):
+            if world.paused or endpoint.state not in ("healthy", "recovering") or endpoint.blocked_by:
                 continue
             for request in queued:
                 if (endpoint.id, request.shape.answer_key) in world.lacking:

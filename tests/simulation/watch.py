@@ -95,6 +95,10 @@ class WatchedCore:
         """By id, what the core says of the endpoints that it has."""
         self.leaving = []
         """Ids of endpoints that were removed, in that order."""
+        self.subjects = set()
+        """Models and kinds of the calls: each has rests of its own."""
+        self.trials = {}
+        """By endpoint, the last batch that was sent there in a rest."""
         self.probes = {}
         """By endpoint, the last batch that probed it."""
         self.answered = set()
@@ -147,6 +151,7 @@ class WatchedCore:
                 self.hit(Fault.DEADLINE, self.states_of(request))
         match event:
             case Submitted(request):
+                self.subjects.add(request.shape.subject)
                 self.live[len(self.calls)] = request
                 self.calls.append(request)
                 self.world.submitted(request)
@@ -194,7 +199,8 @@ class WatchedCore:
 
     def look_back(self, event):
         """After the core has heard of it."""
-        if type(event) is Failed and event.retry_delay_s is not None:
+        # A call that was refused for nothing waits as long as the core wants, and not as the policy.
+        if type(event) is Failed and event.retry_delay_s is not None and not event.batch.refused_freely:
             for request in event.batch.requests:
                 if request.state is RequestState.BACKING_OFF and request.batch is None:
                     self.not_before.setdefault(request.seq, (event.batch, self.now + event.retry_delay_s))
@@ -246,7 +252,9 @@ class WatchedCore:
         assert batch.id not in self.open, "a batch is sent once"
         assert not self.paused, "a paused client sends nothing"
         assert endpoint.state != "leaving", "a removed endpoint gets nothing more"
-        assert endpoint.blocked_until is None or self.now >= endpoint.blocked_until, "the endpoint asked for rest"
+        if endpoint.blocked_by == "the server's Retry-After" and len(self.subjects) == 1:
+            assert self.trials.get(endpoint.id) not in self.open, "one call finds out in a rest whether it holds"
+            self.trials[endpoint.id] = batch.id
         assert len({id(request.shape) for request in batch.requests}) == 1, "one shape per batch"
         in_flight = {
             request.seq for other, left in self.open.values() for request in other.requests if request.batch is other

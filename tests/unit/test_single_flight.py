@@ -50,7 +50,9 @@ class Play:
     """A core with a memory of what it sent and of how each call ended."""
 
     def __init__(self, limit=4, **settings):
-        self.core = SingleFlight(Scheduler(SchedulerSettings(**settings), [FixedLimit(limit)]))
+        self.core = SingleFlight(
+            Scheduler(SchedulerSettings(trusts_lists=lambda: True, **settings), [FixedLimit(limit)])
+        )
         self.sent = []
         self.aborted = []
         self.ends = {}

@@ -301,13 +301,18 @@ class Pace:
             self.left = max(self.left, 1, self.under_way // 4)
         if now >= self._until:
             self._until = now + self._spell_s
-        if self.left or not self.in_flight or self.in_flight < _HELD_SHARE * self._held:
-            return None
-        return self._until
+        return self._until if self._is_full else None
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether nothing more may be sent in a spell before an answer."""
+        return not self.left and self.in_flight > 0 and self.in_flight >= _HELD_SHARE * self._held
 
     def held_back(self, now: float) -> tuple[float, str] | None:
         """Until when calls are held back, unless an answer comes, and why; ``None``: none are."""
-        until = None if self.is_open else self.held_until(now)
-        if until is None:
+        if self.rest_until is not None and now < self.rest_until:
+            return self.rest_until, "the server's Retry-After"
+        until = self._paused_until if now < self._paused_until else self._until
+        if self.left is None or now >= until or not (now < self._paused_until or self._is_full):
             return None
-        return until, "the server's refusals" if self.rest_until is None else "the server's Retry-After"
+        return until, "the server's refusals"
