@@ -71,7 +71,7 @@ def test_where_memory_runs_out_beside_others_no_attempt_is_used_up_and_alone_one
     # All that run end together, and nothing was ever answered here.
     play.at(30.0) >> refused(a, **full) << []
     play >> refused(b, **full) << []
-    assert (play.backing_off, play.queued) == (0, 2)
+    assert (play.backing_off, play.queued) == (2, 0)
     # One goes after a pause, and by itself.
     play.at(30.1) >> Woke() << ["send a"]
     play.at(60.1) >> refused(a, **full) << ["send b"]
@@ -243,8 +243,8 @@ def test_a_request_goes_too_where_a_list_has_kept_less_than_three_quarters_of_wh
     for each in (one, two, it):
         play >> refused(each) << []
     # Five are held by two requests: d and c are answered while their list goes on.
-    play.at(1.01) >> answered(several[3]) << ["resolve d"]
-    play.at(1.02) >> answered(several[2]) << ["resolve c", "send it"]
+    play.at(1.11) >> answered(several[3]) << ["resolve d"]
+    play.at(1.12) >> answered(several[2]) << ["resolve c", "send one"]
 
 
 def test_a_spell_lasts_twice_as_long_if_the_next_refusal_comes_soon():
@@ -272,7 +272,7 @@ def test_a_spell_ends_early_once_32_were_answered_for_each_that_was_refused():
     play, (held,), _ = full("held", limit=64)
     more = calls(64, SINGLE)
     play.submit(*more) >> Woke() << []
-    play >> answered(held) << ["resolve held", "send it"]
+    play >> answered(held) << ["resolve held", "send c0"]
     for _ in range(30):
         play >> answered(play.last.requests[0])
         assert play.in_flight == 1
@@ -283,13 +283,14 @@ def test_a_spell_ends_early_once_32_were_answered_for_each_that_was_refused():
 def test_after_a_rest_one_is_sent_and_then_two_for_each_answer_up_to_all_that_was_under_way():
     play, (a, b, c), it = full("a", "b", "c", limit=9, retry_after_s=2.0)
     play.submit(*calls("v w x y z", SINGLE)) >> Woke() << []
-    play.at(3.0) >> Woke() << ["send it"]
+    # Whoever was not refused before goes first.
+    play.at(3.0) >> Woke() << ["send v"]
     for held in (a, b, c):
         play >> failed(held, LOST, delay=60.0) << []
-    play.at(3.1) >> answered(it) << ["resolve it", "send v", "send w"]
+    play.at(3.05) >> answered(play.last.requests[0]) << ["resolve v", "send w", "send x"]
     # Three were under way before.
-    play >> answered(play.last.requests[0]) << ["resolve w", "send x", "send y"]
-    play >> answered(play.last.requests[0]) << ["resolve y", "send z"]
+    play >> answered(play.last.requests[0]) << ["resolve x", "send y", "send z"]
+    play.at(3.2) >> answered(play.last.requests[0]) << ["resolve z", "send it"]
 
 
 def test_what_a_rest_let_pile_up_is_gone_within_twice_the_rest():
@@ -320,13 +321,14 @@ def test_what_a_rest_let_pile_up_is_gone_within_twice_the_rest():
 def test_one_request_finds_out_in_a_rest_whether_it_holds_and_ends_it_if_it_is_answered():
     play, (a, b), it = full("a", "b", retry_after_s=30.0)
     play.submit(*calls("x y z", SINGLE)) >> Woke() << []
-    play.at(2.0) >> answered(a) << ["resolve a", "send it"]
+    play.at(2.0) >> answered(a) << ["resolve a", "send x"]
     play >> answered(b) << ["resolve b"]
-    play.at(2.5) >> answered(it) << ["resolve it", "send x", "send y", "send z"]
+    play.submit(*calls("v", SINGLE)) >> Woke() << []
+    play.at(2.5) >> answered(play.last.requests[0]) << ["resolve x", "send y", "send z", "send v"]
     assert play.endpoints[0].blocked_by == "the server's refusals"
     # For a minute no rest holds more than the calls that were refused.
     play.submit(*calls("w", SINGLE)) >> Woke() << []
-    play.at(2.6) >> answered(play.last.requests[0]) << ["resolve z", "send w"]
+    play.at(2.6) >> answered(play.last.requests[0]) << ["resolve v", "send w"]
 
 
 def test_a_rest_that_holds_is_asked_about_once_a_minute():
@@ -351,9 +353,12 @@ def test_a_server_that_refuses_all_from_now_on_is_asked_as_the_policy_says():
     play >> refused(it) << []
     play.at(1.2) >> Woke() << ["send it"]
     # Nothing was answered for ten seconds: these are attempts, and no pause of the client's own comes on top.
-    for at in (12.0, 12.5, 13.0, 13.5, 14.0):
-        play.at(at) >> refused(it, delay=0.5) << []
-        play.at(at + 0.5) >> Woke() << ["send it"]
+    play.at(12.0)
+    for _ in range(5):
+        play >> refused(it, delay=0.5) << []
+        play.at(play.now + 0.49) >> Woke() << []
+        play.at(play.wakes_at) >> Woke() << ["send it"]
+    assert it.batch.failures == 5
 
 
 def test_who_left_and_who_is_to_blame_give_their_places_back():
@@ -372,20 +377,23 @@ def test_with_none_under_way_one_is_sent_after_a_pause_that_doubles_up_to_two_se
         play.submit(fresh) >> Woke() << []
         at = play.now + shares * pause_s
         play.at(at - 0.001) >> Woke() << []
-        play.at(at + 0.001) >> Woke() << [f"send {it.waiter}"]
+        play.at(at + 0.001) >> Woke()
+        assert len(play.seen) == 1, "one is sent"
+        (it,) = play.last.requests
         play >> refused(it, jitter=jitter) >> Cancelled(it) << []
-        it = fresh
     # After an answer none waits.
-    play.at(play.now + shares * 2.0 + 0.001) >> Woke() << ["send fresh6"]
+    play.at(play.now + shares * 2.0 + 0.001) >> Woke()
+    (it,) = play.last.requests
     play.submit(*calls("x", SINGLE)) >> Woke() << []
-    play >> answered(it) << ["resolve fresh6", "send x"]
+    play >> answered(it)
+    assert play.seen[1:], "the next one is sent"
 
 
 def test_a_pause_never_ends_before_the_rest_that_the_server_asked_for():
     play, (it,) = busy("it")
     play >> refused(it, retry_after_s=3.0) << []
-    play.at(3.9) >> Woke() << []
-    play.at(4.0) >> Woke() << ["send it"]
+    play.at(4.0) >> Woke() << []
+    play.at(4.1) >> Woke() << ["send it"]
 
 
 def test_a_list_that_is_refused_alone_goes_in_halves_until_the_guilty_call_is_alone():

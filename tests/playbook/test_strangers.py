@@ -78,10 +78,10 @@ def test_a_stranger_gets_singles_and_among_the_first_of_them_one_list_of_eight()
 def test_lists_follow_once_the_list_took_at_most_one_and_a_half_times_the_median_single():
     play, singles, several = first_calls(100)
     for single in singles:
-        play.at(1.0) >> answered(single)
-    assert play.wakes_at == 1.5
+        play.at(0.5) >> answered(single)
+    assert play.wakes_at == 0.75
     before = len(play.sent)
-    play.at(1.5) >> answered(*several)
+    play.at(0.75) >> answered(*several)
     assert sizes(play, before) == [32, 28]
     assert play.endpoints[0].batch_size_cap == 32
 
@@ -90,19 +90,26 @@ def test_they_follow_too_if_the_list_was_faster_than_most_of_the_singles():
     play, singles, several = first_calls(100)
     for single in singles[:8]:
         play.at(0.1) >> answered(single)
-    assert play.wakes_at is None, "the ninth of sixteen is the median"
+    assert play.wakes_at == 1.0, "the ninth of sixteen is the median"
     before = len(play.sent)
-    play.at(7.0) >> answered(*several)
+    play.at(0.7) >> answered(*several)
     assert sizes(play, before) == [32, 32, 4]
+
+
+def test_nobody_waits_for_long_answers_after_a_second_all_go_singly_until_the_list_has_proved_them():
+    play, _, _ = first_calls(100)
+    before = len(play.sent)
+    play.at(1.0) >> Woke()
+    assert sizes(play, before) == [1] * (100 - 8 - 16)
 
 
 def test_a_list_that_takes_longer_is_ended_and_its_calls_and_all_others_go_singly():
     play, singles, several = first_calls(100)
     for single in singles:
-        play.at(1.0) >> answered(single)
+        play.at(0.6) >> answered(single)
     trial, waiting = several[0].batch, 100 - 16 - 16 - 8
-    play.at(1.499) >> Woke() << []
-    play.at(1.5) >> Woke()
+    play.at(0.899) >> Woke() << []
+    play.at(0.901) >> Woke()
     assert play.seen[0] == f"abort {named(several)}"
     assert len(play.seen) == 1 + waiting, "nobody waits for the end of the list, nor for others to end"
     assert play.adjusted == ["batch_size_cap 32 -> 1: it serves a list's prompts one after another"]

@@ -75,10 +75,10 @@ class BatchingRule:
         free = (endpoint.free if room is None else room) // weight
         longest = self._longest_list(group, endpoint, now)
         if longest > 1 and not group.sealed and endpoint.is_stranger(group.shape.kind, now):
-            longest = self._at_stranger(group, endpoint, longest, free)
+            longest = self._at_stranger(group, endpoint, longest, free, now)
             if not 0 < longest <= max(1, free):
-                # Whatever it waits for comes back when singles end.
-                return 0, None, longest > 0
+                # Whatever else it waits for comes back when singles end.
+                return 0, endpoint.proof.alone_until if endpoint.proof and not longest else None, longest > 0
         want = min(group.size, longest)
         if endpoint.in_flight == 0:
             return max(1, min(want, free)), None, False
@@ -111,14 +111,14 @@ class BatchingRule:
                 return max(1, min(chosen, endpoint.list_cap(now, shape.kind, _ANY)))
         return min(longest, self._plain_size(shape, endpoint) or longest)
 
-    def _at_stranger(self, group: Group, endpoint: Endpoint, longest: int, free: int) -> int:
+    def _at_stranger(self, group: Group, endpoint: Endpoint, longest: int, free: int, now: float) -> int:
         """How many calls share a request where lists are not proved; 0: none may go now."""
         size = min(_PROOF, longest, endpoint.limit.limit // (2 * group.shape.weight))
         if endpoint.proof is None and not 1 < size <= group.size:
             return 1
         singles = like_singles(endpoint.open, group.shape)
         if endpoint.proof is not None:
-            return int(singles < _BESIDE_PROOF)
+            return int(singles < _BESIDE_PROOF or now >= endpoint.proof.alone_until)
         # The singles beside it are under way, or go with it.
         lacking = max(0, size - singles)
         goes = size <= group.size - lacking and (not lacking or size + lacking <= free)

@@ -46,8 +46,6 @@ from batchclient.errors import ReadTimedOut
 __all__ = ["Fleet"]
 
 _NO_BATCH = -1
-_HELD_S = 1.0
-"""Who holds a request for so long before the connection breaks is no wrong address."""
 _UNHEARD = Failure(FailureKind.MAYBE_PROCESSED, ReadTimedOut, "nothing came from the server before its calls' timeouts")
 
 
@@ -101,8 +99,8 @@ class Fleet:
         if sign is Sign.ALIVE:
             change = endpoint.live(0, now, batch.sent_at)
         elif sign is not Sign.NOTHING:
-            held_s = now - batch.sent_at if sign is Sign.BROKEN else 0.0
-            endpoint.health.answered_once |= failure.status is not None or held_s >= _HELD_S
+            # Who takes a request before the connection breaks is no wrong address.
+            endpoint.health.answered_once |= failure.status is not None or sign is Sign.BROKEN
             self._endpoints.fail(endpoint, sign, batch.id, now, batch.sent_at, failure.seen)
         endpoint.health.end_probe(batch.id)
         if endpoint.health.state is not state:

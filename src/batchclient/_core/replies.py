@@ -249,7 +249,7 @@ class Replies:
             if not all(past.is_refused_alone for past in pasts):
                 pace.count(batch, endpoint.open.values())
             late = not may_be_free(failure, 0, seconds)
-            batch.refused_alone = takes_work and not late and pace.refuses_alone(pasts, now)
+            batch.refused_alone = not late and pace.refuses_alone(pasts, now, takes_work=takes_work)
             batch.refused_for_load = not batch.refused_alone and not pace.takes_others
         if batch.refused_alone:
             batch.refused_freely &= refusals <= MOST_FREE_ASIDE

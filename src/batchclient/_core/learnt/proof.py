@@ -5,6 +5,7 @@ one after another takes eight times as long for that list as for a single.
 
 Rules:
 - The list goes once as many like singles are under way, or can be sent with it: they are beside it.
+  For a second no more than sixteen are: most calls may soon share lists.
 - Lists are proved if three quarters of the list's answers come within one and a half times the
   median single. (A few long answers may end a streamed list late. A plain list's come at once.)
 - Otherwise the list is ended, and its calls go singly: nobody waits eight times as long for it. A
@@ -23,6 +24,7 @@ from batchclient._core.requests import Batch, Shape
 __all__ = ["Proof", "like_singles"]
 
 _SLOWER = 1.5
+_ALONE_S = 1.0
 
 
 def like_singles(under_way: Mapping[int, Batch], shape: Shape, until: float = math.inf) -> int:
@@ -36,10 +38,12 @@ def like_singles(under_way: Mapping[int, Batch], shape: Shape, until: float = ma
 class Proof:
     """One list, and how long the singles beside it take; ``under_way`` are the server's batches."""
 
-    __slots__ = ("_took", "_under_way", "batch")
+    __slots__ = ("_took", "_under_way", "alone_until", "batch")
 
     def __init__(self, batch: Batch, under_way: Mapping[int, Batch]) -> None:
         self.batch = batch
+        self.alone_until = batch.sent_at + _ALONE_S
+        """Until when few singles go beside the list."""
         self._under_way = under_way
         self._took: list[float] = []
 

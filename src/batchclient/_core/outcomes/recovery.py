@@ -121,10 +121,11 @@ class Recovery:
 
     def hasten(self, now: float) -> None:
         """A call was answered, and none is queued: one that stepped aside need wait no longer."""
-        if not self._backoff or not self._backoff[0][2].aside:
-            return
-        due, ticket, resend = heapq.heappop(self._backoff)
-        heapq.heappush(self._backoff, (min(due, now), ticket, resend))
+        while self._backoff and self._backoff[0][2].aside:
+            due, ticket, resend = heapq.heappop(self._backoff)
+            if any(request.state is RequestState.BACKING_OFF for request in resend.requests):
+                heapq.heappush(self._backoff, (min(due, now), ticket, resend))
+                return
 
     def _pay(self, resend: _Resend, now: float) -> bool:
         """Queue some requests again; return false if their endpoint's retry budget is in debt."""
@@ -175,10 +176,7 @@ class Recovery:
             return True
         others = endpoints is not None and endpoints.others_in_use(endpoint)
         known = endpoints is not None and endpoints.known
-        rests = event.batch.pace.is_at_rest(now)
-        failed = Case(
-            event, alive, endpoint, others, known, self._elsewhere(event, alive, endpoint, endpoints, now), rests
-        )
+        failed = Case(event, alive, endpoint, others, known, self._elsewhere(event, alive, endpoint, endpoints, now))
         row = row_for(failed)
         if row.learn is not None:
             row.learn(failed, now)
@@ -195,13 +193,10 @@ class Recovery:
         batch = event.batch
         failures = batch.failures + (row.is_attempt and not batch.refused_freely)
         match row.way:
-            case Way.FREELY if 8 * len(alive) > endpoint.limit.limit or _refusals(alive) > 1:
-                for half in _halves(alive):
-                    self._again(half, batch)
             case Way.ASIDE:
                 for half in _halves(alive):
                     self._back_off(failed, half, failures, now + pause_s)
-            case Way.AT_ONCE | Way.FREELY:
+            case Way.AT_ONCE:
                 self._resend(alive, failures, batch.isolation, bare=batch.bare)
             case Way.BARE:
                 self.send_bare(alive, batch)
@@ -233,7 +228,7 @@ class Recovery:
         if way is Way.ASIDE:
             least_s = delay_s or 0.0 if not failed.batch.refused_freely else event.failure.retry_after_s or 0.0
             return aside_s(_refusals(failed.alive), least_s, event.jitter)
-        if way is Way.LATER or (way is Way.FREELY and failed.rests and not failed.others):
+        if way is Way.LATER:
             assert delay_s is not None
             return delay_s
         return 0.0

@@ -28,7 +28,6 @@ class Way(Enum):
     SINGLY = "one by one, at once"
     HALVES = "in two halves, at once"
     SEARCH = "in halves, and those again, until the guilty are alone"
-    FREELY = "at no cost, a request for each that the server answers"
     ASIDE = "by themselves, after a pause that doubles; lists in halves"
     LATER = "together, when the retry policy says"
     NOT = "they fail"
@@ -45,7 +44,6 @@ class Case:
         others: whether another endpoint is in use.
         known: whether any endpoint has ever answered.
         elsewhere: whether another endpoint may be sent refused calls now.
-        rests: whether the endpoint is at rest.
     """
 
     event: Failed
@@ -54,7 +52,6 @@ class Case:
     others: bool
     known: bool
     elsewhere: bool = False
-    rests: bool = False
 
     @property
     def batch(self) -> Batch:
@@ -152,8 +149,7 @@ def _lists_are_refused(case: Case) -> bool:
 
 
 def _steps_aside(case: Case) -> bool:
-    again = any(one.endured is not None and one.endured.refusals > 1 for one in case.alive)
-    return case.batch.refused_alone or (case.batch.refused_freely and again and not case.rests)
+    return case.batch.refused_alone or case.batch.refused_freely
 
 
 def _unserved_lately(case: Case) -> bool:
@@ -279,16 +275,9 @@ TABLE = (
         (FailureKind.REJECTED,),
         Way.ASIDE,
         lambda case: _steps_aside(case) and case.may_be_retried,
-        "the server takes what was sent later, or its `Retry-After` holds these calls alone",
-        is_retry=True,
-        is_attempt=True,
-    ),
-    Row(
-        (FailureKind.REJECTED,),
-        Way.FREELY,
-        lambda case: case.batch.refused_freely and case.may_be_retried,
         "a free refusal: the server takes other work, and the retry policy does not give up",
         is_retry=True,
+        is_attempt=True,
     ),
     Row((FailureKind.BAD_CALL, FailureKind.LIST_REFUSED), Way.SEARCH, lambda case: case.listed, "a list"),
     # A server that answers only the first prompt of a list does so every time. The first list was

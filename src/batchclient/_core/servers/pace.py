@@ -87,7 +87,8 @@ def may_be_free(failure: Failure, refusals: int, seconds: float) -> bool:
 def aside_s(refusals: int, rest_s: float, jitter: float) -> float:
     """How long a call steps aside after so many refusals; ``jitter`` is random, from 0 to 1."""
     pause_s = min(_LONGEST_ASIDE_S, _FIRST_PAUSE_S * 2.0 ** min(max(0, refusals - 2), 10))
-    return max(rest_s, (1 - jitter / 4) * pause_s)
+    # Whoever was not refused before goes first when a rest is over.
+    return rest_s + (1 - jitter / 4) * pause_s
 
 
 class Pace:
@@ -161,12 +162,14 @@ class Pace:
         """Whether others are under way that were sent beside the last refused requests."""
         return self.under_way > 0 and self._run < _RUN
 
-    def refuses_alone(self, pasts: Collection[Endured], now: float) -> bool:
-        """Whether calls with these pasts are refused alone; the server takes other work."""
+    def refuses_alone(self, pasts: Collection[Endured], now: float, *, takes_work: bool) -> bool:
+        """Whether calls with these pasts are refused alone; ``takes_work``: the server takes other work."""
         refusals = min((past.refusals for past in pasts), default=1)
-        known = all(past.is_refused_alone for past in pasts)
+        known = bool(pasts) and all(past.is_refused_alone for past in pasts)
+        if not (known or takes_work):
+            return False
         always = refusals >= _ALWAYS and self._last_answered > min(past.refused_first for past in pasts)
-        if not (known or always or self._takes_nothing(now) or (refusals == 1 and self._run < _RUN)):
+        if not (known or always or self._takes_nothing(now) or self._run < _RUN):
             return False
         if self.left is not None and (known or always):
             # Load was not the reason: the places are free again.
