@@ -17,6 +17,7 @@ Checked after every event:
 - the same events give the same commands.
 """
 
+import math
 from collections import Counter, defaultdict
 
 import hypothesis.strategies as st
@@ -528,7 +529,7 @@ class Machine(RuleBasedStateMachine):
             if (
                 world.paused
                 or endpoint.state not in ("healthy", "recovering")
-                or (endpoint.blocked_until is not None and world.now < endpoint.blocked_until)
+                or (endpoint.blocked_by and world.now < (endpoint.blocked_until or math.inf))
                 or world.now < world.paced_until.get(endpoint.id, 0.0)
             ):
                 continue

@@ -357,7 +357,8 @@ class HealthChanged:
 
     Args:
         name: the base URL as it may be shown.
-        state: the new state, in a word; ``"silent"``: the state is as it was, and nothing comes.
+        state: the new state, in a word; ``"silent"``: the state is as it was, and nothing comes;
+            ``"held"``: it is as it was, and calls wait for refusals.
         reason: why.
         outage: the warning to give, if an outage or a silence of the endpoint began or ended now.
     """

@@ -23,6 +23,7 @@ from batchclient._core.messages import (
     Command,
     Failed,
     FailureKind,
+    HealthChanged,
     Request,
     RequestState,
     Resolve,
@@ -44,6 +45,7 @@ _OF_THE_ENDPOINT = frozenset(
     {FailureKind.NOT_SENT, FailureKind.MAYBE_PROCESSED, FailureKind.REJECTED, FailureKind.MISMATCH}
 )
 """Failures which another endpoint may not have."""
+_TOLD_EVERY_S = 60.0
 
 
 class Replies:
@@ -220,6 +222,14 @@ class Replies:
         self._feeding.note_list_cap(endpoint, batch.shape.kind, list_cap, failure.kind.value, now)
         if endpoint.leaving:
             self._fleet.see_off(endpoint)
+        elif failure.kind is FailureKind.REJECTED and self._queue.size and now >= endpoint.tell_hold_at:
+            self._tell_hold(batch, endpoint, now)
+
+    def _tell_hold(self, batch: Batch, endpoint: Endpoint, now: float) -> None:
+        held = batch.pace.held_back(now)
+        if held is not None:
+            endpoint.tell_hold_at = now + _TOLD_EVERY_S
+            self._command(HealthChanged(endpoint.id, endpoint.name, "held", held[1]))
 
     def _judge_refusal(
         self, event: Failed, left: list[Request], alive: list[Request], endpoint: Endpoint, now: float

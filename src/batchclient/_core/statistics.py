@@ -35,9 +35,12 @@ class EndpointStatistics:
         lists_refused: whether the server refused lists lately.
         streams_refused: whether the server refused to stream lately.
         blocked_until: the scheduler's time until which calls are held back despite free permits.
+            After refusals calls may go earlier: with the next answer. ``None``: nothing is held
+            back, or only an answer ends the hold.
         blocked_by: why calls are held back: ``"requests_per_minute"`` or ``"tokens_per_minute"``,
-            the client's own settings; ``"the server's Retry-After"``; or ``"the gateway's rate
-            limit"``, once the gateway says nothing is left. Empty while nothing is held back.
+            the client's own settings; ``"the server's Retry-After"``; ``"the server's refusals"``;
+            or ``"the gateway's rate limit"``, once the gateway says nothing is left. Empty while
+            nothing is held back.
         id: a number which no other endpoint of the client ever has.
         base_url: without the query, which may hold a key.
         state: ``"healthy"``; ``"ejected"``: failed, and left alone; ``"probing"``: a call finds out

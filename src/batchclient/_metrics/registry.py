@@ -282,7 +282,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "blocked_seconds", "gauge", "seconds", ("endpoint",),
-        "Time for which calls are still held back despite free permits.", _blocked,
+        "Time for which calls are still held back despite free permits; less if an answer comes.", _blocked,
     ),
     Metric(
         "endpoint_state", "gauge", "states", ("endpoint", "state"),

@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 from batchclient._core.kinds import Kind
@@ -80,6 +81,7 @@ class Endpoint:
         "silence",
         "slots",
         "speed",
+        "tell_hold_at",
     )
 
     def __init__(
@@ -127,6 +129,8 @@ class Endpoint:
         self.served_at = float("-inf")
         """When the server last answered a call."""
         self.paces: dict[Subject, Pace] = {}
+        self.tell_hold_at = float("-inf")
+        """From when on it may be told that refusals hold calls back."""
         self.open: dict[int, Batch] = {}
         """The batches under way, by their ids: the oldest first."""
 
@@ -198,7 +202,8 @@ class Endpoint:
         Without a ``shape``: for the calls that are held back longest.
         """
         paces = self.paces.values() if shape is None else (self.pace(shape),)
-        holds = [pace.held_back(now) for pace in paces]
+        # Where no permit is free, it is the limit that holds calls back, and no spell.
+        holds = [pace.held_back(now) for pace in paces if pace.rest_until is not None or self.free > 0]
         holds.append(self.rates.held(now) if self.rates is not None else None)
         return max((hold for hold in holds if hold is not None), key=lambda hold: hold[0], default=None)
 
@@ -306,7 +311,7 @@ class Endpoint:
             batch_size_cap=self.list_cap(now),
             lists_refused=not self.can().lists.allows(now),
             streams_refused=not self.can().streams(now),
-            blocked_until=blocked_until,
+            blocked_until=None if blocked_until == math.inf else blocked_until,
             blocked_by=blocked_by,
             id=self.id,
             base_url=self.name,
