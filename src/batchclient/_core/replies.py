@@ -142,7 +142,7 @@ class Replies:
             self._feeding.ended(batch, endpoint, now)
             if not self._queue.size:
                 self._resending.hasten(now)
-            observed.request_ended(batch, endpoint.shown_name, now)
+            self._counters.request_ended(batch, endpoint.shown_name, now)
             assert not batch.unanswered, "a batch ends when all its requests are answered"
             del self._batches[batch.id], endpoint.open[batch.id]
             if endpoint.leaving:
@@ -196,9 +196,9 @@ class Replies:
         batch, failure = event.batch, event.failure
         endpoint = self._endpoints.by_id[batch.endpoint]
         in_flight = endpoint.in_flight
-        left, alive = self._take_back(batch, endpoint, now, was_sent=failure.was_sent)
+        left, alive = self._take_back(batch, endpoint, now)
         if failure.was_sent:
-            self._counters.observed.request_ended(batch, endpoint.shown_name, now, failure)
+            self._counters.request_ended(batch, endpoint.shown_name, now, failure)
         note_attempt(alive, batch, failure, now)
         if not failure.taken_on:
             self._deadlines.take_back(alive, batch.sent_at)
@@ -262,13 +262,10 @@ class Replies:
         if batch.refused_freely and not batch.failures:
             endpoint.budget.sent(-batch.tokens_at_risk * len(left) / len(batch.requests), -len(left))
 
-    def _take_back(
-        self, batch: Batch, endpoint: Endpoint, now: float, *, was_sent: bool
-    ) -> tuple[list[Request], list[Request]]:
+    def _take_back(self, batch: Batch, endpoint: Endpoint, now: float) -> tuple[list[Request], list[Request]]:
         """Take back a failed batch's permits; return its open requests, and those with a caller."""
         weight = batch.shape.weight
         del self._batches[batch.id], endpoint.open[batch.id]
-        self._counters.batch_failed(len(batch.requests), batch.alone, was_sent=was_sent)
         left = [request for request, done in zip(batch.requests, batch.answered, strict=True) if not done]
         alive = []
         for request in left:
