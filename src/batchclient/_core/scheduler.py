@@ -391,6 +391,7 @@ class Scheduler:
         if event.settings is not None:
             self._settings = event.settings
             self._granting.retune(event.settings)
+            self._queue.retune(event.settings)
             self._overflow.max_queued = event.settings.max_queued
             self._stalls.watched = event.settings.heeds_time
         self._fleet.retune(event, before, self._now)
