@@ -42,9 +42,10 @@ from batchclient._core.waiting.queue import Group, Queue
 __all__ = ["Granting"]
 
 _GROUPS_LOOKED_AT = 16
-"""How many groups one step passes over for want of permits or company before it stops looking."""
+"""How many groups one step passes over for want of company before it stops looking."""
 _NOT_HERE = 1 / 64
-"""What a group that may not go here counts: a model in doubt may have hundreds, at 5 µs a look."""
+"""What a group counts that may not go here, or is too heavy for the free permits: there may be
+hundreds of a model in doubt, or of calls with ``n`` and a seed each, at 5 µs a look."""
 _SHORTEST_SHARE = 8
 """No list is cut shorter to keep another endpoint busy: singles cost client and server more than
 they bring."""
@@ -172,7 +173,7 @@ class Granting:
         look = self._look_at(endpoint, now, most, lone=lone, shelter=shelter)
         passed_over: list[Group] = []
         looked_at, more = 0.0, False
-        while endpoint.free > 0 and looked_at < _GROUPS_LOOKED_AT and not self._is_over_rate(look):
+        while self._has_room(endpoint) and looked_at < _GROUPS_LOOKED_AT and not self._is_over_rate(look):
             found = self._queue.pop(look.above)
             if found is None:
                 break
@@ -203,6 +204,10 @@ class Granting:
             # All waiting calls have failed here before, and no other endpoint can find out.
             return self._grant_on(endpoint, now, batches, most, lone=lone, shelter=False)
         return more
+
+    def _has_room(self, endpoint: Endpoint) -> bool:
+        """Whether any queued call is light enough for the free permits."""
+        return endpoint.free > 0 and (endpoint.free >= self._queue.lightest or not endpoint.in_flight)
 
     def _look_at(self, endpoint: Endpoint, now: float, most: int | None, *, lone: bool, shelter: bool) -> Look:
         look = Look(endpoint, now, most, self._reserve(endpoint, now), lone=lone)
