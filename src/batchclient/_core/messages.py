@@ -218,7 +218,12 @@ class Asked:
 
 @dataclass(slots=True, eq=False)
 class ModelWanted:
-    """A call waits for the servers to name their model: so begins the wait for a first server."""
+    """Calls wait for the servers to name their model, or none does any more.
+
+    So begins the wait for a first server.
+    """
+
+    wanted: bool = True
 
 
 @dataclass(slots=True, eq=False)
