@@ -82,7 +82,6 @@ class Abilities:
         """Lists in a row that failed here and named no culprit."""
         self.told_cap: int | None = None
         """The cap announced last; ``None``: unchanged so far."""
-        """Whether the server serves a list's prompts at once."""
         # Each pair: of the plain form, of the streamed form.
         self._proven = [False, False]
         self._failed = [False, False]

@@ -108,7 +108,6 @@ class Endpoint:
         self._event_per_token: bool | None = None
         self._abilities: dict[Kind, Abilities] = {}
         self.in_flight = 0
-        """Permits given back, for any reason."""
         self.speed = Speed()
         self._area = 0.0
         self._area_at = 0.0
