@@ -172,8 +172,8 @@ class Granting:
         """
         look = self._look_at(endpoint, now, most, lone=lone, shelter=shelter)
         passed_over: list[Group] = []
-        looked_at, more = 0.0, False
-        while self._has_room(endpoint) and looked_at < _GROUPS_LOOKED_AT and not self._is_over_rate(look):
+        looked_at, more, fits = 0.0, False, False
+        while endpoint.free > 0 and looked_at < _GROUPS_LOOKED_AT and not self._is_over_rate(look):
             found = self._queue.pop(look.above)
             if found is None:
                 break
@@ -182,9 +182,13 @@ class Granting:
             if verdict is not Verdict.TAKE:
                 passed_over.append(look.group)
                 looked_at += _NOT_HERE if verdict is Verdict.NOT_HERE else 1
-                if verdict is Verdict.STOP:
+                # Where all that wait are too heavy a look at each would find nothing.
+                fits = fits or look.group.shape.weight <= endpoint.free or not endpoint.in_flight
+                fits = fits or self._queue.has_any(endpoint.free)
+                if verdict is Verdict.STOP or not fits:
                     break
                 continue
+            fits = False
             sent = self._take(look, batches)
             if look.probe and sent:
                 break
@@ -204,10 +208,6 @@ class Granting:
             # All waiting calls have failed here before, and no other endpoint can find out.
             return self._grant_on(endpoint, now, batches, most, lone=lone, shelter=False)
         return more
-
-    def _has_room(self, endpoint: Endpoint) -> bool:
-        """Whether any queued call is light enough for the free permits."""
-        return endpoint.free > 0 and (endpoint.free >= self._queue.lightest or not endpoint.in_flight)
 
     def _look_at(self, endpoint: Endpoint, now: float, most: int | None, *, lone: bool, shelter: bool) -> Look:
         look = Look(endpoint, now, most, self._reserve(endpoint, now), lone=lone)

@@ -218,10 +218,7 @@ class Asked:
 
 @dataclass(slots=True, eq=False)
 class ModelWanted:
-    """Calls wait for the servers to name their model, or none does any more.
-
-    So begins the wait for a first server.
-    """
+    """Calls wait for the servers to name their model, and so for a first server; or none does more."""
 
     wanted: bool = True
 

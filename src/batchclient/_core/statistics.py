@@ -210,7 +210,6 @@ class Counters:
     succeeded: int = 0
     failed: int = 0
     cancelled: int = 0
-    batches: int = 0
     retries: int = 0
     retries_delayed: int = 0
     splits: int = 0
@@ -225,9 +224,7 @@ class Counters:
 
     def request_ended(self, batch: Batch, server: str, now: float, failure: Failure | None = None) -> None:
         """Count a request that was sent and has ended; ``failure``: why some calls have no answer."""
-        size = len(batch.requests)
-        self.batches += 1
-        self.list_sizes[size] += 1
+        self.list_sizes[len(batch.requests)] += 1
         if batch.alone:
             self.alone[batch.alone] += 1
         self.observed.request_ended(batch, server, now, failure)
@@ -256,7 +253,7 @@ class Counters:
             succeeded=self.succeeded,
             failed=self.failed,
             cancelled=self.cancelled,
-            batches=self.batches,
+            batches=sum(self.list_sizes.values()),
             retries=self.retries,
             retries_delayed=self.retries_delayed,
             splits=self.splits,

@@ -12,7 +12,6 @@ Rules:
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from itertools import chain
 
 from batchclient._core.lane import Lane
@@ -53,7 +52,6 @@ class Queue:
         "_families",
         "_fresh",
         "_heaps",
-        "_heavy",
         "_order",
         "_ranked",
         "_shortest",
@@ -80,8 +78,6 @@ class Queue:
         self._heaps: dict[Lane, _Heap] = {}
         """Of the lanes that are ready."""
         self._ticket = 0
-        self._heavy: Counter[int] = Counter()
-        """Calls of more than one sequence, by their weight."""
         self.size = 0
 
     @classmethod
@@ -117,8 +113,6 @@ class Queue:
             group.add(request)
         self.size += 1
         group.lane.size += 1  # type: ignore[union-attr]  # a group in the queue has one
-        if group.shape.weight > 1:
-            self._heavy[group.shape.weight] += 1
         if not group.ticket or (self._ranked and group.rank() == (self._order.rank(request), request.seq)):
             # The group was empty, or the request goes before all others in it.
             self._push(group)
@@ -131,17 +125,20 @@ class Queue:
             request.state = _QUEUED
             request.group = group
             group.add(request)
-        self._count(group, len(requests))
+        self.size += len(requests)
+        assert group.lane is not None
+        group.lane.size += len(requests)
         self._push(group)
 
     def discard(self, request: Request) -> None:
         """A queued request has ended; its state must already say so."""
         group = request.group
-        assert isinstance(group, Group), "only a queued request can be discarded"
+        assert isinstance(group, Group) and group.lane is not None, "only a queued request can be discarded"
         request.group = None
         group.discard()
-        self._count(group, -1)
+        group.lane.size -= 1
         self._drop_if_empty(group)
+        self.size -= 1
 
     def pop(self, above: int | None = None) -> tuple[Group, Request] | None:
         """Remove the first group from the order; return it with its oldest request.
@@ -186,23 +183,16 @@ class Queue:
             requests = group.take_newest(count)
         else:
             requests = group.take(count, reach, now)
-        self._count(group, -len(requests))
+        lane = group.lane
+        assert lane is not None
+        lane.size -= len(requests)
+        self.size -= len(requests)
         return requests
 
-    @property
-    def lightest(self) -> int:
-        """The sequences of the lightest call."""
-        if self.size > sum(self._heavy.values()):
-            return 1
-        return min((weight for weight, calls in self._heavy.items() if calls), default=1)
-
-    def _count(self, group: Group, change: int) -> None:
-        """Count calls that have come into a group, or have left it."""
-        assert group.lane is not None, "a group in the queue has a lane"
-        self.size += change
-        group.lane.size += change
-        if group.shape.weight > 1:
-            self._heavy[group.shape.weight] += change
+    def has_any(self, most: int) -> bool:
+        """Whether a call of at most so many sequences waits in the order."""
+        entries = chain.from_iterable(heap.entries for heap in self._heaps.values())
+        return any(group.size and group.shape.weight <= most for _, _, _, group in entries)
 
     def requests(self) -> list[Request]:
         """Every queued request, oldest first."""
