@@ -154,18 +154,50 @@ def test_the_other_servers_arrival_ends_an_outage():
 
 
 @pytest.mark.parametrize("gone_first", [False, True])
-def test_only_calls_under_way_ask_and_the_clock_of_the_wait_runs_on(gone_first):
+def test_only_calls_under_way_ask_and_a_wait_ends_with_its_last_caller(gone_first):
     play = waiting(1, wait=10.0)
     a, b = calls("a b")
     play.submit(a) >> Woke() << ["ask SERVER"]
     for event in (Cancelled(a), absent()) if gone_first else (absent(), Cancelled(a)):
         play >> event << []
-    assert play.wakes_at == 10.0
-    play.at(5.0).submit(b) >> Woke() << ["ask SERVER anew"]
-    play.at(5.1) >> absent() << []
-    play >> Cancelled(b) << []
-    play.at(10.0) >> Woke() << [f"wait over: no server answered in 10 s: endpoint 0 ({REFUSED.seen})"]
     assert play.wakes_at is None
+    # A later call waits anew, for the whole time.
+    play.at(3600.0).submit(b) >> Woke() << ["ask SERVER anew"]
+    play.at(3600.1) >> absent() << []
+    play.at(3609.9) >> Woke() << ["ask SERVER anew"]
+    play >> absent() << []
+    play.at(3610.0) >> Woke()
+    assert play.seen == [
+        "reject b: NoServerAnswered",
+        f"wait over: no server answered in 10 s: endpoint 0 ({REFUSED.seen})",
+    ]
+    assert play.wakes_at is None
+
+
+def test_a_wait_ends_when_no_call_waits_for_the_model_any_more():
+    play = waiting(1, wait=10.0)
+    play >> ModelWanted() << []
+    play.at(1.0) >> absent() << []
+    assert play.wakes_at == 10.0
+    play >> ModelWanted(wanted=False) << []
+    assert play.wakes_at is None
+    play.at(60.0) >> ModelWanted() << []
+    assert play.wakes_at == 70.0
+
+
+def test_a_pause_ends_a_wait_and_it_begins_anew():
+    play = waiting(1, wait=10.0)
+    play.submit(*calls("a")) >> Woke() << ["ask SERVER"]
+    play.at(4.0) >> Paused() << []
+    play.at(20.0) >> absent() << []
+    assert play.endpoints[0].state == "awaited"
+    play.at(30.0) >> Resumed() << []
+    play >> Woke() << ["ask SERVER anew"]
+    play >> absent() << []
+    play.at(39.9) >> Woke() << ["ask SERVER anew"]
+    play >> absent() << []
+    play.at(40.0) >> Woke()
+    assert play.seen[0] == "reject a: NoServerAnswered"
 
 
 def test_the_servers_left_after_a_removal_are_waited_for_anew():

@@ -200,7 +200,7 @@ def test_to_a_server_known_to_take_no_lists_all_go_singly_from_the_first():
     play = Playbook(8, [SERVER], asks_first=True)
     play.submit(*calls(3)) >> Woke() << ["ask SERVER"]
     play.at(0.004) >> ServerKnown(0, dict.fromkeys(Kind, 1), None, None) << ["send c0", "send c1", "send c2"]
-    assert play.alone == {"no lists of this kind": 3}
+    assert [batch.alone for batch in play.sent] == ["no lists of this kind"] * 3
 
 
 def test_until_the_server_has_said_how_many_it_takes_64_calls_that_go_alone_are_in_flight():

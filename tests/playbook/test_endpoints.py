@@ -3,7 +3,7 @@
 import pytest
 
 from batchclient._core.limits import FixedLimit
-from batchclient._core.messages import FailureKind, Woke
+from batchclient._core.messages import FailureKind, HealthChanged, Woke
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.settings import SchedulerSettings
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
@@ -20,6 +20,56 @@ def test_retry_after_blocks_the_endpoint_for_everybody():
     assert play.wakes_at == 3.0
     play.at(3.0) >> Woke() << ["send a", "send b"]
     assert play.endpoints[0].blocked_until is None
+
+
+def refused_thrice(**deadline):
+    """Four are under way; one is answered, and then three are refused in a row, at 1.1, 1.2 and 1.3."""
+    play = Playbook(limit=4)
+    requests = calls(12, shape(alone_reason="alone"), **deadline)
+    play.submit(*requests) >> Woke() << ["send c0", "send c1", "send c2", "send c3"]
+    play.at(1.0) >> answered(requests[0]) << ["resolve c0", "send c4"]
+    for number in (1, 2):
+        play.at(1.0 + number / 10) >> refused(requests[number]) << [f"send c{number + 4}"]
+    return play.at(1.3), requests
+
+
+def refused(request, **fields):
+    return failed(request, FailureKind.REJECTED, delay=1.0, status=429, **fields)
+
+
+def test_the_statistics_say_that_refusals_hold_calls_back_and_until_when():
+    play, requests = refused_thrice()
+    assert (play.endpoints[0].blocked_until, play.endpoints[0].blocked_by) == (None, "")
+    play >> refused(requests[3]) << []
+    assert (play.endpoints[0].blocked_until, play.endpoints[0].blocked_by) == (1.55, "the server's refusals")
+    play.at(1.6) >> Woke() << ["send c1"]
+    # All permits are in use: nothing but the limit holds calls back.
+    assert (play.in_flight, play.endpoints[0].blocked_by) == (4, "")
+
+
+def test_it_is_told_once_a_minute_that_refusals_hold_queued_calls_back():
+    play, requests = refused_thrice()
+    told = []
+    for number, now, rest_s in ((3, 1.3, None), (4, 1.4, None), (5, 61.3, 9.0)):
+        play.scheduler.handle(refused(requests[number], retry_after_s=rest_s), now)
+        told += [(now, one.state, one.reason) for one in play.scheduler.commands() if isinstance(one, HealthChanged)]
+    assert told == [(1.3, "held", "the server's refusals"), (61.3, "held", "the server's Retry-After")]
+
+    # A rest that nobody waits for is none of anybody's business.
+    play = Playbook(limit=4)
+    (a,) = calls("a")
+    play.submit(a) >> Woke() << ["send a"]
+    play.scheduler.handle(failed(a, FailureKind.REJECTED, retry_after_s=9.0), 1.0)
+    assert not [one for one in play.scheduler.commands() if isinstance(one, HealthChanged)]
+
+
+def test_a_call_that_misses_its_deadline_behind_refusals_says_so():
+    play, requests = refused_thrice(deadline=1.5)
+    play >> refused(requests[3]) << []
+    play.at(1.5) >> Woke()
+    assert play.errors["c11"].message == (
+        "the call's timeout_s passed in the queue, where the server's refusals held it back: 1.5 s in the queue"
+    )
 
 
 def test_a_failure_that_is_no_rejection_blocks_nobody():

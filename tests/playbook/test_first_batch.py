@@ -58,6 +58,8 @@ def test_calls_that_must_go_alone_go_alone_and_are_counted():
     play = Playbook(limit=8)
     a, b = calls("a b", shape(alone_reason="kv_transfer_params"))
     play.submit(a, b) >> Woke() << ["send a", "send b"]
+    play >> answered(a) << ["resolve a"]
+    play >> answered(b) << ["resolve b"]
     assert play.alone == {"kv_transfer_params": 2}
 
 

@@ -3,7 +3,8 @@
 from batchclient._core.limits import FixedLimit
 from batchclient._core.limits.control import LimitControl
 from batchclient._core.limits.search import Search
-from batchclient._core.messages import FailureKind, Retuned, ServerKnown, Woke
+from batchclient._core.messages import Cancelled, FailureKind, Paused, Request, Resumed, Retuned, ServerKnown, Woke
+from batchclient._core.settings import SchedulerSettings
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
 
@@ -53,3 +54,31 @@ def test_a_pin_holds_a_fresh_limit_too():
     play = Playbook([LimitControl(FixedLimit(10))])
     play >> Retuned(limits=[LimitControl(FixedLimit(20))], pin=5)
     assert play.adjusted == ["limit 10 -> 5: pinned"]
+
+
+def long_calls(*lengths_in_tokens):
+    """Calls with long prompts of one shape, each named by its length in tokens."""
+    of = shape()
+    return [
+        Request(of, b'"' + b"a" * 300 + b'"', prompt_tokens=tokens, waiter=f"{tokens}") for tokens in lengths_in_tokens
+    ]
+
+
+def test_a_reach_given_later_keeps_lengths_apart_as_one_from_the_start_does_also_of_calls_that_wait():
+    play = Playbook(limit=64)
+    early, late = long_calls(100, 1000, 101, 1001), long_calls(100, 1000, 101, 1001)
+    play.submit(*early[:3])
+    play >> Retuned(SchedulerSettings(length_reach=0)) << ["send 100 101", "send 1000"]
+    play.submit(*late) >> Woke() << ["send 100 101", "send 1000 1001"]
+    # Without a bound all lengths go together again.
+    play >> Retuned(SchedulerSettings()) << []
+    more = long_calls(100, 1000, 101)
+    play.submit(*more) >> Woke() << ["send 100 1000 101"]
+    # A call whose caller has gone is not sent.
+    last = long_calls(100, 1000, 101)
+    play >> Paused() << []
+    play.submit(*last) >> Cancelled(last[0]) << []
+    play >> Retuned(SchedulerSettings(length_reach=0)) << []
+    assert play.queued == 2
+    play >> Resumed() << ["send 1000", "send 101"]
+    assert play.queued == 0

@@ -67,7 +67,7 @@ def judged(*, served, limit=256):
 def test_a_stranger_gets_singles_and_among_the_first_of_them_one_list_of_eight():
     play, singles, _ = first_calls(100)
     assert sizes(play) == [8] + [1] * 16
-    assert play.alone == {"lists are not proved yet": 16}
+    assert [batch.alone for batch in play.sent if len(batch.requests) == 1] == ["lists are not proved yet"] * 16
     # No more than 16 are under way while the list is out.
     for single in singles[:5]:
         play.at(0.5) >> answered(single)
@@ -115,7 +115,8 @@ def test_a_list_that_takes_longer_is_ended_and_its_calls_and_all_others_go_singl
     assert play.adjusted == ["batch_size_cap 32 -> 1: it serves a list's prompts one after another"]
     play.at(1.6) >> Failed(trial, CANCELLED) << sent(*several)
     assert [call.batch.failures for call in several] == [0] * 8, "it was no failed attempt"
-    assert play.alone["lists are served one prompt after another"] == waiting + 8
+    told = [batch.alone for batch in play.sent]
+    assert told.count("lists are served one prompt after another") == waiting + 8
     assert not play.endpoints[0].lists_refused
 
 

@@ -17,6 +17,7 @@ Checked after every event:
 - the same events give the same commands.
 """
 
+import math
 from collections import Counter, defaultdict
 
 import hypothesis.strategies as st

@@ -201,6 +201,17 @@ async def test_the_wait_counts_from_the_question_for_the_model(silent_first):
         assert (type(ended), anyio.current_time() - began) == (NoServerAnswered, pytest.approx(15.0, abs=0.1))
 
 
+@pytest.mark.parametrize("model", ["m", None])
+async def test_a_call_made_after_the_last_one_was_cancelled_has_the_whole_wait(model):
+    async with make(Late(1e6), model=model, wait_for_server_s=15.0) as client:
+        with anyio.move_on_after(9.0):
+            await client.complete("p")
+        await anyio.sleep(60.0)
+        began = anyio.current_time()
+        (ended,) = await outcomes(partial(client.complete, "p"))
+        assert (type(ended), anyio.current_time() - began) == (NoServerAnswered, pytest.approx(15.0, abs=0.1))
+
+
 async def test_a_server_that_is_too_busy_to_name_its_model_is_there():
     busy, again_and_again = Late(0.0, pages={"/models": error(429)}), Backoff(max_attempts=1000)
     async with make(busy, model=None, wait_for_server_s=5.0, retry=again_and_again) as client:

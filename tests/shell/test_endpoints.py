@@ -3,6 +3,7 @@
 import anyio
 import anyio.lowlevel
 import pytest
+from tests.inspection import held
 from tests.shell.scripted import ScriptedTransport, answer_to, echo, error, make_client, settle
 
 from batchclient import Backoff, BatchClient, Batching, ClientClosed, ConfigError, ConnectFailed, Http
@@ -392,3 +393,21 @@ async def test_a_rate_that_is_none_is_refused(name, value):
     with pytest.raises(ConfigError) as refusal:
         BatchClient("http://one/v1", model="m", **{name: value})
     assert refusal.value.field == name
+
+
+async def test_of_a_server_that_is_gone_nothing_is_kept_but_its_counts():
+    one, pod = ScriptedTransport(), ScriptedTransport()
+    async with make_scripted(one=one, pod=pod) as client:
+
+        async def come_and_go(times):
+            for _ in range(times):
+                await client.batch_map(["a", "b", "c"], "{}")
+                await client.remove_endpoint("http://pod/v1")
+                client.add_endpoint("http://pod/v1")
+            # The fakes keep what they were sent.
+            one.sent.clear()
+            pod.sent.clear()
+            return held(client, anyio.Event)
+
+        before = await come_and_go(3)
+        assert await come_and_go(10) == before

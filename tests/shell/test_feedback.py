@@ -5,6 +5,7 @@ import logging
 
 import anyio
 import pytest
+from tests.inspection import held
 from tests.seams import connected
 from tests.shell.clocks import count_alive
 from tests.shell.scripted import BUSY, MetricsPage, Reply, ScriptedTransport, settle, under_way
@@ -12,6 +13,7 @@ from tests.shell.scripted import BUSY, MetricsPage, Reply, ScriptedTransport, se
 from batchclient import (
     AdaptiveLimit,
     BatchClient,
+    Batching,
     ConfigError,
     ConnectFailed,
     ConnectionLost,
@@ -268,3 +270,25 @@ async def test_of_a_page_that_takes_a_second_no_report_grows_stale():
     _, limit, reasons = await measured(page_s=1.0)
     assert 64 <= limit <= 85
     assert any("calls waited in the server all the time" in reason for reason in reasons)
+
+
+async def test_nothing_is_kept_of_a_removed_server_that_had_no_metrics_page(caplog):
+    server, page = ScriptedTransport(held=True), MetricsPage(reply=http(404))
+    async with make(server, page, batching=Batching(max_size=1)) as client:
+
+        async def come_and_go(times):
+            for _ in range(times):
+                client.add_endpoint("http://pod/v1")
+                server.held = True
+                await under_way(client, server, 2.5, calls=8)
+                await client.remove_endpoint("http://pod/v1")
+                # The fakes keep what they were sent.
+                for fake in (server.sent, page.asked_at, page.requests):
+                    fake.clear()
+            return held(client, str)
+
+        with caplog.at_level(logging.INFO, "batchclient"):
+            before = await come_and_go(12)
+            assert await come_and_go(12) == before
+    absent = [record for record in caplog.records if record.event == "metrics_page_absent"]
+    assert len(absent) == 25, "said once of each server"

@@ -76,3 +76,17 @@ async def test_a_storm_of_failures_makes_few_records():
             seconds = anyio.current_time() - began
     told = [record for record in kept if record.event == "attempt_failed"]
     assert 1 <= len(told) <= 2 + seconds / 10
+
+
+async def test_it_is_logged_that_a_refusing_server_is_sent_less():
+    rest = {"retry-after": "0.1"}
+    server = ScriptedTransport(error(429, headers=rest), error(429, headers=rest))
+    with records() as kept:
+        async with make_client(server, retry=Backoff(base_s=0.01, max_attempts=9)) as client:
+            client.pin(1)
+            await call_all(client, ["a", "b", "c"])
+    held = [record for record in kept if record.event == "calls_held"]
+    assert [(record.levelname, record.endpoint, record.reason) for record in held] == [
+        ("INFO", URL, "the server's Retry-After")
+    ]
+    assert held[0].getMessage() == f"endpoint 0 ({URL}) is sent less, and calls wait: the server's Retry-After"

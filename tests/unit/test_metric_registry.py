@@ -74,7 +74,7 @@ def fullest():
         tokens={(url, f"m{n}", direction): 1 for url in ENDPOINTS for n in range(33) for direction in directions},
         errors=dict.fromkeys(classes, 1),
         changes={(url, f"setting {n}", way): 1 for url in ENDPOINTS for n in range(3) for way in ("up", "down")},
-        ended_alone={f"reason {number}": 1 for number in range(16)},
+        alone={f"reason {number}": 1 for number in range(16)},
     )
 
 

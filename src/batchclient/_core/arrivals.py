@@ -7,8 +7,8 @@ Rules:
 - With ``wait_for_server_s`` every server is awaited at first, one that joins later, too. It gets no
   call, not even as a probe, and so no call uses up an attempt there.
 - The wait for a first server begins with the first call, unless the client pauses, or with the
-  question for the model. When its time is over, all waiting calls fail; later calls are tried as
-  without a wait.
+  question for the model. It ends when nobody waits any more: a later call has the whole time.
+  When its time is over, all waiting calls fail; later calls are tried as without a wait.
 - Once one server has answered, the others are asked while calls are under way, without an end.
 - A wait counts as an outage in errors and statistics; it is told at its first failure, then once a
   minute.
@@ -58,13 +58,12 @@ class Arrivals:
             health.state, health.ailing, health.reason = HealthState.AWAITED, True, "it has not answered yet"
 
     def look(self, now: float, *, busy: bool) -> NoServerAnswered | None:
-        """Begin the wait for a first server if somebody waits; return its error at its end."""
+        """Begin the wait for a first server if somebody waits, else end it; return its error in the end."""
         awaited = [each for each in self._endpoints.serving if each.health.state is HealthState.AWAITED]
-        if len(awaited) < len(self._endpoints.serving):
+        if len(awaited) < len(self._endpoints.serving) or not busy:
             self.due = None
         elif self.due is None:
-            if busy:
-                self.due = now + self._wait_s
+            self.due = now + self._wait_s
         elif now >= self.due:
             told = ", ".join(f"{endpoint.shown_name} ({endpoint.health.reason})" for endpoint in awaited)
             for endpoint in awaited:

@@ -62,7 +62,7 @@ _EARLY_S = 0.001
 class LoadTimes:
     """When servers are asked for their load; times in seconds.
 
-    When servers are asked for their load. Times are in seconds.
+    Args:
         first_after_s: from the start of calls to the first question.
         every_s: from question to question, at least. A page costs vLLM 8 to 10 ms of its API
             process's time (measured, 0.32): 2 % at two a second.

@@ -1,8 +1,9 @@
 """The checks of granting: may the group at the queue's front go to an endpoint now?
 
-``Checks.judge`` asks the checks in order. Each returns ``NOT_HERE`` or ``SKIP`` (the group, which
-waits for other reasons, or for permits or company), ``STOP`` (looking for this endpoint), or
-``None``: no objection. A check which holds a group until a time calls ``wake`` with the time.
+``Checks.judge`` asks the checks in order. Each returns ``NOT_HERE`` (the group cannot go here now),
+``SKIP`` (the group, which waits for company or leaves permits to others), ``STOP`` (looking for
+this endpoint), or ``None``: no objection. A check which holds a group until a time calls ``wake``
+with the time.
 """
 
 from __future__ import annotations
@@ -210,7 +211,7 @@ class Checks:
         if wait_until is not None:
             self._wake(wait_until)
         if not blocks:
-            return Verdict.SKIP
+            return Verdict.NOT_HERE if wait_until is None else Verdict.SKIP
         look.held = look.held or wait_until is not None
         reserve = look.reserve
         if reserve is None or look.urgent:

@@ -42,9 +42,10 @@ from batchclient._core.waiting.queue import Group, Queue
 __all__ = ["Granting"]
 
 _GROUPS_LOOKED_AT = 16
-"""How many groups one step passes over for want of permits or company before it stops looking."""
+"""How many groups one step passes over for want of company before it stops looking."""
 _NOT_HERE = 1 / 64
-"""What a group that may not go here counts: a model in doubt may have hundreds, at 5 µs a look."""
+"""What a group counts that may not go here, or is too heavy for the free permits: there may be
+hundreds of a model in doubt, or of calls with ``n`` and a seed each, at 5 µs a look."""
 _SHORTEST_SHARE = 8
 """No list is cut shorter to keep another endpoint busy: singles cost client and server more than
 they bring."""
@@ -171,7 +172,7 @@ class Granting:
         """
         look = self._look_at(endpoint, now, most, lone=lone, shelter=shelter)
         passed_over: list[Group] = []
-        looked_at, more = 0.0, False
+        looked_at, more, fits = 0.0, False, False
         while endpoint.free > 0 and looked_at < _GROUPS_LOOKED_AT and not self._is_over_rate(look):
             found = self._queue.pop(look.above)
             if found is None:
@@ -181,9 +182,13 @@ class Granting:
             if verdict is not Verdict.TAKE:
                 passed_over.append(look.group)
                 looked_at += _NOT_HERE if verdict is Verdict.NOT_HERE else 1
-                if verdict is Verdict.STOP:
+                # Where all that wait are too heavy a look at each would find nothing.
+                fits = fits or look.group.shape.weight <= endpoint.free or not endpoint.in_flight
+                fits = fits or self._queue.has_any(endpoint.free)
+                if verdict is Verdict.STOP or not fits:
                     break
                 continue
+            fits = False
             sent = self._take(look, batches)
             if look.probe and sent:
                 break

@@ -153,7 +153,6 @@ class Observations:
         "_queue_durations",
         "_request_durations",
         "_token_durations",
-        "alone",
         "errors",
         "outcomes",
         "tokens",
@@ -172,8 +171,6 @@ class Observations:
         self._models: set[str] = set()
         self.outcomes: Counter[tuple[str, ...]] = Counter()
         """Requests that ended, by endpoint, kind and outcome."""
-        self.alone: Counter[str] = Counter()
-        """Requests that ended and held one call, by the reason for it."""
         self.tokens: Counter[tuple[str, ...]] = Counter()
         """Tokens by endpoint, model and direction."""
         self.errors: Counter[str] = Counter()
@@ -227,8 +224,6 @@ class Observations:
         size_class = SIZE_CLASSES[bisect_left(_LARGEST_OF_CLASS, size)]
         self._batch_sizes[(server,)].observe(size)
         self._request_durations[server, kind, size_class].observe(now - batch.sent_at)
-        if batch.alone:
-            self.alone[batch.alone] += 1
         self.outcomes[server, kind, "answered" if failure is None else _outcome(batch, failure)] += 1
 
     def calls_ended(self, requests: Iterable[Request], outcome: str, now: float) -> None:

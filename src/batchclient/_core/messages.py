@@ -218,7 +218,9 @@ class Asked:
 
 @dataclass(slots=True, eq=False)
 class ModelWanted:
-    """A call waits for the servers to name their model: so begins the wait for a first server."""
+    """Calls wait for the servers to name their model, and so for a first server; or none does more."""
+
+    wanted: bool = True
 
 
 @dataclass(slots=True, eq=False)
@@ -357,7 +359,8 @@ class HealthChanged:
 
     Args:
         name: the base URL as it may be shown.
-        state: the new state, in a word; ``"silent"``: the state is as it was, and nothing comes.
+        state: the new state, in a word; ``"silent"``: the state is as it was, and nothing comes;
+            ``"held"``: it is as it was, and calls wait for refusals.
         reason: why.
         outage: the warning to give, if an outage or a silence of the endpoint began or ended now.
     """

@@ -23,6 +23,7 @@ from batchclient._core.messages import (
     Command,
     Failed,
     FailureKind,
+    HealthChanged,
     Request,
     RequestState,
     Resolve,
@@ -45,6 +46,7 @@ _OF_THE_ENDPOINT = frozenset(
     {FailureKind.NOT_SENT, FailureKind.MAYBE_PROCESSED, FailureKind.REJECTED, FailureKind.MISMATCH}
 )
 """Failures which another endpoint may not have."""
+_TOLD_EVERY_S = 60.0
 
 
 class Replies:
@@ -145,7 +147,7 @@ class Replies:
                 self._resending.hasten(now)
             if endpoint.proof is not None:
                 endpoint.proof.answered(batch, now)
-            observed.request_ended(batch, endpoint.shown_name, now)
+            self._counters.request_ended(batch, endpoint.shown_name, now)
             assert not batch.unanswered, "a batch ends when all its requests are answered"
             del self._batches[batch.id], endpoint.open[batch.id]
             if endpoint.leaving:
@@ -201,9 +203,9 @@ class Replies:
         batch, failure = event.batch, event.failure
         endpoint = self._endpoints.by_id[batch.endpoint]
         in_flight = endpoint.in_flight
-        left, alive = self._take_back(batch, endpoint, now, was_sent=failure.was_sent)
+        left, alive = self._take_back(batch, endpoint, now)
         if failure.was_sent:
-            self._counters.observed.request_ended(batch, endpoint.shown_name, now, failure)
+            self._counters.request_ended(batch, endpoint.shown_name, now, failure)
         note_attempt(alive, batch, failure, now)
         if not failure.taken_on or is_refusal(failure):
             self._deadlines.take_back(alive, batch.sent_at)
@@ -228,6 +230,14 @@ class Replies:
         self._feeding.note_list_cap(endpoint, batch.shape.kind, list_cap, failure.kind.value, now)
         if endpoint.leaving:
             self._fleet.see_off(endpoint)
+        elif failure.kind is FailureKind.REJECTED and self._queue.size and now >= endpoint.tell_hold_at:
+            self._tell_hold(batch, endpoint, now)
+
+    def _tell_hold(self, batch: Batch, endpoint: Endpoint, now: float) -> None:
+        held = batch.pace.held_back(now)
+        if held is not None:
+            endpoint.tell_hold_at = now + _TOLD_EVERY_S
+            self._command(HealthChanged(endpoint.id, endpoint.name, "held", held[1]))
 
     def _judge_refusal(
         self, event: Failed, left: list[Request], alive: list[Request], endpoint: Endpoint, now: float
@@ -262,13 +272,10 @@ class Replies:
         if batch.refused_freely and not batch.failures:
             endpoint.budget.sent(-batch.tokens_at_risk * len(left) / len(batch.requests), -len(left))
 
-    def _take_back(
-        self, batch: Batch, endpoint: Endpoint, now: float, *, was_sent: bool
-    ) -> tuple[list[Request], list[Request]]:
+    def _take_back(self, batch: Batch, endpoint: Endpoint, now: float) -> tuple[list[Request], list[Request]]:
         """Take back a failed batch's permits; return its open requests, and those with a caller."""
         weight = batch.shape.weight
         del self._batches[batch.id], endpoint.open[batch.id]
-        self._counters.batch_failed(len(batch.requests), batch.alone, was_sent=was_sent)
         left = [request for request, done in zip(batch.requests, batch.answered, strict=True) if not done]
         alive = []
         for request in left:

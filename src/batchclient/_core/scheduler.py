@@ -191,6 +191,7 @@ class Scheduler:
         self._now = 0.0
         self._fresh_calls = False
         self._paused = False
+        self._model_wanted = False
         self._draining = False
         self._drained_said = False
         # A dictionary look-up instead of a chain of isinstance: ``handle`` runs once per call.
@@ -205,7 +206,7 @@ class Scheduler:
             Retuned: self._on_retuned,
             LoadReported: self._on_load,
             Asked: self._on_asked,
-            ModelWanted: lambda _: self._settle(someone_waits=True),
+            ModelWanted: self._on_model_wanted,
             RatesReported: self._on_rates,
             ServerKnown: self._on_server_known,
             EndpointAdded: self._on_endpoint_added,
@@ -370,7 +371,11 @@ class Scheduler:
         self._asking.asked(event, self._now, busy=not self.idle)
         if event.page is Page.SERVER:
             # Lists wait no longer, nor does any call for a server that was awaited.
-            self._settle(someone_waits=event.failure is not None)
+            self._settle()
+
+    def _on_model_wanted(self, event: ModelWanted) -> None:
+        self._model_wanted = event.wanted
+        self._settle()
 
     def _asks_for_load(self, endpoint: int) -> bool:
         """Whether an endpoint's load could change anything now.
@@ -394,6 +399,7 @@ class Scheduler:
         if event.settings is not None:
             self._settings = event.settings
             self._granting.retune(event.settings)
+            self._queue.retune(event.settings)
             self._overflow.max_queued = event.settings.max_queued
             self._stalls.watched = event.settings.heeds_time
         self._fleet.retune(event, before, self._now)
@@ -433,7 +439,7 @@ class Scheduler:
         self._ends.end_all(ClientClosed("the client was closed while the call was under way"), self._now)
         self._settle()
 
-    def _settle(self, *, someone_waits: bool = False) -> None:
+    def _settle(self) -> None:
         """Bring everything up to ``now``: expire, requeue backed-off calls, admit, grant."""
         now = self._now
         if expired := self._deadlines.expired(now):
@@ -452,7 +458,7 @@ class Scheduler:
             impatient = self._outage.impatient(self._ends.waiting, now)
             self._ends.end(impatient, lambda request: self._outage.error(request, now), now)
         if self._settings.wait_for_server_s:
-            error = self._arrivals.look(now, busy=someone_waits or not (self.idle or self._paused))
+            error = self._arrivals.look(now, busy=self._model_wanted or not (self.idle or self._paused))
             if error is not None:
                 self._ends.end(self._ends.waiting(), lambda _: copy_of(error), now)
                 self._say(WaitOver(error))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from batchclient._core.histograms import Histogram, Observations
 from batchclient._core.lane import Lane
-from batchclient._core.messages import Adjustment
+from batchclient._core.messages import Adjustment, Batch, Failure
 from batchclient.health import Health, no_answers
 
 __all__ = [
@@ -35,9 +35,12 @@ class EndpointStatistics:
         lists_refused: whether the server refused lists lately.
         streams_refused: whether the server refused to stream lately.
         blocked_until: the scheduler's time until which calls are held back despite free permits.
+            After refusals calls may go earlier: with the next answer. ``None``: nothing is held
+            back, or only an answer ends the hold.
         blocked_by: why calls are held back: ``"requests_per_minute"`` or ``"tokens_per_minute"``,
-            the client's own settings; ``"the server's Retry-After"``; or ``"the gateway's rate
-            limit"``, once the gateway says nothing is left. Empty while nothing is held back.
+            the client's own settings; ``"the server's Retry-After"``; ``"the server's refusals"``;
+            or ``"the gateway's rate limit"``, once the gateway says nothing is left. Empty while
+            nothing is held back.
         id: a number which no other endpoint of the client ever has.
         base_url: without the query, which may hold a key.
         state: ``"healthy"``; ``"ejected"``: failed, and left alone; ``"probing"``: a call finds out
@@ -134,12 +137,12 @@ class Statistics:
         in_flight: sequences on which the servers still work.
         abandoned: sequences in flight for which nobody waits any more.
         submitted, succeeded, failed, cancelled: calls; the last three are counted once, at the end.
-        batches: requests sent.
+        batches: requests that were sent and have ended.
         retries: requests sent again after a failure (isolation not counted).
         retries_delayed: retries which waited for the retry budget.
         splits: lists split to find a bad prompt.
-        list_sizes: the number of requests, by their number of prompts.
-        alone: the number of calls which went alone, by reason.
+        list_sizes: the number of these requests, by their number of prompts.
+        alone: the number of those that held one call, by the reason why it went alone.
         prompt_tokens, completion_tokens: as the servers counted them.
         endpoints: an entry per base URL, leaving endpoints included.
         priorities: the calls by priority class, the highest first.
@@ -158,7 +161,6 @@ class Statistics:
             that had come, of a whole reply all that its usage tells. They are in no other count.
         histograms: by name and key, of all that has ended; see ``docs/reference/statistics.md``.
         outcomes: requests that ended, by endpoint (base URL), kind of call and outcome.
-        ended_alone: requests that ended and held one call, by the reason why it went alone.
         tokens: by endpoint, model and direction (``"prompt"`` or ``"completion"``); all models
             after the first 32 are ``"other"``.
         errors: failed calls, by the name of their error's class.
@@ -194,7 +196,6 @@ class Statistics:
     lost_tokens: int = 0
     histograms: Mapping[str, Mapping[tuple[str, ...], Histogram]] = field(default_factory=dict, repr=False)
     outcomes: Mapping[tuple[str, ...], int] = field(default_factory=dict)
-    ended_alone: Mapping[str, int] = field(default_factory=dict)
     tokens: Mapping[tuple[str, ...], int] = field(default_factory=dict)
     errors: Mapping[str, int] = field(default_factory=dict)
     changes: Mapping[tuple[str, ...], int] = field(default_factory=dict)
@@ -209,7 +210,6 @@ class Counters:
     succeeded: int = 0
     failed: int = 0
     cancelled: int = 0
-    batches: int = 0
     retries: int = 0
     retries_delayed: int = 0
     splits: int = 0
@@ -222,17 +222,12 @@ class Counters:
     observed: Observations = field(default_factory=Observations)
     health: dict[Health, int] = field(default_factory=no_answers)
 
-    def send(self, size: int, alone: str, change: int = 1) -> None:
-        """Count a request with ``size`` prompts; ``alone``: why it has a single prompt, if so."""
-        self.batches += change
-        self.list_sizes[size] += change
-        if alone:
-            self.alone[alone] += change
-
-    def batch_failed(self, size: int, alone: str, *, was_sent: bool) -> None:
-        """A counted batch has failed: uncount it if it was never sent."""
-        if not was_sent:
-            self.send(size, alone, -1)
+    def request_ended(self, batch: Batch, server: str, now: float, failure: Failure | None = None) -> None:
+        """Count a request that was sent and has ended; ``failure``: why some calls have no answer."""
+        self.list_sizes[len(batch.requests)] += 1
+        if batch.alone:
+            self.alone[batch.alone] += 1
+        self.observed.request_ended(batch, server, now, failure)
 
     def snapshot(
         self,
@@ -258,12 +253,12 @@ class Counters:
             succeeded=self.succeeded,
             failed=self.failed,
             cancelled=self.cancelled,
-            batches=self.batches,
+            batches=sum(self.list_sizes.values()),
             retries=self.retries,
             retries_delayed=self.retries_delayed,
             splits=self.splits,
-            list_sizes=dict(sorted((+self.list_sizes).items())),
-            alone=dict(+self.alone),
+            list_sizes=dict(sorted(self.list_sizes.items())),
+            alone=dict(self.alone),
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
             wasted_tokens=self.wasted_tokens,
@@ -274,7 +269,6 @@ class Counters:
             tenants=by_tenant(lanes, arrivals),
             histograms=self.observed.snapshot(),
             outcomes=dict(self.observed.outcomes),
-            ended_alone=dict(self.observed.alone),
             tokens=dict(self.observed.tokens),
             errors=dict(self.observed.errors),
             changes=dict(changes),

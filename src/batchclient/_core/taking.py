@@ -144,7 +144,6 @@ class Taking:
         batch.tokens_at_risk = prompt_tokens + size * expected
         if not group.failures:
             endpoint.budget.sent(batch.tokens_at_risk, size)
-        self._counters.send(size, alone)
         self._counters.observed.sent(batch)
         return batch
 

@@ -186,7 +186,7 @@ _PANELS: tuple[Panel, ...] = (
         ),
     ),
     Panel(
-        _SERVERS, "Calls held back", "s", "By a rate limit or a server's Retry-After, despite free permits.",
+        _SERVERS, "Calls held back", "s", "By a rate limit, a server's Retry-After or refusals, despite free permits.",
         (Query("max by (endpoint) (batchclient_blocked_seconds)", "{{endpoint}}"),),
     ),
     Panel(

@@ -232,7 +232,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "alone_total", "counter", "requests", ("reason",),
-        "Requests that ended and held one call, by the reason.", _by_word(lambda now: now.ended_alone),
+        "Requests that ended and held one call, by the reason.", _by_word(lambda now: now.alone),
     ),
     Metric(
         "tokens_total", "counter", "tokens", ("endpoint", "model", "direction"),
@@ -282,7 +282,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "blocked_seconds", "gauge", "seconds", ("endpoint",),
-        "Time for which calls are still held back despite free permits.", _blocked,
+        "Time for which calls are still held back despite free permits; less if an answer comes.", _blocked,
     ),
     Metric(
         "endpoint_state", "gauge", "states", ("endpoint", "state"),

@@ -38,8 +38,13 @@ class Announcer:
                     log("on_adjustment_failed", "on_adjustment failed; this is said once", exc_info=True)
 
     def health_changed(self, change: HealthChanged) -> None:
-        """Announce an endpoint's ejection or return."""
+        """Announce an endpoint's ejection or return, or that it holds calls back."""
         at, name, state, reason = change.endpoint, change.name, change.state, change.reason
+        if state == "held":
+            self._log(
+                "calls_held", at, "endpoint %d (%s) is sent less, and calls wait: %s", at, name, reason, reason=reason
+            )
+            return
         message = "endpoint %d (%s) is %s: %s"
         self._log("endpoint_state", at, message, at, name, state, reason, state=state, reason=reason)
         if change.outage:

@@ -148,6 +148,7 @@ class Questions:
     async def remove(self, endpoint: int) -> None:
         """Close the connections of a removed endpoint."""
         self._fingerprints.pop(endpoint, None)
+        self._said = {said for said in self._said if said[0] != endpoint}
         for page in Page:
             self.drop(endpoint, page)
         await self._close([key for key in self._transports if key[0] == endpoint])

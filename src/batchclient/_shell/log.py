@@ -84,6 +84,9 @@ _ALL = (
     Event("servers_ill", _WARNING, ("reason",), "a worker's calls fail in a row; one message at a time is tried"),
     Event("telemetry_failed", _WARNING, ("error",), "a tracer, a span processor or a propagator failed, or is slow"),
     Event("endpoint_state", _INFO, ("endpoint", "state", "reason"), "where a server stands, once per change"),
+    Event(
+        "calls_held", _INFO, ("endpoint", "reason"), "calls wait, since a server refused others; said once a minute"
+    ),
     Event("server_known", _INFO, ("endpoint", "server"), "which server an endpoint is"),
     Event("no_lists", _INFO, ("endpoint", "reason"), "a server takes no lists, and gets calls singly; said once"),
     Event("metrics_page_absent", _INFO, ("endpoint", "reason"), "a server's load is not watched; said once"),

@@ -203,6 +203,7 @@ class ModelQuestion:
         finally:
             if self._round == number:
                 self._stop = None
+                self._hear(ModelWanted(wanted=False))
 
     async def _try(self) -> None:
         """Ask until a server has answered.

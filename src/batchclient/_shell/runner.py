@@ -277,6 +277,7 @@ class Runner:
         self.tell(EndpointRemoved(number, drain))
         await gone.wait()
         self._servers.remove(number)
+        self._gone.pop(number, None)
         transport = self._transports.pop(number, None)
         if transport is not None:
             with anyio.CancelScope(shield=True):

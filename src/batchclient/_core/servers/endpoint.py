@@ -84,6 +84,7 @@ class Endpoint:
         "silence",
         "slots",
         "speed",
+        "tell_hold_at",
         "trusts_lists",
         "verdicts",
     )
@@ -118,7 +119,6 @@ class Endpoint:
         self._event_per_token: bool | None = None
         self._abilities: dict[Kind, Abilities] = {}
         self.in_flight = 0
-        """Permits given back, for any reason."""
         self.speed = Speed()
         self._area = 0.0
         self._area_at = 0.0
@@ -139,6 +139,8 @@ class Endpoint:
         self.served_at = float("-inf")
         """When the server last answered a call."""
         self.paces: dict[Subject, Pace] = {}
+        self.tell_hold_at = float("-inf")
+        """From when on it may be told that refusals hold calls back."""
         self.open: dict[int, Batch] = {}
         """The batches under way, by their ids: the oldest first."""
 
@@ -211,7 +213,8 @@ class Endpoint:
         Without a ``shape``: for the calls that are held back longest.
         """
         paces = self.paces.values() if shape is None else (self.pace(shape),)
-        holds = [pace.held_back(now) for pace in paces]
+        # Where no permit is free, it is the limit that holds calls back, and no spell.
+        holds = [pace.held_back(now) for pace in paces if pace.rest_until is not None or self.free > 0]
         holds.append(self.rates.held(now) if self.rates is not None else None)
         return max((hold for hold in holds if hold is not None), key=lambda hold: hold[0], default=None)
 

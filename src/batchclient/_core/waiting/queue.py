@@ -27,6 +27,7 @@ __all__ = ["FamilyGroup", "Group", "Queue"]
 
 _QUEUED = RequestState.QUEUED
 _SMALLEST_SWEEP = 64
+_NONE_SO_LONG = 1 << 62
 
 
 class _Heap:
@@ -72,7 +73,7 @@ class Queue:
         self._families = Families()
         self.conversations = None if longest_run_s is None else Conversations(longest_run_s)
         # A short prompt pays a single comparison.
-        self._shortest = SHORTEST_PREFIX if longest_run_s is not None else 1 << 62
+        self._shortest = SHORTEST_PREFIX if longest_run_s is not None else _NONE_SO_LONG
         self._fresh: dict[bytes, Group] = {}
         self._heaps: dict[Lane, _Heap] = {}
         """Of the lanes that are ready."""
@@ -84,6 +85,16 @@ class Queue:
         """Make a queue by the settings."""
         families = settings.group_prefixes and settings.length_reach is None
         return cls(order, lanes, settings.starvation_s if families else None)
+
+    def retune(self, settings: SchedulerSettings) -> None:
+        """Go on with other numbers: whoever bounds the lengths in a batch has no batches of families."""
+        if self.conversations is None:
+            return
+        self._shortest = SHORTEST_PREFIX if settings.length_reach is None else _NONE_SO_LONG
+        if settings.length_reach is not None:
+            for group in list(self._fresh.values()):
+                if isinstance(group, FamilyGroup):
+                    self.restore(self._regroup(group, Group(group.shape, self._order)))
 
     def lane_of(self, shape: Shape) -> Lane:
         """The lane in which calls of a shape wait."""
@@ -178,6 +189,11 @@ class Queue:
         self.size -= len(requests)
         return requests
 
+    def has_any(self, most: int) -> bool:
+        """Whether a call of at most so many sequences waits in the order."""
+        entries = chain.from_iterable(heap.entries for heap in self._heaps.values())
+        return any(group.size and group.shape.weight <= most for _, _, _, group in entries)
+
     def requests(self) -> list[Request]:
         """Every queued request, oldest first."""
         entries = chain.from_iterable(heap.entries for heap in self._heaps.values())
@@ -231,7 +247,8 @@ class Queue:
         if request.family:
             self.conversations.came(request, request.queued_at)
         if not self._ranked and not isinstance(group, FamilyGroup):
-            group = self._regroup(group)
+            # Once in a group's life.
+            group = self._regroup(group, FamilyGroup(group.shape, self._order, self.conversations))
         request.group = group
         if isinstance(group, FamilyGroup):
             group.add(request, path)
@@ -239,15 +256,14 @@ class Queue:
             group.add(request)
         return group
 
-    def _regroup(self, old: Group) -> Group:
-        """Keep a group by families once its first long prompt has come: once in a group's life."""
-        assert self.conversations is not None
-        group = FamilyGroup(old.shape, self._order, self.conversations)
-        group.lane = old.lane
+    def _regroup(self, old: Group, new: Group) -> Group:
+        """Keep the calls of a fresh group in another sort of group."""
+        new.lane = old.lane
         for request in old.give_up():
-            group.add(request)
-        self._fresh[group.shape.key] = group
-        return group
+            request.group = new
+            new.add(request)
+        self._fresh[new.shape.key] = new
+        return new
 
     def _drop_if_empty(self, group: Group) -> None:
         if not group.size and not group.sealed and self._fresh.get(group.shape.key) is group:
