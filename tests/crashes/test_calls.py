@@ -70,7 +70,9 @@ def new(make_job, server):
 def failed(make_job, server):
     """The job is done, and some rows failed for now: the output is written anew."""
     lines = plain_lines(30)
-    lines[11:14] = [line_of({"id": number, "text": f"once {number}"}) for number in range(11, 14)]
+    # One by one: three in a row would be a server that is full.
+    for number in (11, 17, 23):
+        lines[number] = line_of({"id": number, "text": f"later {number}"})
     job = make_job(lines, *OPTIONS, "--max-batch-size", "1")
     assert job.run().status == 1
     return job

@@ -36,6 +36,12 @@ class Text(str):
     __hash__ = str.__hash__
 
 
+def alive():
+    """How many completions and texts there are, those of other tests among them."""
+    gc.collect()
+    return [sum(type(each) is kind for each in gc.get_objects()) for kind in (Completion, Text)]
+
+
 class SlowServer(ScriptedTransport):
     """Answers at once, but for one prompt: that waits until ``is_over`` is set. Some others are refused."""
 
@@ -44,13 +50,13 @@ class SlowServer(ScriptedTransport):
         self.slow, self.refused = slow, refused
         self.is_over = threading.Event()
         self.in_memory = []
-        """Completions, and documents of the class ``Text``, when the slow row is answered."""
+        """New completions, and documents of the class ``Text``, when the slow row is answered."""
 
     def documents(self, made):
         """The documents; behind the last one the slow row is answered."""
+        before = alive()
         yield from made
-        gc.collect()
-        self.in_memory = [sum(type(each) is kind for each in gc.get_objects()) for kind in (Completion, Text)]
+        self.in_memory = [now - then for now, then in zip(alive(), before, strict=True)]
         self.is_over.set()
 
     async def send(self, request, timeouts):

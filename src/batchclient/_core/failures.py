@@ -135,7 +135,7 @@ class Failure:
 
         Such are 424, any 5xx but 501 to 504, and a 2xx without an answer.
         """
-        if self.kind is not FailureKind.MAYBE_PROCESSED or self.is_page:
+        if self.kind is not FailureKind.MAYBE_PROCESSED:
             return False
         if issubclass(self.error, DialectError):
             return True
