@@ -10,7 +10,11 @@ from __future__ import annotations
 
 from batchclient.errors import DemuxError
 
-__all__ = ["Demux"]
+__all__ = ["ChoicesMissing", "Demux"]
+
+
+class ChoicesMissing(DemuxError):
+    """A reply has ended without all choices."""
 
 
 class Demux:
@@ -55,6 +59,6 @@ class Demux:
         self._open -= 1
         return position
 
-    def missing(self) -> str:
-        """Return the number of missing choices, in words."""
-        return f"{self._size - sum(self._seen)} of {self._size} choices are missing from the reply"
+    def missing(self) -> ChoicesMissing:
+        """Return the error of a reply without all choices."""
+        return ChoicesMissing(f"{self._size - sum(self._seen)} of {self._size} choices are missing from the reply")

@@ -150,7 +150,7 @@ class PlainDecoder(ReplyDecoder):
             self._demux.finish(index)
             choices[index] = choice
         if not self._demux.complete:
-            raise DemuxError(self._demux.missing())
+            raise self._demux.missing()
         self._extra = about_reply(reply)
         answers: list[tuple[int, Completion]] = []
         aborted: Failure | None = None

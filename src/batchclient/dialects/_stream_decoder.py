@@ -400,7 +400,7 @@ class StreamDecoder(ReplyDecoder):
             if self._size > 1 and self._is_done and (self._pieces or self._over.keys() == {0}):
                 return answers, _NOT_STREAMED
             if self.events and not self._pieces:
-                return answers, self._mismatch(DemuxError(self._demux.missing()))
+                return answers, self._mismatch(self._demux.missing())
             if not self.events and self._content_type not in ("", "text/event-stream"):
                 said = f"server-sent events were expected, and {self._clean(self._content_type)} came"
                 return answers, replace(malformed(said), is_page="html" in self._content_type)
