@@ -20,7 +20,6 @@ from batchclient.dialects._decoder import malformed
 from batchclient.dialects._plain_decoder import PlainDecoder
 from batchclient.dialects._reader import BAD_FORM, index_of
 from batchclient.dialects._shares import prompt_shares
-from batchclient.errors import DemuxError
 from batchclient.types import Usage
 
 __all__ = ["Answers", "ItemsDecoder", "finite", "input_of"]
@@ -105,7 +104,7 @@ class ItemsDecoder(PlainDecoder):
             self._demux.finish(index)
             placed[index] = item
         if not self._demux.complete:
-            raise DemuxError(self._demux.missing())
+            raise self._demux.missing()
         return placed
 
 
