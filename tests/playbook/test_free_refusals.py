@@ -106,6 +106,30 @@ def test_from_the_seventh_refusal_of_a_call_that_is_refused_alone_each_is_an_att
     assert play.endpoints[0].limit == 8
 
 
+def test_once_its_refusals_are_attempts_a_call_waits_for_the_policys_pause():
+    play, (held,) = busy("held")
+    (it,) = calls("it", SINGLE)
+    play.submit(it) >> Woke() << ["send it"]
+    for count in range(6):
+        play >> refused(it, delay=30.0) << []
+        (other,) = calls(f"other{count}", SINGLE)
+        play.submit(other) >> Woke() << [f"send other{count}"]
+        play >> answered(other) << [f"resolve other{count}", "send it"]
+    play >> refused(it, delay=30.0) << []
+    play.at(30.999) >> answered(held) << ["resolve held"]
+    play.at(31.0) >> Woke() << ["send it"]
+
+
+@pytest.mark.parametrize(("jitter", "share"), [(0.0, 1.0), (1.0, 0.75)])
+def test_at_most_a_quarter_of_a_pause_aside_is_left_out(jitter, share):
+    play, (_held, it) = busy("held", "it")
+    for pause_s in (0.1, 0.1, 0.2, 0.4):
+        play >> refused(it, jitter=jitter) << []
+        at = play.now + share * pause_s
+        play.at(at - 0.001) >> Woke() << []
+        play.at(at) >> Woke() << ["send it"]
+
+
 def test_from_a_calls_twentieth_refusal_on_each_is_an_attempt_though_nothing_says_that_it_is_refused_alone():
     play, (_held, one, two, it) = busy("held", "one", "two", "it")
     for count in range(1, 22):
@@ -331,6 +355,20 @@ def test_one_request_finds_out_in_a_rest_whether_it_holds_and_ends_it_if_it_is_a
     play.at(2.6) >> answered(play.last.requests[0]) << ["resolve v", "send w"]
 
 
+@pytest.mark.parametrize(("at", "held_by"), [(62.0, "the server's refusals"), (63.0, "the server's Retry-After")])
+def test_what_the_request_in_a_rest_found_out_is_believed_for_a_minute(at, held_by):
+    play, (a, _held), it = full("a", "b", retry_after_s=30.0)
+    play.at(2.0) >> answered(a) << ["resolve a", "send it"]
+    play.at(2.5) >> answered(it) << ["resolve it"]
+    first, *three = calls("first_again x y z", SINGLE)
+    play.at(at).submit(first) >> Woke() << ["send first_again"]
+    play >> answered(first) << ["resolve first_again"]
+    play.submit(*three) >> Woke() << ["send x", "send y", "send z"]
+    for each in three:
+        play >> refused(each, retry_after_s=30.0) << []
+    assert play.endpoints[0].blocked_by == held_by
+
+
 def test_a_rest_that_holds_is_asked_about_once_a_minute():
     play, (a, b), it = full("a", "b", retry_after_s=30.0)
     play.at(2.0) >> answered(a) << ["resolve a", "send it"]
@@ -407,3 +445,19 @@ def test_a_list_that_is_refused_alone_goes_in_halves_until_the_guilty_call_is_al
     play.at(1.3) >> Woke() << ["send a", "send b"]
     play >> answered(listed[1]) << ["resolve b"]
     assert play.endpoints[0].batch_size_cap == 64
+
+
+def test_two_refused_lists_in_a_row_make_lists_shorter():
+    play, (_held,) = busy("held", limit=64, max_size=64)
+    answered_between, first, second = calls("a b c d"), calls("e f g h"), calls("i j k l")
+    # A gateway refuses each tenth call: nearly every list has one of those.
+    for listed in (first, answered_between, second):
+        play.submit(*listed) >> Woke()
+    play >> refused(first[0]) << []
+    play >> answered(*answered_between) << ["resolve a b c d", "send e f"]
+    play >> refused(second[0]) << []
+    assert play.endpoints[0].batch_size_cap == 64
+    third = calls("m n o p")
+    play.submit(*third) >> Woke() << ["send m n o p"]
+    play >> refused(third[0]) << ["send m n", "send o p"]
+    assert play.endpoints[0].batch_size_cap == 2

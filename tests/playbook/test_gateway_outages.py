@@ -130,7 +130,7 @@ class Gateway:
 
 
 @pytest.mark.parametrize("may_wait", [True, False])
-@pytest.mark.parametrize("status", [502, 503, 504])
+@pytest.mark.parametrize("status", [502, 503, 504, "a page"])
 def test_forty_seconds_without_a_server_cost_no_row_and_no_time_but_their_own(status, may_wait):
     job = Gateway(800, away=(2.0, 42.0), status=status, may_wait=may_wait)
     assert not job.errors

@@ -675,6 +675,9 @@ def test_a_page_is_neither():
         answers, failure = read(batch_of("p", streamed=streamed), b"<html>data: no</html>", content_type="text/html")
         assert answers == {}
         assert "text/html" in failure.message
+        assert failure.is_page
+        _, failure = read(batch_of("p", streamed=streamed), b"data: no", content_type="text/plain")
+        assert not failure.is_page
 
 
 # How much is told at once --------------------------------------------------------------------------------------------
