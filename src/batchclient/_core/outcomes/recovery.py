@@ -226,8 +226,11 @@ class Recovery:
         """How long the calls wait before their next attempt, at least."""
         event, delay_s = failed.event, failed.event.retry_delay_s
         if way is Way.ASIDE:
-            least_s = delay_s or 0.0 if not failed.batch.refused_freely else event.failure.retry_after_s or 0.0
-            return aside_s(_refusals(failed.alive), least_s, event.jitter)
+            pause_s = aside_s(_refusals(failed.alive), event.jitter)
+            if not failed.batch.refused_freely:
+                return max(delay_s or 0.0, pause_s)
+            # Whoever was not refused before goes first when a rest is over.
+            return (event.failure.retry_after_s or 0.0) + pause_s
         if way is Way.LATER:
             assert delay_s is not None
             return delay_s

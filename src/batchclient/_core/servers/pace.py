@@ -84,11 +84,9 @@ def may_be_free(failure: Failure, refusals: int, seconds: float) -> bool:
     return failure.status not in FULL or seconds <= _LATEST_S
 
 
-def aside_s(refusals: int, rest_s: float, jitter: float) -> float:
+def aside_s(refusals: int, jitter: float) -> float:
     """How long a call steps aside after so many refusals; ``jitter`` is random, from 0 to 1."""
-    pause_s = min(_LONGEST_ASIDE_S, _FIRST_PAUSE_S * 2.0 ** min(max(0, refusals - 2), 10))
-    # Whoever was not refused before goes first when a rest is over.
-    return rest_s + (1 - jitter / 4) * pause_s
+    return (1 - jitter / 4) * min(_LONGEST_ASIDE_S, _FIRST_PAUSE_S * 2.0 ** min(max(0, refusals - 2), 10))
 
 
 class Pace:
