@@ -120,6 +120,14 @@ def test_once_its_refusals_are_attempts_a_call_waits_for_the_policys_pause():
     play.at(31.0) >> Woke() << ["send it"]
 
 
+def test_an_answer_hastens_no_call_that_a_retry_after_holds():
+    play, (held, it) = busy("held", "it")
+    play >> refused(it, retry_after_s=30.0) << []
+    play.at(1.5) >> answered(held) << ["resolve held"]
+    play.at(31.0) >> Woke() << []
+    play.at(31.1) >> Woke() << ["send it"]
+
+
 @pytest.mark.parametrize(("jitter", "share"), [(0.0, 1.0), (1.0, 0.75)])
 def test_at_most_a_quarter_of_a_pause_aside_is_left_out(jitter, share):
     play, (_held, it) = busy("held", "it")
@@ -358,8 +366,10 @@ def test_one_request_finds_out_in_a_rest_whether_it_holds_and_ends_it_if_it_is_a
 @pytest.mark.parametrize(("at", "held_by"), [(62.0, "the server's refusals"), (63.0, "the server's Retry-After")])
 def test_what_the_request_in_a_rest_found_out_is_believed_for_a_minute(at, held_by):
     play, (a, _held), it = full("a", "b", retry_after_s=30.0)
-    play.at(2.0) >> answered(a) << ["resolve a", "send it"]
-    play.at(2.5) >> answered(it) << ["resolve it"]
+    play >> Cancelled(it)
+    play.submit(*calls("v", SINGLE)) >> Woke() << []
+    play.at(2.0) >> answered(a) << ["resolve a", "send v"]
+    play.at(2.5) >> answered(play.last.requests[0]) << ["resolve v"]
     first, *three = calls("first_again x y z", SINGLE)
     play.at(at).submit(first) >> Woke() << ["send first_again"]
     play >> answered(first) << ["resolve first_again"]
@@ -371,10 +381,13 @@ def test_what_the_request_in_a_rest_found_out_is_believed_for_a_minute(at, held_
 
 def test_a_rest_that_holds_is_asked_about_once_a_minute():
     play, (a, b), it = full("a", "b", retry_after_s=30.0)
-    play.at(2.0) >> answered(a) << ["resolve a", "send it"]
-    play >> refused(it, retry_after_s=29.0) << []
+    v, w = calls("v w", SINGLE)
+    play.submit(v, w) >> Woke() << []
+    play.at(2.0) >> answered(a) << ["resolve a", "send v"]
+    play >> refused(v, retry_after_s=29.0) << []
     play.at(3.0) >> answered(b) << ["resolve b"]
-    play.at(31.0) >> Woke() << ["send it"]
+    play.at(31.0) >> Woke() << ["send w"]
+    play.at(31.1) >> answered(w) << ["resolve w", "send it", "send v"]
 
 
 def test_a_call_with_less_time_than_the_rest_fails_at_once():

@@ -199,11 +199,13 @@ class WatchedCore:
 
     def look_back(self, event):
         """After the core has heard of it."""
-        # A call that was refused for nothing waits as long as the core wants, and not as the policy.
-        if type(event) is Failed and event.retry_delay_s is not None and not event.batch.refused_freely:
+        if type(event) is Failed and event.retry_delay_s is not None:
+            # A refused call that steps aside waits for no pause of the policy's, but for the server's wish.
+            is_free = event.batch.refused_freely
+            pause_s = (event.failure.retry_after_s or 0.0) if is_free else event.retry_delay_s
             for request in event.batch.requests:
                 if request.state is RequestState.BACKING_OFF and request.batch is None:
-                    self.not_before.setdefault(request.seq, (event.batch, self.now + event.retry_delay_s))
+                    self.not_before.setdefault(request.seq, (event.batch, self.now + pause_s))
 
     # Commands --------------------------------------------------------------------------------------------------
 

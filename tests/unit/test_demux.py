@@ -37,7 +37,7 @@ def test_what_is_missing_is_said_in_words():
     demux = Demux(3, 1)
     demux.finish(demux.check(1))
     assert not demux.complete
-    assert demux.missing() == "2 of 3 choices are missing from the reply"
+    assert demux.missing().message == "2 of 3 choices are missing from the reply"
 
 
 @given(st.integers(1, 6), st.integers(1, 4), st.randoms(use_true_random=False))

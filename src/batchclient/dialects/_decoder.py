@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from batchclient._core.messages import Batch, Failure, FailureKind
-from batchclient.dialects._demux import ChoicesMissing, Demux
+from batchclient.dialects._demux import Demux, OnlyOne
 from batchclient.dialects._reader import OpenAIReader, Reader
 from batchclient.dialects._replies import redact, told_in
 from batchclient.dialects._shares import TOO_MANY
@@ -141,7 +141,7 @@ class ReplyDecoder:
 
         A server that ignores ``n`` does so every time.
         """
-        ignores_n = self._size == self._n > 1 and isinstance(error, ChoicesMissing)
+        ignores_n = self._size == self._n > 1 and isinstance(error, OnlyOne)
         return Failure(FailureKind.MISMATCH, DemuxError, error.message, once=ignores_n)
 
     def _error_reply(self, error: object) -> Failure:

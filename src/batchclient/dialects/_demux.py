@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from batchclient.errors import DemuxError
 
-__all__ = ["ChoicesMissing", "Demux"]
+__all__ = ["Demux", "OnlyOne"]
 
 
-class ChoicesMissing(DemuxError):
-    """A reply has ended without all choices."""
+class OnlyOne(DemuxError):
+    """One of several choices came: the server ignores ``n``."""
 
 
 class Demux:
@@ -59,6 +59,8 @@ class Demux:
         self._open -= 1
         return position
 
-    def missing(self) -> ChoicesMissing:
+    def missing(self) -> DemuxError:
         """Return the error of a reply without all choices."""
-        return ChoicesMissing(f"{self._size - sum(self._seen)} of {self._size} choices are missing from the reply")
+        came = sum(self._seen)
+        error = OnlyOne if came == 1 else DemuxError
+        return error(f"{self._size - came} of {self._size} choices are missing from the reply")

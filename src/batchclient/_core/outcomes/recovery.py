@@ -63,8 +63,8 @@ class _Resend:
     bare: bool = False
     refusal_s: float | None = None
     """How long the refusal took, if it may turn out to be free."""
-    aside: bool = False
-    """Whether the calls were refused freely, and wait to let others pass."""
+    hastens: bool = False
+    """Whether the calls wait for nothing but to let others pass: no ``Retry-After`` holds them."""
 
 
 class Recovery:
@@ -121,7 +121,7 @@ class Recovery:
 
     def hasten(self, now: float) -> None:
         """A call was answered, and none is queued: one that stepped aside need wait no longer."""
-        while self._backoff and self._backoff[0][2].aside:
+        while self._backoff and self._backoff[0][2].hastens:
             due, ticket, resend = heapq.heappop(self._backoff)
             if any(request.state is RequestState.BACKING_OFF for request in resend.requests):
                 heapq.heappush(self._backoff, (min(due, now), ticket, resend))
@@ -381,10 +381,10 @@ class Recovery:
         for request in alive:
             request.state = RequestState.BACKING_OFF
         self.backing_off += len(alive)
-        aside = batch.refused_freely
+        free, hastens = batch.refused_freely, batch.refused_freely and failed.failure.retry_after_s is None
         unserved = failed.failure.unserved and batch.refusal_s is None
-        tokens = 0.0 if batch.refused_alone or aside or unserved else _tokens(alive, batch)
-        resend = _Resend(alive, failures, batch.isolation, endpoint, tokens, bare, batch.refusal_s, aside)
+        tokens = 0.0 if batch.refused_alone or free or unserved else _tokens(alive, batch)
+        resend = _Resend(alive, failures, batch.isolation, endpoint, tokens, bare, batch.refusal_s, hastens)
         self._ticket += 1
         # The ticket breaks ties: resends are not comparable.
         heapq.heappush(self._backoff, (until, self._ticket, resend))
