@@ -4,9 +4,9 @@ import pytest
 
 from batchclient._core.limits import FixedLimit, Limit, Outcome
 from batchclient._core.limits.control import LimitControl
-from batchclient._core.messages import FailureKind, Woke
+from batchclient._core.messages import Cancelled, FailureKind, Woke
 from batchclient.errors import ReadTimedOut, ServerFault
-from tests.playbook.playbook import Playbook, answered, calls, failed
+from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
 LOST, REJECTED = FailureKind.MAYBE_PROCESSED, FailureKind.REJECTED
 
@@ -107,6 +107,15 @@ def test_refusals_beside_which_others_are_taken_tell_the_limit_nothing():
     play, twenty = play_twenty()
     for each in twenty[1::2]:
         play.at(1.0) >> refused(each) << []
+    assert not play.adjustments
+
+
+def test_a_call_that_is_refused_with_nothing_beside_it_tells_the_limit_nothing():
+    play = Playbook([LimitControl(FixedLimit(20))])
+    one, two, three = calls("one two three", shape(alone_reason="so that it is no part of a list"))
+    for each in (one, two, three):
+        play.submit(each) >> Woke()
+        play >> refused(each) >> Cancelled(each)
     assert not play.adjustments
 
 

@@ -460,7 +460,7 @@ def test_a_list_that_is_refused_alone_goes_in_halves_until_the_guilty_call_is_al
     assert play.endpoints[0].batch_size_cap == 64
 
 
-def test_two_refused_lists_in_a_row_make_lists_shorter():
+def test_three_refused_lists_in_a_row_make_lists_shorter():
     play, (_held,) = busy("held", limit=64, max_size=64)
     answered_between, first, second = calls("a b c d"), calls("e f g h"), calls("i j k l")
     # A gateway refuses each tenth call: nearly every list has one of those.
@@ -470,7 +470,10 @@ def test_two_refused_lists_in_a_row_make_lists_shorter():
     play >> answered(*answered_between) << ["resolve a b c d", "send e f"]
     play >> refused(second[0]) << []
     assert play.endpoints[0].batch_size_cap == 64
-    third = calls("m n o p")
+    third, fourth = calls("m n o p"), calls("q r s t")
     play.submit(*third) >> Woke() << ["send m n o p"]
-    play >> refused(third[0]) << ["send m n", "send o p"]
+    play.submit(*fourth) >> Woke()
+    play >> refused(third[0])
+    assert play.endpoints[0].batch_size_cap == 64
+    play >> refused(fourth[0])
     assert play.endpoints[0].batch_size_cap == 2

@@ -192,7 +192,7 @@ def _shorter_lists(case: Case, now: float) -> None:
     case.abilities.shorten_lists(len(case.batch.requests), case.failure.list_cap, now)
 
 
-_LISTS_IN_A_ROW = 2
+_LISTS_IN_A_ROW = 3
 
 TABLE = (
     Row(
@@ -267,7 +267,7 @@ TABLE = (
         (FailureKind.REJECTED,),
         Way.HALVES,
         lambda case: _lists_are_refused(case) and case.may_be_retried,
-        "a free refusal of a list, as of the list before",
+        "a free refusal of a list, the third in a row",
         _shorter_lists,
         "shorter lists",
     ),
