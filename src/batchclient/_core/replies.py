@@ -260,7 +260,7 @@ class Replies:
                 pace.count(batch, endpoint.open.values())
             late = not may_be_free(failure, 0, seconds)
             batch.refused_alone = not late and pace.refuses_alone(pasts, now, takes_work=takes_work)
-            met_load = batch.load.in_flight > len(batch.requests) * batch.shape.weight
+            met_load = failure.status is None or batch.load.in_flight > len(batch.requests) * batch.shape.weight
             batch.refused_for_load = met_load and not batch.refused_alone and not pace.takes_others
         if batch.refused_alone:
             batch.refused_freely &= refusals <= MOST_FREE_ASIDE
