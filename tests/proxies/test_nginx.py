@@ -107,7 +107,7 @@ async def test_one_prompt_over_its_body_limit_fails_alone(nginx):
 
 
 async def test_an_upstream_that_is_not_there(nginx):
-    async with BatchClient(nginx.dead_url, model="m", retry=Backoff(max_attempts=2)) as client:
+    async with BatchClient(nginx.dead_url, model="m", dialect="openai", retry=Backoff(max_attempts=2)) as client:
         failed = await together(client.complete(f"word {i}", max_tokens=4) for i in range(20))
         batches = client.statistics().batches
     assert {(type(each), each.status, each.attempt) for each in failed} == {(ServerFault, 502, 2)}
