@@ -11,6 +11,8 @@ Rules:
   first endpoint gets no such calls for a while.
 - If no connection could be made, the calls wait for a server, provided that another is in use or
   one has ever answered. No attempt is counted, and the retry policy is not asked.
+- Calls that were refused for load go at once to another endpoint that takes them, once to each.
+  Else they step aside (see ``pace``), lists in halves.
 - After the retry policy's pause, requests wait for the retry budget of the failed endpoint.
 - If a server asks for a pause (``Retry-After``) which ends after a call's deadline, the call is not
   tried again: its caller hears at once what the server said.
