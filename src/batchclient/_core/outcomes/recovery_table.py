@@ -145,7 +145,9 @@ def _too_long_for_its_queue(case: Case) -> bool:
 
 def _lists_are_refused(case: Case) -> bool:
     # Of a list without any call that is always refused one as long is taken soon.
-    return case.listed and case.batch.refused_freely and case.batch.pace.lists_refused >= _LISTS_IN_A_ROW
+    batch = case.batch
+    unknown = not batch.pace.is_known and case.failure.retry_after_s is None and not case.failure.out_of_memory
+    return case.listed and batch.pace.refuses_lists and (batch.refused_freely or unknown)
 
 
 def _steps_aside(case: Case) -> bool:
@@ -191,8 +193,6 @@ def _lists_refused(case: Case, now: float) -> None:
 def _shorter_lists(case: Case, now: float) -> None:
     case.abilities.shorten_lists(len(case.batch.requests), case.failure.list_cap, now)
 
-
-_LISTS_IN_A_ROW = 3
 
 TABLE = (
     Row(
@@ -267,7 +267,7 @@ TABLE = (
         (FailureKind.REJECTED,),
         Way.HALVES,
         lambda case: _lists_are_refused(case) and case.may_be_retried,
-        "a free refusal of a list, the third in a row",
+        "a list, the third in a row; free, or nothing was ever answered and there is no `Retry-After`",
         _shorter_lists,
         "shorter lists",
     ),

@@ -89,13 +89,34 @@ def aside_s(refusals: int, jitter: float) -> float:
     return (1 - jitter / 4) * min(_LONGEST_ASIDE_S, _FIRST_PAUSE_S * 2.0 ** min(max(0, refusals - 2), 10))
 
 
+class _Run:
+    """Refused requests in a row, in the order in which they were sent.
+
+    Between two that were refused none was answered, and none is under way.
+    """
+
+    __slots__ = ("_refused", "answered", "length")
+
+    def __init__(self) -> None:
+        self._refused = self.answered = _NONE
+        """The ids of the latest requests, by their sending, that were refused and answered."""
+        self.length = 0
+
+    def count(self, batch: int, under_way: Iterable[int]) -> None:
+        """Count a refused request; ``under_way`` are the ids of the others, the earliest first."""
+        low, high = sorted((self._refused, batch))
+        taken = next((one for one in under_way if one > low), high) < high
+        self.length = 1 if taken or low < self.answered < high else self.length + 1
+        self._refused = high
+
+
 class Pace:
     """What one endpoint may be sent of one flow."""
 
     __slots__ = (
-        "_before", "_believed_until", "_grows", "_held", "_is_alive", "_last_answered", "_last_refused", "_owed",
-        "_pause_s", "_paused_until", "_run", "_spell_s", "_trial", "_until", "_voids_rests", "answered_from",
-        "in_flight", "is_open", "left", "lists_refused", "refusal", "rest_until", "served_at", "under_way",
+        "_before", "_believed_until", "_grows", "_held", "_is_alive", "_lists", "_owed", "_pause_s",
+        "_paused_until", "_run", "_spell_s", "_trial", "_until", "_voids_rests", "answered_from", "in_flight",
+        "is_open", "left", "refusal", "rest_until", "served_at", "under_way",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -113,12 +134,8 @@ class Pace:
         """The end of a rest."""
         self.refusal: Failure | None = None
         """The refusal that asked for the last rest."""
-        self._run = 0
-        """Refused requests in a row, in the order in which they were sent."""
-        self._last_refused = self._last_answered = _NONE
-        """The ids of the latest requests, by their sending, that were refused and answered."""
-        self.lists_refused = 0
-        """Refused lists in a row."""
+        self._run, self._lists = _Run(), _Run()
+        """Refused requests in a row; and refused lists, of which single calls say nothing."""
         self._trial = _NONE
         """The id of the request that finds out whether a rest holds."""
         self._is_alive = False
@@ -142,23 +159,27 @@ class Pace:
 
     # Refusals ------------------------------------------------------------------------------------------------------
 
-    def count(self, batch: Batch, under_way: Iterable[Batch]) -> None:
+    def count(self, batch: Batch, under_way: Collection[Batch]) -> None:
         """Count a refused request; ``under_way`` are those of the endpoint, the earliest first."""
-        low, high = sorted((self._last_refused, batch.id))
-        taken = next((one.id for one in under_way if one.id > low and one.pace is self), high) < high
-        self._run = 1 if taken or low < self._last_answered < high else self._run + 1
-        self._last_refused = high
-        self.lists_refused += len(batch.requests) > 1
+        size = len(batch.requests)
+        self._run.count(batch.id, (one.id for one in under_way if one.pace is self))
+        if size > 1:
+            self._lists.count(batch.id, (one.id for one in under_way if one.pace is self and len(one.requests) >= size))
 
     @property
     def is_known(self) -> bool:
         """Whether any call was ever answered."""
-        return self._last_answered != _NONE
+        return self._run.answered != _NONE
+
+    @property
+    def refuses_lists(self) -> bool:
+        """Whether the latest lists were refused, three in a row."""
+        return self._lists.length >= _RUN
 
     @property
     def takes_others(self) -> bool:
         """Whether others are under way that were sent beside the last refused requests."""
-        return self.under_way > 0 and self._run < _RUN
+        return self.under_way > 0 and self._run.length < _RUN
 
     def refuses_alone(self, pasts: Collection[Endured], now: float, *, takes_work: bool) -> bool:
         """Whether calls with these pasts are refused alone; ``takes_work``: the server takes other work."""
@@ -166,8 +187,8 @@ class Pace:
         known = bool(pasts) and all(past.is_refused_alone for past in pasts)
         if not (known or takes_work):
             return False
-        always = refusals >= _ALWAYS and self._last_answered > min(past.refused_first for past in pasts)
-        if not (known or always or self._takes_nothing(now) or self._run < _RUN):
+        always = refusals >= _ALWAYS and self._run.answered > min(past.refused_first for past in pasts)
+        if not (known or always or self._takes_nothing(now) or self._run.length < _RUN):
             return False
         if self.left is not None and (known or always):
             # Load was not the reason: the places are free again.
@@ -240,15 +261,15 @@ class Pace:
         """Some sequences of a request have their answers."""
         self.in_flight -= sequences
         self.served_at = now
-        if batch.id > self._last_answered:
-            self._last_answered = batch.id
+        if batch.id > self._run.answered:
+            self._run.answered = batch.id
             self.answered_from = max(self.answered_from, batch.sent_at)
+        if len(batch.requests) > 1:
+            self._lists.answered = max(self._lists.answered, batch.id)
 
     def answered(self, batch: Batch, limit: int, now: float) -> None:
         """A request has ended with an answer, under the endpoint's limit."""
         self.under_way -= 1
-        if len(batch.requests) > 1:
-            self.lists_refused = 0
         if self.is_open:
             return
         if self.rest_until is not None:
