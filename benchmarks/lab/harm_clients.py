@@ -38,6 +38,7 @@ _NOT_AGAIN = (400, 413, 422)
 _FEWEST_TRIES, _SHORTEST_TRYING_S = 5, 15.0
 _TRIED_AGAIN = ("model", "own")
 """Manners that refuse calls always, in words that promise better."""
+_PROMISING = "429"
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,5 +418,8 @@ def _run(drawn: Draw, server: Server, limit: int | None = None) -> Run:
 def _is_hasty(call: Call) -> bool:
     """Whether a call that is always refused, and may not know it, was given up too early."""
     if call.always not in _TRIED_AGAIN or call.timeout_s is not None or call.ended_at is None or not call.tries:
+        return False
+    if _PROMISING not in call.why:
+        # It ended with another error, such as 404 for a model that has never answered.
         return False
     return call.tries < _FEWEST_TRIES or call.ended_at - call.first_try_at < _SHORTEST_TRYING_S

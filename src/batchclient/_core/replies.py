@@ -34,7 +34,7 @@ from batchclient._core.servers.denials import is_refusal
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.outage import Outage
-from batchclient._core.servers.pace import MOST_FREE_ASIDE, may_be_free
+from batchclient._core.servers.pace import is_free_aside, may_be_free
 from batchclient._core.spent import note_attempt
 from batchclient._core.statistics import Counters
 from batchclient._core.waiting.deadlines import Deadlines
@@ -263,13 +263,13 @@ class Replies:
             met_load = failure.status is None or batch.load.in_flight > len(batch.requests) * batch.shape.weight
             batch.refused_for_load = met_load and not batch.refused_alone and not pace.takes_others
         if batch.refused_alone:
-            batch.refused_freely &= refusals <= MOST_FREE_ASIDE
+            batch.refused_freely &= is_free_aside(pasts)
         else:
-            rest_s = pace.rest(failure.of_the_server, now)
+            rest_s = 0.0 if pace.takes_others else pace.rest(failure.of_the_server, now)
             if batch.refused_freely:
                 pace.refused(rest_s, now)
-                if not pace.under_way:
-                    pace.pause(event.jitter, now)
+            if not pace.under_way and not pace.is_open:
+                pace.pause(event.jitter, now)
         if batch.refused_freely and not batch.failures:
             endpoint.budget.sent(-batch.tokens_at_risk * len(left) / len(batch.requests), -len(left))
 

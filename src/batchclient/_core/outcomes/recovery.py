@@ -37,6 +37,8 @@ from batchclient._core.waiting.queue import Group, Queue
 
 __all__ = ["Parked", "Recovery"]
 
+_HASTENED = 2
+
 
 @dataclass(slots=True)
 class Parked:
@@ -66,7 +68,9 @@ class _Resend:
     refusal_s: float | None = None
     """How long the refusal took, if it may turn out to be free."""
     hastens: bool = False
-    """Whether the calls wait for nothing but to let others pass: no ``Retry-After`` holds them."""
+    """Whether the calls wait for nothing but to let others pass."""
+    rests: bool = False
+    """Whether a ``Retry-After`` holds the calls."""
 
 
 class Recovery:
@@ -122,12 +126,18 @@ class Recovery:
             self._counters.retries_delayed += 1
 
     def hasten(self, now: float) -> None:
-        """A call was answered, and none is queued: one that stepped aside need wait no longer."""
-        while self._backoff and self._backoff[0][2].hastens:
-            due, ticket, resend = heapq.heappop(self._backoff)
+        """A call was answered, and none is queued: two that stepped aside need wait no longer."""
+        hastened = list[tuple[float, int, _Resend]]()
+        while self._backoff and len(hastened) < _HASTENED:
+            due, ticket, resend = self._backoff[0]
             if any(request.state is RequestState.BACKING_OFF for request in resend.requests):
-                heapq.heappush(self._backoff, (min(due, now), ticket, resend))
-                return
+                pace = resend.endpoint.pace(resend.requests[0].shape)
+                if not resend.hastens or (resend.rests and not pace.lets_go(now)):
+                    break
+                hastened.append((min(due, now), ticket, resend))
+            heapq.heappop(self._backoff)
+        for entry in hastened:
+            heapq.heappush(self._backoff, entry)
 
     def _pay(self, resend: _Resend, now: float) -> bool:
         """Queue some requests again; return false if their endpoint's retry budget is in debt."""
@@ -383,10 +393,10 @@ class Recovery:
         for request in alive:
             request.state = RequestState.BACKING_OFF
         self.backing_off += len(alive)
-        free, hastens = batch.refused_freely, batch.refused_freely and failed.failure.retry_after_s is None
+        free, rests = batch.refused_freely, failed.failure.retry_after_s is not None
         unserved = failed.failure.unserved and batch.refusal_s is None
         tokens = 0.0 if batch.refused_alone or free or unserved else _tokens(alive, batch)
-        resend = _Resend(alive, failures, batch.isolation, endpoint, tokens, bare, batch.refusal_s, hastens)
+        resend = _Resend(alive, failures, batch.isolation, endpoint, tokens, bare, batch.refusal_s, free, rests)
         self._ticket += 1
         # The ticket breaks ties: resends are not comparable.
         heapq.heappush(self._backoff, (until, self._ticket, resend))

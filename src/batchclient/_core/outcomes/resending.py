@@ -14,7 +14,7 @@ Rules, in order:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from batchclient._core.granting import Granting
@@ -25,6 +25,7 @@ from batchclient._core.outcomes.recovery import Recovery
 from batchclient._core.servers.denials import Doubt, is_refusal, pause_s
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
+from batchclient._core.servers.pace import HELD_RATIO
 from batchclient._core.spent import seconds
 from batchclient.errors import BatchClientError
 
@@ -103,7 +104,7 @@ class Resending:
     def _refused(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float) -> None:
         """Take in a refused key or model."""
         batch, denials, under_way = event.batch, endpoint.denials, endpoint.open.values()
-        served_at = batch.pace.answered_from if batch.pace.is_known else None
+        served_at = batch.pace.answered_from if batch.pace.is_known else _held_since(batch, under_way, now)
         # A mock that has answered nothing means what it says.
         may_be_own = event.failure.status == _OF_FIREWALLS and (served_at is not None or self._patience_s > 0)
         is_searched = may_be_own and len(batch.requests) > 1
@@ -157,3 +158,9 @@ class Resending:
             return error
 
         self._ends.end(waiting, own, now)
+
+
+def _held_since(batch: Batch, under_way: Iterable[Batch], now: float) -> float | None:
+    """Since when the server works at a call for the same model, if it is longer than a refusal takes."""
+    oldest = next((one.sent_at for one in under_way if one.pace is batch.pace), now)
+    return oldest if now - oldest > HELD_RATIO * (now - batch.sent_at) else None

@@ -49,16 +49,17 @@ from collections.abc import Collection, Iterable
 from batchclient._core.failures import FULL, Failure, FailureKind
 from batchclient._core.requests import Batch, Endured
 
-__all__ = ["ANSWERED_S", "HELD_RATIO", "LONGEST_REST_S", "MOST_FREE_ASIDE", "Pace", "aside_s", "may_be_free"]
+__all__ = ["ANSWERED_S", "HELD_RATIO", "LONGEST_REST_S", "Pace", "aside_s", "is_free_aside", "may_be_free"]
 
 ANSWERED_S = 10.0
 HELD_RATIO = 10.0
 LONGEST_REST_S = 60.0
 """A server may ask for a longer rest. Its refused calls then fail; later calls find out anew."""
-MOST_FREE_ASIDE = 6
 _LATEST_S = 5.0
 _MOST_FREE = 19
+_MOST_FREE_ASIDE, _FREE_ASIDE_S = 6, 6.0
 _RUN = 3
+_SHARE_OF, _SHARE = 16, 0.25
 _ALWAYS = 4
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
@@ -67,8 +68,8 @@ _SHORTEST_SPELL_S = 0.25
 _LONGEST_SPELL_S = 8.0
 _ANSWERS = 32
 _HELD_SHARE = 0.75
-_BELIEVED_S = 60.0
-_NONE = -1
+_FIRST_BELIEVED_S, _BELIEVED_S = 0.25, 60.0
+_NONE, _NEXT = -1, -2
 
 
 def may_be_free(failure: Failure, refusals: int, seconds: float) -> bool:
@@ -82,6 +83,13 @@ def may_be_free(failure: Failure, refusals: int, seconds: float) -> bool:
     if failure.kind is not FailureKind.REJECTED or failure.status is None or refusals > _MOST_FREE:
         return False
     return failure.status not in FULL or seconds <= _LATEST_S
+
+
+def is_free_aside(pasts: Collection[Endured]) -> bool:
+    """Whether the latest refusal of calls with these pasts, refused alone, is free."""
+    return any(
+        past.refusals <= _MOST_FREE_ASIDE or past.in_attempts_s + past.in_pauses_s < _FREE_ASIDE_S for past in pasts
+    )
 
 
 def aside_s(refusals: int, jitter: float) -> float:
@@ -114,8 +122,8 @@ class Pace:
     """What one endpoint may be sent of one flow."""
 
     __slots__ = (
-        "_before", "_believed_until", "_grows", "_held", "_is_alive", "_lists", "_owed", "_pause_s",
-        "_paused_until", "_run", "_spell_s", "_trial", "_until", "_voids_rests", "answered_from", "in_flight",
+        "_before", "_believed_s", "_believed_until", "_grows", "_held", "_lists", "_owed", "_pause_s",
+        "_paused_until", "_run", "_share", "_spell_s", "_trial", "_tries_at", "_until", "answered_from", "in_flight",
         "is_open", "left", "refusal", "rest_until", "served_at", "under_way",
     )  # fmt: skip
 
@@ -134,14 +142,16 @@ class Pace:
         """The end of a rest."""
         self.refusal: Failure | None = None
         """The refusal that asked for the last rest."""
+        self._share = 0.0
+        """The share of the latest requests that were refused."""
         self._run, self._lists = _Run(), _Run()
         """Refused requests in a row; and refused lists, of which single calls say nothing."""
         self._trial = _NONE
-        """The id of the request that finds out whether a rest holds."""
-        self._is_alive = False
-        """Whether anything was answered in the rest."""
-        self._voids_rests, self._believed_until = False, -math.inf
-        """Whether the last trial was answered, and how long that is believed."""
+        """The id of the request that finds out whether a rest holds; ``_NEXT``: the next one."""
+        self._believed_until, self._believed_s = -math.inf, _FIRST_BELIEVED_S
+        """Until when rests are not tried."""
+        self._tries_at = math.inf
+        """The most sequences beside which another such request goes: a full server takes none."""
         self._grows = False
         """Whether the spell is over, and each answer brings two until the limit is reached."""
         self._until = self._paused_until = -math.inf
@@ -162,6 +172,7 @@ class Pace:
     def count(self, batch: Batch, under_way: Collection[Batch]) -> None:
         """Count a refused request; ``under_way`` are those of the endpoint, the earliest first."""
         size = len(batch.requests)
+        self._share += (1 - self._share) / _SHARE_OF
         self._run.count(batch.id, (one.id for one in under_way if one.pace is self))
         if size > 1:
             self._lists.count(batch.id, (one.id for one in under_way if one.pace is self and len(one.requests) >= size))
@@ -177,9 +188,14 @@ class Pace:
         return self._lists.length >= _RUN
 
     @property
+    def refuses_in_a_row(self) -> bool:
+        """Whether the latest requests were refused, three in a row."""
+        return self._run.length >= _RUN
+
+    @property
     def takes_others(self) -> bool:
         """Whether others are under way that were sent beside the last refused requests."""
-        return self.under_way > 0 and self._run.length < _RUN
+        return self.under_way > 0 and not self.refuses_in_a_row
 
     def refuses_alone(self, pasts: Collection[Endured], now: float, *, takes_work: bool) -> bool:
         """Whether calls with these pasts are refused alone; ``takes_work``: the server takes other work."""
@@ -188,11 +204,13 @@ class Pace:
         if not (known or takes_work):
             return False
         always = refusals >= _ALWAYS and self._run.answered > min(past.refused_first for past in pasts)
-        if not (known or always or self._takes_nothing(now) or self._run.length < _RUN):
+        if not (known or always or self._takes_nothing(now) or not self.refuses_in_a_row):
             return False
-        if self.left is not None and (known or always):
+        if self.left is not None and always:
             # Load was not the reason: the places are free again.
-            self.left += 1 if known else refusals
+            self.left += 1 if refusals > _ALWAYS else refusals
+        elif self._grows and self._share > _SHARE:
+            self.refused(0.0, now)
         for past in pasts:
             past.is_refused_alone = True
         return True
@@ -222,28 +240,41 @@ class Pace:
 
     def rest(self, refusal: Failure, now: float) -> float:
         """The server wishes a rest; return how long it is to be, 0 if rests hold nothing."""
-        if (self._voids_rests and now < self._believed_until) or refusal.retry_after_s is None:
+        if refusal.retry_after_s is None:
             return 0.0
         rest_s = min(refusal.retry_after_s, LONGEST_REST_S)
         if self.rest_until is None:
             again = self._before and self.left is not None and not self._grows
             self._before = max(1, self._before // 2) if again else self.under_way
             self.rest_until = now + rest_s
+            self._tries_at = _HELD_SHARE * self.in_flight
         self.rest_until = max(self.rest_until, now + rest_s)
         self.refusal = refusal
         self.is_open = False
         return rest_s
 
+    def _may_try(self, now: float) -> bool:
+        is_due = self._trial == _NONE and now >= self._believed_until and self.is_known
+        return is_due and self.in_flight <= self._tries_at
+
+    def lets_go(self, now: float) -> bool:
+        """Whether a call need not wait for its ``Retry-After``; it then goes at once."""
+        if self.rest_until is None and self._may_try(now):
+            self._trial = _NEXT
+            return True
+        return False
+
     def is_at_rest(self, now: float) -> bool:
         """Whether a rest lasts. Ends a rest that is over."""
         if self.rest_until is not None and now >= self.rest_until:
             self._end_rest()
-            if self.left is not None:
-                self.left = max(1, self.left)
+            if self.left is None:
+                self._grows, self.is_open = True, False
+            self.left = max(1, self.left or 0)
         return self.rest_until is not None
 
     def _end_rest(self) -> None:
-        self.rest_until, self._trial, self._is_alive = None, _NONE, False
+        self.rest_until, self._trial = None, _NONE
         self.is_open = self.left is None
 
     # Requests ------------------------------------------------------------------------------------------------------
@@ -254,7 +285,7 @@ class Pace:
         self.in_flight += sequences
         if self.left:
             self.left -= 1
-        if self.rest_until is not None:
+        if self.rest_until is not None or self._trial == _NEXT:
             self._trial = batch
 
     def served(self, batch: Batch, sequences: int, now: float) -> None:
@@ -270,10 +301,11 @@ class Pace:
     def answered(self, batch: Batch, limit: int, now: float) -> None:
         """A request has ended with an answer, under the endpoint's limit."""
         self.under_way -= 1
+        self._share *= (1 - 1 / _SHARE_OF) ** len(batch.requests)
+        if batch.id == self._trial:
+            self._rest_was_void(now)
         if self.is_open:
             return
-        if self.rest_until is not None:
-            self._answered_in_rest(batch, now)
         if self.left is not None:
             self.left += 2 if self._grows or self.under_way + self.left < self._before else 1
             self._owed -= 1
@@ -282,24 +314,27 @@ class Pace:
                 self.left = None
                 self.is_open = self.rest_until is None
 
-    def _answered_in_rest(self, batch: Batch, now: float) -> None:
-        self._is_alive = True
-        if batch.id != self._trial:
-            return
-        self._voids_rests, self._believed_until = True, now + _BELIEVED_S
-        self._end_rest()
-        if self.left is None:
-            self.refused(0.0, now)
-        self._held = self.in_flight
+    def _rest_was_void(self, now: float) -> None:
+        self._believed_s = _FIRST_BELIEVED_S
+        if self.rest_until is not None:
+            self._end_rest()
+            if self.left is None:
+                self.refused(0.0, now)
+            self._held, self._until = self.in_flight, now + self._spell_s
+        self._trial = _NONE
 
     def failed(self, batch: Batch, sequences: int, now: float, *, lost: bool, refused: bool) -> None:
         """A request has ended without an answer: it was lost, refused, or to blame itself."""
         self.under_way -= 1
         self.in_flight -= sequences
-        if batch.id == self._trial:
-            if refused:
-                self._voids_rests, self._believed_until = False, now + _BELIEVED_S
+        tried = batch.id == self._trial
+        if tried:
             self._trial = _NONE
+            if refused and not self.under_way:
+                self._believed_until = now + self._believed_s
+                self._believed_s = min(_BELIEVED_S, 8 * self._believed_s)
+            elif refused:
+                self._tries_at = _HELD_SHARE * self.in_flight
         if lost:
             self._held -= sequences
         elif not refused and self.left is not None:
@@ -309,8 +344,9 @@ class Pace:
         """Until when nothing may be sent, unless an answer comes; ``None``: a request may go now."""
         if self.is_at_rest(now):
             assert self.rest_until is not None
-            tries = self._is_alive and self._trial == _NONE and now >= self._believed_until
-            return None if tries else self.rest_until
+            if not self._may_try(now):
+                return self.rest_until
+            return self._paused_until if now < self._paused_until else None
         if self.left is None:
             return None
         if now < self._paused_until:
