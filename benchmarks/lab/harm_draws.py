@@ -285,7 +285,10 @@ def _numbers(name: str, drawn: Draw, dice: _Dice) -> Any:
             # With 200 the page stands in an answer's place.
             return *_span(drawn, dice, 2, 20), dice.choice([503, 200])
         case "gone":
-            return *_span(drawn, dice, 1, 8), dice.choice([404, 401])
+            begins, ends = _span(drawn, dice, 1, 8)
+            # What has never answered is no model and no key that has gone.
+            later = max(0.0, 2 * drawn.lone_s - begins)
+            return begins + later, ends + later, dice.choice([404, 401])
     raise AssertionError(name)
 
 

@@ -195,6 +195,7 @@ class Feeding:
                 batch.shape.priority,
                 failure.retry_after_s or 0.0 if failure is not None and batch.pace.is_at_rest(now) else 0.0,
                 failure is not None and outcome is Outcome.LATE,
+                failure is not None and failure.out_of_memory,
             )
         )
         if change is not None:

@@ -245,7 +245,7 @@ class Replies:
         """Find out whether a failure is a free refusal, and what may be sent there next."""
         batch, failure, pace, seconds = event.batch, event.failure, event.batch.pace, now - event.batch.sent_at
         rejected, lost = failure.kind is FailureKind.REJECTED, failure.kind is FailureKind.MAYBE_PROCESSED
-        pace.failed(batch, len(left) * batch.shape.weight, now, lost=lost, refused=rejected)
+        tried = pace.failed(batch, len(left) * batch.shape.weight, now, lost=lost, refused=rejected)
         if not (rejected or failure.out_of_memory):
             return
         pasts = [request.endured for request in alive if request.endured is not None]
@@ -267,9 +267,12 @@ class Replies:
         else:
             rest_s = 0.0 if pace.takes_others else pace.rest(failure.of_the_server, now)
             if batch.refused_freely:
-                pace.refused(rest_s, now)
-            if not pace.under_way and not pace.is_open:
-                pace.pause(event.jitter, now)
+                if failure.out_of_memory:
+                    pace.start_over(now)
+                elif not tried:
+                    pace.refused(rest_s, now)
+                if not pace.under_way:
+                    pace.pause(event.jitter, now)
         if batch.refused_freely and not batch.failures:
             endpoint.budget.sent(-batch.tokens_at_risk * len(left) / len(batch.requests), -len(left))
 

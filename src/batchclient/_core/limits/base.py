@@ -55,6 +55,7 @@ class Sample:
         priority: their priority class.
         retry_after_s: the rest wished for by a refusing server, seconds; 0: none stated.
         cut_off: whether a gateway cut the sequences off after a long silence.
+        out_of_memory: whether the server had no memory for the sequences.
     """
 
     now: float
@@ -73,6 +74,7 @@ class Sample:
     priority: int = 0
     retry_after_s: float = 0.0
     cut_off: bool = False
+    out_of_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)

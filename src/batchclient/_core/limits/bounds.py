@@ -7,6 +7,8 @@ Rules:
 - An episode is a mean latency: its failures were sent before the bound. But a refusal of less load
   lowers the bound further: else calls above the server's own bound are refused as fast as sent. To
   half at most, since refusals may have another reason.
+- Memory that runs out is about load, as far as others were in flight: the bound is just below what
+  was in flight at that moment. Where all that run are lost, that happens once.
 - Refusals may be about something else than load (``Refusals``). A refusal with a time
   (``Retry-After``) is about the rate of calls, and bounds the load only if repeated after the time.
 - Answers are late if more than one in fifty is, beyond chance. If less load brings less in time,
@@ -31,6 +33,8 @@ __all__ = ["Bounds"]
 _CHANCE = 0.05
 """Rarer results are no chance: the usual level of a one-sided test."""
 _BELOW_RATIO = 0.95
+_FITS_RATIO = 0.75
+"""Of what ran out of memory. Sequences differ in length, so a little less may run out again."""
 _HOLDS_S = 30.0
 _REFUSED_HOLDS_EPISODES = 4
 """A refusal too many costs little (see ``servers.pace``)."""
@@ -126,6 +130,13 @@ class Bounds:
                 return False
         if sample.admitted_at > limit:
             return False
+        if sample.out_of_memory and sample.in_flight > sample.sequences:
+            load = _FITS_RATIO * min(sample.in_flight, limit)
+            if now >= self._cooling_until:
+                self._set(load, _REFUSED, now)
+                return True
+            before, self.load = self.load, min(self.load, max(self._tightest, load))
+            return self.load < before
         if not self._refusals.about_load(sample.in_flight_at_sent):
             if now >= self._cooling_until and self._cause is _REFUSED:
                 self.load = math.inf

@@ -122,7 +122,7 @@ class Pace:
     """What one endpoint may be sent of one flow."""
 
     __slots__ = (
-        "_before", "_believed_s", "_believed_until", "_grows", "_held", "_lists", "_owed", "_pause_s",
+        "_are_void", "_before", "_believed_s", "_believed_until", "_grows", "_held", "_lists", "_owed", "_pause_s",
         "_paused_until", "_run", "_share", "_spell_s", "_trial", "_tries_at", "_until", "answered_from", "in_flight",
         "is_open", "left", "refusal", "rest_until", "served_at", "under_way",
     )  # fmt: skip
@@ -150,6 +150,8 @@ class Pace:
         """The id of the request that finds out whether a rest holds; ``_NEXT``: the next one."""
         self._believed_until, self._believed_s = -math.inf, _FIRST_BELIEVED_S
         """Until when rests are not tried."""
+        self._are_void = False
+        """Whether the latest such request was answered, and none was refused since."""
         self._tries_at = math.inf
         """The most sequences beside which another such request goes: a full server takes none."""
         self._grows = False
@@ -230,6 +232,10 @@ class Pace:
         self._owed += _ANSWERS
         self._until = max(self._until, now + max(self._spell_s, 2 * rest_s))
 
+    def start_over(self, now: float) -> None:
+        """The server ran out of memory: one request, then two for each answer, up to a lower limit."""
+        self.left, self._grows, self.is_open, self._until = 0, True, False, now + self._spell_s
+
     def pause(self, jitter: float, now: float) -> None:
         """Nothing is under way any more in a spell; ``jitter`` is random, from 0 to 1."""
         self._paused_until = now + (1 - jitter / 2) * self._pause_s
@@ -259,10 +265,11 @@ class Pace:
 
     def lets_go(self, now: float) -> bool:
         """Whether a call need not wait for its ``Retry-After``; it then goes at once."""
-        if self.rest_until is None and self._may_try(now):
+        if self.rest_until is not None or not (self._are_void or self._may_try(now)):
+            return False
+        if not self._are_void:
             self._trial = _NEXT
-            return True
-        return False
+        return True
 
     def is_at_rest(self, now: float) -> bool:
         """Whether a rest lasts. Ends a rest that is over."""
@@ -315,7 +322,7 @@ class Pace:
                 self.is_open = self.rest_until is None
 
     def _rest_was_void(self, now: float) -> None:
-        self._believed_s = _FIRST_BELIEVED_S
+        self._believed_s, self._are_void = _FIRST_BELIEVED_S, True
         if self.rest_until is not None:
             self._end_rest()
             if self.left is None:
@@ -323,22 +330,27 @@ class Pace:
             self._held, self._until = self.in_flight, now + self._spell_s
         self._trial = _NONE
 
-    def failed(self, batch: Batch, sequences: int, now: float, *, lost: bool, refused: bool) -> None:
-        """A request has ended without an answer: it was lost, refused, or to blame itself."""
+    def failed(self, batch: Batch, sequences: int, now: float, *, lost: bool, refused: bool) -> bool:
+        """A request has ended without an answer: it was lost, refused, or to blame itself.
+
+        Return whether it was sent in a rest, to find out whether the rest holds.
+        """
         self.under_way -= 1
         self.in_flight -= sequences
         tried = batch.id == self._trial
+        if refused and (tried or self._are_void):
+            self._tries_at = self.in_flight / 2
+            self._are_void = False
         if tried:
             self._trial = _NONE
             if refused and not self.under_way:
                 self._believed_until = now + self._believed_s
                 self._believed_s = min(_BELIEVED_S, 8 * self._believed_s)
-            elif refused:
-                self._tries_at = _HELD_SHARE * self.in_flight
         if lost:
             self._held -= sequences
-        elif not refused and self.left is not None:
+        elif self.left is not None and (tried or not refused):
             self.left += 1
+        return tried
 
     def held_until(self, now: float) -> float | None:
         """Until when nothing may be sent, unless an answer comes; ``None``: a request may go now."""
