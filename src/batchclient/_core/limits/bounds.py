@@ -33,13 +33,12 @@ __all__ = ["Bounds"]
 _CHANCE = 0.05
 """Rarer results are no chance: the usual level of a one-sided test."""
 _BELOW_RATIO = 0.95
-_FITS_RATIO = 0.75
-"""Of what ran out of memory. Sequences differ in length, so a little less may run out again."""
 _HOLDS_S = 30.0
 _REFUSED_HOLDS_EPISODES = 4
 """A refusal too many costs little (see ``servers.pace``)."""
 _RISE = 1.05
 _SHORTEST_EPISODE_S = 1.0
+_SHORTEST_LOSS_S = 0.1
 _LATE_SHARE = 0.02
 _CLEARLY_LESS = 0.75
 """Loads nearer to each other hardly differ in their results."""
@@ -131,9 +130,10 @@ class Bounds:
         if sample.admitted_at > limit:
             return False
         if sample.out_of_memory and sample.in_flight > sample.sequences:
-            load = _FITS_RATIO * min(sample.in_flight, limit)
+            load = _BELOW_RATIO * min(sample.in_flight, limit)
             if now >= self._cooling_until:
                 self._set(load, _REFUSED, now)
+                self._cooling_until = now + max(self._latency_s, _SHORTEST_LOSS_S)
                 return True
             before, self.load = self.load, min(self.load, max(self._tightest, load))
             return self.load < before
