@@ -105,9 +105,10 @@ def test_a_call_that_waits_outside_is_told_of_the_pause_too():
 
 def test_a_deadline_is_kept_while_the_endpoint_asks_for_rest():
     play = Playbook(max_size=1)
-    (a, c), (b,) = calls("a c"), calls("b", deadline=2.0)
-    play.submit(a, c) >> Woke() << ["send a", "send c"]
-    play >> failed(a, FailureKind.REJECTED, retry_after_s=9.0) << ["reject a: RateLimited"]
+    (c, *three), (b,) = calls("c x y z"), calls("b", deadline=2.0)
+    play.submit(c, *three) >> Woke() << ["send c", "send x", "send y", "send z"]
+    for each in three:
+        play >> failed(each, FailureKind.REJECTED, retry_after_s=9.0) << [f"reject {each.waiter}: RateLimited"]
     # The answer to c could end the rest.
     play.submit(b) >> Woke() << []
     play.at(2.0) >> Woke() << [f"reject b: {TOO_LATE}"]

@@ -56,11 +56,12 @@ def test_a_wish_to_be_left_alone_is_kept_for_a_minute_at_most(wish, rest):
 
 def test_a_smaller_wish_does_not_shorten_a_longer_one():
     play = Playbook(max_size=1)
-    a, b, c = calls("a b c")
-    play.submit(a, b) >> Woke() << ["send a", "send b"]
-    play.at(1.0) >> failed(a, FailureKind.REJECTED, retry_after_s=30.0)
-    play.at(2.0) >> failed(b, FailureKind.REJECTED, retry_after_s=1.0)
-    play.at(3.0).submit(c) >> Woke() << []
+    *three, last, fresh = calls("a b c d e")
+    play.submit(*three, last) >> Woke() << ["send a", "send b", "send c", "send d"]
+    for each in three:
+        play.at(1.0) >> failed(each, FailureKind.REJECTED, retry_after_s=30.0)
+    play.at(2.0) >> failed(last, FailureKind.REJECTED, retry_after_s=1.0)
+    play.at(3.0).submit(fresh) >> Woke() << []
     assert play.wakes_at == 31.0
 
 

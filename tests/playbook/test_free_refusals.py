@@ -88,21 +88,21 @@ def test_what_was_refused_before_anything_was_held_is_judged_once_more_after_its
     assert [batch.failures for batch in play.sent[-2:]] == [0, 1]
 
 
-def test_from_the_seventh_refusal_of_a_call_that_is_refused_alone_each_is_an_attempt():
+def test_from_the_seventh_refusal_of_a_call_that_is_refused_alone_each_after_six_seconds_is_an_attempt():
     play, _ = busy("held")
     (it,) = calls("it", SINGLE)
     play.submit(it) >> Woke() << ["send it"]
-    for count, pause_s in enumerate((0.1, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 8.0, 8.0), 1):
+    for count, pause_s in enumerate((0.1, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 8.0, 8.0, 8.0), 1):
         (other,) = calls(f"other{count}", SINGLE)
         play.submit(other) >> Woke() << [f"send other{count}"]
         play >> refused(it, delay=0.0) << []
-        play >> answered(other) << ([f"resolve other{count}", "send it"] if count < 7 else [f"resolve other{count}"])
+        play >> answered(other) << ([f"resolve other{count}", "send it"] if count < 8 else [f"resolve other{count}"])
         play.at(play.now + pause_s - 0.001) >> Woke() << []
-        play.at(play.now + 0.002) >> Woke() << ([] if count < 7 else ["send it"])
-        assert it.batch.failures == max(0, count - 6)
-    # The policy gives up after five attempts, half a minute after the first refusal.
+        play.at(play.now + 0.002) >> Woke() << ([] if count < 8 else ["send it"])
+        assert it.batch.failures == max(0, count - 7)
+    # The policy gives up after five attempts, more than half a minute after the first refusal.
     play >> refused(it, delay=None) << ["reject it: RateLimited"]
-    assert play.now == pytest.approx(29.8, abs=0.1)
+    assert play.now == pytest.approx(37.8, abs=0.1)
     assert play.endpoints[0].limit == 8
 
 
@@ -115,17 +115,46 @@ def test_once_its_refusals_are_attempts_a_call_waits_for_the_policys_pause():
         (other,) = calls(f"other{count}", SINGLE)
         play.submit(other) >> Woke() << [f"send other{count}"]
         play >> answered(other) << [f"resolve other{count}", "send it"]
-    play >> refused(it, delay=30.0) << []
-    play.at(30.999) >> answered(held) << ["resolve held"]
-    play.at(31.0) >> Woke() << ["send it"]
+    play.at(7.0) >> refused(it, delay=30.0) << []
+    play.at(36.999) >> answered(held) << ["resolve held"]
+    play.at(37.0) >> Woke() << ["send it"]
 
 
-def test_an_answer_hastens_no_call_that_a_retry_after_holds():
-    play, (held, it) = busy("held", "it")
-    play >> refused(it, retry_after_s=30.0) << []
-    play.at(1.5) >> answered(held) << ["resolve held"]
-    play.at(31.0) >> Woke() << []
-    play.at(31.1) >> Woke() << ["send it"]
+def test_one_call_finds_out_whether_a_retry_after_holds_those_that_step_aside():
+    play, (held, one, two, three) = busy("held", "one", "two", "three")
+    for each in (one, two):
+        play >> refused(each, retry_after_s=30.0) << []
+    play.at(1.5) >> answered(three) << ["resolve three", "send one"]
+    play.at(1.6) >> answered(one) << ["resolve one", "send two"]
+
+
+def test_those_that_step_aside_follow_by_twos_once_one_has_found_out_that_they_may():
+    play, (held, *others) = busy(*"held a b x y z".split())
+    a, b, x, y, z = others
+    for each in (a, x):
+        play >> refused(each, retry_after_s=30.0) << []
+    play.at(1.1) >> answered(b) << ["resolve b", "send a"]
+    for each in (y, z):
+        play >> refused(each, retry_after_s=30.0)
+    play.at(1.5) >> answered(a) << ["resolve a", "send x", "send y"]
+    # One is refused: the others wait.
+    play.at(1.6) >> refused(x, retry_after_s=30.0) << []
+    play.at(30.9) >> Woke() << []
+
+
+def test_while_more_are_in_flight_than_half_of_those_beside_which_it_was_refused_none_finds_out():
+    play, (a, b, c, *two) = busy("a", "b", "c", "one", "two")
+    for each in two:
+        play >> refused(each, retry_after_s=30.0) << []
+    play.at(1.5) >> answered(a) << ["resolve a", "send one"]
+    play.at(1.6) >> refused(two[0], retry_after_s=30.0) << []
+    play.at(1.7) >> answered(b) << ["resolve b", "send two"]
+    play.at(1.8) >> refused(two[1], retry_after_s=30.0) << []
+    play.at(1.9) >> answered(c) << ["resolve c", "send one"]
+    # Nothing else is in flight: it is believed.
+    play.at(2.0) >> refused(two[0], retry_after_s=30.0) << []
+    play.at(31.8) >> Woke() << []
+    play.at(32.0) >> Woke() << ["send two"]
 
 
 @pytest.mark.parametrize(("jitter", "share"), [(0.0, 1.0), (1.0, 0.75)])
@@ -358,36 +387,28 @@ def test_one_request_finds_out_in_a_rest_whether_it_holds_and_ends_it_if_it_is_a
     play.submit(*calls("v", SINGLE)) >> Woke() << []
     play.at(2.5) >> answered(play.last.requests[0]) << ["resolve x", "send y", "send z", "send v"]
     assert play.endpoints[0].blocked_by == "the server's refusals"
-    # For a minute no rest holds more than the calls that were refused.
     play.submit(*calls("w", SINGLE)) >> Woke() << []
     play.at(2.6) >> answered(play.last.requests[0]) << ["resolve v", "send w"]
 
 
-@pytest.mark.parametrize(("at", "held_by"), [(62.0, "the server's refusals"), (63.0, "the server's Retry-After")])
-def test_what_the_request_in_a_rest_found_out_is_believed_for_a_minute(at, held_by):
-    play, (a, _held), it = full("a", "b", retry_after_s=30.0)
+def test_a_rest_that_holds_is_asked_about_ever_more_rarely():
+    play, (a, b), it = full("a", "b", retry_after_s=60.0)
     play >> Cancelled(it)
-    play.submit(*calls("v", SINGLE)) >> Woke() << []
+    v, w, x, y, z = calls("v w x y z", SINGLE)
+    play.submit(v, w, x, y, z) >> Woke() << []
     play.at(2.0) >> answered(a) << ["resolve a", "send v"]
-    play.at(2.5) >> answered(play.last.requests[0]) << ["resolve v"]
-    first, *three = calls("first_again x y z", SINGLE)
-    play.at(at).submit(first) >> Woke() << ["send first_again"]
-    play >> answered(first) << ["resolve first_again"]
-    play.submit(*three) >> Woke() << ["send x", "send y", "send z"]
-    for each in three:
-        play >> refused(each, retry_after_s=30.0) << []
-    assert play.endpoints[0].blocked_by == held_by
-
-
-def test_a_rest_that_holds_is_asked_about_once_a_minute():
-    play, (a, b), it = full("a", "b", retry_after_s=30.0)
-    v, w = calls("v w", SINGLE)
-    play.submit(v, w) >> Woke() << []
-    play.at(2.0) >> answered(a) << ["resolve a", "send v"]
-    play >> refused(v, retry_after_s=29.0) << []
-    play.at(3.0) >> answered(b) << ["resolve b"]
-    play.at(31.0) >> Woke() << ["send w"]
-    play.at(31.1) >> answered(w) << ["resolve w", "send it", "send v"]
+    # b may fill the server: what is refused beside it says nothing of the rest.
+    play >> refused(v, retry_after_s=59.0) << []
+    play.at(3.0) >> answered(b) << ["resolve b", "send w"]
+    for at, each, following in ((3.0, w, x), (3.25, x, y), (5.25, y, z)):
+        play.at(at) >> refused(each, retry_after_s=61.0 - at) << []
+        pause_s = {w: 0.25, x: 2.0, y: 16.0}[each]
+        play.at(at + pause_s - 0.001) >> Woke() << []
+        play.at(at + pause_s) >> Woke() << [f"send {following.waiter}"]
+    play.at(21.25) >> refused(z, retry_after_s=61.0 - 21.25) << []
+    play.at(60.999) >> Woke() << []
+    # One, and one for each that was answered in the rest.
+    play.at(61.2) >> Woke() << ["send v", "send w", "send x"]
 
 
 def test_a_call_with_less_time_than_the_rest_fails_at_once():
@@ -467,7 +488,7 @@ def test_three_refused_lists_in_a_row_make_lists_shorter():
     for listed in (first, answered_between, second):
         play.submit(*listed) >> Woke()
     play >> refused(first[0]) << []
-    play >> answered(*answered_between) << ["resolve a b c d", "send e f"]
+    play >> answered(*answered_between) << ["resolve a b c d", "send e f", "send g h"]
     play >> refused(second[0]) << []
     assert play.endpoints[0].batch_size_cap == 64
     third, fourth = calls("m n o p"), calls("q r s t")

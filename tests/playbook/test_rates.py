@@ -142,9 +142,9 @@ def test_tokens_that_hold_calls_back_are_named_and_so_is_a_gateway():
 
 def test_a_call_that_another_endpoint_could_have_had_was_not_held_back():
     play = Playbook(limit=[8, 1], max_size=1)
-    a, b = calls("a b")
+    (a,) = calls("a")
     (late,) = calls("late", deadline=3.0)
-    play.submit(a, b) >> Woke() << ["send a @0", "send b @0"]
+    play.submit(a) >> Woke() << ["send a @0"]
     play >> failed(a, FailureKind.REJECTED, delay=60.0, retry_after_s=9.0) << ["send a @1"]
     play.submit(late) >> Woke() << []
     assert play.endpoints[0].blocked_by == "the server's Retry-After"

@@ -68,7 +68,9 @@ def test_a_queued_call_that_the_rest_outlasts_fails_at_once_with_the_rest_of_it(
     error = play.errors["late"]
     assert error.message == "no (no call is sent for 6 s, and the call's timeout_s ends before)"
     assert (error.retry_after_s, error.status, error.attempt) == (6.0, 429, 0)
-    play.at(10.0) >> Woke() << ["send first", "send just", "send patient"]
+    # After the rest one goes, then two for each that is answered.
+    play.at(10.0) >> Woke() << ["send first"]
+    play.at(10.05) >> answered(play.last.requests[0]) << ["resolve first", "send just", "send patient"]
 
 
 def test_calls_that_are_queued_when_the_rest_is_asked_for_fail_with_it_and_so_do_those_outside_the_queue():
@@ -112,25 +114,30 @@ def test_a_call_that_backs_off_for_another_reason_is_held_by_the_rest_as_well():
 
 
 def test_a_rest_lasts_its_time_whatever_older_requests_bring():
-    play = Playbook(max_size=1)
-    (a, b, c), (late,), (patient,) = calls("a b c"), calls("late", deadline=5.0), calls("patient")
-    play.submit(a, b, c) >> Woke() << ["send a", "send b", "send c"]
-    play.at(1.0) >> failed(a, REJECTED, delay=9.0, retry_after_s=9.0) << []
+    play = Playbook(limit=8, max_size=1)
+    (*three, b, c), (late,), (patient,) = calls("x y z b c"), calls("late", deadline=5.0), calls("patient")
+    play.submit(*three, b, c) >> Woke()
+    for each in three:
+        play.at(1.0) >> failed(each, REJECTED, delay=9.0, retry_after_s=9.0) << []
     play.submit(late, patient) >> Woke() << []
     # Something is answered in the rest. One request finds out whether the rest holds: it does.
     play.at(2.0) >> answered(b) << ["resolve b", "send late"]
     play >> failed(late, REJECTED, delay=8.0, retry_after_s=8.0) << ["reject late: RateLimited"]
     # A shorter wish that comes later shortens nothing.
-    play.at(2.5) >> failed(c, REJECTED, delay=0.0, retry_after_s=1.0) << []
-    assert (play.endpoints[0].blocked_until, play.wakes_at) == (10.0, 10.0)
-    play.at(10.0) >> Woke() << ["send a", "send c", "send patient"]
+    play.at(2.5) >> failed(c, REJECTED, delay=7.5, retry_after_s=1.0) << ["send patient"]
+    play >> failed(patient, REJECTED, delay=7.5, retry_after_s=1.0) << []
+    assert play.endpoints[0].blocked_until == 10.0
+    play.at(9.999) >> Woke() << []
+    play.at(10.0) >> Woke()
+    assert play.seen
 
 
 def test_where_nothing_is_in_flight_any_more_the_call_fails_then():
     play = Playbook(max_size=1)
-    (a, b), (late,) = calls("a b"), calls("late", deadline=5.0)
-    play.submit(a, b) >> Woke() << ["send a", "send b"]
-    play.at(1.0) >> failed(a, REJECTED, delay=9.0, retry_after_s=9.0) << []
+    (*three, b), (late,) = calls("x y z b"), calls("late", deadline=5.0)
+    play.submit(*three, b) >> Woke()
+    for each in three:
+        play.at(1.0) >> failed(each, REJECTED, delay=9.0, retry_after_s=9.0) << []
     play.submit(late) >> Woke() << []
     play.at(2.0) >> failed(b, FailureKind.BAD_CALL) << ["reject b: BadRequest", "reject late: RateLimited"]
     assert play.errors["late"].retry_after_s == 8.0

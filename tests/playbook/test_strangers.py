@@ -50,7 +50,7 @@ def judged(*, served, limit=256):
     for single in singles:
         play.at(1.0) >> answered(single)
     if served:
-        play.at(1.5) >> answered(*several)
+        play.at(1.2) >> answered(*several)
     else:
         trial = several[0].batch
         play.at(1.5) >> Woke() << [f"abort {named(several)}"]
@@ -75,15 +75,26 @@ def test_a_stranger_gets_singles_and_among_the_first_of_them_one_list_of_eight()
     assert sizes(play, 17) == [1] * 5
 
 
-def test_lists_follow_once_the_list_took_at_most_one_and_a_half_times_the_median_single():
+def test_lists_follow_once_most_of_the_list_took_at_most_one_and_a_half_times_the_median_single():
     play, singles, several = first_calls(100)
     for single in singles:
         play.at(0.5) >> answered(single)
     assert play.wakes_at == 0.75
     before = len(play.sent)
-    play.at(0.75) >> answered(*several)
+    play.at(0.75) >> answered(*several[:6], ended=False)
     assert sizes(play, before) == [32, 28]
     assert play.endpoints[0].batch_size_cap == 32
+
+
+@pytest.mark.parametrize(("took_s", "more"), [(0.6, [32, 28]), (0.61, [1] * 60)])
+def test_a_list_whose_answers_come_all_at_its_end_may_take_a_fifth_more_than_the_median_single(took_s, more):
+    # Such a list costs each caller the time of its longest answer.
+    play, singles, several = first_calls(100)
+    for single in singles:
+        play.at(0.5) >> answered(single)
+    before = len(play.sent)
+    play.at(took_s) >> answered(*several)
+    assert sizes(play, before) == more
 
 
 def test_they_follow_too_if_the_list_was_faster_than_most_of_the_singles():

@@ -77,7 +77,7 @@ def test_no_time_runs_out_in_an_outage_a_pause_a_rest_or_while_the_client_is_ret
     play.at(50.0) >> Woke() << []
     play >> Retuned(SchedulerSettings(max_size=8)) << []
     play >> Resumed()
-    assert len(play.sent) == 3
+    assert len(play.sent) == 2
 
 
 def test_a_row_that_has_waited_is_not_refused_for_having_too_little_time_left():

@@ -18,20 +18,27 @@ Rules:
   is taken; fewer than three requests of the flow were refused in a row, in the order in which they
   were sent; or the call was refused four times, and what was sent after the first time was
   answered. Such calls step aside: for 0.1 s, doubled each time up to 8 s. Six refusals of a call
-  are free; then each is a failed attempt. No other call is held, and the limit hears nothing.
+  are free, and all in its first 6 s; then each is a failed attempt. No other call is held, and the
+  limit hears nothing.
 - Any other free refusal begins a *spell*, in which the flow is sent one request for each that ended
   with an answer. A spell lasts a quarter of a second, twice as long each time that the next one
   comes soon, up to 8 s; it ends early when 32 were answered for each that was refused. After it
-  each answer brings two, until the limit is reached. After each further time of a spell a quarter
-  more may be sent, also without an answer.
+  the flow *grows*: each answer brings two, until the limit is reached. If one is refused then, and
+  a quarter of the latest calls were, another spell begins. After each further time of a spell a
+  quarter more may be sent, also without an answer.
+- Memory that runs out lowers the limit (see ``bounds``). The flow grows to that limit at once.
 - A long list ends with its longest answer. So a request may also go while the sequences under way
   are less than three quarters of those which the server held when it refused.
-- A ``Retry-After`` is a *rest*. It holds the refused call, if that is refused alone; else the flow.
-  If something is answered in a rest, one request goes to find out whether the rest holds. If that
-  is answered, it does not: the rest is over, and so is every rest in the next minute.
-- After a rest one request is sent, then two for each answer, up to the number under way before the
-  rest; up to half of it if the next rest comes in the same spell. Such a spell lasts for as long as
-  the rest did.
+- A ``Retry-After`` is a *rest*. It holds the refused call, if that is refused alone; else the flow,
+  unless others are under way and fewer than three were refused in a row.
+- In a rest one request finds out whether the rest holds, once a quarter of those under way have
+  ended. If it is answered, the rest is over. If it is refused, the next one goes when half of the
+  others have ended; with no others after 0.25 s, eight times as long each time, up to a minute.
+- Calls that step aside with a ``Retry-After`` find out likewise, one at an answer. If it is
+  answered, two follow at each answer, until one is refused.
+- After a rest one request is sent, and one for each that was answered in the rest. Then each answer
+  brings two, up to the number under way before the rest; up to half of it if the next rest comes in
+  the same spell. Such a spell lasts for as long as the rest did.
 - A request that its caller left, or that was to blame itself, gives its place back. One that was
   lost does not.
 - With none under way one is sent after a pause of 0.1 s, doubled each time, up to 2 s. A random
@@ -259,13 +266,14 @@ class Pace:
         self.is_open = False
         return rest_s
 
-    def _may_try(self, now: float) -> bool:
-        is_due = self._trial == _NONE and now >= self._believed_until and self.is_known
-        return is_due and self.in_flight <= self._tries_at
+    @property
+    def _may_try(self) -> bool:
+        return self._trial == _NONE and self.is_known and self.in_flight <= self._tries_at
 
     def lets_go(self, now: float) -> bool:
         """Whether a call need not wait for its ``Retry-After``; it then goes at once."""
-        if self.rest_until is not None or not (self._are_void or self._may_try(now)):
+        may_go = self._are_void or (self._may_try and now >= self._believed_until)
+        if self.rest_until is not None or not may_go:
             return False
         if not self._are_void:
             self._trial = _NEXT
@@ -356,9 +364,10 @@ class Pace:
         """Until when nothing may be sent, unless an answer comes; ``None``: a request may go now."""
         if self.is_at_rest(now):
             assert self.rest_until is not None
-            if not self._may_try(now):
+            if not self._may_try:
                 return self.rest_until
-            return self._paused_until if now < self._paused_until else None
+            at = max(self._believed_until, self._paused_until)
+            return min(at, self.rest_until) if now < at else None
         if self.left is None:
             return None
         if now < self._paused_until:
