@@ -160,7 +160,9 @@ class Checks:
         pace = look.endpoint.pace(shape)
         at = denials.probes_at(shape.subject, pace, look.now, elsewhere=elsewhere, patient=look.oldest.patient)
         look.doubtful = at is not None
-        if at is None or (at <= look.now and (look.oldest.denied_at == math.inf or not look.untried)):
+        # Of a refused list nobody knows yet who is to blame.
+        untried = look.oldest.denied_at == math.inf and look.group.isolation is None
+        if at is None or (at <= look.now and (untried or not look.untried)):
             return None
         look.left_out = look.left_out or at <= look.now
         if look.now < at < math.inf:
