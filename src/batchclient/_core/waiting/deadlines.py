@@ -16,6 +16,7 @@ Rules:
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Iterable
 
@@ -91,6 +92,11 @@ class Deadlines:
         if run and heap:
             return min(run[0][0], heap[0][0])
         return run[0][0] if run else heap[0][0] if heap else None
+
+    @property
+    def last(self) -> float:
+        """The latest deadline, of those which came in order."""
+        return self._run[-1][0] if self._run else -math.inf
 
     def _put_back(self, request: Request) -> None:
         if request.state in _GONE:
