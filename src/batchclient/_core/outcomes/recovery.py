@@ -241,6 +241,9 @@ class Recovery:
             pause_s = aside_s(_refusals(failed.alive), event.jitter)
             if not failed.batch.refused_freely:
                 return max(delay_s or 0.0, pause_s)
+            if failed.listed and failed.batch.refused_alone:
+                # The server means one of the list's calls, and the halves find out which.
+                return pause_s
             # Whoever was not refused before goes first when a rest is over.
             return (event.failure.retry_after_s or 0.0) + pause_s
         if way is Way.LATER:

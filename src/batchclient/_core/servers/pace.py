@@ -202,6 +202,11 @@ class Pace:
         return self._run.length >= _RUN
 
     @property
+    def refuses_many(self) -> bool:
+        """Whether more than a quarter of the latest calls were refused."""
+        return self._share > _SHARE
+
+    @property
     def takes_others(self) -> bool:
         """Whether others are under way that were sent beside the last refused requests."""
         return self.under_way > 0 and not self.refuses_in_a_row
@@ -218,7 +223,7 @@ class Pace:
         if self.left is not None and always:
             # Load was not the reason: the places are free again.
             self.left += 1 if refusals > _ALWAYS else refusals
-        elif self._grows and self._share > _SHARE:
+        elif self._grows and self.refuses_many:
             self.refused(0.0, now)
         for past in pasts:
             past.is_refused_alone = True
