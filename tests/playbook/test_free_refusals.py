@@ -329,6 +329,77 @@ def test_after_a_spell_each_answer_brings_two():
     play >> answered(c) << ["resolve c", "send w"]
 
 
+def test_if_a_quarter_was_refused_while_it_grows_another_spell_begins():
+    play, (a, b, c, d), it = full("a", "b", "c", "d", limit=16)
+    play.submit(*calls("u v w x y z", SINGLE)) >> Woke() << []
+    play.at(1.25) >> Woke() << ["send it"]
+    play >> answered(a) << ["resolve a", "send u", "send v"]
+    # With these a quarter of the latest calls were refused: they go aside by themselves, but growth is over.
+    u, v = (batch.requests[0] for batch in play.sent[-2:])
+    play >> refused(u) << []
+    play >> refused(v) << []
+    play >> answered(b) << ["resolve b", "send w"]
+    assert play.endpoints[0].blocked_by == "the server's refusals"
+
+
+def test_after_memory_ran_out_each_answer_brings_two_at_once():
+    play, (a, b, c, lost) = busy("a", "b", "c", "lost")
+    play.submit(*calls("v w x y z", SINGLE))
+    play >> refused(lost, status=500, out_of_memory=True)
+    assert not any(command.startswith("send") for command in play.seen)
+    play.at(1.05) >> answered(a) << ["resolve a", "send v", "send w"]
+
+
+def test_lists_between_which_one_as_long_is_under_way_are_not_refused_in_a_row():
+    play, _ = busy("held", limit=64, max_size=4)
+    lists = [calls(names) for names in ("a b c d", "e f g h", "i j k l", "m n o p", "q r s t", "u v w x")]
+    for listed in lists:
+        play.submit(*listed) >> Woke()
+    for listed in lists[::2]:
+        play >> refused(listed[0], retry_after_s=9.0)
+    assert play.endpoints[0].batch_size_cap == 4
+    for listed in lists[1::2]:
+        play >> refused(listed[0], retry_after_s=9.0)
+    assert play.endpoints[0].batch_size_cap == 2
+
+
+def test_of_a_list_that_is_refused_alone_the_halves_wait_for_no_retry_after():
+    play, _ = busy("held", limit=16, max_size=8)
+    play.submit(*calls("a b c d")) >> Woke() << ["send a b c d"]
+    play >> refused(play.last.requests[0], retry_after_s=30.0) << []
+    # One of them is meant. Alone it waits.
+    play.at(1.1) >> Woke() << ["send a b", "send c d"]
+    guilty = play.sent[-2].requests
+    play >> answered(*play.last.requests) << ["resolve c d"]
+    play >> refused(guilty[0], retry_after_s=30.0) << []
+    play.at(1.21) >> Woke() << ["send a", "send b"]
+    play >> answered(guilty[1]) << ["resolve b"]
+    play >> refused(guilty[0], retry_after_s=30.0) << []
+    play.at(31.0) >> Woke() << []
+    play.at(31.5) >> Woke() << ["send a"]
+
+
+def test_before_any_answer_a_retry_after_holds_the_flow_if_nothing_is_under_way_or_three_are_refused_in_a_row():
+    for names, refusals, held in (("a", 1, True), ("a b c d", 2, False), ("a b c d", 3, True)):
+        play = Playbook(limit=8)
+        everyone = calls(names, SINGLE)
+        play.submit(*everyone) >> Woke()
+        for each in everyone[:refusals]:
+            play.at(0.01) >> refused(each, retry_after_s=5.0) << []
+        play.submit(*calls("fresh", SINGLE)) >> Woke() << ([] if held else ["send fresh"])
+
+
+def test_after_a_rest_before_any_answer_one_is_sent_and_then_two_for_each_answer():
+    play = Playbook(limit=8)
+    (first,) = calls("first", SINGLE)
+    play.submit(first) >> Woke()
+    play >> refused(first, retry_after_s=1.0, delay=2.0) << []
+    fresh = calls("v w x y z", SINGLE)
+    play.submit(*fresh) >> Woke() << []
+    play.at(1.0) >> Woke() << ["send v"]
+    play.at(1.1) >> answered(fresh[0]) << ["resolve v", "send w", "send x"]
+
+
 def test_a_spell_ends_early_once_32_were_answered_for_each_that_was_refused():
     play, (held,), _ = full("held", limit=64)
     more = calls(64, SINGLE)

@@ -102,6 +102,18 @@ def test_nobody_waits_for_a_model_that_was_never_answered():
     play.at(1.2) >> refused(b) << ["reject b: NotFound", "reject c: NotFound"]
 
 
+def test_a_model_that_works_at_a_call_for_longer_than_refusals_take_has_taken_it_on():
+    play = Playbook(limit=8, max_size=1, waits_out_refusals=True)
+    a, b = calls("a b")
+    rows(play, a)
+    play >> Woke() << ["send a"]
+    rows(play.at(5.0), b)
+    play >> Woke() << ["send b"]
+    play.at(5.1) >> refused(b) << []
+    play.at(5.6) >> Woke() << ["send b"]
+    play.at(6.0) >> answered(b) << ["resolve b"]
+
+
 def test_the_time_of_a_row_does_not_run_while_its_model_is_refused():
     play = Playbook(limit=1, max_size=1, waits_out_refusals=True)
     (a,) = calls("a")

@@ -67,6 +67,31 @@ def test_what_is_refused_of_a_smaller_load_lowers_the_bound_to_below_that_but_no
     assert 0.5 * 95 <= bounds.load < 0.5 * 95 / 0.95
 
 
+def test_memory_that_ran_out_bounds_just_below_what_was_in_flight_once_for_all_that_were_lost():
+    bounds = Bounds()
+    lost = {"outcome": Outcome.DROPPED, "admitted_at": 60, "out_of_memory": True}
+    # Sent when few were in flight. What was in flight when memory ran out counts, though it is less than half the limit.
+    for in_flight in (40, 39, 38):
+        bounds.on_sample(sample(1.0, 0.5, in_flight=in_flight, met=10, **lost), 128)
+    assert bounds.load == pytest.approx(0.95 * 38)
+    for in_flight in range(37, 1, -1):
+        bounds.on_sample(sample(1.0, 0.5, in_flight=in_flight, met=10, **lost), 38)
+    assert bounds.load == pytest.approx(0.95 * 38), "they were admitted before"
+    # What was sent since, before all were known to be lost, bounds to half at most.
+    bounds.on_sample(sample(1.05, 0.01, in_flight=2, met=2, **{**lost, "admitted_at": 36}), 36)
+    assert bounds.load == pytest.approx(0.5 * 0.95 * 40)
+    # A tenth of a second later, or a mean latency, it is another time.
+    bounds.on_sample(sample(2.0, 0.5, in_flight=10, met=5, **{**lost, "admitted_at": 19}), 19)
+    assert bounds.load == pytest.approx(9.5)
+
+
+def test_a_call_that_is_too_large_for_the_memory_alone_is_a_refusal_like_others():
+    bounds = Bounds()
+    alone = {"outcome": Outcome.DROPPED, "admitted_at": 60, "out_of_memory": True}
+    bounds.on_sample(sample(1.0, 0.5, in_flight=1, met=1, **alone), 60)
+    assert bounds.load == 30.0, "half of the limit at most"
+
+
 def test_refusals_of_a_load_that_is_mostly_served_bound_nothing():
     bounds = Bounds()
     for second in range(200):
