@@ -7,7 +7,8 @@ Rules:
 - The list goes once as many like singles are under way, or can be sent with it: they are beside it.
   For a second no more than sixteen are: most calls may soon share lists.
 - Lists are proved if three quarters of the list's answers come within one and a half times the
-  median single. (A few long answers may end a streamed list late. A plain list's come at once.)
+  median single. (A few long answers may end a streamed list late.) If all come at its end, each
+  caller waits for the longest answer: then the list may take 1.2 times the median single.
 - Otherwise the list is ended, and its calls go singly: nobody waits eight times as long for it. A
   list that fails proves nothing, and the next one is another proof.
 - The verdict holds for an hour, until a restart, or until the server says to be another.

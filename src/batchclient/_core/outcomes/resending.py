@@ -161,6 +161,6 @@ class Resending:
 
 
 def _held_since(batch: Batch, under_way: Iterable[Batch], now: float) -> float | None:
-    """Since when the server works at a call for the same model, if it is longer than a refusal takes."""
+    """Since when the server works at a call for the model, if that is far longer than refusals take."""
     oldest = next((one.sent_at for one in under_way if one.pace is batch.pace), now)
     return oldest if now - oldest > HELD_RATIO * (now - batch.sent_at) else None
