@@ -369,11 +369,11 @@ def test_a_second_attempt_counts_and_the_first_token_is_that_of_the_answer(virtu
     assert RETRIED in measured.marks
     assert 0 < measured.retried < measured.scheduled
     calls = windows[0].calls
-    # The first few are plain, until a stream has told that it sends few events.
+    # The first are plain, until a stream has told that it sends few events: by chance few, or most.
     streamed = [
         place for place, outcome in enumerate(calls.outcomes) if outcome == 1 and not math.isnan(calls.first[place])
     ]
-    assert len(streamed) > calls.outcomes.count(1) / 2
+    assert len(streamed) > 4
     again = [place for place in streamed if calls.attempts[place] > 1]
     once = [place for place in streamed if calls.attempts[place] == 1]
     assert again and once

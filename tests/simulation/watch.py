@@ -201,8 +201,9 @@ class WatchedCore:
         """After the core has heard of it."""
         if type(event) is Failed and event.retry_delay_s is not None:
             # A refused call that steps aside waits for no pause of the policy's, but for the server's wish.
-            is_free = event.batch.refused_freely
-            pause_s = (event.failure.retry_after_s or 0.0) if is_free else event.retry_delay_s
+            # Of those refused alone one may find out whether the server means that.
+            wish_s = 0.0 if event.batch.refused_alone else event.failure.retry_after_s or 0.0
+            pause_s = wish_s if event.batch.refused_freely else event.retry_delay_s
             for request in event.batch.requests:
                 if request.state is RequestState.BACKING_OFF and request.batch is None:
                     self.not_before.setdefault(request.seq, (event.batch, self.now + pause_s))

@@ -92,32 +92,6 @@ def test_a_call_that_is_too_large_for_the_memory_alone_is_a_refusal_like_others(
     assert bounds.load == 30.0, "half of the limit at most"
 
 
-def test_refusals_of_a_load_that_is_mostly_served_bound_nothing():
-    bounds = Bounds()
-    for second in range(200):
-        answer(bounds, float(second), 100, count=10)
-        assert not refuse(bounds, second + 0.5, 99)
-    assert bounds.load == math.inf
-
-
-def test_a_bound_goes_once_its_load_is_mostly_served():
-    bounds = Bounds()
-    refuse(bounds, 1.0, 100)
-    answer(bounds, 3.0, 100, count=40)
-    refuse(bounds, 3.5, 80, limit=80)
-    assert bounds.load == math.inf
-
-
-def test_refusals_at_any_load_bound_no_more_than_a_few_times():
-    """One request in twenty is refused, whatever the load."""
-    bounds, cuts = Bounds(), 0
-    for second in range(600):
-        load = 20 + 7 * second % 80
-        answer(bounds, float(second), load, count=19)
-        cuts += refuse(bounds, second + 0.5, load)
-    assert cuts <= 3
-
-
 def test_a_refusal_far_above_a_servers_bound_is_about_load_though_less_was_refused_as_well():
     """A server takes 22 at once, and 256 are sent."""
     bounds = Bounds()
@@ -311,13 +285,3 @@ def test_late_answers_that_were_seen_before_a_restart_are_forgotten():
     bounds.forget()
     assert (bounds.load, bounds.reason) == (math.inf, "")
     assert late(bounds, 22.0, 64, 0.5), "nothing is silent"
-
-
-def test_a_refusal_that_is_not_about_load_leaves_a_bound_of_late_answers():
-    bounds = Bounds()
-    assert late(bounds, 1.0, 64, 0.5)
-    bound = bounds.load
-    for second in range(5, 25):
-        answer(bounds, float(second), 40, count=20, limit=40)
-    refuse(bounds, 26.0, 40, limit=40)
-    assert bounds.load == bound

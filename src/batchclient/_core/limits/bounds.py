@@ -9,8 +9,8 @@ Rules:
   half at most, since refusals may have another reason.
 - Memory that runs out is about load, as far as others were in flight: the bound is just below what
   was in flight at that moment. Where all that run are lost, that happens once.
-- Refusals may be about something else than load (``Refusals``). A refusal with a time
-  (``Retry-After``) is about the rate of calls, and bounds the load only if repeated after the time.
+- Only refusals about load are told (see ``servers.pace``). A refusal with a time (``Retry-After``)
+  is about the rate of calls, and bounds the load only if repeated after the time.
 - Answers are late if more than one in fifty is, beyond chance. If less load brings less in time,
   beyond twice the error, load is not the cause: the bound goes back to the higher load, and
   lateness bounds nothing below for a minute, then two, up to fifteen. If two calls at once are
@@ -25,7 +25,6 @@ import math
 from collections import deque
 
 from batchclient._core.limits.base import NEWEST_SHARE, Outcome, Sample
-from batchclient._core.limits.refused import Refusals
 from batchclient._core.limits.trial import Silence
 
 __all__ = ["Bounds"]
@@ -54,7 +53,7 @@ class Bounds:
 
     __slots__ = (
         "_cause", "_cooling_until", "_counted", "_counts_from", "_cuts", "_ended", "_futile_below", "_heeds_lateness",
-        "_late", "_late_load", "_latency_s", "_refusals", "_rises_at", "_set_at", "_silence", "_tightest", "_tokens",
+        "_late", "_late_load", "_latency_s", "_rises_at", "_set_at", "_silence", "_tightest", "_tokens",
         "_useful", "_wait_until", "load", "reason",
     )  # fmt: skip
 
@@ -67,7 +66,6 @@ class Bounds:
         self.load = math.inf
         """Sequences in flight; infinite: no bound."""
         self.reason = self._cause = ""
-        self._refusals = Refusals()
         self._tightest = 1.0
         self._cooling_until = self._wait_until = -math.inf
         self._rises_at, self._set_at = 0.0, -math.inf
@@ -89,7 +87,6 @@ class Bounds:
 
     def on_sample(self, sample: Sample, limit: int) -> bool:
         """Take in an observation under a limit in force; return whether a new bound is set."""
-        self._refusals.on_sample(sample)
         if sample.outcome is Outcome.DROPPED:
             return self._refused(sample, limit)
         if sample.outcome is Outcome.IGNORED:
@@ -137,10 +134,6 @@ class Bounds:
                 return True
             before, self.load = self.load, min(self.load, max(self._tightest, load))
             return self.load < before
-        if not self._refusals.about_load(sample.in_flight_at_sent):
-            if now >= self._cooling_until and self._cause is _REFUSED:
-                self.load = math.inf
-            return False
         load = _BELOW_RATIO * sample.in_flight_at_sent
         if now < self._cooling_until:
             load = max(self._tightest, load)
