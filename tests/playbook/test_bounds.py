@@ -128,7 +128,8 @@ def test_a_refusal_that_names_a_time_lowers_the_limit_only_if_it_comes_again_aft
     play.at(1.5) >> refused(before, retry_after_s=2.0) << []
     assert not play.adjustments
     play.at(3.4) >> Woke() << []
-    play.at(3.5) >> Woke() << ["send c16", "send c17", "send c18", "send c19"]
+    play.at(3.5) >> Woke() << ["send c16"]
+    play.at(3.75) >> Woke() << ["send c17", "send c18", "send c19"]
     assert play.endpoints[0].limit == 20
     for each in (a, b, c):
         play.at(4.0) >> refused(each, retry_after_s=2.0) << []

@@ -245,8 +245,9 @@ class Pace:
         self._until = max(self._until, now + max(self._spell_s, 2 * rest_s))
 
     def start_over(self, now: float) -> None:
-        """The server ran out of memory: one request, then two for each answer, up to a lower limit."""
-        self.left, self._grows, self.is_open, self._until = 0, True, False, now + self._spell_s
+        """The server ran out of memory: each answer brings two, up to a lower limit."""
+        self.left, self._grows, self.is_open = 0, True, False
+        self._held, self._until = 0.0, now + self._spell_s
 
     def pause(self, jitter: float, now: float) -> None:
         """Nothing is under way any more in a spell; ``jitter`` is random, from 0 to 1."""
@@ -289,7 +290,7 @@ class Pace:
         if self.rest_until is not None and now >= self.rest_until:
             self._end_rest()
             if self.left is None:
-                self._grows, self.is_open = True, False
+                self.start_over(now)
             self.left = max(1, self.left or 0)
         return self.rest_until is not None
 
