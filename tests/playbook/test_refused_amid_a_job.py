@@ -53,6 +53,24 @@ def test_rows_wait_for_a_model_that_was_answered_and_one_at_a_time_finds_out_at_
     assert (play.succeeded, play.failed, play.retries) == (7, 0, 5)
 
 
+def test_an_older_calls_answer_after_the_first_refusal_hides_no_outage():
+    play = Playbook(limit=2, max_size=1, waits_out_refusals=True, outage_patience_s=4.0)
+    a, old, b, c, d, e = calls("a old b c d e")
+    rows(play, a, old, b, c, d, e)
+    play >> Woke() << ["send a", "send old"]
+    play.at(1.0) >> answered(a) << ["resolve a", "send b"]
+    for at, call in ((1.01, b), (1.02, c)):
+        play.at(at) >> refused(call)
+    play.at(1.025) >> answered(old) << ["resolve old", "send e"]
+    for at, call in ((1.03, d), (1.04, e)):
+        play.at(at) >> refused(call)
+    while not play.endpoints[0].outage and play.now < 3.0:
+        play.at(play.wakes_at) >> Woke()
+        if play.seen and play.seen[0].startswith("send"):
+            play >> refused(play.last.requests[0])
+    assert play.endpoints[0].outage.startswith("an outage of endpoint 0 ")
+
+
 def test_after_the_patience_all_that_wait_fail_and_those_not_sent_may_be_tried_again():
     play, everyone = amid_a_job("a b c d e f g h i j k l")
     while play.failed == 0:

@@ -172,7 +172,9 @@ class Fleet:
         """The call that was to find out about a model is refused: its server is away for its calls."""
         endpoint = self._endpoints.by_id[batch.endpoint]
         doubt = endpoint.denials.models[batch.shape.subject]
-        if endpoint.served_at > doubt.since or _has_outage(endpoint):
+        # Answers to older calls may come after the first refusal.
+        serves_others = any(pace.answered_from > doubt.sent_at for pace in endpoint.paces.values())
+        if serves_others or _has_outage(endpoint):
             return
         seen = f"{failure.status} to every call for the model {batch.shape.model!r}"
         endpoint.outage = ServerOutage(endpoint.shown_name, seen, doubt.since, failure.of_the_server)
