@@ -130,7 +130,7 @@ def test_a_call_whose_turn_comes_too_late_is_a_503_before_its_time(service, mock
         return reply.status_code, reply.headers.get("retry-after"), virtual_clock.elapsed_s
 
     async def act(users):
-        return await asyncio.gather(*[ask(users, number) for number in range(400)])
+        return await asyncio.gather(*[ask(users, number) for number in range(800)])
 
     # The turn of some comes before enough answers were seen to judge by.
     assert set(use(service, act)) == {(200, None, 20), (503, "1", 20), (504, None, 30)}
