@@ -161,7 +161,7 @@ class Checks:
         at = denials.probes_at(shape.subject, pace, look.now, elsewhere=elsewhere, patient=look.oldest.patient)
         look.doubtful = at is not None
         # Of a refused list nobody knows yet who is to blame.
-        untried = look.oldest.denied_at == math.inf and look.group.isolation is None
+        untried = look.oldest.denied_at == math.inf and (look.group.isolation is None or look.group.size == 1)
         if at is None or (at <= look.now and (untried or not look.untried)):
             return None
         look.left_out = look.left_out or at <= look.now
