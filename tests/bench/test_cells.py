@@ -361,7 +361,9 @@ def test_a_second_attempt_counts_and_the_first_token_is_that_of_the_answer(virtu
     windows = []
 
     async def run():
-        begun = await session(server=SimulatedServer("gpu", faults=["status=503,rate=0.5"]), times=Times(0.5, 2, 60))
+        begun = await session(
+            server=SimulatedServer("gpu", faults=["status=503,rate=0.5"], seed=4), times=Times(0.5, 2, 60)
+        )
         begun.on_window = lambda setting, repetition, window: windows.append(window)
         return await begun.cell(Setting("singles", concurrency=4))
 
@@ -369,11 +371,11 @@ def test_a_second_attempt_counts_and_the_first_token_is_that_of_the_answer(virtu
     assert RETRIED in measured.marks
     assert 0 < measured.retried < measured.scheduled
     calls = windows[0].calls
-    # The first are plain, until a stream has told that it sends few events: by chance few, or most.
+    # The first few are plain, until a stream has told that it sends few events.
     streamed = [
         place for place, outcome in enumerate(calls.outcomes) if outcome == 1 and not math.isnan(calls.first[place])
     ]
-    assert len(streamed) > 4
+    assert len(streamed) > calls.outcomes.count(1) / 2
     again = [place for place in streamed if calls.attempts[place] > 1]
     once = [place for place in streamed if calls.attempts[place] == 1]
     assert again and once

@@ -102,6 +102,7 @@ class WatchedCore:
         self.probes = {}
         """By endpoint, the last batch that probed it."""
         self.answered = set()
+        self.answered_at = -1.0
         self.refused = Counter()
         """Refused connections of endpoints, by id."""
         self.transcript = []
@@ -167,6 +168,7 @@ class WatchedCore:
                     left.remove(position)
                 if answers:
                     self.answered.add(batch.endpoint)
+                    self.answered_at = self.now
                 self.first_tokens += sum(answer.time_to_first_token_s is not None for _, answer in answers)
                 if ended:
                     del self.open[batch.id]
@@ -201,12 +203,11 @@ class WatchedCore:
         """After the core has heard of it."""
         if type(event) is Failed and event.retry_delay_s is not None:
             # A refused call that steps aside waits for no pause of the policy's, but for the server's wish.
-            # Of those refused alone one may find out whether the server means that.
-            wish_s = 0.0 if event.batch.refused_alone else event.failure.retry_after_s or 0.0
-            pause_s = wish_s if event.batch.refused_freely else event.retry_delay_s
+            is_free = event.batch.refused_freely
+            pause_s = (event.failure.retry_after_s or 0.0) if is_free else event.retry_delay_s
             for request in event.batch.requests:
                 if request.state is RequestState.BACKING_OFF and request.batch is None:
-                    self.not_before.setdefault(request.seq, (event.batch, self.now + pause_s))
+                    self.not_before.setdefault(request.seq, (event.batch, self.now + pause_s, self.now))
 
     # Commands --------------------------------------------------------------------------------------------------
 
@@ -284,12 +285,14 @@ class WatchedCore:
 
     def check_pause(self, request, batch):
         """A call that backs off is not sent too early, unless in another form or since its endpoint has gone."""
-        failed, not_before = self.not_before.pop(request.seq, (None, 0.0))
+        failed, not_before, failed_at = self.not_before.pop(request.seq, (None, 0.0, 0.0))
         if self.now >= not_before:
             return
         # A list of which one member went first goes on bare or in parts as soon as that member was answered.
         other_form = len(batch.requests) < len(failed.requests) or (batch.bare and not failed.bare)
-        assert other_form or failed.endpoint in self.leaving, "it backs off still"
+        # A call that was refused alone may find out, at an answer, whether the server's wish holds.
+        finds_out = failed.refused_alone and failed.refused_freely and self.answered_at >= failed_at
+        assert other_form or finds_out or failed.endpoint in self.leaving, "it backs off still"
 
     # After every step ------------------------------------------------------------------------------------------
 

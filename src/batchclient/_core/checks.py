@@ -22,6 +22,8 @@ from batchclient._core.waiting.queue import FamilyGroup, Group, Queue
 
 __all__ = ["Checks", "Look", "Verdict"]
 
+_FEW = 4
+"""So many calls of a refused list find out as fresh ones do; of more the guilty may come first."""
 _UNKNOWN_LIMIT = 64
 """Calls in flight at a server that has not said yet which it is, and how many it takes at once."""
 
@@ -161,7 +163,7 @@ class Checks:
         at = denials.probes_at(shape.subject, pace, look.now, elsewhere=elsewhere, patient=look.oldest.patient)
         look.doubtful = at is not None
         # Of a refused list nobody knows yet who is to blame.
-        untried = look.oldest.denied_at == math.inf and (look.group.isolation is None or look.group.size == 1)
+        untried = look.oldest.denied_at == math.inf and (look.group.isolation is None or look.group.size <= _FEW)
         if at is None or (at <= look.now and (untried or not look.untried)):
             return None
         look.left_out = look.left_out or at <= look.now

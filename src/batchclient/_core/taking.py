@@ -65,11 +65,11 @@ class Taking:
         earliest = self._deadlines.next()
         if not likely_s or earliest is None or earliest >= now + max(likely_s, shortest_s):
             return requests
-        crowded = self._queue.size > 0 and self._deadlines.last > now + likely_s
+        crowded = self._queue.size > 0 and self._deadlines.last() > now + likely_s
         late, in_time = [], []
         for request in requests:
             left_s = math.inf if request.deadline is None else request.deadline - now
-            # While others with more time wait, none is spent on a call which is probably late.
+            # While others with more time wait, no permit is spent on a call which is probably late.
             # A fresh call is tried: the limit must learn if even a fresh call is late.
             if left_s < (likely_s if crowded and not is_fresh(request, now) else shortest_s):
                 request.group = None

@@ -150,7 +150,7 @@ class Pace:
         self.refusal: Failure | None = None
         """The refusal that asked for the last rest."""
         self._share = 0.0
-        """The share of the latest requests that were refused."""
+        """The share of the latest calls that were refused; a refused list counts as one of them."""
         self._run, self._lists = _Run(), _Run()
         """Refused requests in a row; and refused lists, of which single calls say nothing."""
         self._trial = _NONE
@@ -245,7 +245,7 @@ class Pace:
         self._until = max(self._until, now + max(self._spell_s, 2 * rest_s))
 
     def start_over(self, now: float) -> None:
-        """The server ran out of memory: each answer brings two, up to a lower limit."""
+        """Grow from what is under way: memory ran out, or a first rest is over. Each answer brings two."""
         self.left, self._grows, self.is_open = 0, True, False
         self._held, self._until = 0.0, now + self._spell_s
 
@@ -258,7 +258,7 @@ class Pace:
     # Rests ---------------------------------------------------------------------------------------------------------
 
     def rest(self, refusal: Failure, now: float) -> float:
-        """The server wishes a rest; return how long it is to be, 0 if rests hold nothing."""
+        """The server may wish a rest; return how long it is to be, 0 if there is no such wish."""
         if refusal.retry_after_s is None:
             return 0.0
         rest_s = min(refusal.retry_after_s, LONGEST_REST_S)

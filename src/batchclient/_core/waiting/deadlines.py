@@ -93,10 +93,12 @@ class Deadlines:
             return min(run[0][0], heap[0][0])
         return run[0][0] if run else heap[0][0] if heap else None
 
-    @property
     def last(self) -> float:
-        """The latest deadline, of those which came in order."""
-        return self._run[-1][0] if self._run else -math.inf
+        """The latest deadline of a live request among those which came in order."""
+        run = self._run
+        while run and run[-1][2].state in _GONE:
+            self._put_back(run.pop()[2])
+        return run[-1][0] if run else -math.inf
 
     def _put_back(self, request: Request) -> None:
         if request.state in _GONE:
