@@ -34,8 +34,9 @@ class WatchedLoop(VirtualLoop):
         return timer
 
     def _live_timers(self):
-        now = self.time()
-        return [each for each in self.timers if not each.cancelled() and each.when() > now]
+        # The loop calls a timer that is due within the clock's resolution.
+        soon = self.time() + self._clock_resolution
+        return [each for each in self.timers if not each.cancelled() and each.when() >= soon]
 
     def alive(self):
         """Timers that will still fire, and tasks other than the one that asks."""

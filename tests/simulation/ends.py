@@ -17,6 +17,7 @@ from batchclient import (
     Completion,
     ConnectFailed,
     DeadlineExceeded,
+    DemuxError,
     DialectError,
     QueueFull,
 )
@@ -124,6 +125,9 @@ def check_call(world, call):
             assert call.hits[Fault.REFUSED]
         case DialectError() if call.hits[Fault.CUT_BODY] >= 2 and "not JSON" in result.message:
             # What breaks off twice is not tried a third time.
+            pass
+        case DemuxError() if call.hits[Fault.WRONG_INDEX] and "n=2 " in plan.prompt and "1 of 2" in result.message:
+            # One choice for a call alone: the server seems to ignore n, and would do so again.
             pass
         case _:
             used = call.hits.total() - call.hits[Fault.SLOW]

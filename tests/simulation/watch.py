@@ -102,7 +102,7 @@ class WatchedCore:
         self.probes = {}
         """By endpoint, the last batch that probed it."""
         self.answered = set()
-        self.answered_at = -1.0
+        self.answered_at = self.answered_from = -1.0
         self.refused = Counter()
         """Refused connections of endpoints, by id."""
         self.transcript = []
@@ -169,6 +169,7 @@ class WatchedCore:
                 if answers:
                     self.answered.add(batch.endpoint)
                     self.answered_at = self.now
+                    self.answered_from = max(self.answered_from, batch.sent_at)
                 self.first_tokens += sum(answer.time_to_first_token_s is not None for _, answer in answers)
                 if ended:
                     del self.open[batch.id]
@@ -256,7 +257,9 @@ class WatchedCore:
         assert batch.id not in self.open, "a batch is sent once"
         assert not self.paused, "a paused client sends nothing"
         assert endpoint.state != "leaving", "a removed endpoint gets nothing more"
-        if endpoint.blocked_by == "the server's Retry-After" and len(self.subjects) == 1:
+        # A member of a list that named no culprit goes bare, whatever holds.
+        in_rest = endpoint.blocked_by == "the server's Retry-After" and not batch.bare
+        if in_rest and len(self.subjects) == 1:
             assert self.trials.get(endpoint.id) not in self.open, "one call finds out in a rest whether it holds"
             self.trials[endpoint.id] = batch.id
         assert len({id(request.shape) for request in batch.requests}) == 1, "one shape per batch"
@@ -290,8 +293,10 @@ class WatchedCore:
             return
         # A list of which one member went first goes on bare or in parts as soon as that member was answered.
         other_form = len(batch.requests) < len(failed.requests) or (batch.bare and not failed.bare)
-        # A call that was refused alone may find out, at an answer, whether the server's wish holds.
-        finds_out = failed.refused_alone and failed.refused_freely and self.answered_at >= failed_at
+        # A call that was refused alone may find out, at an answer, whether the server's wish holds. For the others a
+        # request does that which is sent meanwhile.
+        answered_at = self.answered_at if failed.refused_alone else self.answered_from
+        finds_out = failed.refused_freely and answered_at >= failed_at
         assert other_form or finds_out or failed.endpoint in self.leaving, "it backs off still"
 
     # After every step ------------------------------------------------------------------------------------------
@@ -309,6 +314,9 @@ class WatchedCore:
             gone[batch.endpoint] += abandoned * weight
             assert abandoned < len(left) or not left or batch.id in self.aborted, "nobody waits for it any more"
         for endpoint in statistics.endpoints:
+            if endpoint.blocked_by != "the server's Retry-After":
+                # The next rest has a trial of its own.
+                self.trials.pop(endpoint.id, None)
             assert endpoint.in_flight == held[endpoint.id], "permits are not what is in flight"
             assert endpoint.abandoned == gone[endpoint.id], "what is abandoned is not what nobody waits for"
             working = world.sequences_at(endpoint.id)

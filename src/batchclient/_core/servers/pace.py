@@ -306,7 +306,7 @@ class Pace:
         self.in_flight += sequences
         if self.left:
             self.left -= 1
-        if self.rest_until is not None or self._trial == _NEXT:
+        if self._trial == _NEXT or (self._trial == _NONE and self.rest_until is not None):
             self._trial = batch
 
     def served(self, batch: Batch, sequences: int, now: float) -> None:
