@@ -18,9 +18,9 @@ def test_retry_after_blocks_the_endpoint_for_everybody():
     play.submit(b) >> Woke() << []
     play.at(1.5) >> Woke() << []
     assert play.wakes_at == 3.0
-    # After the rest one request goes, then two for each that is answered.
-    play.at(3.0) >> Woke() << ["send a"]
-    play.at(3.2) >> answered(a) << ["resolve a", "send b"]
+    # After the rest one request goes that was not refused yet, then two for each that is answered.
+    play.at(3.0) >> Woke() << ["send b"]
+    play.at(3.2) >> answered(b) << ["resolve b", "send a"]
     assert play.endpoints[0].blocked_until is None
 
 

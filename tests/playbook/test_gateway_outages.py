@@ -284,6 +284,21 @@ def test_an_answer_to_a_request_from_before_ends_no_outage():
     play.at(20.5) >> Woke() << ["send w"]
 
 
+def test_a_probe_that_waits_in_the_servers_queue_ends_the_outage():
+    play = served(limit=20)
+    (w,) = calls("w", SINGLE)
+    for number, call in enumerate(calls(17, SINGLE)):
+        play.at(20.0 + 0.1 * number).submit(call) >> Woke()
+        play.at(20.05 + 0.1 * number) >> told(call, delay=100.0) << []
+    play.submit(w) >> Woke() << []
+    # The gateway refused within 0.05 s.
+    play.at(22.2) >> Woke() << ["send w"]
+    play.at(22.65) >> Woke() << []
+    assert play.endpoints[0].state == "probing"
+    play.at(22.75) >> Woke() << ["send c16"]
+    assert play.endpoints[0].state == "recovering"
+
+
 def test_calls_wait_for_a_minute_and_are_told_the_gateways_words():
     play, _, (w,) = gone("w")
     while play.now < 80.0 and (wakes_at := play.wakes_at) is not None:

@@ -44,6 +44,14 @@ def refuse(play, until):
     return probes
 
 
+def probe_after_a_slow_one(play):
+    """Refuse every probe until 20.0, and after 2 s the one of 20.5; the next goes at 24.5."""
+    refuse(play, 20.0)
+    play.at(20.5) >> Woke()
+    play.at(22.5) >> failed(play.last.requests[0], GONE) << []
+    play.at(24.5) >> Woke() << ["send b"]
+
+
 def test_probes_go_at_growing_pauses_of_two_seconds_at_most_until_patience_ends():
     play, _ = vanished("a b c", outage_patience_s=SchedulerSettings().outage_patience_s)
     probes = refuse(play, 60.9)
@@ -133,18 +141,16 @@ def test_where_answers_take_long_a_server_that_is_back_is_given_all_of_its_limit
 
 def test_patience_lasts_while_the_probe_is_being_answered():
     play, (b, c) = vanished("b c", max_size=1, limit=1)
-    refuse(play, 20.0)
-    play.at(24.5) >> Woke() << ["send b"]
+    probe_after_a_slow_one(play)
     play.last.wire.heard = True
     play.at(40.0) >> Woke() << []
-    assert play.wakes_at is None, "the end of the probe is an event"
+    assert play.wakes_at == 44.5, "the end of the probe is an event"
     play.at(41.0) >> answered(b) << ["resolve b", "send c"]
 
 
 def test_patience_is_over_when_the_probe_that_it_lasted_for_fails():
     play, (b, c) = vanished("b c", max_size=1, limit=1)
-    refuse(play, 20.0)
-    play.at(24.5) >> Woke() << ["send b"]
+    probe_after_a_slow_one(play)
     play.last.wire.heard = True
     play.at(40.0) >> Woke() << []
     play.at(41.0) >> failed(b, GONE) << ["reject b c: ConnectFailed"]
@@ -152,26 +158,44 @@ def test_patience_is_over_when_the_probe_that_it_lasted_for_fails():
 
 def test_a_probe_that_outlasts_its_callers_patience_wakes_nobody_and_is_its_last():
     play, (b, c) = vanished("b c", max_size=1, limit=1)
-    refuse(play, 20.0)
-    play.at(24.5) >> Woke() << ["send b"]
+    probe_after_a_slow_one(play)
     play.at(31.0) >> Woke() << ["reject c: ConnectFailed"]
     (d,) = calls("d")
     play.at(31.5).submit(d) >> Woke() << []
     play.at(32.0) >> Woke() << []
     woken = 0
-    while play.wakes_at is not None and play.wakes_at < 60.0:
+    while play.wakes_at is not None and play.wakes_at < 44.0:
         play.at(play.wakes_at) >> Woke()
         woken += 1
     assert woken <= 2
-    play.at(60.0) >> failed(b, GONE)
+    play.at(44.0) >> failed(b, GONE)
     assert b.state is RequestState.DONE and d.state is RequestState.QUEUED
 
 
 def test_a_probe_that_says_nothing_holds_nobody_back():
     play, (b, c) = vanished("b c", max_size=1, limit=1)
-    refuse(play, 20.0)
-    play.at(24.5) >> Woke() << ["send b"]
+    probe_after_a_slow_one(play)
     play.at(31.0) >> Woke() << ["reject c: ConnectFailed"]
+
+
+def test_a_probe_that_is_taken_on_ends_the_outage_long_before_it_is_answered():
+    play, (b, c) = vanished("b c", max_size=1, limit=16)
+    play.at(1.5) >> Woke() << ["send b"]
+    play.at(1.749) >> Woke() << []
+    assert (play.endpoints[0].state, play.wakes_at) == ("probing", 1.75)
+    play.at(1.75) >> Woke() << ["send c"]
+    assert play.endpoints[0].state == "recovering"
+    play.at(2.0) >> failed(b, GONE) << []
+    assert play.endpoints[0].state == "ejected"
+
+
+def test_what_a_probe_is_taken_on_after_is_ten_times_as_long_as_the_last_failure_took():
+    play, (b, c) = vanished("b c", max_size=1, limit=16)
+    play.at(1.5) >> Woke() << ["send b"]
+    play.at(1.6) >> failed(b, GONE) << []
+    play.at(2.6) >> Woke() << ["send b"]
+    play.at(3.59) >> Woke() << []
+    play.at(3.61) >> Woke() << ["send c"]
 
 
 def test_another_server_ends_the_outage():

@@ -68,9 +68,9 @@ def test_a_queued_call_that_the_rest_outlasts_fails_at_once_with_the_rest_of_it(
     error = play.errors["late"]
     assert error.message == "no (no call is sent for 6 s, and the call's timeout_s ends before)"
     assert (error.retry_after_s, error.status, error.attempt) == (6.0, 429, 0)
-    # After the rest one goes, then two for each that is answered.
-    play.at(10.0) >> Woke() << ["send first"]
-    play.at(10.05) >> answered(play.last.requests[0]) << ["resolve first", "send just", "send patient"]
+    # After the rest one goes, then two for each that is answered. The refused one is not the first.
+    play.at(10.0) >> Woke() << ["send just"]
+    play.at(10.05) >> answered(just) << ["resolve just", "send patient", "send first"]
 
 
 def test_calls_that_are_queued_when_the_rest_is_asked_for_fail_with_it_and_so_do_those_outside_the_queue():
@@ -153,9 +153,9 @@ def test_another_server_that_takes_the_call_in_time_is_waited_for():
     # The shorter rest decides.
     play.at(0.5).submit(early, late) >> Woke() << ["reject early: RateLimited"]
     assert play.errors["early"].retry_after_s == 1.5
-    play.at(2.0) >> Woke() << ["send a @1"]
-    play.at(2.1) >> answered(a) << ["resolve a", "send b @1"]
-    play.at(2.5) >> answered(b) << ["resolve b", "send late @1"]
+    play.at(2.0) >> Woke() << ["send late @1"]
+    play.at(2.1) >> answered(late) << ["resolve late", "send a @1"]
+    play.at(2.5) >> answered(a) << ["resolve a", "send b @1"]
 
 
 def test_a_server_that_is_not_asked_for_rest_keeps_everybody_waiting_for_it():

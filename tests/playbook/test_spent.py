@@ -67,12 +67,12 @@ def refuse_until(story, until):
 def test_a_call_that_waited_for_a_server_that_is_gone_says_so_and_not_that_the_queue_is_full():
     story, _ = gone()
     (late,) = calls("late", shape(), deadline=16.0)
-    story.at(12.0).submit(late) >> Woke()
+    story.at(12.0).submit(late) >> Woke() >> failed(story.last.requests[0], GONE)
     refuse_until(story, 16.0)
     error = story.errors["late"]
     assert error.message == (
         "the call's timeout_s passed in the queue: 4 s in the queue;"
-        " an outage of http://one:8000/v1 has lasted 6 s: no connection"
+        " an outage of http://one:8000/v1 has lasted 6 s: 4 failures in a row, the last: no connection"
     )
     assert isinstance(error, DeadlineExceeded)
     assert isinstance(error.__cause__, ConnectFailed)

@@ -317,6 +317,9 @@ class WatchedCore:
             if endpoint.blocked_by != "the server's Retry-After":
                 # The next rest has a trial of its own.
                 self.trials.pop(endpoint.id, None)
+            if endpoint.state != "probing":
+                # So has the next pause its own probe: a server may take one on and go away again.
+                self.probes.pop(endpoint.id, None)
             assert endpoint.in_flight == held[endpoint.id], "permits are not what is in flight"
             assert endpoint.abandoned == gone[endpoint.id], "what is abandoned is not what nobody waits for"
             working = world.sequences_at(endpoint.id)

@@ -80,7 +80,7 @@ def test_so_many_failures_in_a_row_eject_and_the_pause_doubles_with_each_failed_
             assert health.is_closed(now + pause - 0.01)
             now += pause
             assert not health.is_closed(now)
-            health.begin_probe(100 + number)
+            health.begin_probe(100 + number, now)
             assert not health.fail(sign, 7, now, others=True), "it was in flight when the server was ejected"
             assert health.fail(sign, 100 + number, now, others=True)
             health.end_probe(100 + number)
@@ -89,7 +89,7 @@ def test_so_many_failures_in_a_row_eject_and_the_pause_doubles_with_each_failed_
 def test_a_probe_that_says_nothing_makes_room_for_another():
     health = Health()
     fail(health, Sign.REFUSED, 1, 0.0)
-    health.begin_probe(4)
+    health.begin_probe(4, 1.0)
     health.end_probe(3)
     assert health.state is HealthState.PROBING
     health.end_probe(4)
@@ -109,7 +109,7 @@ def test_it_comes_back_by_and_by():
     endpoint = Endpoint(0, FixedLimit(64), 64)
     health = endpoint.health
     health.fail(Sign.REFUSED, 1, 0.0, others=True)
-    health.begin_probe(4)
+    health.begin_probe(4, 1.0)
     assert not endpoint.answer(1, 1.0)
     assert (health.state, health.allowed, endpoint.free) == (HealthState.RECOVERING, 8, 8)
     health.answer(8, 64, 2.0)

@@ -90,7 +90,7 @@ class Look:
         self.sheltered = False
         """Whether calls which failed here may not be the probe."""
         self.untried = True
-        """Whether a call that was refused so before may not find out about its model."""
+        """Whether no call may find out, of its model or of a load, that was refused before."""
         self.left_out = False
         """Whether such a call was passed over."""
         self.doubtful = False
@@ -176,9 +176,15 @@ class Checks:
         if pace.is_open:
             return None
         until = pace.held_until(look.now)
-        if until is None:
+        if until is not None:
+            self._wake(until)
+            return Verdict.NOT_HERE
+        # A refused call may be to blame itself: it would find out again and again.
+        past = look.oldest.endured
+        finds_out = not pace.under_way and look.untried and not look.endpoint.denials.models
+        if not finds_out or past is None or not past.refusals:
             return None
-        self._wake(until)
+        look.left_out = True
         return Verdict.NOT_HERE
 
     def _reserved(self, look: Look) -> Verdict | None:

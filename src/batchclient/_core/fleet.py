@@ -14,6 +14,7 @@ Rules:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from batchclient._core.asking import Asking
@@ -114,6 +115,14 @@ class Fleet:
         change = endpoint.answer(sequences, now, sent_at)
         if endpoint.health.state is not state:
             self._tell_health(endpoint, limit, change, now)
+
+    def look_for_returns(self, now: float) -> bool:
+        """Whether any server is back now, since it has taken a probe on."""
+        back = [one for one in self._endpoints.serving if (one.health.taken_on_at or math.inf) <= now]
+        for endpoint in back:
+            limit = endpoint.limit.limit
+            self._tell_health(endpoint, limit, endpoint.live(0, now), now)
+        return bool(back)
 
     def look_for_life(self, event: LoadReported, now: float) -> bool:
         """A server has reported its load; return whether to give it up for a still engine."""

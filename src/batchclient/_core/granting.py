@@ -112,6 +112,8 @@ class Granting:
             self._wake(health.closed_until)
             return False
         health.grow(endpoint.limit.limit, now)
+        if health.taken_on_at is not None:
+            self._wake(health.taken_on_at)
         return health.probe is None
 
     def _share_out(self, serving: list[Endpoint], now: float, batches: list[Batch]) -> None:
@@ -204,8 +206,8 @@ class Granting:
             endpoint.held_since = (now if look.held_since is None else look.held_since) if look.held else None
         for group in passed_over:
             self._queue.restore(group)
-        failed_here = look.sheltered and not look.others and passed_over and endpoint.health.probe is None
-        if failed_here or (look.left_out and not more):
+        failed_here = look.sheltered and not look.others and passed_over
+        if endpoint.health.probe is None and (failed_here or (look.left_out and not more)):
             # All waiting calls have failed here before, and no other endpoint can find out.
             return self._grant_on(endpoint, now, batches, most, lone=lone, shelter=False)
         return more
@@ -231,7 +233,7 @@ class Granting:
             batch = self._taking.make_batch(group, requests, endpoint, now)
             batches.append(batch)
             if look.probe:
-                endpoint.health.begin_probe(batch.id)
+                self._wake(endpoint.health.begin_probe(batch.id, now))
             if look.doubtful:
                 endpoint.denials.begin_probe(batch)
         self._queue.restore(group)

@@ -362,6 +362,8 @@ class Scheduler:
     def _on_woke(self, event: Woke) -> None:
         if self._stalls.woke(self._now):
             self._feeding.trusts_from = self._now
+        if self._fleet.look_for_returns(self._now):
+            self._outage.watch(self._now)
         self._settle()
         self._asking.look(self._now)
 

@@ -17,6 +17,8 @@ Rules:
     calls, and it holds none of the row. (Where one of several replicas is dead, others hold some.)
 - An answer to a request sent before the row brings nothing back: a server that goes may still
   answer what it has.
+- A probe that is under way for 0.25 s, and for ten times as long as the last failure took, is taken
+  on: the server is back, though its answer may take minutes.
 - When the last endpoint in use is ejected, all endpoints ejected before for another reason than
   vanishing are probed at once.
 - A request cut off by a gateway after a long silence (``Failure.cut_off``) is a server error, not a
@@ -43,6 +45,7 @@ from __future__ import annotations
 from enum import Enum
 
 from batchclient._core.failures import Failure, FailureKind
+from batchclient._core.servers.pace import HELD_RATIO
 from batchclient.errors import CertificateRefused, ReadTimedOut, RemoteError
 
 __all__ = ["Health", "HealthState", "Sign", "sign_of"]
@@ -57,6 +60,7 @@ _REFUSALS_OF_A_STRANGER = 3
 _WELL_AFTER_S = 60.0
 _START_RATIO = 0.125
 _DOUBLES_AFTER_S = 1.5
+_TAKEN_ON_S = 0.25
 
 
 class HealthState(Enum):
@@ -127,11 +131,13 @@ class Health:
         "allowed",
         "answered_once",
         "closed_until",
+        "failed_in_s",
         "failing_since",
         "probe",
         "reason",
         "row_since",
         "state",
+        "taken_on_at",
         "vanished",
     )
 
@@ -148,6 +154,10 @@ class Health:
         self.allowed: int | None = None
         """Most sequences in flight during a recovery, below the limit."""
         self.answered_once = False
+        self.failed_in_s = 0.0
+        """How long the last failed request was under way."""
+        self.taken_on_at: float | None = None
+        """When the probe will have been under way so long that the server has taken it on."""
         self.failing_since = 0.0
         """When its first failure after its last answer was."""
         self.vanished = False
@@ -186,15 +196,17 @@ class Health:
             self.closed_until = None
         return self.closed_until is not None
 
-    def begin_probe(self, batch: int) -> None:
-        """Note that one call is sent to find out."""
+    def begin_probe(self, batch: int, now: float) -> float:
+        """Note that one call is sent to find out; return when it will have been taken on."""
         self.state = HealthState.PROBING
         self.probe = batch
+        self.taken_on_at = now + max(_TAKEN_ON_S, HELD_RATIO * self.failed_in_s)
+        return self.taken_on_at
 
     def end_probe(self, batch: int) -> None:
         """Note the end of a batch; after a probe which said nothing, another may be sent."""
         if self.probe == batch:
-            self.probe = None
+            self.probe = self.taken_on_at = None
             if self.state is HealthState.PROBING:
                 self.state = HealthState.EJECTED
 
@@ -245,6 +257,7 @@ class Health:
         if not self._failures:
             self.failing_since = now
         self._failures += 1
+        self.failed_in_s = 0.0 if sent_at is None else now - sent_at
         if sign is Sign.REFUSED:
             self._refusals += 1
         if sign in _VANISHES_AFTER:
@@ -270,7 +283,8 @@ class Health:
         if self.state is HealthState.HEALTHY and now - self._healthy_since > _WELL_AFTER_S:
             self._ejections = 0
         self._ejections += 1
-        self.state, self.allowed, self.probe, self.vanished = HealthState.EJECTED, None, None, vanished
+        self.state, self.vanished = HealthState.EJECTED, vanished
+        self.allowed = self.probe = self.taken_on_at = None
         self.reason = f"{times}{seen}"
         first, longest = _FIRST_PAUSE_S, _LONGEST_PAUSE_S
         if sign is Sign.REFUSED or sign is Sign.UNSERVED:
@@ -312,4 +326,4 @@ class Health:
 
     def _return(self, state: HealthState) -> None:
         self.state = state
-        self.closed_until = self.probe = self.allowed = None
+        self.closed_until = self.probe = self.taken_on_at = self.allowed = None

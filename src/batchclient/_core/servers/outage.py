@@ -1,7 +1,7 @@
 """Outages: no endpoint is in use, and one has answered before. Dispatch pauses, callers wait.
 
     SERVED ──the last endpoint in use vanishes──▶ AWAY
-    AWAY ──a probe is answered, or another endpoint comes──▶ SERVED
+    AWAY ──a probe is answered or taken on, or another endpoint comes──▶ SERVED
 
 Rules:
 - During an outage, endpoints are probed with one call each at growing pauses (see ``health``). An

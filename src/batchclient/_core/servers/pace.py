@@ -36,13 +36,12 @@ Rules:
   others have ended; with no others after 0.25 s, eight times as long each time, up to a minute.
 - Calls that step aside with a ``Retry-After`` find out likewise, one at an answer. If it is
   answered, two follow at each answer, until one is refused.
-- After a rest one request is sent, and one for each that was answered in the rest. Then each answer
-  brings two, up to the number under way before the rest; up to half of it if the next rest comes in
-  the same spell. Such a spell lasts for as long as the rest did.
+- After a rest as many requests are sent as were answered in it, at least one. Then the flow grows.
 - A request that its caller left, or that was to blame itself, gives its place back. One that was
   lost does not.
 - With none under way one is sent after a pause of 0.1 s, doubled each time, up to 2 s. A random
-  part of the pause, half at most, is left out: clients refused together come back apart.
+  part of the pause, half at most, is left out: clients refused together come back apart. A call goes
+  that was not refused before, if one waits.
 
 Source: a request for each answer is the conservation of packets, and two for each the slow start
 (V. Jacobson, "Congestion avoidance and control", SIGCOMM 1988).
@@ -129,7 +128,7 @@ class Pace:
     """What one endpoint may be sent of one flow."""
 
     __slots__ = (
-        "_are_void", "_before", "_believed_s", "_believed_until", "_grows", "_held", "_lists", "_owed", "_pause_s",
+        "_are_void", "_believed_s", "_believed_until", "_grows", "_held", "_lists", "_owed", "_pause_s",
         "_paused_until", "_run", "_share", "_spell_s", "_trial", "_tries_at", "_until", "answered_from", "in_flight",
         "is_open", "left", "refusal", "rest_until", "served_at", "under_way",
     )  # fmt: skip
@@ -164,8 +163,6 @@ class Pace:
         self._grows = False
         """Whether the spell is over, and each answer brings two until the limit is reached."""
         self._until = self._paused_until = -math.inf
-        self._before = 0
-        """After a rest each answer brings two up to so many requests; 0: no rest in this spell."""
         self._held = 0.0
         """Sequences which the server held beside those that it refused; without a rest only."""
         self._owed = 0.0
@@ -238,11 +235,10 @@ class Pace:
             soon = now < self._until + 2 * self._spell_s
             self._spell_s = min(_LONGEST_SPELL_S, 2 * self._spell_s) if soon else _SHORTEST_SPELL_S
             self._owed, self._held, self._grows = 0.0, math.inf, False
-            self._before = self._before if rest_s else 0
         self.left, self.is_open = 0, False
         self._held = 0.0 if rest_s else min(self._held, self.in_flight)
         self._owed += _ANSWERS
-        self._until = max(self._until, now + max(self._spell_s, 2 * rest_s))
+        self._until = max(self._until, now + self._spell_s)
 
     def start_over(self, now: float) -> None:
         """Grow from what is under way: memory ran out, or a first rest is over. Each answer brings two."""
@@ -263,8 +259,6 @@ class Pace:
             return 0.0
         rest_s = min(refusal.retry_after_s, LONGEST_REST_S)
         if self.rest_until is None:
-            again = self._before and self.left is not None and not self._grows
-            self._before = max(1, self._before // 2) if again else self.under_way
             self.rest_until = now + rest_s
             self._tries_at = _HELD_SHARE * self.in_flight
         self.rest_until = max(self.rest_until, now + rest_s)
@@ -288,15 +282,15 @@ class Pace:
     def is_at_rest(self, now: float) -> bool:
         """Whether a rest lasts. Ends a rest that is over."""
         if self.rest_until is not None and now >= self.rest_until:
-            self._end_rest()
-            if self.left is None:
-                self.start_over(now)
+            self._end_rest(now)
             self.left = max(1, self.left or 0)
         return self.rest_until is not None
 
-    def _end_rest(self) -> None:
+    def _end_rest(self, now: float) -> None:
+        answered = self.left or 0
         self.rest_until, self._trial = None, _NONE
-        self.is_open = self.left is None
+        self.start_over(now)
+        self.left = answered
 
     # Requests ------------------------------------------------------------------------------------------------------
 
@@ -328,7 +322,7 @@ class Pace:
         if self.is_open:
             return
         if self.left is not None:
-            self.left += 2 if self._grows or self.under_way + self.left < self._before else 1
+            self.left += 2 if self._grows else 1
             self._owed -= 1
             self._pause_s = _FIRST_PAUSE_S
             if self._grows and self.under_way + self.left >= limit:
@@ -338,10 +332,7 @@ class Pace:
     def _rest_was_void(self, now: float) -> None:
         self._believed_s, self._are_void = _FIRST_BELIEVED_S, True
         if self.rest_until is not None:
-            self._end_rest()
-            if self.left is None:
-                self.refused(0.0, now)
-            self._held, self._until = self.in_flight, now + self._spell_s
+            self._end_rest(now)
         self._trial = _NONE
 
     def failed(self, batch: Batch, sequences: int, now: float, *, lost: bool, refused: bool) -> bool:
