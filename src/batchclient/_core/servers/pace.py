@@ -40,8 +40,8 @@ Rules:
 - A request that its caller left, or that was to blame itself, gives its place back. One that was
   lost does not.
 - With none under way one is sent after a pause of 0.1 s, doubled each time, up to 2 s. A random
-  part of the pause, half at most, is left out: clients refused together come back apart. A call goes
-  that was not refused before, if one waits.
+  part of the pause, half at most, is left out: clients refused together come back apart. It is one
+  that was not refused before, if such a call waits.
 
 Source: a request for each answer is the conservation of packets, and two for each the slow start
 (V. Jacobson, "Congestion avoidance and control", SIGCOMM 1988).
