@@ -18,7 +18,7 @@ import pytest
 from hypothesis import settings
 
 from tests import bounds
-from tests.promises import table
+from tests.promises.table import promises
 
 # No deadline: the machines are shared and noisy, and a slow example says nothing about the code.
 settings.register_profile("ci", derandomize=True, deadline=None, database=None, print_blob=True)
@@ -138,9 +138,9 @@ def run_virtually(main, library):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """The last screen names the promises of promises.tsv whose tests failed."""
+    """The last screen names the promises whose tests failed."""
     failed = {report.nodeid.partition("[")[0] for report in terminalreporter.stats.get("failed", ())}
-    broken = [line.promise for line in table() if line.test.partition("[")[0] in failed] if failed else []
+    broken = [promise.says for promise in promises() if promise.node in failed] if failed else []
     if broken:
         terminalreporter.section("broken promises")
         for promise in broken:

@@ -1,11 +1,18 @@
-"""Each line of promises.tsv fits the tree and names a test that exists; ``make long`` breaks a sample of them."""
+"""Each promise fits the tree, names a test that exists, and stands in its area's file; ``.ci/run`` breaks some of them."""
 
 from collections import Counter
 
-from tests.promises import faults, table
+import pytest
+
+from tests.promises.table import AREAS, area_of, faults, promises
 
 
 def test_each_promise_fits_the_tree_and_its_test_exists():
-    lines = table()
-    assert not list(faults(lines))
-    assert not [promise for promise, times in Counter(line.promise for line in lines).items() if times > 1]
+    table = promises()
+    assert not list(faults(table))
+    assert not [says for says, times in Counter(promise.says for promise in table).items() if times > 1]
+
+
+@pytest.mark.parametrize("area", AREAS)
+def test_each_promise_stands_in_the_file_of_its_area(area):
+    assert {area_of(promise.file) for promise in promises([area])} == {area}
