@@ -1,6 +1,6 @@
 """Parameters as a caller gives them: a field that no call has goes in ``extra_body``."""
 
-from batchclient._core.kinds import Kind
+from tests.core import Kind
 from batchclient.dialects._arguments import known_fields
 from batchclient.dialects._fields import FIELDS
 

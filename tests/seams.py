@@ -20,7 +20,7 @@ from batchclient import sync as sync_module
 from batchclient._threads.bridge import Bridge
 from batchclient._client import starting as starting_module
 from batchclient._client.connections import Connections
-from batchclient._core.scheduler import Scheduler
+from tests.core import Scheduler
 from batchclient._shell import attempts as attempts_module
 from batchclient._shell import exchange as exchange_module
 from batchclient._shell.runner import Runner

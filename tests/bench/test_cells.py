@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from batchclient._core.limits import ServerLoad
+from tests.core import ServerLoad
 from batchclient.bench import Closed, Poisson, Setting, Slo, Times
 from batchclient.bench.cell import BEHIND, BUSY, CACHED, FAILED, LATE, OTHERS, RETRIED, cell_of
 from batchclient.bench.generator import generate

@@ -15,8 +15,7 @@ from tests.seams import connected
 from tests.shell import clocks
 
 from batchclient import BadRequest, BatchClient, Batching, Completion, ConfigError, Schedule
-from batchclient._core.kinds import Kind
-from batchclient._core.messages import Batch
+from tests.core import Batch, Kind
 from batchclient.dialects.sglang import SglangDialect
 from batchclient.simulator import SimulatedServer, SimulatorTransport, expected_text
 

@@ -9,7 +9,7 @@ from tests.live.fixtures import LiveServer
 from tests.seams import watch_cores
 
 from batchclient import BatchClient, ConfigError
-from batchclient._core.messages import Event, Submitted
+from tests.core import Event, Submitted
 
 pytestmark = pytest.mark.vllm
 

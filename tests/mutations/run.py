@@ -14,7 +14,7 @@ from random import Random
 from traceback import extract_tb
 
 from batchclient import Backoff, BatchClient, BatchClientError, DeadlineExceeded, Http
-from batchclient._core.kinds import Kind
+from tests.core import Kind
 from batchclient.integrations.form import WireCalls, make_calls
 from tests.fuzz import guarded, replayable
 from tests.mutations.answers import foreign, prompt_of, right_answer, text_told

@@ -16,8 +16,7 @@ also checks that nobody got another's answer. What must hold after every step is
 from collections import Counter
 from itertools import count
 
-from batchclient._core.limits import FixedLimit
-from batchclient._core.messages import (
+from tests.core import (
     AbortBatch,
     Adjusted,
     Answered,
@@ -28,18 +27,19 @@ from batchclient._core.messages import (
     Failed,
     Failure,
     FailureKind,
+    FixedLimit,
     HealthChanged,
     Reject,
     Request,
     RequestState,
     Resolve,
+    Scheduler,
+    SchedulerSettings,
     SendBatch,
     Shape,
     Submitted,
     WaitOver,
 )
-from batchclient._core.scheduler import Scheduler
-from batchclient._core.settings import SchedulerSettings
 from batchclient.errors import BadRequest, ConnectFailed, ConnectionLost, DemuxError, RateLimited
 from batchclient.types import Choice, Completion, Usage
 

@@ -5,15 +5,15 @@ import random
 import pytest
 
 from batchclient._core.failures import Failure
-from batchclient._core.limits import FixedLimit
-from batchclient._core.messages import (
-    Asked,
+from tests.core import (
     AskOutcome,
+    Asked,
     Cancelled,
     CloseRequested,
     EndpointAdded,
     EndpointRemoved,
     FailureKind,
+    FixedLimit,
     HealthChanged,
     ModelWanted,
     Page,

@@ -2,23 +2,23 @@
 
 import pytest
 
-from batchclient._core.kinds import Kind
-from batchclient._core.limits import ServerLoad
-from batchclient._core.messages import (
-    Asked,
+from tests.core import (
     AskOutcome,
+    Asked,
     CloseRequested,
     EndpointAdded,
     EndpointRemoved,
     FailureKind,
+    FixedLimit,
+    Kind,
     LoadReported,
     Page,
     Paused,
     Resumed,
     ServerKnown,
+    ServerLoad,
     Woke,
 )
-from batchclient._core.limits import FixedLimit
 from batchclient.errors import DialectError
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from batchclient._core.limits import FixedLimit, Limit, Outcome
+from tests.core import Cancelled, FailureKind, FixedLimit, Limit, Outcome, Woke
 from batchclient._core.limits.control import LimitControl
-from batchclient._core.messages import Cancelled, FailureKind, Woke
 from batchclient.errors import ReadTimedOut, ServerFault
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 

@@ -1,6 +1,6 @@
 """Cancelling in every state a call can be in. Its batch-mates are left alone. Rule 11."""
 
-from batchclient._core.messages import Cancelled, FailureKind, Request, RequestState, Woke
+from tests.core import Cancelled, FailureKind, Request, RequestState, Woke
 from tests.inspection import held
 from tests.playbook.playbook import Playbook, answered, calls, counted, failed
 

@@ -4,8 +4,7 @@ import sys
 
 import pytest
 
-from batchclient._core.limits import FixedLimit
-from batchclient._core.messages import (
+from tests.core import (
     AbortBatch,
     AbortRequested,
     Cancelled,
@@ -14,12 +13,13 @@ from batchclient._core.messages import (
     Failed,
     Failure,
     FailureKind,
+    FixedLimit,
+    Scheduler,
+    SchedulerSettings,
     SendBatch,
     Submitted,
     Woke,
 )
-from batchclient._core.scheduler import Scheduler
-from batchclient._core.settings import SchedulerSettings
 from batchclient.errors import BadRequest, CallAborted, ConnectFailed, RateLimited, ReadTimedOut, ServerFault
 from tests.playbook.playbook import calls
 

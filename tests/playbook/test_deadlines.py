@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchclient._core.messages import Cancelled, FailureKind, Paused, Request, Submitted, Woke
+from tests.core import Cancelled, FailureKind, Paused, Request, Submitted, Woke
 from batchclient.errors import DeadlineExceeded
 from tests.inspection import held
 from tests.playbook.playbook import Playbook, answered, calls, failed

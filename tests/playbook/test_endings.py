@@ -1,6 +1,6 @@
 """Holding and ending: pause, resume, drain, abort, close."""
 
-from batchclient._core.messages import (
+from tests.core import (
     AbortRequested,
     Cancelled,
     CloseRequested,

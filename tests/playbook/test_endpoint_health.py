@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchclient._core.messages import Failed, Failure, FailureKind, Woke
+from tests.core import Failed, Failure, FailureKind, Woke
 from batchclient.errors import CallAborted
 from tests.playbook.playbook import Playbook, answered, calls, failed
 

@@ -2,10 +2,7 @@
 
 import pytest
 
-from batchclient._core.limits import FixedLimit
-from batchclient._core.messages import FailureKind, HealthChanged, Woke
-from batchclient._core.scheduler import Scheduler
-from batchclient._core.settings import SchedulerSettings
+from tests.core import FailureKind, FixedLimit, HealthChanged, Scheduler, SchedulerSettings, Woke
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
 

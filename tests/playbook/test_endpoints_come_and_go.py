@@ -1,7 +1,6 @@
 """Endpoints that are added and removed while calls are under way."""
 
-from batchclient._core.limits import FixedLimit
-from batchclient._core.messages import (
+from tests.core import (
     Answered,
     CloseRequested,
     DrainRequested,
@@ -10,6 +9,7 @@ from batchclient._core.messages import (
     Failed,
     Failure,
     FailureKind,
+    FixedLimit,
     Retuned,
     Woke,
 )

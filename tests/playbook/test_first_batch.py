@@ -1,6 +1,6 @@
 """The first story: calls of one turn become one request, and every caller gets its own answer. Rules 1, 2, 10 and 11."""
 
-from batchclient._core.messages import Answered, Cancelled, Submitted, Woke
+from tests.core import Answered, Cancelled, Submitted, Woke
 from tests.playbook.playbook import Playbook, answered, calls, shape
 
 

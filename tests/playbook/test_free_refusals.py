@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchclient._core.messages import Cancelled, FailureKind, Woke
+from tests.core import Cancelled, FailureKind, Woke
 from batchclient.errors import ConnectionLost, ServerFault
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 

@@ -1,7 +1,6 @@
 """A full queue makes calls wait outside, in order, or refuses them."""
 
-from batchclient._core.messages import AbortRequested, Cancelled, Request, Retuned, Submitted, Woke
-from batchclient._core.settings import SchedulerSettings
+from tests.core import AbortRequested, Cancelled, Request, Retuned, SchedulerSettings, Submitted, Woke
 from tests.inspection import held
 from tests.playbook.playbook import Playbook, answered, calls
 

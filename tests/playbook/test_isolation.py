@@ -4,7 +4,7 @@ from math import ceil, log2
 
 import pytest
 
-from batchclient._core.messages import Cancelled, FailureKind, Woke
+from tests.core import Cancelled, FailureKind, Woke
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
 BAD = FailureKind.BAD_CALL

@@ -3,9 +3,7 @@
 import pytest
 
 from batchclient._core.failures import FailureKind
-from batchclient._core.kinds import Kind
-from batchclient._core.messages import Cancelled, Retuned, ServerKnown, Woke
-from batchclient._core.settings import SchedulerSettings
+from tests.core import Cancelled, Kind, Retuned, SchedulerSettings, ServerKnown, Woke
 from batchclient.errors import ReadTimedOut, ServerFault
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 

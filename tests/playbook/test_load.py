@@ -1,8 +1,7 @@
 """What a server says of its load reaches its limit, and nobody else's."""
 
-from batchclient._core.limits import Limit, ServerLoad
+from tests.core import Limit, LoadReported, ServerLoad, Woke
 from batchclient._core.limits.control import LimitControl
-from batchclient._core.messages import LoadReported, Woke
 from tests.playbook.playbook import Playbook, answered, calls
 
 

@@ -7,17 +7,7 @@ from itertools import count
 
 import pytest
 
-from batchclient._core.kinds import Kind
-from batchclient._core.messages import (
-    Cancelled,
-    EndpointRemoved,
-    Failed,
-    Failure,
-    FailureKind,
-    Paused,
-    Resumed,
-    Woke,
-)
+from tests.core import Cancelled, EndpointRemoved, Failed, Failure, FailureKind, Kind, Paused, Resumed, Woke
 from batchclient.errors import AuthenticationFailed, BadRequest, ConnectionLost, DialectError, NotFound, ServerFault
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchclient._core.messages import Cancelled, FailureKind, Submitted, Woke
+from tests.core import Cancelled, FailureKind, Submitted, Woke
 from batchclient._core.waiting.order import NO_DEADLINE_S, S_PER_TOKEN, Order
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 

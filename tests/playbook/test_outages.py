@@ -2,18 +2,19 @@
 
 import pytest
 
-from batchclient._core.limits import FixedLimit, ServerLoad
-from batchclient._core.messages import (
+from tests.core import (
     AbortBatch,
     EndpointAdded,
     FailureKind,
+    FixedLimit,
     LoadReported,
     Reject,
     RequestState,
+    SchedulerSettings,
+    ServerLoad,
     Submitted,
     Woke,
 )
-from batchclient._core.settings import SchedulerSettings
 from batchclient.errors import ReadTimedOut
 from tests.playbook.playbook import Playbook, answered, calls, failed
 

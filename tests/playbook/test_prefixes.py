@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchclient._core.messages import Request, Woke
+from tests.core import Request, Woke
 from tests.playbook.playbook import Playbook, calls, shape
 
 LONG = shape(max_output_tokens=16)

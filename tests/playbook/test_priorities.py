@@ -1,6 +1,6 @@
 """Priority classes: a head start, a reserve, no linger and no hold, and a place in the queue of their own. Rule 9."""
 
-from batchclient._core.messages import Cancelled, FailureKind, Paused, Resumed, Submitted, Woke
+from tests.core import Cancelled, FailureKind, Paused, Resumed, Submitted, Woke
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
 HIGH = shape(priority=1)

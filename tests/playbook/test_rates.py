@@ -2,10 +2,16 @@
 
 import pytest
 
-from batchclient._core.limits import FixedLimit
-from batchclient._core.messages import EndpointAdded, FailureKind, RatesReported, Retuned, Woke
-from batchclient._core.messages import RateWindow
-from batchclient._core.settings import SchedulerSettings
+from tests.core import (
+    EndpointAdded,
+    FailureKind,
+    FixedLimit,
+    RateWindow,
+    RatesReported,
+    Retuned,
+    SchedulerSettings,
+    Woke,
+)
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
 

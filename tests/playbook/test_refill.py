@@ -1,6 +1,6 @@
 """How a busy endpoint is refilled: quanta, ``refill_s``, ``linger_s``. Rules 3 and 4."""
 
-from batchclient._core.messages import Cancelled, Submitted, Woke
+from tests.core import Cancelled, Submitted, Woke
 from tests.playbook.playbook import Playbook, answered, calls, shape
 
 

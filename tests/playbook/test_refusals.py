@@ -2,8 +2,7 @@
 
 import pytest
 
-from batchclient._core.messages import Answered, FailureKind, Retuned, Submitted, Woke
-from batchclient._core.settings import SchedulerSettings
+from tests.core import Answered, FailureKind, Retuned, SchedulerSettings, Submitted, Woke
 from batchclient.errors import ServerFault
 from tests.playbook.playbook import Playbook, answered, calls, failed
 

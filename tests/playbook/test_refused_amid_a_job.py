@@ -4,7 +4,7 @@ import heapq
 
 import pytest
 
-from batchclient._core.messages import FailureKind, Reject, Resolve, SendBatch, Submitted, Woke
+from tests.core import FailureKind, Reject, Resolve, SendBatch, Submitted, Woke
 from batchclient.errors import AuthenticationFailed, NotFound
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchclient._core.messages import FailureKind, Submitted, Woke
+from tests.core import FailureKind, Submitted, Woke
 from batchclient.errors import AuthenticationFailed, BadRequest
 from batchclient.types import Reply
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchclient._core.messages import Cancelled, FailureKind, Submitted, Woke
+from tests.core import Cancelled, FailureKind, Submitted, Woke
 from tests.playbook.playbook import Playbook, answered, calls, failed
 
 LOST = FailureKind.MAYBE_PROCESSED

@@ -2,8 +2,7 @@
 
 import pytest
 
-from batchclient._core.limits import FixedLimit
-from batchclient._core.messages import EndpointAdded, FailureKind, Paused, RatesReported, RateWindow, Resumed, Woke
+from tests.core import EndpointAdded, FailureKind, FixedLimit, Paused, RateWindow, RatesReported, Resumed, Woke
 from batchclient.errors import RateLimited, ServerFault
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 

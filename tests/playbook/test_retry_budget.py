@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchclient._core.messages import AbortRequested, Cancelled, FailureKind, Woke
+from tests.core import AbortRequested, Cancelled, FailureKind, Woke
 from batchclient.errors import ServerFault
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 

@@ -1,10 +1,19 @@
 """A fresh limit in the place of another: it is told what is known of the server, and is bound by nothing of before."""
 
-from batchclient._core.limits import FixedLimit
+from tests.core import (
+    Cancelled,
+    FailureKind,
+    FixedLimit,
+    Paused,
+    Request,
+    Resumed,
+    Retuned,
+    SchedulerSettings,
+    ServerKnown,
+    Woke,
+)
 from batchclient._core.limits.control import LimitControl
 from batchclient._core.limits.search import Search
-from batchclient._core.messages import Cancelled, FailureKind, Paused, Request, Resumed, Retuned, ServerKnown, Woke
-from batchclient._core.settings import SchedulerSettings
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from batchclient._core.limits import FixedLimit, ServerLoad
-from batchclient._core.messages import EndpointAdded, FailureKind, LoadReported, Paused, Woke
+from tests.core import EndpointAdded, FailureKind, FixedLimit, LoadReported, Paused, ServerLoad, Woke
 from batchclient.errors import DeadlineExceeded, ReadTimedOut
 from tests.playbook.playbook import answered, calls, failed, shape
 from tests.playbook.test_spent import URL, Story

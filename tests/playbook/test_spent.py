@@ -2,20 +2,20 @@
 
 import pytest
 
-from batchclient._core.messages import (
+from tests.core import (
     AbortRequested,
     CloseRequested,
     EndpointAdded,
     FailureKind,
+    FixedLimit,
     HealthChanged,
     Paused,
     Resumed,
+    Scheduler,
+    SchedulerSettings,
     Submitted,
     Woke,
 )
-from batchclient._core.limits import FixedLimit
-from batchclient._core.scheduler import Scheduler
-from batchclient._core.settings import SchedulerSettings
 from batchclient._core.single_flight import SingleFlight
 from batchclient.errors import ConnectFailed, ConnectionLost, DeadlineExceeded, QueueFull, ServerFault
 from batchclient.types import Reply

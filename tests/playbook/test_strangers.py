@@ -3,9 +3,7 @@
 import pytest
 
 from batchclient._core.failures import FailureKind
-from batchclient._core.kinds import Kind
-from batchclient._core.limits import FixedLimit
-from batchclient._core.messages import Asked, AskOutcome, EndpointAdded, Failed, Failure, Page, ServerKnown, Woke
+from tests.core import AskOutcome, Asked, EndpointAdded, Failed, Failure, FixedLimit, Kind, Page, ServerKnown, Woke
 from batchclient.errors import CallAborted, ServerFault
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 

@@ -6,7 +6,7 @@ import pytest
 
 from batchclient._core.lane import Account
 from batchclient._core.waiting.lanes import Lanes
-from batchclient._core.messages import FailureKind, Woke
+from tests.core import FailureKind, Woke
 from tests.inspection import held
 from tests.playbook.playbook import Playbook, answered, calls, counted, failed, shape
 

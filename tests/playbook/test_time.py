@@ -1,9 +1,17 @@
 """Time, as the core is told it."""
 
-from batchclient._core.limits import FixedLimit, Outcome
-from batchclient._core.messages import Answered, Request, SendBatch, Shape, Submitted, Woke
-from batchclient._core.scheduler import Scheduler
-from batchclient._core.settings import SchedulerSettings
+from tests.core import (
+    Answered,
+    FixedLimit,
+    Outcome,
+    Request,
+    Scheduler,
+    SchedulerSettings,
+    SendBatch,
+    Shape,
+    Submitted,
+    Woke,
+)
 from batchclient.types import Choice, Completion, Usage
 from tests.playbook.playbook import Playbook, answered, calls
 

@@ -1,8 +1,17 @@
 """A map's row has its time from its grant: none runs out while it waits, be it for permits, a server or its rest."""
 
-from batchclient._core.limits import FixedLimit, Outcome
-from batchclient._core.messages import FailureKind, Paused, Request, Resumed, Retuned, Submitted, Woke
-from batchclient._core.settings import SchedulerSettings
+from tests.core import (
+    FailureKind,
+    FixedLimit,
+    Outcome,
+    Paused,
+    Request,
+    Resumed,
+    Retuned,
+    SchedulerSettings,
+    Submitted,
+    Woke,
+)
 from tests.inspection import held
 from tests.playbook.playbook import Playbook, answered, calls, failed
 from tests.playbook.test_outages import refuse, vanished

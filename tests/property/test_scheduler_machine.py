@@ -24,37 +24,40 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from batchclient._core.limits import FixedLimit, Limit, Outcome, ServerLoad
-from batchclient._core.limits.control import LimitControl
-from batchclient._core.limits.search import Search
-from batchclient._core.messages import (
+from tests.core import (
     AbortBatch,
     AbortRequested,
     Answered,
     Cancelled,
-    Drained,
     DrainRequested,
+    Drained,
     EndpointAdded,
     EndpointGone,
     EndpointRemoved,
     Failed,
     Failure,
     FailureKind,
+    FixedLimit,
+    Limit,
     LoadReported,
+    Outcome,
     Paused,
     Reject,
     Request,
     RequestState,
     Resolve,
     Resumed,
+    Scheduler,
+    SchedulerSettings,
     SendBatch,
+    ServerLoad,
     Shape,
     Submitted,
     Woke,
 )
-from batchclient._core.scheduler import Scheduler
+from batchclient._core.limits.control import LimitControl
+from batchclient._core.limits.search import Search
 from batchclient._core.servers.health import Sign, sign_of
-from batchclient._core.settings import SchedulerSettings
 from batchclient.errors import BadRequest, BatchClientError
 from batchclient.types import Choice, Completion, Usage
 

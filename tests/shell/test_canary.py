@@ -9,7 +9,7 @@ from tests.seams import watch_cores
 from tests.shell.scripted import Reply, ScriptedTransport, error, make_client, settle
 
 from batchclient import Backoff, BatchClient, BatchClientError, ConfigError, ConnectionLost
-from batchclient._core.messages import SendBatch
+from tests.core import SendBatch
 from batchclient._client.settings import make_settings
 from batchclient.dialects import make_dialect
 from batchclient.dialects.vllm import VllmDialect

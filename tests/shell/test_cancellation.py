@@ -19,7 +19,7 @@ from tests.shell.scripted import (
 )
 
 from batchclient import AuthenticationFailed, Batching, CallAborted, Completion
-from batchclient._core.messages import Answered, SendBatch
+from tests.core import Answered, SendBatch
 
 
 class Call:

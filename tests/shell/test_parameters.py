@@ -5,7 +5,7 @@ import json
 import pytest
 
 from batchclient import BatchClient, ConfigError, SyncBatchClient, params
-from batchclient._core.kinds import Kind
+from tests.core import Kind
 from batchclient._given_as import GIVEN_AS, OTHER_WORDS
 from batchclient.client import BATCH_CLIENT_ARGUMENTS
 from batchclient.dialects import _arguments

@@ -21,7 +21,7 @@ from batchclient import (
     ServerFault,
     Usage,
 )
-from batchclient._core.kinds import Kind
+from tests.core import Kind
 from batchclient._calls.likelihood import make_split, read_likelihood
 from batchclient.dialects._scores import RerankScores
 from batchclient.dialects.vllm import VllmDialect

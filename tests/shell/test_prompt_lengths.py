@@ -5,7 +5,7 @@ import pytest
 from tests.seams import watch_cores
 from tests.shell.scripted import make_client
 
-from batchclient._core.messages import Submitted
+from tests.core import Submitted
 from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.text import count_tokens
 from batchclient.simulator.transport import SimulatorTransport

@@ -14,7 +14,7 @@ from random import Random
 from traceback import extract_tb
 
 from batchclient import Backoff
-from batchclient._core.messages import RequestState
+from tests.core import RequestState
 from batchclient.client import BatchClient
 from tests.fuzz import guarded, replayable
 from tests.shell.clocks import WatchedLoop

@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from random import Random
 
-from batchclient._core.messages import (
+from tests.core import (
     AbortBatch,
     AbortRequested,
     Answered,

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from operator import attrgetter
 
-from batchclient._core.messages import (
+from tests.core import (
     AbortBatch,
     Answered,
     Batch,
@@ -26,11 +26,11 @@ from batchclient._core.messages import (
     Request,
     Resolve,
     Retuned,
+    Scheduler,
     SendBatch,
     Shape,
     Submitted,
 )
-from batchclient._core.scheduler import Scheduler
 from batchclient._core.statistics import Statistics
 from tests.simulation.run import run_seed
 from tests.snapshots.text import text_of

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from batchclient import Backoff
-from batchclient._core.kinds import Kind
+from tests.core import Kind
 from batchclient.integrations.form import WireCalls, make_calls
 from tests.mutations.sockets import PairLoop, on_the_loops_clock
 from tests.seams import connected

@@ -16,7 +16,7 @@ import json
 from functools import cache
 from pathlib import Path
 
-from batchclient._core.kinds import Kind
+from tests.core import Kind
 from batchclient.dialects._fingerprints import Fingerprint
 from batchclient.dialects._metrics import parse_metrics
 from batchclient.simulator import SimulatedServer, SimulatorTransport

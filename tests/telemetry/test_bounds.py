@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from batchclient._core.kinds import Kind
+from tests.core import Kind
 from batchclient._core.requests import Shape
 from batchclient._telemetry import conventions as name
 from batchclient._telemetry.attributes import of_answer, of_row, of_shape

@@ -8,7 +8,7 @@ from opentelemetry.trace import StatusCode
 from tests.simulation import run as simulation
 from tests.simulation.watch import WatchedCore
 
-from batchclient._core.messages import SendBatch, Submitted
+from tests.core import SendBatch, Submitted
 from batchclient._telemetry import conventions as name
 from batchclient._telemetry.spans import Spans
 from batchclient._telemetry.traced import TracedCore

@@ -12,7 +12,7 @@ from tests.transport.conftest import two_backends
 from tests.fakes.raw import RawServer, answer, reset, response
 
 from batchclient import BatchClient, Batching, Http
-from batchclient._core.messages import LoadReported
+from tests.core import LoadReported
 from batchclient._core.asking import LoadTimes
 
 SOON = LoadTimes(first_after_s=0.02, every_s=0.02, pause_ratio=0.0)

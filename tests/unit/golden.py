@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from batchclient._core.kinds import Kind
-from batchclient._core.messages import Batch, Request, RequestState
+from tests.core import Batch, Kind, Request, RequestState
 from batchclient.dialects._shapes import Shapes
 from tests.params import as_given
 

@@ -1,12 +1,9 @@
 """The batching rule's numbers: what goes alone, what is streamed, how long a user's table may make a list. Its times are in ``playbook``."""
 
 from batchclient._core.batching import BatchingRule
-from batchclient._core.kinds import Kind
+from tests.core import FixedLimit, Kind, Request, RequestState, SchedulerSettings, Shape
 from batchclient._core.learnt.lengths import OutputLengths
-from batchclient._core.limits import FixedLimit
-from batchclient._core.messages import Request, RequestState, Shape
 from batchclient._core.servers.endpoint import Endpoint
-from batchclient._core.settings import SchedulerSettings
 from batchclient._core.waiting.queue import Group
 
 

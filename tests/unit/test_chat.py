@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from batchclient._core.kinds import Kind
-from batchclient._core.messages import FailureKind
+from tests.core import FailureKind, Kind
 from batchclient._calls.inputs import has_media, write_messages
 from batchclient.dialects._chat import Chat
 from batchclient.dialects._replies import redact

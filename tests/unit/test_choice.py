@@ -5,7 +5,7 @@ import pytest
 from batchclient._core.servers.choice import choose, expected_waits
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.health import Sign
-from batchclient._core.limits import FixedLimit
+from tests.core import FixedLimit
 from batchclient._core.servers.speed import Speed, work
 
 

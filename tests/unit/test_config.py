@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchclient._core.kinds import Kind
+from tests.core import Kind
 from batchclient import AdaptiveLimit, Batching, Http, Schedule
 from batchclient._client.settings import make_settings
 from batchclient.config import PRESETS, Settings

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchclient._core.waiting.deadlines import Deadlines
-from batchclient._core.messages import Request, RequestState, Shape
+from tests.core import Request, RequestState, Shape
 
 SHAPE = Shape(b"k", b"{}")
 

@@ -1,7 +1,6 @@
 """What a server was found to refuse: each doubt has its own answer, and only so many are remembered."""
 
-from batchclient._core.kinds import Kind
-from batchclient._core.messages import Batch, Failure, FailureKind, Request, Shape
+from tests.core import Batch, Failure, FailureKind, Kind, Request, Shape
 from batchclient._core.servers.denials import Denials, is_refusal
 from batchclient.errors import BadRequest, NotFound
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from batchclient._core.prefixes.families import Families, path_of, rungs
 from batchclient._core.waiting.groups import FamilyGroup, Group
-from batchclient._core.messages import Request, RequestState, Shape
+from tests.core import Request, RequestState, Shape
 from batchclient._core.waiting.order import Order
 from batchclient._core.waiting.queue import Queue
 from tests.inspection import held

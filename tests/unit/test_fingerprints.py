@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchclient._core.kinds import Kind
+from tests.core import Kind
 from batchclient.dialects._fingerprints import Fingerprint, ServedModel, ServerFacts
 from batchclient.simulator.server import SimulatedServer
 

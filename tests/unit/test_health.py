@@ -2,8 +2,7 @@
 
 import pytest
 
-from batchclient._core.limits import FixedLimit, LimitChange
-from batchclient._core.messages import Failure, FailureKind
+from tests.core import Failure, FailureKind, FixedLimit, LimitChange
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.health import Health, HealthState, Sign, sign_of
 from batchclient.errors import (

@@ -5,10 +5,17 @@ import math
 import pytest
 
 from batchclient import Histogram
-from batchclient._core.limits import FixedLimit
-from batchclient._core.messages import Cancelled, CloseRequested, FailureKind, Retuned, Submitted, Woke
-from batchclient._core.scheduler import Scheduler
-from batchclient._core.settings import SchedulerSettings
+from tests.core import (
+    Cancelled,
+    CloseRequested,
+    FailureKind,
+    FixedLimit,
+    Retuned,
+    Scheduler,
+    SchedulerSettings,
+    Submitted,
+    Woke,
+)
 from batchclient._core.single_flight import SingleFlight
 from batchclient.errors import ReadTimedOut
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape

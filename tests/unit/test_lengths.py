@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from batchclient._core.kinds import Kind
+from tests.core import Kind
 from batchclient._core.learnt.lengths import OutputLengths, PromptLengths
 from batchclient._core.learnt.times import ServiceTimes
 from batchclient._core.requests import Batch, Request, Shape

@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 
 
-from batchclient._core.kinds import Kind
-from batchclient._core.messages import FailureKind
+from tests.core import FailureKind, Kind
 from batchclient.dialects._shapes import Shapes
 from batchclient.dialects.vllm import VllmDialect
 from batchclient.types import Usage

@@ -9,9 +9,7 @@ import pytest
 
 from batchclient import Histogram, errors
 from batchclient._core.histograms import LABELS_OF_HISTOGRAMS, SIZE_CLASSES
-from batchclient._core.limits import FixedLimit
-from batchclient._core.scheduler import Scheduler
-from batchclient._core.settings import SchedulerSettings
+from tests.core import FixedLimit, Scheduler, SchedulerSettings
 from batchclient._core.statistics import LaneStatistics
 from batchclient._metrics.job import JobNumbers, attach, numbers_of
 from batchclient._metrics.registry import METRICS, View

@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchclient._core.limits import ServerLoad
+from tests.core import ServerLoad
 from batchclient.dialects._metrics import parse_metrics
 from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.statistics import metrics_text

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchclient._core.kinds import Kind
-from batchclient._core.messages import FailureKind
+from tests.core import FailureKind, Kind
 from batchclient.dialects import make_dialect
 from batchclient.dialects._reader import OpenAIReader
 from batchclient.dialects._shapes import Shapes

@@ -1,6 +1,6 @@
 """Which of OpenAI's request bodies may share a request, and the calls they are."""
 
-from batchclient._core.kinds import Kind
+from tests.core import Kind
 from batchclient.integrations.form import read_body
 
 CHAT = [{"role": "user", "content": "hi"}]

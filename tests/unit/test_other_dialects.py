@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batchclient._core.kinds import Kind
-from batchclient._core.messages import Failure, FailureKind
+from tests.core import Failure, FailureKind, Kind
 from batchclient.dialects import DIALECTS, make_dialect
 from batchclient.dialects._shapes import Shapes
 from batchclient.errors import BadRequest, ConfigError, DemuxError, ServerFault

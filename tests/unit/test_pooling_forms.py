@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from batchclient._core.kinds import Kind
-from batchclient._core.messages import FailureKind
+from tests.core import FailureKind, Kind
 from batchclient.dialects._embeddings import Embeddings
 from batchclient.dialects._scores import PairScores, RerankScores
 from batchclient.dialects._shapes import Shapes

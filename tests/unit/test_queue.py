@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchclient._core.messages import Isolation, Request, RequestState, Shape
+from tests.core import Isolation, Request, RequestState, Shape
 from batchclient._core.waiting.order import Order
 from batchclient._core.waiting.queue import Group, Queue
 from tests.inspection import held

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchclient._core.messages import RateWindow
+from tests.core import RateWindow
 from batchclient.dialects._rate_limits import read_rate_limits
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchclient._core.messages import RateWindow
+from tests.core import RateWindow
 from batchclient._core.servers.rates import Rates, TokenBucket
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
 
-from batchclient._core.kinds import Kind
+from tests.core import Kind
 from batchclient.errors import (
     AuthenticationFailed,
     BadRequest,

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchclient._core.messages import Batch, Request, Shape
+from tests.core import Batch, Request, Shape
 from batchclient.dialects._shares import estimated_tokens, share_out, shared_usages, size_of
 from batchclient.types import Usage
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchclient._core.limits import FixedLimit
-from batchclient._core.messages import (
+from tests.core import (
     AbortBatch,
     AbortRequested,
     Answered,
@@ -16,17 +15,18 @@ from batchclient._core.messages import (
     Failed,
     Failure,
     FailureKind,
+    FixedLimit,
     Reject,
     Request,
     RequestState,
     Resolve,
+    Scheduler,
+    SchedulerSettings,
     SendBatch,
     Shape,
     Submitted,
     Woke,
 )
-from batchclient._core.scheduler import Scheduler
-from batchclient._core.settings import SchedulerSettings
 from batchclient._core.single_flight import SingleFlight
 from batchclient.errors import (
     BadRequest,

@@ -1,6 +1,6 @@
 """What an HTTP status means."""
 
-from batchclient._core.messages import FailureKind
+from tests.core import FailureKind
 from batchclient.dialects._status import failure_of
 from batchclient.errors import AuthenticationFailed, BadRequest, DialectError, NotFound, RateLimited, ServerFault
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchclient._core.kinds import Kind
-from batchclient._core.messages import FailureKind, Shape
+from tests.core import FailureKind, Kind, Shape
 from batchclient.dialects._shapes import Shapes
 from batchclient.dialects.vllm import VllmDialect
 from batchclient.errors import BadRequest, ConfigError, DemuxError, DialectError, NotFound, ServerFault

@@ -3,18 +3,18 @@
 import pytest
 
 from batchclient._core.prefixes.families import Families, length_of
-from batchclient._core.limits import FixedLimit
-from batchclient._core.messages import (
+from tests.core import (
     Answered,
+    FixedLimit,
     Request,
     Resolve,
+    Scheduler,
+    SchedulerSettings,
     SendBatch,
     Shape,
     Submitted,
     Woke,
 )
-from batchclient._core.scheduler import Scheduler
-from batchclient._core.settings import SchedulerSettings
 from batchclient._core.prefixes.conversations import Conversations
 from batchclient.types import Choice, Completion, Usage
 

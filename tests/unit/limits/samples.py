@@ -1,6 +1,6 @@
 """Observations at literal times, and a server that a limit keeps busy."""
 
-from batchclient._core.limits import Outcome, Sample
+from tests.core import Outcome, Sample
 
 
 def sample(now, seconds=1.0, load=8.0, *, in_flight=None, met=None, outcome=Outcome.SUCCESS, tokens=10, **more):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from batchclient._core.limits import Outcome
+from tests.core import Outcome
 from batchclient._core.limits.bounds import Bounds
 from tests.unit.limits.samples import sample
 

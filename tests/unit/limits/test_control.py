@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from batchclient._core.limits import FixedLimit, Limit, Outcome, ServerLoad
+from tests.core import FixedLimit, Limit, Outcome, ServerLoad
 from batchclient._core.limits.control import LimitControl
 from tests.unit.limits.samples import Server, sample
 

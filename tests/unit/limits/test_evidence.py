@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from batchclient._core.limits import Outcome
+from tests.core import Outcome
 from batchclient._core.limits.evidence import Settling, Window
 from tests.unit.limits.samples import sample
 

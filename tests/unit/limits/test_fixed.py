@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchclient._core.limits import FixedLimit, Outcome, ServerLoad
+from tests.core import FixedLimit, Outcome, ServerLoad
 from batchclient._core.limits.control import LimitControl
 from tests.unit.limits.samples import Server, sample
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from batchclient._core.limits import FixedLimit, Outcome
+from tests.core import FixedLimit, Outcome
 from batchclient._core.limits.control import LimitControl
 from batchclient._core.limits.objective import Objective
 from tests.unit.limits.samples import Server, sample

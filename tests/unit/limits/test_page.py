@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 
-from batchclient._core.limits import Outcome, ServerLoad
+from tests.core import Outcome, ServerLoad
 from batchclient._core.limits.control import LimitControl
 from batchclient._core.limits.search import Search
 from tests.unit.limits.test_search import sample

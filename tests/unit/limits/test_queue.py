@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchclient._core.limits import Outcome, ServerLoad
+from tests.core import Outcome, ServerLoad
 from batchclient._core.limits.queue import StandingQueue
 from tests.unit.limits.samples import sample
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from batchclient._core.limits import Outcome, Sample, ServerLoad
+from tests.core import Outcome, Sample, ServerLoad
 from batchclient._core.limits.search import Search
 from batchclient._core.limits.trial import Turn
 
