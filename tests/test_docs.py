@@ -287,6 +287,12 @@ def test_a_table_of_the_docs_is_the_one_in_the_code(table: str) -> None:
     assert checked.returncode == 0, checked.stderr
 
 
+def test_the_numbers_of_the_prose_are_those_of_the_code() -> None:
+    script = ROOT / "scripts" / "told_numbers.py"
+    checked = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout
+
+
 def test_the_page_of_spans_has_each_event() -> None:
     from batchclient._telemetry import conventions
 
