@@ -21,8 +21,8 @@ SOURCE = ROOT / "src" / "batchclient"
 SECONDS = {"ms": 0.001, "s": 1.0, "second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
 BYTES = {"byte": 1, "KB": 1000, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 COUNTS = [
-    "token", "call", "request", "row", "character", "time", "attempt", "answer", "line", "prompt", "document", "failure",
-    "refusal", "sequence", "server",
+    "token", "call", "request", "row", "character", "time", "attempt", "answer", "line", "prompt", "document",
+    "failure", "refusal", "sequence", "server",
 ]  # fmt: skip
 UNITS = "|".join([*(f"{unit}s?" if len(unit) > 2 else unit for unit in SECONDS), *BYTES, "bytes", "%"]) + "|"
 NUMBER = re.compile(

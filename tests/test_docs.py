@@ -301,14 +301,28 @@ def test_the_page_of_spans_has_each_event() -> None:
     assert events == [conventions.RETRY, conventions.SPLIT, conventions.FAILOVER]
 
 
-def test_the_readme_shows_what_the_page_of_figures_has() -> None:
+def test_each_figure_of_the_readme_is_in_its_cell_of_the_results() -> None:
     found = re.search(r"<!-- measured -->(.*?)<!-- /measured -->", (ROOT / "README.md").read_text(), re.DOTALL)
     assert found, "README.md has no measured section"
-    cells = [cell for line in found[1].strip().splitlines()[2:] for cell in line.split("|")[2:]]
-    figures = re.findall(r"\d[\d,.]*", " ".join(cells))
-    page = (ROOT / "docs/benchmarks.md").read_text()
-    assert len(figures) >= 6
-    assert [each for each in figures if each.rstrip(".") not in page] == []
+    results = cells_of((ROOT / "benchmarks/results/on_gpu.md").read_text())
+    shown = cells_of(found[1])
+    assert len(shown) >= 3
+    for job, ours, theirs, _ in shown:
+        told = re.fullmatch(r"([\d,]+ \w+) of ([\d,]+) tokens?, (?:model of )?([\d.]+ B)", job)
+        assert told, f"not of the form 'N completions of T tokens, M B': {job}"
+        calls, tokens, model = told.groups()
+        (row,) = [
+            row
+            for row in results
+            if row[0] == model and row[1].startswith(f"{calls} of ") and row[1].endswith(f", {tokens} tokens out")
+        ]
+        assert (ours, theirs) == (row[2], row[3].partition(" ")[0]), job
+
+
+def cells_of(text: str) -> list[list[str]]:
+    """The rows of the first table of a text, without its header."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
 def test_each_table_of_figures_names_a_commit_and_a_command_that_is_there() -> None:
