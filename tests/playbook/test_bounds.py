@@ -76,10 +76,13 @@ def test_of_a_list_that_is_cut_off_each_call_is_told_once():
 # Refusals that name a time ------------------------------------------------------------------------------------------
 
 
-def play_twenty():
-    """Twenty calls in flight, each in a request of its own; the last of them met the highest load."""
+def play_twenty(*, known=True):
+    """Twenty calls in flight, each in a request of its own, at a server that has answered another one, if known; the last
+    met the highest load."""
     play = Playbook(limit=[LimitControl(FixedLimit(20))], max_size=1)
-    twenty = calls(20)
+    (one,), twenty = calls("one"), calls(20)
+    if known:
+        play.submit(one) >> Woke() >> answered(one)
     play.submit(*twenty) >> Woke() << [f"send c{number}" for number in range(20)]
     return play, twenty
 
@@ -101,6 +104,14 @@ def test_three_refusals_in_a_row_that_name_no_time_lower_the_limit_at_once():
     assert not play.adjustments
     play >> refused(third) << []
     assert lowered(play)
+
+
+def test_before_any_answer_refusals_in_a_row_tell_the_limit_nothing():
+    # Nobody knows yet whether load is the reason: the model may be refused always.
+    play, twenty = play_twenty(known=False)
+    for each in twenty[10:]:
+        play.at(1.0) >> refused(each)
+    assert not play.adjustments
 
 
 def test_refusals_beside_which_others_are_taken_tell_the_limit_nothing():
@@ -139,7 +150,7 @@ def test_a_refusal_that_names_a_time_lowers_the_limit_only_if_it_comes_again_aft
 def test_a_refusal_that_does_not_come_again_after_the_time_leaves_the_limit_alone():
     play, twenty = play_twenty()
     play.at(1.0) >> refused(twenty[-1], retry_after_s=2.0) << []
-    play.at(3.0) >> Woke() << ["send c19"]
+    play.at(3.1) >> Woke() << ["send c19"]
     for each in twenty:
         play.at(play.now + 1.0) >> answered(each) << [f"resolve {each.waiter}"]
     assert play.endpoints[0].limit == 20
