@@ -123,9 +123,11 @@ def test_refusals_beside_which_others_are_taken_tell_the_limit_nothing():
 
 def test_a_call_that_is_refused_with_nothing_beside_it_tells_the_limit_nothing():
     play = Playbook([LimitControl(FixedLimit(20))])
-    one, two, three = calls("one two three", shape(alone_reason="so that it is no part of a list"))
-    for each in (one, two, three):
-        play.submit(each) >> Woke()
+    first, *refused_ones = calls("first one two three", shape(alone_reason="so that it is no part of a list"))
+    play.submit(first) >> Woke() >> answered(first)
+    for number, each in enumerate(refused_ones):
+        # Long after the answer, so that the calls are not refused alone.
+        play.at(20.0 + 10 * number).submit(each) >> Woke() << [f"send {each.waiter}"]
         play >> refused(each) >> Cancelled(each)
     assert not play.adjustments
 
