@@ -75,10 +75,13 @@ def test_of_a_list_that_is_cut_off_each_call_is_told_once():
 # Refusals that name a time ------------------------------------------------------------------------------------------
 
 
-def play_twenty():
-    """Twenty calls in flight, each in a request of its own; the last of them met the highest load."""
+def play_twenty(*, known=True):
+    """Twenty calls in flight, each in a request of its own, at a server that has answered another one, if known; the last
+    met the highest load."""
     play = Playbook(limit=[LimitControl(FixedLimit(20))], max_size=1)
-    twenty = calls(20)
+    (one,), twenty = calls("one"), calls(20)
+    if known:
+        play.submit(one) >> Woke() >> answered(one)
     play.submit(*twenty) >> Woke() << [f"send c{number}" for number in range(20)]
     return play, twenty
 
@@ -102,6 +105,14 @@ def test_three_refusals_in_a_row_that_name_no_time_lower_the_limit_at_once():
     assert lowered(play)
 
 
+def test_before_any_answer_refusals_in_a_row_tell_the_limit_nothing():
+    # Nobody knows yet whether load is the reason: the model may be refused always.
+    play, twenty = play_twenty(known=False)
+    for each in twenty[10:]:
+        play.at(1.0) >> refused(each)
+    assert not play.adjustments
+
+
 def test_refusals_beside_which_others_are_taken_tell_the_limit_nothing():
     play, twenty = play_twenty()
     for each in twenty[1::2]:
@@ -111,9 +122,11 @@ def test_refusals_beside_which_others_are_taken_tell_the_limit_nothing():
 
 def test_a_call_that_is_refused_with_nothing_beside_it_tells_the_limit_nothing():
     play = Playbook([LimitControl(FixedLimit(20))])
-    one, two, three = calls("one two three", shape(alone_reason="so that it is no part of a list"))
-    for each in (one, two, three):
-        play.submit(each) >> Woke()
+    first, *refused_ones = calls("first one two three", shape(alone_reason="so that it is no part of a list"))
+    play.submit(first) >> Woke() >> answered(first)
+    for number, each in enumerate(refused_ones):
+        # Long after the answer, so that the calls are not refused alone.
+        play.at(20.0 + 10 * number).submit(each) >> Woke() << [f"send {each.waiter}"]
         play >> refused(each) >> Cancelled(each)
     assert not play.adjustments
 
@@ -138,7 +151,7 @@ def test_a_refusal_that_names_a_time_lowers_the_limit_only_if_it_comes_again_aft
 def test_a_refusal_that_does_not_come_again_after_the_time_leaves_the_limit_alone():
     play, twenty = play_twenty()
     play.at(1.0) >> refused(twenty[-1], retry_after_s=2.0) << []
-    play.at(3.0) >> Woke() << ["send c19"]
+    play.at(3.1) >> Woke() << ["send c19"]
     for each in twenty:
         play.at(play.now + 1.0) >> answered(each) << [f"resolve {each.waiter}"]
     assert play.endpoints[0].limit == 20

@@ -48,7 +48,8 @@ def test_a_fresh_limit_begins_at_its_start():
 
 def test_what_the_old_one_was_bounded_by_is_no_more():
     play = Playbook([LimitControl(FixedLimit(10))])
-    requests = calls(10, shape(alone_reason="alone"))
+    (first,), requests = calls("first", shape(alone_reason="alone")), calls(10, shape(alone_reason="alone"))
+    play.submit(first) >> Woke() >> answered(first)
     play.submit(*requests) >> Woke()
     for request in requests[7:]:
         play.at(1.0) >> failed(request, FailureKind.REJECTED, status=429)
