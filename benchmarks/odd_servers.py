@@ -303,7 +303,7 @@ def manners(cases: Sequence[dict[str, Any]]) -> list[str]:
         rows.append([case["label"], f"{case['calls']:,}", *shown_arms, f"{min(shares):.2f}" if shares else ""])
         if case["per_s"]:
             waits = "; ".join(f"{name} {latency(arm)}" for name, arm in arms.items())
-            parts.append(f"Latency at {case['per_s']:g} a second, mean and 95th percentile, s: {waits}.")
+            parts.append(f"Latency at {case['per_s']:g}/s, mean and 95th percentile, s: {waits}.")
     return [table(header, rows), *parts]
 
 
