@@ -302,15 +302,13 @@ def manners(cases: Sequence[dict[str, Any]]) -> list[str]:
         shown_arms = [calls_per_s(arms[name]) if name in arms else "" for name in CAREFUL]
         rows.append([case["label"], f"{case['calls']:,}", *shown_arms, f"{min(shares):.2f}" if shares else ""])
         if case["per_s"]:
-            waits = ", ".join(f"{name} {latency(arm)}" for name, arm in arms.items())
-            parts.append(
-                f"Seconds from call to answer at {case['per_s']:g} a second, mean and 95th percentile: {waits}."
-            )
+            waits = "; ".join(f"{name} {latency(arm)}" for name, arm in arms.items())
+            parts.append(f"Latency at {case['per_s']:g}/s, mean and 95th percentile, s: {waits}.")
     return [table(header, rows), *parts]
 
 
 def latency(arm: dict[str, Any]) -> str:
-    return " and ".join(f"{median([run[each] for run in arm['runs']]):.1f}" for each in ("mean_s", "p95_s"))
+    return ", ".join(f"{median([run[each] for run in arm['runs']]):.1f}" for each in ("mean_s", "p95_s"))
 
 
 def is_reference(case: dict[str, Any], name: str) -> bool:

@@ -260,10 +260,11 @@ class Replies:
                 pace.count(batch, endpoint.open.values())
             late = not may_be_free(failure, 0, seconds)
             batch.refused_alone = not late and pace.refuses_alone(pasts, now, takes_work=takes_work)
-            beside = failure.status is None or batch.load.in_flight > len(batch.requests) * batch.shape.weight
+            beside = batch.load.in_flight > len(batch.requests) * batch.shape.weight
             # Where nothing of the kind was ever answered, nobody knows whether load was the reason.
-            met_load = pace.is_known and beside and not pace.takes_others
-            batch.refused_for_load = met_load and not batch.refused_alone
+            # But if no socket is left, there are too many at once.
+            met_load = failure.status is None or (pace.is_known and beside)
+            batch.refused_for_load = met_load and not batch.refused_alone and not pace.takes_others
         if batch.refused_alone:
             batch.refused_freely &= is_free_aside(pasts)
         else:
