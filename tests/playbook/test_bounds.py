@@ -75,14 +75,14 @@ def test_of_a_list_that_is_cut_off_each_call_is_told_once():
 # Refusals that name a time ------------------------------------------------------------------------------------------
 
 
-def play_twenty(*, known=True):
-    """Twenty calls in flight, each in a request of its own, at a server that has answered another one, if known; the last
-    met the highest load."""
+def play_twenty(*, known=True, at=0.0):
+    """Twenty calls in flight from some time on, each in a request of its own; the last of them met the highest load. If it
+    is known, the server has answered another call at 0.0."""
     play = Playbook(limit=[LimitControl(FixedLimit(20))], max_size=1)
     (one,), twenty = calls("one"), calls(20)
     if known:
         play.submit(one) >> Woke() >> answered(one)
-    play.submit(*twenty) >> Woke() << [f"send c{number}" for number in range(20)]
+    play.at(at).submit(*twenty) >> Woke() << [f"send c{number}" for number in range(20)]
     return play, twenty
 
 
@@ -113,10 +113,11 @@ def test_before_any_answer_refusals_in_a_row_tell_the_limit_nothing():
     assert not play.adjustments
 
 
-def test_refusals_beside_which_others_are_taken_tell_the_limit_nothing():
-    play, twenty = play_twenty()
+@pytest.mark.parametrize("at", [0.0, 20.0], ids=["just after an answer", "long after the last answer"])
+def test_refusals_beside_which_others_are_taken_tell_the_limit_nothing(at):
+    play, twenty = play_twenty(at=at)
     for each in twenty[1::2]:
-        play.at(1.0) >> refused(each) << []
+        play.at(at + 1.0) >> refused(each) << []
     assert not play.adjustments
 
 
