@@ -85,6 +85,8 @@ def test_csv_has_every_row_under_one_header(cli_map, source, tmp_path):
     writer = CsvRows(dict, ["x", "other_fields"])
     floats = [writer.add([("x", number)]) for number in (math.nan, math.inf, -math.inf)]
     assert b"".join(floats) == b"x,other_fields\n,\ninf,\n-inf,\n"
+    # A field that the header does not have, since it came too late.
+    assert writer.add([("x", 1), ("late", 2)]) == b'1,"{""late"": 2}"\n'
     # Tabs, and an id of the map's behind the columns.
     (tmp_path / "in.txt").write_text("one\n")
     assert cli_map(tmp_path / "in.txt", "-o", tmp_path / "out.tsv").exit_code == 0
