@@ -24,6 +24,17 @@ def busy(*names, limit=8, **settings):
     return play, rest
 
 
+def test_before_the_first_answer_three_refusals_in_a_row_hold_back_the_flow_while_others_are_under_way():
+    # A server that takes one call and refuses all others at once: without this, each refusal lets the next call go.
+    play = Playbook(limit=2, max_size=1)
+    held, *others = calls("held a b c d", SINGLE)
+    play.submit(held, *others) >> Woke() << ["send held", "send a"]
+    play >> refused(others[0]) << ["send b"]
+    play >> refused(others[1]) << ["send c"]
+    play >> refused(others[2]) << []
+    play >> answered(held) << ["resolve held", "send d"]
+
+
 # What is free -------------------------------------------------------------------------------------------------------
 
 

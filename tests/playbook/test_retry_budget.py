@@ -27,7 +27,7 @@ def test_retries_beyond_the_budget_wait_until_they_are_paid_for():
     everyone = calls(SIZE)
     play.submit(*everyone) >> Woke()
     for call in everyone[:38]:
-        play >> failed(call, FailureKind.REJECTED, delay=0.0, status=429) << [f"send {call.waiter}"]
+        play >> failed(call, LOST, delay=0.0, status=502, error=ServerFault, silent_s=6.0) << [f"send {call.waiter}"]
     for call in everyone:
         play.at(1.0) >> failed(call, LOST, delay=1.0) << []
     play.at(2.0) >> Woke()

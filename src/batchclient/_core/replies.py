@@ -269,13 +269,12 @@ class Replies:
             batch.refused_freely &= is_free_aside(pasts)
         else:
             rest_s = 0.0 if pace.takes_others else pace.rest(failure.of_the_server, now)
-            if batch.refused_freely:
-                if failure.out_of_memory:
-                    pace.start_over(now)
-                elif not tried:
-                    pace.refused(rest_s, now)
-                if not pace.under_way:
-                    pace.pause(event.jitter, now)
+            if failure.out_of_memory and batch.refused_freely:
+                pace.start_over(now)
+            elif (batch.refused_freely or pace.is_full_at_first) and not tried:
+                pace.refused(rest_s, now)
+            if batch.refused_freely and not pace.under_way:
+                pace.pause(event.jitter, now)
         if batch.refused_freely and not batch.failures:
             endpoint.budget.sent(-batch.tokens_at_risk * len(left) / len(batch.requests), -len(left))
 

@@ -20,9 +20,10 @@ Rules:
   answered. Such calls step aside: for 0.1 s, doubled each time up to 8 s. Six refusals of a call
   are free, and all in its first 6 s; then each is a failed attempt. No other call is held, and the
   limit hears nothing.
-- Any other free refusal begins a *spell*, in which the flow is sent one request for each that ended
-  with an answer. A spell lasts a quarter of a second, twice as long each time that the next one
-  comes soon, up to 8 s; it ends early when 32 were answered for each that was refused. After it
+- Any other free refusal begins a *spell*; so do three in a row before the flow's first answer, with
+  others of it under way, though they are not free. In a spell the flow is sent one request for each
+  that ended with an answer. It lasts a quarter of a second, twice as long each time that the next
+  one comes soon, up to 8 s; it ends early when 32 were answered for each that was refused. After it
   the flow *grows*: each answer brings two, until the limit is reached. If one is refused then, and
   a quarter of the latest calls were, another spell begins. After each further time of a spell a
   quarter more may be sent, also without an answer.
@@ -207,6 +208,11 @@ class Pace:
     def takes_others(self) -> bool:
         """Whether others are under way that were sent beside the last refused requests."""
         return self.under_way > 0 and not self.refuses_in_a_row
+
+    @property
+    def is_full_at_first(self) -> bool:
+        """Whether requests are refused in a row while others are under way, and none was ever answered."""
+        return self.under_way > 0 and not self.is_known and self.refuses_in_a_row
 
     def refuses_alone(self, pasts: Collection[Endured], now: float, *, takes_work: bool) -> bool:
         """Whether calls with these pasts are refused alone; ``takes_work``: the server takes other work."""
