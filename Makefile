@@ -7,6 +7,8 @@ STAMP := $(VENV)/.complete
 PYRIGHT = PATH="$(CURDIR)/$(BIN):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 # Tests that need no server of others, in three processes; N=0: in one, for a debugger.
 PYTEST = $(BIN)/python -m pytest -n $(or $(N),3) --dist worksteal --durations=10
+# The commit since which changed areas have all their promises broken: by default the last of the day before.
+CI_BASE ?= $(shell git rev-list -1 --before=yesterday HEAD 2>/dev/null)
 ALONE = not vllm and not llamacpp and not transformers and not gpu and not redis
 
 .PHONY: help setup test long format lint docs live gpu test-extra bench release-check clean
@@ -35,7 +37,7 @@ long: $(STAMP)  ## What finds rarer faults: studies, simulated faults, damaged r
 	$(BIN)/python -m tests.simulation --seeds 1000
 	$(BIN)/python -m tests.storm --seeds 300 --processes 10
 	$(BIN)/python -m tests.mutations --seeds 1000
-	$(BIN)/python -m tests.promises --run --sample 25 --processes 2 --seed $(or $(SEED),$(shell date +%-j))
+	$(BIN)/python -m tests.promises --run --since "$(CI_BASE)" --minutes 10 --processes 2 --seed $(or $(SEED),$(shell date +%-j))
 	$(BIN)/python -m tests.soak --seconds $(or $(SECONDS),180) --cancellations 10000
 	$(if $(SLOW),SLOW=1 $(BIN)/python -m pytest tests/crashes tests/redis/test_kills.py)
 

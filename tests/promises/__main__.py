@@ -95,8 +95,8 @@ def run(table, processes, ends_at):
 
 
 def changed_areas(base):
-    """The areas of which a module, or the file of promises, was changed since a commit; none if git does not know it."""
-    command = ["git", "diff", "--name-only", base]
+    """The areas of which a module, or the file of promises, was changed since a commit; none if git knows no such one."""
+    command = ["git", "diff", "--name-only", base or "an unknown commit"]
     files = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True).stdout.split()
     of_package = [file.removeprefix("src/batchclient/") for file in files if file.startswith("src/batchclient/")]
     of_promises = [Path(file).stem for file in files if file.startswith("tests/promises/") and file.endswith(".toml")]
@@ -109,7 +109,9 @@ def arguments():
     parser.add_argument("--area", action="append", choices=list(AREAS), help="those of this area")
     parser.add_argument("--only", default="", metavar="PATTERN", help="those whose promise, file or test matches")
     parser.add_argument("--sample", type=int, metavar="N", help="as many, drawn at random")
-    parser.add_argument("--since", metavar="COMMIT", help="the areas changed since, and a sample of the others")
+    parser.add_argument(
+        "--since", metavar="COMMIT", help="the areas changed since, and a sample of the others; empty: unknown"
+    )
     parser.add_argument("--minutes", type=float, help="begin with no other after so long")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="draws the same sample again")
@@ -130,13 +132,15 @@ def main():
         print(f"{len(table)} promises fit the tree")
         return 0
     dice = random.Random(options.seed)
-    if options.since:
+    if options.since is not None:
         areas = changed_areas(options.since)
         changed = [each for each in table if area_of(each.file) in areas]
         others = [each for each in table if area_of(each.file) not in areas]
         dice.shuffle(changed)
         table = dice.sample(others, min(OF_THE_OTHERS, len(others))) + changed
-        print(f"changed since {options.since}: {', '.join(sorted(areas)) or 'nothing'}", flush=True)
+        print(
+            f"changed since {options.since or 'an unknown commit'}: {', '.join(sorted(areas)) or 'nothing'}", flush=True
+        )
     if options.sample is not None:
         table = dice.sample(table, min(options.sample, len(table)))
     print(f"{len(table)} promises, --seed {options.seed}", flush=True)
