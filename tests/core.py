@@ -1,11 +1,15 @@
 """The one door to the core: its events and commands, kinds, settings, limits and the scheduler itself."""
 
+from batchclient._core.asking import LoadTimes
 from batchclient._core.kinds import Kind
 from batchclient._core.limits import FixedLimit, Limit, LimitChange, Outcome, Sample, ServerLoad
+from batchclient._core.limits.control import LimitControl
+from batchclient._core.limits.search import Search
 from batchclient._core.messages import (
     AbortBatch,
     AbortRequested,
     Adjusted,
+    Adjustment,
     Answered,
     Ask,
     AskOutcome,
@@ -46,11 +50,13 @@ from batchclient._core.messages import (
 )
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.settings import SchedulerSettings
+from batchclient._core.single_flight import SingleFlight
 
 __all__ = [
     "AbortBatch",
     "AbortRequested",
     "Adjusted",
+    "Adjustment",
     "Answered",
     "Ask",
     "AskOutcome",
@@ -74,7 +80,9 @@ __all__ = [
     "Kind",
     "Limit",
     "LimitChange",
+    "LimitControl",
     "LoadReported",
+    "LoadTimes",
     "ModelWanted",
     "Outcome",
     "Page",
@@ -90,10 +98,12 @@ __all__ = [
     "Sample",
     "Scheduler",
     "SchedulerSettings",
+    "Search",
     "SendBatch",
     "ServerKnown",
     "ServerLoad",
     "Shape",
+    "SingleFlight",
     "Submitted",
     "WaitOver",
     "Woke",

@@ -13,6 +13,7 @@ from batchclient.integrations._transports import TransportArguments
 from batchclient.openai._arguments import AsyncArguments, SyncArguments
 from batchclient.openai._batching import _SETTINGS
 from batchclient.options import SharingArguments
+from tests.core import Adjustment
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,6 @@ def test_the_transports_are_ours():
 
 
 def test_the_shared_ones_have_the_clients_types():
-    from batchclient._core.messages import Adjustment
     from batchclient.client import BatchClient
     from batchclient.retry import RetryPolicy
     from batchclient.transport import Transport

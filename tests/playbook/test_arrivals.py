@@ -4,7 +4,6 @@ import random
 
 import pytest
 
-from batchclient._core.failures import Failure
 from tests.core import (
     AskOutcome,
     Asked,
@@ -12,6 +11,7 @@ from tests.core import (
     CloseRequested,
     EndpointAdded,
     EndpointRemoved,
+    Failure,
     FailureKind,
     FixedLimit,
     HealthChanged,

@@ -2,8 +2,15 @@
 
 import pytest
 
-from tests.core import Cancelled, FailureKind, FixedLimit, Limit, Outcome, Woke
-from batchclient._core.limits.control import LimitControl
+from tests.core import (
+    Cancelled,
+    FailureKind,
+    FixedLimit,
+    Limit,
+    LimitControl,
+    Outcome,
+    Woke,
+)
 from batchclient.errors import ReadTimedOut, ServerFault
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 

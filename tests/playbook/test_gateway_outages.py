@@ -8,9 +8,18 @@ from random import Random
 import pytest
 
 from batchclient import Backoff
-from batchclient._core.limits.control import LimitControl
-from batchclient._core.limits.search import Search
-from tests.core import Failed, Failure, FailureKind, Reject, Resolve, SendBatch, Submitted, Woke
+from tests.core import (
+    Failed,
+    Failure,
+    FailureKind,
+    LimitControl,
+    Reject,
+    Resolve,
+    Search,
+    SendBatch,
+    Submitted,
+    Woke,
+)
 from batchclient.dialects._status import failure_of
 from batchclient.errors import DialectError, ServerFault
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape

@@ -2,8 +2,15 @@
 
 import pytest
 
-from batchclient._core.failures import FailureKind
-from tests.core import Cancelled, Kind, Retuned, SchedulerSettings, ServerKnown, Woke
+from tests.core import (
+    Cancelled,
+    FailureKind,
+    Kind,
+    Retuned,
+    SchedulerSettings,
+    ServerKnown,
+    Woke,
+)
 from batchclient.errors import ReadTimedOut, ServerFault
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 

@@ -1,7 +1,12 @@
 """What a server says of its load reaches its limit, and nobody else's."""
 
-from tests.core import Limit, LoadReported, ServerLoad, Woke
-from batchclient._core.limits.control import LimitControl
+from tests.core import (
+    Limit,
+    LimitControl,
+    LoadReported,
+    ServerLoad,
+    Woke,
+)
 from tests.playbook.playbook import Playbook, answered, calls
 
 

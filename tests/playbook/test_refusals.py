@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.core import Answered, FailureKind, Retuned, SchedulerSettings, Submitted, Woke
+from tests.core import Answered, Failed, Failure, FailureKind, Retuned, SchedulerSettings, Submitted, Woke
 from batchclient.errors import ServerFault
 from tests.playbook.playbook import Playbook, answered, calls, failed
 
@@ -252,8 +252,6 @@ def test_a_batch_that_breaks_after_its_last_answer_fails_nobody():
 
 
 def failed_after(batch):
-    from batchclient._core.messages import Failed, Failure
-
     return Failed(batch, Failure(FailureKind.MAYBE_PROCESSED, ServerFault, "no"), 1.0)
 
 

@@ -4,16 +4,16 @@ from tests.core import (
     Cancelled,
     FailureKind,
     FixedLimit,
+    LimitControl,
     Paused,
     Request,
     Resumed,
     Retuned,
     SchedulerSettings,
+    Search,
     ServerKnown,
     Woke,
 )
-from batchclient._core.limits.control import LimitControl
-from batchclient._core.limits.search import Search
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
 

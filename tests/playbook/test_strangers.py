@@ -2,8 +2,19 @@
 
 import pytest
 
-from batchclient._core.failures import FailureKind
-from tests.core import AskOutcome, Asked, EndpointAdded, Failed, Failure, FixedLimit, Kind, Page, ServerKnown, Woke
+from tests.core import (
+    AskOutcome,
+    Asked,
+    EndpointAdded,
+    Failed,
+    Failure,
+    FailureKind,
+    FixedLimit,
+    Kind,
+    Page,
+    ServerKnown,
+    Woke,
+)
 from batchclient.errors import CallAborted, ServerFault
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 

@@ -4,10 +4,7 @@ import random
 
 import pytest
 
-from batchclient._core.lane import Account
-from batchclient._core.waiting.lanes import Lanes
-from tests.core import FailureKind, Woke
-from tests.inspection import held
+from tests.core import Cancelled, FailureKind, Woke
 from tests.playbook.playbook import Playbook, answered, calls, counted, failed, shape
 
 
@@ -124,18 +121,13 @@ def test_one_tenants_flood_keeps_no_other_outside():
     assert {tenant: (s.queued, s.waiting) for tenant, s in play.tenants.items()} == {"one": (2, 1), "other": (1, 0)}
 
 
-def test_thousands_of_tenants_that_came_once_are_forgotten():
-    lanes = Lanes()
-    for i in range(10_000):
-        lanes.lane(0, f"t{i}")
-    assert len(lanes.all()) <= 4096
-    assert held(lanes, Account) <= 2 * 4096
-
-
-def test_a_tenant_with_calls_anywhere_is_not_forgotten():
-    lanes = Lanes()
-    kept = [lanes.lane(0, name) for name in ("queued", "waiting", "in flight")]
-    kept[0].size, kept[1].waiting, kept[2].in_flight = 1, 1, 1
-    for i in range(10_000):
-        lanes.lane(0, f"t{i}")
-    assert [lanes.lane(0, name) for name in ("queued", "waiting", "in flight")] == kept
+def test_thousands_of_tenants_that_came_once_are_forgotten_and_those_with_calls_are_not():
+    play, (held,) = busy(1, shape(tenant="in flight", alone_reason="alone"))
+    play.submit(*calls("queued", shape(tenant="queued")))
+    once = calls(5_000)
+    for number, call in enumerate(once):
+        call.shape = shape(tenant=f"t{number}")
+        play.submit(call) >> Cancelled(call)
+    assert len(play.tenants) <= 4096
+    play.at(1.0) >> answered(held) << ["resolve c0", "send queued"]
+    assert {"in flight", "queued"} <= play.tenants.keys()

@@ -39,6 +39,7 @@ from tests.core import (
     FailureKind,
     FixedLimit,
     Limit,
+    LimitControl,
     LoadReported,
     Outcome,
     Paused,
@@ -49,15 +50,13 @@ from tests.core import (
     Resumed,
     Scheduler,
     SchedulerSettings,
+    Search,
     SendBatch,
     ServerLoad,
     Shape,
     Submitted,
     Woke,
 )
-from batchclient._core.limits.control import LimitControl
-from batchclient._core.limits.search import Search
-from batchclient._core.servers.health import Sign, sign_of
 from batchclient.errors import BadRequest, BatchClientError
 from batchclient.types import Choice, Completion, Usage
 
@@ -224,8 +223,7 @@ class World:
             self.sent_at[batch.endpoint].remove(batch.sent_at)
         self.refused[batch.endpoint] += kind == "NOT_SENT"
         failure = Failure(FailureKind[kind], BadRequest, "no", status, retry_after, None, cap)
-        sign = sign_of(failure)
-        if sign is Sign.ALIVE or (sign is not Sign.NOTHING and status is not None):
+        if status is not None:
             # An error that the server sent is an answer, too.
             self.answered.add(batch.endpoint)
         if kind == "UNSUPPORTED":

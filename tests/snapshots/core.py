@@ -31,7 +31,7 @@ from tests.core import (
     Shape,
     Submitted,
 )
-from batchclient._core.statistics import Statistics
+from batchclient import Statistics
 from tests.simulation.run import run_seed
 from tests.snapshots.text import text_of
 

@@ -4,8 +4,10 @@ import json
 
 import pytest
 
-from tests.core import Kind
-from batchclient._core.requests import Shape
+from tests.core import (
+    Kind,
+    Shape,
+)
 from batchclient._telemetry import conventions as name
 from batchclient._telemetry.attributes import of_answer, of_row, of_shape
 from batchclient.types import Choice, Completion, Usage

@@ -12,8 +12,7 @@ from tests.transport.conftest import two_backends
 from tests.fakes.raw import RawServer, answer, reset, response
 
 from batchclient import BatchClient, Batching, Http
-from tests.core import LoadReported
-from batchclient._core.asking import LoadTimes
+from tests.core import LoadReported, LoadTimes
 
 SOON = LoadTimes(first_after_s=0.02, every_s=0.02, pause_ratio=0.0)
 PAGE = b'vllm:num_requests_running{engine="0"} 3\nvllm:num_requests_waiting{engine="0"} 0\n'
