@@ -24,7 +24,7 @@ import openai
 from _common import arguments_of, machine, median, percentile, provenance, table, write_results
 
 from batchclient import BatchClient
-from batchclient.simulator.app import EmbeddedServer
+from batchclient.simulator import EmbeddedServer
 
 SETTLES_S = 15.0
 CHAT_TOKENS = 100

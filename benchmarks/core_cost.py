@@ -14,15 +14,27 @@ from __future__ import annotations
 import argparse
 import gc
 import random
+import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from _common import machine, median, provenance, spread, table
+from tests.core import (
+    Answered,
+    FixedLimit,
+    Request,
+    Resolve,
+    Scheduler,
+    SchedulerSettings,
+    SendBatch,
+    Shape,
+    Submitted,
+    Woke,
+)
 
-from batchclient._core.limits import FixedLimit
-from batchclient._core.messages import Answered, Request, Resolve, SendBatch, Shape, Submitted, Woke
-from batchclient._core.scheduler import Scheduler
-from batchclient._core.settings import SchedulerSettings
 from batchclient.types import Choice, Completion, Usage
 
 LIST = 64

@@ -39,10 +39,9 @@ import openai
 from _common import machine, percentile, provenance, table
 
 from batchclient import BatchClient
-from batchclient.simulator.server import SimulatedServer
-from batchclient.simulator.transport import SimulatorResponse, SimulatorTransport
+from batchclient.simulator import SimulatedServer, SimulatorTransport
 from batchclient.testing import VirtualLoop
-from batchclient.transport import Timeouts, WireRequest
+from batchclient.transport import Timeouts, WireRequest, WireResponse
 
 MODEL, URL = "simulated", "http://trace/v1"
 SEQUENCES = 256
@@ -136,7 +135,7 @@ class _OverSimulator(httpx.AsyncBaseTransport):
 
 
 class _Body(httpx.AsyncByteStream):
-    def __init__(self, reply: SimulatorResponse) -> None:
+    def __init__(self, reply: WireResponse) -> None:
         self._reply = reply
 
     async def __aiter__(self) -> AsyncIterator[bytes]:

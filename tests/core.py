@@ -4,7 +4,9 @@ from batchclient._core.asking import LoadTimes
 from batchclient._core.kinds import Kind
 from batchclient._core.limits import FixedLimit, Limit, LimitChange, Outcome, Sample, ServerLoad
 from batchclient._core.limits.control import LimitControl
+from batchclient._core.limits.objective import Objective
 from batchclient._core.limits.search import Search
+from batchclient._core.limits.trial import Turn
 from batchclient._core.messages import (
     AbortBatch,
     AbortRequested,
@@ -84,6 +86,7 @@ __all__ = [
     "LoadReported",
     "LoadTimes",
     "ModelWanted",
+    "Objective",
     "Outcome",
     "Page",
     "Paused",
@@ -105,6 +108,7 @@ __all__ = [
     "Shape",
     "SingleFlight",
     "Submitted",
+    "Turn",
     "WaitOver",
     "Woke",
 ]

@@ -45,7 +45,7 @@ from batchclient.config import (
     CheckedSchedule,
     Settings,
 )
-from batchclient.simulator.app import EmbeddedServer
+from batchclient.simulator import EmbeddedServer
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from benchmarks._odd_proxy import MODEL, LoggedProcess, Rules
 
-from batchclient.simulator.app import EmbeddedServer
+from batchclient.simulator import EmbeddedServer
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batchclient.simulator.app import EmbeddedServer
+from batchclient.simulator import EmbeddedServer
 
 PROGRAM = Path(__file__).resolve().parents[1] / "benchmarks" / "on_gpu.py"
 

@@ -24,13 +24,7 @@ from benchmarks.lab.exchange import Reply
 from benchmarks.lab.profiles import Scenario
 from benchmarks.lab.trace import Trace
 from benchmarks.lab.workloads import Call, Running
-
-from batchclient._client.connections import Connections
-from batchclient._client.make_limit import make_limit
-from batchclient._client.settings import make_settings
-from batchclient._core.limits import Limit
-from batchclient._core.limits.trial import Turn
-from batchclient._core.messages import (
+from tests.core import (
     AbortBatch,
     Adjusted,
     Answered,
@@ -41,18 +35,24 @@ from batchclient._core.messages import (
     Failed,
     Failure,
     FailureKind,
+    Limit,
     LoadReported,
     Page,
     Reject,
     Request,
     Resolve,
+    Scheduler,
+    SchedulerSettings,
     SendBatch,
     ServerKnown,
     Submitted,
+    Turn,
     Woke,
 )
-from batchclient._core.scheduler import Scheduler
-from batchclient._core.settings import SchedulerSettings
+
+from batchclient._client.connections import Connections
+from batchclient._client.make_limit import make_limit
+from batchclient._client.settings import make_settings
 from batchclient._shell.dialect_choice import DialectChoice
 from batchclient.dialects.vllm import VllmDialect
 from batchclient.errors import ConnectionLost

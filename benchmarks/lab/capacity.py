@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from batchclient.simulator.profiles import Profile
+from batchclient.simulator import Profile
 
 __all__ = ["Capacity"]
 

@@ -31,9 +31,10 @@ from benchmarks.lab.asker import client_setup, limit_setup
 from benchmarks.lab.draws import Draw, draw
 from benchmarks.lab.driver import Run
 from benchmarks.lab.trace import Trace
-
-from batchclient._core.limits import FixedLimit
-from batchclient._core.limits.control import LimitControl
+from tests.core import (
+    FixedLimit,
+    LimitControl,
+)
 
 __all__ = ["ARMS", "VERSION", "ArmJob", "ArmRun", "FixedRun", "GridJob", "best", "grid", "run_all", "run_arm"]
 

@@ -38,7 +38,7 @@ from benchmarks.lab.profiles import Cache, Change, Known, RateLimit, Scenario
 from benchmarks.lab.workloads import Callers, Calls, Closed, Conversations, Every, Lengths, Once, Workload
 
 from batchclient.dialects._fingerprints import ServerFacts
-from batchclient.simulator.profiles import Profile
+from batchclient.simulator import Profile
 
 __all__ = ["FAMILIES", "Draw", "draw"]
 

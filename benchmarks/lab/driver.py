@@ -19,8 +19,7 @@ from benchmarks.lab.padding import PaddingServer
 from benchmarks.lab.profiles import Scenario
 from benchmarks.lab.server import ContinuousServer, LabServer
 from benchmarks.lab.trace import Trace
-
-from batchclient._core.limits import Limit
+from tests.core import Limit
 
 __all__ = ["Run", "Trace", "simulate"]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from batchclient._core.messages import Batch, Failure
+from tests.core import Batch, Failure
+
 from batchclient.types import Completion
 
 __all__ = ["Exchange", "Reply"]

@@ -30,8 +30,7 @@ from batchclient.bench import Slo, Times, Workload
 from batchclient.bench.cell import Cell, Setting
 from batchclient.bench.find import find_in
 from batchclient.bench.session import Session, begin
-from batchclient.simulator.server import SimulatedServer
-from batchclient.simulator.transport import SimulatorTransport
+from batchclient.simulator import SimulatedServer, SimulatorTransport
 from batchclient.testing import VirtualLoop
 
 GRID = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512]

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from benchmarks.lab.exchange import Reply
+from tests.core import Batch, Failure, FailureKind
 
-from batchclient._core.messages import Batch, Failure, FailureKind
 from batchclient.dialects._status import failure_of
 from batchclient.errors import ConnectionLost
 

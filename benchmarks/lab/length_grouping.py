@@ -31,10 +31,12 @@ from benchmarks._common import machine, provenance, table, write_results
 from benchmarks.lab.profiles import SCENARIOS
 from benchmarks.lab.strategies import Job, Strategy, run
 from benchmarks.lab.workloads import Calls, Lengths
-
-from batchclient._core.limits import FixedLimit, Limit
-from batchclient._core.limits.control import LimitControl
-from batchclient._core.limits.search import Search
+from tests.core import (
+    FixedLimit,
+    Limit,
+    LimitControl,
+    Search,
+)
 
 ARMS: Mapping[str, tuple[bool, Mapping[str, Any]]] = {
     "arrival order": (False, {}),

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.lab.server import Exchange, LabServer
 from benchmarks.lab.workloads import Call
-
-from batchclient._core.messages import RequestState
+from tests.core import RequestState
 
 if TYPE_CHECKING:
     from benchmarks.lab.asker import Client

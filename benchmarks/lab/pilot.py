@@ -33,8 +33,7 @@ from batchclient.cli._dry_run import Reading
 from batchclient.cli._pilot import Pilot
 from batchclient.jobs.forecast import Interval, share
 from batchclient.jobs.rows import Row
-from batchclient.simulator.server import SimulatedServer
-from batchclient.simulator.transport import SimulatorTransport
+from batchclient.simulator import SimulatedServer, SimulatorTransport
 from batchclient.testing import VirtualLoop
 
 PILOT = 200

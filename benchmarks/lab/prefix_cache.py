@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from benchmarks.lab.workloads import Call
 
+from batchclient.simulator import Profile
 from batchclient.simulator.engine import Engine, Sequence
-from batchclient.simulator.profiles import Profile
 
 if TYPE_CHECKING:
     from benchmarks.lab.profiles import Cache

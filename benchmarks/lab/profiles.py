@@ -21,7 +21,7 @@ from types import MappingProxyType
 from benchmarks.lab.workloads import Callers, Calls, Closed, Conversations, Lengths, Workload
 
 from batchclient.dialects._fingerprints import ServerFacts
-from batchclient.simulator.profiles import PROFILES, Profile
+from batchclient.simulator import PROFILES, Profile
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,12 @@ from benchmarks.lab.exchange import Exchange, Reply
 from benchmarks.lab.gateway import CallWindow
 from benchmarks.lab.prefix_cache import CachingEngine, PrefixCache
 from benchmarks.lab.workloads import Call, Lengths
+from tests.core import (
+    Batch,
+    RequestState,
+    ServerLoad,
+)
 
-from batchclient._core.limits import ServerLoad
-from batchclient._core.messages import Batch, RequestState
 from batchclient.dialects._status import failure_of
 from batchclient.simulator.engine import Engine, Progress, Sequence
 from batchclient.types import Choice, Completion, Usage

@@ -36,15 +36,19 @@ from benchmarks.lab.asker import limit_setup
 from benchmarks.lab.driver import Run
 from benchmarks.lab.profiles import SCENARIOS, Scenario
 from benchmarks.lab.workloads import Calls, Lengths, Once, Running
+from tests.core import (
+    FixedLimit,
+    Limit,
+    LimitControl,
+    Request,
+    Retuned,
+    Search,
+)
 
 from batchclient import Batching
 from batchclient._client.settings import make_settings
-from batchclient._core.limits import FixedLimit, Limit
-from batchclient._core.limits.control import LimitControl
-from batchclient._core.limits.search import Search
-from batchclient._core.messages import Request, Retuned
 from batchclient.dialects.vllm import VllmDialect
-from batchclient.simulator.profiles import PROFILES
+from batchclient.simulator import PROFILES
 
 BATCH = 32
 """The textbook's batch size (its examples have 8 to 32)."""

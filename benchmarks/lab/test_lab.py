@@ -21,12 +21,14 @@ from benchmarks.lab.length_grouping import STATIC_ANSWERS, STATIC_LIMITS, static
 from benchmarks.lab.profiles import SCENARIOS, RateLimit, Scenario
 from benchmarks.lab.strategies import BATCH, STRATEGIES, cases, run
 from benchmarks.lab.workloads import Callers, Calls, Closed, Conversations, Lengths, Once
+from tests.core import (
+    FixedLimit,
+    LimitControl,
+    Objective,
+    Search,
+)
 
-from batchclient._core.limits import FixedLimit
-from batchclient._core.limits.control import LimitControl
-from batchclient._core.limits.objective import Objective
-from batchclient._core.limits.search import Search
-from batchclient.simulator.profiles import PROFILES, Profile
+from batchclient.simulator import PROFILES, Profile
 
 pytestmark = pytest.mark.long
 

@@ -21,8 +21,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from batchclient._core.messages import Request, Shape
-from batchclient._core.scheduler import Scheduler
+from tests.core import (
+    Request,
+    Scheduler,
+    Shape,
+)
 
 if TYPE_CHECKING:
     from benchmarks.lab.asker import Client

@@ -8,8 +8,11 @@ import statistics
 import pytest
 
 from batchclient import BatchClient
-from batchclient.simulator.app import EmbeddedServer
-from batchclient.simulator.text import OutputLengths, expected_text
+from batchclient.simulator import (
+    EmbeddedServer,
+    OutputLengths,
+    expected_text,
+)
 
 CALLS = 1200
 LENGTHS = "lognormal:24:0.9"

@@ -10,9 +10,7 @@ import pytest
 from tests.shell.clocks import run
 
 from batchclient import Backoff, BatchClient, BatchClientError, ConnectFailed, DeadlineExceeded
-from batchclient.simulator.server import SimulatedServer
-from batchclient.simulator.text import expected_text
-from batchclient.simulator.transport import SimulatorResponse, SimulatorTransport
+from batchclient.simulator import SimulatedServer, SimulatorTransport, expected_text
 from batchclient.transport import Timeouts, WireRequest
 
 pytestmark = pytest.mark.long
@@ -26,7 +24,7 @@ class Machine(SimulatorTransport):
     is_up = True
     refusals = 0
 
-    async def send(self, request: WireRequest, timeouts: Timeouts) -> SimulatorResponse:
+    async def send(self, request: WireRequest, timeouts: Timeouts):
         if not self.is_up:
             self.refusals += 1
             raise ConnectFailed("no connection: refused")

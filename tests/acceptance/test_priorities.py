@@ -8,8 +8,7 @@ import statistics
 import pytest
 
 from batchclient import BatchClient
-from batchclient.simulator.server import SimulatedServer
-from batchclient.simulator.transport import SimulatorTransport
+from batchclient.simulator import SimulatedServer, SimulatorTransport
 from tests.shell.clocks import run
 
 pytestmark = pytest.mark.long

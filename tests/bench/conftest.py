@@ -10,8 +10,7 @@ from batchclient.bench.generator import Times
 from batchclient.bench.intervals import Interval
 from batchclient.bench.session import begin
 from batchclient.bench.workload import Workload
-from batchclient.simulator.server import SimulatedServer
-from batchclient.simulator.transport import SimulatorTransport
+from batchclient.simulator import SimulatedServer, SimulatorTransport
 from batchclient.testing import VirtualLoop
 
 URL = "http://simulated/v1"

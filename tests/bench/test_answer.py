@@ -6,7 +6,7 @@ from batchclient.bench import Setting, Slo
 from batchclient.bench.answer import lines_of_search, lines_of_sweep
 from batchclient.bench.find import find_in
 from batchclient.bench.sweep import cells, settings_of
-from batchclient.simulator.server import SimulatedServer
+from batchclient.simulator import SimulatedServer
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from tests.core import ServerLoad
 from batchclient.bench import Closed, Poisson, Setting, Slo, Times
 from batchclient.bench.cell import BEHIND, BUSY, CACHED, FAILED, LATE, OTHERS, RETRIED, cell_of
 from batchclient.bench.generator import generate
-from batchclient.simulator.server import SimulatedServer
+from batchclient.simulator import SimulatedServer
 
 TIMES = Times(warm_up_s=1.0, window_s=4.0, grace_s=3.0)
 

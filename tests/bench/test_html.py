@@ -24,8 +24,7 @@ from batchclient.bench.session import begin
 from batchclient.bench.summary import summaries_of
 from batchclient.bench.sweep import cells, settings_of
 from batchclient.cli._bench_table import table_of
-from batchclient.simulator.server import SimulatedServer
-from batchclient.simulator.transport import SimulatorTransport
+from batchclient.simulator import SimulatedServer, SimulatorTransport
 from batchclient.testing import VirtualLoop
 
 KEY = "sk-swordfish"

@@ -20,8 +20,7 @@ from batchclient.bench.summary import best_of, compared, summaries_of
 from batchclient.bench.sweep import cells, order_of, settings_of
 from batchclient.errors import ConfigError
 from batchclient.options import Batching
-from batchclient.simulator.server import SimulatedServer
-from batchclient.simulator.transport import SimulatorTransport
+from batchclient.simulator import SimulatedServer, SimulatorTransport
 
 CANARY = "swordfish"
 QUICK = Times(0.2, 0.5, 5.0)

@@ -1,4 +1,7 @@
-"""``batchclient demo``, in short windows; ``batchclient demo`` runs it whole."""
+"""``batchclient demo``, on a server that answers at once."""
+
+from itertools import accumulate, chain
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,48 +16,55 @@ def instant(monkeypatch):
     monkeypatch.setattr("batchclient.simulator.EmbeddedServer", lambda _, **__: EmbeddedServer("instant"))
 
 
+@pytest.fixture
+def clock(monkeypatch):
+    """Sets how many seconds each run takes, and how many of the CPU: this client's and AsyncOpenAI's by turns."""
+
+    def set_runs(*runs):
+        times, cpu = (accumulate(chain.from_iterable([(0.0, each) for each in column])) for column in zip(*runs))
+        fake = SimpleNamespace(monotonic=lambda: next(times), process_time=lambda: next(cpu))
+        monkeypatch.setattr("batchclient.cli.demo.time", fake)
+
+    return set_runs
+
+
 @pytest.mark.usefixtures("instant")
-def test_it_measures_the_embedded_server_whatever_the_environment_says(cli):
+def test_it_labels_texts_on_the_embedded_server_and_says_what_was_gained(cli, clock):
+    clock((1.0, 0.1), (4.0, 1.0), (2.0, 0.3), (3.0, 2.0), (1.5, 0.2), (6.0, 1.0))
     with EmbeddedServer("instant") as server:
         variables = {"BATCHCLIENT_BASE_URL": server.base_url, "BATCHCLIENT_MODEL": "m", "BATCHCLIENT_API_KEY": "k"}
-        result = cli("demo", "--for", "0.1", env=variables)
+        result = cli("demo", env=variables)
         assert server.requests == 0
     assert result.exit_code == 0, result.output
     assert result.stderr.startswith("the embedded server, a model of vLLM, in a process of its own\n")
-    assert result.stdout.startswith("batch_map: 500 texts in ") and ", each with its own answer\n" in result.stdout
-    # What else is said is bench's.
-    assert "\nmost answers per second: " in result.stdout
-    for line in ("\n[4/4] ", "\nadaptive, 16 in flight", "\nasync-openai, 16 in flight"):
-        assert line in result.stderr
+    _, ours, *theirs, right, gain = result.stdout.splitlines()
+    requests = int(ours.split()[1])
+    assert requests < 50 and ours.split() == ["batchclient", str(requests), "1.50", "0.20"]
+    assert [line.split()[1:] for line in theirs] == [
+        ["16", "in", "flight", "500", "4.00", "1.00"],
+        ["64", "in", "flight", "500", "3.00", "2.00"],
+        ["256", "in", "flight", "500", "6.00", "1.00"],
+    ]
+    assert right == "Each text got its own answer, every time."
+    assert gain == (
+        f"batchclient sent {requests} requests for 500: 2.0 times as fast as AsyncOpenAI at its best,"
+        " for 10 % of its CPU."
+    )
+
+
+@pytest.mark.usefixtures("instant")
+def test_where_one_run_was_as_slow_as_the_other_client_no_times_are_compared(cli, clock):
+    clock((1.0, 0.1), (4.0, 1.0), (3.0, 0.3), (3.0, 2.0), (1.5, 0.2), (6.0, 1.0))
+    last = cli("demo").stdout.splitlines()[-1]
+    assert "requests for 500. This machine was too busy to compare seconds: one run took 3.00." in last
 
 
 @pytest.mark.usefixtures("instant")
 def test_an_answer_that_is_another_texts_fails_it(cli, monkeypatch):
     monkeypatch.setattr("batchclient.simulator.expected_text", lambda *_, **__: "another")
-    result = cli("demo", "--for", "0.1")
+    result = cli("demo")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.endswith("\nError: a text got an answer that is not its own\n")
-
-
-def test_a_given_server_is_measured_with_its_key(cli, monkeypatch):
-    with EmbeddedServer("instant", model="theirs", api_key="hush") as server:
-        command = ["demo", "--base-url", server.base_url]
-        wrong, without = cli(*command, "--api-key", "not-that"), cli(*command)
-    assert wrong.exit_code == without.exit_code == 1
-    assert "AuthenticationFailed" in wrong.stderr and "not-that" not in wrong.output
-    assert without.stderr.count("no key was given") == 1 and "BATCHCLIENT_API_KEY" in without.stderr
-    measured = []
-    monkeypatch.setattr("batchclient.cli.demo.measure", lambda target, *_, **__: measured.append(target))
-    cli(*command, env={"BATCHCLIENT_API_KEY": "hush"})
-    assert [(target.base_url, target.api_key) for target in measured] == [(server.base_url, "hush")]
-
-
-def test_a_wrong_option_is_refused_and_not_shown(cli):
-    for options in (["--base-url", "sk-canary"], ["--for", "0"]):
-        result = cli("demo", *options)
-        assert result.exit_code == 2
-        assert result.stderr.startswith(f"Error: {options[0]}")
-        assert "canary" not in result.output
 
 
 def test_the_texts_are_the_same_each_time_and_differ_from_each_other(cli, monkeypatch, tmp_path):

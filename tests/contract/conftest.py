@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from batchclient.simulator.app import EmbeddedServer
+from batchclient.simulator import EmbeddedServer
 from tests.contract.peers import CAN, REAL_ONLY, Peer
 from tests.live.fixtures import booted, llamacpp_server, shared_vllm_lives, transformers_server, vllm_server  # noqa: F401 (but for the first, fixtures)
 

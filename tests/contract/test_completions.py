@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from batchclient import BadRequest, BatchClient, Batching, Completion, ConfigError
-from batchclient.simulator.app import EmbeddedServer
+from batchclient.simulator import EmbeddedServer
 from tests.contract.conftest import Server
 
 GOLDEN = Path(__file__).parent.parent / "wire" / "vllm"

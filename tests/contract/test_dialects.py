@@ -12,8 +12,10 @@ import pytest
 
 from batchclient import BadRequest, BatchClient, Batching, Completion
 from batchclient.retry import Backoff
-from batchclient.simulator import expected_text
-from batchclient.simulator.text import count_tokens
+from batchclient.simulator import (
+    count_tokens,
+    expected_text,
+)
 from batchclient.types import Usage
 from tests.contract.peers import CAN, Peer
 

@@ -9,8 +9,7 @@ import trio.testing
 
 from batchclient._doctor.diagnosis import diagnose
 from batchclient._doctor.visit import Patient, visit
-from batchclient.simulator.server import SimulatedServer
-from batchclient.simulator.transport import SimulatorTransport
+from batchclient.simulator import SimulatedServer, SimulatorTransport
 from tests.shell.scripted import Answer, Reply
 
 URL = "http://llm:8000/v1"

@@ -6,10 +6,8 @@ from dataclasses import replace
 import pytest
 
 from batchclient._doctor.trials import MOST_REQUESTS
-from batchclient.simulator.guise import Route
-from batchclient.simulator.guises import GUISES, VLLM
-from batchclient.simulator.validation import parse_completion
-from batchclient.simulator.wire import ReplyWriter
+from batchclient.simulator import GUISES
+from tests.fakes.old_vllm import EVENT_PER_TOKEN
 
 from .conftest import URL, Watched, ids, recorded, see
 
@@ -143,13 +141,7 @@ def test_a_server_with_one_slot_is(look):
 
 
 def test_an_event_per_token_of_a_server_that_should_heed_the_interval(look):
-    def parse(body, limits):
-        call = parse_completion(body, limits)
-        call.stream_interval = 1
-        return call
-
-    old = replace(VLLM, routes={**VLLM.routes, "/v1/completions": Route(parse, ReplyWriter)}, version="0.26.0")
-    diagnosis, _ = look(guise=old)
+    diagnosis, _ = look(guise=EVENT_PER_TOKEN)
     assert ids(diagnosis) == ["event-per-token"]
     assert "24 tokens came in 24 events" in diagnosis.findings[0].sentence
     assert diagnosis.facts.server == "vllm 0.26.0"
@@ -168,8 +160,7 @@ def test_streams_that_a_proxy_holds_back(look):
         for chunk in all_of_them:
             yield chunk
 
-    from batchclient.simulator.server import SimulatedServer
-    from batchclient.simulator.transport import SimulatorTransport
+    from batchclient.simulator import SimulatedServer, SimulatorTransport
 
     held_back = see(Holding(SimulatorTransport(SimulatedServer("gpu", speed=0.5)), headers={"server": "nginx"}))
     assert ids(held_back) == ["streams-held-back", "proxy"]
@@ -276,8 +267,7 @@ def test_a_key_that_is_missing_or_refused(status):
 
 
 def test_a_key_that_is_refused_for_calls_alone(look):
-    from batchclient.simulator.server import SimulatedServer
-    from batchclient.simulator.transport import SimulatorTransport
+    from batchclient.simulator import SimulatedServer, SimulatorTransport
 
     server = SimulatedServer("gpu", api_key="right")
     transport = Watched(SimulatorTransport(server), pages={"/v1/models": recorded("vllm/models.json")})

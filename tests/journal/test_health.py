@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from batchclient import AnswerInvalid, BatchClient, Batching, Choice, Completion
 from batchclient.health import HEALTHS, health_of, is_runaway
 from batchclient.integrations.redis._outcomes import body_of
-from batchclient.simulator.app import EmbeddedServer
+from batchclient.simulator import EmbeddedServer
 from batchclient.types import Reply as Reply_
 
 from tests.shell.scripted import Reply, ScriptedTransport, make_client

@@ -30,7 +30,7 @@ from batchclient import (
 from batchclient._maps.progress import Counts
 from batchclient.health import no_answers
 from batchclient.journal.held import HeldJournal, JournalInUse
-from batchclient.simulator.app import EmbeddedServer
+from batchclient.simulator import EmbeddedServer
 
 ALONE = {"batching": Batching(max_size=1), "retry": Backoff(max_attempts=1)}
 

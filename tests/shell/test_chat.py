@@ -20,10 +20,14 @@ from batchclient import (
     Schedule,
     Usage,
 )
-from batchclient.simulator import SimulatedServer, SimulatorTransport, expected_text
-from batchclient.simulator.chat import render_messages
-from batchclient.simulator.guises import CHAT, VLLM
-from batchclient.simulator.profiles import Profile
+from batchclient.simulator import (
+    Profile,
+    SimulatedServer,
+    SimulatorTransport,
+    expected_text,
+    render_messages,
+)
+from tests.fakes.old_vllm import WITHOUT_LISTS_OF_CHATS
 
 STEPS = Profile("t", "", step_s=0.010, max_num_seqs=256, kv_tokens=1_000_000)
 
@@ -221,8 +225,7 @@ async def test_a_choice_that_comes_twice_is_nobodys(size):
 
 
 async def test_a_server_without_the_list_route_is_sent_singles_from_then_on():
-    old = replace(VLLM, routes={"/v1/completions": VLLM.routes["/v1/completions"], "/v1/chat/completions": CHAT})
-    client, log = make(SimulatedServer(STEPS, model="m", guise=old), retry=Backoff(max_attempts=1))
+    client, log = make(SimulatedServer(STEPS, model="m", guise=WITHOUT_LISTS_OF_CHATS), retry=Backoff(max_attempts=1))
     async with client:
         answers = await gather(*[client.chat(user(f"hi {i}"), max_tokens=4, temperature=0) for i in range(5)])
         assert [answer.text for answer in answers] == [answer_to(f"hi {i}", 4) for i in range(5)]

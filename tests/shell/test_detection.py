@@ -11,8 +11,7 @@ from tests.shell.clocks import count_alive
 from tests.shell.scripted import Pages, Reply, ScriptedTransport, echo, settle, under_way
 
 from batchclient import BatchClient, Batching, ConfigError, ConnectFailed, ConnectionLost, ResponseTooLarge
-from batchclient.simulator.server import SimulatedServer
-from batchclient.simulator.transport import SimulatorTransport
+from batchclient.simulator import SimulatedServer, SimulatorTransport
 
 FIRST_AFTER_S = 0.25
 

@@ -7,8 +7,7 @@ from tests.inspection import held
 from tests.shell.scripted import ScriptedTransport, answer_to, echo, error, make_client, settle
 
 from batchclient import Backoff, BatchClient, Batching, ClientClosed, ConfigError, ConnectFailed, Http
-from batchclient.simulator import SimulatedServer, SimulatorTransport
-from batchclient.simulator.profiles import Profile
+from batchclient.simulator import Profile, SimulatedServer, SimulatorTransport
 
 LIBRARIES = ("asyncio",)
 """How a call is placed has nothing to do with the event loop."""

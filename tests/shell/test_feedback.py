@@ -20,9 +20,11 @@ from batchclient import (
     ReadTimedOut,
     ResponseTooLarge,
 )
-from batchclient.simulator.profiles import profile
-from batchclient.simulator.server import SimulatedServer
-from batchclient.simulator.transport import SimulatorTransport
+from batchclient.simulator import (
+    PROFILES,
+    SimulatedServer,
+    SimulatorTransport,
+)
 from batchclient.transport import root_of
 
 
@@ -236,7 +238,7 @@ SECONDS = 90.0
 
 async def measured(page_s=0.0, **arguments):
     """Answers a second, the last limit and the reasons, of a server with 64 places that is asked by 160 callers."""
-    server = SimulatedServer(dataclasses.replace(profile("gpu").at_speed(0.3), max_num_seqs=64, noise_ratio=0.0))
+    server = SimulatedServer(dataclasses.replace(PROFILES["gpu"].at_speed(0.3), max_num_seqs=64, noise_ratio=0.0))
     transport = SimulatorTransport(server, prefix="")
     seams = {"calls": lambda url: _Below(transport, "/v1"), "metrics": lambda url: _Below(transport, seconds=page_s)}
     client = connected(**seams, model=server.model, limit=AdaptiveLimit(start=160), detect=False, **arguments)

@@ -22,9 +22,7 @@ from batchclient import (
     QueueFull,
 )
 from batchclient.retry import Backoff
-from batchclient.simulator.profiles import Profile
-from batchclient.simulator.server import SimulatedServer
-from batchclient.simulator.transport import SimulatorTransport
+from batchclient.simulator import Profile, SimulatedServer, SimulatorTransport
 
 
 class Source:

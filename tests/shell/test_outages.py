@@ -17,9 +17,7 @@ from batchclient import (
     NotFound,
     ReadTimedOut,
 )
-from batchclient.simulator.profiles import Profile
-from batchclient.simulator.server import SimulatedServer
-from batchclient.simulator.transport import SimulatorTransport
+from batchclient.simulator import Profile, SimulatedServer, SimulatorTransport
 from tests.shell.scripted import (
     MetricsPage,
     Reply,

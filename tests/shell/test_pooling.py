@@ -25,9 +25,14 @@ from tests.core import Kind
 from batchclient._calls.likelihood import make_split, read_likelihood
 from batchclient.dialects._scores import RerankScores
 from batchclient.dialects.vllm import VllmDialect
-from batchclient.simulator import SimulatedServer, SimulatorTransport
-from batchclient.simulator.guises import VLLM
-from batchclient.simulator.vectors import probabilities_of, score_of, vector_of
+from batchclient.simulator import (
+    SimulatedServer,
+    SimulatorTransport,
+    probabilities_of,
+    score_of,
+    vector_of,
+)
+from tests.fakes.old_vllm import COMPLETIONS_ALONE
 from tests.shell.scripted import Reply, ScriptedTransport, error, make_client
 
 
@@ -414,7 +419,7 @@ async def test_texts_are_tokenized_one_by_one():
 
 
 async def test_a_path_that_is_not_there_is_told_of_its_kind_alone():
-    server = Recorder(guise=replace(VLLM, routes={"/v1/completions": VLLM.routes["/v1/completions"]}))
+    server = Recorder(guise=COMPLETIONS_ALONE)
     async with make_client(server) as client:
         answers = await outcomes([client.embed("a"), *[client.complete(f"{n}", max_tokens=1) for n in range(3)]])
         # Twice, so that such calls are known to be refused; the others for the same model are served all the same.

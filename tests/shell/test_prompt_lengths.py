@@ -6,9 +6,11 @@ from tests.seams import watch_cores
 from tests.shell.scripted import make_client
 
 from tests.core import Submitted
-from batchclient.simulator.server import SimulatedServer
-from batchclient.simulator.text import count_tokens
-from batchclient.simulator.transport import SimulatorTransport
+from batchclient.simulator import (
+    SimulatedServer,
+    SimulatorTransport,
+    count_tokens,
+)
 
 LIBRARIES = ("asyncio",)
 

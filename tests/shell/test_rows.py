@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from batchclient import BadRequest, BatchMapFailed, Completion, ConfigError, Embedding, Ranking, Score
-from batchclient.simulator.vectors import score_of
+from batchclient.simulator import score_of
 from tests.shell.scripted import Reply, ScriptedTransport, error, make_client
 from tests.shell.test_detection import models
 from tests.shell.test_pooling import Recorder

@@ -21,8 +21,7 @@ from batchclient import (
     DeadlineExceeded,
     ServerFault,
 )
-from batchclient.simulator.server import SimulatedServer
-from batchclient.simulator.transport import SimulatorTransport
+from batchclient.simulator import SimulatedServer, SimulatorTransport
 
 QUICK = Backoff(max_attempts=3, base_s=0.0)
 

@@ -20,9 +20,12 @@ from batchclient import (
     ServerFault,
     Usage,
 )
-from batchclient.simulator import SimulatedServer, expected_text
-from batchclient.simulator.chat import render_messages
-from batchclient.simulator.profiles import Profile
+from batchclient.simulator import (
+    Profile,
+    SimulatedServer,
+    expected_text,
+    render_messages,
+)
 from tests.shell.scripted import Reply, ScriptedTransport, error, make_client, settle
 from tests.shell.test_chat import Person, make, user
 

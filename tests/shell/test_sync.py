@@ -29,8 +29,7 @@ from batchclient import (
     QueueFull,
     SyncBatchClient,
 )
-from batchclient.simulator import expected_text
-from batchclient.simulator.app import EmbeddedServer
+from batchclient.simulator import EmbeddedServer, expected_text
 from tests.seams import bridge_of, bridged
 from tests.shell.scripted import ScriptedTransport, answer_to, error
 from tests.shell.test_bridge import NEVER_S, Calls, holds, interrupt_when, new_threads, wait_until

@@ -7,9 +7,7 @@ from inspect import signature
 import pytest
 
 from batchclient import BatchClient, BatchMapFailed, DeadlineExceeded, Http, SyncBatchClient
-from batchclient.simulator.profiles import Profile
-from batchclient.simulator.server import SimulatedServer
-from batchclient.simulator.transport import SimulatorTransport
+from batchclient.simulator import Profile, SimulatedServer, SimulatorTransport
 from batchclient.types import NOT_GIVEN
 from tests.shell.scripted import Reply, ScriptedTransport, answer_to, echo, make_client
 from tests.shell.test_complete import call_all

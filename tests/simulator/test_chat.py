@@ -4,9 +4,11 @@ import json
 
 import pytest
 
-from batchclient.simulator.chat import render_messages
-from batchclient.simulator.server import SimulatedServer
-from batchclient.simulator.text import expected_text
+from batchclient.simulator import (
+    SimulatedServer,
+    expected_text,
+    render_messages,
+)
 from tests.simulator.test_wire import GOLDEN, ask, by_choice, events, load, replay, shape
 
 CHAT = "/v1/chat/completions"

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from batchclient.simulator.engine import Engine, Progress, Sequence
-from batchclient.simulator.profiles import PROFILES, Profile
+from batchclient.simulator import PROFILES, Profile
 
 # A step costs 10 ms, 1 ms for each sequence and 1 ms for each prefilled token.
 PLAIN = Profile(

@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from batchclient.simulator.faults import KINDS, Fault, FaultInjector
-from batchclient.simulator.profiles import Profile
-from batchclient.simulator.server import SimulatedServer
+from batchclient.simulator import Fault, Profile, SimulatedServer
+from batchclient.simulator.faults import FaultInjector, KINDS
 
 PROMPTS = ["one", "two", "three", "four"]
 

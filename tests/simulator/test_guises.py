@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from batchclient.simulator import SimulatedServer
-from batchclient.simulator.guises import GUISES
-from batchclient.simulator.text import expected_text
+from batchclient.simulator import (
+    GUISES,
+    SimulatedServer,
+    expected_text,
+)
 
 WIRE = Path(__file__).parent.parent / "wire"
 PAGES = ("/v1/models", "/version", "/info", "/props", "/server_info", "/metrics", "/nope")

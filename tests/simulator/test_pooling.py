@@ -7,9 +7,13 @@ from array import array
 
 import pytest
 
-from batchclient.simulator.vectors import probabilities_of, score_of, vector_of
-from batchclient.simulator.profiles import Profile
-from batchclient.simulator.server import SimulatedServer
+from batchclient.simulator import (
+    Profile,
+    SimulatedServer,
+    probabilities_of,
+    score_of,
+    vector_of,
+)
 
 STEPS = Profile("t", "", step_s=0.010, max_num_seqs=2, kv_tokens=1000)
 

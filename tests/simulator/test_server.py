@@ -5,8 +5,11 @@ import json
 
 import pytest
 
-from batchclient.simulator.profiles import PROFILES, Profile, profile
-from batchclient.simulator.server import SimulatedServer
+from batchclient.simulator import (
+    PROFILES,
+    Profile,
+    SimulatedServer,
+)
 
 SLOW_API = Profile("t", "", request_s=0.010, prompt_s=0.001, event_s=0.002)
 STEPS = Profile("t", "", step_s=0.010, max_num_seqs=2, kv_tokens=1000)
@@ -193,7 +196,7 @@ def test_a_request_id_comes_back():
 def test_profiles():
     assert {"instant", "tiny-cpu", "gpu", "compute-knee", "kv-cliff", "max-seqs-64", "long-prompts"} <= set(PROFILES)
     with pytest.raises(ValueError, match="there are: instant, tiny-cpu"):
-        profile("nope")
+        SimulatedServer("nope")
     assert SimulatedServer("gpu", max_num_seqs=3, kv_tokens=77).profile == dataclasses.replace(
         PROFILES["gpu"], max_num_seqs=3, kv_tokens=77
     )

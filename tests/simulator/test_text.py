@@ -4,7 +4,13 @@ import hashlib
 
 import pytest
 
-from batchclient.simulator.text import OutputLengths, count_tokens, expected_text, generate, pieces, prompt_digest
+from batchclient.simulator import (
+    OutputLengths,
+    count_tokens,
+    expected_text,
+    prompt_digest,
+)
+from batchclient.simulator.text import generate, pieces
 
 
 def test_the_text_begins_with_the_prompts_digest():

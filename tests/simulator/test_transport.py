@@ -6,8 +6,7 @@ import anyio
 import pytest
 
 from batchclient.errors import ConnectFailed, ConnectionLost, ReadTimedOut
-from batchclient.simulator import SimulatedServer, SimulatorTransport, expected_text
-from batchclient.simulator.profiles import Profile
+from batchclient.simulator import Profile, SimulatedServer, SimulatorTransport, expected_text
 from batchclient.transport import Timeouts, Transport, WireRequest
 
 STEPS = Profile("t", "", step_s=0.002, max_num_seqs=8, kv_tokens=10_000)

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from batchclient.simulator.server import SimulatedServer
-from batchclient.simulator.text import expected_text
+from batchclient.simulator import SimulatedServer, expected_text
 
 GOLDEN = Path(__file__).parent.parent / "wire" / "vllm"
 # Chat is in test_chat.py; the embedded server has no tokenizer route.

@@ -16,7 +16,7 @@ from tests.fakes.pages import serving
 from tests.transport.test_expected_requests import answer
 
 from batchclient import BatchClient, Http
-from batchclient.simulator.app import EmbeddedServer
+from batchclient.simulator import EmbeddedServer
 from batchclient.testing import MockLLM
 from batchclient.transport._httpx import is_mocked
 

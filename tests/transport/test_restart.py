@@ -3,8 +3,7 @@
 import asyncio
 
 from batchclient import BatchClient
-from batchclient.simulator.app import EmbeddedServer
-from batchclient.simulator.profiles import Profile
+from batchclient.simulator import EmbeddedServer, Profile
 
 COSTS = Profile("t", "", step_s=0.002, max_num_seqs=64, kv_tokens=1_000_000)
 CALLS = 3000

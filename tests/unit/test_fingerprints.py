@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.core import Kind
 from batchclient.dialects._fingerprints import Fingerprint, ServedModel, ServerFacts
-from batchclient.simulator.server import SimulatedServer
+from batchclient.simulator import SimulatedServer
 
 WIRE = Path(__file__).parent.parent / "wire"
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from tests.core import ServerLoad
 from batchclient.dialects._metrics import parse_metrics
-from batchclient.simulator.server import SimulatedServer
-from batchclient.simulator.statistics import metrics_text
+from batchclient.simulator import SimulatedServer
 
 _FOLDER = Path(__file__).parent.parent / "wire" / "vllm"
 PAGES = {name: (_FOLDER / f"metrics_{name}.txt").read_bytes() for name in ("idle", "busy", "after")}
@@ -35,7 +34,9 @@ def test_a_real_vllm_before_and_after():
 
 def test_what_the_embedded_server_shows_is_what_a_real_one_shows():
     server = SimulatedServer("gpu", model="tiny")
-    ours = metrics_text(server.engine, server.counters, "tiny").encode()
+    server.receive(1, "GET", "/metrics", b"", 0.0)
+    (part,) = server.poll(1.0)
+    ours = part.body
 
     def labels_by_name(page):
         samples = re.findall(rb"^(vllm:\w+?)(?:\{(.*)\})? \S+$", page, re.MULTILINE)

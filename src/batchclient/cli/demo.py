@@ -1,61 +1,63 @@
-"""``batchclient demo``: a short measurement of this client beside ``AsyncOpenAI``, on real texts.
+"""``batchclient demo``: 500 labels of four tokens, by this client and by ``AsyncOpenAI``.
 
 Rules:
-- Without ``--base-url`` the server is the embedded one, in a process of its own, whatever the
-  environment says: a demo must not load a real server because a variable is set.
-- What is measured and said is ``bench``'s. On the embedded server the content of answers is
-  checked, too.
+- The server is the embedded one, in a process of its own, whatever the environment says: a demo
+  must not load a real server because a variable is set.
+- All calls are made at once. ``AsyncOpenAI`` has a semaphore, of three numbers: its best time
+  counts. Between its runs this client has as many, of which the middle one counts.
+- Times are compared only if the slowest run of this client was quicker than the best of
+  ``AsyncOpenAI``: on a busy machine one run says nothing.
+- The content of each answer is checked.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import Annotated
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from statistics import median
 
-import typer
-
-from batchclient.bench.generator import Times
-from batchclient.bench.strategies import Target
-from batchclient.bench.sweep import settings_of
-from batchclient.bench.workload import Workload
-from batchclient.cli._bench_options import Question, seconds_from, target_from
-from batchclient.cli._bench_outputs import Outputs
-from batchclient.cli._bench_run import measure
+from batchclient.bench.strategies import rival_of
 from batchclient.cli._corpus import docstrings
-from batchclient.cli._options import ApiKey, Model
 from batchclient.cli._refusal import Refusal
+from batchclient.cli._signals import until_signal
 from batchclient.cli._words import put, say
-from batchclient.jobs.statuses import Status
-from batchclient.sync import SyncBatchClient
+from batchclient.client import BatchClient
+from batchclient.jobs.statuses import Status, of_signal
 
 __all__ = ["demo"]
 
-_TEXTS, _MAPPED = 2000, 500
-_TOKENS = 64
-_TEMPLATE = "Summarise in one line: {}"
+_TEXTS, _TOKENS = 500, 4
+_TEMPLATE = "Classify: {}\nLabel:"
+_IN_FLIGHT = (16, 64, 256)
 
 
-def demo(
-    *,
-    base_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="A server's root with its /v1. Default: the embedded server.")
-    ] = None,
-    model: Model = None,
-    api_key: ApiKey = None,
-    window: Annotated[str, typer.Option("--for", metavar="TIME", help="The length of each measurement.")] = "3s",
-) -> int:
-    """Measure this client beside AsyncOpenAI on real texts, with a server of its own."""
-    window_s = seconds_from("--for", window, may_be_zero=False)
-    times = Times(warm_up_s=min(1.0, window_s), window_s=window_s, grace_s=10.0)
-    settings = settings_of(["adaptive", "async-openai"], concurrency=[16])
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """All calls, once.
+
+    Args:
+        requests: HTTP requests with prompts.
+        seconds: from the first call to the last answer.
+        cpu_s: of this process, which is the client.
+    """
+
+    requests: int
+    seconds: float
+    cpu_s: float
+
+    def row(self, name: str) -> str:
+        return f"{name:27}{self.requests:9}{self.seconds:10.2f}{self.cpu_s:14.2f}"
+
+
+def demo() -> int:
+    """Label 500 texts on a server of its own, with this client and with AsyncOpenAI."""
+    from batchclient.simulator import EmbeddedServer, expected_text
+
     texts = docstrings(_TEXTS)
-    workload = Workload(output_tokens=_TOKENS, prompts=texts)
-    question = Question(settings, (), times, repeat=2)
-    if base_url is not None:
-        target, has_key = target_from([base_url], model, api_key, None)
-        return measure(target, workload, question, Outputs(), has_key=has_key)
-    from batchclient.simulator import EmbeddedServer
-
+    prompts = [_TEMPLATE.format(text) for text in texts]
+    expected = [expected_text(prompt, max_tokens=_TOKENS, temperature=0) for prompt in prompts]
     embedded = EmbeddedServer("gpu", process=True)
     try:
         embedded.start()
@@ -63,25 +65,62 @@ def demo(
         raise Refusal(f"the embedded server did not start: {error}", Status.FAILED) from None
     say("the embedded server, a model of vLLM, in a process of its own")
     try:
-        _map(embedded.base_url, embedded.model, texts[:_MAPPED])
-        return measure(Target(embedded.base_url, embedded.model), workload, question, Outputs(), has_key=False)
+        stopped = until_signal(_compare(embedded.base_url, embedded.model, prompts, expected))
     finally:
         embedded.stop()
+    return of_signal(stopped) if stopped else Status.OK
 
 
-def _map(base_url: str, model: str, texts: list[str]) -> None:
-    """Map texts, and check whether each got its own answer.
+async def _compare(base_url: str, model: str, prompts: Sequence[str], expected: Sequence[str]) -> None:
+    say(f"{len(prompts)} texts, {_TOKENS} tokens for each, all at once; this takes up to half a minute")
+    # What is loaded at the first call belongs to neither.
+    await _ours(base_url, model, prompts[:1])
+    await _theirs(base_url, model, prompts[:1], 1)
+    ours, theirs = [], []
+    for in_flight in _IN_FLIGHT:
+        ours.append(await _timed(_ours(base_url, model, prompts), expected))
+        theirs.append(await _timed(_theirs(base_url, model, prompts, in_flight), expected))
+    middle = next(run for run in ours if run.seconds == median(each.seconds for each in ours))
+    put(
+        f"{'':27}{'requests':>9}{'seconds':>10}{'CPU seconds':>14}",
+        middle.row("batchclient"),
+        *(run.row(f"AsyncOpenAI, {number} in flight") for run, number in zip(theirs, _IN_FLIGHT, strict=True)),
+        "Each text got its own answer, every time.",
+        _gain(middle, max(run.seconds for run in ours), min(theirs, key=lambda run: run.seconds)),
+    )
 
-    Raises:
-        Refusal: a text got another one.
-    """
-    from batchclient.simulator import expected_text
 
-    with SyncBatchClient(base_url, model=model) as client:
-        began = time.monotonic()
-        answers = client.batch_map(texts, _TEMPLATE, max_tokens=_TOKENS, temperature=0)
-        seconds, requests = time.monotonic() - began, client.statistics().batches
-    for text, answer in zip(texts, answers, strict=True):
-        if answer.text != expected_text(_TEMPLATE.format(text), max_tokens=_TOKENS, temperature=0):
-            raise Refusal("a text got an answer that is not its own", Status.FAILED)
-    put(f"batch_map: {len(texts)} texts in {requests} requests and {seconds:.1f} s, each with its own answer")
+def _gain(ours: _Run, slowest_s: float, theirs: _Run) -> str:
+    saved = f"batchclient sent {ours.requests} requests for {theirs.requests}"
+    if slowest_s >= theirs.seconds:
+        return f"{saved}. This machine was too busy to compare seconds: one run took {slowest_s:.2f}."
+    times, share = theirs.seconds / ours.seconds, ours.cpu_s / theirs.cpu_s
+    return f"{saved}: {times:.1f} times as fast as AsyncOpenAI at its best, for {100 * share:.0f} % of its CPU."
+
+
+async def _timed(calls: Coroutine[object, object, tuple[list[str], int]], expected: Sequence[str]) -> _Run:
+    began_at, cpu_at = time.monotonic(), time.process_time()
+    answers, requests = await calls
+    run = _Run(requests, time.monotonic() - began_at, time.process_time() - cpu_at)
+    if answers != expected:
+        raise Refusal("a text got an answer that is not its own", Status.FAILED)
+    return run
+
+
+async def _ours(base_url: str, model: str, prompts: Sequence[str]) -> tuple[list[str], int]:
+    async with BatchClient(base_url, model=model) as client:
+        calls = [client.complete(prompt, max_tokens=_TOKENS, temperature=0) for prompt in prompts]
+        answers = await asyncio.gather(*calls)
+        return [answer.text for answer in answers], client.statistics().batches
+
+
+async def _theirs(base_url: str, model: str, prompts: Sequence[str], in_flight: int) -> tuple[list[str], int]:
+    free = asyncio.Semaphore(in_flight)
+    async with rival_of(base_url, None, {}) as client:
+
+        async def label(prompt: str) -> str:
+            async with free:
+                answer = await client.completions.create(model=model, prompt=prompt, max_tokens=_TOKENS, temperature=0)
+            return answer.choices[0].text
+
+        return list(await asyncio.gather(*map(label, prompts))), len(prompts)
