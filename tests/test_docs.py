@@ -14,8 +14,10 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import os
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -115,6 +117,21 @@ def test_the_blocks_of_a_page_run_in_order(
                 await pending
 
     asyncio.run(main())
+
+
+def test_the_readmes_commands_run_as_they_stand_and_print_what_it_says(server: EmbeddedServer, tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text()
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    said = []
+    for command in re.findall(r"^batchclient (map .*)$", text, re.MULTILINE):
+        done = subprocess.run(
+            [sys.executable, "-m", "batchclient", *shlex.split(command, comments=True)],
+            cwd=tmp_path, env={**os.environ, "BATCHCLIENT_BASE_URL": server.base_url},
+            capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        said.append(done.stderr)
+    (shown,) = re.findall(r"`(\d+ rows to [^`]*)`", text)
+    assert len(said) == 2 and re.search(re.sub(r"[\d.]+ s, \d+ rows", r"[\\d.]+ s, \\d+ rows", shown), said[0]), said
 
 
 @pytest.mark.skipif(not LINE_BY_LINE, reason="a pipe reads no pasted block from Python 3.13 on")
