@@ -68,11 +68,16 @@ gpu: $(STAMP)  ## The suite for a GPU machine, or for servers in BATCHCLIENT_VLL
 test-extra: $(STAMP)  ## Tests with others' packages or servers: WHICH=integrations, openai2, openai-own, proxies, ray, redis, servers or vllm
 	PYTHON=$(PYTHON) scripts/test_extra.sh "$(WHICH)" $(PYTEST_ARGS)
 
-bench: $(STAMP)  ## Client CPU per call, latency of a lone call, a million documents; into docs/benchmarks.md
+bench: $(STAMP)  ## All figures that need no server of others, into docs/benchmarks.md: hours
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/overhead.py --page drop_in
 	$(BIN)/python benchmarks/bulk.py --arms stream --name million
+	$(BIN)/python benchmarks/bulk.py --check
+	$(BIN)/python benchmarks/lab/length_grouping.py
 	$(BIN)/python benchmarks/lab/strategies.py
+	$(BIN)/python benchmarks/batch_files.py --engine-rows 0 --name batch_files
+	$(BIN)/python benchmarks/odd_servers.py --runs 2 --calls 600 --name odd_servers
+	$(BIN)/python benchmarks/odd_servers.py --rows model,own,rest,serial,bucket,dead,restart,away,absent,events --runs 3
 	$(BIN)/python benchmarks/report.py
 
 release-check:  ## A release without the upload, in about 3 minutes: archives, contents, an environment per extra; VERSION=0.1.0 for one that is ready

@@ -2,7 +2,7 @@
 
     python benchmarks/report.py
 
-All other text of the page is written by hand, and so are the README's five figures.
+All other text of the page is written by hand, and so are README's figures, which a test compares.
 """
 
 import re
