@@ -1,4 +1,4 @@
-"""A corpus in, a Parquet file of vectors out, at any size (pip install 'batchclient[cli,data]').
+"""A corpus in, a Parquet file of vectors out, at any size (pip install '.[cli,data]').
 
 python examples/embed_to_parquet.py
 """

@@ -1,4 +1,4 @@
-"""A Redis queue: a producer, a worker and a reader (pip install 'batchclient[cli,redis]').
+"""A Redis queue: a producer, a worker and a reader (pip install '.[cli,redis]').
 
 redis-server --port 6379
 python examples/redis_queue.py

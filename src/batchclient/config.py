@@ -180,7 +180,7 @@ class CheckedTelemetry(Checked):
             import batchclient._telemetry.traced  # noqa: F401  # a call imports nothing
             from batchclient._telemetry.spans import check_provider
         except ModuleNotFoundError as error:
-            raise ValueError("spans need the extra: pip install 'batchclient[otel]'") from error
+            raise ValueError("spans need opentelemetry, of the extra batchclient[otel]") from error
         if self.tracer_provider is not None:
             check_provider(self.tracer_provider)
         return self

@@ -44,7 +44,7 @@ def test_text_lines(cli_map, tmp_path, out):
     assert (one["text"], two["text"]) == ("one", "  {two}\u2028still two")
     assert two["completion"] == expected_text(f"Say {two['text']}", max_tokens=3, temperature=0)
     # The format may be said.
-    assert "failed: 2\n  1 BadRow" in cli_map(source, "-o", out, "--format", "jsonl", "--new").stderr
+    assert "failed: 2\n  1 unusable" in cli_map(source, "-o", out, "--format", "jsonl", "--new").stderr
 
 
 def test_an_empty_input_makes_an_empty_output(cli_map, out, tmp_path, server):
@@ -77,7 +77,7 @@ def test_quiet(cli_map, tmp_path, out):
     source = write_rows(tmp_path / "bad.jsonl", [*rows_of(1), {"text": None}])
     result = cli_map(source, "-o", tmp_path / "bad", "--quiet")
     assert (result.exit_code, result.stderr.count("\n")) == (1, 2)
-    assert result.stderr.startswith("failed: 1\n  1 ConfigError, such as line 2: ")
+    assert result.stderr.startswith("failed: 1\n  1 unusable, such as line 2: ")
 
 
 @pytest.mark.parametrize(
@@ -140,10 +140,10 @@ def test_a_malformed_line_names_its_number_and_loses_no_other(cli_map, tmp_path,
     first, *errors, _ = result.stderr.splitlines()
     assert first.endswith("; failed: 4")
     assert [error.partition(":")[0] for error in errors] == [
-        "  1 BadRow, such as line 3",
-        "  1 BadRow, such as line 4",
-        "  1 ConfigError, such as line 6",
-        "  1 ConfigError, such as line 7",
+        "  1 unusable, such as line 3",
+        "  1 unusable, such as line 4",
+        "  1 unusable, such as line 6",
+        "  1 unusable, such as line 7",
     ]
 
 

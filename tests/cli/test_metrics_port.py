@@ -81,4 +81,4 @@ def test_a_missing_extra_is_named(cli_map, tmp_path, server, monkeypatch):
     source = write_rows(tmp_path / "in.jsonl", rows_of(1))
     result = cli_map(source, "-o", tmp_path / "out.jsonl", "--metrics-port", 0)
     assert (result.exit_code, server.requests) == (2, 0)
-    assert "pip install 'batchclient[prometheus]'" in result.stderr
+    assert "of the extra batchclient[prometheus]" in result.stderr

@@ -198,7 +198,7 @@ def test_without_the_checker_the_missing_package_is_named(ask, monkeypatch):
     monkeypatch.setitem(sys.modules, "jsonschema", None)
     result, _ = ask([[GOOD]])
     assert result.exit_code == 2
-    assert result.stderr == "Error: --schema needs jsonschema, which is not installed: pip install 'batchclient[cli]'\n"
+    assert result.stderr == "Error: --schema needs jsonschema, of the extra batchclient[cli]\n"
 
 
 # With a journal ------------------------------------------------------------------------------------------------------

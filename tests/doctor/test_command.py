@@ -85,6 +85,10 @@ def test_status_5_where_nobody_is(cli):
     [
         (["sk-canary"], "Error: URL (BATCHCLIENT_BASE_URL): the URL does not begin with http:// or https://"),
         (["http://user:canary@host/v1"], "Error: URL (BATCHCLIENT_BASE_URL): the URL has a user or password in it"),
+        (
+            ["--base-url", "sk-canary"],
+            "Error: URL (BATCHCLIENT_BASE_URL): the URL does not begin with http:// or https://",
+        ),
         (["http://host/v1", "--api-key", "canary canary"], "Error: --api-key (BATCHCLIENT_API_KEY): "),
         (["http://host/v1", "--header", "canary"], "Error: --header number 1: write 'Name: value'"),
     ],
@@ -134,6 +138,13 @@ def test_the_url_may_come_from_the_environment(cli, server):
         assert (result.exit_code, result.stdout) == (2, "")
         assert result.stderr.startswith(said)
         assert "canary" not in result.stderr
+
+
+def test_the_url_may_be_an_option_as_in_the_other_commands(cli, server):
+    result = cli("--base-url", server.base_url, "--api-key", "right")
+    assert result.stdout.startswith(f"{server.base_url}: vllm")
+    result = cli("http://a/v1", "--base-url", "http://b/v1")
+    assert result.stderr.startswith("Error: give URL: the doctor examines one server")
 
 
 def test_a_narrow_terminal_breaks_lines_between_words(monkeypatch):

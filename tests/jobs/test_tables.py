@@ -221,8 +221,8 @@ def test_pyarrow_is_imported_only_where_a_table_is_read(files):
         [sys.executable, "-c", program, files / "in.parquet", files / "in.feather"], capture_output=True, text=True
     )
     assert done.stdout.splitlines() == [
-        "Parquet needs pyarrow: pip install 'batchclient[data]'",
-        "Arrow needs pyarrow: pip install 'batchclient[data]'",
+        "Parquet needs pyarrow, of the extra batchclient[data]",
+        "Arrow needs pyarrow, of the extra batchclient[data]",
     ], done.stderr
 
 
@@ -265,6 +265,6 @@ def test_a_table_is_mapped_row_by_row_in_order_and_lazily():
 def test_a_table_without_pyarrow_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     client = SyncBatchClient("http://127.0.0.1:9/v1", model="m")
-    with pytest.raises(ConfigError, match=r"docs is a Table, which needs pyarrow: pip install 'batchclient\[data\]'"):
+    with pytest.raises(ConfigError, match=r"docs is a Table, which needs pyarrow, of the extra batchclient\[data\]"):
         client.stream_map(TABLE, "Say {text}")
     client.close()

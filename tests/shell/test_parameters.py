@@ -74,6 +74,12 @@ async def test_a_name_that_no_call_has_is_refused_with_the_nearest(call):
         assert f"Did you mean {nearest}? If yours does, give extra_body={{'{name}': …}}" in told
 
 
+async def test_a_system_prompt_is_said_to_be_the_first_message():
+    async with make_client(Recorder()) as client:
+        with pytest.raises(ConfigError, match=r"^system is no argument of batch_map\(\).* \{'role': 'system', "):
+            await client.batch_map(["a"], "{}", system="Be brief.")
+
+
 @pytest.mark.parametrize("call", MAPS)
 async def test_a_map_refuses_such_a_name_once_and_at_once(call):
     async with make_client(Recorder()) as client:

@@ -219,7 +219,7 @@ def test_without_opentelemetry_the_extra_is_named():
                 print(error.field, error.message)
         """
     said = in_a_process(program, BATCHCLIENT_OTEL="1").splitlines()
-    assert said == ["telemetry telemetry: spans need the extra: pip install 'batchclient[otel]'"] * 2
+    assert said == ["telemetry telemetry: spans need opentelemetry, of the extra batchclient[otel]"] * 2
 
 
 def test_the_command_line_reads_the_variable_and_uses_the_global_provider(tmp_path):

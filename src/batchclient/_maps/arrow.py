@@ -41,7 +41,7 @@ def pyarrow_for(what: str, field: str | None = None) -> Any:
     try:
         import pyarrow as pa
     except ImportError:
-        raise ConfigError(f"{what} needs pyarrow: pip install 'batchclient[data]'", field=field) from None
+        raise ConfigError(f"{what} needs pyarrow, of the extra batchclient[data]", field=field) from None
     return pa
 
 

@@ -29,7 +29,7 @@ def main() -> None:
         missing = (error.name or "").partition(".")[0]
         if missing not in _EXTRA_MODULES:
             raise
-        message = f"Error: the command line needs {missing}, which is not installed: pip install 'batchclient[cli]'\n"
+        message = f"Error: the command line needs {missing}, of the extra batchclient[cli]\n"
         sys.stderr.write(message)
         sys.exit(2)
     app()

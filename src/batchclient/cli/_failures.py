@@ -9,7 +9,10 @@ from typing import Any
 from batchclient.cli._rows import message_of
 from batchclient.types import MapResult
 
-__all__ = ["Failures", "kind_of"]
+__all__ = ["UNUSABLE", "Failures", "kind_of"]
+
+UNUSABLE = frozenset({"BadRow", "ConfigError"})
+"""The errors of rows that make no request: they say nothing about the command."""
 
 _MOST_FREQUENT = 5
 _MOST_KINDS = 256
@@ -64,7 +67,8 @@ class Failures:
         for alike, count in most:
             where, message = self._examples[alike]
             shown = message if len(message) <= _LONGEST else message[:_LONGEST] + "…"
-            lines.append(f"  {count:,} {alike[0]}, such as {where}: {' '.join(shown.split())}")
+            kind = "unusable" if alike[0] in UNUSABLE else alike[0]
+            lines.append(f"  {count:,} {kind}, such as {where}: {' '.join(shown.split())}")
         others = self.total - sum(count for _, count in most)
         if others:
             lines.append(f"  {others:,} of other kinds")

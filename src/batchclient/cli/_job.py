@@ -27,7 +27,7 @@ from batchclient._maps.progress import Counts
 from batchclient._metrics.job import JobNumbers
 from batchclient.cli._audit import Audit
 from batchclient.cli._bad_answers import BadAnswers
-from batchclient.cli._failures import Failures
+from batchclient.cli._failures import UNUSABLE, Failures
 from batchclient.cli._giving_up import MOST_REFUSALS, GivingUp
 from batchclient.cli._kept import Kept
 from batchclient.cli._map_options import MapOptions
@@ -44,10 +44,8 @@ from batchclient.jobs.statuses import Status
 from batchclient.journal.rows import is_final
 from batchclient.maps import Map
 
-__all__ = ["UNUSABLE", "Job"]
+__all__ = ["Job"]
 
-UNUSABLE = frozenset({"BadRow", "ConfigError"})
-"""The errors of rows that make no request: they say nothing about the command."""
 _OF_THE_COMMAND = frozenset({AuthenticationFailed.__name__, NotFound.__name__})
 """These errors tell of the key and the model, which are the command's."""
 _SLOW_S = 2.0

@@ -93,7 +93,7 @@ async def connected(url: str) -> AsyncIterator[Redis]:
         from redis.asyncio import Redis
         from redis.exceptions import RedisError
     except ModuleNotFoundError:
-        raise Refusal("Redis needs the extra: pip install 'batchclient[redis]'") from None
+        raise Refusal("Redis needs redis, of the extra batchclient[redis]") from None
     from batchclient.integrations.redis._library import is_refused
 
     try:

@@ -6,8 +6,9 @@ import os
 
 from batchclient import Histogram
 from batchclient.cli._cost import written_cost
+from batchclient.cli._failures import UNUSABLE
 from batchclient.cli._giving_up import OUT_OF_USE
-from batchclient.cli._job import UNUSABLE, Job
+from batchclient.cli._job import Job
 from batchclient.cli._kept import Kept
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._refusal import in_options

@@ -48,7 +48,7 @@ def schema_from(path: str | None) -> type[BaseModel] | None:
         import jsonschema
         import referencing.jsonschema
     except ModuleNotFoundError as error:
-        raise Refusal(f"--schema needs {error.name}, which is not installed: pip install 'batchclient[cli]'") from None
+        raise Refusal(f"--schema needs {error.name}, of the extra batchclient[cli]") from None
     registry: Any = referencing.Registry()
     try:
         with Path(path).open("rb") as file:

@@ -42,6 +42,7 @@ def doctor(
         str | None,
         typer.Argument(metavar="URL", help="The server's root with its /v1. Default: BATCHCLIENT_BASE_URL."),
     ] = None,
+    base_url: Annotated[str | None, typer.Option(metavar="URL", help="The same as URL.")] = None,
     model: Model = None,
     api_key: ApiKey = None,
     header: Headers = None,
@@ -54,7 +55,7 @@ def doctor(
 
     The server gets GETs for its pages, and three small requests at most.
     """
-    urls = [url] if url else os.environ.get("BATCHCLIENT_BASE_URL", "").split()
+    urls = [each for each in (url, base_url) if each] or os.environ.get("BATCHCLIENT_BASE_URL", "").split()
     if len(urls) != 1:
         raise Refusal("give URL: the doctor examines one server")
     diagnosis = asyncio.run(_examine(server_arguments(urls, model, api_key, header), timeout))

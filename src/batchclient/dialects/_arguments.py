@@ -175,6 +175,8 @@ def _hint(call: str, name: str, own: tuple[str, ...]) -> str:
     """Say which name was meant, as far as one is near."""
     if call == Kind.COMPLETION and name in known_fields(Kind.CHAT):
         return 'It is a field of chats: chat(), or call="chat" of a map, takes it. '
+    if name in ("system", "system_prompt"):
+        return "It is the first message of a conversation: {'role': 'system', 'content': …}. "
     from difflib import get_close_matches  # seldom needed, and slow to import
 
     meant = _MEANT.get(call, {})

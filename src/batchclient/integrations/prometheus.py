@@ -28,7 +28,9 @@ try:
     from prometheus_client.metrics_core import Metric as Family
     from prometheus_client.registry import Collector as _Collector
 except ModuleNotFoundError as _missing:
-    raise ImportError("metrics for Prometheus need the extra: pip install 'batchclient[prometheus]'") from _missing
+    raise ImportError(
+        "metrics for Prometheus need prometheus_client, of the extra batchclient[prometheus]"
+    ) from _missing
 
 __all__ = ["Collector", "serve"]
 

@@ -74,7 +74,7 @@ def _at_url(url: str, form: str | None, options: dict[str, Any]) -> Source:
     try:
         from fsspec.core import url_to_fs
     except ImportError:
-        raise ConfigError(f"{name}: URLs need fsspec: pip install 'batchclient[data]'") from None
+        raise ConfigError(f"{name}: URLs need fsspec, of the extra batchclient[data]") from None
     with _said("", Exception):
         try:
             system, root = url_to_fs(url)

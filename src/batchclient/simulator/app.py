@@ -82,7 +82,7 @@ def _uvicorn(server: SimulatedServer) -> uvicorn.Server:
     try:
         import uvicorn
     except ImportError as error:
-        raise ImportError("the embedded server needs uvicorn: pip install 'batchclient[cli]'") from error
+        raise ImportError("the embedded server needs uvicorn, of the extra batchclient[cli]") from error
 
     config = uvicorn.Config(
         SimulatorApp(server),

@@ -93,7 +93,7 @@ def check_arguments(http_client: object, backend: str) -> None:
         if backend == "aiohttp":
             import batchclient.transport._aiohttp  # noqa: F401
     except ImportError as error:
-        message = f"http.backend: {backend!r} needs the extra: pip install 'batchclient[{backend}]'"
+        message = f"http.backend: {backend!r} needs the extra batchclient[{backend}]"
         raise ConfigError(message, field="http.backend") from error
 
 

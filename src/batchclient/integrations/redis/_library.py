@@ -28,7 +28,7 @@ try:
         TryAgainError,
     )
 except ModuleNotFoundError as _missing:
-    raise ImportError("the worker for Redis needs the extra: pip install 'batchclient[redis]'") from _missing
+    raise ImportError("the worker for Redis needs redis, of the extra batchclient[redis]") from _missing
 
 __all__ = [
     "GONE",
