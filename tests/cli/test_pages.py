@@ -276,6 +276,12 @@ def test_the_commands_of_the_page_about_measuring_are_right(cli, tmp_path, monke
 # Redis -----------------------------------------------------------------------------------------------------------------
 
 
+def test_the_options_of_simulate(helped):
+    page = (DOCS / "reference/testing.md").read_text()
+    named = cells(page, "## `batchclient simulate`")
+    assert helped("simulate")[0] == {name.split()[0] for name in named if name.startswith("--")}
+
+
 def test_the_options_of_work_enqueue_and_dead(helped):
     for command in ("work", "enqueue"):
         named = {name.split()[0] for name in cells(REDIS, f"## `batchclient {command}`")}

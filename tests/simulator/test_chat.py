@@ -136,3 +136,60 @@ def test_what_does_not_fit_into_max_tokens_breaks_off():
     assert choice["finish_reason"] == "length"
     with pytest.raises(ValueError):
         json.loads(choice["message"]["content"])
+
+
+# A server to try things with -----------------------------------------------------------------------------------------
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+OTHER = {"type": "function", "function": {"name": "other"}}
+
+
+def test_a_server_that_is_not_strict_serves_each_models_name():
+    server = SimulatedServer("instant", model="m", is_strict=False)
+    for name in ("m", "another"):
+        status, body = chat(server, user("hi"), model=name, max_tokens=4)
+        assert (status, json.loads(body)["model"]) == (200, name)
+    status, body = chat(SimulatedServer("instant", model="m"), user("hi"), model="another")
+    assert (status, json.loads(body)["error"]["param"]) == (404, "model")
+
+
+@pytest.mark.parametrize(("choice", "named"), [({"function": {"name": "weather"}}, "weather"), ("auto", "other")])
+def test_it_calls_a_tool_once_and_answers_its_result_with_a_text(choice, named):
+    server = SimulatedServer("instant", is_strict=False)
+    asked = {"tools": [OTHER, WEATHER], "tool_choice": choice, "max_tokens": 64}
+    status, body = chat(server, user("Rain in Ulm?"), **asked)
+    (reply,) = json.loads(body)["choices"]
+    assert (status, reply["finish_reason"], reply["message"]["content"]) == (200, "tool_calls", None)
+    (call,) = reply["message"]["tool_calls"]
+    assert call["function"]["name"] == named
+    assert list(json.loads(call["function"]["arguments"])) == (["city"] if named == "weather" else [])
+    told = [*user("Rain in Ulm?"), reply["message"], {"role": "tool", "tool_call_id": call["id"], "content": "yes"}]
+    (last,) = json.loads(chat(server, told, **asked)[1])["choices"]
+    assert last["message"]["content"] and "tool_calls" not in last["message"]
+
+
+def test_a_streamed_call_of_a_tool_is_the_plain_one_in_pieces():
+    server = SimulatedServer("instant", is_strict=False)
+    asked = {"tools": [WEATHER], "max_tokens": 64}
+    (plain,) = json.loads(chat(server, user("Rain?"), **asked)[1])["choices"]
+    streamed = events(chat(server, user("Rain?"), stream=True, **asked)[1])
+    pieces = [each["choices"][0]["delta"]["tool_calls"][0] for each in streamed if "tool_calls" in json.dumps(each)]
+    arguments = "".join(piece["function"]["arguments"] for piece in pieces)
+    function = plain["message"]["tool_calls"][0]["function"]
+    assert (pieces[0]["function"]["name"], arguments) == (function["name"], function["arguments"])
+    assert [each["choices"][0]["finish_reason"] for each in streamed][-1] == "tool_calls"
+
+
+def test_a_picture_is_looked_at_and_tools_without_a_name_are_refused():
+    server = SimulatedServer("instant", is_strict=False)
+    parts = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": "data:,"}}]
+    assert chat(server, [{"role": "user", "content": parts}], max_tokens=4)[0] == 200
+    assert chat(SimulatedServer("instant"), [{"role": "user", "content": parts}], max_tokens=4)[0] == 400
+    for wrong in ({"tools": [{}]}, {"tools": 5}, {"tools": [WEATHER], "tool_choice": {"function": {"name": "x"}}}):
+        assert chat(server, user("hi"), **wrong)[0] == 400

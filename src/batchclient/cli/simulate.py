@@ -20,7 +20,7 @@ def simulate(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes a free one.")] = 8000,
     profile: Annotated[str, typer.Option(help="The speed of the server; --profiles lists them.")] = "gpu",
-    model: Annotated[str, typer.Option(help="The served model's name.")] = "simulated",
+    model: Annotated[str, typer.Option(help="The name of the served model. Others are served, too.")] = "simulated",
     max_model_len: Annotated[
         int, typer.Option(min=1, help="Tokens of a prompt and its answer together, at most.")
     ] = 32_768,
@@ -49,10 +49,14 @@ def simulate(
             help="The server to imitate (paths, bodies, limits): vllm, sglang, tgi, llamacpp, trtllm, tei, openai, …"
         ),
     ] = "vllm",
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse other models' names, tools and pictures.")] = False,
     profiles: Annotated[bool, typer.Option("--profiles", help="List the profiles and exit.")] = False,
     faults: Annotated[bool, typer.Option("--faults", help="List the faults and exit.")] = False,
 ) -> None:
-    """Serve a simulated vLLM, or another server: real HTTP with a cost model instead of a GPU."""
+    """Serve a simulated vLLM, or another server: real HTTP with a cost model instead of a GPU.
+
+    It serves each model's name, calls tools and takes pictures; with --strict it refuses them.
+    """
     from batchclient.simulator.faults import KINDS
     from batchclient.simulator.profiles import PROFILES
 
@@ -81,6 +85,7 @@ def simulate(
             output_lengths=output_lengths,
             guise=guise,
             epoch_s=time.time(),
+            is_strict=strict,
         )
     except ValueError as error:
         raise Refusal(str(error)) from None

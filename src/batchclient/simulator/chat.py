@@ -11,8 +11,9 @@ Rules:
   answers plainly with each answer's last token: a fault of the real server's (seen), which clients
   must not run into.
 - A stream begins with an event per choice, with the role and no text, before the first token.
-- No tool is ever called, and no image looked at. Both are refused, as by a server without tool
-  parser and by a text model.
+- A strict server refuses tools and pictures, as one without tool parser and with a text model does.
+  Another one calls a tool once: the named or the first one, with the smallest arguments that fit. To
+  the tool's result it answers with a text. Pictures count as one word.
 """
 
 from __future__ import annotations
@@ -24,13 +25,11 @@ import pydantic_core
 from batchclient.simulator.text import Generation, Prompt, pieces, token_id
 from batchclient.simulator.validation import (
     CompletionCall,
-    HttpError,
     Limits,
     bad_request,
     check_fields,
     check_lengths,
     check_sampling,
-    error_body,
     invalid,
     parse_json,
     problem,
@@ -41,7 +40,6 @@ __all__ = [
     "ChatBatchWriter",
     "ChatCall",
     "ChatWriter",
-    "check_named_model",
     "parse_chat",
     "parse_chat_batch",
     "render_messages",
@@ -73,7 +71,7 @@ def render_messages(messages: list[dict[str, Any]], *, generation_prompt: bool =
 def _content(message: dict[str, Any]) -> str:
     content = message.get("content")
     if isinstance(content, list):
-        return "\n".join(part.get("text", "") for part in content)
+        return "\n".join(part.get("text") or f"<{part.get('type')}>" for part in content)
     return content if isinstance(content, str) else ""
 
 
@@ -84,9 +82,10 @@ class ChatCall(CompletionCall):
         top_logprobs: the alternatives asked for per token; ``None``: no logprobs at all.
         is_last_token_only: whether the list form was asked to stream.
         messages: the conversations.
+        tool: the name of the tool that the answer calls, if it does; the text is its arguments.
     """
 
-    __slots__ = ("is_last_token_only", "messages", "top_logprobs")
+    __slots__ = ("is_last_token_only", "messages", "tool", "top_logprobs")
 
     def __init__(self, fields: dict[str, Any], conversations: list[list[dict[str, Any]]]) -> None:
         wants_prompt = fields.get("add_generation_prompt") is not False
@@ -98,6 +97,18 @@ class ChatCall(CompletionCall):
         self.logprobs: int | None = None
         self.top_logprobs: int | None = (fields.get("top_logprobs") or 0) if fields.get("logprobs") else None
         self.is_last_token_only: bool = False
+        self.tool: str | None = None
+
+    def call_a_tool(self) -> None:
+        """Answer with a call of a tool, unless one has given its result."""
+        functions = {each["function"]["name"]: each["function"] for each in self.fields["tools"]}
+        choice = self.fields.get("tool_choice")
+        if choice == "none" or self.messages[0][-1]["role"] == "tool":
+            return
+        named = choice["function"]["name"] if isinstance(choice, dict) else next(iter(functions))
+        self.tool, self.form_is_free = named, False
+        arguments = functions[named].get("parameters")
+        self.fields["structured_outputs"] = {"json": arguments if isinstance(arguments, dict) else {"type": "object"}}
 
     @property
     def asked_tokens(self) -> int | None:
@@ -116,13 +127,19 @@ def parse_chat(body: bytes, limits: Limits) -> ChatCall:
     if problems:
         raise invalid(problems)
     _check_chat_fields(fields)
-    check_named_model(fields, limits)
-    if fields.get("tools"):
+    limits.check_model(fields)
+    if fields.get("tools") and limits.is_strict:
         # A server started without --enable-auto-tool-choice.
         raise bad_request('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
     if not messages:
         raise bad_request("Cannot apply chat template to an empty conversation. Provide at least one message.")
-    return _checked(ChatCall(fields, [messages]), limits)
+    call = _checked(ChatCall(fields, [messages]), limits)
+    if fields.get("tools"):
+        try:
+            call.call_a_tool()
+        except (KeyError, TypeError):
+            raise bad_request("tools or tool_choice name no function", "tools") from None
+    return call
 
 
 def parse_chat_batch(body: bytes, limits: Limits) -> ChatCall:
@@ -152,14 +169,14 @@ def parse_chat_batch(body: bytes, limits: Limits) -> ChatCall:
             " (parameter=use_beam_search)"
         )
         raise bad_request(message, "use_beam_search")
-    check_named_model(fields, limits)
+    limits.check_model(fields)
     call = ChatCall(fields, conversations)
     call.is_last_token_only, call.stream = call.stream, False
     return _checked(call, limits)
 
 
 def _checked(call: ChatCall, limits: Limits) -> ChatCall:
-    if any(isinstance(part, dict) and part.get("type") != "text" for part in _parts(call)):
+    if limits.is_strict and any(isinstance(part, dict) and part.get("type") != "text" for part in _parts(call)):
         raise bad_request(f"{limits.model} is not a multimodal model")
     check_sampling(call, call.asked_tokens)
     check_lengths(call, limits, call.asked_tokens)
@@ -169,14 +186,6 @@ def _checked(call: ChatCall, limits: Limits) -> ChatCall:
 def _parts(call: ChatCall) -> list[object]:
     contents = [message.get("content") for each in call.messages for message in each]
     return [part for content in contents if isinstance(content, list) for part in content]
-
-
-def check_named_model(fields: dict[str, Any], limits: Limits) -> None:
-    """Refuse another model than the server's; raise ``HttpError``."""
-    model = fields.get("model")
-    if model and model != limits.model:
-        message = f"The model `{model}` does not exist. Valid aliases: {limits.model}."
-        raise HttpError(404, error_body(message, "NotFoundError", 404, "model"))
 
 
 def _check_chat_fields(fields: dict[str, Any]) -> None:
@@ -251,10 +260,13 @@ class ChatWriter:
         if call.return_token_ids:
             ids = _json([token_id(each) for each in generation.pieces()])
         stop_reason = "null" if generation.stop_reason is None else _json(generation.stop_reason)
+        content, calls = _json(text), ""
+        if call.tool is not None:
+            content, calls = "null", f'"tool_calls":{_json([self._tool_call(index, text)])},'
         return (
-            f'{{"index":{index},"message":{{"role":"assistant","content":{_json(text)},"refusal":null,'
+            f'{{"index":{index},"message":{{"role":"assistant","content":{content},{calls}"refusal":null,'
             '"annotations":null,"audio":null,"function_call":null,"reasoning":null},'
-            f'"logprobs":{logprobs},"finish_reason":"{generation.finish_reason}","stop_reason":{stop_reason},'
+            f'"logprobs":{logprobs},"finish_reason":"{self._finish(generation)}","stop_reason":{stop_reason},'
             f'"token_ids":{ids},"routed_experts":null}}'
         )
 
@@ -290,20 +302,33 @@ class ChatWriter:
         text = generation.text_after(after)[len(generation.text_after(before)) if before else 0 :]
         finish, logprobs, ids, stop_reason = "null", "null", "null", ""
         if after >= generation.tokens:
-            finish = f'"{generation.finish_reason}"'
+            finish = f'"{self._finish(generation)}"'
             said = "null" if generation.stop_reason is None else _json(generation.stop_reason)
             stop_reason = f'"stop_reason":{said},'
         if call.top_logprobs is not None:
             logprobs = _json(self._logprobs(generation, before, after))
         if call.return_token_ids:
             ids = _json([token_id(each) for each in generation.pieces()[before:after]])
+        delta: dict[str, object] = {"content": text}
+        if call.tool is not None:
+            # The name stands in the first event of the call alone.
+            piece = {"function": {"arguments": text}} if before else self._tool_call(index, text)
+            delta = {"tool_calls": [{"index": 0, **piece}]}
         choice = (
-            f'{{"index":{index},"delta":{{"content":{_json(text)}}},"logprobs":{logprobs},"finish_reason":{finish},'
+            f'{{"index":{index},"delta":{_json(delta)},"logprobs":{logprobs},"finish_reason":{finish},'
             f'{stop_reason}"token_ids":{ids}}}'
         )
         is_very_last = after >= generation.tokens and not call.include_usage
         fingerprint = f',"system_fingerprint":"{FINGERPRINT}"' if is_very_last else ""
         return opening + self._chunk(choice, fingerprint + self._usage_so_far(after))
+
+    def _tool_call(self, index: int, arguments: str) -> dict[str, object]:
+        function = {"name": self._call.tool, "arguments": arguments}
+        return {"id": f"call_{self.reply_id}-{index}", "type": "function", "function": function}
+
+    def _finish(self, generation: Generation) -> str:
+        called = self._call.tool is not None and generation.finish_reason == "stop"
+        return "tool_calls" if called else generation.finish_reason
 
     def usage_event(self, completion_tokens: int) -> bytes:
         """Return the chunk with the total usage, for ``include_usage``."""

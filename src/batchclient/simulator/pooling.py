@@ -19,7 +19,6 @@ from typing import Any
 
 import pydantic_core
 
-from batchclient.simulator.chat import check_named_model
 from batchclient.simulator.guise import Served
 from batchclient.simulator.text import Generation, Prompt, pieces, token_id
 from batchclient.simulator.validation import (
@@ -314,7 +313,7 @@ def tokenize_page(server: Served, body: bytes) -> tuple[int, tuple[tuple[str, st
         raise invalid([problem("missing", "body.prompt", "Field required", fields)])
     if not isinstance(prompt, str):
         raise invalid([problem("string_type", "body.prompt", "Input should be a valid string", prompt)])
-    check_named_model(fields, server.limits)
+    server.limits.check_model(fields)
     strings = pieces(prompt)
     ids = [token_id(each) for each in strings]
     server.pieces_by_id.update(zip(ids, strings, strict=True))
@@ -336,7 +335,7 @@ def detokenize_page(server: Served, body: bytes) -> tuple[int, tuple[tuple[str, 
         raise invalid([problem("missing", "body.tokens", "Field required", fields)])
     if not is_ids(tokens):
         raise invalid([problem("list_type", "body.tokens", "Input should be a valid list", tokens)])
-    check_named_model(fields, server.limits)
+    server.limits.check_model(fields)
     assert isinstance(tokens, list)
     known = server.pieces_by_id
     text = "".join([known.get(each, f" {each}") for each in tokens])

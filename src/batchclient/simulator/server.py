@@ -58,6 +58,8 @@ class SimulatedServer:
         guise: the server whose paths, bodies and words are used; see ``guises``.
         max_body_bytes: 413 for a longer body; by default the guise's (64 MiB, or the most that the
             real server reads).
+        is_strict: whether other models' names, tools and pictures are refused. If not, each model's
+            name is served, a tool is called, and a picture is a word.
 
     Raises:
         ValueError: an argument is wrong.
@@ -80,6 +82,7 @@ class SimulatedServer:
         epoch_s: float = 0.0,
         guise: str | Guise = "vllm",
         max_body_bytes: int | None = None,
+        is_strict: bool = True,
     ) -> None:
         if not model:
             raise ValueError("model: a name of at least one character")
@@ -99,7 +102,7 @@ class SimulatedServer:
         self.faults: FaultInjector = FaultInjector(faults, seed)
         lengths = OutputLengths.parse(output_lengths) if isinstance(output_lengths, str) else output_lengths
         self._lengths = None if lengths.mean_tokens is None else lengths
-        self.limits: Limits = Limits(model, min(max_model_len_tokens, self.profile.kv_tokens))
+        self.limits: Limits = Limits(model, min(max_model_len_tokens, self.profile.kv_tokens), is_strict=is_strict)
         self._authorization = f"Bearer {api_key}".encode() if api_key else None
         self.epoch_s = epoch_s
         self._seed = seed
@@ -226,7 +229,8 @@ class SimulatedServer:
         reply_id = (
             f"{route.id_prefix}{given_id.decode('latin-1') if given_id else format(self.ids.getrandbits(64), '016x')}"
         )
-        writer = route.writer(call, reply_id, int(self.epoch_s + now), self.model)
+        named = self.model if self.limits.is_strict else call.fields.get("model") or self.model
+        writer = route.writer(call, reply_id, int(self.epoch_s + now), named)
         extra = (
             load_headers(self.engine, headers) if b"endpoint-load-metrics-format" in headers and not call.stream else ()
         )

@@ -71,11 +71,21 @@ class Limits:
         model: the served name.
         max_model_len_tokens: prompt and answer together.
         max_prompts: the longest list of prompts; vLLM's ``VLLM_MAX_COMPLETION_PROMPTS``.
+        is_strict: whether other models' names, tools and pictures are refused, as by a vLLM that
+            serves one text model.
     """
 
     model: str
     max_model_len_tokens: int
     max_prompts: int = 1024
+    is_strict: bool = True
+
+    def check_model(self, fields: dict[str, Any]) -> None:
+        """Refuse another model than the server's; raise ``HttpError``."""
+        model = fields.get("model")
+        if model and model != self.model and self.is_strict:
+            message = f"The model `{model}` does not exist. Valid aliases: {self.model}."
+            raise HttpError(404, error_body(message, "NotFoundError", 404, "model"))
 
 
 class CompletionCall:
@@ -146,10 +156,7 @@ def parse_completion(body: bytes, limits: Limits) -> CompletionCall:
     fields = parse_json(body)
     prompts = _prompts(fields, limits)
     check_fields(fields)
-    model = fields.get("model")
-    if model and model != limits.model:
-        message = f"The model `{model}` does not exist. Valid aliases: {limits.model}."
-        raise HttpError(404, error_body(message, "NotFoundError", 404, "model"))
+    limits.check_model(fields)
     if not prompts:
         raise bad_request("You must pass at least one prompt")
     call = CompletionCall(fields, prompts)
