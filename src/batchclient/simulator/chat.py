@@ -12,8 +12,8 @@ Rules:
   must not run into.
 - A stream begins with an event per choice, with the role and no text, before the first token.
 - A strict server refuses tools and pictures, as one without tool parser and with a text model does.
-  Another one calls a tool once: the named or the first one, with the smallest arguments that fit. To
-  the tool's result it answers with a text. Pictures count as one word.
+  Another one calls a tool once: the named or the first one, with the smallest arguments that fit.
+  To the result of the tool it answers with a text. Pictures count as one word.
 """
 
 from __future__ import annotations
