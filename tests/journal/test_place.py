@@ -80,7 +80,9 @@ def test_a_second_process_is_refused_by_the_name_of_the_first(path):
         [sys.executable, "-c", program, path], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 1 and f"is in use by {journal.lease.lease.name}" in done.stderr
-    assert journal.holder == HeldJournal.look_into(path).holder == journal.lease.lease.name
+    looked_into = HeldJournal.look_into(path)
+    assert journal.holder == looked_into.holder == journal.lease.lease.name
+    looked_into.close()
     journal.close()
     assert subprocess.run([sys.executable, "-c", program, path], check=False, timeout=60).returncode == 0
 
