@@ -205,7 +205,7 @@ async def test_row_05_keep_alive_race_is_free_once(backend):
         assert server.prompts == [["first"], ["second"], ["second"]]
 
 
-@pytest.mark.parametrize(("after_s", "is_race"), [(0.9, True), (1.0, False)])
+@pytest.mark.parametrize(("after_s", "is_race"), [(0.6, True), (1.0, False)])
 async def test_row_05_keep_alive_race_is_over_within_a_second(backend, after_s, is_race, monkeypatch):
     """A server that dies over a request does so later: that costs a retry."""
     clock, late = time.monotonic, []
