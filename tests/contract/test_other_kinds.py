@@ -93,6 +93,12 @@ def test_tokens(server: Peer) -> None:
         assert max(statistics.list_sizes) == {"sglang": 8, "tei": 4}.get(server.name, 1)
 
 
+def test_tei_is_sent_32_inputs_in_a_request() -> None:
+    makers = [lambda client, number=number: client.embed(f"text {number}") for number in range(10, 90)]
+    _, statistics = ask(Peer("tei", TEI), "embed", makers)
+    assert max(statistics.list_sizes) == 32
+
+
 def test_a_list_that_teis_start_does_not_allow_is_shortened() -> None:
     # What it says is believed where nothing was known before: here the client takes it for another server.
     peer = Peer("tei", TEI, known=False)

@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from textwrap import dedent
 
 import pytest
@@ -204,20 +205,24 @@ async def test_row_05_keep_alive_race_is_free_once(backend):
         assert server.prompts == [["first"], ["second"], ["second"]]
 
 
-async def test_row_05_keep_alive_race_is_over_within_a_second(backend):
+@pytest.mark.parametrize(("after_s", "is_race"), [(0.6, True), (1.0, False)])
+async def test_row_05_keep_alive_race_is_over_within_a_second(backend, after_s, is_race, monkeypatch):
     """A server that dies over a request does so later: that costs a retry."""
+    clock, late = time.monotonic, []
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + sum(late))
 
-    def calls(url):
-        return HttpxTransport(url, {}, max_response_bytes=1_000_000, backend=backend, race_s=0.0)
+    async def answer_once_then_end_later(connection):
+        await answer_once_then_end(connection)
+        late.append(after_s)
 
-    async with (
-        RawServer(answer_once_then_end) as server,
-        connected(server.url, calls=calls, model="m", retry=NEVER, detect=False) as client,
-    ):
+    async with RawServer(answer_once_then_end_later) as server, make(server, backend, retry=NEVER) as client:
         await client.complete("first")
-        with pytest.raises(ConnectionLost):
+        if is_race:
             await client.complete("second")
-        assert len(server.heard) == 2
+        else:
+            with pytest.raises(ConnectionLost):
+                await client.complete("second")
+        assert len(server.heard) == (3 if is_race else 2)
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])

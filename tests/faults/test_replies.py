@@ -229,7 +229,7 @@ async def test_row_30_one_byte_at_a_time():
     async with RawServer(then=drip) as server:
         async with make(server, retry=NEVER, http=Http(read_timeout_s=0.1)) as client:
             with pytest.raises(ReadTimedOut, match="no event"):
-                await client.complete("p", max_tokens=16)
+                await client.complete("p", max_tokens=16, timeout_s=5.0)
         async with make(server, retry=NEVER) as client:
             with pytest.raises(DeadlineExceeded):
                 await client.complete("p", max_tokens=16, timeout_s=0.1)

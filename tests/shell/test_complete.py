@@ -5,7 +5,7 @@ import contextvars
 import anyio
 import pytest
 
-from batchclient import BadRequest, Completion, DemuxError, ServerFault, Usage
+from batchclient import BadRequest, Batching, Completion, DemuxError, ServerFault, Usage
 from batchclient.retry import Backoff
 from tests.shell.scripted import ScriptedTransport, answer_to, echo, error, make_client, settle
 
@@ -228,6 +228,15 @@ async def test_sends_that_another_callers_step_causes_do_not_run_in_its_context(
         client.resume()
         caller_says.reset(token)
     assert heard == ["nobody"]
+
+
+@pytest.mark.parametrize(("dialect", "longest"), [("vllm", 1024), ("tgi", 4)])
+async def test_a_list_is_no_longer_than_its_sort_of_server_takes(dialect, longest):
+    server = ScriptedTransport()
+    batching = Batching(max_size=4096)
+    async with make_client(server, dialect=dialect, limit=4096, batching=batching) as client:
+        await call_all(client, [f"{number}" for number in range(1400)], max_tokens=1)
+    assert max(map(len, server.prompts)) == longest
 
 
 async def test_a_lone_call_on_an_idle_client_waits_for_nothing():

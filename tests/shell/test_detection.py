@@ -211,18 +211,28 @@ async def test_the_first_list_waits_for_what_the_server_says_and_no_longer(page,
         assert pages.asked_at[0] == started
 
 
+async def test_each_page_has_two_seconds():
+    server, pages = ScriptedTransport(held=True), Pages({"/models": "hangs"})
+    async with make(server, pages, asks_first=True) as client, anyio.create_task_group() as group:
+        group.start_soon(under_way, client, server, 4.0, 1)
+        await anyio.sleep(1.99)
+        assert (pages.asked, pages.open) == (["/models"], 1)
+        await anyio.sleep(0.02)
+        assert pages.open == 0
+
+
 # What it changes ----------------------------------------------------------------------------------------------------
 
 
 async def test_slots_bound_a_limit_that_is_found_and_not_one_that_was_given():
-    for limit, expected in (("auto", 4), (64, 64)):
-        server, pages = ScriptedTransport(held=True), Pages(LLAMACPP)
+    for known, limit, expected in ((LLAMACPP, "auto", 4), (LLAMACPP, 64, 64), (TGI, "auto", 112)):
+        server, pages = ScriptedTransport(held=True), Pages(known)
         async with make(server, pages, limit=limit) as client:
             await under_way(client, server, 1.0, calls=1)
             (endpoint,) = client.statistics().endpoints
-            assert (endpoint.limit, endpoint.server) == (expected, "llamacpp")
+            assert (endpoint.limit, endpoint.server) == (expected, "llamacpp" if known is LLAMACPP else "tgi 3.3.6")
             if limit == "auto":
-                assert endpoint.limit_reason == "the server allows 4 calls at once"
+                assert endpoint.limit_reason == f"the server allows {expected} calls at once"
 
 
 async def test_the_servers_own_cap_shortens_lists():

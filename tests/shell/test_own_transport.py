@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from batchclient import Backoff, BatchClient, ConfigError, ConnectionLost, Server
-from tests.shell.scripted import ScriptedTransport, settle
+from tests.shell.scripted import ScriptedTransport, make_client, settle
 
 
 async def test_each_server_gets_one_with_the_headers_to_send():
@@ -97,6 +97,13 @@ async def test_what_is_raised_after_the_last_answer_is_no_failure(caplog):
     assert [answer.text for answer in answers] == [f"<p{number}|0>" for number in range(4)]
     assert (statistics.succeeded, statistics.failed, statistics.in_flight, statistics.retries) == (4, 0, 0, 0)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_an_exception_of_its_own_is_shown_by_its_class_alone():
+    async with make_client(ScriptedTransport(RuntimeError("canary")), retry=Backoff(max_attempts=1)) as client:
+        with pytest.raises(ConnectionLost, match="the transport raised RuntimeError") as caught:
+            await client.complete("p")
+    assert "canary" not in str(caught.value)
 
 
 async def test_a_transport_that_returns_no_response_is_told_so():

@@ -1,12 +1,14 @@
 """What bounds a whole call and what bounds an attempt, where more calls are made at once than a server takes."""
 
 import inspect
+import json
 import pickle
 from inspect import signature
 
+import anyio
 import pytest
 
-from batchclient import BatchClient, BatchMapFailed, DeadlineExceeded, Http, SyncBatchClient
+from batchclient import BadRequest, BatchClient, BatchMapFailed, DeadlineExceeded, Http, SyncBatchClient
 from batchclient.simulator import Profile, SimulatedServer, SimulatorTransport
 from batchclient.types import NOT_GIVEN
 from tests.shell.scripted import Reply, ScriptedTransport, answer_to, echo, make_client
@@ -51,6 +53,34 @@ async def test_none_is_no_bound_and_what_is_not_given_is_the_default():
         async with make_client(server, http=pickle.loads(pickle.dumps(http))) as client:
             await client.complete("p")
         assert (server.sent[0].timeouts.connect_s, server.sent[0].timeouts.read_s) == bounds
+
+
+async def test_what_was_answered_waits_half_a_second_for_the_end_of_its_body():
+    server = ScriptedTransport(lambda sent: Reply(chunks=[*echo(sent).chunks, 100.0]))
+    async with make_client(server) as client:
+        stream = client.stream("p", max_tokens=16)
+        assert "".join([piece.text async for piece in stream]) == answer_to("p")
+        await anyio.sleep(0.49)
+        assert server.states == ["open"]
+        await anyio.sleep(0.02)
+        assert server.states == ["closed"]
+
+
+async def test_a_lone_calls_usage_is_waited_for_two_seconds_and_an_errors_words_five():
+    choice = {"index": 0, "text": "a", "finish_reason": "stop"}
+    told = b"data: " + json.dumps({"id": "1", "choices": [choice]}).encode() + b"\n\n"
+    for reply, outcome, seconds in (
+        (Reply(chunks=[told, 100.0]), "a", 2.0),
+        (Reply(400, chunks=[b"no", 100.0]), "400: no", 5.0),
+    ):
+        async with make_client(ScriptedTransport(reply), dialect="openai") as client:
+            began = anyio.current_time()
+            try:
+                said = "".join([piece.text async for piece in client.stream("p", max_tokens=16)])
+            except BadRequest as error:
+                said = str(error)
+            assert said.startswith(outcome)
+            assert anyio.current_time() - began == pytest.approx(seconds, abs=1e-6)
 
 
 def after_ten_seconds(sent):

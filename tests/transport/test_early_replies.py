@@ -5,6 +5,7 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 
 import anyio
 import httpcore
@@ -158,6 +159,24 @@ async def test_a_reset_while_a_long_body_is_written_says_so(backend, size, told)
         transport = HttpxTransport(server.url, {}, max_response_bytes=1000, backend=backend)
         with pytest.raises(ConnectionLost) as caught:
             await transport.send(WireRequest("POST", "/completions", body=b"x" * size), Timeouts())
+        assert caught.value.while_sending is told
+        await transport.aclose()
+
+
+@pytest.mark.parametrize(("after_s", "told"), [(0.6, True), (1.0, False)])
+async def test_a_reset_within_a_second_of_a_long_body_says_so(backend, after_s, told, monkeypatch):
+    clock, late = time.monotonic, []
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + sum(late))
+
+    async def serve(connection):
+        await connection.request()
+        late.append(after_s)
+        connection.reset()
+
+    async with narrowly(serve) as server:
+        transport = HttpxTransport(server.url, {}, max_response_bytes=1000, backend=backend)
+        with pytest.raises(ConnectionLost) as caught:
+            await transport.send(WireRequest("POST", "/completions", body=b"x" * 70_000), Timeouts())
         assert caught.value.while_sending is told
         await transport.aclose()
 

@@ -12,6 +12,8 @@ import respx
 from batchclient import Backoff, BadRequest, BatchClient, Batching, ConnectionLost, Http, ResponseTooLarge
 from batchclient._client import map_methods
 from batchclient.maps import Map
+from batchclient.transport import Timeouts, WireRequest
+from batchclient.transport._httpx import HttpxTransport
 
 URL = "http://server.test/v1"
 NEVER = Backoff(max_attempts=1)
@@ -192,6 +194,29 @@ async def test_a_body_of_exactly_the_cap_is_taken(server):
         assert (await client.complete("p", max_tokens=1)).text == "<p>"
 
 
+@pytest.mark.parametrize("more", [0, 1])
+async def test_a_body_has_64_mib_at_most(server, more):
+    """The rest of it are comments, which are kept nowhere."""
+    said = answer(httpx.Request("POST", URL, json={"prompt": "p"})).content
+    last = b"data: " + said + b"\n\ndata: [DONE]\n\n"
+
+    class Long(httpx.AsyncByteStream):
+        async def __aiter__(self):
+            for _ in range(63):
+                yield b":" + b"x" * (2**20 - 2) + b"\n"
+            yield b":" + b"x" * (2**20 - 3 - len(last) + more) + b"\n\n"
+            yield last
+
+    reply = httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=Long())
+    server.post(f"{URL}/completions").mock(return_value=reply)
+    async with BatchClient(URL, model="m") as client:
+        if more:
+            with pytest.raises(ResponseTooLarge, match="max_response_bytes=67108864"):
+                await client.complete("p", max_tokens=16)
+        else:
+            assert (await client.complete("p", max_tokens=16)).text == "<p>"
+
+
 def as_sent(body, encoding):
     """A response that is decoded as it is read, as one from a socket is."""
 
@@ -209,6 +234,16 @@ async def test_a_server_that_compresses_all_the_same_is_understood(server):
     )
     async with BatchClient(URL, model="m") as client:
         assert (await client.complete("p")).text == "<p>"
+
+
+async def test_a_compressed_body_is_undone_in_pieces_of_64_kib(server):
+    server.post(f"{URL}/completions").mock(return_value=as_sent(gzip.compress(b"\0" * 1_000_000), "gzip"))
+    transport = HttpxTransport(URL, {}, max_response_bytes=1_000_000)
+    response = await transport.send(WireRequest("POST", "/completions", body=b"{}"), Timeouts())
+    sizes = [len(chunk) async for chunk in response.chunks()]
+    await response.aclose()
+    await transport.aclose()
+    assert (max(sizes), sum(sizes)) == (65_536, 1_000_000)
 
 
 async def test_a_body_that_is_not_what_its_encoding_says_is_a_broken_connection(server):
@@ -246,7 +281,7 @@ async def test_an_endless_error_body_is_not_read_to_its_end(server):
     async with BatchClient(URL, model="m") as client:
         with pytest.raises(BadRequest) as caught:
             await client.complete("p")
-    assert read < 20
+    assert read == 7, "64 KiB"
     assert len(str(caught.value)) < 1000
 
 

@@ -156,6 +156,19 @@ async def test_the_key_of_a_server_that_joined_later_is_cut_out_too(log):
     assert "canary" not in words_of(caught.value) + log.text
 
 
+async def test_the_first_servers_dialect_cuts_the_key_of_a_later_one_out_too():
+    async def say_it(heard, reader, writer, server):
+        writer.write(response(b"canary-joined", "400 no"))
+
+    async with RawServer(on_request=say_it) as first, make(first, "httpx") as client:
+        with pytest.raises(BatchClientError):
+            await client.complete("before")
+        client.add_endpoint("http://127.0.0.1:9/v1?k=canary-joined")
+        await client.remove_endpoint("http://127.0.0.1:9/v1?k=canary-joined")
+        with pytest.raises(BatchClientError, match=r"400: \[key\]"):
+            await client.complete("after")
+
+
 def test_the_search_itself_finds_what_is_there():
     """The net has holes of the right size: a key in a cause's frame, in a context and in an attribute is seen."""
 

@@ -189,6 +189,13 @@ def test_base_models():
         assert facts.base_models() == expected
 
 
+def test_a_llama_server_is_known_by_its_header_alone():
+    header = {"server": "llama.cpp"}
+    pages = {"/v1/models": page(200, header, data=[{"id": "m"}]), "/props": page(200, header, total_slots=3)}
+    facts, asked = find(pages)
+    assert (facts.server, facts.slots, asked) == ("llamacpp", 3, ["/v1/models", "/props"])
+
+
 def test_older_sglang_has_another_path():
     pages = {
         "/v1/models": cards({"id": "m", "max_model_len": 8}, owned_by="sglang"),

@@ -679,6 +679,14 @@ def test_a_page_is_neither():
         assert not failure.is_page
 
 
+@pytest.mark.parametrize(("max_tokens", "most"), [(5, 4096), (2000, 8000)])
+def test_a_choice_has_four_events_per_token_and_4096_if_it_is_short(max_tokens, most):
+    for more in (0, 1):
+        stream = events(*[piece("a")] * (most - 1 + more), piece("", "stop"))
+        answers, failure = read(batch_of("p", max_tokens=max_tokens), stream)
+        assert (len(answers), failure is None) == ((0, False) if more else (1, True))
+
+
 # How much is told at once --------------------------------------------------------------------------------------------
 
 

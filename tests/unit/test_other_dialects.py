@@ -340,6 +340,14 @@ def test_sglang_gets_openais_fields_by_its_own_names():
     }
 
 
+def test_sglang_is_told_the_form_of_an_answer_in_its_own_words():
+    for given, schema in [({"type": "text"}, None), ({"type": "json_object"}, '{"type":"object"}')]:
+        path, body = sent("sglang", batch_of("a", response_format=given))
+        assert (path, body["sampling_params"].get("json_schema")) == ("/generate", schema)
+    path, body = sent("sglang", batch_of("a", response_format={"type": "json_object"}, json_schema="{}"))
+    assert (path, body["json_schema"]) == ("/v1/completions", "{}"), "none of two forms is left out"
+
+
 def test_sglang_is_told_openais_default_length_and_gets_ids_as_ids():
     _, body = sent("sglang", batch_of([1, 2], [3]))
     assert body["input_ids"] == [[1, 2], [3]]

@@ -21,6 +21,7 @@ def test_a_stream_is_read_whole_and_byte_by_byte():
         (b"data: a\n\ndata: b\n\n", [b"a", b"b"]),
         (b"data: a\ndata: b\n\n", [b"a\nb"]),
         (b"data: a\r\n\r\ndata: b\r\n\r\n", [b"a", b"b"]),
+        (b"data: a\r\ndata: b\r\n\r\n", [b"a\nb"]),
         (b"data: a\r\rdata: b\r\r", [b"a", b"b"]),
         (b"data: a\r\n\ndata: b\n\r\n", [b"a", b"b"]),
         (b": ping\n\ndata: a\n\n", [b"a"]),
