@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 import base64
+import errno
 import os
 import stat
 import threading
@@ -133,9 +134,10 @@ class Media:
                         content = self._bytes_of(each, left)
                         left -= len(content)
                         url = _data_url(content, kind, types)
-                except (OSError, RuntimeError) as error:  # a circle of links is the latter
-                    reason = getattr(error, "strerror", None) or type(error).__name__
-                    raise BadRow(f"{row.where}: {name!r}: {reason}") from None
+                except RuntimeError:  # a circle of links, before Python 3.13
+                    raise BadRow(f"{row.where}: {name!r}: {os.strerror(errno.ELOOP)}") from None
+                except OSError as error:
+                    raise BadRow(f"{row.where}: {name!r}: {error.strerror or type(error).__name__}") from None
                 except ValueError as error:
                     raise BadRow(f"{row.where}: {name!r} {error}") from None
                 parts.append({"type": f"{kind}_url", f"{kind}_url": {"url": url}})
