@@ -199,7 +199,11 @@ def test_rows_have_the_order_of_the_input_or_are_written_as_they_finish(cli_map,
 
 
 def test_columns_are_what_the_output_keeps(cli_map, tmp_path, out):
-    rows = [{"id": 1, "text": "a", "at": 1, "usage": "old"}, {"id": 2, "text": "b"}, {"text": "c", "at": None}]
+    rows = [
+        {"id": 1, "text": "a", "at": 1, "usage": "old", "more": 1},
+        {"id": 2, "text": "b"},
+        {"text": "c", "at": None},
+    ]
     result = cli_map(write_rows(tmp_path / "in.jsonl", rows), "-o", out, "--columns", "at, text")
     assert result.exit_code == 1
     first, without, null = read_rows(out)
