@@ -415,7 +415,10 @@ def groups(path, monkeypatch):
 
 def after(**seconds):
     """A server that takes so long for each document; requests hold one prompt each."""
-    reply = lambda sent: Reply(chunks=[seconds[sent.prompts[0].removeprefix("Say: ")], *echo(sent).chunks])  # noqa: E731
+
+    def reply(sent):
+        return Reply(chunks=[seconds[sent.prompts[0].removeprefix("Say: ")], *echo(sent).chunks])
+
     return ScriptedTransport(*[reply] * len(seconds))
 
 
