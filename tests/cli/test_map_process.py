@@ -236,6 +236,7 @@ def test_a_job_may_begin_before_its_servers(tmp_path, count, model):
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
     told = json.loads(process.stderr.readline())
     assert (told["event"], told["level"]) == ("server_awaited", "WARNING") and "127.0.0.1" in told["endpoint"]
+    assert told["message"].endswith("; calls wait 600 s at most"), "without a terminal"
     assert process.poll() is None
     with EmbeddedServer("instant", model="m", port=port):
         _, stderr = process.communicate(timeout=60)

@@ -181,11 +181,29 @@ def test_what_is_no_part_is_refused_before_anything_is_sent(cli, tmp_path):
         assert f"Error: --endpoints-shard: {said}" in result.stderr
 
 
+# Their order ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [[], ["--unordered"]])
+def test_rows_have_the_order_of_the_input_or_are_written_as_they_finish(cli_map, tmp_path, out, server, options):
+    """One of the first two rows gets no answer, and fails when the others have long finished."""
+    server.set_faults("stall,count=1")
+    settings = ["--max-batch-size", 1, "--concurrency", 2, "--timeout", 0.9]
+    cli_map(write_rows(tmp_path / "in.jsonl", rows_of(5)), "-o", out, *settings, *options)
+    rows = read_rows(out)
+    assert [row["id"] for row in sorted(rows, key=lambda row: row["id"])] == [0, 1, 2, 3, 4]
+    assert [row["id"] for row in rows] == [0, 1, 2, 3, 4] if not options else "error" in rows[-1]
+
+
 # Columns, prompts ----------------------------------------------------------------------------------------------------
 
 
 def test_columns_are_what_the_output_keeps(cli_map, tmp_path, out):
-    rows = [{"id": 1, "text": "a", "at": 1, "usage": "old"}, {"id": 2, "text": "b"}, {"text": "c", "at": None}]
+    rows = [
+        {"id": 1, "text": "a", "at": 1, "usage": "old", "more": 1},
+        {"id": 2, "text": "b"},
+        {"text": "c", "at": None},
+    ]
     result = cli_map(write_rows(tmp_path / "in.jsonl", rows), "-o", out, "--columns", "at, text")
     assert result.exit_code == 1
     first, without, null = read_rows(out)

@@ -123,6 +123,16 @@ def test_parquet_of_json_lines_is_typed_and_loses_nothing(cli_map, source, tmp_p
     assert json.loads(last["other_fields"]) == {name: odd[name] for name in ("id", "k", "tags", "new", "big")}
 
 
+def test_the_first_256_rows_tell_the_columns_of_a_parquet_file(cli_map, tmp_path):
+    rows = [{"id": number, "text": "x"} for number in range(257)]
+    rows[255]["in_time"] = rows[256]["late"] = 1
+    out = tmp_path / "out.parquet"
+    assert cli_map(write_rows(tmp_path / "in.jsonl", rows), "-o", out).exit_code == 0
+    table = parquet.read_table(out)
+    assert table["in_time"][255].as_py() == 1 and "late" not in table.schema.names
+    assert json.loads(table["other_fields"][256].as_py()) == {"late": 1}
+
+
 def test_shards_of_json_lines_have_the_same_columns(cli_map, tmp_path):
     rows = [{"id": number, "text": "x", "k": number} for number in range(10)]
     rows += [{"id": number, "text": "x", "k": 0.5, "new": True} for number in range(10, 20)]

@@ -9,8 +9,11 @@ from collections import Counter
 import pytest
 from tests.fakes.pages import serving
 
+from batchclient import Choice, Completion, MapResult, Usage
 from batchclient.cli import _job, _pilot
+from batchclient.cli._audit import Audit
 from batchclient.cli._progress import Meter, Snapshot
+from batchclient.jobs import Row
 
 from .conftest import read_rows, rows_of, write_rows
 
@@ -195,6 +198,13 @@ def test_an_audit_finds_answers_that_are_others_now(ask, asked, out):
     assert lines[-6] == f"audit: {len(again)} of {len(again)} rows answered again, alone; other answers: {odd}"
     assert all(re.fullmatch(r"  line \d+, id \d+", line) for line in lines[-5:])
     assert [row["completion"] for row in read_rows(out)] == [f"yes {number}" for number in range(ROWS)]
+
+
+def test_an_audit_draws_4096_rows_at_most():
+    audit, answer = Audit(None, 1.0, None, {}), Completion((Choice(0, "yes", "stop"),), Usage(4, 2))
+    for number in range(5000):
+        audit.add(MapResult(f"{number}", number, Row({}, number + 1), answer))
+    assert audit.lines()[0].startswith("audit: 0 of 4,096 rows ")
 
 
 def test_a_finished_job_is_audited_from_its_journal(ask, asked, out):

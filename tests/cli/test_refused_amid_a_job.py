@@ -3,6 +3,7 @@
 import json
 import threading
 from time import monotonic
+from types import SimpleNamespace
 
 import pytest
 from tests.fakes.pages import serving
@@ -87,6 +88,14 @@ def test_after_the_patience_the_job_ends_and_the_same_command_goes_on(
     done = chats(options=options)
     assert done.exit_code == 0, done.stderr
     assert len(read_rows(out)) == 200
+
+
+def test_a_refused_model_is_waited_for_for_a_minute_where_no_patience_is_given():
+    giving_up = _giving_up.GivingUp(SimpleNamespace(outage_patience_s=None, cost=None), most=256)
+    statistics = SimpleNamespace(endpoints=[SimpleNamespace(state="healthy", outage="404 to every call")])
+    for now, gave_up in ((100.0, ""), (159.9, ""), (160.0, "404 to every call")):
+        giving_up.look(statistics, 0.0, now)
+        assert giving_up.no_server == gave_up
 
 
 @pytest.mark.parametrize("status", [401, 403])

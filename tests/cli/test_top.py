@@ -55,10 +55,13 @@ def test_a_rate_is_the_difference_of_two_pages(width):
         succeeded=1634,
         completion_tokens=121_000,
         prompt_tokens=850,
+        in_flight=7,
+        queued=3,
     )
     text = drawn(width, first, second)
     assert "100 calls/s" in text and "200 tokens/s in" in text and "30k tokens/s out" in text
     assert "34 truncated" in text and "empty" not in text
+    assert "7/256 in flight" in text and "3 queued" in text
     assert "/s" not in drawn(width, second), "a single page has no rates"
     # A new event loop counts anew: there is no rate over its beginning.
     assert "calls/s" not in drawn(width, second, page(18.0, succeeded=5))

@@ -1,7 +1,9 @@
-"""Wrong usage of ``work``: refused in a line before Redis is asked, and no secret is shown."""
+"""Wrong usage of ``work``: refused in a line before Redis is asked, and no secret is shown. And what is its default."""
 
 import pytest
 from tests import bounds
+
+from batchclient import ConfigError
 
 pytest.importorskip("redis", reason="needs the extra redis")
 
@@ -38,6 +40,23 @@ def test_wrong_usage_is_refused(cli, monkeypatch, arguments, variables, said):
     refused = cli("work", *arguments)
     assert refused.exit_code == 2 and refused.stderr.splitlines()[-1].startswith(f"Error: {said}")
     assert "secret" not in refused.output
+
+
+def test_a_worker_has_the_settings_of_the_page_where_none_is_given(cli, monkeypatch):
+    made = []
+
+    def refusing(client, connection, **arguments):
+        made.append((client, arguments))
+        raise ConfigError("seen")
+
+    monkeypatch.setattr("batchclient.integrations.redis.Worker", refusing)
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    cli("work", "--redis", "unix:///absent", "--base-url", "http://127.0.0.1:9/v1", "--model", "m")
+    [(client, given)] = made
+    assert [given[name] for name in ("result_ttl_s", "lease_s", "max_deliveries", "grace_s")] == [86_400, 60, 5, 25]
+    assert (given["stream"], given["group"], given["results"]) == ("inference_queue", "batchclient", "keys")
+    assert (client._settings.batching.max_size, client._settings.batching.linger_s) == (32, 0.1)
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,14 @@ def test_what_is_no_medium_below_the_root_fails_its_row(root, monkeypatch):
         added(root, "a.png", [{"role": "system", "content": "s"}])
 
 
+def test_the_media_of_a_row_have_64_mib_at_most():
+    longest = PNG + bytes((64 << 20) - len(PNG))
+    (message,) = added(None, longest)
+    assert len(message["content"][0]["image_url"]["url"]) > 64 << 20
+    with pytest.raises(BadRow, match="'it' is too long: the media of a row have at most 64 MiB"):
+        added(None, longest + b"x")
+
+
 def test_media_of_rows_without_an_answer_are_bounded_by_their_bytes(root, monkeypatch):
     media = Media(["a"], root=root)
     rows = [Row({"a": ["a.png", "a.png"]}, number) for number in range(4)]

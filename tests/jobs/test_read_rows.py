@@ -244,3 +244,14 @@ def test_memory_does_not_grow_with_the_file(tmp_path, form):
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < peaks[0] + 1_500_000
+
+
+def test_a_line_without_end_that_is_packed_takes_no_more_memory_than_a_row_may(tmp_path):
+    """A bomb: 128 MiB in a file of half a megabyte."""
+    (tmp_path / "in.jsonl.gz").write_bytes(gzip.compress(b"x" * (128 << 20), 1))
+    tracemalloc.start()
+    (row,) = read_rows(tmp_path / "in.jsonl.gz", format="jsonl")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert row.fault == "line 1 is longer than 16 MiB"
+    assert peak < 80 << 20

@@ -160,6 +160,7 @@ def test_what_is_no_loop():
     assert not is_runaway(WORDS)
     assert not is_runaway(WORDS + "=" * 200), "a line"
     assert not is_runaway(WORDS[:700] * 3), "three times the same"
+    assert is_runaway(WORDS[:700] * 4)
     assert not is_runaway(" " * 255)
     assert is_runaway("1, " * 86)
 

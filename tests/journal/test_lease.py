@@ -208,6 +208,23 @@ def test_the_lease_is_renewed_by_a_thread_of_its_own(path):
     assert not path.with_name("journal.lease").exists()
 
 
+def test_a_lease_is_renewed_every_10_s_and_each_second_while_its_mount_is_away(path):
+    lease, waited = LeaseFile(path, Elsewhere("one"), Times()), []
+
+    class Ended:
+        def wait(self, seconds):
+            waited.append(seconds)
+            if len(waited) == 3:
+                path.with_name("journal.lease").unlink()
+                path.with_name("journal.lease").mkdir()
+            return len(waited) == 5
+
+    assert lease.take(is_there=False)
+    lease._ended = Ended()
+    lease._renew_always()
+    assert waited == [10, 10, 10, 1, 1]
+
+
 @pytest.mark.parametrize("foreign", ["file", "link", "folder", "pipe"])
 def test_what_stands_in_the_leases_place_is_left_alone(path, foreign):
     place = path.with_name("journal.lease")

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import stat
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import anyio
 import pytest
 from pydantic import BaseModel
 from tests.journal.jobs import answers, look, run_job, sent_prompts, states, texts
+from tests.shell import clocks
 from tests.shell.scripted import Reply, ScriptedTransport, answer_to, echo, error, make_client, settle
 
 from batchclient import (
@@ -393,6 +395,95 @@ async def test_the_documents_are_not_read_while_eight_groups_wait(path, monkeypa
             assert not taken and held_at <= 1024 + 20
             may_write.set()
         assert len(taken) == 3000
+
+
+# Groups of rows, in virtual time ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def groups(path, monkeypatch):
+    """How many lines each group has that was written; the first one is the job's. Others' threads may still write."""
+    append, sizes = HeldJournal.append, []
+
+    def counting(self, lines):
+        sizes.extend([len(lines)] if self.path == path else [])
+        return append(self, lines)
+
+    monkeypatch.setattr(HeldJournal, "append", counting)
+    return sizes
+
+
+def after(**seconds):
+    """A server that takes so long for each document; requests hold one prompt each."""
+
+    def reply(sent):
+        return Reply(chunks=[seconds[sent.prompts[0].removeprefix("Say: ")], *echo(sent).chunks])
+
+    return ScriptedTransport(*[reply] * len(seconds))
+
+
+def test_rows_that_end_within_0_2_s_are_written_together(path, groups):
+    server = after(a=0.0, b=0.15, c=0.25, d=0.4)
+    clocks.run(lambda: run_job(["a", "b", "c", "d"], path, server=server, client=ALONE))
+    assert groups == [1, 2, 2]
+
+
+def test_a_group_has_1024_rows_at_most(path, groups):
+    clocks.run(lambda: run_job(texts(2100), path, look_ahead=40_000))
+    assert groups == [1, 1024, 1024, 52]
+
+
+def test_no_document_is_read_while_eight_groups_wait_for_a_slow_disk(path, monkeypatch):
+    may_write, append, read = threading.Event(), HeldJournal.append, []
+
+    def slow(self, lines):
+        # The job itself is written before a document is read.
+        assert not read or may_write.wait(20)
+        return append(self, lines)
+
+    monkeypatch.setattr(HeldJournal, "append", slow)
+
+    async def main():
+        begun = anyio.Event()
+
+        async def source():
+            for text in texts(40):
+                read.append(text)
+                begun.set()
+                yield text
+                # Each row is a group of its own.
+                await anyio.sleep(0.5)
+
+        async with make_client(ScriptedTransport(), limit=16) as client, anyio.create_task_group() as group:
+            group.start_soon(anext, client.stream_map(source(), "Say: {}", journal=path))
+            await begun.wait()
+            await anyio.sleep(30)
+            may_write.set()
+            group.cancel_scope.cancel()
+
+    clocks.run(main)
+    assert len(read) in (8, 9)
+
+
+def test_8192_failures_before_the_first_answer_are_kept(path):
+    class City(BaseModel):
+        city: str
+
+    def reply(sent):
+        said = ['{"city": "Rome"}' if prompt == "good" else "no" for prompt in sent.prompts]
+        choices = [{"index": place, "text": text, "finish_reason": "stop"} for place, text in enumerate(said)]
+        return Reply(chunks=[json.dumps({"choices": choices}).encode()])
+
+    documents, server = ["bad"] * 8300 + ["good"], ScriptedTransport(*[reply] * 100)
+    client = {"limit": 256, "batching": Batching(max_size=256)}
+
+    async def main():
+        async with make_client(server, **client) as made:
+            rows = made.stream_map(documents, "{}", journal=path, response_model=City, max_tokens=3)
+            return [row async for row in rows]
+
+    assert len(clocks.run(main)) == 8301
+    assert len(look(path)) == 8192 + 1
 
 
 async def test_nothing_secret_is_written(path):

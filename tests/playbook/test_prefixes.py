@@ -31,3 +31,12 @@ def test_calls_with_short_prompts_keep_their_places_among_families():
 def test_where_prefixes_are_not_looked_at_calls_keep_their_order(off):
     play = Playbook(64, max_size=2, **off)
     play.submit(*sharing("a1 b1 a2 b2")) >> Woke() << ["send a1 b1", "send a2 b2"]
+
+
+@pytest.mark.parametrize(("shared", "sent"), [(255, ["send a1 b1", "send a2 b2"]), (256, ["send a1 a2", "send b1 b2"])])
+def test_a_family_shares_at_least_256_bytes(shared, sent):
+    play = Playbook(64, max_size=2)
+    prompts = {name: name[0] * shared + name[1] * 400 for name in ("a1", "b1", "a2", "b2")}
+    for name, prompt in prompts.items():
+        play.submit(Request(LONG, prompt.encode(), prompt_tokens=200, waiter=name))
+    play >> Woke() << sent

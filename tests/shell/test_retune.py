@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from batchclient import AdaptiveLimit, BatchClient, Batching, CallAborted, ConfigError, Schedule
-from tests.shell.scripted import ScriptedTransport, make_client, settle
+from tests.shell.scripted import Reply, ScriptedTransport, echo, make_client, settle
 
 
 async def busy(client, calls):
@@ -269,3 +269,19 @@ def test_a_server_is_given_once():
     with pytest.raises(ConfigError, match="URL number 1 is there twice, as number 3") as caught:
         BatchClient(["http://h/v1", "http://g/v1", "http://h/v1/"], model="m")
     assert caught.value.field == "base_url"
+
+
+@pytest.mark.parametrize(
+    ("objective", "told"),
+    [
+        ({"p95_latency_s": 1.0}, "p95 latency 2 s, 1 s asked for"),
+        ({"time_to_first_token_s": 1.0}, "p95 time to first token 2 s, 1 s asked for"),
+    ],
+)
+async def test_a_limit_comes_down_where_an_objective_is_missed(objective, told):
+    server = ScriptedTransport(*[lambda sent: Reply(chunks=[2.0, *echo(sent).chunks])] * 800)
+    limit = AdaptiveLimit(start=32, max=32, **objective)
+    async with make_client(server, limit=limit) as client:
+        await client.batch_map([f"{number}" for number in range(1600)], "{}", max_tokens=64)
+        first = client.statistics().adjustments[0]
+    assert (first.setting, first.old, first.new, first.reason) == ("limit", 32, 16, told)

@@ -391,6 +391,21 @@ def test_a_delay_passes_in_the_loops_own_time():
     assert 5 <= after < 5.1
 
 
+def test_what_hangs_waits_for_the_callers_own_deadline():
+    mock = MockLLM()
+    mock.when("p").hang()
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        async with mock.client() as client:
+            with pytest.raises(DeadlineExceeded):
+                await client.complete("p", timeout_s=30)
+        return loop.time() - began
+
+    assert run(main) == pytest.approx(30, abs=0.1)
+
+
 # Strictness ----------------------------------------------------------------------------------------------------------
 
 

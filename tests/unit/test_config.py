@@ -190,3 +190,16 @@ def test_every_setting_is_an_argument_of_the_client():
 def test_the_preset_is_kept():
     for preset in sorted(PRESETS):
         assert make(preset).preset == preset
+
+
+@pytest.mark.parametrize(
+    ("preset", "numbers"),
+    [
+        ("latency", (16, 0.0, 0.0, 0.0, 1.0)),
+        ("balanced", (32, 0.001, 0.1, 0.125, 5.0)),
+        ("throughput", (64, 0.005, 0.5, 0.25, 30.0)),
+    ],
+)
+def test_the_core_gets_the_numbers_that_the_page_of_settings_has_for_a_preset(preset, numbers):
+    core = make(preset).scheduler(VllmDialect())
+    assert (core.max_size, core.linger_s, core.refill_s, core.refill_ratio, core.starvation_s) == numbers

@@ -55,6 +55,12 @@ def test_a_bound_that_is_far_off_ends_the_map_after_50_rows_and_a_share_at_it_ne
     assert (stopped, broken.is_early, str(broken)) == (None, False, "invalid>28.9%: 1 of 2 rows (50 %)")
 
 
+def test_a_share_above_its_bound_ends_the_map_where_that_is_certain_to_999_of_1000():
+    """Of 50 rows at a bound of 5 %, 12 bad ones say so; 10 would say it to 99 of 100, and 13 to 9,999 of 10,000."""
+    for bad, stopped in ((11, None), (12, 50)):
+        assert run(["failed>5%"], [["failed"]] * bad + [[]] * (50 - bad))[0] == stopped
+
+
 def test_rows_of_a_journal_end_nothing_early():
     fail_if = FailIf(["failed>5%"])
     for index in range(99):

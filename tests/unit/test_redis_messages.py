@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 redis = pytest.importorskip("redis", reason="needs the extra redis")
 
 from tests.core import Kind
+from batchclient.client import InnerClient
 from batchclient.errors import (
     AuthenticationFailed,
     BadRequest,
@@ -22,6 +23,7 @@ from batchclient.errors import (
     NotFound,
     ServerFault,
 )
+from batchclient.integrations.redis import Worker
 from batchclient.integrations.redis._library import is_gone, is_read_only
 from batchclient.integrations.redis._messages import BadMessage, identity_in, read_message, write_message
 from batchclient.integrations.redis._names import Names
@@ -213,6 +215,20 @@ def test_settings_by_default():
     made = settings()
     assert (made.names.dead, made.renew_s, made.form, made.results) == ("s:dead", 20.0, "key", None)
     assert (settings(results="stream:out").form, settings(results="stream:out").results) == ("stream", "out")
+
+
+def test_a_worker_has_the_settings_of_the_page_where_none_is_given():
+    client = InnerClient("http://127.0.0.1:9/v1", model="m")
+    made = Worker(client, redis.asyncio.Redis())._settings
+    assert (made.result_ttl_s, made.lease_s, made.renew_s) == (86_400, 60, 20)
+    assert (made.max_deliveries, made.grace_s, made.look_ahead) == (5, 25, None)
+
+
+def test_a_body_of_16_mib_is_read_and_a_longer_one_is_not():
+    longest = {b"body": b'{"prompt": "%b"}' % (b"x" * ((16 << 20) - 14))}
+    assert len(longest[b"body"]) == 16 << 20 and len(read_message("1-1", longest).item) == (16 << 20) - 14
+    with pytest.raises(BadMessage, match="body has 16,777,217 bytes; 16 MiB is the most"):
+        read_message("1-1", {b"body": longest[b"body"] + b" "})
 
 
 def test_wrong_settings_are_refused_by_name():
