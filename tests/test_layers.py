@@ -103,6 +103,19 @@ def imported_at_run_time(path):
             yield node.module or ""
 
 
+def test_tests_and_benchmarks_enter_the_core_and_the_simulator_by_their_doors():
+    """So that what is inside can be written anew: ``tests/core.py``, and the simulator's package."""
+    doors = {
+        "batchclient._core": ("tests/core.py",),
+        "batchclient.simulator.": ("tests/simulator/", "tests/fakes/old_vllm.py", "benchmarks/lab/"),
+    }
+    for folder in ("tests", "benchmarks", "examples"):
+        for path in (ROOT / folder).rglob("*.py"):
+            name = path.relative_to(ROOT).as_posix()
+            for inside, allowed in doors.items():
+                assert name.startswith(allowed) or not any(each.startswith(inside) for each in imported(path)), name
+
+
 def test_no_module_is_part_of_a_circle_of_imports():
     """Imports within functions and those for types alone are counted, too."""
     graph = grimp.build_graph("batchclient", cache_dir=None)
