@@ -3,7 +3,7 @@
 import pytest
 
 from tests.core import Failed, Failure, FailureKind, Woke
-from batchclient.errors import CallAborted
+from batchclient.errors import CallAborted, ReadTimedOut
 from tests.playbook.playbook import Playbook, answered, calls, failed
 
 
@@ -97,6 +97,32 @@ def test_an_endpoint_that_breaks_three_replies_is_ejected_and_comes_back_by_a_pr
     assert play.endpoints[0].state == "probing"
     play.at(1.5) >> answered(e) << ["resolve e", "send f @0"]
     assert play.endpoints[0].state == "recovering"
+
+
+@pytest.mark.parametrize(
+    ("failure", "in_a_row", "pauses"),
+    [
+        ({"kind": FailureKind.NOT_SENT}, 1, (0.5, 1.0, 2.0, 4.0, 8.0, 8.0)),
+        ({"kind": FailureKind.MAYBE_PROCESSED}, 3, (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0)),
+        ({"kind": FailureKind.MAYBE_PROCESSED, "error": ReadTimedOut}, 3, (1.0, 2.0)),
+        ({"kind": FailureKind.MAYBE_PROCESSED, "status": 500}, 5, (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0)),
+    ],
+)
+def test_beside_another_in_use_so_many_failures_eject_and_probes_go_at_pauses_that_double(failure, in_a_row, pauses):
+    play = Playbook(limit=[8, 1], max_size=1)
+    held, *first = calls(1 + in_a_row)
+    held.failed_on = 0
+    play.submit(held, *first) >> Woke()
+    for call in first:
+        assert play.endpoints[0].state == "healthy"
+        play >> failed(call, delay=1e6, **failure) << []
+    for number, pause_s in enumerate(pauses):
+        (probe,) = calls(f"probe{number}")
+        at = play.now + pause_s
+        play.submit(probe) >> Woke() << []
+        play.at(at - 0.001) >> Woke() << []
+        play.at(at) >> Woke() << [f"send {probe.waiter} @0"]
+        play >> failed(probe, delay=1e6, **failure) << []
 
 
 def test_a_probe_is_one_call_even_of_a_list():
