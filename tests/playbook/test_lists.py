@@ -305,3 +305,15 @@ def test_what_a_server_was_found_to_take_is_told():
     assert play.adjusted == ["batch_size_cap of chat 4 -> 1: it was found to be other 1.0"]
     play >> ServerKnown(0, {})
     assert play.adjusted == ["batch_size_cap of chat 1 -> 4: it was found to be no server that is known"]
+
+
+def test_chats_share_a_list_up_to_32_expected_tokens_and_up_to_128_where_answers_were_seen_to_end_together():
+    for most, listed in ((32, True), (33, False), (128, False)):
+        play = Playbook(8)
+        play.submit(*calls("a b", shape(lists_plain=True, max_output_tokens=most))) >> Woke()
+        play << (["send a b"] if listed else ["send a", "send b"])
+    for most, listed in ((128, True), (129, False)):
+        play, of = Playbook(8), shape(lists_plain=True, max_output_tokens=most)
+        (first,) = calls("first", of)
+        play.submit(first) >> Woke() >> answered(first, tokens=most)
+        play.submit(*calls("a b", of)) >> Woke() << (["send a b"] if listed else ["send a", "send b"])
