@@ -78,6 +78,16 @@ def test_when_the_last_in_use_refuses_connections_one_that_had_errors_is_probed_
     assert [endpoint.state for endpoint in play.endpoints] == ["probing", "ejected"]
 
 
+@pytest.mark.parametrize(("silent_s", "state"), [(20.0, "ejected"), (20.1, "healthy")])
+def test_three_connections_that_close_after_over_20_s_without_a_byte_are_no_broken_replies(silent_s, state):
+    play = Playbook(limit=[4, 1], max_size=1)
+    three = calls(3)
+    play.submit(*three) >> Woke() << ["send c0 @0", "send c1 @0", "send c2 @0"]
+    for call in three:
+        play.at(silent_s) >> failed(call, FailureKind.MAYBE_PROCESSED, delay=60.0, silent_s=silent_s) << []
+    assert play.endpoints[0].state == state
+
+
 def test_an_endpoint_that_breaks_three_replies_is_ejected_and_comes_back_by_a_probe():
     play = Playbook(limit=[4, 1], max_size=1)
     a, b, c, d, e, f = calls("a b c d e f")

@@ -49,7 +49,7 @@ def test_the_statistics_say_that_refusals_hold_calls_back_and_until_when():
 def test_it_is_told_once_a_minute_that_refusals_hold_queued_calls_back():
     play, requests = refused_thrice()
     told = []
-    for number, now, rest_s in ((3, 1.3, None), (4, 1.4, None), (5, 61.3, 9.0)):
+    for number, now, rest_s in ((3, 1.3, None), (4, 1.4, None), (5, 61.2, 9.0), (6, 61.3, 9.0)):
         play.scheduler.handle(refused(requests[number], retry_after_s=rest_s), now)
         told += [(now, one.state, one.reason) for one in play.scheduler.commands() if isinstance(one, HealthChanged)]
     assert told == [(1.3, "held", "the server's refusals"), (61.3, "held", "the server's Retry-After")]

@@ -312,8 +312,16 @@ def test_chats_share_a_list_up_to_32_expected_tokens_and_up_to_128_where_answers
         play = Playbook(8)
         play.submit(*calls("a b", shape(lists_plain=True, max_output_tokens=most))) >> Woke()
         play << (["send a b"] if listed else ["send a", "send b"])
-    for most, listed in ((128, True), (129, False)):
+    # Answers of three quarters of max_tokens or more end together.
+    for most, seen, listed in ((128, 128, True), (129, 129, False), (128, 96, True), (128, 95, False)):
         play, of = Playbook(8), shape(lists_plain=True, max_output_tokens=most)
         (first,) = calls("first", of)
-        play.submit(first) >> Woke() >> answered(first, tokens=most)
+        play.submit(first) >> Woke() >> answered(first, tokens=seen)
         play.submit(*calls("a b", of)) >> Woke() << (["send a b"] if listed else ["send a", "send b"])
+
+
+def test_answers_of_which_none_was_seen_are_expected_to_have_256_tokens_or_max_tokens_if_that_is_less():
+    for alone_above, most, listed in ((256, None, True), (255, None, False), (255, 1000, False), (255, 255, True)):
+        play = Playbook(8, alone_above_tokens=alone_above)
+        play.submit(*calls("a b", shape(max_output_tokens=most))) >> Woke()
+        play << (["send a b"] if listed else ["send a", "send b"])
