@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.core import Request, Woke
+from tests.core import Request, Submitted, Woke
 from tests.playbook.playbook import Playbook, answered, calls, shape
 
 LONG = shape(max_output_tokens=16)
@@ -33,16 +33,37 @@ def test_where_prefixes_are_not_looked_at_calls_keep_their_order(off):
     play.submit(*sharing("a1 b1 a2 b2")) >> Woke() << ["send a1 b1", "send a2 b2"]
 
 
-def test_a_permit_is_kept_for_a_conversations_next_turn_for_a_tenth_of_a_second_at_most():
+def test_calls_whose_first_256_bytes_are_the_same_go_next_to_each_other():
+    for same, sent in ((256, ["send a1 a2", "send b1 b2"]), (255, ["send a1 b1", "send a2 b2"])):
+        play = Playbook(64, max_size=2)
+        for name in ("a1", "b1", "a2", "b2"):
+            prompt = b'"' + name[0].encode() * (same - 1) + name[1].encode() * 100 + b'"'
+            play >> Submitted(Request(LONG, prompt, prompt_tokens=80, waiter=name)) << []
+        play >> Woke() << sent
+
+
+@pytest.mark.parametrize(
+    ("gap_s", "service_s", "turns", "kept_s"),
+    [
+        # Three times the usual gap, a tenth of a second at most.
+        (0.01, 1.0, 8, 0.03),
+        (0.08, 1.0, 8, 0.1),
+        # It comes back after more than an eighth of the time of an answer; or was not seen to come back often enough.
+        (0.08, 0.6, 8, 0.0),
+        (0.01, 1.0, 7, 0.0),
+    ],
+)
+def test_a_permit_is_kept_for_a_conversations_next_turn_for_a_moment(gap_s, service_s, turns, kept_s):
     play = Playbook(limit=1, max_size=1, starvation_s=60.0)
-    # Each turn is served in a second, and comes 80 ms after the last answer.
-    for turn in range(8):
+    for turn in range(turns):
         (call,) = sharing(f"a{turn}")
-        play.at(play.now + 0.08).submit(call) >> Woke() << [f"send a{turn}"]
-        play.at(play.now + 1.0)
-        if turn < 7:
+        play.at(play.now + gap_s).submit(call) >> Woke() << [f"send a{turn}"]
+        play.at(play.now + service_s)
+        if turn < turns - 1:
             play >> answered(call) << [f"resolve a{turn}"]
-    play.submit(*sharing("b")) >> answered(call) << ["resolve a7"]
-    at = play.now + 0.1
-    play.at(at - 0.001) >> Woke() << []
-    play.at(at) >> Woke() << ["send b"]
+    play.submit(*sharing("b")) >> answered(call)
+    play << [f"resolve a{turn}", *(["send b"] if not kept_s else [])]
+    if kept_s:
+        at = play.now + kept_s
+        play.at(at - 0.001) >> Woke() << []
+        play.at(at + 0.0001) >> Woke() << ["send b"]
