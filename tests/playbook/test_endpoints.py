@@ -224,10 +224,12 @@ def test_an_idle_endpoint_that_is_as_fast_takes_what_the_other_would_hold():
 
 
 def test_a_shallow_queue_is_shared_between_endpoints_that_are_idle():
-    play = Playbook(limit=[64, 64])
-    play.submit(*calls(40)) >> Woke()
-    assert [len(batch.requests) for batch in play.sent] == [20, 20]
-    assert [batch.endpoint for batch in play.sent] == [0, 1]
+    # But into lists of at least eight.
+    for queued, sizes in ((40, [20, 20]), (10, [8, 2])):
+        play = Playbook(limit=[64, 64])
+        play.submit(*calls(queued)) >> Woke()
+        assert [len(batch.requests) for batch in play.sent] == sizes
+        assert [batch.endpoint for batch in play.sent] == [0, 1]
 
 
 def test_a_deep_queue_makes_lists_as_long_as_permits_allow():

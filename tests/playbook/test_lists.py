@@ -63,7 +63,7 @@ def test_a_batch_is_streamed_unless_its_members_finish_together():
     play = Playbook(limit=64)
     play.submit(*calls("a", shape(max_output_tokens=5))) >> Woke() << ["send a"]
     assert play.last.streamed
-    play.submit(*calls("b", shape(max_output_tokens=4))) >> Woke() << ["send b"]
+    play.submit(*calls("b b2", shape(max_output_tokens=4))) >> Woke() << ["send b b2"]
     assert not play.last.streamed
     play.submit(*calls("c", shape(max_output_tokens=None))) >> Woke() << ["send c"]
     assert play.last.streamed
@@ -128,6 +128,7 @@ def test_under_a_higher_limit_they_go_in_short_plain_lists():
         play = _after_events(limit=limit, tokens=tokens)
         play << [f"send {names}" for names in lists]
         assert not any(batch.streamed for batch in play.sent[1:])
+    assert _after_events(limit=511, tokens=20).last.streamed
 
 
 def test_short_answers_and_those_that_must_be_streamed_stay_in_streamed_lists():
@@ -200,6 +201,9 @@ def test_lone_calls_are_streamed_for_callers_for_objectives_and_where_they_may_t
         play = Playbook(limit=8, **settings)
         play.submit(*calls("a b", shape(**{"alone_reason": "a chat", "max_output_tokens": 64} | own))) >> Woke()
         assert [batch.streamed for batch in play.sent] == [True, True], own or settings
+    play = Playbook(limit=8)
+    play.submit(*calls("a b", shape(alone_reason="a chat", max_output_tokens=1024))) >> Woke()
+    assert [batch.streamed for batch in play.sent] == [True, False]
 
 
 def test_a_shape_that_cannot_be_streamed_is_sent_plain():
