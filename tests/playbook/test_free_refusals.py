@@ -533,6 +533,22 @@ def test_a_rest_that_holds_is_asked_about_ever_more_rarely():
     play.at(61.2) >> Woke() << ["send v", "send w"]
 
 
+def test_a_rest_that_holds_again_and_again_is_asked_about_once_a_minute_in_the_end():
+    play, (a, b), it = full("a", "b", retry_after_s=60.0)
+    play >> Cancelled(it)
+    play.submit(*calls(40, SINGLE)) >> Woke() << []
+    play.at(2.0) >> answered(a)
+    play >> refused(play.last.requests[0], retry_after_s=59.0)
+    play.at(3.0) >> answered(b)
+    asked_at = set()
+    while play.now < 200.0:
+        for batch in [one for one in play.sent if one.requests[0].batch is one]:
+            asked_at.add(play.now)
+            play >> refused(batch.requests[0], retry_after_s=60.0)
+        play.at(play.wakes_at) >> Woke()
+    assert sorted(asked_at) == [3.0, 3.25, 5.25, 21.25, 81.25, 141.25]
+
+
 def test_a_call_with_less_time_than_the_rest_fails_at_once():
     play = Playbook(limit=8)
     first, _held = calls("first held", SINGLE)
