@@ -3,7 +3,7 @@
 import pytest
 
 from tests.core import Failed, Failure, FailureKind, Woke
-from batchclient.errors import CallAborted
+from batchclient.errors import CallAborted, ReadTimedOut
 from tests.playbook.playbook import Playbook, answered, calls, failed
 
 
@@ -78,6 +78,16 @@ def test_when_the_last_in_use_refuses_connections_one_that_had_errors_is_probed_
     assert [endpoint.state for endpoint in play.endpoints] == ["probing", "ejected"]
 
 
+@pytest.mark.parametrize(("silent_s", "state"), [(20.0, "ejected"), (20.1, "healthy")])
+def test_three_connections_that_close_after_over_20_s_without_a_byte_are_no_broken_replies(silent_s, state):
+    play = Playbook(limit=[4, 1], max_size=1)
+    three = calls(3)
+    play.submit(*three) >> Woke() << ["send c0 @0", "send c1 @0", "send c2 @0"]
+    for call in three:
+        play.at(silent_s) >> failed(call, FailureKind.MAYBE_PROCESSED, delay=60.0, silent_s=silent_s) << []
+    assert play.endpoints[0].state == state
+
+
 def test_an_endpoint_that_breaks_three_replies_is_ejected_and_comes_back_by_a_probe():
     play = Playbook(limit=[4, 1], max_size=1)
     a, b, c, d, e, f = calls("a b c d e f")
@@ -97,6 +107,32 @@ def test_an_endpoint_that_breaks_three_replies_is_ejected_and_comes_back_by_a_pr
     assert play.endpoints[0].state == "probing"
     play.at(1.5) >> answered(e) << ["resolve e", "send f @0"]
     assert play.endpoints[0].state == "recovering"
+
+
+@pytest.mark.parametrize(
+    ("failure", "in_a_row", "pauses"),
+    [
+        ({"kind": FailureKind.NOT_SENT}, 1, (0.5, 1.0, 2.0, 4.0, 8.0, 8.0)),
+        ({"kind": FailureKind.MAYBE_PROCESSED}, 3, (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0)),
+        ({"kind": FailureKind.MAYBE_PROCESSED, "error": ReadTimedOut}, 3, (1.0, 2.0)),
+        ({"kind": FailureKind.MAYBE_PROCESSED, "status": 500}, 5, (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0)),
+    ],
+)
+def test_beside_another_in_use_so_many_failures_eject_and_probes_go_at_pauses_that_double(failure, in_a_row, pauses):
+    play = Playbook(limit=[8, 1], max_size=1)
+    held, *first = calls(1 + in_a_row)
+    held.failed_on = 0
+    play.submit(held, *first) >> Woke()
+    for call in first:
+        assert play.endpoints[0].state == "healthy"
+        play >> failed(call, delay=1e6, **failure) << []
+    for number, pause_s in enumerate(pauses):
+        (probe,) = calls(f"probe{number}")
+        at = play.now + pause_s
+        play.submit(probe) >> Woke() << []
+        play.at(at - 0.001) >> Woke() << []
+        play.at(at) >> Woke() << [f"send {probe.waiter} @0"]
+        play >> failed(probe, delay=1e6, **failure) << []
 
 
 def test_a_probe_is_one_call_even_of_a_list():

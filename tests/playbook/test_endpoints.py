@@ -49,7 +49,7 @@ def test_the_statistics_say_that_refusals_hold_calls_back_and_until_when():
 def test_it_is_told_once_a_minute_that_refusals_hold_queued_calls_back():
     play, requests = refused_thrice()
     told = []
-    for number, now, rest_s in ((3, 1.3, None), (4, 1.4, None), (5, 61.3, 9.0)):
+    for number, now, rest_s in ((3, 1.3, None), (4, 1.4, None), (5, 61.2, 9.0), (6, 61.3, 9.0)):
         play.scheduler.handle(refused(requests[number], retry_after_s=rest_s), now)
         told += [(now, one.state, one.reason) for one in play.scheduler.commands() if isinstance(one, HealthChanged)]
     assert told == [(1.3, "held", "the server's refusals"), (61.3, "held", "the server's Retry-After")]
@@ -224,10 +224,12 @@ def test_an_idle_endpoint_that_is_as_fast_takes_what_the_other_would_hold():
 
 
 def test_a_shallow_queue_is_shared_between_endpoints_that_are_idle():
-    play = Playbook(limit=[64, 64])
-    play.submit(*calls(40)) >> Woke()
-    assert [len(batch.requests) for batch in play.sent] == [20, 20]
-    assert [batch.endpoint for batch in play.sent] == [0, 1]
+    # But into lists of at least eight.
+    for queued, sizes in ((40, [20, 20]), (10, [8, 2])):
+        play = Playbook(limit=[64, 64])
+        play.submit(*calls(queued)) >> Woke()
+        assert [len(batch.requests) for batch in play.sent] == sizes
+        assert [batch.endpoint for batch in play.sent] == [0, 1]
 
 
 def test_a_deep_queue_makes_lists_as_long_as_permits_allow():

@@ -117,6 +117,20 @@ def test_from_the_seventh_refusal_of_a_call_that_is_refused_alone_each_after_six
     assert play.endpoints[0].limit == 8
 
 
+def test_six_refusals_of_a_call_that_is_refused_alone_are_free_however_late():
+    play, _ = busy("held")
+    (it,) = calls("it", SINGLE)
+    play.submit(it) >> Woke() << ["send it"]
+    for count in range(1, 8):
+        (other,) = calls(f"other{count}", SINGLE)
+        play.at(play.now + 3.0).submit(other) >> Woke() << [f"send other{count}"]
+        play >> refused(it, delay=0.0) << []
+        play >> answered(other)
+        while it.batch is None:
+            play.at(play.wakes_at) >> Woke()
+        assert it.batch.failures == max(0, count - 6)
+
+
 def test_once_its_refusals_are_attempts_a_call_waits_for_the_policys_pause():
     play, (held,) = busy("held")
     (it,) = calls("it", SINGLE)
@@ -266,6 +280,23 @@ def test_a_call_whose_refusals_in_a_row_are_four_is_refused_alone_if_a_later_one
     play.submit(*calls("x y", SINGLE)) >> Woke() << ["send x", "send y"]
 
 
+def test_a_call_that_was_refused_three_times_holds_the_others_though_a_later_one_was_answered():
+    play, (_held, one, two, it) = busy("held", "one", "two", "it")
+    for _ in range(2):
+        for each in (one, two, it):
+            play >> refused(each, delay=0.0) << []
+        while any(each.batch is None for each in (one, two, it)):
+            play.at(play.wakes_at) >> Woke()
+    (later,) = calls("later", SINGLE)
+    play.submit(later)
+    while later.batch is None:
+        play.at(play.wakes_at) >> Woke()
+    play >> answered(later)
+    for each in (one, two, it):
+        play >> refused(each, delay=0.0)
+    play.submit(*calls("x", SINGLE)) >> Woke() << []
+
+
 def test_a_model_that_is_always_refused_holds_no_other_and_tells_the_limit_nothing():
     other = shape(model="other", alone_reason="so that it is no part of a list")
     play, (held,) = busy("held", limit=32)
@@ -351,6 +382,15 @@ def test_if_a_quarter_was_refused_while_it_grows_another_spell_begins():
     play >> refused(v) << []
     play >> answered(b) << ["resolve b", "send w"]
     assert play.endpoints[0].blocked_by == "the server's refusals"
+
+
+def test_while_less_than_a_quarter_was_refused_each_answer_brings_two():
+    play, (a, b, c), _it = full("a", "b", "c", limit=16)
+    play.submit(*calls("u v w x y z", SINGLE)) >> Woke() << []
+    play.at(1.25) >> Woke() << ["send it"]
+    play >> answered(a) << ["resolve a", "send u", "send v"]
+    play >> refused(play.last.requests[0]) << []
+    play >> answered(b) << ["resolve b", "send w", "send x"]
 
 
 def test_after_memory_ran_out_each_answer_brings_two_at_once():
@@ -491,6 +531,22 @@ def test_a_rest_that_holds_is_asked_about_ever_more_rarely():
     play.at(60.999) >> Woke() << []
     # As many as were answered in the rest.
     play.at(61.2) >> Woke() << ["send v", "send w"]
+
+
+def test_a_rest_that_holds_again_and_again_is_asked_about_once_a_minute_in_the_end():
+    play, (a, b), it = full("a", "b", retry_after_s=60.0)
+    play >> Cancelled(it)
+    play.submit(*calls(40, SINGLE)) >> Woke() << []
+    play.at(2.0) >> answered(a)
+    play >> refused(play.last.requests[0], retry_after_s=59.0)
+    play.at(3.0) >> answered(b)
+    asked_at = set()
+    while play.now < 200.0:
+        for batch in [one for one in play.sent if one.requests[0].batch is one]:
+            asked_at.add(play.now)
+            play >> refused(batch.requests[0], retry_after_s=60.0)
+        play.at(play.wakes_at) >> Woke()
+    assert sorted(asked_at) == [3.0, 3.25, 5.25, 21.25, 81.25, 141.25]
 
 
 def test_a_call_with_less_time_than_the_rest_fails_at_once():

@@ -280,6 +280,15 @@ def test_a_later_word_is_no_sign_that_nobody_served_the_call():
     assert play.endpoints[0].state == "healthy"
 
 
+@pytest.mark.parametrize(("silent_s", "state"), [(5.0, "ejected"), (5.1, "healthy")])
+def test_what_a_gateway_says_within_five_seconds_shows_that_it_reaches_no_server(silent_s, state):
+    play = served(limit=4)
+    for call in calls(17, SINGLE):
+        play.at(20.0).submit(call) >> Woke()
+        play >> told(call, delay=100.0, silent_s=silent_s) << []
+    assert play.endpoints[0].state == state
+
+
 def test_an_answer_to_a_request_from_before_ends_no_outage():
     play = served(limit=20)
     old, w = calls("old w", SINGLE)

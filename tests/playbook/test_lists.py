@@ -70,7 +70,7 @@ def test_a_batch_is_streamed_unless_its_members_finish_together():
     play = Playbook(limit=64)
     play.submit(*calls("a", shape(max_output_tokens=5))) >> Woke() << ["send a"]
     assert play.last.streamed
-    play.submit(*calls("b", shape(max_output_tokens=4))) >> Woke() << ["send b"]
+    play.submit(*calls("b b2", shape(max_output_tokens=4))) >> Woke() << ["send b b2"]
     assert not play.last.streamed
     play.submit(*calls("c", shape(max_output_tokens=None))) >> Woke() << ["send c"]
     assert play.last.streamed
@@ -135,6 +135,7 @@ def test_under_a_higher_limit_they_go_in_short_plain_lists():
         play = _after_events(limit=limit, tokens=tokens)
         play << [f"send {names}" for names in lists]
         assert not any(batch.streamed for batch in play.sent[1:])
+    assert _after_events(limit=511, tokens=20).last.streamed
 
 
 def test_short_answers_and_those_that_must_be_streamed_stay_in_streamed_lists():
@@ -207,6 +208,9 @@ def test_lone_calls_are_streamed_for_callers_for_objectives_and_where_they_may_t
         play = Playbook(limit=8, **settings)
         play.submit(*calls("a b", shape(**{"alone_reason": "a chat", "max_output_tokens": 64} | own))) >> Woke()
         assert [batch.streamed for batch in play.sent] == [True, True], own or settings
+    play = Playbook(limit=8)
+    play.submit(*calls("a b", shape(alone_reason="a chat", max_output_tokens=1024))) >> Woke()
+    assert [batch.streamed for batch in play.sent] == [True, False]
 
 
 def test_a_shape_that_cannot_be_streamed_is_sent_plain():
@@ -312,3 +316,23 @@ def test_what_a_server_was_found_to_take_is_told():
     assert play.adjusted == ["batch_size_cap of chat 4 -> 1: it was found to be other 1.0"]
     play >> ServerKnown(0, {})
     assert play.adjusted == ["batch_size_cap of chat 1 -> 4: it was found to be no server that is known"]
+
+
+def test_chats_share_a_list_up_to_32_expected_tokens_and_up_to_128_where_answers_were_seen_to_end_together():
+    for most, listed in ((32, True), (33, False), (128, False)):
+        play = Playbook(8)
+        play.submit(*calls("a b", shape(lists_plain=True, max_output_tokens=most))) >> Woke()
+        play << (["send a b"] if listed else ["send a", "send b"])
+    # Answers of three quarters of max_tokens or more end together.
+    for most, seen, listed in ((128, 128, True), (129, 129, False), (128, 96, True), (128, 95, False)):
+        play, of = Playbook(8), shape(lists_plain=True, max_output_tokens=most)
+        (first,) = calls("first", of)
+        play.submit(first) >> Woke() >> answered(first, tokens=seen)
+        play.submit(*calls("a b", of)) >> Woke() << (["send a b"] if listed else ["send a", "send b"])
+
+
+def test_answers_of_which_none_was_seen_are_expected_to_have_256_tokens_or_max_tokens_if_that_is_less():
+    for alone_above, most, listed in ((256, None, True), (255, None, False), (255, 1000, False), (255, 255, True)):
+        play = Playbook(8, alone_above_tokens=alone_above)
+        play.submit(*calls("a b", shape(max_output_tokens=most))) >> Woke()
+        play << (["send a b"] if listed else ["send a", "send b"])

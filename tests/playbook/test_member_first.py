@@ -206,6 +206,16 @@ def test_one_that_takes_no_lists_is_asked_again_by_one_list_after_5_then_10_minu
     assert server.serve(*more(4))[0] == (4, "")
 
 
+def test_lists_that_are_refused_again_and_again_are_tried_once_an_hour_in_the_end():
+    server = Server(lambda batch: A_500 if is_list(batch) else None)
+    server.serve(*more(8))
+    for pause_s in (300.0, 600.0, 1200.0, 2400.0, 3600.0, 3600.0):
+        server.play.at(server.play.now + pause_s - 0.1)
+        assert server.serve(*more(4)) == [(1, "")] * 4
+        server.play.at(server.play.now + 0.2)
+        assert server.serve(*more(4))[0] == (4, "")
+
+
 def test_one_that_takes_lists_again_gets_them():
     broken = True
     server = Server(lambda batch: A_500 if is_list(batch) and broken else None)

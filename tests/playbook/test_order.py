@@ -35,12 +35,11 @@ def test_the_shortest_call_goes_first_within_a_group_and_between_groups():
 def test_a_long_call_ages_past_short_ones_that_come_later():
     play, (held,) = full(order="shortest_first")
     (long,) = calls("long", shape(max_output_tokens=250), tokens=100)
-    # 0.02 s for each token; an output token counts twice, of 16 where no bound is given.
-    head_start = 0.02 * (100 + 2 * 250 - 1 - 2 * 16)
     play.submit(long)
     early, late = calls("early late")
-    play.at(head_start - 0.01).submit(early)
-    play.at(head_start + 0.01).submit(late)
+    # 0.02 s for each of the 100 + 2 · 250 - 1 - 2 · 16 tokens more: 11.34 s.
+    play.at(11.33).submit(early)
+    play.at(11.35).submit(late)
     play.at(20.0) >> answered(held) << ["resolve c0", "send early"]
     play.at(21.0) >> answered(early) << ["resolve early", "send long"]
     play.at(22.0) >> answered(long) << ["resolve long", "send late"]
@@ -49,6 +48,7 @@ def test_a_long_call_ages_past_short_ones_that_come_later():
 def test_the_earliest_deadline_goes_first_and_calls_without_one_age_in():
     play, (held,) = full(order="deadline")
     (patient,), (later,), (sooner,) = calls("patient"), calls("later", deadline=61.0), calls("sooner", deadline=59.0)
+    # A call without a deadline goes like one that has a minute.
     play.submit(patient, later, sooner)
     play.at(1.0) >> answered(held) << ["resolve c0", "send sooner"]
     play.at(2.0) >> answered(sooner) << ["resolve sooner", "send patient"]

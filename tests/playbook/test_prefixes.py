@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.core import Request, Woke
-from tests.playbook.playbook import Playbook, calls, shape
+from tests.core import Request, Submitted, Woke
+from tests.playbook.playbook import Playbook, answered, calls, shape
 
 LONG = shape(max_output_tokens=16)
 
@@ -40,3 +40,30 @@ def test_a_family_shares_at_least_256_bytes(shared, sent):
     for name, prompt in prompts.items():
         play.submit(Request(LONG, prompt.encode(), prompt_tokens=200, waiter=name))
     play >> Woke() << sent
+
+
+@pytest.mark.parametrize(
+    ("gap_s", "service_s", "turns", "kept_s"),
+    [
+        # Three times the usual gap, a tenth of a second at most.
+        (0.01, 1.0, 8, 0.03),
+        (0.08, 1.0, 8, 0.1),
+        # It comes back after more than an eighth of the time of an answer; or was not seen to come back often enough.
+        (0.08, 0.6, 8, 0.0),
+        (0.01, 1.0, 7, 0.0),
+    ],
+)
+def test_a_permit_is_kept_for_a_conversations_next_turn_for_a_moment(gap_s, service_s, turns, kept_s):
+    play = Playbook(limit=1, max_size=1, starvation_s=60.0)
+    for turn in range(turns):
+        (call,) = sharing(f"a{turn}")
+        play.at(play.now + gap_s).submit(call) >> Woke() << [f"send a{turn}"]
+        play.at(play.now + service_s)
+        if turn < turns - 1:
+            play >> answered(call) << [f"resolve a{turn}"]
+    play.submit(*sharing("b")) >> answered(call)
+    play << [f"resolve a{turn}", *(["send b"] if not kept_s else [])]
+    if kept_s:
+        at = play.now + kept_s
+        play.at(at - 0.001) >> Woke() << []
+        play.at(at + 0.0001) >> Woke() << ["send b"]

@@ -1,6 +1,7 @@
 """401, 403, 404 for a model that was answered: calls of maps wait and find out one by one; a firewall's 403 is its prompt's alone."""
 
 import heapq
+from itertools import pairwise
 
 import pytest
 
@@ -51,6 +52,19 @@ def test_rows_wait_for_a_model_that_was_answered_and_one_at_a_time_finds_out_at_
         play.at(at) >> answered(call) << [f"resolve {call.waiter}", f"send {next_one}"]
     play.at(3.17) >> answered(f) << ["resolve f"]
     assert (play.succeeded, play.failed, play.retries) == (7, 0, 5)
+
+
+def test_rows_find_out_after_half_as_long_as_the_refusals_last_and_after_eight_seconds_at_most():
+    play, _ = amid_a_job("a b c d e f g", outage_patience_s=60.0)
+    found_out = [1.03]
+    while play.now < 50.0:
+        play.at(play.wakes_at) >> Woke()
+        if play.in_flight:
+            found_out.append(play.now)
+            play >> refused(play.last.requests[0])
+    pauses = [later - earlier for earlier, later in pairwise(found_out)]
+    assert pauses[:5] == pytest.approx([0.5, 0.5, 0.51, 0.765, 1.147], abs=0.001)
+    assert pauses[8:12] == pytest.approx([5.809, 8.0, 8.0, 8.0], abs=0.001)
 
 
 def test_an_older_calls_answer_after_the_first_refusal_hides_no_outage():

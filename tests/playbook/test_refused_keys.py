@@ -115,6 +115,15 @@ def test_calls_go_to_a_server_that_takes_the_key_and_the_other_is_asked_again_af
     assert play.failed == 0
 
 
+def test_a_server_that_others_stand_in_for_is_asked_again_after_half_a_minute():
+    play = Playbook(limit=[1, 1], max_size=1)
+    a, b = calls("a b")
+    play.submit(a) >> Woke() << ["send a @0"]
+    play >> refused(a) << ["send a @1"]
+    play.at(29.9).submit(b) >> Woke() << []
+    play.at(30.0) >> Woke() << ["send b @0"]
+
+
 def test_where_every_server_refuses_the_call_fails():
     play = Playbook(limit=[2, 2], max_size=1)
     a, b = calls("a b")

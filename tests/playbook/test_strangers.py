@@ -119,6 +119,7 @@ def test_they_follow_too_if_the_list_was_faster_than_most_of_the_singles():
 def test_nobody_waits_for_long_answers_after_a_second_all_go_singly_until_the_list_has_proved_them():
     play, _, _ = first_calls(100)
     before = len(play.sent)
+    play.at(0.999) >> Woke() << []
     play.at(1.0) >> Woke()
     assert sizes(play, before) == [1] * (100 - 8 - 16)
 

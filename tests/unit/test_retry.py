@@ -32,6 +32,17 @@ def test_the_ceiling_doubles_with_every_attempt_up_to_the_cap():
     assert ceilings == [0.5, 1.0, 2.0, 3.0, 3.0, 3.0, 3.0, 3.0]
 
 
+def test_by_default_there_are_five_attempts_with_pauses_of_half_a_second_to_eight_at_most():
+    assert [Backoff().decide(FAULT, attempt, 0.0, Highest()) for attempt in (1, 2, 3, 4, 5)] == [
+        0.5,
+        1.0,
+        2.0,
+        4.0,
+        None,
+    ]
+    assert [Backoff(9).decide(FAULT, attempt, 0.0, Highest()) for attempt in (5, 6, 7)] == [8.0, 8.0, 8.0]
+
+
 def test_the_jitter_is_full():
     assert Backoff().decide(FAULT, 3, 0.0, Lowest()) == 0.0
 

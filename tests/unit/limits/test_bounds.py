@@ -145,6 +145,26 @@ def test_a_bound_holds_for_four_mean_latencies_and_rises_by_a_twentieth_per_mean
     assert bounds.reason == "some time has passed: more is tried"
 
 
+def test_where_answers_are_fast_it_holds_for_four_seconds_and_rises_once_a_second():
+    bounds, loads = Bounds(), {}
+    answer(bounds, 0.0, 100, seconds=0.1)
+    refuse(bounds, 1.0, 80)
+    for tenth in range(10, 75):
+        answer(bounds, tenth / 10, 76, limit=math.floor(min(100.0, bounds.load)), count=20, seconds=0.1)
+        loads.setdefault(round(bounds.load, 2), tenth / 10)
+    assert loads == {76.0: 1.0, 79.8: 5.0, 83.79: 6.0, 87.98: 7.0}
+
+
+def test_half_a_minute_after_late_answers_it_rises():
+    bounds = Bounds()
+    assert late(bounds, 1.0, 50, 0.2)
+    held = bounds.load
+    for now in (30.9, 31.0):
+        assert bounds.load == held
+        answer(bounds, now, 40, limit=math.floor(held), count=20)
+    assert bounds.load == pytest.approx(1.05 * held)
+
+
 def test_refused_again_it_holds_again():
     bounds = Bounds()
     refuse(bounds, 1.0, 100)

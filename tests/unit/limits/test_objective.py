@@ -20,6 +20,27 @@ def test_a_latency_objective_caps_what_breaks_it_and_lets_go():
     assert server.run(400.0) == 100
 
 
+def lowers_after(per_s, slow_share=1.0):
+    """How many answers, of which a share takes a second too long, lower a limit; ``None``: so few are allowed to."""
+    objective = Objective(2.0)
+    for count in range(1, 5001):
+        is_slow = count * slow_share % 1 + slow_share >= 1
+        objective.on_sample(sample(50.0 + count / per_s, 3.0 if is_slow else 0.5, 30.0))
+        if objective.load < math.inf:
+            return count
+    return None
+
+
+def test_a_limit_is_judged_by_a_hundred_answers_over_five_seconds_or_by_a_thousand():
+    # Answers that were sent before the first one ended do not count: the second window decides, or the third.
+    assert [lowers_after(per_s) for per_s in (10, 25, 1000)] == [200, 252, 3000]
+
+
+def test_five_answers_in_a_hundred_may_take_longer_than_the_objective():
+    assert lowers_after(100, 0.04) is None
+    assert lowers_after(100, 0.08) is not None
+
+
 def test_the_short_answers_that_end_first_do_not_make_an_objective_look_kept():
     """One answer in ten takes 8 s, the others 1 s, whatever the load: only nine in ten end within a second of being sent."""
     objective = Objective(4.0)

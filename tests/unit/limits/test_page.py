@@ -241,6 +241,10 @@ def test_nothing_more_is_tried():
             server.limit = LimitControl(server.limit)
             server.limit.pin(256, 0.0)
         assert server.run(9.0) == 256
+    for kv_usage_ratio, shown, took_s in ((0.79, 1.0, 0.0), (None, 1.2, 0.0), (None, 0.85, 0.0), (None, 1.0, 1.9)):
+        server = Server(1024, shown=shown, kv_usage_ratio=kv_usage_ratio)
+        server.took_s = took_s
+        assert server.run(9.0) > 256, "so far it is"
 
 
 def test_a_page_whose_counter_of_tokens_stands_still_decides_nothing():

@@ -8,11 +8,11 @@ from batchclient._core.limits.trial import Trial, Verdict
 from tests.unit.limits.samples import sample
 
 
-def rate(per_s, tokens=50.0):
+def rate(per_s, tokens=50.0, **more):
     """So many tokens per second, at 50 tokens an answer."""
     window, seconds = Window(0.0), 20 * 50 / per_s
     for number in range(10):
-        window.take_in(sample(seconds + number, seconds, 20.0, tokens=round(tokens)))
+        window.take_in(sample(seconds + number, seconds, 20.0, tokens=round(tokens), **more))
     return window
 
 
@@ -30,6 +30,11 @@ def test_less_holds_if_it_loses_no_more_than_a_twentieth():
         assert one.judge(rate(per_s)).value == verdict
         assert one.kept == (60 if verdict == "holds" else 100)
         assert one.lost == (0 if verdict == "holds" else pytest.approx(1 - per_s / 1000))
+
+
+def test_where_a_fifth_of_the_prompts_is_shared_a_loss_below_a_fifth_leads_to_a_look_at_still_less():
+    for shared, per_s, verdict in [(21, 810, "perhaps"), (21, 790, "loses"), (19, 810, "loses"), (0, 810, "loses")]:
+        assert trial(60).judge(rate(per_s, prompt_tokens=100, shared_tokens=shared)).value == verdict
 
 
 def test_ten_steps_of_a_twentieth_are_not_small():
@@ -64,7 +69,7 @@ def test_windows_are_compared_at_the_same_length_of_answers():
 def test_less_that_brings_clearly_more_or_whose_wait_is_the_harm_needs_no_second_look():
     for per_s, trusted, certain in [
         (1000.0, False, False),
-        (1050.0, False, False),
+        (1090.0, False, False),
         (1150.0, False, True),
         (1000.0, True, True),
     ]:
