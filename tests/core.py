@@ -46,6 +46,7 @@ from batchclient._core.messages import (
 )
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.settings import SchedulerSettings
+from batchclient._core.single_flight import SingleFlight
 
 __all__ = [
     "AbortBatch",
@@ -94,6 +95,7 @@ __all__ = [
     "ServerKnown",
     "ServerLoad",
     "Shape",
+    "SingleFlight",
     "Submitted",
     "WaitOver",
     "Woke",

@@ -2,9 +2,145 @@
 
 import pytest
 
-from tests.core import Failed, Failure, FailureKind, Woke
-from batchclient.errors import CallAborted
-from tests.playbook.playbook import Playbook, answered, calls, failed
+from tests.core import Failed, Failure, FailureKind, FixedLimit, LimitChange, Woke
+from batchclient.errors import (
+    CallAborted,
+    CertificateRefused,
+    ConnectFailed,
+    ConnectionLost,
+    DialectError,
+    OutOfSockets,
+    ReadTimedOut,
+    ServerFault,
+)
+from tests.playbook.playbook import Playbook, answered, calls, failed, shape
+
+
+LOST = FailureKind.MAYBE_PROCESSED
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "fields", "ejected_after", "reason"),
+    [
+        (FailureKind.NOT_SENT, ConnectFailed, {}, 1, "no connection"),
+        (LOST, ConnectionLost, {}, 3, "a broken connection"),
+        (LOST, ReadTimedOut, {}, 3, "silence"),
+        (LOST, ReadTimedOut, {"silent_s": 600.0}, 3, "silence"),
+        # The error came whole, so that no connection is to blame.
+        (LOST, ServerFault, {}, 5, "a server error"),
+        (LOST, DialectError, {}, 5, "a server error"),
+        (LOST, ServerFault, {"status": 500}, 5, "a server error"),
+        (LOST, ServerFault, {"status": 502}, 5, "a gateway that reaches no server"),
+        (FailureKind.REJECTED, ServerFault, {"status": 503}, 5, "a gateway that reaches no server"),
+        # What a gateway cuts off after a long silence is a server that is there, and slow.
+        (LOST, ConnectionLost, {"silent_s": 20.0}, 3, "a broken connection"),
+        (LOST, ConnectionLost, {"silent_s": 20.1}, 5, "a server error"),
+        (LOST, ServerFault, {"status": 502, "silent_s": 20.1}, 5, "a server error"),
+        (LOST, ServerFault, {"status": 504, "silent_s": 5.0}, 5, "a gateway that reaches no server"),
+        (LOST, ServerFault, {"status": 504, "silent_s": 5.1}, 5, "a server error"),
+        # No call of its own is sent there again.
+        (FailureKind.REFUSED, CertificateRefused, {}, 3, "a broken connection"),
+        (FailureKind.REJECTED, OutOfSockets, {}, None, ""),
+        (FailureKind.BAD_CALL, ServerFault, {"status": 501}, None, ""),
+        (FailureKind.BAD_CALL, ServerFault, {"status": 400}, None, ""),
+        (FailureKind.MISMATCH, None, {}, None, ""),
+    ],
+)
+def test_what_a_failure_says_of_its_server(kind, error, fields, ejected_after, reason):
+    play = Playbook(limit=[8, 8], max_size=1)
+    for number in range(1, 8):
+        fail_at_the_first(play, f"c{number}", kind, error=error, **fields)
+        if play.endpoints[0].state == "ejected":
+            break
+    assert number == (ejected_after or 7)
+    row = f"{ejected_after} failures in a row, the last: " if ejected_after not in (1, None) else ""
+    assert play.endpoints[0].reason == row + reason
+
+
+def send_to_the_first(play, name):
+    (call,) = calls(name, shape())
+    call.failed_on = 1
+    play.submit(call) >> Woke() << [f"send {name} @0"]
+    return call
+
+
+def fail_at_the_first(play, name, kind, **fields):
+    call = send_to_the_first(play, name)
+    play >> failed(call, kind, **fields)
+    if play.seen == [f"send {name} @1"]:
+        play >> answered(call)
+
+
+def rests(play, failed_at, pause):
+    """Whether the first server gets no call in its pause, and one at its end, which is returned."""
+    (other,), (probe,) = calls(f"other{failed_at}", shape()), calls(f"probe{failed_at}", shape())
+    play.at(failed_at + pause - 0.01).submit(other) >> Woke() << [f"send {other.waiter} @1"]
+    play >> answered(other)
+    play.at(failed_at + pause).submit(probe) >> Woke() << [f"send {probe.waiter} @0"]
+    return probe
+
+
+@pytest.mark.parametrize(
+    ("kind", "times", "pauses"),
+    [(FailureKind.NOT_SENT, 1, [0.5, 1, 2, 4, 8, 8]), (LOST, 3, [1, 2, 4, 8, 16, 30, 30])],
+    ids=["refused", "broken"],
+)
+def test_pauses_double_with_each_probe_that_fails(kind, times, pauses):
+    play = Playbook(limit=[8, 8], max_size=1)
+    for number in range(times):
+        fail_at_the_first(play, f"c{number}", kind)
+    for pause in pauses:
+        probe = rests(play, play.now, pause)
+        play >> failed(probe, kind)
+        if play.seen == [f"send {probe.waiter} @1"]:
+            play >> answered(probe)
+
+
+def test_one_that_was_healthy_for_a_minute_starts_at_the_shortest_pause_again():
+    play = Playbook(limit=[1, 8], max_size=1)
+    # It is healthy again at 100.5, 111.0 and 172.9.
+    for failed_at, pause in ((100.0, 0.5), (110.0, 1.0), (170.9, 2.0), (233.0, 0.5)):
+        fail_at_the_first(play.at(failed_at), f"fails{failed_at}", FailureKind.NOT_SENT)
+        play >> answered(rests(play, failed_at, pause))
+        play >> answered(send_to_the_first(play, f"well{failed_at}"))
+        assert play.endpoints[0].state == "healthy"
+
+
+def test_a_server_that_refused_or_broke_connections_and_answers_again_was_started_anew():
+    class Restartable(FixedLimit):
+        def on_restart(self, now):
+            return LimitChange(4, "started anew")
+
+    served_no_more = {"error": ServerFault, "status": 502}
+    for kind, fields, times, pause, answered_before, anew in (
+        (FailureKind.NOT_SENT, {}, 1, 0.5, True, True),
+        (FailureKind.NOT_SENT, {}, 1, 0.5, False, False),
+        (LOST, {}, 3, 1.0, True, True),
+        (LOST, served_no_more, 5, 0.5, True, True),
+        (LOST, {"error": ServerFault, "status": 500}, 5, 1.0, True, False),
+        (LOST, {"error": ReadTimedOut}, 3, 1.0, True, False),
+    ):
+        play = Playbook(limit=[Restartable(8), 8], max_size=1)
+        if answered_before:
+            play >> answered(send_to_the_first(play, "before"))
+        for number in range(times):
+            fail_at_the_first(play, f"c{number}", kind, **fields)
+        play >> answered(rests(play, 0.0, pause))
+        assert play.adjusted == (["limit 8 -> 4: started anew"] if anew else []), (kind, fields)
+
+
+def test_what_was_in_flight_when_a_server_was_ejected_says_nothing_of_its_probe():
+    play = Playbook(limit=[8, 8], max_size=1)
+    before = send_to_the_first(play, "before")
+    fail_at_the_first(play, "refused", FailureKind.NOT_SENT)
+    probe = rests(play, 0.0, 0.5)
+    play >> failed(before, LOST) << ["reject before: ConnectionLost"]
+    assert play.endpoints[0].state == "probing"
+    play.at(0.6) >> failed(probe, FailureKind.MISMATCH, error=ServerFault)
+    assert play.endpoints[0].state == "ejected"
+    # That said nothing either: another finds out at once.
+    (again,) = calls("again")
+    play.submit(again) >> Woke() << ["send again @0"]
 
 
 def test_a_call_refused_by_one_endpoint_goes_to_the_other_at_once():

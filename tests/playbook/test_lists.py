@@ -2,8 +2,7 @@
 
 import pytest
 
-from batchclient._core.failures import FailureKind
-from tests.core import Cancelled, Kind, Retuned, SchedulerSettings, ServerKnown, Woke
+from tests.core import Cancelled, FailureKind, Kind, Retuned, SchedulerSettings, ServerKnown, Woke
 from batchclient.errors import ReadTimedOut, ServerFault
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
@@ -200,6 +199,53 @@ def test_lone_calls_are_streamed_for_callers_for_objectives_and_where_they_may_t
         play = Playbook(limit=8, **settings)
         play.submit(*calls("a b", shape(**{"alone_reason": "a chat", "max_output_tokens": 64} | own))) >> Woke()
         assert [batch.streamed for batch in play.sent] == [True, True], own or settings
+
+
+def test_lists_that_cannot_stream_are_for_short_answers_and_for_those_seen_to_end_together():
+    for bound, most, seen, together in (
+        # An eighth of alone_above_tokens, and half where the answers seen filled what they may be.
+        (256, 32, None, True),
+        (256, 33, None, False),
+        (256, None, None, False),
+        (256, 2000, 12, True),
+        (256, 100, 75, True),
+        (256, 100, 74, False),
+        (256, 128, 128, True),
+        (256, 129, 129, False),
+        (512, 64, None, True),
+        (512, 65, None, False),
+        (512, 256, 256, True),
+        (512, 257, 257, False),
+    ):
+        play, of = Playbook(limit=8, alone_above_tokens=bound), shape(max_output_tokens=most, lists_plain=True)
+        if seen:
+            play.submit(*calls("x", of)) >> Woke()
+            play >> answered(play.last.requests[0], tokens=seen)
+        play.submit(*calls("a b", of)) >> Woke()
+        assert play.seen == (["send a b"] if together else ["send a", "send b"]), (bound, most, seen)
+        assert play.last.alone == ("" if together else "long output expected, and the list cannot stream")
+
+
+def test_what_ends_at_once_goes_plain_unless_the_prompt_comes_back_or_somebody_reads_along():
+    for most, own, streamed in (
+        *((most, {}, most not in (0, 1, 4)) for most in (0, 1, 4, 5, None)),
+        *((most, {"echo": True}, most != 0) for most in (0, 1, 4, 5)),
+        (1, {"to_caller": True}, True),
+        (None, {"plain_only": True}, False),
+    ):
+        play = Playbook()
+        play.submit(*calls("a b", shape(max_output_tokens=most, **own))) >> Woke() << ["send a b"]
+        assert play.last.streamed is streamed, (most, own)
+
+
+def test_a_table_of_the_users_makes_no_list_shorter_than_a_call_nor_cuts_what_is_left_of_one():
+    play = Playbook(limit=8, size_for=lambda depth: 3 if depth == 3 else -5)
+    a, b, c = calls("a b c", shape())
+    play.submit(*calls("x")) >> Woke() << ["send x"]
+    play.submit(a, b, c) >> Woke() << ["send a b c"]
+    play >> answered(a) << ["resolve a"]
+    play >> failed(b, FailureKind.MAYBE_PROCESSED, delay=0.0) << ["send b c"]
+    play.submit(*calls("y")) >> Woke() << ["send y"]
 
 
 def test_a_shape_that_cannot_be_streamed_is_sent_plain():

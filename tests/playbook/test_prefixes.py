@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.core import Request, Woke
-from tests.playbook.playbook import Playbook, calls, shape
+from tests.core import EndpointAdded, EndpointRemoved, FixedLimit, Request, Woke
+from tests.playbook.playbook import Playbook, answered, calls, shape
 
 LONG = shape(max_output_tokens=16)
 
@@ -31,3 +31,110 @@ def test_calls_with_short_prompts_keep_their_places_among_families():
 def test_where_prefixes_are_not_looked_at_calls_keep_their_order(off):
     play = Playbook(64, max_size=2, **off)
     play.submit(*sharing("a1 b1 a2 b2")) >> Woke() << ["send a1 b1", "send a2 b2"]
+
+
+def test_a_family_stays_on_its_server_while_that_is_at_most_a_quarter_more_loaded():
+    play = Playbook(limit=[10, 10], max_size=1)
+    first, *others = sharing("a1 a2 a3 a4 a5 a6")
+    play.submit(first) >> Woke() << ["send a1 @0"]
+    play.at(1.0) >> answered(first)
+    # A server at its limit takes twice as long as an idle one: 1.3 is within a quarter above 1.1, 1.4 is not.
+    for call, home in zip(others, (0, 0, 0, 1, 0), strict=True):
+        play.submit(call) >> Woke() << [f"send {call.waiter} @{home}"]
+
+
+def test_when_a_server_comes_or_goes_no_family_moves_but_to_it_or_from_it():
+    play = Playbook(limit=[16, 16, 16], max_size=1)
+
+    def homes(turn):
+        found = {}
+        for call in sharing(" ".join(f"{letter}{turn}" for letter in "abcdefghijkl")):
+            play.submit(call) >> Woke()
+            found[call.waiter[0]] = play.last.endpoint
+            play.at(play.now + 1.0) >> answered(call)
+        return found
+
+    homes(1)  # the first of a family is of none
+    before = homes(2)
+    assert set(before.values()) == {0, 1, 2}
+    play >> EndpointAdded(3, FixedLimit(16))
+    after = homes(3)
+    assert 0 < sum(after[one] != before[one] for one in before) < 6
+    assert all(after[one] in (before[one], 3) for one in before)
+    play >> EndpointRemoved(3) << ["gone @3"]
+    assert homes(4) == before
+
+
+def test_conversations_that_were_begun_go_before_those_that_were_not_though_these_wait_for_longer():
+    play = Playbook(limit=2, max_size=1)
+    a1, b1, c1, d1, a2, b2 = sharing("a1 b1 c1 d1 a2 b2")
+    play.submit(a1, b1, c1, d1) >> Woke() << ["send a1", "send b1"]
+    play.at(1.0).submit(a2, b2)
+    play.at(1.1) >> answered(a1) << ["resolve a1", "send b2"]
+    play.at(1.2) >> answered(b1) << ["resolve b1", "send a2"]
+    play.at(1.3) >> answered(b2) << ["resolve b2", "send c1"]
+
+
+def test_a_conversation_that_never_ends_goes_before_others_for_starvation_s_from_its_first_call():
+    play = Playbook(limit=1, max_size=1, starvation_s=3.0)
+    turns, (other,) = sharing(" ".join(f"a{turn}" for turn in range(9))), sharing("b")
+    play.submit(turns[0], other) >> Woke() << ["send a0"]
+    for turn in range(1, 5):
+        play.at(turn - 0.1).submit(turns[turn])
+        went = [f"send a{turn}"] if turn < 3 else ["send b"] if turn == 3 else ["send a3"]
+        play.at(float(turn)) >> answered(play.last.requests[0])
+        assert play.seen[1:] == went
+
+
+def conversation(gap_s):
+    """A server of one permit that has answered a's turns in a second each, of which each came so long after the last."""
+    play = Playbook(limit=1, max_size=1)
+    *turns, last = sharing(" ".join(f"a{turn}" for turn in range(12)))
+    for turn in turns:
+        play.submit(turn) >> Woke() << [f"send {turn.waiter}"]
+        play.at(play.now + 1.0) >> answered(turn)
+        play.at(play.now + gap_s)
+    play.submit(last) >> Woke() << ["send a11"]
+    other, coming = sharing("b1 a12")
+    play.submit(other)
+    play.at(play.now + 1.0) >> answered(last)
+    return play, coming
+
+
+def test_a_permit_is_kept_for_a_conversations_next_turn_for_three_times_the_usual_gap():
+    for comes in (True, False):
+        play, coming = conversation(gap_s=0.02)
+        play << ["resolve a11"]
+        answered_at = play.now
+        assert play.wakes_at == pytest.approx(answered_at + 0.06)
+        if comes:
+            play.at(answered_at + 0.05).submit(coming) >> Woke() << ["send a12"]
+        else:
+            play.at(play.wakes_at) >> Woke() << ["send b1"]
+
+
+def test_who_comes_back_after_more_than_an_eighth_of_the_time_of_an_answer_is_not_waited_for():
+    for gap_s, kept in ((0.09, True), (0.13, False), (0.2, False)):
+        play, _ = conversation(gap_s)
+        assert play.seen == ["resolve a11", *([] if kept else ["send b1"])], gap_s
+
+
+def test_a_header_that_everybody_shares_hides_no_family_under_it():
+    play = Playbook(64, max_size=2)
+    under = [
+        Request(LONG, b'"' + b"h" * 9000 + name[0].encode() * 9000 + name.encode() + b'"', waiter=name)
+        for name in "a1 b1 c1 a2 b2 c2".split()
+    ]
+    play.submit(*under) >> Woke() << ["send a1 a2", "send b1 b2", "send c1 c2"]
+
+
+def test_the_nearest_relatives_go_first_and_lists_of_any_length_keep_to_the_same_order():
+    for size in (1, 2, 3, 64):
+        play = Playbook(64, max_size=size)
+        related = [
+            Request(LONG, b'"' + b"".join(part.encode() * 1024 for part in name) + b'"', waiter=name)
+            for name in ("haxx1", "i1", "hb1", "hayy", "haxx2", "i2", "hb2")
+        ]
+        play.submit(*related) >> Woke()
+        order = [request.waiter for batch in play.sent for request in batch.requests]
+        assert order == ["haxx1", "haxx2", "hayy", "hb1", "hb2", "i1", "i2"]

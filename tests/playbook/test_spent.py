@@ -13,10 +13,10 @@ from tests.core import (
     Resumed,
     Scheduler,
     SchedulerSettings,
+    SingleFlight,
     Submitted,
     Woke,
 )
-from batchclient._core.single_flight import SingleFlight
 from batchclient.errors import ConnectFailed, ConnectionLost, DeadlineExceeded, QueueFull, ServerFault
 from batchclient.types import Reply
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape

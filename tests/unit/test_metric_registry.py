@@ -7,10 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from batchclient import Histogram, errors
-from batchclient._core.histograms import LABELS_OF_HISTOGRAMS, SIZE_CLASSES
+from batchclient import Histogram, LaneStatistics, errors
 from tests.core import FixedLimit, Scheduler, SchedulerSettings
-from batchclient._core.statistics import LaneStatistics
 from batchclient._metrics.job import JobNumbers, attach, numbers_of
 from batchclient._metrics.registry import METRICS, View
 from batchclient._metrics.snapshots import Snapshot
@@ -29,7 +27,7 @@ ENDPOINTS = [f"http://server-{number}:8000/v1" for number in range(8)]
 FULL = {
     "endpoint": ENDPOINTS,
     "kind": ["completion", "chat"],
-    "size": SIZE_CLASSES,
+    "size": ["1", "2-4", "5-8", "9-16", "17-32", "33-64", "65+"],
     "outcome": ["succeeded", "failed", "cancelled"],
 }
 """All values of the labels of a client with two kinds of calls."""
@@ -58,15 +56,16 @@ def keys(labels):
 def fullest():
     """The statistics of 8 endpoints on which everything has happened that can."""
     made = Scheduler(SchedulerSettings(), [FixedLimit(4) for _ in ENDPOINTS], ENDPOINTS).statistics()
-    bounds = {name: 18 if name.endswith("_seconds") else 10 for name in LABELS_OF_HISTOGRAMS}
+    labels_of = {metric.name: metric.labels for metric in METRICS if metric.name in made.histograms}
     directions = ("prompt", "completion")
     outcomes = ("answered", "refused", "overloaded", "broken", "timed_out", "cancelled")
     classes = [name for name in errors.__all__ if name[0].isupper()]
     return replace(
         made,
         histograms={
-            name: {key: Histogram((1.0,) * bounds[name], (1,) * (bounds[name] + 1), 1.0) for key in keys(labels)}
-            for name, labels in LABELS_OF_HISTOGRAMS.items()
+            name: dict.fromkeys(keys(labels), Histogram((1.0,) * bounds, (1,) * (bounds + 1), 1.0))
+            for name, labels in labels_of.items()
+            for bounds in [18 if name.endswith("_seconds") else 10]
         },
         outcomes={(url, kind, outcome): 1 for url in ENDPOINTS for kind in FULL["kind"] for outcome in outcomes},
         tokens={(url, f"m{n}", direction): 1 for url in ENDPOINTS for n in range(33) for direction in directions},
