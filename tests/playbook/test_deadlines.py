@@ -26,6 +26,17 @@ def test_a_queued_call_ends_at_its_deadline_and_no_earlier():
     assert (play.queued, play.failed) == (0, 1)
 
 
+def test_deadlines_are_kept_in_their_own_order_not_in_that_of_the_calls():
+    play = Playbook(limit=1)
+    play.submit(*calls("a")) >> Woke() << ["send a"]
+    for name, deadline in (("b", 5.0), ("c", 2.0), ("d", 9.0), ("e", 3.0), ("f", 3.0)):
+        play.submit(*calls(name, deadline=deadline))
+    play >> Woke() << []
+    for names, deadline in (("c", 2.0), ("e f", 3.0), ("b", 5.0), ("d", 9.0)):
+        assert play.wakes_at == deadline
+        play.at(deadline) >> Woke() << [f"reject {names}: {TOO_LATE}"]
+
+
 def test_a_call_in_backoff_ends_at_its_deadline():
     play = Playbook()
     (a,) = calls("a", deadline=2.0)
@@ -193,6 +204,17 @@ def test_a_cancelled_calls_deadline_wakes_nobody():
     play.submit(a, b) >> Woke() << ["send a"]
     play >> Cancelled(b) << []
     assert play.wakes_at is None
+
+
+def test_the_deadlines_of_answered_calls_do_not_pile_up_behind_one_that_is_under_way():
+    play = Playbook()
+    play.submit(*calls("first", deadline=500.0)) >> Woke() << ["send first"]
+    for number, call in enumerate(calls(3000)):
+        call.deadline = 600.0 + number
+        for event in (lambda call=call: Submitted(call)), (lambda: Woke()), (lambda call=call: answered(call)):
+            play.scheduler.handle(event(), 0.0)
+        play.scheduler.commands()
+    assert held(play.scheduler, Request) < 2200
 
 
 def test_the_deadlines_of_calls_refused_by_a_full_queue_do_not_pile_up():

@@ -45,6 +45,12 @@ def test_a_reach_of_zero_keeps_lengths_apart():
     play.submit(short[0], long[0], short[1], long[1]) >> Woke() << ["send a b", "send y z"]
 
 
+def test_the_length_of_a_call_is_that_of_its_prompt_and_of_its_expected_answer():
+    play = Playbook(limit=64, length_reach=0)
+    play.submit(*calls("a", tokens=1), *calls("b", tokens=14), *calls("c", tokens=16)) >> Woke()
+    play << ["send a b", "send c"]
+
+
 def test_a_reach_of_one_takes_the_neighbouring_bucket_only():
     play = Playbook(limit=64, length_reach=1)
     one, two, three = calls("one", tokens=100), calls("two", tokens=200), calls("three", tokens=400)
@@ -265,16 +271,17 @@ def test_long_outputs_are_learnt_and_sent_singly():
     assert [batch.alone for batch in play.sent[1:]] == ["long output expected"] * 2
 
 
-def test_short_outputs_of_a_long_shape_bring_its_lists_back():
+@pytest.mark.parametrize(("tokens", "sent"), [(272, ["send c d"]), (400, ["send c", "send d"])])
+def test_short_outputs_of_a_long_shape_bring_its_lists_back_by_and_by(tokens, sent):
     play = Playbook(limit=8, alone_above_tokens=256)
     long = shape(max_output_tokens=2000)
     a, b, c, d = calls("a b c d", long)
     play.submit(a) >> Woke() << ["send a"]
-    play.at(1.0) >> answered(a, tokens=260) << ["resolve a"]
+    play.at(1.0) >> answered(a, tokens=tokens) << ["resolve a"]
     play.at(2.0).submit(b) >> Woke() << ["send b"]
     play.at(3.0) >> answered(b, tokens=10) << ["resolve b"]
-    # 260 + 0.1 * (10 - 260) = 235
-    play.at(4.0).submit(c, d) >> Woke() << ["send c d"]
+    # The mean moves by a tenth: to 245.8, and to 361.
+    play.at(4.0).submit(c, d) >> Woke() << sent
 
 
 def test_permits_are_counted_in_sequences():

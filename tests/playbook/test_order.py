@@ -120,9 +120,9 @@ def test_the_refusal_says_why():
 
 def test_nothing_is_refused_before_enough_was_seen_or_by_what_another_key_took():
     of = shape()
-    play = learnt(2.0, of, count=5)
-    (call,) = calls("call", of, deadline=play.now + 0.1)
-    play.submit(call) >> Woke() << ["send call"]
+    for count, seen in ((7, ["send call"]), (8, ["reject call: DeadlineExceeded"])):
+        play = learnt(2.0, of, count=count)
+        play.submit(*calls("call", of, deadline=play.now + 0.1)) >> Woke() << seen
     play = learnt(2.0, shape())
     (call,) = calls("call", of, deadline=play.now + 0.1)
     play.submit(call) >> Woke() << ["send call"]
@@ -130,10 +130,25 @@ def test_nothing_is_refused_before_enough_was_seen_or_by_what_another_key_took()
 
 def test_a_server_that_was_slow_is_asked_again_after_a_while():
     of = shape()
-    play = learnt(2.0, of)
-    play.at(play.now + 10.5)
-    (call,) = calls("call", of, deadline=play.now + 0.1)
-    play.submit(call) >> Woke() << ["send call"]
+    for after_s, seen in ((9.9, ["reject call: DeadlineExceeded"]), (10.1, ["send call"])):
+        play = learnt(2.0, of)
+        play.at(play.now + after_s)
+        play.submit(*calls("call", of, deadline=play.now + 0.1)) >> Woke() << seen
+
+
+def test_a_call_that_was_given_up_took_at_least_so_long():
+    of = shape()
+    for given_up_after_s, next_one in ((3.0, "c"), (None, "a")):
+        play = learnt(0.5, of)
+        if given_up_after_s:
+            (late,) = calls("late", of, deadline=play.now + given_up_after_s)
+            play.submit(late) >> Woke() << ["send late"]
+            play.at(late.deadline) >> Woke()
+            play >> failed(late, FailureKind.REFUSED)
+        holder, (a,), (c,) = calls("holder"), calls("a", of, deadline=play.now + 2.5), calls("c", of, deadline=1e6)
+        play.submit(*holder, a, c) >> Woke() << ["send holder"]
+        # With 1.5 s left a is probably late if calls take 3 s at times, and not if they take half a second.
+        play.at(play.now + 1.0) >> answered(*holder) << ["resolve holder", f"send {next_one}"]
 
 
 def held_back(of, limit):

@@ -8,10 +8,10 @@ from tests.playbook.playbook import Playbook, answered, calls, shape
 LONG = shape(max_output_tokens=16)
 
 
-def sharing(names):
+def sharing(names, size=300):
     """Calls whose prompts begin alike where their names do: ``a1`` and ``a2`` are of one family."""
     return [
-        Request(LONG, b'"' + name[0].encode() * 300 + name.encode() + b'"', prompt_tokens=80, waiter=name)
+        Request(LONG, b'"' + name[0].encode() * size + name.encode() + b'"', prompt_tokens=80, waiter=name)
         for name in names.split()
     ]
 
@@ -25,6 +25,18 @@ def test_calls_with_short_prompts_keep_their_places_among_families():
     play = Playbook(64, max_size=2)
     a1, b1, a2 = sharing("a1 b1 a2")
     play.submit(a1, b1, *calls("x", LONG), a2) >> Woke() << ["send a1 a2", "send b1 x"]
+
+
+def test_families_are_looked_at_from_the_first_long_prompt_on():
+    play = Playbook(64, max_size=2)
+    a1, a2 = sharing("a1 a2")
+    play.submit(*calls("x y", LONG), a1, *calls("z", LONG), a2) >> Woke() << ["send x y", "send a1 a2", "send z"]
+
+
+def test_prompts_that_share_less_than_256_bytes_keep_their_order():
+    for size, sent in ((253, ["send a1 b1", "send a2 b2"]), (254, ["send a1 a2", "send b1 b2"])):
+        play = Playbook(64, max_size=2)
+        play.submit(*sharing("a1 b1 a2 b2", size)) >> Woke() << sent
 
 
 @pytest.mark.parametrize("off", [{"group_prefixes": False}, {"order": "deadline"}, {"length_reach": 1}])
@@ -76,36 +88,30 @@ def test_conversations_that_were_begun_go_before_those_that_were_not_though_thes
 
 
 def test_a_conversation_that_never_ends_goes_before_others_for_starvation_s_from_its_first_call():
-    play = Playbook(limit=1, max_size=1, starvation_s=3.0)
-    turns, (other,) = sharing(" ".join(f"a{turn}" for turn in range(9))), sharing("b")
+    play, (other,) = Playbook(limit=1, max_size=1, starvation_s=3.0), sharing("b")
+    # Each turn has all that was said before.
+    turns = [Request(LONG, b'"' + b"a" * (300 << turn) + b'"', waiter=f"a{turn}") for turn in range(5)]
     play.submit(turns[0], other) >> Woke() << ["send a0"]
-    for turn in range(1, 5):
+    for turn, went in ((1, "a1"), (2, "a2"), (3, "b"), (4, "a3")):
         play.at(turn - 0.1).submit(turns[turn])
-        went = [f"send a{turn}"] if turn < 3 else ["send b"] if turn == 3 else ["send a3"]
         play.at(float(turn)) >> answered(play.last.requests[0])
-        assert play.seen[1:] == went
+        assert play.seen[1:] == [f"send {went}"]
 
 
-def conversation(gap_s):
-    """A server of one permit that has answered a's turns in a second each, of which each came so long after the last."""
-    play = Playbook(limit=1, max_size=1)
-    *turns, last = sharing(" ".join(f"a{turn}" for turn in range(12)))
-    for turn in turns:
-        play.submit(turn) >> Woke() << [f"send {turn.waiter}"]
+def conversation(gap_s, limit=1):
+    """A server that has answered a's turns in a second each, of which each came so long after the last, and one more."""
+    play = Playbook(limit, max_size=1)
+    for turn in sharing(" ".join(f"a{turn}" for turn in range(12))):
+        play.at(play.now + gap_s).submit(turn) >> Woke()
         play.at(play.now + 1.0) >> answered(turn)
-        play.at(play.now + gap_s)
-    play.submit(last) >> Woke() << ["send a11"]
-    other, coming = sharing("b1 a12")
-    play.submit(other)
-    play.at(play.now + 1.0) >> answered(last)
-    return play, coming
+    return play, *sharing("b1 a12")
 
 
 def test_a_permit_is_kept_for_a_conversations_next_turn_for_three_times_the_usual_gap():
     for comes in (True, False):
-        play, coming = conversation(gap_s=0.02)
-        play << ["resolve a11"]
+        play, other, coming = conversation(gap_s=0.02)
         answered_at = play.now
+        play.submit(other) >> Woke() << []
         assert play.wakes_at == pytest.approx(answered_at + 0.06)
         if comes:
             play.at(answered_at + 0.05).submit(coming) >> Woke() << ["send a12"]
@@ -113,10 +119,52 @@ def test_a_permit_is_kept_for_a_conversations_next_turn_for_three_times_the_usua
             play.at(play.wakes_at) >> Woke() << ["send b1"]
 
 
+def test_a_permit_is_kept_where_the_conversation_is_and_for_a_tenth_of_a_second_at_most():
+    play, other, _ = conversation(0.02, limit=[1, 1])
+    assert {batch.endpoint for batch in play.sent} == {0}
+    play.submit(other) >> Woke() << ["send b1 @1"]
+    play, other, _ = conversation(0.09)
+    play.submit(other) >> Woke() << []
+    assert play.wakes_at == pytest.approx(play.now + 0.1)
+
+
 def test_who_comes_back_after_more_than_an_eighth_of_the_time_of_an_answer_is_not_waited_for():
     for gap_s, kept in ((0.09, True), (0.13, False), (0.2, False)):
-        play, _ = conversation(gap_s)
-        assert play.seen == ["resolve a11", *([] if kept else ["send b1"])], gap_s
+        play, other, _ = conversation(gap_s)
+        play.submit(other) >> Woke() << ([] if kept else ["send b1"])
+
+
+def test_a_beginning_that_everybody_shares_binds_nobody_to_one_server():
+    play, homes = Playbook(limit=[16, 16], max_size=1), set()
+    for name in "a1 b1 c1 d1 e1 f1 a2 b2 c2 d2 e2 f2".split():
+        call = Request(LONG, b'"' + b"h" * 1024 + name[0].encode() * 1024 + name.encode() + b'"', waiter=name)
+        play.submit(call) >> Woke()
+        homes |= {play.last.endpoint} if name[1] == "2" else set()
+        play.at(play.now + 1.0) >> answered(call)
+    assert homes == {0, 1}
+
+
+def test_two_of_a_family_that_come_together_go_to_one_server():
+    for letter, home in (("a", 0), ("e", 1)):
+        play = Playbook(limit=[4, 4], max_size=1)
+        play.submit(*sharing(f"{letter}1 {letter}2")) >> Woke()
+        assert play.seen == [f"send {letter}1 @{home}", f"send {letter}2 @{home}"]
+
+
+def test_what_a_call_shares_is_told_to_the_limit_of_the_server_that_has_it():
+    told = []
+
+    class Noting(FixedLimit):
+        def on_sample(self, sample):
+            told.append(sample.shared_tokens > 0)
+
+    play = Playbook(limit=[Noting(4), Noting(4)], max_size=1)
+    first, second, elsewhere = sharing("a1 a2 a3")
+    elsewhere.failed_on = 0
+    for call in (first, second, elsewhere):
+        play.submit(call) >> Woke()
+        play.at(play.now + 1.0) >> answered(call)
+    assert told == [False, True, False]
 
 
 def test_a_header_that_everybody_shares_hides_no_family_under_it():
