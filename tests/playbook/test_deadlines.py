@@ -206,17 +206,6 @@ def test_a_cancelled_calls_deadline_wakes_nobody():
     assert play.wakes_at is None
 
 
-def test_the_deadlines_of_answered_calls_do_not_pile_up_behind_one_that_is_under_way():
-    play = Playbook()
-    play.submit(*calls("first", deadline=500.0)) >> Woke() << ["send first"]
-    for number, call in enumerate(calls(3000)):
-        call.deadline = 600.0 + number
-        for event in (lambda call=call: Submitted(call)), (lambda: Woke()), (lambda call=call: answered(call)):
-            play.scheduler.handle(event(), 0.0)
-        play.scheduler.commands()
-    assert held(play.scheduler, Request) < 2200
-
-
 def test_the_deadlines_of_calls_refused_by_a_full_queue_do_not_pile_up():
     play = Playbook(limit=1, max_queued=1, raise_when_full=True)
     (a,), (b,) = calls("a"), calls("b", deadline=500.0)

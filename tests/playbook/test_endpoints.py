@@ -217,28 +217,6 @@ def test_a_slow_one_that_was_idle_for_ten_seconds_gets_a_call_that_may_find_it_f
     play.submit(f, g) >> Woke() << ["send f @1", "send g @1"]
 
 
-def test_how_slow_a_server_was_is_forgotten_when_it_was_started_anew():
-    play = Playbook(limit=[4, 4], max_size=1)
-    measured(play, 0, 1)
-    refused, probe, next_one = calls("refused probe next")
-    refused.failed_on = 0
-    play.submit(refused) >> Woke() << ["send refused @1"]
-    play >> failed(refused, FailureKind.NOT_SENT, delay=0.0) << ["send refused @0"]
-    play.at(3.5).submit(probe) >> Woke() << ["send probe @1"]
-    play.at(4.5) >> answered(probe)
-    play.submit(next_one) >> Woke() << ["send next @1"]
-
-
-def test_one_quick_answer_makes_no_slow_server_a_fast_one():
-    play = Playbook(limit=[5, 4], max_size=1)
-    measured(play, 0, 1, slow_s=2.0)
-    *crowd, quick, next_one = calls("c d e f quick next")
-    quick.failed_on = 0
-    play.submit(*crowd, quick) >> Woke() << ["send c @0", "send d @0", "send e @0", "send f @0", "send quick @1"]
-    play.at(2.1) >> answered(quick)
-    play.submit(next_one) >> Woke() << ["send next @0"]
-
-
 @pytest.mark.parametrize(("most", "together"), [(16, 4), (240, 1)], ids=["under load", "with long answers"])
 def test_a_server_that_has_more_to_do_is_not_taken_for_a_slow_one(most, together):
     play = Playbook(limit=[4, 4], max_size=1)

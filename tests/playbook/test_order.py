@@ -65,6 +65,12 @@ def test_a_list_takes_the_first_in_order_and_a_cancelled_call_is_not_among_them(
     assert play.queued == 2
 
 
+def test_a_list_in_order_leaves_out_calls_of_other_lengths_that_keep_their_places():
+    play = Playbook(limit=8, order="deadline", length_reach=1)
+    made = [calls(f"t{n}", tokens=n, deadline=deadline)[0] for n, deadline in ((20, 1.0), (4000, 2.0), (40, 3.0))]
+    play.submit(*made) >> Woke() << ["send t20 t40", "send t4000"]
+
+
 def test_a_failed_call_keeps_its_rank():
     play, (held,) = full(order="deadline")
     (first,), (second,) = calls("first", deadline=50.0), calls("second", deadline=60.0)

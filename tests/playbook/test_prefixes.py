@@ -144,38 +144,6 @@ def test_a_beginning_that_everybody_shares_binds_nobody_to_one_server():
     assert homes == {0, 1}
 
 
-def test_two_of_a_family_that_come_together_go_to_one_server():
-    for letter, home in (("a", 0), ("e", 1)):
-        play = Playbook(limit=[4, 4], max_size=1)
-        play.submit(*sharing(f"{letter}1 {letter}2")) >> Woke()
-        assert play.seen == [f"send {letter}1 @{home}", f"send {letter}2 @{home}"]
-
-
-def test_what_a_call_shares_is_told_to_the_limit_of_the_server_that_has_it():
-    told = []
-
-    class Noting(FixedLimit):
-        def on_sample(self, sample):
-            told.append(sample.shared_tokens > 0)
-
-    play = Playbook(limit=[Noting(4), Noting(4)], max_size=1)
-    first, second, elsewhere = sharing("a1 a2 a3")
-    elsewhere.failed_on = 0
-    for call in (first, second, elsewhere):
-        play.submit(call) >> Woke()
-        play.at(play.now + 1.0) >> answered(call)
-    assert told == [False, True, False]
-
-
-def test_a_header_that_everybody_shares_hides_no_family_under_it():
-    play = Playbook(64, max_size=2)
-    under = [
-        Request(LONG, b'"' + b"h" * 9000 + name[0].encode() * 9000 + name.encode() + b'"', waiter=name)
-        for name in "a1 b1 c1 a2 b2 c2".split()
-    ]
-    play.submit(*under) >> Woke() << ["send a1 a2", "send b1 b2", "send c1 c2"]
-
-
 def test_the_nearest_relatives_go_first_and_lists_of_any_length_keep_to_the_same_order():
     for size in (1, 2, 3, 64):
         play = Playbook(64, max_size=size)

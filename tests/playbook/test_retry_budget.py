@@ -50,18 +50,6 @@ def test_retries_beyond_the_budget_wait_until_they_are_paid_for():
     assert play.endpoints[0].retry_budget_tokens == SIZE * 17
 
 
-def test_the_budget_is_worth_calls_as_they_are_now():
-    play = Playbook(limit=512, max_size=512)
-    for number in range(20):
-        names = " ".join(f"{number}-{i}" for i in range(512))
-        crowd = calls(names, shape(max_output_tokens=1 if number < 10 else 256))
-        play.at(100.0 * number).submit(*crowd) >> Woke()
-        play >> failed(crowd[0], LOST, delay=0.0, status=502, error=ServerFault, silent_s=6.0)
-        play.at(100.0 * number + 50.0) >> answered(*crowd)
-    # The mean of all would be 129.5.
-    assert play.endpoints[0].retry_budget_tokens > 512 * 200
-
-
 def test_fresh_calls_that_flow_pay_for_retries_at_once():
     play = Playbook(limit=8, max_size=8)
     first = calls(8)
