@@ -299,18 +299,6 @@ def test_a_retry_prefers_an_endpoint_where_it_did_not_fail():
     play >> failed(a, FailureKind.MAYBE_PROCESSED, delay=0.0) << ["send a @0"]
 
 
-def test_calls_of_one_family_go_to_one_endpoint():
-    play = Playbook(limit=[16, 16], max_size=1)
-    families = {}
-    for number, call in enumerate(calls(24)):
-        call.family = 1 + number % 6
-        play.submit(call) >> Woke()
-        families.setdefault(call.family, set()).add(play.last.endpoint)
-        play >> answered(call)
-    assert all(len(places) == 1 for places in families.values())
-    assert len(set.union(*families.values())) == 2
-
-
 def test_a_hold_lasts_no_longer_because_part_of_it_was_granted():
     play = Playbook(limit=[8, 1], max_size=4, refill_s=1.0, refill_ratio=0.5)
     play.submit(*calls(40)) >> Woke()

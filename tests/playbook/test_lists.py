@@ -64,16 +64,6 @@ def test_a_call_of_a_rare_length_is_the_oldest_in_time():
     play.at(1.0) >> answered(short[0]) << ["resolve a", "send long"]
 
 
-def test_a_batch_is_streamed_unless_its_members_finish_together():
-    play = Playbook(limit=64)
-    play.submit(*calls("a", shape(max_output_tokens=5))) >> Woke() << ["send a"]
-    assert play.last.streamed
-    play.submit(*calls("b", shape(max_output_tokens=4))) >> Woke() << ["send b"]
-    assert not play.last.streamed
-    play.submit(*calls("c", shape(max_output_tokens=None))) >> Woke() << ["send c"]
-    assert play.last.streamed
-
-
 def _two_lists(*, tokens, events, max_output_tokens=64, **settings):
     """Two lists of two, of which the first is streamed and answered with so many tokens and events for each."""
     play, of = Playbook(limit=64, **settings), shape(max_output_tokens=max_output_tokens)
@@ -252,12 +242,6 @@ def test_a_table_of_the_users_makes_no_list_shorter_than_a_call_nor_cuts_what_is
     play >> answered(a) << ["resolve a"]
     play >> failed(b, FailureKind.MAYBE_PROCESSED, delay=0.0) << ["send b c"]
     play.submit(*calls("y")) >> Woke() << ["send y"]
-
-
-def test_a_shape_that_cannot_be_streamed_is_sent_plain():
-    play = Playbook()
-    play.submit(*calls("a", shape(plain_only=True))) >> Woke() << ["send a"]
-    assert not play.last.streamed
 
 
 def test_long_outputs_are_learnt_and_sent_singly():
