@@ -100,7 +100,7 @@ def test_a_conversation_that_never_ends_goes_before_others_for_starvation_s_from
 
 def conversation(gap_s, limit=1, answer_s=1.0):
     """A server that has answered a's turns, of which each came so long after the last answer; two more calls."""
-    play = Playbook(limit, max_size=1)
+    play = Playbook(limit, max_size=1, starvation_s=100.0)
     for turn in sharing(" ".join(f"a{turn}" for turn in range(12))):
         play.at(play.now + gap_s).submit(turn) >> Woke()
         play.at(play.now + answer_s) >> answered(turn)
