@@ -23,7 +23,8 @@ def test_calls_of_which_each_has_something_new_do_not_pile_up(new):
     for number in range(10_000):
         of = COMMON if new == "prompts" else shape(model=f"m{number}")
         text = b"x" * 17_000 if new == "prompts" else b""
-        call = Request(of, b'"%05d%s"' % (number, text), prompt_tokens=1, deadline=2e6 + number)
+        deadline = None if new == "prompts" else 2e6 + number
+        call = Request(of, b'"%05d%s"' % (number, text), prompt_tokens=1, deadline=deadline)
         core.handle(Submitted(call), play.now)
         core.handle(Woke(), play.now)
         while any(type(one) is SendBatch and call in one.batch.requests for one in core.commands()):
@@ -31,4 +32,4 @@ def test_calls_of_which_each_has_something_new_do_not_pile_up(new):
             core.handle(failed(call, **REFUSED[new]) if new in REFUSED else answered(call), play.now)
         if number % 5_000 == 4_999:
             size.append(held_bytes(core))
-    assert size[1] < 1.3 * size[0]
+    assert size[1] < {"models": 1.15, "prompts": 1.5}.get(new, 1.3) * size[0]
