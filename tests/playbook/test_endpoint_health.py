@@ -131,14 +131,15 @@ def test_a_server_that_refused_or_broke_connections_and_answers_again_was_starte
 
 def test_what_was_in_flight_when_a_server_was_ejected_says_nothing_of_its_probe():
     play = Playbook(limit=[8, 8], max_size=1)
-    before, (again,) = send_to_the_first(play, "before"), calls("again")
+    before, then = send_to_the_first(play, "before"), calls("again more")
     fail_at_the_first(play, "refused", FailureKind.NOT_SENT)
     probe = rests(play, 0.0, 0.5)
     play >> failed(before, LOST) << ["reject before: ConnectionLost"]
     assert play.endpoints[0].state == "probing"
     # A probe that says nothing either makes room for another.
     play >> failed(probe, FailureKind.MISMATCH, error=ServerFault)
-    play.submit(again) >> Woke() << ["send again @0"]
+    assert play.endpoints[0].state == "ejected"
+    play.submit(*then) >> Woke() << ["send again @0", "send more @1"]
 
 
 def test_a_call_refused_by_one_endpoint_goes_to_the_other_at_once():

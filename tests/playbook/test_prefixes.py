@@ -30,7 +30,11 @@ def test_calls_with_short_prompts_keep_their_places_among_families():
 def test_families_are_looked_at_from_the_first_long_prompt_on():
     play = Playbook(64, max_size=2)
     a1, a2 = sharing("a1 a2")
-    play.submit(*calls("x y", LONG), a1, *calls("z", LONG), a2) >> Woke() << ["send x y", "send a1 a2", "send z"]
+    (
+        play.submit(*calls("x y", LONG, tokens=80), a1, *calls("z", LONG, tokens=80), a2)
+        >> Woke()
+        << ["send x y", "send a1 a2", "send z"]
+    )
 
 
 def test_prompts_that_share_less_than_256_bytes_keep_their_order():
