@@ -213,27 +213,6 @@ def test_when_the_last_in_use_refuses_connections_one_that_had_errors_is_probed_
     assert [endpoint.state for endpoint in play.endpoints] == ["probing", "ejected"]
 
 
-def test_an_endpoint_that_breaks_three_replies_is_ejected_and_comes_back_by_a_probe():
-    play = Playbook(limit=[4, 1], max_size=1)
-    a, b, c, d, e, f = calls("a b c d e f")
-    play.submit(a, b, c) >> Woke() << ["send a @0", "send b @0", "send c @0"]
-    for call in (a, b):
-        play >> failed(call, FailureKind.MAYBE_PROCESSED, delay=60.0) << []
-        assert play.endpoints[0].state == "healthy"
-    play >> failed(c, FailureKind.MAYBE_PROCESSED, delay=60.0) << []
-    assert (play.endpoints[0].state, play.endpoints[0].reason) == (
-        "ejected",
-        "3 failures in a row, the last: a broken connection",
-    )
-    play.at(0.5).submit(d, e, f) >> Woke() << ["send d @1"]
-    assert play.wakes_at == 1.0
-    # One call finds out, not a list, though there are four permits.
-    play.at(1.0) >> Woke() << ["send e @0"]
-    assert play.endpoints[0].state == "probing"
-    play.at(1.5) >> answered(e) << ["resolve e", "send f @0"]
-    assert play.endpoints[0].state == "recovering"
-
-
 def test_a_probe_is_one_call_even_of_a_list():
     play = Playbook(limit=[8, 1])
     play.submit(*calls(1)) >> Woke() << ["send c0 @0"]

@@ -16,11 +16,6 @@ def sharing(names, size=300):
     ]
 
 
-def test_calls_of_a_family_share_a_list():
-    play = Playbook(64, max_size=2)
-    play.submit(*sharing("a1 b1 a2 b2")) >> Woke() << ["send a1 a2", "send b1 b2"]
-
-
 def test_calls_with_short_prompts_keep_their_places_among_families():
     play = Playbook(64, max_size=2)
     a1, b1, a2 = sharing("a1 b1 a2")
