@@ -1,8 +1,10 @@
 """Cancelling in every state a call can be in. Its batch-mates are left alone. Rule 11."""
 
-from tests.core import Cancelled, FailureKind, Request, RequestState, Woke
+import pytest
+
+from tests.core import Cancelled, FailureKind, Request, RequestState, Submitted, Woke
 from tests.inspection import held
-from tests.playbook.playbook import Playbook, answered, calls, counted, failed
+from tests.playbook.playbook import Playbook, answered, calls, counted, failed, shape
 
 
 def test_a_queued_call_that_is_cancelled_is_not_sent():
@@ -126,8 +128,6 @@ def test_a_call_cancelled_twice_is_counted_once():
 
 
 def test_a_batch_is_aborted_with_the_weight_of_every_choice():
-    from tests.playbook.playbook import shape
-
     play = Playbook(limit=8)
     a, b = calls("a b", shape(weight=3))
     play.submit(a, b) >> Woke() << ["send a b"]
@@ -137,13 +137,16 @@ def test_a_batch_is_aborted_with_the_weight_of_every_choice():
     assert (play.in_flight, play.abandoned) == (3, 0)
 
 
-def test_many_cancelled_calls_of_one_group_are_swept_out():
-    play = Playbook(limit=1)
-    first, *rest = calls(1000)
+@pytest.mark.parametrize("sort", ["alike", "ranked", "long"])
+def test_many_cancelled_calls_are_swept_out(sort):
+    play = Playbook(limit=1, **({"order": "deadline"} if sort == "ranked" else {}))
+    first, keeper, *rest = calls(1000)
     play.submit(first) >> Woke() << ["send c0"]
-    play.submit(*rest) >> Woke() << []
-    for call in rest[:-1]:
+    play.submit(keeper) >> Woke() << []
+    for call in rest:
+        call.prompt = b"x" * 300 if sort == "long" else call.prompt
+        play.scheduler.handle(Submitted(call), 0.0)
         play.scheduler.handle(Cancelled(call), 0.0)
     assert play.queued == 1
     assert held(play.scheduler, Request) < 200
-    play >> answered(first) << ["resolve c0", "send c999"]
+    play >> answered(first) << ["resolve c0", "send c1"]

@@ -26,6 +26,17 @@ def test_a_queued_call_ends_at_its_deadline_and_no_earlier():
     assert (play.queued, play.failed) == (0, 1)
 
 
+def test_deadlines_are_kept_in_their_own_order_not_in_that_of_the_calls():
+    play = Playbook(limit=1)
+    play.submit(*calls("a")) >> Woke() << ["send a"]
+    for name, deadline in (("b", 5.0), ("c", 2.0), ("d", 9.0), ("e", 3.0), ("f", 3.0)):
+        play.submit(*calls(name, deadline=deadline))
+    play >> Woke() << []
+    for names, deadline in (("c", 2.0), ("e f", 3.0), ("b", 5.0), ("d", 9.0)):
+        assert play.wakes_at == deadline
+        play.at(deadline) >> Woke() << [f"reject {names}: {TOO_LATE}"]
+
+
 def test_a_call_in_backoff_ends_at_its_deadline():
     play = Playbook()
     (a,) = calls("a", deadline=2.0)

@@ -2,9 +2,144 @@
 
 import pytest
 
-from tests.core import Failed, Failure, FailureKind, Woke
-from batchclient.errors import CallAborted, ReadTimedOut
-from tests.playbook.playbook import Playbook, answered, calls, failed
+from tests.core import Failed, Failure, FailureKind, FixedLimit, LimitChange, Woke
+from batchclient.errors import (
+    CallAborted,
+    CertificateRefused,
+    ConnectFailed,
+    ConnectionLost,
+    DialectError,
+    OutOfSockets,
+    ReadTimedOut,
+    ServerFault,
+)
+from tests.playbook.playbook import Playbook, answered, calls, failed, shape
+
+
+LOST = FailureKind.MAYBE_PROCESSED
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "fields", "ejected_after", "reason"),
+    [
+        (FailureKind.NOT_SENT, ConnectFailed, {}, 1, "no connection"),
+        (LOST, ConnectionLost, {}, 3, "a broken connection"),
+        (LOST, ReadTimedOut, {}, 3, "silence"),
+        (LOST, ReadTimedOut, {"silent_s": 600.0}, 3, "silence"),
+        # The error came whole, so that no connection is to blame.
+        (LOST, ServerFault, {}, 5, "a server error"),
+        (LOST, DialectError, {}, 5, "a server error"),
+        (LOST, ServerFault, {"status": 500}, 5, "a server error"),
+        (LOST, ServerFault, {"status": 502}, 5, "a gateway that reaches no server"),
+        (FailureKind.REJECTED, ServerFault, {"status": 503}, 5, "a gateway that reaches no server"),
+        # What a gateway cuts off after a long silence is a server that is there, and slow.
+        (LOST, ConnectionLost, {"silent_s": 20.0}, 3, "a broken connection"),
+        (LOST, ConnectionLost, {"silent_s": 20.1}, 5, "a server error"),
+        (LOST, ServerFault, {"status": 502, "silent_s": 20.1}, 5, "a server error"),
+        (LOST, ServerFault, {"status": 504, "silent_s": 5.0}, 5, "a gateway that reaches no server"),
+        (LOST, ServerFault, {"status": 504, "silent_s": 5.1}, 5, "a server error"),
+        # No call of its own is sent there again.
+        (FailureKind.REFUSED, CertificateRefused, {}, 3, "a broken connection"),
+        (FailureKind.REJECTED, OutOfSockets, {}, None, ""),
+        (FailureKind.BAD_CALL, ServerFault, {"status": 501}, None, ""),
+        (FailureKind.BAD_CALL, ServerFault, {"status": 400}, None, ""),
+        (FailureKind.MISMATCH, None, {}, None, ""),
+    ],
+)
+def test_what_a_failure_says_of_its_server(kind, error, fields, ejected_after, reason):
+    play = Playbook(limit=[8, 8], max_size=1)
+    for number in range(1, 8):
+        fail_at_the_first(play, f"c{number}", kind, error=error, **fields)
+        if play.endpoints[0].state == "ejected":
+            break
+    assert number == (ejected_after or 7)
+    row = f"{ejected_after} failures in a row, the last: " if ejected_after not in (1, None) else ""
+    assert play.endpoints[0].reason == row + reason
+
+
+def send_to_the_first(play, name):
+    (call,) = calls(name, shape())
+    call.failed_on = 1
+    play.submit(call) >> Woke() << [f"send {name} @0"]
+    return call
+
+
+def fail_at_the_first(play, name, kind, **fields):
+    call = send_to_the_first(play, name)
+    play >> failed(call, kind, **fields)
+    if play.seen == [f"send {name} @1"]:
+        play >> answered(call)
+
+
+def rests(play, failed_at, pause):
+    """Whether the first server gets no call in its pause, and one at its end, which is returned."""
+    (other,), (probe,) = calls(f"other{failed_at}", shape()), calls(f"probe{failed_at}", shape())
+    play.at(failed_at + pause - 0.01).submit(other) >> Woke() << [f"send {other.waiter} @1"]
+    play >> answered(other)
+    play.at(failed_at + pause).submit(probe) >> Woke() << [f"send {probe.waiter} @0"]
+    return probe
+
+
+@pytest.mark.parametrize(
+    ("kind", "times", "pauses"),
+    [(FailureKind.NOT_SENT, 1, [0.5, 1, 2, 4, 8, 8]), (LOST, 3, [1, 2, 4, 8, 16, 30, 30])],
+    ids=["refused", "broken"],
+)
+def test_pauses_double_with_each_probe_that_fails(kind, times, pauses):
+    play = Playbook(limit=[8, 8], max_size=1)
+    for number in range(times):
+        fail_at_the_first(play, f"c{number}", kind)
+    for pause in pauses:
+        probe = rests(play, play.now, pause)
+        play >> failed(probe, kind)
+        if play.seen == [f"send {probe.waiter} @1"]:
+            play >> answered(probe)
+
+
+def test_one_that_was_healthy_for_a_minute_starts_at_the_shortest_pause_again():
+    play = Playbook(limit=[1, 8], max_size=1)
+    # It is healthy again at 100.5, 111.0 and 172.9.
+    for failed_at, pause in ((100.0, 0.5), (110.0, 1.0), (170.9, 2.0), (233.0, 0.5)):
+        fail_at_the_first(play.at(failed_at), f"fails{failed_at}", FailureKind.NOT_SENT)
+        play >> answered(rests(play, failed_at, pause))
+        play >> answered(send_to_the_first(play, f"well{failed_at}"))
+        assert play.endpoints[0].state == "healthy"
+
+
+def test_a_server_that_refused_or_broke_connections_and_answers_again_was_started_anew():
+    class Restartable(FixedLimit):
+        def on_restart(self, now):
+            return LimitChange(4, "started anew")
+
+    served_no_more = {"error": ServerFault, "status": 502}
+    for kind, fields, times, pause, answered_before, anew in (
+        (FailureKind.NOT_SENT, {}, 1, 0.5, True, True),
+        (FailureKind.NOT_SENT, {}, 1, 0.5, False, False),
+        (LOST, {}, 3, 1.0, True, True),
+        (LOST, served_no_more, 5, 0.5, True, True),
+        (LOST, {"error": ServerFault, "status": 500}, 5, 1.0, True, False),
+        (LOST, {"error": ReadTimedOut}, 3, 1.0, True, False),
+    ):
+        play = Playbook(limit=[Restartable(8), 8], max_size=1)
+        if answered_before:
+            play >> answered(send_to_the_first(play, "before"))
+        for number in range(times):
+            fail_at_the_first(play, f"c{number}", kind, **fields)
+        play >> answered(rests(play, 0.0, pause))
+        assert play.adjusted == (["limit 8 -> 4: started anew"] if anew else []), (kind, fields)
+
+
+def test_what_was_in_flight_when_a_server_was_ejected_says_nothing_of_its_probe():
+    play = Playbook(limit=[8, 8], max_size=1)
+    before, then = send_to_the_first(play, "before"), calls("again more")
+    fail_at_the_first(play, "refused", FailureKind.NOT_SENT)
+    probe = rests(play, 0.0, 0.5)
+    play >> failed(before, LOST) << ["reject before: ConnectionLost"]
+    assert play.endpoints[0].state == "probing"
+    # A probe that says nothing either makes room for another.
+    play >> failed(probe, FailureKind.MISMATCH, error=ServerFault)
+    assert play.endpoints[0].state == "ejected"
+    play.submit(*then) >> Woke() << ["send again @0", "send more @1"]
 
 
 def test_a_call_refused_by_one_endpoint_goes_to_the_other_at_once():
@@ -76,63 +211,6 @@ def test_when_the_last_in_use_refuses_connections_one_that_had_errors_is_probed_
     assert play.wakes_at == 60.0
     play.at(0.2) >> failed(f, FailureKind.NOT_SENT) << ["send f @0"]
     assert [endpoint.state for endpoint in play.endpoints] == ["probing", "ejected"]
-
-
-@pytest.mark.parametrize(("silent_s", "state"), [(20.0, "ejected"), (20.1, "healthy")])
-def test_three_connections_that_close_after_over_20_s_without_a_byte_are_no_broken_replies(silent_s, state):
-    play = Playbook(limit=[4, 1], max_size=1)
-    three = calls(3)
-    play.submit(*three) >> Woke() << ["send c0 @0", "send c1 @0", "send c2 @0"]
-    for call in three:
-        play.at(silent_s) >> failed(call, FailureKind.MAYBE_PROCESSED, delay=60.0, silent_s=silent_s) << []
-    assert play.endpoints[0].state == state
-
-
-def test_an_endpoint_that_breaks_three_replies_is_ejected_and_comes_back_by_a_probe():
-    play = Playbook(limit=[4, 1], max_size=1)
-    a, b, c, d, e, f = calls("a b c d e f")
-    play.submit(a, b, c) >> Woke() << ["send a @0", "send b @0", "send c @0"]
-    for call in (a, b):
-        play >> failed(call, FailureKind.MAYBE_PROCESSED, delay=60.0) << []
-        assert play.endpoints[0].state == "healthy"
-    play >> failed(c, FailureKind.MAYBE_PROCESSED, delay=60.0) << []
-    assert (play.endpoints[0].state, play.endpoints[0].reason) == (
-        "ejected",
-        "3 failures in a row, the last: a broken connection",
-    )
-    play.at(0.5).submit(d, e, f) >> Woke() << ["send d @1"]
-    assert play.wakes_at == 1.0
-    # One call finds out, not a list, though there are four permits.
-    play.at(1.0) >> Woke() << ["send e @0"]
-    assert play.endpoints[0].state == "probing"
-    play.at(1.5) >> answered(e) << ["resolve e", "send f @0"]
-    assert play.endpoints[0].state == "recovering"
-
-
-@pytest.mark.parametrize(
-    ("failure", "in_a_row", "pauses"),
-    [
-        ({"kind": FailureKind.NOT_SENT}, 1, (0.5, 1.0, 2.0, 4.0, 8.0, 8.0)),
-        ({"kind": FailureKind.MAYBE_PROCESSED}, 3, (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0)),
-        ({"kind": FailureKind.MAYBE_PROCESSED, "error": ReadTimedOut}, 3, (1.0, 2.0)),
-        ({"kind": FailureKind.MAYBE_PROCESSED, "status": 500}, 5, (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0)),
-    ],
-)
-def test_beside_another_in_use_so_many_failures_eject_and_probes_go_at_pauses_that_double(failure, in_a_row, pauses):
-    play = Playbook(limit=[8, 1], max_size=1)
-    held, *first = calls(1 + in_a_row)
-    held.failed_on = 0
-    play.submit(held, *first) >> Woke()
-    for call in first:
-        assert play.endpoints[0].state == "healthy"
-        play >> failed(call, delay=1e6, **failure) << []
-    for number, pause_s in enumerate(pauses):
-        (probe,) = calls(f"probe{number}")
-        at = play.now + pause_s
-        play.submit(probe) >> Woke() << []
-        play.at(at - 0.001) >> Woke() << []
-        play.at(at) >> Woke() << [f"send {probe.waiter} @0"]
-        play >> failed(probe, delay=1e6, **failure) << []
 
 
 def test_a_probe_is_one_call_even_of_a_list():

@@ -184,13 +184,52 @@ def test_limits_of_endpoints_may_differ():
     assert [endpoint.limit for endpoint in statistics.endpoints] == [1, 7]
 
 
-def measured(play, fast, slow):
+def measured(play, fast, slow, slow_s=3.0):
     """Let one answer come from each endpoint, so that one is known to be three times slower."""
     a, b = calls("a b")
     play.submit(a) >> Woke() << [f"send a @{fast}"]
     play.submit(b) >> Woke() << [f"send b @{slow}"]
     play.at(1.0) >> answered(a) << ["resolve a"]
-    play.at(3.0) >> answered(b) << ["resolve b"]
+    play.at(slow_s) >> answered(b) << ["resolve b"]
+
+
+def test_one_a_little_slower_gets_a_call_when_the_other_is_so_much_fuller():
+    play = Playbook(limit=[10, 10], max_size=1)
+    measured(play, 0, 1, slow_s=1.2)
+    play.submit(*calls("c d e f")) >> Woke() << ["send c @0", "send d @0", "send e @0", "send f @1"]
+
+
+def test_one_that_was_not_measured_counts_as_the_fastest():
+    play = Playbook(limit=[4, 4], max_size=1)
+    a, b, c = calls("a b c")
+    play.submit(a) >> Woke() << ["send a @0"]
+    play.at(1.0) >> answered(a)
+    play.submit(b, c) >> Woke() << ["send b @0", "send c @1"]
+
+
+def test_a_slow_one_that_was_idle_for_ten_seconds_gets_a_call_that_may_find_it_faster():
+    play = Playbook(limit=[4, 4], max_size=1)
+    measured(play, 0, 1)
+    c, d, e, f, g = calls("c d e f g")
+    play.at(12.9).submit(c, d) >> Woke() << ["send c @0", "send d @0"]
+    play.at(13.1).submit(e) >> Woke() << ["send e @1"]
+    play.at(13.4) >> answered(e)
+    play.submit(f, g) >> Woke() << ["send f @1", "send g @1"]
+
+
+@pytest.mark.parametrize(("most", "together"), [(16, 4), (240, 1)], ids=["under load", "with long answers"])
+def test_a_server_that_has_more_to_do_is_not_taken_for_a_slow_one(most, together):
+    play = Playbook(limit=[4, 4], max_size=1)
+    here, (there,), (next_one,) = calls(together, shape(max_output_tokens=most)), calls("x"), calls("y")
+    for call in here:
+        call.failed_on = 1
+    there.failed_on = 0
+    play.submit(*here, there) >> Woke()
+    assert [batch.endpoint for batch in play.sent] == [0] * together + [1]
+    play.at(1.5) >> answered(there, tokens=16)
+    for call in here:
+        play.at(2.0) >> answered(call, tokens=most)
+    play.submit(next_one) >> Woke() << ["send y @0"]
 
 
 def test_a_slow_endpoint_gets_nothing_while_the_fast_one_has_permits():
@@ -260,18 +299,6 @@ def test_a_retry_prefers_an_endpoint_where_it_did_not_fail():
     # Preferred, not required: the other has no permit left.
     play.submit(b) >> Woke() << ["send b @0"]
     play >> failed(a, FailureKind.MAYBE_PROCESSED, delay=0.0) << ["send a @0"]
-
-
-def test_calls_of_one_family_go_to_one_endpoint():
-    play = Playbook(limit=[16, 16], max_size=1)
-    families = {}
-    for number, call in enumerate(calls(24)):
-        call.family = 1 + number % 6
-        play.submit(call) >> Woke()
-        families.setdefault(call.family, set()).add(play.last.endpoint)
-        play >> answered(call)
-    assert all(len(places) == 1 for places in families.values())
-    assert len(set.union(*families.values())) == 2
 
 
 def test_a_hold_lasts_no_longer_because_part_of_it_was_granted():

@@ -2,15 +2,7 @@
 
 import pytest
 
-from tests.core import (
-    Cancelled,
-    FailureKind,
-    Kind,
-    Retuned,
-    SchedulerSettings,
-    ServerKnown,
-    Woke,
-)
+from tests.core import Cancelled, FailureKind, Kind, Retuned, SchedulerSettings, ServerKnown, Woke
 from batchclient.errors import ReadTimedOut, ServerFault
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
@@ -53,6 +45,12 @@ def test_a_reach_of_zero_keeps_lengths_apart():
     play.submit(short[0], long[0], short[1], long[1]) >> Woke() << ["send a b", "send y z"]
 
 
+def test_the_length_of_a_call_is_that_of_its_prompt_and_of_its_expected_answer():
+    play = Playbook(limit=64, length_reach=0)
+    play.submit(*calls("a", tokens=1), *calls("b", tokens=14), *calls("c", tokens=16)) >> Woke()
+    play << ["send a b", "send c"]
+
+
 def test_a_reach_of_one_takes_the_neighbouring_bucket_only():
     play = Playbook(limit=64, length_reach=1)
     one, two, three = calls("one", tokens=100), calls("two", tokens=200), calls("three", tokens=400)
@@ -64,16 +62,6 @@ def test_a_call_of_a_rare_length_is_the_oldest_in_time():
     (long,), short = calls("long", tokens=9000), calls("a b c d", tokens=1)
     play.submit(short[0], long, *short[1:]) >> Woke() << ["send a"]
     play.at(1.0) >> answered(short[0]) << ["resolve a", "send long"]
-
-
-def test_a_batch_is_streamed_unless_its_members_finish_together():
-    play = Playbook(limit=64)
-    play.submit(*calls("a", shape(max_output_tokens=5))) >> Woke() << ["send a"]
-    assert play.last.streamed
-    play.submit(*calls("b b2", shape(max_output_tokens=4))) >> Woke() << ["send b b2"]
-    assert not play.last.streamed
-    play.submit(*calls("c", shape(max_output_tokens=None))) >> Woke() << ["send c"]
-    assert play.last.streamed
 
 
 def _two_lists(*, tokens, events, max_output_tokens=64, **settings):
@@ -213,10 +201,51 @@ def test_lone_calls_are_streamed_for_callers_for_objectives_and_where_they_may_t
     assert [batch.streamed for batch in play.sent] == [True, False]
 
 
-def test_a_shape_that_cannot_be_streamed_is_sent_plain():
-    play = Playbook()
-    play.submit(*calls("a", shape(plain_only=True))) >> Woke() << ["send a"]
-    assert not play.last.streamed
+def test_lists_that_cannot_stream_are_for_short_answers_and_for_those_seen_to_end_together():
+    for bound, most, seen, together in (
+        # An eighth of alone_above_tokens, and half where the answers seen filled what they may be.
+        (256, 32, None, True),
+        (256, 33, None, False),
+        (256, None, None, False),
+        (256, 2000, 12, True),
+        (256, 100, 75, True),
+        (256, 100, 74, False),
+        (256, 128, 128, True),
+        (256, 129, 129, False),
+        (512, 64, None, True),
+        (512, 65, None, False),
+        (512, 256, 256, True),
+        (512, 257, 257, False),
+    ):
+        play, of = Playbook(limit=8, alone_above_tokens=bound), shape(max_output_tokens=most, lists_plain=True)
+        if seen:
+            play.submit(*calls("x", of)) >> Woke()
+            play >> answered(play.last.requests[0], tokens=seen)
+        play.submit(*calls("a b", of)) >> Woke()
+        assert play.seen == (["send a b"] if together else ["send a", "send b"]), (bound, most, seen)
+        assert play.last.alone == ("" if together else "long output expected, and the list cannot stream")
+
+
+def test_what_ends_at_once_goes_plain_unless_the_prompt_comes_back_or_somebody_reads_along():
+    for most, own, streamed in (
+        *((most, {}, most not in (0, 1, 4)) for most in (0, 1, 4, 5, None)),
+        *((most, {"echo": True}, most != 0) for most in (0, 1, 4, 5)),
+        (1, {"to_caller": True}, True),
+        (None, {"plain_only": True}, False),
+    ):
+        play = Playbook()
+        play.submit(*calls("a b", shape(max_output_tokens=most, **own))) >> Woke() << ["send a b"]
+        assert play.last.streamed is streamed, (most, own)
+
+
+def test_a_table_of_the_users_makes_no_list_shorter_than_a_call_nor_cuts_what_is_left_of_one():
+    play = Playbook(limit=8, size_for=lambda depth: 3 if depth == 3 else -5)
+    a, b, c = calls("a b c", shape())
+    play.submit(*calls("x")) >> Woke() << ["send x"]
+    play.submit(a, b, c) >> Woke() << ["send a b c"]
+    play >> answered(a) << ["resolve a"]
+    play >> failed(b, FailureKind.MAYBE_PROCESSED, delay=0.0) << ["send b c"]
+    play.submit(*calls("y")) >> Woke() << ["send y"]
 
 
 def test_long_outputs_are_learnt_and_sent_singly():
@@ -230,16 +259,17 @@ def test_long_outputs_are_learnt_and_sent_singly():
     assert [batch.alone for batch in play.sent[1:]] == ["long output expected"] * 2
 
 
-def test_short_outputs_of_a_long_shape_bring_its_lists_back():
+@pytest.mark.parametrize(("tokens", "sent"), [(272, ["send c d"]), (400, ["send c", "send d"])])
+def test_short_outputs_of_a_long_shape_bring_its_lists_back_by_and_by(tokens, sent):
     play = Playbook(limit=8, alone_above_tokens=256)
     long = shape(max_output_tokens=2000)
     a, b, c, d = calls("a b c d", long)
     play.submit(a) >> Woke() << ["send a"]
-    play.at(1.0) >> answered(a, tokens=260) << ["resolve a"]
+    play.at(1.0) >> answered(a, tokens=tokens) << ["resolve a"]
     play.at(2.0).submit(b) >> Woke() << ["send b"]
     play.at(3.0) >> answered(b, tokens=10) << ["resolve b"]
-    # 260 + 0.1 * (10 - 260) = 235
-    play.at(4.0).submit(c, d) >> Woke() << ["send c d"]
+    # The mean moves by a tenth: to 245.8, and to 361.
+    play.at(4.0).submit(c, d) >> Woke() << sent
 
 
 def test_permits_are_counted_in_sequences():

@@ -64,6 +64,12 @@ def test_a_list_takes_the_first_in_order_and_a_cancelled_call_is_not_among_them(
     assert play.queued == 2
 
 
+def test_a_list_in_order_leaves_out_calls_of_other_lengths_that_keep_their_places():
+    play = Playbook(limit=8, order="deadline", length_reach=1)
+    made = [calls(f"t{n}", tokens=n, deadline=deadline)[0] for n, deadline in ((20, 1.0), (4000, 2.0), (40, 3.0))]
+    play.submit(*made) >> Woke() << ["send t20 t40", "send t4000"]
+
+
 def test_a_failed_call_keeps_its_rank():
     play, (held,) = full(order="deadline")
     (first,), (second,) = calls("first", deadline=50.0), calls("second", deadline=60.0)
@@ -111,9 +117,9 @@ def test_the_refusal_says_why():
 
 def test_nothing_is_refused_before_enough_was_seen_or_by_what_another_key_took():
     of = shape()
-    play = learnt(2.0, of, count=5)
-    (call,) = calls("call", of, deadline=play.now + 0.1)
-    play.submit(call) >> Woke() << ["send call"]
+    for count, seen in ((7, ["send call"]), (8, ["reject call: DeadlineExceeded"])):
+        play = learnt(2.0, of, count=count)
+        play.submit(*calls("call", of, deadline=play.now + 0.1)) >> Woke() << seen
     play = learnt(2.0, shape())
     (call,) = calls("call", of, deadline=play.now + 0.1)
     play.submit(call) >> Woke() << ["send call"]
@@ -121,10 +127,25 @@ def test_nothing_is_refused_before_enough_was_seen_or_by_what_another_key_took()
 
 def test_a_server_that_was_slow_is_asked_again_after_a_while():
     of = shape()
-    play = learnt(2.0, of)
-    play.at(play.now + 10.5)
-    (call,) = calls("call", of, deadline=play.now + 0.1)
-    play.submit(call) >> Woke() << ["send call"]
+    for after_s, seen in ((9.9, ["reject call: DeadlineExceeded"]), (10.1, ["send call"])):
+        play = learnt(2.0, of)
+        play.at(play.now + after_s)
+        play.submit(*calls("call", of, deadline=play.now + 0.1)) >> Woke() << seen
+
+
+def test_a_call_that_was_given_up_took_at_least_so_long():
+    of = shape()
+    for given_up_after_s, next_one in ((3.0, "c"), (None, "a")):
+        play = learnt(0.5, of)
+        if given_up_after_s:
+            (late,) = calls("late", of, deadline=play.now + given_up_after_s)
+            play.submit(late) >> Woke() << ["send late"]
+            play.at(late.deadline) >> Woke()
+            play >> failed(late, FailureKind.REFUSED)
+        holder, (a,), (c,) = calls("holder"), calls("a", of, deadline=play.now + 2.5), calls("c", of, deadline=1e6)
+        play.submit(*holder, a, c) >> Woke() << ["send holder"]
+        # With 1.5 s left a is probably late if calls take 3 s at times, and not if they take half a second.
+        play.at(play.now + 1.0) >> answered(*holder) << ["resolve holder", f"send {next_one}"]
 
 
 def held_back(of, limit):

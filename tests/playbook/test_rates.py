@@ -71,6 +71,12 @@ def test_tokens_are_charged_by_estimate_and_corrected_by_usage():
     assert play.wakes_at == pytest.approx(0.5 + (200 - 49) / 100)
 
 
+def test_a_call_without_max_tokens_is_charged_256_for_its_answer_before_any_was_seen():
+    play = Playbook(limit=64, max_size=1, tokens_per_minute=6000)
+    play.submit(*calls(10, shape(max_output_tokens=None))) >> Woke() << ["send c0", "send c1"]
+    assert play.wakes_at == pytest.approx((3 * 257 - 600) / 100)
+
+
 def test_what_could_not_be_sent_is_not_charged():
     play = Playbook(limit=8, requests_per_minute=10, tokens_per_minute=6000)
     a, b = calls("a b", tokens=500)
@@ -80,6 +86,39 @@ def test_what_could_not_be_sent_is_not_charged():
     play >> answered(a) << ["resolve a"]
     play.submit(b) >> Woke() << []
     assert play.wakes_at == 6.5
+
+
+def test_what_was_not_sent_in_the_end_is_not_given_back_once_the_bucket_has_filled_again():
+    play = Playbook(limit=8, max_size=1, requests_per_minute=6)
+    a, b, c = calls("a b c")
+    play.submit(a) >> Woke() << ["send a"]
+    play.at(10.0).submit(b) >> Woke() << ["send b"]
+    play.at(10.5) >> failed(a, FailureKind.UNSUPPORTED)
+    play.submit(c) >> Woke() << []
+    assert play.wakes_at == pytest.approx(20.0)
+    play.at(12.0) >> failed(b, FailureKind.UNSUPPORTED)
+    assert play.seen[1:] == ["send c"]
+
+
+@pytest.mark.parametrize(
+    ("count", "tokens", "waits_s", "sent"), [(32, 20, 1.2, 6), (32, 10, 0.8, 8), (3, 20, 0.6, 3), (1, 20, 0.2, 1)]
+)
+def test_tokens_are_waited_for_up_to_a_second_until_they_pay_for_a_list_of_eight(count, tokens, waits_s, sent):
+    play, one = Playbook(limit=64, tokens_per_minute=6000), shape(max_output_tokens=1)
+    play.submit(*calls("dear", one, tokens=599)) >> Woke() << ["send dear"]
+    play.submit(*calls(count, one, tokens=tokens - 1)) >> Woke() << []
+    assert play.wakes_at == pytest.approx(waits_s)
+    play.at(waits_s / 2) >> Woke() << []
+    play.at(play.wakes_at) >> Woke()
+    assert (sizes(play), play.now) == ([1, sent], pytest.approx(waits_s))
+
+
+def test_at_the_time_for_which_calls_wait_they_are_sent():
+    for began in (0.0, 77.7, 123_456.789):
+        play = Playbook(limit=64, max_size=1, requests_per_minute=7).at(began)
+        play.submit(*calls(9)) >> Woke() << ["send c0"]
+        for number in range(1, 9):
+            play.at(play.wakes_at) >> Woke() << [f"send c{number}"]
 
 
 def test_each_endpoint_has_rates_of_its_own_an_added_one_too():
@@ -117,6 +156,13 @@ def test_a_gateway_with_nothing_left_pauses_its_endpoint_and_answers_do_not_end_
     play.at(1.0) >> answered(b) << ["resolve b"]
     play.at(5.0) >> Woke() << ["send c"]
     assert play.endpoints[0].blocked_until is None
+
+
+def test_a_gateways_pause_is_a_minute_at_most_and_a_shorter_one_does_not_shorten_it():
+    play = Playbook(limit=8, max_size=1)
+    for reset_s, pause_s in ((5.0, 5.0), (3600.0, 60.0), (7.0, 60.0)):
+        play >> RatesReported(0, (RateWindow(0, reset_s),)) << []
+        assert play.endpoints[0].blocked_until == pause_s
 
 
 def test_what_holds_calls_back_is_named():

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.core import FailureKind, Submitted, Woke
-from batchclient.errors import AuthenticationFailed, BadRequest
+from tests.core import FailureKind, Kind, Submitted, Woke
+from batchclient.errors import AuthenticationFailed, BadRequest, NotFound
 from batchclient.types import Reply
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
@@ -39,6 +39,38 @@ def test_after_the_first_refusal_one_call_finds_out_and_all_that_is_queued_fails
     play >> refused(everyone[4], status) << ["reject e: AuthenticationFailed", f"reject {rest}: AuthenticationFailed"]
     assert (len(play.sent), play.failed, play.wakes_at) == (3, 14, None)
     play.scheduler.handle(Woke(), play.now)
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "error", "concerns_all"),
+    [
+        *((NO, status, AuthenticationFailed, True) for status in (401, 403, 404)),
+        (NO, 400, NotFound, True),
+        *((NO, status, BadRequest, False) for status in (400, 405, 418, None)),
+        (FailureKind.BAD_CALL, 404, BadRequest, False),
+    ],
+)
+def test_what_a_refusal_says_of_the_other_calls_for_the_model(kind, status, error, concerns_all):
+    play = Playbook(limit=1, max_size=1)
+    a, b, *_ = calls("a b c d")
+    play.submit(a, b, *_) >> Woke() << ["send a"]
+    play >> failed(a, kind, status=status, error=error) << [f"reject a: {error.__name__}", "send b"]
+    play >> failed(b, kind, status=status, error=error)
+    assert play.seen[1:] == ([f"reject c d: {error.__name__}"] if concerns_all else ["send c"])
+
+
+def test_an_answer_to_an_older_call_or_to_one_of_another_kind_says_nothing_of_a_refused_key():
+    play = Playbook(limit=8, max_size=1)
+    (old, *three, b, c), (vector,) = calls("old x y z b c"), calls("vector", shape(kind=Kind.EMBEDDING))
+    play.submit(old) >> Woke() << ["send old"]
+    play.at(0.5).submit(*three) >> Woke() << ["send x", "send y", "send z"]
+    # A model that was answered is in doubt from the third refusal in a row on.
+    for call in three:
+        play.at(1.0) >> refused(call) << [f"reject {call.waiter}: AuthenticationFailed"]
+    play.at(1.1) >> answered(old) << ["resolve old"]
+    play.submit(vector) >> Woke() << ["send vector"]
+    play.at(1.2) >> answered(vector) << ["resolve vector"]
+    play.submit(b, c) >> Woke() << ["send b"]
 
 
 def test_calls_made_later_find_out_anew_with_one_request():

@@ -45,6 +45,9 @@ def test_retries_beyond_the_budget_wait_until_they_are_paid_for():
     # Ten a second.
     assert play.now == pytest.approx(2.0 + (SIZE - went) / 10, abs=0.3)
     assert play.failed == 0
+    # It holds no more than all that may be in flight, whatever time goes by.
+    play.at(1000.0) >> Woke()
+    assert play.endpoints[0].retry_budget_tokens == SIZE * 17
 
 
 def test_fresh_calls_that_flow_pay_for_retries_at_once():

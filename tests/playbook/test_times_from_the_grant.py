@@ -129,3 +129,15 @@ def test_a_row_that_ends_refused_leaves_nothing_behind():
     play.scheduler.commands()
     assert play.failed == 2500
     assert held(play.scheduler, Request) < 1300
+
+
+def test_a_row_that_the_server_did_not_take_at_first_ends_at_its_new_time():
+    play = Playbook(limit=2, max_size=1)
+    (first,), (row,) = calls("first", deadline=1.5), calls("row", timeout_s=2.0)
+    play.submit(first, row) >> Woke() << ["send first", "send row"]
+    play.at(0.5) >> failed(row, FailureKind.REJECTED, delay=0.1, status=429) << []
+    play.at(play.wakes_at) >> Woke() << ["send row"]
+    sent_at = play.now
+    play.at(1.5) >> Woke() << ["abort first", f"reject first: {TOO_LATE}"]
+    play.at(2.0) >> Woke() << []
+    play.at(sent_at + 2.0) >> Woke() << ["abort row", f"reject row: {TOO_LATE}"]

@@ -4,8 +4,8 @@ import pytest
 
 from batchclient import ConfigError, Schedule
 from batchclient._calls.make import CallMaker
-from batchclient._core.requests import Shape
 from batchclient._client.settings import make_settings
+from tests.core import Shape
 from tests.inspection import held
 
 

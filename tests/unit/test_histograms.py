@@ -13,10 +13,10 @@ from tests.core import (
     Retuned,
     Scheduler,
     SchedulerSettings,
+    SingleFlight,
     Submitted,
     Woke,
 )
-from batchclient._core.single_flight import SingleFlight
 from batchclient.errors import ReadTimedOut
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 

@@ -24,10 +24,10 @@ from tests.core import (
     SchedulerSettings,
     SendBatch,
     Shape,
+    SingleFlight,
     Submitted,
     Woke,
 )
-from batchclient._core.single_flight import SingleFlight
 from batchclient.errors import (
     BadRequest,
     CallAborted,
