@@ -106,7 +106,8 @@ class ChatCall(CompletionCall):
         if choice == "none" or self.messages[0][-1]["role"] == "tool":
             return
         named = choice["function"]["name"] if isinstance(choice, dict) else next(iter(functions))
-        self.tool, self.form_is_free = named, False
+        self.tool = named
+        self.form_is_free: bool = False
         arguments = functions[named].get("parameters")
         self.fields["structured_outputs"] = {"json": arguments if isinstance(arguments, dict) else {"type": "object"}}
 
