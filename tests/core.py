@@ -1,10 +1,14 @@
 """The one door to the core: its events and commands, kinds, settings, limits and the scheduler itself."""
 
+from batchclient import AdaptiveLimit
+from batchclient._client.make_limit import make_limit
+from batchclient._client.settings import make_settings
 from batchclient._core.asking import LoadTimes
 from batchclient._core.kinds import Kind
 from batchclient._core.limits import FixedLimit, Limit, LimitChange, Outcome, Sample, ServerLoad
 from batchclient._core.limits.control import LimitControl
 from batchclient._core.limits.search import Search
+from batchclient._core.limits.trial import Turn
 from batchclient._core.messages import (
     AbortBatch,
     AbortRequested,
@@ -51,6 +55,13 @@ from batchclient._core.messages import (
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.single_flight import SingleFlight
+
+
+def limit_with(limit, **objectives):
+    """The limit of a client that promises these, and that has at most so many calls in flight."""
+    adaptive = AdaptiveLimit(start=limit, max=limit, **objectives)
+    return make_limit(make_settings("balanced", {"base_url": "http://localhost", "limit": adaptive}))
+
 
 __all__ = [
     "AbortBatch",
@@ -105,6 +116,8 @@ __all__ = [
     "Shape",
     "SingleFlight",
     "Submitted",
+    "Turn",
     "WaitOver",
     "Woke",
+    "limit_with",
 ]
