@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.core import Outcome, Search, Turn
+from tests.core import Outcome, Search, ServerLoad, Turn
 from tests.unit.limits.samples import Loop, found, full_at, queue_above, sample
 
 
@@ -35,13 +35,18 @@ def test_bounds_that_make_no_sense_are_refused(start, ceiling):
 # Less --------------------------------------------------------------------------------------------------------------
 
 
-def test_what_waits_in_the_server_all_the_time_is_kept_here_instead():
-    loop = Loop(256, full_at(64), page=queue_above(64))
-    assert loop.run(60.0) == 72
+@pytest.mark.parametrize(
+    ("tokens", "about", "less", "waited"),
+    [(100, {}, 72, 191), (0, {}, 71, 192), (400, {"sequences": 4, "weight": 4, "prompt_tokens": 400}, 72, 191)],
+    ids=["single calls", "nobody counts tokens", "lists"],
+)
+def test_what_waits_in_the_server_all_the_time_is_kept_here_instead(tokens, about, less, waited):
+    loop = Loop(256, full_at(64), page=queue_above(64), tokens=tokens)
+    assert loop.run(60.0, **about) == less
     assert loop.whys == [
-        (72, "191 calls waited in the server all the time"),
-        (256, "to compare with 72 once more"),
-        (72, "72 in flight bring 100% of what 256 did"),
+        (less, f"{waited} calls waited in the server all the time"),
+        (256, f"to compare with {less} once more"),
+        (less, f"{less} in flight bring 100% of what 256 did"),
     ]
 
 
@@ -50,6 +55,13 @@ def test_a_wait_for_first_tokens_shows_it_too():
     loop = Loop(256, full_at(64), first=lambda load: 1 - 0.9 * 64 / max(64, load))
     loop.tell(sample(0.1, 0.1, 1, first_tokens_s=0.01))
     assert loop.run(90.0) in range(60, 90)
+
+
+def test_a_stream_that_comes_at_its_end_shows_no_wait():
+    loop = Loop(found(256, 256), full_at(64), first=lambda load: 0.99)
+    loop.tell(sample(0.1, 0.1, 1, first_tokens_s=0.01))
+    assert loop.run(90.0) == 256
+    assert not loop.changes
 
 
 def test_nothing_is_tried_in_the_first_ten_seconds():
@@ -118,6 +130,24 @@ def test_noise_lowers_nothing():
         assert loop.run(120.0) >= 256, seed
 
 
+def test_swings_that_last_for_seconds_are_looked_at_for_longer():
+    """A tenth faster for seven seconds and a tenth slower for seven: their slices of time are like their neighbours."""
+    loop = Loop(256, None, page=queue_above(64))
+    loop.seconds = lambda load: 3.6 if loop.now % 14 < 7 else 4.4
+    loop.run(90.0)
+    assert 40.0 < loop.changes[0][0] < 70.0
+
+
+def test_the_luck_of_long_and_short_answers_is_no_noise():
+    loop, luck = Loop(256, None, page=queue_above(64)), random.Random(1)
+    loop.seconds = lambda load: (0.05 + 0.002 * (loop.tokens - 1)) * max(1.0, load / 64)
+    loop.first = lambda load: 0.05 / (0.05 + 0.002 * (loop.tokens - 1))
+    while loop.now < 13.0:
+        loop.tokens = luck.choice([20, 200])
+        loop.run(loop.now + 1e-9)
+    assert loop.limits[0] in range(66, 74), "as soon as where all answers are alike"
+
+
 def test_a_verdict_that_is_beyond_doubt_waits_for_no_calm():
     """A cache that fits 40 calls brings ten times as much, and a noise of 1.5 per answer would hide a twentieth for a minute."""
     loop = Loop(64, lambda load: load / (16 if load > 40 else 160), shared=0.9)
@@ -126,6 +156,67 @@ def test_a_verdict_that_is_beyond_doubt_waits_for_no_calm():
     loop.unsteadiness = 1.5
     loop.run(loop.changes[0][0] + 20.0)
     assert loop.limits[:2] == [32, 16]
+
+
+def bringing(share, limit=256, **more):
+    """Another limit brings this share of what the limit brings."""
+    page = queue_above(64) if limit > 64 else None
+    return Loop(limit, lambda load: load / 100.0 / (1.0 if load == limit else share), page=page, **more)
+
+
+@pytest.mark.parametrize(
+    ("share", "then"),
+    [(0.949, (256, "72 in flight brought 5% less")), (0.951, (256, "to compare with 72 once more"))],
+)
+def test_a_lower_limit_may_lose_a_twentieth_and_no_more(share, then):
+    loop = bringing(share)
+    loop.run(14.0)
+    assert loop.whys[1:] == [then]
+    loop.run(60.0)
+    assert (loop.limit.limit == 72) is (share > 0.95)
+
+
+def test_several_steps_of_less_than_a_twentieth_do_not_add_up():
+    """A quarter of any load waits, by the page. Each step down loses three in a hundred."""
+    page = lambda load, now: ServerLoad(running=load - load // 4, waiting=load // 4)  # noqa: E731
+    loop = Loop(256, lambda load: load**0.85 / 50.0, page=page)
+    loop.run(110.0)
+    assert loop.whys[2:4] == [
+        (256, "to compare with 214 once more"),
+        (214, "214 in flight bring 97% of what 256 did"),
+    ]
+    assert min(loop.limits) == 179, "nor a minute later"
+    assert loop.limits[4:6] == [179, 214]
+
+
+def test_a_lower_limit_is_compared_with_the_best_of_its_trial():
+    """Half of any load waits, by the page. 79 bring 1.2 times as much as 256, and 44 bring 1.1 times as much."""
+    page = lambda load, now: ServerLoad(running=load // 2, waiting=load - load // 2)  # noqa: E731
+    loop = Loop(256, lambda load: load / (100.0 if load > 150 else 120.0 if load > 60 else 110.0), page=page)
+    assert loop.run(60.0) == 79
+    assert loop.whys[2:] == [(44, "40 calls waited in the server all the time"), (79, "79 in flight bring 120% of what 256 did")]
+
+
+def test_longer_answers_do_not_flatter_a_limit():
+    """72 lose 8 % of what 256 generate. Their answers are longer: less of the time goes before first tokens."""
+    loop = bringing(1.0, tokens=50)
+    loop.seconds = lambda load: (0.5 + 0.01 * (loop.tokens - 1)) * load / 256 / (1.0 if load == 256 else 0.92)
+    loop.first = lambda load: 0.5 / (0.5 + 0.01 * (loop.tokens - 1))
+    while not loop.changes:
+        loop.run(loop.now + 0.01)
+    loop.tokens = 59
+    loop.run(16.0)
+    assert loop.whys[1] == (256, "72 in flight brought 8% less")
+
+
+@pytest.mark.parametrize(("faster", "kept"), [(1.0, True), (1.1, False)])
+def test_a_lower_limit_must_hold_against_both_looks_at_the_limit_before(faster, kept):
+    loop = bringing(0.97)
+    while loop.limits != [72, 256]:
+        loop.run(loop.now + 0.01)
+    loop.seconds = lambda load: load / 100.0 / faster
+    loop.run(loop.now + 15.0)
+    assert (loop.limits[2:3] == [72]) is kept
 
 
 def test_a_higher_class_waits_for_no_second_look():
@@ -159,6 +250,22 @@ def test_more_that_brings_no_more_is_taken_back():
     assert loop.run(60.0) == 256
     assert loop.limits[:2] == [359, 256]
     assert loop.changes[1][2] == "359 in flight brought no more to speak of"
+
+
+@pytest.mark.parametrize(("share", "kept"), [(1.025, False), (1.035, True)])
+def test_more_is_kept_from_three_in_a_hundred_on(share, kept):
+    loop = bringing(share, 64)
+    loop.run(22.0)
+    assert loop.limits == [90, 126 if kept else 64]
+
+
+def test_time_that_nobody_got_anything_for_is_no_gain():
+    """Every other caller leaves where more than 64 are in flight."""
+    loop = Loop(64, lambda load: 1.0)
+    while loop.now < 20.0:
+        loop.run(loop.now + 1e-9)
+        loop.run(loop.now + 1e-9, outcome=Outcome.WASTED if loop.limit.limit > 64 else Outcome.SUCCESS)
+    assert loop.whys[1] == (64, "90 in flight brought 30% less")
 
 
 def test_it_never_goes_above_its_ceiling():
@@ -239,6 +346,21 @@ def test_a_trial_says_nothing_where_calls_have_become_others():
     assert loop.whys[1] == (256, "the trial of 72 says nothing")
 
 
+def test_one_long_answer_does_not_make_the_calls_others():
+    loop = trying()
+    loop.tell(sample(loop.now, 1.0, 72, tokens=5000))
+    assert loop.run(40.0) == 72
+
+
+def test_answers_that_were_sent_before_a_change_tell_nothing_of_it():
+    loop = trying()
+    for _ in range(200):
+        loop.now += 0.005
+        loop.tell(sample(loop.now, 2.0, 256, in_flight=72, tokens=100))
+    loop.run(40.0)
+    assert loop.whys[1:] == [(256, "to compare with 72 once more"), (72, "72 in flight bring 100% of what 256 did")]
+
+
 def test_what_is_silent_speaks_again_where_calls_have_become_others():
     loop = Loop(256, full_at(256), shared=0.9)
     loop.run(230.0)
@@ -259,6 +381,15 @@ def test_of_several_servers_one_is_tried_at_a_time():
         ended = any(reason.startswith("72 in flight bring") for _, _, reason in loops[0].changes)
         assert ended or loops[1].limit.limit == 256
     assert [loop.limit.limit for loop in loops] == [72, 72]
+
+
+def test_a_server_that_falls_silent_in_a_trial_keeps_others_from_theirs_for_minutes_only():
+    turn = Turn()
+    first, second = (Loop(found(256, turn=turn), full_at(64), page=queue_above(64)) for _ in range(2))
+    while not first.changes:
+        first.run(first.now + 0.01)
+    second.run(300.0)
+    assert 60.0 < second.changes[0][0] < 300.0
 
 
 def test_an_unsteady_server_that_tells_nothing_apart_is_left_alone():
