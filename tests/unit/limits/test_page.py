@@ -234,7 +234,7 @@ def test_nothing_more_is_tried():
         elif why == "the server's own number":
             server.limit.on_known(256, 0.0)
         else:
-                server.limit.pin(256, 0.0)
+            server.limit.pin(256, 0.0)
         assert server.run(9.0) == 256
 
 

@@ -194,7 +194,10 @@ def test_a_lower_limit_is_compared_with_the_best_of_its_trial():
     page = lambda load, now: ServerLoad(running=load // 2, waiting=load - load // 2)  # noqa: E731
     loop = Loop(256, lambda load: load / (100.0 if load > 150 else 120.0 if load > 60 else 110.0), page=page)
     assert loop.run(60.0) == 79
-    assert loop.whys[2:] == [(44, "40 calls waited in the server all the time"), (79, "79 in flight bring 120% of what 256 did")]
+    assert loop.whys[2:] == [
+        (44, "40 calls waited in the server all the time"),
+        (79, "79 in flight bring 120% of what 256 did"),
+    ]
 
 
 def test_longer_answers_do_not_flatter_a_limit():
