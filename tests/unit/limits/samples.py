@@ -70,6 +70,13 @@ class Loop:
                     self._note(self.limit.on_load(report, load, self.now))
         return self.limit.limit
 
+    def run_to_change(self):
+        """Go on until the limit is another."""
+        before = len(self.changes)
+        while len(self.changes) == before:
+            self.run(self.now + 0.01)
+        return self
+
     def tell(self, sample):
         self._note(self.limit.on_sample(sample))
 

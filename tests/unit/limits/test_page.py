@@ -14,26 +14,16 @@ class Server:
 
     Args:
         per_s: generated tokens per second, by the number that runs.
-        shown: the share of our sequences that the page shows: a router may hide some, others may be there.
         tokens: of an answer.
         answers: that end in half a second.
-        fields: of every report.
+
+    ``shown`` is the share of our sequences that the page shows (a router may hide some, others may be there), and ``fields``
+    are of every report.
     """
 
-    def __init__(
-        self,
-        slots,
-        per_s=lambda running: 20.0 * running,
-        *,
-        limit=256,
-        shown=1.0,
-        latency_s=1.0,
-        tokens=10,
-        answers=1,
-        **fields,
-    ):
-        self.limit, self.tokens, self.answers = found(limit), tokens, answers
-        self.slots, self.per_s, self.shown, self.latency_s, self.fields = slots, per_s, shown, latency_s, fields
+    def __init__(self, slots, per_s=lambda running: 20.0 * running, *, latency_s=1.0, tokens=10, answers=1):
+        self.limit, self.tokens, self.answers = found(256), tokens, answers
+        self.slots, self.per_s, self.shown, self.latency_s, self.fields = slots, per_s, 1.0, latency_s, {}
         self.now, self.made, self.preemptions, self.at_most, self.took_s = 0.0, 0.0, 0, math.inf, 0.0
         self.changes = []
 
@@ -43,15 +33,11 @@ class Server:
             load = int(min(self.limit.limit, self.at_most))
             running = min(load, self.slots)
             self.made += 0.5 * self.per_s(running)
-            one = sample(self.now, self.latency_s, load)
-            answered = {"sequences": self.answers, "completion_tokens": self.answers * self.tokens}
-            self.limit.on_sample(replace(one, prompt_tokens=100 * self.answers, **answered))
+            counts = {"sequences": self.answers, "prompt_tokens": 100 * self.answers}
+            self.limit.on_sample(sample(self.now, self.latency_s, load, tokens=self.answers * self.tokens, **counts))
             held = self.shown * load
-            report = replace(
-                ServerLoad(min(held, self.slots), max(0.0, held - self.slots), 0.1, self.preemptions, self.made),
-                **self.fields,
-            )
-            change = self.limit.on_load(report, load, self.now, self.took_s)
+            report = ServerLoad(min(held, self.slots), max(0.0, held - self.slots), 0.1, self.preemptions, self.made)
+            change = self.limit.on_load(replace(report, **self.fields), load, self.now, self.took_s)
             if change is not None:
                 self.changes.append((self.now, change.limit, change.reason))
         return self.limit.limit

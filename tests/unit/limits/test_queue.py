@@ -69,7 +69,7 @@ def test_of_a_queue_that_others_share_only_our_part_is_ours(tokens, waits):
 @pytest.mark.parametrize(("seconds", "is_seen"), [(1.0, True), (40.0, False)])
 def test_the_window_is_as_long_as_the_work(seconds, is_seen):
     # For a second in ten nothing waits; the window is 3 s, or 12 s where answers take 40 s.
-    page = lambda load, now: ServerLoad(60, 0 if now % 10 < 0.9 else 40)  # noqa: E731
+    page = lambda load, now: ServerLoad(60, 0 if now % 10 < 0.9 else 40)
     assert (waited(page, seconds=seconds, until=200.0)[0] > 0) is is_seen
 
 
@@ -80,12 +80,12 @@ def test_a_window_has_four_reports_however_far_apart_they_come(waiting, is_seen)
 
 @pytest.mark.parametrize(("gap", "seen_at"), [((4.9, 60.0), None), ((5.6, 60.0), 10), ((4.0, 9.5), 14)])
 def test_reports_grow_stale_and_a_window_spans_no_gap(gap, seen_at):
-    page = lambda load, now: None if gap[0] < now < gap[1] else ServerLoad(60, 40)  # noqa: E731
+    page = lambda load, now: None if gap[0] < now < gap[1] else ServerLoad(60, 40)
     assert waited(page)[1] == seen_at
 
 
 @pytest.mark.parametrize("counter", ["generation_tokens", "preemptions", "prefix_query_tokens", "prefix_hit_tokens"])
 def test_a_counter_that_goes_down_means_a_restart_and_one_that_disappears_none(counter):
-    falls = lambda load, now: ServerLoad(300, 200, **{counter: now % 2.5})  # noqa: E731
-    comes_and_goes = lambda load, now: ServerLoad(300, 200, **{counter: now if now % 2 < 1 else None})  # noqa: E731
+    falls = lambda load, now: ServerLoad(300, 200, **{counter: now % 2.5})
+    comes_and_goes = lambda load, now: ServerLoad(300, 200, **{counter: now if now % 2 < 1 else None})
     assert [waited(page)[0] for page in (falls, comes_and_goes)] == [0, 40]
