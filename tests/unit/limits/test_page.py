@@ -5,6 +5,8 @@ import math
 import random
 from dataclasses import replace
 
+import pytest
+
 from tests.core import Outcome, ServerLoad
 from tests.unit.limits.samples import found, sample
 
@@ -202,26 +204,27 @@ def test_it_doubles_at_most_once_a_mean_latency():
     assert server.changes[0][0] >= 20.0 and server.changes[1][0] - server.changes[0][0] >= 20.0
 
 
-def test_nothing_more_is_tried():
-    for why in ["cache", "others", "router", "slow page", "no tokens", "unused", "the server's own number", "a pin"]:
-        server = Server(1024)
-        if why == "cache":
-            server.fields = {"kv_usage_ratio": 0.8}
-        elif why == "others":
-            server.shown = 1.3
-        elif why == "router":
-            server.shown = 0.5
-        elif why == "slow page":
-            server.took_s = 2.5
-        elif why == "no tokens":
-            server.fields = {"generation_tokens": None}
-        elif why == "unused":
-            server.at_most = 200
-        elif why == "the server's own number":
-            server.limit.on_known(256, 0.0)
-        else:
-            server.limit.pin(256, 0.0)
-        assert server.run(9.0) == 256
+NO_ROOM = {
+    "a cache nearly full": {"fields": {"kv_usage_ratio": 0.8}},
+    "others": {"shown": 1.3},
+    "a router": {"shown": 0.5},
+    "a slow page": {"took_s": 2.5},
+    "no tokens": {"fields": {"generation_tokens": None}},
+    "an unused limit": {"at_most": 200},
+}
+
+
+@pytest.mark.parametrize("about", NO_ROOM.values(), ids=NO_ROOM)
+def test_nothing_more_is_tried(about):
+    server = Server(1024)
+    vars(server).update(about)
+    assert server.run(9.0) == 256
+
+
+def test_nothing_above_the_servers_own_number_is_tried():
+    server = Server(1024)
+    server.limit.on_known(256, 0.0)
+    assert server.run(9.0) == 256
 
 
 def test_a_page_whose_counter_of_tokens_stands_still_decides_nothing():

@@ -350,12 +350,16 @@ def test_of_several_servers_one_is_tried_at_a_time():
     assert [loop.limit.limit for loop in loops] == [72, 72]
 
 
-def test_a_server_that_falls_silent_in_a_trial_keeps_others_from_theirs_for_minutes_only():
+@pytest.mark.parametrize(("late_ones", "earliest", "latest"), [(0, 60.0, 300.0), (40, 10.0, 20.0)])
+def test_a_trial_keeps_other_servers_from_theirs_until_answers_come_late_or_for_minutes(late_ones, earliest, latest):
     turn = Turn()
     first, second = (Loop(found(256, turn=turn), full_at(64), page=queue_above(64)) for _ in range(2))
     first.run_to_change()
-    second.run(300.0)
-    assert 60.0 < second.changes[0][0] < 300.0
+    # Nothing more is heard of the first.
+    if late_ones:
+        first.tell(sample(first.now, 1.0, 72, outcome=Outcome.LATE, sequences=late_ones))
+    second.run(latest)
+    assert earliest < second.changes[0][0] < latest
 
 
 def test_an_unsteady_server_that_tells_nothing_apart_is_left_alone():
