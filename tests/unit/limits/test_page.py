@@ -5,8 +5,6 @@ import math
 import random
 from dataclasses import replace
 
-import pytest
-
 from tests.core import Outcome, ServerLoad
 from tests.unit.limits.samples import found, sample
 
@@ -178,10 +176,10 @@ def test_an_engine_of_slow_steps_is_measured_for_forty_of_them():
         assert server.changes[0][0] >= 6.0
 
 
-def test_it_doubles_again_once_the_work_has_changed():
+def test_it_doubles_again_once_the_server_was_started_anew():
     server = Server(1024, lambda running: 20.0 * min(running, 256))
     server.run(20.0)
-    server.per_s = lambda running: 20.0 * running
+    server.per_s, server.made = lambda running: 20.0 * running, 0.0
     server.limit.on_restart(server.now)
     server.run(25.0)
     assert server.limits[:3] == [512, 256, 512]
@@ -204,27 +202,16 @@ def test_it_doubles_at_most_once_a_mean_latency():
     assert server.changes[0][0] >= 20.0 and server.changes[1][0] - server.changes[0][0] >= 20.0
 
 
-NO_ROOM = {
-    "a cache nearly full": {"fields": {"kv_usage_ratio": 0.8}},
-    "others": {"shown": 1.3},
-    "a router": {"shown": 0.5},
-    "a slow page": {"took_s": 2.5},
-    "no tokens": {"fields": {"generation_tokens": None}},
-    "an unused limit": {"at_most": 200},
-}
-
-
-@pytest.mark.parametrize("about", NO_ROOM.values(), ids=NO_ROOM)
-def test_nothing_more_is_tried(about):
-    server = Server(1024)
-    vars(server).update(about)
-    assert server.run(9.0) == 256
-
-
-def test_nothing_above_the_servers_own_number_is_tried():
+def test_nothing_more_is_tried():
+    """With a full cache, with others, behind a router, by a slow page, without counted tokens, at an unused limit."""
+    cache, tokens = {"fields": {"kv_usage_ratio": 0.8}}, {"fields": {"generation_tokens": None}}
+    for about in [cache, {"shown": 1.3}, {"shown": 0.5}, {"took_s": 2.5}, tokens, {"at_most": 200}]:
+        server = Server(1024)
+        vars(server).update(about)
+        assert server.run(9.0) == 256, about
     server = Server(1024)
     server.limit.on_known(256, 0.0)
-    assert server.run(9.0) == 256
+    assert server.run(9.0) == 256, "the server's own number"
 
 
 def test_a_page_whose_counter_of_tokens_stands_still_decides_nothing():
@@ -247,6 +234,7 @@ def test_a_page_of_counters_that_fall_decides_nothing():
 
 def test_what_waits_in_the_server_is_kept_here_by_half_at_most_at_a_step():
     server = Server(64)
+    assert server.run(3.0) == 256, "one window is not over"
     assert server.run(30.0) == 71
     assert server.limits == [128, 71]
     assert server.changes[0][2] == "186 calls waited in the server all the time"
@@ -275,19 +263,6 @@ def test_after_less_more_is_1_4_times():
     server.slots = 1024
     server.run(34.0)
     assert server.limits[2:] == [100]
-
-
-def test_work_that_ends_before_one_window_changes_nothing():
-    assert Server(64).run(3.0) == 256
-
-
-def test_the_server_may_be_started_anew_under_a_check():
-    server = Server(1024)
-    server.run(5.0)
-    server.limit.on_restart(server.now)
-    server.made = 0.0
-    assert server.run(20.0) == 1024
-    assert server.limits == [512, 1024]
 
 
 def test_wasted_answers_tell_no_latency():
