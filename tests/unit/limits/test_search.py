@@ -313,10 +313,11 @@ def test_a_trial_says_nothing_beside_a_change(change):
     assert loop.whys[1] == (256, "the trial of 72 says nothing")
 
 
-def test_one_long_answer_does_not_make_the_calls_others():
+def test_neither_one_long_answer_nor_lists_make_the_calls_others():
     loop = trying()
     loop.tell(sample(loop.now, 1.0, 72, tokens=5000))
-    assert loop.run(40.0) == 72
+    loop.tokens = 400
+    assert loop.run(40.0, sequences=4, prompt_tokens=400) == 72
 
 
 def test_answers_that_were_sent_before_a_change_tell_nothing_of_it():
