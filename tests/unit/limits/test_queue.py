@@ -8,7 +8,7 @@ from tests.core import ServerLoad
 from tests.unit.limits.samples import Loop, found
 
 
-def waited(page, *, ours=100, tokens=1000, seconds=1.0, every_s=0.5, until=30.0):
+def waited(page, *, ours=100, tokens=0, seconds=1.0, every_s=0.5, until=30.0):
     """How many of our calls in flight are said to have waited in the server all the time, and when; of none 0."""
     loop = Loop(found(ours, ours), lambda load: seconds, tokens=tokens, page=page)
     loop.page_every_s = every_s
@@ -34,8 +34,8 @@ def shows(waiting, running=60, **fields):
         (shows([50, 50, 30, 50, 50]), 100, 27),
         (shows([50, 50, 0, 50, 50]), 100, 0),
         # Two are none however few are in flight.
-        (shows(2, 5), 8, 0),
-        (shows(3, 5), 8, 3),
+        (shows(2, 8), 10, 0),
+        (shows(3, 7), 10, 3),
         # A queue stands where what runs hardly changes, or the cache is full; elsewhere lists wait for the next step.
         (shows(40, [60, 50]), 100, 40),
         (shows(40, [60, 40]), 100, 0),
