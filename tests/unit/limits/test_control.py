@@ -62,11 +62,3 @@ def test_a_pin_that_is_let_go_says_so():
     limit.pin(64, 3.0)
     change = limit.pin(None, 4.0)
     assert (change.limit, change.reason) == (40, "unpinned")
-
-
-def test_a_pin_is_no_guess_of_what_a_new_server_may_have():
-    limit = found(64)
-    limit.pin(8, 0.5)
-    limit.on_restart(1.0)
-    assert limit.limit == 8
-    assert limit.pin(None, 2.0).limit == 64

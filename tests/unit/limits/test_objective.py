@@ -147,3 +147,12 @@ def test_an_objective_for_the_first_token_ignores_plain_replies():
     for second in range(100, 160):
         limit.on_sample(sample(float(second), 0.9, 50.0, sequences=2, first_tokens_s=1.2))
     assert (limit.limit, limit.reason) == (39, "p95 time to first token 0.6 s, 0.5 s asked for")
+
+
+def test_a_server_that_was_started_anew_has_broken_no_promise():
+    loop = within(2.0)
+    assert loop.run(100.0) < 50
+    # Under a pin, which is no guess of what the new one may have. Otherwise what was in force is one.
+    loop.limit.pin(64, 100.0)
+    loop.limit.on_restart(101.0)
+    assert loop.limit.pin(None, 102.0).limit == 100

@@ -284,7 +284,15 @@ def trying():
 
 
 def test_a_trial_is_void_and_the_limit_back():
-    for what in ["refusal", "a pause", "a pin", "the server is known", "nothing useful", "a restart"]:
+    for what in [
+        "refusal",
+        "a pause",
+        "a pin",
+        "its server is left",
+        "the server is known",
+        "nothing useful",
+        "a restart",
+    ]:
         loop = trying()
         if what == "refusal":
             # Of a call that was sent under the limit before: it bounds nothing.
@@ -295,6 +303,8 @@ def test_a_trial_is_void_and_the_limit_back():
         elif what == "a pin":
             loop.limit.pin(8, loop.now)
             loop.limit.pin(None, loop.now)
+        elif what == "its server is left":
+            loop.limit.interrupt(loop.now)
         elif what == "the server is known":
             loop.limit.on_known(None, loop.now)
         elif what == "nothing useful":
