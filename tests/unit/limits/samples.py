@@ -80,11 +80,6 @@ class Loop:
     def tell(self, sample):
         self._note(self.limit.on_sample(sample))
 
-    def refuse(self):
-        """One call too many."""
-        load = self.limit.limit
-        self.tell(sample(self.now, 0.1, load + 1, outcome=Outcome.DROPPED, admitted_at=load))
-
     def _note(self, change):
         if change is not None:
             self.changes.append((self.now, change.limit, change.reason))

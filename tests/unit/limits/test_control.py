@@ -20,7 +20,7 @@ def test_a_limit_and_a_pin_are_at_least_one(number):
 def test_it_holds_until_the_server_refuses_and_comes_back(make, reason):
     loop = Loop(make(100), lambda load: 1.0)
     assert loop.run(30.0) == 100
-    loop.refuse()
+    loop.tell(sample(loop.now, 0.1, 101, outcome=Outcome.DROPPED, admitted_at=100))
     assert loop.whys == [(95, "the server refused work")]
     assert loop.run(33.9) == 95
     assert 95 < loop.run(34.9) < 100

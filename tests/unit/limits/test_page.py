@@ -238,6 +238,9 @@ def test_what_waits_in_the_server_is_kept_here_by_half_at_most_at_a_step():
     assert server.run(30.0) == 71
     assert server.limits == [128, 71]
     assert server.changes[0][2] == "186 calls waited in the server all the time"
+    server.slots = 1024
+    server.run(34.0)
+    assert server.limits[2:] == [100], "after less, more is 1.4 times"
 
 
 def test_less_that_generates_less_goes_back_and_rests():
@@ -255,14 +258,6 @@ def test_less_stays_where_the_page_shows_no_longer_what_it_brings():
     server.shown = 0.5
     assert server.run(40.0) == 128
     assert server.limits == [128]
-
-
-def test_after_less_more_is_1_4_times():
-    server = Server(64)
-    server.run(30.0)
-    server.slots = 1024
-    server.run(34.0)
-    assert server.limits[2:] == [100]
 
 
 def test_wasted_answers_tell_no_latency():

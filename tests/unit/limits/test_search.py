@@ -79,20 +79,14 @@ def test_a_queue_of_others_is_theirs():
     assert [60 < gaps[0] < 80, 120 < gaps[1] < 140, 240 < gaps[2] < 260] == [True] * 3, "silent ever longer"
 
 
-def test_where_calls_share_prefixes_it_comes_down_to_what_the_cache_holds():
-    """Beyond 32 conversations the server computes every prompt anew: five times as slow, whatever the load."""
-    loop = Loop(256, lambda load: max(0.3, load / (100.0 if load <= 32 else 20.0)), shared=0.9)
-    assert loop.run(300.0) <= 32
-    assert loop.limit.limit >= 16
-
-
 @pytest.mark.parametrize(
     ("at_most", "shared", "left"),
-    [(48, 0.9, range(16, 33)), (48, 0.1, [256]), (32, 0.9, [256])],
-    ids=["", "but not where calls share no prefixes", "nor where few are in flight"],
+    [(1024, 0.9, range(16, 33)), (48, 0.9, range(16, 33)), (48, 0.1, [256]), (32, 0.9, [256])],
+    ids=["used", "not used", "but not where calls share no prefixes", "nor where few are in flight"],
 )
-def test_a_limit_that_is_not_used_comes_down_where_conversations_do_not_fit_the_cache(at_most, shared, left):
-    """48 are in flight all the time: no limit from 48 up shows that the cache holds 32."""
+def test_a_limit_comes_down_where_conversations_do_not_fit_the_cache_used_or_not(at_most, shared, left):
+    """Beyond 32 conversations the server computes every prompt anew: five times as slow, whatever the load. Where 48 are in
+    flight all the time, no limit from 48 up shows that."""
     seconds = lambda load: max(0.3, load / (100.0 if load <= 32 else 20.0))
     assert Loop(256, seconds, shared=shared, at_most=at_most).run(300.0) in left
 
