@@ -188,6 +188,15 @@ def test_longer_answers_do_not_flatter_a_limit():
     assert loop.whys[1] == (256, "72 in flight brought 8% less")
 
 
+def test_answers_in_one_piece_among_streams_tell_the_same():
+    loop, numbers = bringing(1.0), itertools.count()
+    loop.first = lambda load: 0.2
+    loop.run_to_change()
+    loop.first = lambda load: 0.2 * (next(numbers) % 2)
+    loop.run(16.0)
+    assert loop.whys[1] == (256, "to compare with 72 once more")
+
+
 @pytest.mark.parametrize(("faster", "kept"), [(1.0, True), (1.1, False)])
 def test_a_lower_limit_must_hold_against_both_looks_at_the_limit_before(faster, kept):
     loop = bringing(0.97).run_to_change().run_to_change()
@@ -250,10 +259,11 @@ def test_a_low_limit_grows_though_some_of_the_time_is_a_wait_that_less_does_not_
 
 
 def test_a_limit_does_not_fall_below_the_heaviest_call():
-    """What is in flight is one call of 64 sequences: any lower limit would seem to bring as much."""
+    """What is in flight is one call of 64 sequences, and at times a small one: any lower limit would seem to bring as much."""
     loop = Loop(64, full_at(1000), shared=0.9)
     for second in range(600):
         loop.now = float(second)
+        loop.tell(sample(loop.now, 1.0, 64, shared_tokens=90))
         loop.tell(sample(loop.now, 1.0, 64, shared_tokens=90, sequences=64, weight=64))
     assert min([64, *loop.limits]) == 64, "nothing lower is even tried"
 
