@@ -1,8 +1,12 @@
 """The one door to the core: its events and commands, kinds, settings, limits and the scheduler itself."""
 
+from batchclient import AdaptiveLimit
+from batchclient._client.make_limit import make_limit
+from batchclient._client.settings import make_settings
 from batchclient._core.asking import LoadTimes
 from batchclient._core.kinds import Kind
 from batchclient._core.limits import FixedLimit, Limit, LimitChange, Outcome, Sample, ServerLoad
+from batchclient._core.limits.bounds import Bounds
 from batchclient._core.limits.control import LimitControl
 from batchclient._core.limits.objective import Objective
 from batchclient._core.limits.search import Search
@@ -54,6 +58,13 @@ from batchclient._core.scheduler import Scheduler
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.single_flight import SingleFlight
 
+
+def limit_with(limit, **objectives):
+    """The limit of a client that promises these, and that has at most so many calls in flight."""
+    adaptive = AdaptiveLimit(start=limit, max=limit, **objectives)
+    return make_limit(make_settings("balanced", {"base_url": "http://localhost", "limit": adaptive}))
+
+
 __all__ = [
     "AbortBatch",
     "AbortRequested",
@@ -64,6 +75,7 @@ __all__ = [
     "AskOutcome",
     "Asked",
     "Batch",
+    "Bounds",
     "Cancelled",
     "CloseRequested",
     "DrainRequested",
@@ -111,4 +123,5 @@ __all__ = [
     "Turn",
     "WaitOver",
     "Woke",
+    "limit_with",
 ]

@@ -1,162 +1,99 @@
-"""Our part of the queue that stands in a server, by its reports at literal times."""
+"""Our part of the queue that stands in a server, by its page: what is said of it when less is tried."""
+
+import itertools
 
 import pytest
 
-from tests.core import Outcome, ServerLoad
-from batchclient._core.limits.queue import StandingQueue
-from tests.unit.limits.samples import sample
+from tests.core import ServerLoad
+from tests.unit.limits.samples import Loop, found
 
 
-def report(queue, now, waiting, *, in_flight=None, running=64.0, **fields):
-    """What of it is ours after one more report; all that is there is ours unless ``in_flight`` is given."""
-    ours = round((running or 0) + (waiting or 0)) if in_flight is None else in_flight
-    queue.on_load(ServerLoad(running=running, waiting=waiting, **fields), ours, now)
-    return queue.ours(now)
+def waited(page, *, ours=100, tokens=0, seconds=1.0, every_s=0.5, until=30.0):
+    """How many of our calls in flight are said to have waited in the server all the time, and when; of none 0."""
+    loop = Loop(found(ours, ours), lambda load: seconds, tokens=tokens, page=page)
+    loop.page_every_s = every_s
+    while not loop.changes and loop.now < until:
+        loop.run(loop.now + 0.25)
+    if not loop.changes:
+        return 0, None
+    at, _, why = loop.changes[0]
+    return int(why.removesuffix(" calls waited in the server all the time")), round(at)
 
 
-def reports(queue, waitings, *, start=0.0, step=0.5, **fields):
-    """The same after one report per half second."""
-    return [report(queue, start + number * step, waiting, **fields) for number, waiting in enumerate(waitings)][-1]
+def shows(waiting, running=60, **fields):
+    """A page that shows these, of lists one after the other and again."""
+    waits, runs = (itertools.cycle(each if isinstance(each, list) else [each]) for each in (waiting, running))
+    return lambda load, now: ServerLoad(next(runs), next(waits), **fields)
 
 
-def told(*answers, now=1.0):
-    """A queue that has had a report, and then answers of so many tokens."""
-    queue = StandingQueue()
-    queue.on_load(ServerLoad(running=1), 0, 0.0)
-    for tokens in answers:
-        queue.on_sample(sample(now, tokens=tokens))
-    return queue
+@pytest.mark.parametrize(
+    ("page", "ours", "waits"),
+    [
+        (shows(40), 100, 40),
+        # The smallest of a window counts, not the last.
+        (shows([50, 50, 30, 50, 50]), 100, 27),
+        (shows([50, 50, 0, 50, 50]), 100, 0),
+        # Two are none however few are in flight.
+        (shows(2, 8), 10, 0),
+        (shows(3, 7), 10, 3),
+        # A queue stands where what runs hardly changes, or the cache is full; elsewhere lists wait for the next step.
+        (shows(40, [60, 50]), 100, 40),
+        (shows(40, [60, 40]), 100, 0),
+        (shows(40, [60, 40], kv_usage_ratio=0.95), 100, 40),
+        (shows(40, [60, 40], kv_usage_ratio=0.8), 100, 0),
+        # A page that does not show what runs tells of our queue.
+        (shows(40, None), 100, 40),
+        # A server that sleeps with work in its queue says nothing; nor does a page without a queue.
+        (shows(100, 0), 100, 0),
+        (shows(None), 100, 0),
+    ],
+)
+def test_what_waits_all_the_time_is_ours_as_far_as_the_page_shows_it(page, ours, waits):
+    assert waited(page, ours=ours)[0] == waits
 
 
-def test_without_a_report_nothing_is_known():
-    assert StandingQueue().ours(0.0) == 0
+@pytest.mark.parametrize(
+    ("tokens", "waiting", "waits"), [(1, 64, 0), (1, 136, 72), (4, 16, 0), (4, 56, 40), (200, 56, 56)]
+)
+def test_what_the_next_step_takes_does_not_stand(tokens, waiting, waits):
+    # 64 run: at one token each all of them end with this step and 64 of the queue take their place, at four each a quarter.
+    assert waited(shows(waiting, 64), ours=64 + waiting, tokens=tokens)[0] == waits
 
 
-def test_it_stands_if_it_was_there_for_three_seconds():
-    queue = StandingQueue()
-    assert reports(queue, [20] * 6) == 0
-    assert report(queue, 3.0, 20) == 20
+@pytest.mark.parametrize(("tokens", "waits"), [(1000, 40), (1, 28)])
+def test_of_a_queue_that_others_share_only_our_part_is_ours(tokens, waits):
+    # A fifth of the 500 is ours. At one token each, our 60 of those that run end with this step.
+    assert waited(shows(200, 300), ours=100, tokens=tokens)[0] == waits
 
 
-def test_the_smallest_of_the_window_counts_not_the_last():
-    assert reports(StandingQueue(), [50, 50, 9, 50, 50, 50, 50]) == 9
+@pytest.mark.parametrize(("seconds", "every_s", "is_seen"), [(1.0, 9, True), (40.0, 9, False), (40.0, 33, True)])
+def test_the_window_is_as_long_as_the_work(seconds, every_s, is_seen):
+    # Now and then nothing waits for a second; the window is 3 s, or 12 s where answers take 40 s.
+    page = lambda load, now: ServerLoad(60, 0 if now % every_s < 0.9 else 40)
+    assert (waited(page, seconds=seconds, until=300.0)[0] > 0) is is_seen
 
 
-def test_bursts_and_small_queues_do_not_stand():
-    for waitings in [[50, 50, 50, 5, 50, 50, 50], [0] * 7, [50, 0] * 10]:
-        assert reports(StandingQueue(), waitings) == 0
+@pytest.mark.parametrize(("waiting", "is_seen"), [(40, True), ([40, 40, 40, 0], False)])
+def test_a_window_has_four_reports_however_far_apart_they_come(waiting, is_seen):
+    assert (waited(shows(waiting), every_s=4.0, until=60.0)[0] > 0) is is_seen
 
 
-@pytest.mark.parametrize(("waiting", "ours"), [(2, 0), (3, 3)])
-def test_two_are_none_however_few_are_in_flight(waiting, ours):
-    assert reports(StandingQueue(), [waiting] * 7, in_flight=8, running=5) == ours
+@pytest.mark.parametrize(
+    ("gap", "report", "seen_at"),
+    [
+        ((4.9, 60.0), None, None),
+        ((5.6, 60.0), None, 10),
+        ((5.6, 60.0), ServerLoad(60), None),
+        ((4.0, 9.5), None, 14),
+    ],
+)
+def test_reports_grow_stale_and_a_window_spans_no_gap(gap, report, seen_at):
+    page = lambda load, now: report if gap[0] < now < gap[1] else ServerLoad(60, 40)
+    assert waited(page)[1] == seen_at
 
 
-def test_it_stands_only_where_what_runs_hardly_changes_or_the_cache_is_full():
-    def of(running, **fields):
-        queue = StandingQueue()
-        return [report(queue, 0.5 * number, 30, running=running[number % 2], **fields) for number in range(8)][-1]
-
-    assert of([64, 50]) == 30
-    assert of([64, 40]) == 0, "short answers: every list waits a moment for the next step"
-    assert of([64, 40], kv_usage_ratio=0.95) == 30
-    assert of([64, 40], kv_usage_ratio=0.8) == 0
-
-
-def test_what_the_next_step_takes_does_not_stand():
-    for tokens, waiting, ours in [(1, 64, 0), (1, 90, 26), (4, 16, 0), (4, 40, 24), (200, 16, 16 - 64 / 200)]:
-        # 64 run: at one token each all of them end with this step and 64 of the queue take their place, at four each a quarter.
-        assert reports(told(*[tokens] * 64), [waiting] * 8, in_flight=64 + waiting) == pytest.approx(ours)
-
-
-def test_of_what_runs_only_our_part_ends_as_our_answers_do():
-    # Others run 200 long ones; of all 300 a third is ours, at one token each.
-    assert reports(told(*[1] * 64), [100] * 8, running=200, in_flight=100) == pytest.approx((100 - 200 / 3) / 3)
-
-
-def test_before_an_answer_of_ours_has_ended_lately_nothing_is_known_of_what_runs():
-    assert reports(told(*[1] * 64), [60] * 8, start=30.0, in_flight=124) == 60
-
-
-def test_of_a_queue_that_others_share_only_our_part_is_ours():
-    assert reports(StandingQueue(), [100] * 7, in_flight=100, running=300) == 25
-
-
-def test_a_page_without_what_runs_tells_of_our_queue():
-    assert reports(StandingQueue(), [20] * 7, running=None) == 20
-
-
-def test_the_window_is_as_long_as_the_work():
-    queue = StandingQueue()
-    queue.on_load(ServerLoad(running=1), 0, 0.0)
-    queue.on_sample(sample(40.0, 40.0, tokens=0))
-    assert reports(queue, [60] * 24, start=40.0) == 0
-    assert report(queue, 52.0, 60) == 60
-
-
-def test_a_window_has_four_reports_however_far_apart_they_come():
-    queue = StandingQueue()
-    assert reports(queue, [60] * 3, step=2.0) == 0
-    assert report(queue, 6.0, 60) == 60
-    assert reports(StandingQueue(), [0, 60, 60, 60], step=4.0) == 0, "the oldest of the four ran empty"
-
-
-def test_after_a_change_of_what_is_in_flight_the_window_begins_anew():
-    queue = StandingQueue()
-    assert reports(queue, [60] * 7) == 60
-    queue.restart()
-    assert reports(queue, [40] * 6, start=3.5) == 0
-    assert report(queue, 6.5, 40) == 40
-
-
-def test_callers_who_left_tell_nothing_of_how_long_answers_take():
-    queue = StandingQueue()
-    queue.on_load(ServerLoad(running=1), 0, 0.0)
-    queue.on_sample(sample(40.0, 40.0, outcome=Outcome.WASTED))
-    assert reports(queue, [60] * 7, start=40.0) == 60
-
-
-def test_a_server_that_sleeps_with_work_in_its_queue_says_nothing():
-    queue = StandingQueue()
-    assert reports(queue, [100] * 20, running=0) == 0
-    assert reports(queue, [100] * 6, start=10.0) == 0, "the window begins when it works again"
-    assert report(queue, 13.0, 100) > 0
-
-
-def test_a_page_that_shows_no_queue_any_more_says_nothing():
-    queue = StandingQueue()
-    reports(queue, [60] * 7)
-    assert report(queue, 3.5, None) == 0
-
-
-def test_reports_grow_stale():
-    queue = StandingQueue()
-    reports(queue, [60] * 7)
-    assert queue.ours(8.0) == 60
-    assert queue.ours(8.1) == 0
-
-
-def test_a_window_does_not_span_a_gap():
-    queue = StandingQueue()
-    reports(queue, [60] * 6)
-    assert report(queue, 10.0, 60) == 0, "nobody looked between 2.5 and 10"
-
-
-def test_a_counter_that_goes_down_means_a_restart():
-    for counter in ["generation_tokens", "preemptions", "prefix_query_tokens", "prefix_hit_tokens"]:
-        queue = StandingQueue()
-        assert reports(queue, [60] * 7, **{counter: 9.0}) == 60
-        assert report(queue, 3.5, 60, **{counter: 8.0}) == 0
-
-
-def test_a_counter_that_disappears_means_none():
-    queue = StandingQueue()
-    reports(queue, [60] * 7, generation_tokens=9.0)
-    assert report(queue, 3.5, 60) == 60
-
-
-def test_being_told_of_a_restart():
-    queue = StandingQueue()
-    reports(queue, [60] * 7)
-    queue.forget()
-    assert queue.ours(3.0) == 0
+@pytest.mark.parametrize("counter", ["generation_tokens", "preemptions", "prefix_query_tokens", "prefix_hit_tokens"])
+def test_a_counter_that_goes_down_means_a_restart_and_one_that_disappears_none(counter):
+    falls = lambda load, now: ServerLoad(300, 200, **{counter: now % 2.5})
+    comes_and_goes = lambda load, now: ServerLoad(300, 200, **{counter: now if now % 2 < 1 else None})
+    assert [waited(page)[0] for page in (falls, comes_and_goes)] == [0, 40]
