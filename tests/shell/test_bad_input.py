@@ -4,24 +4,16 @@ from array import array
 import re
 from collections import deque
 from datetime import date
+from inspect import signature
 
 import httpx
 import pytest
 from tests.shell.scripted import Reply, ScriptedTransport, error, make_client
 
 from batchclient import (
-    Backoff,
-    BadRequest,
-    BatchClient,
-    Batching,
-    ConfigError,
-    DialectError,
-    Http,
-    RemoteError,
-    Schedule,
-    ServerFault,
-    SyncBatchClient,
-)
+    AdaptiveLimit, Backoff, BadRequest, BatchClient, Batching, ConfigError, DialectError, Http, RemoteError, Schedule, Server,
+    ServerFault, SyncBatchClient, Telemetry,
+)  # fmt: skip
 from batchclient.integrations.httpx import BatchTransport
 from batchclient.openai import AsyncOpenAI, OpenAI
 from batchclient.retry import TenacityRetry
@@ -220,58 +212,80 @@ async def test_a_wrong_argument_of_a_map_is_refused_by_name():
             assert refused(client.stream_map, **{"docs": ["a"], "prompt": "{}", **named}).field == field, named
 
 
-WRONG_ARGUMENTS = {
-    "base_url": [
-        *("", [], None, 7, [URL, 7], "localhost:8000/v1", "//localhost/v1", "ftp://localhost/v1", "http://"),
-        *("http://user:secret@localhost/v1", "http://secret@localhost/v1", "ftp://user:secret@localhost/v1"),
-        *("http://local host/v1", "http://localhost/v1\r\nx: y", "http://localhost:port/v1"),
-        *("http://localhost:99999/v1", "http://[::1/v1", "http://localhost/v1#part"),
-    ],
-    "model": ["", 7],
-    "api_key": ["", "secret\n", "sec ret", "secrét", b"secret"],
-    "preset": ["fast", None, ["latency"]],
-    "dialect": ["nope", 7, ["vllm"]],
-    "http_client": [object(), httpx.Client],
-    "retry": [3, Backoff],
+CANARY = "canary-value"
+NUMBER = [NAN, float("inf"), CANARY, "5", True, [1.0]]
+WRONG_OF_KIND = {
+    "seconds": [*NUMBER, -0.1, -1],
+    "positive": [*NUMBER, -1, 0],
+    "share": [*NUMBER, -0.1, 1.1],
+    "count": [*NUMBER, 0, -1, 1.5, 2.0],
+    "whole": [*NUMBER, -1, 1.5, 2.0],
+    "flag": [CANARY, "yes", 1, 0, [True]],
+    "one of": [CANARY, "curl", "drop", 7, ["vllm"]],
+    "name": ["", 7, [CANARY]],
+    "function": [CANARY, 7],
+    "object": [CANARY, 7, True, {"max_size": 3, "trace_rows": 1}, object()],
+    "weights": [CANARY, [1], {"a": True}, {"a": "2"}, {"a": 0}, {"a": -1}, {"a": NAN}],
+    "key": ["", f"{CANARY}\n", f" {CANARY}", f"{CANARY}é", CANARY.encode()],
     "headers": [
-        *({"x": "a\r\nb: c"}, {"x\r\ny": "a"}, {"x": "a\nb"}, {"x": "a\0b"}, {"x": "grüße"}),
-        *({"": "a"}, {"x y": "a"}, {"x:": "a"}, {"x": 1}, [("x", "a")]),
+        *({"x": "a\r\nb: c"}, {"x\r\ny": "a"}, {"x": "a\nb"}, {"x": "a\0b"}, {"x": "grüße"}, {"x": CANARY + "\n"}),
+        *({"": "a"}, {"x y": "a"}, {"x:": "a"}, {"x": 1}, [("x", "a")], CANARY, 5),
     ],
-    "limit": [0, -1, 1.5, "8", True],
-    "max_queued": [0],
-    "when_full": ["drop"],
-    "timeout_s": [0, NAN],
-    "max_model_len": [0],
-    "count_tokens": [7],
+    "url": ["", "http://", "http://localhost/v1\r\nx: y", 7, b"http://localhost/v1", f"{CANARY}/v1"],
 }
-WRONG_FIELDS = [
-    *((Batching, "max_size", value) for value in (0, "8")),
-    *((Batching, "linger_s", value) for value in (-1, NAN, float("inf"), "soon")),
-    (Batching, "refill_s", -1),
-    *((Batching, "refill_ratio", value) for value in (1.1, -0.1, NAN)),
-    (Batching, "alone_above_tokens", 0),
-    (Schedule, "starvation_s", -1),
-    (Http, "connect_timeout_s", 0),
-    (Http, "read_timeout_s", -1),
-    (Http, "max_response_bytes", 0),
-    (Http, "backend", "curl"),
-    (Http, "trust_env", "maybe"),
-]
+KINDS = {
+    BatchClient: {
+        "base_url": "url", "model": "name", "api_key": "key", "headers": "headers", "preset": "one of",
+        "limit": "count", "batching": "object", "schedule": "object", "http": "object", "timeout_s": "positive",
+        "outage_patience_s": "seconds", "wait_for_server_s": "seconds", "retry": "object", "max_queued": "count",
+        "when_full": "one of", "requests_per_minute": "positive", "tokens_per_minute": "positive", "dialect": "one of",
+        "detect": "flag", "server_metrics": "flag", "http_client": "object", "transport": "function",
+        "single_flight": "flag", "render_chat": "function", "max_model_len": "count", "count_tokens": "function",
+        "on_adjustment": "function", "telemetry": "object",
+    },
+    AdaptiveLimit: {
+        "start": "count", "max": "count", "p95_latency_s": "positive", "time_to_first_token_s": "positive",
+    },
+    Batching: {
+        "max_size": "count", "linger_s": "seconds", "refill_s": "seconds", "refill_ratio": "share",
+        "alone_above_tokens": "count", "length_reach": "whole", "size_for": "function",
+    },
+    Schedule: {
+        "order": "one of", "aging_s": "positive", "starvation_s": "seconds", "tenant_weights": "weights",
+        "group_prefixes": "flag", "send_priority": "flag",
+    },
+    Http: {
+        "connect_timeout_s": "positive", "read_timeout_s": "positive", "max_response_bytes": "count",
+        "backend": "one of", "trust_env": "flag",
+    },
+    Telemetry: {"tracer_provider": "object", "trace_rows": "share", "client_name": "name"},
+    Server: {"url": "url", "api_key": "key", "headers": "headers"},
+    Backoff: {"max_attempts": "count", "base_s": "seconds", "cap_s": "seconds"},
+    TenacityRetry: {"stop": "object", "wait": "object", "retry": "object"},
+}  # fmt: skip
+"""Of every setting: what it takes."""
+PATHS = {AdaptiveLimit: "limit.", Batching: "batching.", Schedule: "schedule.", Http: "http.", Telemetry: "telemetry."}
+NAMED_OTHERWISE = {(Server, "url"): "base_url", (Telemetry, "tracer_provider"): "telemetry"}
+MORE_WRONG = {
+    (BatchClient, "base_url"): [[], [7], [URL, 7], None], (BatchClient, "limit"): ["knee"],
+    (BatchClient, "http_client"): [httpx.Client], (BatchClient, "retry"): [Backoff], (BatchClient, "preset"): [None],
+    (Telemetry, "client_name"): ["x" * 257],
+}  # fmt: skip
+SHOWN = {(BatchClient, "preset"), (BatchClient, "dialect"), *((TenacityRetry, name) for name in KINDS[TenacityRetry])}
+"""Their values are names, or tenacity's objects."""
 
 
-def test_a_wrong_argument_of_the_client_is_refused_by_name():
-    for arguments, field in each(WRONG_ARGUMENTS):
-        error = refused(BatchClient, **{"base_url": URL, "model": "m", **arguments})
-        assert error.field == field, arguments
-        assert field in str(error)
-        assert "secret" not in str(error)
-
-
-def test_a_wrong_field_of_a_group_is_refused_by_name():
-    for group, field, value in WRONG_FIELDS:
-        error = refused(group, **{field: value})
-        assert error.field == f"{group.__name__.lower()}.{field}", value
-        assert error.field in str(error)
+@pytest.mark.parametrize("made", KINDS)
+def test_a_wrong_argument_is_refused_by_name_and_not_shown(made):
+    assert KINDS[made].keys() == signature(made).parameters.keys() - {"unknown"}, "each setting has a kind"
+    needed = {BatchClient: {"base_url": URL}, Server: {"url": URL}}.get(made, {})
+    for name, kind in KINDS[made].items():
+        for value in WRONG_OF_KIND[kind] + MORE_WRONG.get((made, name), []):
+            error = refused(made, **{**needed, name: value})
+            field = NAMED_OTHERWISE.get((made, name), PATHS.get(made, "") + name)
+            assert error.field == field, (name, value)
+            assert field in str(error), (name, value)
+            assert CANARY not in str(error) or (made, name) in SHOWN, (name, value)
 
 
 @pytest.mark.parametrize(
@@ -308,14 +322,11 @@ def test_an_unknown_argument_is_refused_with_the_right_one(make, name, hint):
     assert caught.value.field == name
 
 
-@pytest.mark.parametrize(
-    ("arguments", "kind"),
-    [({"batching": {"max_size": 3}}, "Batching"), ({"http": 5}, "Http"), ({"schedule": "fcfs"}, "Schedule")],
-)
-def test_a_group_of_another_type_is_refused(arguments, kind):
-    with pytest.raises(ConfigError, match=rf"a {kind}\(…\), not a") as caught:
-        BatchClient(URL, **arguments)
-    assert caught.value.field in arguments
+@pytest.mark.parametrize("group", [Batching, Http, Schedule, Telemetry])
+def test_a_group_of_another_type_is_refused_with_its_own(group):
+    with pytest.raises(ConfigError, match=rf"a {group.__name__}\(…\), not a") as caught:
+        BatchClient(URL, **{group.__name__.lower(): {"max_size": 3}})
+    assert caught.value.field == group.__name__.lower()
 
 
 async def test_a_closed_http_client_is_refused():
@@ -334,13 +345,6 @@ def test_the_extra_that_is_missing_is_named(monkeypatch, backend, package):
     with pytest.raises(ConfigError, match=rf"batchclient\[{backend}\]") as caught:
         BatchClient(URL, model="m", http=Http(backend=backend))
     assert caught.value.field == "http.backend"
-
-
-def test_a_wrong_argument_of_a_policy_is_refused_by_name():
-    wrong = [(Backoff, "max_attempts", 0), (Backoff, "base_s", -1), (Backoff, "cap_s", -1)]
-    wrong += [(TenacityRetry, "stop", 5), (TenacityRetry, "wait", 5), (TenacityRetry, "retry", True)]
-    for policy, field, value in wrong:
-        assert refused(policy, **{field: value}).field == field
 
 
 @pytest.mark.parametrize(
