@@ -210,8 +210,9 @@ async def test_a_fault_of_ours_is_not_tried_again(monkeypatch):
 
         monkeypatch.setattr(VllmDialect, "decoder", fail)
         with pytest.raises(BatchClientError, match="internal error") as caught:
-            await client.complete("p")
+            await client.complete("a canary")
         assert (caught.value.attempt, caught.value.retryable) == (1, False)
+        assert "canary" not in f"{caught.value!r}"
 
 
 # Servers ------------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from batchclient import (
     Http,
     MapResult,
     Schedule,
+    Server,
     SyncBatchClient,
 )
 from batchclient.config import Settings
@@ -154,5 +155,7 @@ def test_settings_show_neither_what_was_given_nor_what_was_refused():
 
 def test_what_has_a_key_does_not_show_it():
     url, sent = f"{URL}?k={KEY}", WireRequest("POST", "/completions", KEY.encode(), headers=(("x", KEY),))
-    for each in (BatchTransport(base_url=url), AsyncOpenAI(base_url=url, api_key=KEY), MapResult("id", 0, KEY), sent):
+    server = Server(URL, api_key=KEY, headers={"x": KEY})
+    transport, drop_in = BatchTransport(base_url=url), AsyncOpenAI(base_url=url, api_key=KEY)
+    for each in (server, BatchClient(server, model="m"), transport, drop_in, MapResult("id", 0, KEY), sent):
         assert "canary" not in repr(each)

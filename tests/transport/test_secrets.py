@@ -16,7 +16,7 @@ from tests.seams import connected, watch_cores
 from tests.telemetry.conftest import seen
 from typer.testing import CliRunner
 
-from batchclient import Backoff, BatchClientError
+from batchclient import Backoff, BatchClient, BatchClientError, Server
 from batchclient.cli.app import make_app
 from batchclient.integrations.prometheus import Collector
 
@@ -220,23 +220,25 @@ async def test_the_key_of_a_server_that_joined_later_is_cut_out_of_every_servers
     log = LogOutlet(caplog)
 
     async def say_it(heard, reader, writer, server):
-        writer.write(response(f"{heard.path} canary-joined".encode(), "400 no"))
+        writer.write(response(f"{heard.path} canary-own canary-joined canary-later".encode(), "400 no"))
 
-    async with (
-        RawServer(on_request=say_it) as first,
-        RawServer(on_request=say_it) as later,
-        make(first, "httpx") as client,
-    ):
-        for joins, leaves in ((None, None), (later, later), (later, first)):
-            if joins:
-                client.add_endpoint(joined := f"{joins.url}?k=canary-joined")
-                await client.remove_endpoint(joined if leaves is later else f"{first.url}?k={QUERY_KEY}")
-            with pytest.raises(BatchClientError) as caught:
-                await client.complete(PROMPT)
-            outlets = {**of_error(caught.value), "frames": frames_of(caught.value), "log": log.text}
-            assert not joins or not shown_in(outlets, ["canary"])
-            assert str(caught.value).startswith("400: /v1/completions?k=[key] ")
-        assert (len(first.heard), len(later.heard)) == (2, 1)
+    async with RawServer(on_request=say_it) as first, RawServer(on_request=say_it) as later:
+        known, joined = f"{first.url}?k={QUERY_KEY}", f"{later.url}?k=canary-joined"
+        server = Server(known, api_key="canary-own")
+        async with BatchClient(server, model="m", retry=NEVER, server_metrics=False) as client:
+            # Nothing of the second is known yet; then one of both is left.
+            for leaves in (None, joined, known):
+                if leaves:
+                    client.add_endpoint(Server(joined, api_key="canary-later"))
+                    await client.remove_endpoint(leaves)
+                said = "[key] [key] [key]" if leaves else "[key] canary-joined canary-later"
+                with pytest.raises(BatchClientError) as caught:
+                    await client.complete(PROMPT)
+                assert str(caught.value) == f"400: /v1/completions?k=[key] {said}"
+                outlets = {**of_error(caught.value), "frames": frames_of(caught.value), "repr": repr(client)}
+                assert not leaves or not shown_in(outlets, ["canary"])
+    assert (len(first.heard), len(later.heard)) == (2, 1)
+    assert not shown_in({"log": log.text}, ["canary-own", "canary-query"])
 
 
 def test_the_search_itself_finds_what_is_there():
