@@ -4,6 +4,7 @@ from array import array
 import re
 from collections import deque
 from datetime import date
+from functools import reduce
 from inspect import signature
 
 import httpx
@@ -22,26 +23,12 @@ URL = "http://localhost:8000/v1"
 NAN = float("nan")
 
 
-async def refusal(client, prompt="p", **params):
-    """The error of a call that must not get as far as the queue."""
-    with pytest.raises(ConfigError) as caught:
-        await client.complete(prompt, **params)
-        pytest.fail(f"{prompt!r} with {params!r} was taken")
-    assert client.statistics().submitted == 0
-    return caught.value
-
-
 def refused(made, *given, **named):
     """The error of something that must not be made."""
     with pytest.raises(ConfigError) as caught:
         made(*given, **named)
         pytest.fail(f"{given!r} {named!r} was taken")
     return caught.value
-
-
-def each(table):
-    """({name: value}, the field that the refusal names), for each value of a table of values by field."""
-    return [({field: value}, field) for field, values in table.items() for value in values]
 
 
 WRONG_PARAMETERS = {
@@ -65,33 +52,6 @@ WRONG_PARAMETERS = {
 }
 
 
-async def test_a_wrong_parameter_is_refused_by_name():
-    within = [({"extra_body": {"stream": True}}, "stream"), ({"extra_body": {"top_p": NAN}}, "top_p")]
-    server = ScriptedTransport()
-    async with make_client(server) as client:
-        for params, field in each(WRONG_PARAMETERS) + within:
-            assert (await refusal(client, **params)).field == field, params
-            assert refused(client.stream_map, [], "{}", **params).field == field, params
-        # Nothing of it stays behind.
-        assert (await client.complete("p")).text
-    assert len(server.sent) == 1
-
-
-def nested(depth):
-    inner = []
-    for _ in range(depth):
-        inner = [inner]
-    return inner
-
-
-async def test_what_refers_to_itself_or_goes_too_deep_is_refused():
-    around = {}
-    around["again"] = around
-    async with make_client(ScriptedTransport()) as client:
-        assert (await refusal(client, schema=around)).field == "schema"
-        assert (await refusal(client, schema=nested(100_000))).field == "schema"
-
-
 WRONG_PROMPTS = [
     *("\ud800", "fine until here: \udc00, and on"),
     *([], (), array("i"), ["two", "texts"], [[1, 2], [3]], [1, "two"], ["one", 2], [1, [2]]),
@@ -99,12 +59,58 @@ WRONG_PROMPTS = [
     *(b"bytes", bytearray(b"12345678"), memoryview(b"12345678"), {"text": "p"}, {1, 2}),
     *(None, 7, 7.5, True, object(), iter([1, 2]), deque(["a", "b"]), array("d", [1.0])),
 ]
+WRONG_TEMPLATES = [
+    "{",
+    "}",
+    "a {",
+    "} b",
+    "{ }",
+    '{"a"}',
+    "{!r}",
+    "{a!r}",
+    "{:>3}",
+    '{"key": {}}',
+    "no field",
+    "",
+    "{} {a}",
+    7,
+]
+WRONG_DOCUMENTS = ["one text", b"bytes", {"a": 1}, 7, None]
+CALLS = {
+    "complete": (
+        lambda client, **named: client.complete(**{"prompt": "p", **named}),
+        {**WRONG_PARAMETERS, "prompt": WRONG_PROMPTS},
+    ),
+    "stream_map": (
+        lambda client, **named: client.stream_map(**{"docs": ["a"], "prompt": "{}", **named}),
+        {
+            **WRONG_PARAMETERS, "prompt": WRONG_TEMPLATES, "docs": WRONG_DOCUMENTS, "look_ahead": [0, -1, 1.5, True, "8"]
+        },
+    ),
+}  # fmt: skip
 
 
-async def test_a_wrong_prompt_is_refused_by_name():
-    async with make_client(ScriptedTransport()) as client:
-        for prompt in WRONG_PROMPTS:
-            assert (await refusal(client, prompt)).field == "prompt", prompt
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_wrong_argument_of_a_call_is_refused_by_name(call):
+    ask, wrong = CALLS[call]
+    server, around = ScriptedTransport(), {}
+    around["again"] = around
+    cells = [({field: value}, field) for field, values in wrong.items() for value in values]
+    cells += [
+        ({"schema": around}, "schema"),
+        ({"schema": reduce(lambda inner, _: [inner], range(100_000), [])}, "schema"),
+    ]
+    cells += [({"extra_body": {"stream": True}}, "stream"), ({"extra_body": {"top_p": NAN}}, "top_p")]
+    async with make_client(server) as client:
+        for named, field in cells:
+            with pytest.raises(ConfigError) as caught:
+                await ask(client, **named)
+                pytest.fail(f"{field}={named!r:.100} was taken")
+            assert caught.value.field == field, f"{named!r:.100}"
+        assert client.statistics().submitted == 0
+        # Nothing of it stays behind.
+        assert (await client.complete("p")).text
+    assert len(server.sent) == 1
 
 
 async def test_unusual_prompts_arrive_as_they_are():
@@ -155,21 +161,13 @@ async def test_texts_are_counted_where_that_was_asked_for():
         return len(text.split())
 
     async with make_client(ScriptedTransport(), max_model_len=5, count_tokens=count_tokens) as client:
-        assert (await refusal(client, "one two three four five")).field == "prompt"
+        with pytest.raises(ConfigError) as caught:
+            await client.complete("one two three four five")
+        assert caught.value.field == "prompt" and client.statistics().submitted == 0
         assert (await client.complete("a b c d")).text
         assert (await client.complete("abc")).text
     # A text of fewer bytes than tokens allowed needs no counting.
     assert counted == ["one two three four five", "a b c d"]
-
-
-WRONG_TEMPLATES = ["{", "}", "a {", "} b", "{ }", '{"a"}', "{!r}", "{a!r}", "{:>3}", '{"key": {}}']
-WRONG_TEMPLATES += ["no field", "", "{} {a}"]
-
-
-async def test_a_wrong_template_is_refused_by_name():
-    async with make_client(ScriptedTransport()) as client:
-        for template in WRONG_TEMPLATES:
-            assert refused(client.stream_map, ["a"], template).field == "prompt", template
 
 
 async def test_a_single_brace_is_told_to_double_it():
@@ -197,19 +195,6 @@ async def test_a_document_without_the_column_is_a_row_with_an_error_that_names_i
         assert rows[1].error.field == field
         assert "document 1" in str(rows[1].error)
         assert server.prompts == [["Say fine"]]
-
-
-WRONG_MAPS = {
-    "docs": ["one text", b"bytes", {"a": 1}, 7, None],
-    "prompt": [7],
-    "look_ahead": [0, -1, 1.5, True, "8"],
-}
-
-
-async def test_a_wrong_argument_of_a_map_is_refused_by_name():
-    async with make_client(ScriptedTransport()) as client:
-        for named, field in each(WRONG_MAPS):
-            assert refused(client.stream_map, **{"docs": ["a"], "prompt": "{}", **named}).field == field, named
 
 
 CANARY = "canary-value"
@@ -374,9 +359,7 @@ QUESTION = r" \(is base_url right, and an LLM server's\?\)"
     ],
 )
 @pytest.mark.parametrize("max_tokens", [1, 100])
-async def test_a_page_for_people_names_the_url(
-    status, kind, told, max_tokens
-):
+async def test_a_page_for_people_names_the_url(status, kind, told, max_tokens):
     server = ScriptedTransport(Reply(status, {"content-type": "text/html"}, [PAGE]))
     async with make_client(server, retry=Backoff(max_attempts=1)) as client:
         url = re.escape(client.statistics().endpoints[0].base_url)

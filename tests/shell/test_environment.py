@@ -1,6 +1,5 @@
 """The environment's URL, model and key: who reads them, and to whom the key goes."""
 
-
 import httpx
 import pytest
 from tests.shell.scripted import ScriptedTransport, error
