@@ -29,7 +29,7 @@ def _words_of(error):
 
 def frames_of(error):
     """The local variables of every frame that an error keeps, but for the test's own and what the caller gave."""
-    given, words = ("prompt", "item", "params", "docs", "documents", "doc", "body"), []
+    given, words = ("prompt", "item", "params", "docs", "messages", "text", "query", "document"), []
     for one in _chain(error):
         for frame, _ in traceback.walk_tb(one.__traceback__):
             ours = "/batchclient/" in frame.f_code.co_filename

@@ -13,7 +13,7 @@ from tests.fakes.raw import JSON, RawServer, answers_in_a_thread, body_of, respo
 from tests.integrations.test_prometheus import scraped
 from tests.outlets import LogOutlet, frames_of, of_error, shown_in
 from tests.seams import connected, watch_cores
-from tests.telemetry.conftest import seen
+from tests.telemetry.conftest import seen  # a fixture
 from typer.testing import CliRunner
 
 from batchclient import Backoff, BatchClient, BatchClientError, Server
@@ -80,7 +80,7 @@ OF_HTTP = {
     "the body": as_body(),
     "the body of a 400": as_body("400 no"),
     "the body of a 500": as_body("500 no"),
-    "a list's repr": lambda heard: response(f"cannot do {heard.prompts!r}".encode(), "400 no"),
+    "its values' repr": lambda heard: response(f"cannot do {list(heard.json.values())!r}".encode(), "400 no"),
     "a body cut off": as_body(length=100_000),
     "a body that is not what its encoding says": as_body(headers=[("content-encoding", "gzip")]),
     "an event": as_body(before="data: ", headers=[("content-type", "text/event-stream")]),
@@ -132,9 +132,15 @@ class Left:
 
     async def gather(self, client):
         """Make all sorts of calls, each of which fails; and look at the client while it has them."""
-        for max_tokens in (1, 16):
+        for call in (
+            client.complete(PROMPT, max_tokens=1),
+            client.complete(PROMPT, max_tokens=16),
+            client.chat([{"role": "user", "content": PROMPT}]),
+            client.embed(PROMPT),
+            client.score("a question", PROMPT),
+        ):
             with pytest.raises(BatchClientError) as caught:
-                await client.complete(PROMPT, max_tokens=max_tokens)
+                await call
             self.errors.append(caught.value)
         documents = [PROMPT.replace("canary-prompt", f"canary-prompt {number}") for number in range(2)]
         async with client.stream_map(documents, "{}", journal=self.folder / f"{len(self.errors)}.journal") as rows:
@@ -169,7 +175,8 @@ async def test_what_a_server_says_back_comes_out_nowhere(echo, backend, caplog, 
 
     async def say_it_back(heard, reader, writer, server):
         body = OF_BODIES.get(echo)
-        writer.write(body(words.replace(PROMPT, heard.prompts[0])) if body else OF_HTTP[echo](heard))
+        prompt = heard.prompts[0] if b'"prompt"' in heard.body else PROMPT
+        writer.write(body(words.replace(PROMPT, prompt)) if body else OF_HTTP[echo](heard))
         return True
 
     for what, words in WORDS.items() if echo in OF_BODIES else [("all that came", "")]:
@@ -178,7 +185,7 @@ async def test_what_a_server_says_back_comes_out_nowhere(echo, backend, caplog, 
             make(server, backend, made=left.objects.append, telemetry=seen.telemetry()) as client,
         ):
             await left.gather(client)
-        assert len(server.heard) >= 3, "it must have heard them to say them back"
+        assert len({heard.path for heard in server.heard}) == 4, "it heard each kind of call, to say it back"
         assert not (shown := shown_in(left.outlets(log, seen), CANARIES)), (echo, what, shown)
 
 
