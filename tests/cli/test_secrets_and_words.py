@@ -80,6 +80,7 @@ def test_no_complaint_repeats_a_key_in_a_wrong_place(cli, tmp_path, monkeypatch,
     done = cli(*command.replace("KEY", KEY).split(), env={"REDIS_URL": "redis://127.0.0.1:1"})
     assert done.exit_code == 2 and "Error: " in done.stderr
     assert KEY not in done.output
+    assert "--base-url" not in command.split()[-2:] or "--base-url" in done.output
 
 
 @pytest.fixture
