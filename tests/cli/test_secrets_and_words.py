@@ -11,6 +11,7 @@ import openai
 import pytest
 from tests.cli.conftest import write_rows
 from tests.fakes.pages import serving
+from tests.shell.test_keys_in_wrong_places import KEY, URLS
 from typer.testing import CliRunner
 
 from batchclient.bench.strategies import rival_of
@@ -26,7 +27,6 @@ FOREIGN = f"{ORDINARY}\x1b[2J\x07\x9b31m\r\nforged\x85\u2028forged\u202egnp\u206
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 SAID = "déjà\x1b[2J\x07\x9b31m\u202e"
 """A server's words, unlike the prompts: those are cut out of them."""
-KEY = "sk-Secret0123456789"
 
 
 @pytest.fixture
@@ -71,13 +71,16 @@ def test_the_rival_of_bench_and_demo_goes_nowhere_else(elsewhere):
         "top x KEY", "simulate KEY", "demo KEY", "dead list KEY", "enqueue in.jsonl KEY", "bench compare a.json KEY x",
         "map KEY -o out.jsonl --base-url http://x/v1 --model m --prompt {text}", "enqueue KEY", "job status KEY",
         "bench compare KEY KEY", "bench report KEY -o r.html", "doctor KEY", "top KEY",
+        *(f"map in.jsonl -o out.jsonl --model m --prompt {{text}} --base-url {url}" for url in URLS[:20:5]),
     ],
 )  # fmt: skip
 def test_no_complaint_repeats_a_key_in_a_wrong_place(cli, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
+    write_rows(tmp_path / "in.jsonl", [{"id": "1", "text": "x"}])
     done = cli(*command.replace("KEY", KEY).split(), env={"REDIS_URL": "redis://127.0.0.1:1"})
     assert done.exit_code == 2 and "Error: " in done.stderr
     assert KEY not in done.output
+    assert "--base-url" not in command.split()[-2:] or "--base-url" in done.output
 
 
 @pytest.fixture
@@ -126,7 +129,6 @@ def test_foreign_words_are_text_in_every_command(cli, foreign, tmp_path, monkeyp
         (["bench", "compare", source, source], 2),
         (["doctor", foreign], 5),
         (["doctor", foreign, "--json"], 5),
-        (["demo", *base, "--model", FOREIGN], 1),
         (["simulate", "--profile", FOREIGN], 2),
         (["metrics", "list", "--server", FOREIGN], 2),
         (["enqueue", f"absent{FOREIGN}txt", "--redis", "redis://127.0.0.1:1"], 2),

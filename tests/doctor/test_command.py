@@ -11,7 +11,6 @@ from batchclient._doctor.machine import core_share
 from batchclient.cli._words import put
 from batchclient.cli.app import make_app
 from batchclient.simulator import EmbeddedServer
-from tests.fakes.pages import serving
 
 
 @pytest.fixture(autouse=True)
@@ -31,17 +30,6 @@ def cli():
 def server():
     with EmbeddedServer("instant", model="m", api_key="right") as running:
         yield running
-
-
-@pytest.fixture
-def parrot():
-    """The URL of a server that repeats the key and the query of each request in its refusal."""
-
-    def refuse(asked):
-        return 401, {"error": {"message": f"who is {asked.headers.get('Authorization', '')} at {asked.path}"}}
-
-    with serving(refuse) as running:
-        yield running.url
 
 
 def test_status_0_and_nothing_to_mend(cli, server):
@@ -162,15 +150,6 @@ def test_a_narrow_terminal_breaks_lines_between_words(monkeypatch):
         "  change: a free core for the client: a",
         "    machine of its own",
     ]
-
-
-@pytest.mark.parametrize("form", [[], ["--json"]])
-def test_no_key_is_in_the_output(cli, parrot, form):
-    result = cli(f"{parrot}?code=canary-code", "--api-key", "canary-key", *form)
-    assert result.exit_code == 5
-    assert "The server refuses the key: 401, who is " in result.output
-    assert "[key]" in result.output
-    assert "canary" not in result.output
 
 
 def test_a_name_cannot_steer_a_terminal(cli):

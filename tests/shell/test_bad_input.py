@@ -4,24 +4,17 @@ from array import array
 import re
 from collections import deque
 from datetime import date
+from functools import reduce
+from inspect import signature
 
 import httpx
 import pytest
 from tests.shell.scripted import Reply, ScriptedTransport, error, make_client
 
 from batchclient import (
-    Backoff,
-    BadRequest,
-    BatchClient,
-    Batching,
-    ConfigError,
-    DialectError,
-    Http,
-    RemoteError,
-    Schedule,
-    ServerFault,
-    SyncBatchClient,
-)
+    AdaptiveLimit, Backoff, BadRequest, BatchClient, Batching, ConfigError, DialectError, Http, Schedule, Server, ServerFault,
+    SyncBatchClient, Telemetry,
+)  # fmt: skip
 from batchclient.integrations.httpx import BatchTransport
 from batchclient.openai import AsyncOpenAI, OpenAI
 from batchclient.retry import TenacityRetry
@@ -30,26 +23,12 @@ URL = "http://localhost:8000/v1"
 NAN = float("nan")
 
 
-async def refusal(client, prompt="p", **params):
-    """The error of a call that must not get as far as the queue."""
-    with pytest.raises(ConfigError) as caught:
-        await client.complete(prompt, **params)
-        pytest.fail(f"{prompt!r} with {params!r} was taken")
-    assert client.statistics().submitted == 0
-    return caught.value
-
-
 def refused(made, *given, **named):
     """The error of something that must not be made."""
     with pytest.raises(ConfigError) as caught:
         made(*given, **named)
         pytest.fail(f"{given!r} {named!r} was taken")
     return caught.value
-
-
-def each(table):
-    """({name: value}, the field that the refusal names), for each value of a table of values by field."""
-    return [({field: value}, field) for field, values in table.items() for value in values]
 
 
 WRONG_PARAMETERS = {
@@ -73,33 +52,6 @@ WRONG_PARAMETERS = {
 }
 
 
-async def test_a_wrong_parameter_is_refused_by_name():
-    within = [({"extra_body": {"stream": True}}, "stream"), ({"extra_body": {"top_p": NAN}}, "top_p")]
-    server = ScriptedTransport()
-    async with make_client(server) as client:
-        for params, field in each(WRONG_PARAMETERS) + within:
-            assert (await refusal(client, **params)).field == field, params
-            assert refused(client.stream_map, [], "{}", **params).field == field, params
-        # Nothing of it stays behind.
-        assert (await client.complete("p")).text
-    assert len(server.sent) == 1
-
-
-def nested(depth):
-    inner = []
-    for _ in range(depth):
-        inner = [inner]
-    return inner
-
-
-async def test_what_refers_to_itself_or_goes_too_deep_is_refused():
-    around = {}
-    around["again"] = around
-    async with make_client(ScriptedTransport()) as client:
-        assert (await refusal(client, schema=around)).field == "schema"
-        assert (await refusal(client, schema=nested(100_000))).field == "schema"
-
-
 WRONG_PROMPTS = [
     *("\ud800", "fine until here: \udc00, and on"),
     *([], (), array("i"), ["two", "texts"], [[1, 2], [3]], [1, "two"], ["one", 2], [1, [2]]),
@@ -107,12 +59,58 @@ WRONG_PROMPTS = [
     *(b"bytes", bytearray(b"12345678"), memoryview(b"12345678"), {"text": "p"}, {1, 2}),
     *(None, 7, 7.5, True, object(), iter([1, 2]), deque(["a", "b"]), array("d", [1.0])),
 ]
+WRONG_TEMPLATES = [
+    "{",
+    "}",
+    "a {",
+    "} b",
+    "{ }",
+    '{"a"}',
+    "{!r}",
+    "{a!r}",
+    "{:>3}",
+    '{"key": {}}',
+    "no field",
+    "",
+    "{} {a}",
+    7,
+]
+WRONG_DOCUMENTS = ["one text", b"bytes", {"a": 1}, 7, None]
+CALLS = {
+    "complete": (
+        lambda client, **named: client.complete(**{"prompt": "p", **named}),
+        {**WRONG_PARAMETERS, "prompt": WRONG_PROMPTS},
+    ),
+    "stream_map": (
+        lambda client, **named: client.stream_map(**{"docs": ["a"], "prompt": "{}", **named}),
+        {
+            **WRONG_PARAMETERS, "prompt": WRONG_TEMPLATES, "docs": WRONG_DOCUMENTS, "look_ahead": [0, -1, 1.5, True, "8"]
+        },
+    ),
+}  # fmt: skip
 
 
-async def test_a_wrong_prompt_is_refused_by_name():
-    async with make_client(ScriptedTransport()) as client:
-        for prompt in WRONG_PROMPTS:
-            assert (await refusal(client, prompt)).field == "prompt", prompt
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_wrong_argument_of_a_call_is_refused_by_name(call):
+    ask, wrong = CALLS[call]
+    server, around = ScriptedTransport(), {}
+    around["again"] = around
+    cells = [({field: value}, field) for field, values in wrong.items() for value in values]
+    cells += [
+        ({"schema": around}, "schema"),
+        ({"schema": reduce(lambda inner, _: [inner], range(100_000), [])}, "schema"),
+    ]
+    cells += [({"extra_body": {"stream": True}}, "stream"), ({"extra_body": {"top_p": NAN}}, "top_p")]
+    async with make_client(server) as client:
+        for named, field in cells:
+            with pytest.raises(ConfigError) as caught:
+                await ask(client, **named)
+                pytest.fail(f"{field}={named!r:.100} was taken")
+            assert caught.value.field == field, f"{named!r:.100}"
+        assert client.statistics().submitted == 0
+        # Nothing of it stays behind.
+        assert (await client.complete("p")).text
+    assert len(server.sent) == 1
 
 
 async def test_unusual_prompts_arrive_as_they_are():
@@ -163,21 +161,13 @@ async def test_texts_are_counted_where_that_was_asked_for():
         return len(text.split())
 
     async with make_client(ScriptedTransport(), max_model_len=5, count_tokens=count_tokens) as client:
-        assert (await refusal(client, "one two three four five")).field == "prompt"
+        with pytest.raises(ConfigError) as caught:
+            await client.complete("one two three four five")
+        assert caught.value.field == "prompt" and client.statistics().submitted == 0
         assert (await client.complete("a b c d")).text
         assert (await client.complete("abc")).text
     # A text of fewer bytes than tokens allowed needs no counting.
     assert counted == ["one two three four five", "a b c d"]
-
-
-WRONG_TEMPLATES = ["{", "}", "a {", "} b", "{ }", '{"a"}', "{!r}", "{a!r}", "{:>3}", '{"key": {}}']
-WRONG_TEMPLATES += ["no field", "", "{} {a}"]
-
-
-async def test_a_wrong_template_is_refused_by_name():
-    async with make_client(ScriptedTransport()) as client:
-        for template in WRONG_TEMPLATES:
-            assert refused(client.stream_map, ["a"], template).field == "prompt", template
 
 
 async def test_a_single_brace_is_told_to_double_it():
@@ -207,71 +197,80 @@ async def test_a_document_without_the_column_is_a_row_with_an_error_that_names_i
         assert server.prompts == [["Say fine"]]
 
 
-WRONG_MAPS = {
-    "docs": ["one text", b"bytes", {"a": 1}, 7, None],
-    "prompt": [7],
-    "look_ahead": [0, -1, 1.5, True, "8"],
-}
-
-
-async def test_a_wrong_argument_of_a_map_is_refused_by_name():
-    async with make_client(ScriptedTransport()) as client:
-        for named, field in each(WRONG_MAPS):
-            assert refused(client.stream_map, **{"docs": ["a"], "prompt": "{}", **named}).field == field, named
-
-
-WRONG_ARGUMENTS = {
-    "base_url": [
-        *("", [], None, 7, [URL, 7], "localhost:8000/v1", "//localhost/v1", "ftp://localhost/v1", "http://"),
-        *("http://user:secret@localhost/v1", "http://secret@localhost/v1", "ftp://user:secret@localhost/v1"),
-        *("http://local host/v1", "http://localhost/v1\r\nx: y", "http://localhost:port/v1"),
-        *("http://localhost:99999/v1", "http://[::1/v1", "http://localhost/v1#part"),
-    ],
-    "model": ["", 7],
-    "api_key": ["", "secret\n", "sec ret", "secrét", b"secret"],
-    "preset": ["fast", None, ["latency"]],
-    "dialect": ["nope", 7, ["vllm"]],
-    "http_client": [object(), httpx.Client],
-    "retry": [3, Backoff],
+CANARY = "canary-value"
+NUMBER = [NAN, float("inf"), CANARY, "5", True, [1.0]]
+WRONG_OF_KIND = {
+    "seconds": [*NUMBER, -0.1, -1],
+    "positive": [*NUMBER, -1, 0],
+    "share": [*NUMBER, -0.1, 1.1],
+    "count": [*NUMBER, 0, -1, 1.5, 2.0],
+    "whole": [*NUMBER, -1, 1.5, 2.0],
+    "flag": [CANARY, "yes", 1, 0, [True]],
+    "one of": [CANARY, "curl", "drop", 7, ["vllm"]],
+    "name": ["", 7, [CANARY]],
+    "function": [CANARY, 7],
+    "object": [CANARY, 7, True, {"max_size": 3, "trace_rows": 1}, object()],
+    "weights": [CANARY, [1], {"a": True}, {"a": "2"}, {"a": 0}, {"a": -1}, {"a": NAN}],
+    "key": ["", f"{CANARY}\n", f" {CANARY}", f"{CANARY}é", CANARY.encode()],
     "headers": [
-        *({"x": "a\r\nb: c"}, {"x\r\ny": "a"}, {"x": "a\nb"}, {"x": "a\0b"}, {"x": "grüße"}),
-        *({"": "a"}, {"x y": "a"}, {"x:": "a"}, {"x": 1}, [("x", "a")]),
+        *({"x": "a\r\nb: c"}, {"x\r\ny": "a"}, {"x": "a\nb"}, {"x": "a\0b"}, {"x": "grüße"}, {"x": CANARY + "\n"}),
+        *({"": "a"}, {"x y": "a"}, {"x:": "a"}, {"x": 1}, [("x", "a")], CANARY, 5),
     ],
-    "limit": [0, -1, 1.5, "8", True],
-    "max_queued": [0],
-    "when_full": ["drop"],
-    "timeout_s": [0, NAN],
-    "max_model_len": [0],
-    "count_tokens": [7],
+    "url": ["", "http://", "http://localhost/v1\r\nx: y", 7, b"http://localhost/v1", f"{CANARY}/v1"],
 }
-WRONG_FIELDS = [
-    *((Batching, "max_size", value) for value in (0, "8")),
-    *((Batching, "linger_s", value) for value in (-1, NAN, float("inf"), "soon")),
-    (Batching, "refill_s", -1),
-    *((Batching, "refill_ratio", value) for value in (1.1, -0.1, NAN)),
-    (Batching, "alone_above_tokens", 0),
-    (Schedule, "starvation_s", -1),
-    (Http, "connect_timeout_s", 0),
-    (Http, "read_timeout_s", -1),
-    (Http, "max_response_bytes", 0),
-    (Http, "backend", "curl"),
-    (Http, "trust_env", "maybe"),
-]
+KINDS = {
+    BatchClient: {
+        "base_url": "url", "model": "name", "api_key": "key", "headers": "headers", "preset": "one of",
+        "limit": "count", "batching": "object", "schedule": "object", "http": "object", "timeout_s": "positive",
+        "outage_patience_s": "seconds", "wait_for_server_s": "seconds", "retry": "object", "max_queued": "count",
+        "when_full": "one of", "requests_per_minute": "positive", "tokens_per_minute": "positive", "dialect": "one of",
+        "detect": "flag", "server_metrics": "flag", "http_client": "object", "transport": "function",
+        "single_flight": "flag", "render_chat": "function", "max_model_len": "count", "count_tokens": "function",
+        "on_adjustment": "function", "telemetry": "object",
+    },
+    AdaptiveLimit: {
+        "start": "count", "max": "count", "p95_latency_s": "positive", "time_to_first_token_s": "positive",
+    },
+    Batching: {
+        "max_size": "count", "linger_s": "seconds", "refill_s": "seconds", "refill_ratio": "share",
+        "alone_above_tokens": "count", "length_reach": "whole", "size_for": "function",
+    },
+    Schedule: {
+        "order": "one of", "aging_s": "positive", "starvation_s": "seconds", "tenant_weights": "weights",
+        "group_prefixes": "flag", "send_priority": "flag",
+    },
+    Http: {
+        "connect_timeout_s": "positive", "read_timeout_s": "positive", "max_response_bytes": "count",
+        "backend": "one of", "trust_env": "flag",
+    },
+    Telemetry: {"tracer_provider": "object", "trace_rows": "share", "client_name": "name"},
+    Server: {"url": "url", "api_key": "key", "headers": "headers"},
+    Backoff: {"max_attempts": "count", "base_s": "seconds", "cap_s": "seconds"},
+    TenacityRetry: {"stop": "object", "wait": "object", "retry": "object"},
+}  # fmt: skip
+"""Of every setting: what it takes."""
+PATHS = {AdaptiveLimit: "limit.", Batching: "batching.", Schedule: "schedule.", Http: "http.", Telemetry: "telemetry."}
+NAMED_OTHERWISE = {(Server, "url"): "base_url", (Telemetry, "tracer_provider"): "telemetry"}
+MORE_WRONG = {
+    (BatchClient, "base_url"): [[], [7], [URL, 7], None], (BatchClient, "limit"): ["knee"],
+    (BatchClient, "http_client"): [httpx.Client], (BatchClient, "retry"): [Backoff], (BatchClient, "preset"): [None],
+    (Telemetry, "client_name"): ["x" * 257],
+}  # fmt: skip
+SHOWN = {(BatchClient, "preset"), (BatchClient, "dialect"), *((TenacityRetry, name) for name in KINDS[TenacityRetry])}
+"""Their values are names, or tenacity's objects."""
 
 
-def test_a_wrong_argument_of_the_client_is_refused_by_name():
-    for arguments, field in each(WRONG_ARGUMENTS):
-        error = refused(BatchClient, **{"base_url": URL, "model": "m", **arguments})
-        assert error.field == field, arguments
-        assert field in str(error)
-        assert "secret" not in str(error)
-
-
-def test_a_wrong_field_of_a_group_is_refused_by_name():
-    for group, field, value in WRONG_FIELDS:
-        error = refused(group, **{field: value})
-        assert error.field == f"{group.__name__.lower()}.{field}", value
-        assert error.field in str(error)
+@pytest.mark.parametrize("made", KINDS)
+def test_a_wrong_argument_is_refused_by_name_and_not_shown(made):
+    assert KINDS[made].keys() == signature(made).parameters.keys() - {"unknown"}, "each setting has a kind"
+    needed = {BatchClient: {"base_url": URL}, Server: {"url": URL}}.get(made, {})
+    for name, kind in KINDS[made].items():
+        for value in WRONG_OF_KIND[kind] + MORE_WRONG.get((made, name), []):
+            error = refused(made, **{**needed, name: value})
+            field = NAMED_OTHERWISE.get((made, name), PATHS.get(made, "") + name)
+            assert error.field == field, (name, value)
+            assert field in str(error), (name, value)
+            assert CANARY not in str(error) or (made, name) in SHOWN, (name, value)
 
 
 @pytest.mark.parametrize(
@@ -308,14 +307,11 @@ def test_an_unknown_argument_is_refused_with_the_right_one(make, name, hint):
     assert caught.value.field == name
 
 
-@pytest.mark.parametrize(
-    ("arguments", "kind"),
-    [({"batching": {"max_size": 3}}, "Batching"), ({"http": 5}, "Http"), ({"schedule": "fcfs"}, "Schedule")],
-)
-def test_a_group_of_another_type_is_refused(arguments, kind):
-    with pytest.raises(ConfigError, match=rf"a {kind}\(…\), not a") as caught:
-        BatchClient(URL, **arguments)
-    assert caught.value.field in arguments
+@pytest.mark.parametrize("group", [Batching, Http, Schedule, Telemetry])
+def test_a_group_of_another_type_is_refused_with_its_own(group):
+    with pytest.raises(ConfigError, match=rf"a {group.__name__}\(…\), not a") as caught:
+        BatchClient(URL, **{group.__name__.lower(): {"max_size": 3}})
+    assert caught.value.field == group.__name__.lower()
 
 
 async def test_a_closed_http_client_is_refused():
@@ -336,21 +332,6 @@ def test_the_extra_that_is_missing_is_named(monkeypatch, backend, package):
     assert caught.value.field == "http.backend"
 
 
-def test_a_wrong_argument_of_a_policy_is_refused_by_name():
-    wrong = [(Backoff, "max_attempts", 0), (Backoff, "base_s", -1), (Backoff, "cap_s", -1)]
-    wrong += [(TenacityRetry, "stop", 5), (TenacityRetry, "wait", 5), (TenacityRetry, "retry", True)]
-    for policy, field, value in wrong:
-        assert refused(policy, **{field: value}).field == field
-
-
-@pytest.mark.parametrize(
-    "url",
-    [URL, URL + "/", "https://example.org", "http://[::1]:8000/v1", " " + URL + " ", [URL, "http://other:8000/v1"]],
-)
-def test_a_right_url_is_taken(url):
-    assert BatchClient(url, model="m").statistics().endpoints
-
-
 async def test_aiohttp_is_refused_on_trio():
     import sniffio
 
@@ -368,27 +349,19 @@ PAGE = b"<!DOCTYPE html><html>Unsupported method"
 QUESTION = r" \(is base_url right, and an LLM server's\?\)"
 
 
-@pytest.mark.parametrize("status", [400, 404, 405, 500, 501])
-async def test_a_page_for_people_names_the_url_and_asks_about_it(status):
-    server = ScriptedTransport(Reply(status, {"content-type": "text/html"}, [PAGE]))
-    async with make_client(server, retry=Backoff(max_attempts=1)) as client:
-        url = client.statistics().endpoints[0].base_url
-        with pytest.raises(RemoteError, match=f"{status}: an HTML page from {re.escape(url)}{QUESTION}$") as caught:
-            await client.complete("p")
-    assert isinstance(caught.value, ServerFault if status == 500 else BadRequest)
-
-
-@pytest.mark.parametrize("status", [502, 503, 504])
-async def test_a_page_of_a_gateway_names_the_url_alone(status):
-    server = ScriptedTransport(Reply(status, {"content-type": "text/html"}, [PAGE]))
-    async with make_client(server, retry=Backoff(max_attempts=1)) as client:
-        with pytest.raises(ServerFault, match=f"{status}: an HTML page from http://[^ ]*$"):
-            await client.complete("p")
-
-
+@pytest.mark.parametrize(
+    ("status", "kind", "told"),
+    [
+        *((status, BadRequest, f"{status}: an HTML page from URL{QUESTION}") for status in (400, 404, 405, 501)),
+        (500, ServerFault, f"500: an HTML page from URL{QUESTION}"),
+        *((status, ServerFault, f"{status}: an HTML page from URL") for status in (502, 503, 504)),
+        (200, DialectError, f"it came from URL{QUESTION}"),
+    ],
+)
 @pytest.mark.parametrize("max_tokens", [1, 100])
-async def test_a_page_for_people_instead_of_an_answer_names_the_url(max_tokens):
-    server = ScriptedTransport(Reply(200, {"content-type": "text/html"}, [PAGE]))
+async def test_a_page_for_people_names_the_url(status, kind, told, max_tokens):
+    server = ScriptedTransport(Reply(status, {"content-type": "text/html"}, [PAGE]))
     async with make_client(server, retry=Backoff(max_attempts=1)) as client:
-        with pytest.raises(DialectError, match=f"it came from http://[^ ]*{QUESTION}$"):
+        url = re.escape(client.statistics().endpoints[0].base_url)
+        with pytest.raises(kind, match=told.replace("URL", url) + "$"):
             await client.complete("p", max_tokens=max_tokens)

@@ -18,7 +18,6 @@ from batchclient import (
     Embedding,
     NotFound,
     RankedDocument,
-    ServerFault,
     Usage,
 )
 from tests.core import Kind
@@ -739,16 +738,3 @@ async def test_a_map_makes_calls_that_there_are(call):
         with pytest.raises(ConfigError) as caught:
             client.stream_map(["a"], "{}", call=call)
     assert caught.value.field == "call"
-
-
-async def test_no_text_of_a_pair_reaches_an_error(monkeypatch):
-    def quote(sent):
-        return error(500, f"cannot score {sent.body['text_1']!r} with {json.dumps(sent.body['text_2'])}")
-
-    server = scripted(monkeypatch, *[quote] * 9)
-    async with make_client(server, timeout_s=100.0) as client:
-        with pytest.raises(ServerFault) as caught:
-            await client.score("a secret question", "its secret answer, with “marks”")
-    shown = f"{caught.value!r} {caught.value}"
-    assert "secret" not in shown
-    assert "marks" not in shown
