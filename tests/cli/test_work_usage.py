@@ -1,6 +1,8 @@
 """Wrong usage of ``work``: refused in a line before Redis is asked, and no secret is shown. And what is its default."""
 
 import pytest
+
+from batchclient import BatchClient
 from tests import bounds
 
 from batchclient import ConfigError
@@ -52,11 +54,20 @@ def test_a_worker_has_the_settings_of_the_page_where_none_is_given(cli, monkeypa
     monkeypatch.setattr("batchclient.integrations.redis.Worker", refusing)
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
+    asked = {}
+
+    class Seen(BatchClient):
+        def __init__(self, **given):
+            asked.update(given)
+            super().__init__(**given)
+
+    monkeypatch.setattr("batchclient.cli.work.BatchClient", Seen)
     cli("work", "--redis", "unix:///absent", "--base-url", "http://127.0.0.1:9/v1", "--model", "m")
-    [(client, given)] = made
+    [(_, given)] = made
     assert [given[name] for name in ("result_ttl_s", "lease_s", "max_deliveries", "grace_s")] == [86_400, 60, 5, 25]
     assert (given["stream"], given["group"], given["results"]) == ("inference_queue", "batchclient", "keys")
-    assert (client._settings.batching.max_size, client._settings.batching.linger_s) == (32, 0.1)
+    batching = asked["batching"]
+    assert (batching.max_size, batching.linger_s) == (32, 0.1)
 
 
 @pytest.mark.parametrize(

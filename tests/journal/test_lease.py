@@ -208,8 +208,8 @@ def test_the_lease_is_renewed_by_a_thread_of_its_own(path):
     assert not path.with_name("journal.lease").exists()
 
 
-def test_a_lease_is_renewed_every_10_s_and_each_second_while_its_mount_is_away(path):
-    lease, waited = LeaseFile(path, Elsewhere("one"), Times()), []
+def test_a_lease_is_renewed_every_10_s_and_each_second_while_its_mount_is_away(path, monkeypatch):
+    waited, over = [], threading.Event()
 
     class Ended:
         def wait(self, seconds):
@@ -217,12 +217,16 @@ def test_a_lease_is_renewed_every_10_s_and_each_second_while_its_mount_is_away(p
             if len(waited) == 3:
                 path.with_name("journal.lease").unlink()
                 path.with_name("journal.lease").mkdir()
+            if len(waited) == 5:
+                over.set()
             return len(waited) == 5
 
+    with monkeypatch.context() as patched:
+        patched.setattr(threading, "Event", Ended)
+        lease = LeaseFile(path, Elsewhere("one"), Times())
     assert lease.take(is_there=False)
-    lease._ended = Ended()
-    lease._renew_always()
-    assert waited == [10, 10, 10, 1, 1]
+    lease.renew_always()
+    assert over.wait(10) and waited == [10, 10, 10, 1, 1]
 
 
 @pytest.mark.parametrize("foreign", ["file", "link", "folder", "pipe"])

@@ -1,5 +1,6 @@
 """Messages of a stream, judged errors and settings: what needs no Redis."""
 
+from inspect import signature
 import json
 import math
 import ssl
@@ -218,10 +219,10 @@ def test_settings_by_default():
 
 
 def test_a_worker_has_the_settings_of_the_page_where_none_is_given():
-    client = InnerClient("http://127.0.0.1:9/v1", model="m")
-    made = Worker(client, redis.asyncio.Redis())._settings
-    assert (made.result_ttl_s, made.lease_s, made.renew_s) == (86_400, 60, 20)
-    assert (made.max_deliveries, made.grace_s, made.look_ahead) == (5, 25, None)
+    given = {name: each.default for name, each in signature(Worker).parameters.items()}
+    assert (given["result_ttl_s"], given["lease_s"], given["renew_s"]) == (86_400, 60, None)
+    assert (given["max_deliveries"], given["grace_s"], given["look_ahead"]) == (5, 25, None)
+    assert settings(lease_s=60).renew_s == 20
 
 
 def test_a_body_of_16_mib_is_read_and_a_longer_one_is_not():
