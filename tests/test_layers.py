@@ -114,9 +114,12 @@ def test_tests_and_benchmarks_enter_the_core_and_the_simulator_by_their_doors():
         for path in (ROOT / folder).rglob("*.py"):
             name = path.relative_to(ROOT).as_posix()
             for inside, allowed in doors.items():
-                tree = ast.walk(ast.parse(path.read_text("utf-8")))
+                text = path.read_text("utf-8")
+                if inside not in text or name.startswith(allowed):
+                    continue
+                tree = ast.walk(ast.parse(text))
                 modules = [each.module or "" for each in tree if isinstance(each, ast.ImportFrom)]
-                assert name.startswith(allowed) or not any(each.startswith(inside) for each in modules), name
+                assert not any(each.startswith(inside) for each in modules), name
 
 
 def test_no_module_is_part_of_a_circle_of_imports():

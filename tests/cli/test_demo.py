@@ -12,7 +12,8 @@ from batchclient.simulator import EmbeddedServer
 
 @pytest.fixture
 def instant(monkeypatch):
-    """An embedded server that answers at once, in this process."""
+    """An embedded server that answers at once, in this process, and few texts."""
+    monkeypatch.setattr("batchclient.cli.demo.docstrings", lambda count: docstrings(count // 10))
     monkeypatch.setattr("batchclient.simulator.EmbeddedServer", lambda _, **__: EmbeddedServer("instant"))
 
 
@@ -39,15 +40,15 @@ def test_it_labels_texts_on_the_embedded_server_and_says_what_was_gained(cli, cl
     assert result.stderr.startswith("the embedded server, a model of vLLM, in a process of its own\n")
     _, ours, *theirs, right, gain = result.stdout.splitlines()
     requests = int(ours.split()[1])
-    assert requests < 50 and ours.split() == ["batchclient", str(requests), "1.50", "0.20"]
+    assert requests < 20 and ours.split() == ["batchclient", str(requests), "1.50", "0.20"]
     assert [line.split()[1:] for line in theirs] == [
-        ["16", "in", "flight", "500", "4.00", "1.00"],
-        ["64", "in", "flight", "500", "3.00", "2.00"],
-        ["256", "in", "flight", "500", "6.00", "1.00"],
+        ["16", "in", "flight", "50", "4.00", "1.00"],
+        ["64", "in", "flight", "50", "3.00", "2.00"],
+        ["256", "in", "flight", "50", "6.00", "1.00"],
     ]
     assert right == "Each text got its own answer, every time."
     assert gain == (
-        f"batchclient sent {requests} requests for 500: 2.0 times as fast as AsyncOpenAI at its best,"
+        f"batchclient sent {requests} requests for 50: 2.0 times as fast as AsyncOpenAI at its best,"
         " for 10 % of its CPU."
     )
 
@@ -56,7 +57,7 @@ def test_it_labels_texts_on_the_embedded_server_and_says_what_was_gained(cli, cl
 def test_where_one_run_was_as_slow_as_the_other_client_no_times_are_compared(cli, clock):
     clock((1.0, 0.1), (4.0, 1.0), (3.0, 0.3), (3.0, 2.0), (1.5, 0.2), (6.0, 1.0))
     last = cli("demo").stdout.splitlines()[-1]
-    assert "requests for 500. This machine was too busy to compare seconds: one run took 3.00." in last
+    assert "requests for 50. This machine was too busy to compare seconds: one run took 3.00." in last
 
 
 @pytest.mark.usefixtures("instant")
