@@ -29,11 +29,23 @@ TESTS_FAILED = 1
 OF_THE_OTHERS = 25
 
 
-def run_tests(copy, tests):
+def run_tests(copy, tests, processes=0):
     """Return (exit status, output)."""
     redis = os.environ.get("BATCHCLIENT_REDIS_DIR") or str(ROOT / ".cache/redis")
     environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "BATCHCLIENT_REDIS_DIR": redis}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *tests]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "--no-header",
+        "-p",
+        "no:cacheprovider",
+        "-n",
+        str(processes),
+        *tests,
+    ]
     kept = {"cwd": copy, "env": environment, "capture_output": True, "text": True, "check": False}
     try:
         done = subprocess.run(command, timeout=LONGEST_S * len(tests), **kept)
@@ -73,7 +85,7 @@ def run(table, processes, ends_at):
         for number in range(processes):
             copies.put(copy_tree(Path(folder) / f"tree{number}"))
         copy = copies.get()
-        code, output = run_tests(copy, sorted({each.node for each in table}))
+        code, output = run_tests(copy, sorted({each.node for each in table}), processes)
         copies.put(copy)
         if code != 0:
             sys.exit(f"{output}\nThe tests do not pass on the code as it is: their failing would show nothing.")
@@ -113,7 +125,7 @@ def arguments():
         "--since", metavar="COMMIT", help="the areas changed since, and a sample of the others; empty: unknown"
     )
     parser.add_argument("--minutes", type=float, help="begin with no other after so long")
-    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=1, help="trees that are broken at a time")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="draws the same sample again")
     return parser.parse_args()
 
