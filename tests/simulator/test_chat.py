@@ -190,6 +190,8 @@ def test_a_picture_is_looked_at_and_tools_without_a_name_are_refused():
     server = SimulatedServer("instant", is_strict=False)
     parts = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": "data:,"}}]
     assert chat(server, [{"role": "user", "content": parts}], max_tokens=4)[0] == 200
+    assert render_messages([{"role": "user", "content": parts}]) == "user: What is it?\n<image_url>\nassistant:"
+    assert render_messages([{"role": "user", "content": [{"type": "text", "text": ""}]}]) == "user: \nassistant:"
     assert chat(SimulatedServer("instant"), [{"role": "user", "content": parts}], max_tokens=4)[0] == 400
     for wrong in ({"tools": [{}]}, {"tools": 5}, {"tools": [WEATHER], "tool_choice": {"function": {"name": "x"}}}):
         assert chat(server, user("hi"), **wrong)[0] == 400

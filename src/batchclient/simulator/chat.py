@@ -71,7 +71,7 @@ def render_messages(messages: list[dict[str, Any]], *, generation_prompt: bool =
 def _content(message: dict[str, Any]) -> str:
     content = message.get("content")
     if isinstance(content, list):
-        return "\n".join(part.get("text") or f"<{part.get('type')}>" for part in content)
+        return "\n".join(part.get("text", f"<{part.get('type')}>") for part in content)
     return content if isinstance(content, str) else ""
 
 
