@@ -1,4 +1,4 @@
-# Python, make and a package index are all this needs. PYTHON chooses the interpreter (3.11 to 3.13).
+# Python, make and a package index are all this needs. PYTHON chooses the interpreter (3.11 to 3.14).
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,8 +17,8 @@ help:  ## Say what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 $(STAMP): requirements/dev.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
-		{ echo "batchclient needs Python 3.11 to 3.13; try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' || \
+		{ echo "batchclient needs Python 3.11 to 3.14; try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .

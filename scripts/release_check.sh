@@ -4,7 +4,7 @@
 # the archive and a wheel from the tree. The wheels must be equal byte for byte. Metadata and
 # contents are read back, and the wheel is installed into an empty environment per extra.
 # With VERSION, a fact that an upload needs and that is missing is an error; without, a line.
-# Needs git, a package index, and PYTHON (3.11 to 3.13). Nothing is uploaded.
+# Needs git, a package index, and PYTHON (3.11 to 3.14). Nothing is uploaded.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests that need other people's packages or servers: scripts/test_extra.sh WHICH [PYTEST_ARGS]
-# It makes what they need (environments.py), and runs them. PYTHON names the interpreter, 3.11 to 3.13.
+# It makes what they need (environments.py), and runs them. PYTHON names the interpreter, 3.11 to 3.14.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"

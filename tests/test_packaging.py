@@ -67,9 +67,9 @@ def test_the_licence_is_apaches_text_with_our_name() -> None:
 
 def test_the_classifiers_are_the_versions_that_make_takes() -> None:
     versions = re.findall(r"Programming Language :: Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
-    assert versions == ["3.11", "3.12", "3.13"]
+    assert versions == ["3.11", "3.12", "3.13", "3.14"]
     assert PROJECT["requires-python"] == ">=3.11"
-    assert "batchclient needs Python 3.11 to 3.13" in MAKEFILE
+    assert "batchclient needs Python 3.11 to 3.14" in MAKEFILE
     assert "Operating System :: POSIX :: Linux" in PROJECT["classifiers"]
 
 

@@ -11,7 +11,7 @@ python -m tests.snapshots --write                   # after a change that was me
 - ``wire/SERVER/RECORDING``: bytes sent and outcomes told, with a reply of ``tests/wire``; see ``wire``.
 - ``surface``: public names, signatures, fields and bases; see ``surface``.
 
-Hashes and surface are the same on Python 3.11 to 3.13. A commit that writes them anew says why.
+Hashes and surface are the same on Python 3.11 to 3.14. A commit that writes them anew says why.
 To find a difference, print the lines with ``--show`` in both trees, and diff them.
 
 Timings are shown by other commands: ``benchmarks/core_cost.py`` times the core,
