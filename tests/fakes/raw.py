@@ -395,7 +395,7 @@ def nobody_listens():
 
 
 def certificate(folder, *, name="IP:127.0.0.1", days=1):
-    """Make a certificate and return (its file, a server's context with it). Negative ``days``: it has expired."""
+    """Make a certificate and return (its file, a server's context with it). No ``days``: it has expired."""
     files = {kind: str(folder / f"{kind}.pem") for kind in ("key", "certificate", "request")}
     subprocess.run(
         ["openssl", "req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=t",

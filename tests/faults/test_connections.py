@@ -147,7 +147,7 @@ needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="make
 @pytest.mark.parametrize("fault", ["nobody trusts it", "another host's", "expired"])
 async def test_row_04_bad_certificate(backend, fault, tmp_path, monkeypatch):
     """Whatever a policy says: one handshake, no request, the reason in the error. The environment's trust is not asked for by itself."""
-    wrong = {"another host's": {"name": "DNS:elsewhere.test"}, "expired": {"days": -1}}.get(fault, {})
+    wrong = {"another host's": {"name": "DNS:elsewhere.test"}, "expired": {"days": 0}}.get(fault, {})
     file, tls = certificate(tmp_path, **wrong)
     monkeypatch.setenv("SSL_CERT_FILE", file)
     async with RawServer(tls=tls) as server:

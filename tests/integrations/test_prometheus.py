@@ -520,7 +520,8 @@ def test_other_paths_are_not_there(mock):
     with serve(client, 0) as server:
         with pytest.raises(HTTPError) as told:
             page(server.url, "/")
-        assert told.value.code == 404 and b"/metrics, /statistics" in told.value.read()
+        with told.value as answer:
+            assert answer.code == 404 and b"/metrics, /statistics" in answer.read()
 
 
 # Bad input ---------------------------------------------------------------------------------------------------------
