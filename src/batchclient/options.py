@@ -146,9 +146,10 @@ class Http(_Group):
             A streamed answer is silent until its first token, and then for 256 tokens at most, so
             this bounds no generation that goes on.
         max_response_bytes: the largest decoded response, bytes; 64 MiB by default.
-        backend: the library that sends, and whose mocks see the requests: ``"httpx"`` (the
-            default); or, with the extra of the same name, ``"httpx2"``, its fork, or ``"aiohttp"``,
-            which takes less CPU.
+        backend: the library that carries every request: ``"httpx"``, or ``"httpx2"``, its fork, with
+            the extra of that name. By default requests go over connections of batchclient's own,
+            at a fifth of the CPU, and over httpx where a mock, instrumentation, httpcore's debug
+            log, a proxy or trio needs it.
         trust_env: whether proxies and certificates may come from environment variables; off by
             default.
 
@@ -161,7 +162,7 @@ class Http(_Group):
     connect_timeout_s: float | NotGiven | None = NOT_GIVEN
     read_timeout_s: float | NotGiven | None = NOT_GIVEN
     max_response_bytes: int | None = None
-    backend: Literal["httpx", "httpx2", "aiohttp"] | None = None
+    backend: Literal["httpx", "httpx2"] | None = None
     trust_env: bool | None = None
 
 

@@ -83,4 +83,4 @@ async def cancel_many(base_url: str, model: str, count: int, http_backend: str) 
         async with asyncio.timeout(10):
             await asyncio.gather(*(client.complete(f"after {n}", max_tokens=1) for n in range(4 * CALLS_AT_ONCE)))
         (transport,) = made
-        return Left(cancelled, answered, sum(transport.in_pools), client.statistics().in_flight)
+        return Left(cancelled, answered, transport.under_way, client.statistics().in_flight)

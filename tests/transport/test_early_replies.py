@@ -7,16 +7,13 @@ import struct
 import threading
 import time
 
-import anyio
-import httpcore
-import httpcore2
 import pytest
 import trio
 
 from batchclient import Backoff, BadRequest, BatchClient, Batching, ConnectionLost, Http, ServerFault
 from batchclient.transport import Timeouts, WireRequest
-from batchclient.transport._httpx import HttpxTransport
-from batchclient.transport._sockets import Sockets
+from batchclient.transport.connection import Connection
+from batchclient.transport.http import HttpTransport
 from tests.fakes.raw import RawServer, body_of, response
 
 MOST_BYTES = 100_000
@@ -99,7 +96,7 @@ async def test_a_413_before_the_body_was_read_halves_the_list(backend, how):
     assert len(server.lengths) == 7
 
 
-@HOW
+@pytest.mark.parametrize("how", ["close", "end"])
 def test_on_trio_a_413_before_the_body_was_read_halves_the_list(how):
     texts, urls, over = {}, [], threading.Event()
     ready = threading.Event()
@@ -156,7 +153,7 @@ async def test_a_reset_while_a_long_body_is_written_says_so(backend, size, told)
         connection.reset()
 
     async with narrowly(serve) as server:
-        transport = HttpxTransport(server.url, {}, max_response_bytes=1000, backend=backend)
+        transport = HttpTransport(server.url, {}, max_response_bytes=1000, backend=backend)
         with pytest.raises(ConnectionLost) as caught:
             await transport.send(WireRequest("POST", "/completions", body=b"x" * size), Timeouts())
         assert caught.value.while_sending is told
@@ -174,7 +171,7 @@ async def test_a_reset_within_a_second_of_a_long_body_says_so(backend, after_s, 
         connection.reset()
 
     async with narrowly(serve) as server:
-        transport = HttpxTransport(server.url, {}, max_response_bytes=1000, backend=backend)
+        transport = HttpTransport(server.url, {}, max_response_bytes=1000, backend=backend)
         with pytest.raises(ConnectionLost) as caught:
             await transport.send(WireRequest("POST", "/completions", body=b"x" * 70_000), Timeouts())
         assert caught.value.while_sending is told
@@ -187,7 +184,7 @@ async def test_a_break_within_the_reply_is_not_the_requests_length(backend):
         await connection.write(response(b"{", length=100))
 
     async with narrowly(serve) as server:
-        transport = HttpxTransport(server.url, {}, max_response_bytes=1000, backend=backend)
+        transport = HttpTransport(server.url, {}, max_response_bytes=1000, backend=backend)
         reply = await transport.send(WireRequest("POST", "/completions", body=b"x" * 70_000), Timeouts())
         with pytest.raises(ConnectionLost) as caught:
             [_ async for _ in reply.chunks()]
@@ -212,21 +209,46 @@ async def test_what_a_server_says_at_once_and_then_resets_is_read():
             assert said.is_set()
 
 
+@contextlib.asynccontextmanager
+async def over(listener):
+    """A connection to a listening socket with small buffers, and the server's end of it."""
+    ours = socket.socket()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+    ours.connect(listener.getsockname())
+    ours.setblocking(False)
+    loop = asyncio.get_running_loop()
+    _, connection = await loop.create_connection(lambda: Connection(loop, is_tls=False), sock=ours)
+    peer, _ = listener.accept()
+    with peer:
+        yield connection, peer
+    connection.close()
+    await asyncio.sleep(0)
+
+
 async def test_what_the_kernel_holds_is_read_though_the_write_failed():
     """The reply and the reset have come, and the event loop has looked at neither when the write fails."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        stream = await Sockets(httpcore).connect_tcp("127.0.0.1", listener.getsockname()[1], 5.0)
-        peer, _ = listener.accept()
-        peer.sendall(REFUSAL)
-        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        peer.close()
-        with contextlib.suppress(Exception):
-            await stream.write(b"x" * 100, 5.0)
-        said = b""
-        while not said.endswith(b"}}"):
-            said += await stream.read(65_536, 5.0)
-        assert said == REFUSAL
-        await stream.aclose()
+        async with over(listener) as (connection, peer):
+            peer.sendall(REFUSAL)
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            peer.close()
+            connection.start(b"x" * 100, b"", 5.0, 5.0)
+            await connection.wait_for_head()
+            assert connection.status == 413
+            assert REFUSAL.endswith(await connection.next_piece())
+
+
+async def test_a_refusal_is_told_while_the_server_reads_no_more():
+    """The write timeout here is 600 s."""
+    with narrow() as listener:
+        listener.listen()
+        async with over(listener) as (connection, peer):
+            connection.start(b"x" * 1_000_000, b"", 600.0, 600.0)
+            peer.sendall(REFUSAL)
+            await connection.wait_for_head()
+            assert connection.status == 413
+            assert REFUSAL.endswith(await connection.next_piece())
+            assert not connection.finish(reuse=True), "the server has read a part of the request"
 
 
 def test_a_413_to_a_lone_long_prompt_is_its_callers(backend):
@@ -240,24 +262,3 @@ def test_a_413_to_a_lone_long_prompt_is_its_callers(backend):
             assert len(server.lengths) == 1
 
     asyncio.run(main())
-
-
-@pytest.mark.parametrize("core", [httpcore, httpcore2], ids=["httpcore", "httpcore2"])
-@pytest.mark.parametrize("library", ["asyncio", "trio"])
-def test_a_refusal_ends_the_writing_to_a_server_that_reads_no_more(library, core):
-    """The write timeout here is 600 s."""
-
-    async def main():
-        with narrow() as listener:
-            listener.listen()
-            options = [(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)]
-            stream = await Sockets(core).connect_tcp(*listener.getsockname(), 5.0, None, options)
-            peer, _ = listener.accept()
-            with peer:
-                peer.sendall(REFUSAL)
-                with pytest.raises(core.WriteError):
-                    await stream.write(b"x" * 1_000_000, 600.0)
-                assert await stream.read(65_536, 5.0) == REFUSAL
-                await stream.aclose()
-
-    anyio.run(main, backend=library)

@@ -13,7 +13,7 @@ from batchclient import Backoff, BadRequest, BatchClient, Batching, ConnectionLo
 from batchclient._client import map_methods
 from batchclient.maps import Map
 from batchclient.transport import Timeouts, WireRequest
-from batchclient.transport._httpx import HttpxTransport
+from batchclient.transport.http import HttpTransport
 
 URL = "http://server.test/v1"
 NEVER = Backoff(max_attempts=1)
@@ -238,7 +238,7 @@ async def test_a_server_that_compresses_all_the_same_is_understood(server):
 
 async def test_a_compressed_body_is_undone_in_pieces_of_64_kib(server):
     server.post(f"{URL}/completions").mock(return_value=as_sent(gzip.compress(b"\0" * 1_000_000), "gzip"))
-    transport = HttpxTransport(URL, {}, max_response_bytes=1_000_000)
+    transport = HttpTransport(URL, {}, max_response_bytes=1_000_000)
     response = await transport.send(WireRequest("POST", "/completions", body=b"{}"), Timeouts())
     sizes = [len(chunk) async for chunk in response.chunks()]
     await response.aclose()

@@ -5,7 +5,6 @@ import json
 from functools import partial, wraps
 from unittest import mock
 
-import aiohttp
 import httpcore
 import httpcore2
 import httpx
@@ -18,7 +17,7 @@ from tests.transport.test_expected_requests import answer
 from batchclient import BatchClient, Http
 from batchclient.simulator import EmbeddedServer
 from batchclient.testing import MockLLM
-from batchclient.transport._httpx import is_mocked
+from batchclient.transport._observers import is_mocked
 
 URL = "http://server.test/v1"
 
@@ -106,11 +105,11 @@ class Wrapper:
 
 def test_a_mock_of_a_library_is_seen_and_a_wrapper_that_passes_all_on_is_none(backend):
     ways = {
+        None: (httpx.AsyncHTTPTransport, httpcore.AsyncConnectionPool),
         "httpx": (httpx.AsyncHTTPTransport, httpcore.AsyncConnectionPool),
         "httpx2": (httpx2.AsyncHTTPTransport, httpcore2.AsyncConnectionPool),
-        "aiohttp": (aiohttp.ClientSession,),
     }[backend]
-    name = "_request" if backend == "aiohttp" else "handle_async_request"
+    name = "handle_async_request"
     for owner in ways:
         own = getattr(owner, name)
         recording = wraps(own)(lambda *args: None)
@@ -118,7 +117,7 @@ def test_a_mock_of_a_library_is_seen_and_a_wrapper_that_passes_all_on_is_none(ba
             with mock.patch.object(owner, name, other):
                 assert is_mocked(backend) is not isinstance(other, Wrapper)
     with MockLLM():
-        assert is_mocked(backend) is (backend != "aiohttp"), "it does not stand before aiohttp"
+        assert is_mocked(backend)
     assert not is_mocked(backend)
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from batchclient import Backoff, BatchClient, BatchClientError, ConfigError, Http
 from batchclient.transport._proxies import proxy_for
-from batchclient.transport._under_way import UnderWay
 from tests.fakes.raw import RawServer, body_of, response
 
 PROXY = "http://proxy:3128"
@@ -64,7 +63,7 @@ NO_PROXY = [
 @pytest.mark.parametrize(("no_proxy", "directly", "through"), NO_PROXY)
 def test_which_servers_are_reached_directly(no_proxy, directly, through, name, environment):
     environment(**{"HTTP_PROXY": PROXY, "HTTPS_PROXY": PROXY, name: no_proxy})
-    for backend in ("httpx", "aiohttp"):
+    for backend in ("httpx", "httpx2"):
         assert {url: proxy_for(url, backend) for url in directly.split()} == dict.fromkeys(directly.split())
         for url in through.split():
             assert str(proxy_for(url, backend).url) == PROXY, url
@@ -192,17 +191,3 @@ async def test_certificates_that_are_not_there_are_named(variable, backend, monk
         async with BatchClient("https://127.0.0.1:9/v1", model="m", http=http, detect=False) as client:
             with pytest.raises(ConfigError, match=f"{variable} of the environment leads to no certificates"):
                 await client.complete("p")
-
-
-def test_aiohttp_has_no_socks_proxies(environment):
-    environment(all_proxy="socks5://127.0.0.1:1080")
-    with pytest.raises(ConfigError, match="the backend aiohttp has none"):
-        BatchClient("http://server.test/v1", http=Http(backend="aiohttp", trust_env=True))
-
-
-async def test_a_socket_behind_a_socks_proxy_is_fresh_as_well():
-    for event in ("connection.connect_tcp.started", "socks.connect_tcp.started", "http11.send_request_headers.started"):
-        request = UnderWay(None)
-        request.watch()
-        await request.trace(event, {})
-        assert request.fresh is ("connect_tcp" in event)

@@ -164,7 +164,7 @@ class Left:
         return outlets
 
 
-CELLS = [(echo, backend) for echo in OF_HTTP for backend in ("httpx", "httpx2", "aiohttp")]
+CELLS = [(echo, backend) for echo in OF_HTTP for backend in (None, "httpx", "httpx2")]
 CELLS += [(echo, "httpx") for echo in OF_BODIES]
 
 

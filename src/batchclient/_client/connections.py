@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote
 
 from batchclient._core.messages import Page
-from batchclient._shell.addresses import host_of
+from batchclient.transport._addresses import host_of
 from batchclient._shell.callbacks import call_back
 from batchclient._shell.pages import LARGEST_PAGE_BYTES
 from batchclient.errors import ConfigError
@@ -95,7 +95,7 @@ class Connections:
 
     def asks_first(self) -> bool:
         """Whether servers may be asked which they are with the first call: no mock looks on."""
-        from batchclient.transport._httpx import is_mocked
+        from batchclient.transport._observers import is_mocked
 
         return not is_mocked(self._settings.http.backend)
 
@@ -103,7 +103,7 @@ class Connections:
         """Whether servers that do not say which they are get lists unproved (``_core/learnt/proof``)."""
         if self._dialect is not None or self._own_transport is not None:
             return True
-        from batchclient.transport._httpx import is_mock, is_mocked
+        from batchclient.transport._observers import is_mock, is_mocked
 
         client = self._http_client
         return is_mocked(self._settings.http.backend) if client is None else is_mock(client)
@@ -159,9 +159,9 @@ class Connections:
         return self._httpx(base_url, self._headers[base_url], LARGEST_PAGE_BYTES)
 
     def _httpx(self, url: str, headers: Mapping[str, str], most_bytes: int, client: Any = None) -> Transport:
-        from batchclient.transport._httpx import HttpxTransport
+        from batchclient.transport.http import HttpTransport
 
-        return HttpxTransport(
+        return HttpTransport(
             url,
             headers,
             max_response_bytes=most_bytes,
@@ -238,8 +238,8 @@ def _check_transport(transport: Any, http_client: object) -> Any:
     return transport
 
 
-def _check_http_library(http_client: object, backend: str) -> None:
+def _check_http_library(http_client: object, backend: str | None) -> None:
     # httpx takes 0.1 s to import: not with batchclient, and not within the first call either.
-    from batchclient.transport._httpx import check_arguments
+    from batchclient.transport.http import check_arguments
 
     check_arguments(http_client, backend)

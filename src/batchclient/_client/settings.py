@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from batchclient._given_as import GIVEN_AS, OTHER_WORDS
-from batchclient._shell.addresses import check_url
+from batchclient.transport._addresses import check_url
 from batchclient.config import (
     PRESETS,
     Checked,

@@ -128,9 +128,6 @@ class Starting(Calling):
             backend = AsyncioBackend(self._context)
         elif self._nursery is None:
             raise ConfigError("without asyncio a client needs `async with BatchClient(…) as client:`")
-        elif self._settings.http.backend == "aiohttp":
-            message = "http.backend: 'aiohttp' needs asyncio; on trio it is 'httpx' or 'httpx2'"
-            raise ConfigError(message, field="http.backend")
         else:
             backend = TrioBackend(self._context, self._trio_nursery)
         self._loop = loop

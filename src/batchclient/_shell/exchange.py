@@ -26,7 +26,6 @@ from batchclient._shell.backend import Backend
 from batchclient._shell.log import EndpointLog
 from batchclient.errors import (
     BatchClientError,
-    CertificateRefused,
     ConnectFailed,
     ConnectionLost,
     OutOfSockets,
@@ -344,7 +343,7 @@ def _add_head(answers: list[tuple[int, Completion]], response: WireResponse) -> 
 
 def from_transport(error: BatchClientError, *, listed: bool) -> Failure:
     """Return the meaning of a transport's error for the requests sent; ``listed``: several in one."""
-    if isinstance(error, CertificateRefused):
+    if isinstance(error, ConnectFailed) and not error.retryable:
         kind = FailureKind.REFUSED
     elif isinstance(error, OutOfSockets):
         # As if the server had refused work: fewer at once help, and the server is not to blame.

@@ -33,7 +33,7 @@ from batchclient.cli._words import say
 from batchclient.errors import BatchClientError
 from batchclient.jobs.statuses import Status, of_signal
 from batchclient.transport import Timeouts, Transport, WireRequest
-from batchclient.transport._httpx import HttpxTransport
+from batchclient.transport.http import HttpTransport
 
 __all__ = ["top"]
 
@@ -106,7 +106,7 @@ async def _show(place: _Place, *, once: bool = False) -> None:
         Refusal: the page cannot be read at first, or is another one.
     """
     console, name = Console(), place.name
-    async with aclosing(HttpxTransport(place.url, place.headers, max_response_bytes=LARGEST_PAGE_BYTES)) as transport:
+    async with aclosing(HttpTransport(place.url, place.headers, max_response_bytes=LARGEST_PAGE_BYTES)) as transport:
         pages = [await _read(transport, place)]
         if once or not console.is_terminal:
             console.print(_drawn(pages, name, console.width))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,9 +17,9 @@ def deadline(seconds: float | None) -> Any:
     return _TrioDeadline(seconds)
 
 
-def restart(bound: Any, seconds: float) -> None:
-    """Let a deadline end so many seconds from now."""
-    bound.reschedule(_now() + seconds)
+def restart(bound: Any, seconds: float | None) -> None:
+    """Let a deadline end so many seconds from now; ``None``: never."""
+    bound.reschedule(None if seconds is None else _now() + seconds)
 
 
 def _now() -> float:
@@ -38,8 +39,8 @@ class _TrioDeadline:
         if seconds is not None:
             self._scope.deadline = _now() + seconds
 
-    def reschedule(self, when: float) -> None:
-        self._scope.deadline = when
+    def reschedule(self, when: float | None) -> None:
+        self._scope.deadline = math.inf if when is None else when
 
     async def __aenter__(self) -> Self:
         self._scope.__enter__()

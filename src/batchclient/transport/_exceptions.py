@@ -1,14 +1,15 @@
-"""Exceptions of the HTTP libraries and of users' transports, as errors of batchclient.
+"""Exceptions of sockets, of the HTTP libraries and of users' transports, as errors of batchclient.
 
 Rules:
 - A user's own transport, client or authentication may raise anything. The caller sees a failure of
   the network with the exception's class named.
 - Classes are known by their names, and no library is imported here: a user's own client may be
-  httpx2's, with equal names for other classes, and aiohttp may not be installed.
+  httpx2's, with equal names for other classes.
 - The texts of batchclient's errors name hosts and timeouts, never headers or bodies. An exception
   with headers or bodies in it does not become a cause.
 - A connection that could not be made differs from a broken one: only the first is surely no work
   for the server.
+- What no repetition mends is not tried again: a certificate, a proxy that wants a password.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ from batchclient.errors import (
     ReadTimedOut,
 )
 
-__all__ = ["AIOHTTP_BREAKS", "SILENT", "cause_of", "is_aiohttps", "is_of", "is_timeout", "translated", "unconnected"]
+__all__ = ["SILENT", "broken", "cause_of", "is_of", "is_timeout", "misdelivered", "not_connected", "translated", "unconnected"]
 
-AIOHTTP_BREAKS = frozenset({"ServerDisconnectedError", "ClientOSError", "ClientConnectionResetError"})
 SILENT = "the server was silent for read_timeout_s"
-_SPEAKS_HTTP = "; does the server speak http://?"
-"""OpenSSL's ``WRONG_VERSION_NUMBER``: the reply to a TLS greeting was no TLS, most often HTTP."""
+_WRONG_VERSION = "WRONG_VERSION_NUMBER"
+"""OpenSSL's word: the reply to a TLS greeting was no TLS, most often HTTP."""
+_NO_CERTIFICATE = ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE")
+"""OpenSSL's words where the server wants a client's certificate: of TLS 1.3, and of 1.2."""
 _QUOTES = ": bytearray("
 _LIBRARIES = frozenset({"httpx", "httpx2"})
 """httpx2 is httpx's fork, and openai's client uses it from its third major on. Both have the same
@@ -55,26 +57,17 @@ def is_of(kind: type, *names: str) -> bool:
     return any(base.__name__ in names and base.__module__.partition(".")[0] in _LIBRARIES for base in kind.__mro__)
 
 
-def is_aiohttps(error: BaseException) -> bool:
-    """Whether aiohttp raised the error and httpx-aiohttp let it through."""
-    return type(error).__module__.partition(".")[0] == "aiohttp"
-
-
 def is_timeout(error: BaseException | None) -> bool:
     """Whether an HTTP library ran out of time: in connecting, in a pool, in writing or reading."""
-    if error is None or not is_of(type(error), "TimeoutException"):
-        return False
-    # httpx-aiohttp also calls a refused or broken connection a timeout.
-    return error.__cause__ is None or not is_aiohttps(error.__cause__) or isinstance(error.__cause__, TimeoutError)
+    return error is not None and is_of(type(error), "TimeoutException")
 
 
 def cause_of(error: BaseException) -> BaseException | None:
     """Return the error as the cause of batchclient's own, or ``None``.
 
-    ``None`` hides errors with headers (aiohttp's), with the server's bytes (h11's) or with a
-    proxy's words.
+    ``None`` hides errors with the server's bytes (h11's) or with a proxy's words.
     """
-    if is_aiohttps(error) or _QUOTES in str(error) or _is_of_a_tunnel(error):
+    if _QUOTES in str(error) or _is_of_a_tunnel(error):
         return None
     if is_of(type(error), "RequestError"):
         # A user's own client put the request there: the URL's query may hold a key.
@@ -93,35 +86,58 @@ def unconnected(error: BaseException | None) -> str:
     return ""
 
 
+def not_connected(error: BaseException, address: str) -> ConnectFailed:
+    """Return batchclient's error for a connection that could not be made."""
+    known = _known_cause(error, address)
+    if known is not None:
+        return known
+    if not str(error) and isinstance(error, TimeoutError):
+        return ConnectFailed(f"no connection{address} within the connect timeout")
+    why = unconnected(error)
+    hint = "; does the server speak http://?" if _WRONG_VERSION in str(error) else ""
+    return ConnectFailed(f"no connection{address}: {f'{why} ({error})' if why else error}{hint}")
+
+
+def broken(error: BaseException | None, received: int, *, is_new: bool, address: str = "") -> BatchClientError:
+    """Return batchclient's error for a connection that broke before the reply's end.
+
+    Args:
+        error: the socket's; ``None``: the server closed the connection.
+        received: bytes of the reply's body.
+        is_new: whether nothing was ever heard on the connection, which is not encrypted.
+        address: behind "connection", where it is known.
+    """
+    known = None if error is None else _known_cause(error, address)
+    if known is not None:
+        return known
+    why = str(error or "the server closed it before the end of its reply")
+    hint = "; does it speak https://?" if is_new and error is None else ""
+    return ConnectionLost(f"the connection broke{_after(received)}: {why}{hint}")
+
+
 def translated(error: BaseException, address: str = "", received: int = 0) -> BatchClientError:
     """Return batchclient's error for an exception of httpx, httpx2 or a user's own transport."""
     kind = type(error)
-    if is_aiohttps(error):
-        # aiohttp's texts quote the server's bytes.
-        return ConnectionLost(f"the reply is no HTTP ({type(error).__name__})")
-    # httpx-aiohttp maps aiohttp's whole ClientConnectionError family to ConnectTimeout, broken
-    # connections included.
-    broken = type(error.__cause__).__name__ in AIOHTTP_BREAKS
     is_librarys = is_of(kind, "HTTPError", "InvalidURL", "StreamError")
-    if not is_librarys or (is_of(kind, "ConnectError", "ConnectTimeout") and not broken):
-        known = _known_cause(error, address)
-        if known is not None:
-            return known
-    after = f" after {received} bytes of the body" if received else ""
     if not is_librarys:
         # The text may hold anything.
         if isinstance(error, TimeoutError):
-            return ReadTimedOut(f"the transport raised {kind.__name__}{after}")
-        return ConnectionLost(f"the connection broke{after}: the transport raised {kind.__name__}")
-    if is_of(kind, "ConnectTimeout") and is_timeout(error):
+            return ReadTimedOut(f"the transport raised {kind.__name__}{_after(received)}")
+        known = _known_cause(error, address)
+        return known or ConnectionLost(
+            f"the connection broke{_after(received)}: the transport raised {kind.__name__}"
+        )
+    if is_of(kind, "ConnectTimeout"):
         return ConnectFailed(f"no connection{address} within the connect timeout")
     if _is_of_a_tunnel(error):
         # The rest is the proxy's own text, or the request's URL.
-        return ConnectFailed(f"no connection{address}: the proxy answered {str(error)[:3]}")
-    if is_of(kind, "ConnectError", "ConnectTimeout", "ProxyError", "UnsupportedProtocol") and not broken:
-        hint = _SPEAKS_HTTP if "WRONG_VERSION_NUMBER" in str(error) else ""
-        why = unconnected(error)
-        return ConnectFailed(f"no connection{address}: {f'{why} ({error})' if why else error}{hint}")
+        status = str(error)[:3]
+        refused = ConnectFailed(f"no connection{address}: the proxy answered {status}")
+        # It wants a password, and will again.
+        refused.retryable = status != "407"
+        return refused
+    if is_of(kind, "ConnectError", "ProxyError", "UnsupportedProtocol"):
+        return not_connected(error, address)
     if is_of(kind, "PoolTimeout"):
         return ConnectFailed("the HTTP client's pool had no connection free")
     if is_of(kind, "ReadTimeout"):
@@ -130,20 +146,38 @@ def translated(error: BaseException, address: str = "", received: int = 0) -> Ba
         return ConnectionLost("the body could not be decompressed")
     # h11's message about bytes that are no HTTP ends with the bytes, which may hold anything.
     said = str(error).partition(_QUOTES)[0]
-    return ConnectionLost(f"the connection broke{after}: {said or type(error).__name__}")
+    return ConnectionLost(f"the connection broke{_after(received)}: {said or kind.__name__}")
+
+
+def misdelivered() -> ConnectionLost:
+    """Return the error for a reply to another request of the transport."""
+    error = ConnectionLost(
+        "the reply is another request's, as its id says; if that is a cache's, give an X-Request-Id of your own:"
+        " headers={…}"
+    )
+    error.misdelivered = True
+    return error
+
+
+def _after(received: int) -> str:
+    return f" after {received} bytes of the body" if received else ""
 
 
 def _is_of_a_tunnel(error: BaseException) -> bool:
-    """Whether a proxy refuses to connect: httpx's and aiohttp's texts then begin with a status."""
+    """Whether a proxy refuses to connect: the text then begins with a status."""
     return is_of(type(error), "ProxyError") and str(error)[:3].isdecimal()
 
 
-def _known_cause(error: BaseException, address: str) -> BatchClientError | None:
+def _known_cause(error: BaseException, address: str) -> ConnectFailed | None:
     """Return an error that no repetition helps with, or that is the machine's own, if known."""
     for cause in _causes(error):
-        # aiohttp's own class, in front of that, shares only the name.
-        if isinstance(cause, ssl.SSLCertVerificationError) and hasattr(cause, "verify_message"):
+        if isinstance(cause, ssl.SSLCertVerificationError):
             return CertificateRefused(f"the connection{address} is refused by its certificate: {cause.verify_message}")
+        if isinstance(cause, ssl.SSLError) and any(words in str(cause) for words in _NO_CERTIFICATE):
+            return CertificateRefused(
+                f"the connection{address} is refused by the server ({cause.reason}): it wants a client's certificate,"
+                " as it seems; http_client=httpx.AsyncClient(verify=…) has one"
+            )
         if isinstance(cause, OSError) and cause.errno in _NO_SOCKETS:
             return OutOfSockets(f"no connection{address}: this process has no socket left ({cause.strerror})")
     return None

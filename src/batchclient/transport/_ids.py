@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import secrets
 
-__all__ = ["RequestIds"]
+__all__ = ["ID_HEADER", "Mark", "RequestIds"]
+
+ID_HEADER = "x-request-id"
 
 _REMEMBERED = 4096
 """Requests remembered: a reply for the wrong request belongs to a request of a moment ago."""

@@ -1,0 +1,44 @@
+"""What both ways to a server keep to: times, sizes, options of sockets, headers of every request."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+
+from batchclient.transport._addresses import check_headers
+
+__all__ = [
+    "CLOSED_WHILE_IDLE_S",
+    "IDLE_S",
+    "LONG_BODY_BYTES",
+    "REFUSED_WITHIN_S",
+    "SOCKET_OPTIONS",
+    "default_headers",
+]
+
+IDLE_S = 3.0
+"""Servers close idle connections after 5 s (uvicorn's default, so vLLM's and SGLang's), and a
+request on a closing connection is lost. So a connection idle for 3 s is used no more.
+"""
+CLOSED_WHILE_IDLE_S = 0.05
+"""A used connection that breaks so soon, before a byte of the reply, was closed while idle."""
+LONG_BODY_BYTES = 64 * 1024
+"""Servers read a shorter body before refusing it: the sockets' buffers hold the whole."""
+REFUSED_WITHIN_S = 1.0
+"""The last bytes may still be on their way: a server that refuses a request for its length breaks
+the connection no later.
+"""
+SOCKET_OPTIONS = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
+    (socket.IPPROTO_TCP, getattr(socket, name), value)
+    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 3))
+    if hasattr(socket, name)
+]
+"""Three probes, from a minute of silence on: load balancers forget silent connections after four."""
+
+
+def default_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of every request, by lower-case name: those given before batchclient's."""
+    from batchclient import __version__
+
+    ours = {"content-type": "application/json", "accept": "*/*", "accept-encoding": "identity"}
+    return {**ours, "user-agent": f"batchclient/{__version__}", **check_headers(headers)}

@@ -1,0 +1,319 @@
+"""A socket of asyncio's that carries one HTTP/1.1 exchange after the other, read by httptools (llhttp).
+
+Rules:
+- Whatever comes while nobody has asked, or behind a whole reply, belongs to nobody: the connection
+  is closed, and no byte is used.
+- Silence is judged by the clock (``check``): it begins with the last write, or when the reader
+  waits for more. A byte of a header, of an interim reply (100, 103) or of a chunk's length ends no
+  silence.
+- A reply is read while its request is still written: a server may refuse a long request early.
+- llhttp is lenient where servers are known to be careless, and nowhere that could shift a reply's
+  end: a length beside chunks, or two lengths, breaks the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+from contextlib import suppress
+from typing import cast
+
+import httptools
+
+from batchclient.errors import BatchClientError, ConnectionLost, ReadTimedOut
+from batchclient.transport._exceptions import SILENT, broken
+
+__all__ = ["Connection"]
+
+_LONGEST_UNREAD_BYTES = 64 * 1024
+"""No more than so many bytes of a body are read ahead."""
+_LONGEST_HEAD_BYTES = 128 * 1024
+"""Of a reply; h11 takes 100 KB, and llhttp has no bound."""
+_TLS_ALERT = b"\x15\x03"
+_NO_BODY = (204, 304)
+
+
+class Connection(asyncio.Protocol):
+    """One socket.
+
+    Attributes:
+        is_open: whether a request may be written.
+        is_tls: whether the bytes are encrypted.
+        connect_s: how long the connecting took, seconds.
+        idle_since: when the last exchange ended, by the loop's clock.
+        status, headers: of the reply; ``headers`` is ``None`` before the head is there.
+        was_heard: whether a byte of the reply has come.
+        wrote_at: when the request was written, by the loop's clock.
+        sent_at: when all of the request was first seen to be in the kernel; ``None``: not yet.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, is_tls: bool) -> None:
+        self.loop = loop
+        self.is_tls = is_tls
+        self.is_open = True
+        self.connect_s = 0.0
+        self.idle_since = 0.0
+        self._transport = cast("asyncio.Transport", None)
+        self._readable = None
+        self._is_used = False
+        self._is_active = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    # One exchange ----------------------------------------------------------------------------------------------------
+
+    def start(self, head: bytes, body: bytes, read_s: float | None, write_s: float | None) -> None:
+        """Write a request, and begin to read its reply.
+
+        Args:
+            head, body: the request.
+            read_s: the longest silence; ``None``: no bound.
+            write_s: the longest time in which the server takes no byte, likewise.
+        """
+        self._is_active = True
+        self._read_s, self._write_s = read_s, write_s
+        self.status = 0
+        self.headers: dict[str, str] | None = None
+        self.was_heard = False
+        self.sent_at: float | None = None
+        self._fields: dict[str, str] = {}
+        self._pieces: list[bytes] = []
+        self._unread_bytes = self._body_bytes = self._head_bytes = 0
+        self._is_interim = self._ends_with_the_connection = self._told_head = False
+        self._is_complete = self._is_spoilt = False
+        self._error: BatchClientError | None = None
+        self._unsent_bytes = -1
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self._parser.set_dangerous_leniencies(
+            lenient_headers=True,
+            lenient_optional_cr_before_lf=True,
+            lenient_spaces_after_chunk_size=True,
+            lenient_version=True,
+        )
+        self.wrote_at = self.loop.time()
+        if body:
+            self._transport.writelines((head, body))
+        else:
+            self._transport.write(head)
+        if not self._transport.get_write_buffer_size():
+            self.sent_at = self.wrote_at
+
+    async def wait_for_head(self) -> None:
+        """Return once ``status`` and ``headers`` are there.
+
+        Raises:
+            ConnectionLost: the connection broke before.
+            ReadTimedOut: the server was silent.
+        """
+        while self.headers is None:
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+
+    async def next_piece(self) -> bytes:
+        """Return what has come of the body; empty: the body has ended.
+
+        Raises:
+            ConnectionLost: the connection broke before the body's end.
+            ReadTimedOut: the server was silent.
+        """
+        while not self._pieces:
+            if self._error is not None:
+                raise self._error
+            if self._is_complete:
+                return b""
+            await self._wait()
+        pieces = self._pieces
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        if self._unread_bytes > _LONGEST_UNREAD_BYTES and self.is_open:
+            self._transport.resume_reading()
+        self._unread_bytes = 0
+        return data
+
+    def finish(self, *, reuse: bool) -> bool:
+        """End the exchange; return whether another may follow. If not, the connection is closed.
+
+        Args:
+            reuse: whether the caller finds nothing against it.
+        """
+        self._is_active, self._is_used = False, True
+        # It holds the connection, and the connection it.
+        self._parser = None
+        whole = self.is_open and self._is_complete and not self._is_spoilt
+        if reuse and whole and not self._transport.get_write_buffer_size():
+            self.idle_since = self.loop.time()
+            return True
+        self.close()
+        return False
+
+    def close(self) -> None:
+        """Close the socket without a word."""
+        self.is_open = False
+        self._transport.abort()
+
+    def fail(self, error: BatchClientError) -> None:
+        """Close the socket; the reader gets what came, and then the error."""
+        if self._error is None and not self._is_complete:
+            self._error = error
+        self.close()
+        self._wake()
+
+    def check(self, now: float) -> None:
+        """End the exchange if the server has taken or said nothing for too long."""
+        if not self.is_open:
+            return
+        unsent = self._transport.get_write_buffer_size()
+        if unsent != self._unsent_bytes:
+            self._unsent_bytes, self._silent_since = unsent, now
+            if not unsent and self.sent_at is None:
+                self.sent_at = now
+        bound_s = self._write_s if unsent else self._read_s
+        if self._waiter is not None and bound_s is not None and now - self._silent_since > bound_s:
+            lost = ConnectionLost("the server took no bytes of the request for the write timeout")
+            self.fail(lost if unsent else ReadTimedOut(SILENT))
+
+    def is_still_idle(self) -> bool:
+        """Whether nothing has come since the last reply: a look into the kernel, before a request."""
+        return self.is_open and not (self._readable is not None and self._readable.poll(0))
+
+    async def _wait(self) -> None:
+        self._silent_since = self.loop.time()
+        self._waiter = self.loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # asyncio's side --------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See ``asyncio.Protocol``."""
+        self._transport = cast("asyncio.Transport", transport)
+        file = transport.get_extra_info("socket").fileno()
+        if hasattr(select, "poll") and file >= 0:
+            self._readable = select.poll()
+            self._readable.register(file, select.POLLIN)
+
+    def data_received(self, data: bytes) -> None:
+        """See ``asyncio.Protocol``."""
+        if not self._is_active or self._is_complete:
+            self.close()
+            return
+        is_first = not self.was_heard
+        self.was_heard = True
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if not self._is_complete:
+                alert = is_first and data.startswith(_TLS_ALERT)
+                why = "the server answers in TLS; does it speak https://?" if alert else type(error).__name__
+                self.fail(self._error or ConnectionLost(f"the reply is no HTTP ({why})"))
+                return
+            self._is_spoilt = True
+        if self._error is not None:
+            self.close()
+            self._wake()
+            return
+        if self.headers is None:
+            self._head_bytes += len(data)
+            if self._head_bytes > _LONGEST_HEAD_BYTES:
+                self.fail(_too_long())
+            return
+        if self._pieces or self._is_complete or not self._told_head:
+            self._told_head = True
+            self._wake()
+
+    def eof_received(self) -> bool:
+        """See ``asyncio.Protocol``."""
+        self._end(None)
+        # asyncio closes the socket.
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See ``asyncio.Protocol``."""
+        if error is not None and self.is_open:
+            self._read_what_is_left()
+        self._end(error)
+
+    def _end(self, error: Exception | None) -> None:
+        self.is_open = False
+        if not self._is_active or self._is_complete or self._error is not None:
+            return
+        if error is None and self._ends_with_the_connection:
+            self._is_complete = self._is_spoilt = True
+        else:
+            is_new = not (self._is_used or self.was_heard or self.is_tls)
+            self._error = broken(error, self._body_bytes, is_new=is_new)
+            self._error.__cause__ = error
+        self._wake()
+
+    def _read_what_is_left(self) -> None:
+        """Read the kernel's bytes: asyncio closes a socket after a failed write without a look."""
+        if type(self._transport).__module__ == "asyncio.selector_events" and self._is_active:
+            file = self._transport.get_extra_info("socket").fileno()
+            with suppress(OSError):
+                while file >= 0 and self.is_open and (data := os.read(file, _LONGEST_UNREAD_BYTES)):
+                    self.data_received(data)
+
+    # httptools' side -------------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """Note a second reply."""
+        if self._is_complete:
+            self._is_spoilt = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a field of the head; of several of one name all. Fields behind the body are dropped."""
+        if self.headers is not None:
+            return
+        self._head_bytes += len(name) + len(value)
+        if self._head_bytes > _LONGEST_HEAD_BYTES and self._error is None:
+            self._error = _too_long()
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        before = self._fields.get(key)
+        self._fields[key] = text if before is None else f"{before}, {text}"
+
+    def on_headers_complete(self) -> None:
+        """Take the head, unless it is an interim reply's, or unfit."""
+        if self.headers is not None or self._error is not None:
+            return
+        status = self._parser.get_status_code()
+        if 100 <= status < 200:
+            self._is_interim, self._fields = True, {}
+            return
+        coding = self._fields.get("transfer-encoding", "").lower()
+        if coding not in ("", "chunked", "identity"):
+            self._error = ConnectionLost("the reply's transfer-encoding was not asked for")
+            return
+        self._ends_with_the_connection = (
+            coding != "chunked" and "content-length" not in self._fields and status not in _NO_BODY
+        )
+        self.status, self.headers = status, self._fields
+
+    def on_body(self, body: bytes) -> None:
+        """Keep a piece of the body; ask for no more while the reader has enough."""
+        if self._is_complete or self._error is not None:
+            return
+        self._pieces.append(body)
+        self._body_bytes += len(body)
+        self._unread_bytes += len(body)
+        if self._unread_bytes > _LONGEST_UNREAD_BYTES and self.is_open:
+            self._transport.pause_reading()
+
+    def on_message_complete(self) -> None:
+        """Note the reply's end."""
+        if self._is_interim:
+            self._is_interim = False
+        elif self._error is None:
+            self._is_complete = True
+            if not self._parser.should_keep_alive():
+                self._is_spoilt = True
+
+
+def _too_long() -> ConnectionLost:
+    return ConnectionLost(f"the reply's head is over {_LONGEST_HEAD_BYTES // 1024} KB")
