@@ -1,0 +1,62 @@
+"""Every reply of the tables is read as its case says, and any reply is read the same however it is cut into reads."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.replies.cases import choices, contents, errors, framing, servers
+from tests.core import FailureKind
+from tests.replies.harness import failure_like, like, named, read, recording, recordings
+
+ALL = [case for module in (framing, choices, contents, servers, errors) for case in module.CASES]
+
+
+def check(outcome, answers, failure):
+    assert {place: like(answer, answers.get(place)) for place, answer in outcome.answers.items()} == answers
+    assert failure_like(outcome.failure, failure) == failure
+
+
+@pytest.mark.parametrize("case", named(ALL))
+def test_a_reply_is_read_as_its_case_says(case):
+    check(read(case.asked, case.reply), case.answers, case.failure)
+    if case.apart is not None:
+        check(read(case.asked, *case.reply.splitlines(keepends=True)), case.apart, case.failure)
+
+
+# However it is cut ---------------------------------------------------------------------------------------------------
+
+LONGEST = 20_000
+"""Longer replies are cut in few places, and not at every byte."""
+REPLIES = {case.name: (case.asked, case.reply) for case in ALL}
+REPLIES |= {name: (recording(name).asked, recording(name).body) for name in recordings("*/*")}
+ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
+
+
+def check_same(name, whole, *chunks):
+    """The same answers and the same failure; of a reply that is at fault more may be handed out before that is known."""
+    request = REPLIES[name][0]
+    once, cut = read(request, whole), read(request, *chunks)
+    assert cut.shown()[1:] == once.shown()[1:], name
+    if once.failure is not None and once.failure.kind is FailureKind.MISMATCH:
+        assert once.answers.items() <= cut.answers.items(), name
+    else:
+        assert cut.answers == once.answers, name
+
+
+def is_stream(reply):
+    return reply.lstrip(b"\xef\xbb\xbf \r\n").startswith((b"data:", b"event:", b":"))
+
+
+def test_a_reply_reads_the_same_byte_by_byte():
+    for name, (_, reply) in REPLIES.items():
+        if len(reply) < LONGEST:
+            check_same(name, reply, *[reply[at : at + 1] for at in range(len(reply))])
+
+
+@given(st.sampled_from(sorted(REPLIES)), ENDS, st.sampled_from([b"", *framing.PINGS]), st.data())
+def test_a_reply_reads_the_same_wherever_it_is_cut_with_any_ends_of_lines_and_pings_between(name, end, ping, data):
+    varied = reply = REPLIES[name][1]
+    if is_stream(reply):
+        varied = reply.replace(b"\n\n", b"\n\n" + ping).replace(b"\n", end)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(varied)), max_size=9)))
+    check_same(name, reply, *[varied[a:b] for a, b in zip([0, *cuts], [*cuts, len(varied)], strict=True)])
