@@ -58,7 +58,7 @@ class Asked:
         shape = shape_of(self.kind, as_given(self.params, self.kind), self.model, **common)
         if self.priority is not None:
             shape = replace(shape, priority=self.priority, tells_priority=True)
-        return batch_of(shape, *self.prompts, streamed=self.streamed, solo=self.solo)
+        return batch_of(shape, *self.prompts, streamed=self.streamed, solo_fields=self.solo)
 
 
 _OF_ASKED = Asked.__dataclass_fields__.keys() - {"params"}
@@ -78,15 +78,19 @@ def chats(size=1, **options):
     return asked(*[user("hi")] * size, kind=Kind.CHAT, **options)
 
 
+def new_shapes():
+    return Shapes()
+
+
 def shape_of(kind, params, model="tiny", **options):
     return Shapes().shape(params, model, kind=kind, **options)[0]
 
 
-def batch_of(shape, *prompts, streamed=False, solo=b""):
+def batch_of(shape, *prompts, streamed=False, **fields):
     requests = []
     for prompt in prompts:
         written = json.dumps(prompt, ensure_ascii=False, separators=(",", ":")).encode()
-        request = Request(shape, written, solo_fields=solo)
+        request = Request(shape, written, **fields)
         request.state, request.attempts = RequestState.IN_FLIGHT, 1
         requests.append(request)
     size = len(requests)
@@ -339,5 +343,3 @@ def recordings(*patterns):
 def read_recording(name, **changes):
     found = recording(name)
     return read(replace(found.asked, **changes), found.body)
-
-

@@ -16,11 +16,35 @@ def check(outcome, answers, failure):
     assert failure_like(outcome.failure, failure) == failure
 
 
-@pytest.mark.parametrize("case", named(ALL))
-def test_a_reply_is_read_as_its_case_says(case):
+def read_as_said(case):
     check(read(case.asked, case.reply), case.answers, case.failure)
     if case.apart is not None:
         check(read(case.asked, *case.reply.splitlines(keepends=True)), case.apart, case.failure)
+
+
+@pytest.mark.parametrize("case", named(framing.CASES))
+def test_what_is_around_answers_is_read_as_its_case_says(case):
+    read_as_said(case)
+
+
+@pytest.mark.parametrize("case", named(choices.CASES))
+def test_each_choice_goes_where_its_case_says(case):
+    read_as_said(case)
+
+
+@pytest.mark.parametrize("case", named(contents.CASES))
+def test_an_answer_holds_what_its_case_says(case):
+    read_as_said(case)
+
+
+@pytest.mark.parametrize("case", named(servers.CASES))
+def test_each_sort_of_server_is_read_as_its_case_says(case):
+    read_as_said(case)
+
+
+@pytest.mark.parametrize("case", named(errors.CASES))
+def test_an_error_within_a_reply_is_what_its_case_says(case):
+    read_as_said(case)
 
 
 # However it is cut ---------------------------------------------------------------------------------------------------
