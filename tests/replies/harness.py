@@ -8,6 +8,9 @@ import json
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
+
+import pytest
 
 from tests.core import Batch, Failure, Kind, Request, RequestState
 from batchclient.dialects import make_dialect
@@ -16,11 +19,6 @@ from batchclient.errors import ConfigError
 from batchclient.types import Usage
 from tests.params import as_given
 
-__all__ = [
-    "LEFT_OUT", "Case", "Kind", "Usage", "asked", "chats", "choice", "delta", "event", "fault", "fields_of", "message", "piece", "plain",
-    "plain_and_streamed", "stream", "tokens", "user", "written",
-]  # fmt: skip
-"""The words of the tables."""
 WIRE = Path(__file__).parent.parent / "wire"
 SENT_AT, READ_AT = 10.0, 12.0
 LEFT_OUT = object()
@@ -32,7 +30,7 @@ LEFT_OUT = object()
 
 @dataclass
 class Asked:
-    """One request: of which kind, with which inputs and parameters, in which language."""
+    """One request: with which inputs, of which kind, in which language, with which parameters."""
 
     prompts: tuple
     kind: Kind = Kind.COMPLETION
@@ -76,10 +74,6 @@ def user(text):
 
 def chats(size=1, **options):
     return asked(*[user("hi")] * size, kind=Kind.CHAT, **options)
-
-
-def new_shapes():
-    return Shapes()
 
 
 def shape_of(kind, params, model="tiny", **options):
@@ -172,19 +166,13 @@ def written(value):
 # What is made of it --------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Outcome:
+class Outcome(NamedTuple):
     """What became of a reply: the answers by position, why the others have none, pieces for a waiting caller."""
 
     answers: dict
     failure: Failure | None
     deltas: list
     events: int
-
-    def shown(self):
-        """What two readings of one reply have in common."""
-        failure = self.failure and replace(self.failure, cause=None)
-        return sorted(self.answers.items()), failure, self.deltas, self.events
 
     @property
     def texts(self):
@@ -230,7 +218,7 @@ class Case:
 
 
 def fault(kind, error=None, **fields):
-    """A failure: its kind, the name of its error, its fields; ``says`` is a part of its message, ``hides`` is not in it."""
+    """A failure: its kind, its error's name, its fields; ``says`` is a part of its message, ``hides`` is not in it."""
     return {"kind": kind} | ({"error": error} if error else {}) | fields
 
 
@@ -271,8 +259,6 @@ def plain_and_streamed(name, prompts, choices, answers=None, failure=None, apart
 
 def named(rows, to_name=lambda row: row.name):
     """Rows of a table as parameters of a test, each under its own name."""
-    import pytest
-
     rows = list(rows)
     names = [to_name(row) for row in rows]
     assert len(set(names)) == len(names), [name for name in names if names.count(name) > 1]
@@ -288,14 +274,11 @@ _INPUTS = {"/completions": "prompt", "/completion": "prompt", "/chat/completions
 _INPUTS |= {"/chat/completions/batch": "messages", "/embeddings": "input"}
 
 
-@dataclass
-class Recording:
+class Recording(NamedTuple):
     """One exchange with a real server: what was asked, and the reply."""
 
-    name: str
     asked: Asked
     status: int
-    headers: dict
     body: bytes
 
 
@@ -308,29 +291,25 @@ def recording(name):
     if path not in _INPUTS or not isinstance(given, dict):
         return None
     inputs = given.get(_INPUTS[path], "")
-    kinds = {"messages": Kind.CHAT, "input": Kind.EMBEDDING, "prompt": Kind.COMPLETION}
-    kind = kinds[_INPUTS[path]]
+    kind = {"messages": Kind.CHAT, "input": Kind.EMBEDDING, "prompt": Kind.COMPLETION}[_INPUTS[path]]
     several = isinstance(inputs, list) and bool(inputs) and not isinstance(inputs[0], int)
     if kind is Kind.CHAT:
         several = path.endswith("/batch")
-    prompts = tuple(inputs) if several else (inputs,)
-    left = {k: v for k, v in given.items() if k not in (_INPUTS[path], "model", *_STREAM_FIELDS)}
-    native = path == "/completion"
-    params = {_NATIVE.get(k, k) if native else k: v for k, v in left.items()}
+    left = {name: value for name, value in given.items() if name not in (_INPUTS[path], "model", *_STREAM_FIELDS)}
     request = Asked(
-        prompts or ("x",),
+        (tuple(inputs) if several else (inputs,)) or ("x",),
         kind,
-        dialect="llamacpp" if native else _DIALECTS[name.split("/")[0]],
+        dialect="llamacpp" if path == "/completion" else _DIALECTS[name.split("/")[0]],
         streamed=bool(given.get("stream")),
-        content_type=found.get("headers", {}).get("content-type", ""),
+        content_type=found["headers"].get("content-type", ""),
         model=given.get("model") or "tiny",
-        params=params,
+        params={_NATIVE.get(name, name): value for name, value in left.items()},
     )
     try:
         request.batch()
     except ConfigError:
         return None
-    return Recording(name, request, found["status"], found.get("headers", {}), found["body_text"].encode())
+    return Recording(request, found["status"], found["body_text"].encode())
 
 
 def recordings(*patterns):

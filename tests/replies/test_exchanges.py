@@ -1,4 +1,4 @@
-"""What a table cannot say: what a dialect learns from one exchange for the next, when answers are handed out, pieces."""
+"""What no table says: what a dialect learns for its next exchange, when answers are handed out, pieces, odd replies."""
 
 import json
 from dataclasses import replace
@@ -151,7 +151,7 @@ def test_the_first_answer_of_a_list_waits_until_the_next_begins():
 @pytest.mark.parametrize("name", ["openai", None])
 @pytest.mark.parametrize("ending",
                     [b"data: [DONE]\n\n", b"data: [DONE] \n\n", b"data:[DONE]\n\n", b"data: \t[DONE]\n\n", "usage", ""],
-                    ids=str)
+                         ids=str)
 def test_a_lone_calls_answer_waits_for_its_usage(name, ending):
     decoder = decoder_of(asked("a", dialect=name, max_tokens=20))
     assert decoder.feed(stream(piece("t", "stop"), event(), done=False), 1.0) == []
@@ -219,11 +219,21 @@ def test_pieces_are_mended_to_what_their_whole_is(pieces):
     "".join(got).encode()
 
 
+@given(st.integers(1, 6), st.integers(1, 4), st.randoms(use_true_random=False), st.booleans())
+def test_in_whatever_order_choices_come_each_prompt_has_its_own(prompts, n, rng, streamed):
+    choices = [choice(index, f"t{index}") for index in range(prompts * n)]
+    rng.shuffle(choices)
+    outcome = read(asked(*"abcdef"[:prompts], n=n, streamed=streamed),
+                   stream(*map(event, choices)) if streamed else plain(*choices))
+    assert outcome.texts == {place: [f"t{place * n + k}" for k in range(n)] for place in range(prompts)}
+    assert outcome.failure is None
+
+
 weird = st.recursive(
     st.none() | st.booleans() | st.integers(-2, 3) | st.text(max_size=3) | st.just("stop"),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(
         ["choices", "index", "text", "finish_reason", "logprobs", "token_ids", "usage", "error", "code", "tokens"]),
-        inner, max_size=6),
+                                                                inner, max_size=6),
     max_leaves=20,
 )
 weird_choice = st.fixed_dictionaries(

@@ -19,7 +19,7 @@ def joined(*deltas):
 
 
 def theirs(deltas):
-    """openai's message, without what ours leaves out: nulls, the numbers of tool calls, texts that say nothing beside them."""
+    """openai's message without what ours leaves out: nulls, numbers of tool calls, empty texts beside them."""
     whole = {"role": "assistant", "content": None}
     for each in copy.deepcopy(deltas):
         whole = accumulate_delta(whole, each)
@@ -69,7 +69,7 @@ def streams(draw):
             "content": texts, "reasoning": texts, "new_text": texts, "new_number": st.none() | numbers,
             "new_list": st.none() | st.lists(words, max_size=2),
             "new_object": st.none() | st.fixed_dictionaries({},
-                                optional={"text": texts, "number": numbers, "deep": deep}),
+                                                            optional={"text": texts, "number": numbers, "deep": deep}),
             "function_call": st.none() | st.fixed_dictionaries({"arguments": texts}),
             "audio": st.none() | st.fixed_dictionaries({},
                                 optional={"data": texts, "transcript": texts, "expires_at": numbers}),
@@ -113,7 +113,7 @@ def test_openai_makes_the_same_of_a_whole_conversation():
 def fragment(index, arguments, name="", call_id="", kind=""):
     """As servers send them that leave nothing out."""
     return {"tool_calls": [{"index": index, "id": call_id, "type": kind,
-                        "function": {"name": name, "arguments": arguments}}]}
+                            "function": {"name": name, "arguments": arguments}}]}
 
 
 def unnumbered(**fields):
@@ -135,7 +135,7 @@ DIFFERENT = {
     "Other lists without numbers are joined; openai raises":
         ([{"annotations": [CITATION]}, {"annotations": [CITATION]}], {"annotations": [CITATION, CITATION]}),
     "A truth value is the last one's; openai adds them": ([{"done": False}, {"done": True}, {"done": True}],
-                        {"done": True}),
+                                                          {"done": True}),
     "Fields that nobody knows raise nothing":
         ([{"x": "a"}, {"x": 5}, {"x": ["b"]}, {"y": 1}, {"y": "c"}, {"z": [1]}, {"z": {"q": 1}}],
          {"x": "a", "y": 1, "z": [1]}),

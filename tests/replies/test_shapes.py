@@ -12,14 +12,14 @@ from batchclient.errors import ConfigError
 from tests.core import Kind, Shape
 from tests.inspection import held
 from tests.params import as_given
-from tests.replies.harness import new_shapes, shape_of
+from tests.replies.harness import Shapes, shape_of
 
 # fmt: off
 
 
 def same(one, other):
     """Whether two calls share a shape, the first time and when the answer is remembered."""
-    shapes = new_shapes()
+    shapes = Shapes()
     made = [shapes.shape(as_given(params), "tiny")[0] for params in (one, other, one, other)]
     assert made[0] is made[2]
     assert made[1] is made[3]
@@ -54,7 +54,7 @@ def test_calls_that_ask_for_the_same_answer_share_a_shape():
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False,
-                    allow_infinity=False) | st.text(max_size=4)
+                                                                allow_infinity=False) | st.text(max_size=4)
 fields = st.dictionaries(st.sampled_from("abcd"), scalars)
 
 
@@ -72,7 +72,7 @@ def test_models_and_forms_that_are_demanded_join_the_key():
 
 SHAPES = [
     (Kind.COMPLETION, {}, {"weight": 1, "max_output_tokens": 16, "alone_reason": None, "plain_only": False,
-                        "wants_token_ids": False, "greedy": False}),
+                           "wants_token_ids": False, "greedy": False}),
     (Kind.COMPLETION, {"n": 3, "max_tokens": 50}, {"weight": 3, "max_output_tokens": 50}),
     (Kind.COMPLETION, {"n": None, "max_tokens": None}, {"weight": 1, "max_output_tokens": 16}),
     (Kind.COMPLETION, {"max_tokens": 0}, {"max_output_tokens": 0}),
@@ -102,7 +102,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("kind", "params", "expected"), SHAPES,
-                    ids=lambda each: each.value if isinstance(each, Kind) else str(each))
+                         ids=lambda each: each.value if isinstance(each, Kind) else str(each))
 def test_a_shape_says_what_the_scheduler_needs(kind, params, expected):
     shape = shape_of(kind, params)
     assert {name: getattr(shape, name) for name in expected} == expected
@@ -148,7 +148,7 @@ def test_what_cannot_be_streamed_to_a_caller_is_refused(params):
 
 
 def test_labels_come_back_for_a_lone_call_and_only_there():
-    shapes = new_shapes()
+    shapes = Shapes()
     one, solo = shapes.shape({"user": "u", "seed": 1}, "tiny")
     other, none = shapes.shape({"seed": 1}, "tiny")
     assert one is other
@@ -158,11 +158,11 @@ def test_labels_come_back_for_a_lone_call_and_only_there():
 
 
 def test_keys_and_short_cuts_are_forgotten_rather_than_grow():
-    shapes = new_shapes()
+    shapes = Shapes()
     for seed in range(10_000):
         shapes.shape({"seed": seed}, "tiny")
     assert held(shapes, Shape) <= 4096
-    shapes = new_shapes()
+    shapes = Shapes()
     for order in permutations(["seed", "top_k", "min_p", "top_p", "best_of", "min_tokens", "mirostat"]):
         shapes.shape(dict.fromkeys(order, 1), "tiny")
     assert held(shapes, Shape) == 1

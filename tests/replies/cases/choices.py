@@ -28,6 +28,9 @@ def numbers():
         yield Case(f"A stream of three that goes on with the number {last!r} keeps what was finished before",
                    PQR, stream(piece("a", "stop"), piece("b", "stop", 1), piece("c", "stop", last)), {0: "a", 1: "b"},
                    "MISMATCH")
+    yield Case("A long number is not shown whole", asked("p", "q", streamed=False),
+               plain(choice(0), choice("x" * 10_000)), {},
+               fault("MISMATCH", hides="x" * 100))
     yield Case("Nothing is believed after a wrong number",
                PQR, stream(*[piece("t", "stop", index) for index in (1, 9, 0, 2)]), {1: "t"}, "MISMATCH")
     yield Case("A stream that leaves out a prompt is a mismatch, and says what is missing",
@@ -59,13 +62,13 @@ def numbers():
                        asked(*prompts, streamed=False), plain(*both), {}, "MISMATCH")
     for index in (None, LEFT_OUT):
         begun = [choice(index, text, None) for text in "ab"]
-        yield Case(f"Two that began without numbers are not told apart later, {'null' if index is None else 'left out'}",
+        yield Case(f"Two that began without numbers are not told apart later: {'left out' if index else 'null'}",
                    P, stream(event(*begun), event(choice(index, "a"))), {}, "MISMATCH")
 
 
 # LiteLLM's proxy, 1.108: a streamed list's pieces are all numbered 0, and a chat with n=2 has one end for both.
 UNDER_ONE_NUMBER = stream(piece("a"), piece("x"), piece("b"), piece("y"), piece(LEFT_OUT, "stop"),
-                    piece(LEFT_OUT, usage=tokens(3, 2)))
+                          piece(LEFT_OUT, usage=tokens(3, 2)))
 ONE_END_FOR_BOTH = stream(piece("A"), piece("B", index=1), piece("", "stop"))
 ENDS = [
     Case("The pieces of a list under one number are nobody's answer, and the list goes plain", PQ, UNDER_ONE_NUMBER, {},
@@ -135,7 +138,7 @@ def ends():
                     pieces = [piece(said[0], usage=tokens(3, 1)), piece(said[1], "stop", usage=tokens(3, 4))]
                     is_over = name == "openai" and lost == 1  # where usages beside choices are nobody's
                     yield Case(f"A text that was lost on its way is not taken for an empty one, from {name}: "
-                               f"{'the last' if lost else 'the first'} {'null' if text is None else 'left out'} {options}",
+                               f"{'last' if lost else 'first'}, {'null' if text is None else 'left out'}, {options}",
                                asked("p", "q", dialect=name, **options), stream(piece("x", "stop", 1), *pieces),
                                {0: "a", 1: "x"} if is_over else {1: "x"}, None if is_over else "REFUSED")
 
@@ -201,7 +204,7 @@ def unreadable():
                                   [choice(0), choice(1, 5), choice(2), choice(3)], {1: ["t", "t"]}, "REFUSED", n=2)
     for size in (1, 2):
         yield from plain_and_streamed(f"A reply of {size} of which nothing can be read is at fault itself",
-                            THREE[:size],
+                                      THREE[:size],
                                       [choice(0, 5), choice(1, {})][:size], {}, REPLYS_FAULT | {"once": size == 1})
     for reason in ("abort", "error"):
         given_up = fault("MAYBE_PROCESSED", "ServerFault")
@@ -215,7 +218,8 @@ def unreadable():
                    {0: "x"}, given_up)
         for order in ((0, 1, 2), (2, 1, 0)):
             choices = [choice(0), choice(1, "t", reason), choice(2, 5)]
-            yield from plain_and_streamed(f"What may be tried again wins over what cannot be read, {reason} in the order {order}", THREE,
+            name = f"What may be tried again wins over what cannot be read: {reason}, in the order {order}"
+            yield from plain_and_streamed(name, THREE,
                                           [choices[place] for place in order], {0: "t"}, given_up)
     for bad in (None, {"content": 5}, 5, {"content": [{"type": "text"}]}):
         pair = [message(content="a"), message(1) | {"message": bad}]

@@ -38,7 +38,7 @@ def usages():
                    plain(choice(0), usage=told), {0: {"text": "t", "usage": None}})
     for prompts, n, usage in (("a", 1, Usage(3, 4)), ("ab", 1, None), ("a", 2, None)):
         choices = [choice(index) for index in range(len(prompts) * n)]
-        yield Case(f"llama.cpp's usage, which is the first prompt's, is handed out where it is the call's: {prompts} n={n}",
+        yield Case(f"llama.cpp's usage is the first prompt's, and handed out where it is the call's: {prompts} n={n}",
                    asked(*prompts, dialect="llamacpp", streamed=False, n=n, no_such=1),
                    plain(*choices, usage=tokens(3, 4)),
                    {place: {"usage": usage} for place in range(len(prompts))})
@@ -97,10 +97,10 @@ FIELDS = [
          plain(choice(0, "one", logprobs={"content": [
              {"token": token, "logprob": -0.5,
               "top_logprobs": [{"token": token, "logprob": -0.5}, {"token": "x", "logprob": -2}]} for token in ("on",
-                                  "e")
+                                                                                                                "e")
          ]})),
          {0: {"choice.logprobs": {"tokens": ["on", "e"], "token_logprobs": [-0.5, -0.5],
-                             "top_logprobs": [{"on": -0.5}, {"e": -0.5}], "text_offset": [0, 2]}}}),
+                                  "top_logprobs": [{"on": -0.5}, {"e": -0.5}], "text_offset": [0, 2]}}}),
 ]
 
 # Messages ------------------------------------------------------------------------------------------------------------
@@ -116,17 +116,9 @@ def says(**fields):
 
 
 MESSAGES = [
-    Case("The pieces of a message are joined", chats(),
-         stream(delta(role="assistant", content=""), delta(reasoning="Let me"), delta(reasoning=" see."),
-                delta(content="It is"), delta(content=" four."),
-                delta("stop", content=None)), {0: says(content="It is four.",
-                                    reasoning="Let me see.")[0] | {"text": "It is four."}}),
     Case("Reasoning keeps its older name, and an empty content is none", chats(),
          stream(delta(role="assistant", content=""), delta(reasoning_content="hm"), delta("length")),
          {0: says(reasoning_content="hm")[0] | {"text": ""}}),
-    Case("Tool calls without numbers are whole ones", chats(),
-         stream(*[delta(tool_calls=[call]) for call in CALLS], delta("tool_calls")),
-         {0: says(tool_calls=CALLS)[0] | {"finish_reason": "tool_calls", "text": ""}}),
     Case("A plain message is as the server sent it, without its nulls", chats(streamed=False),
          plain(message(role="assistant", content=None, refusal=None, tool_calls=CALLS, reasoning="so")),
          says(tool_calls=CALLS, reasoning="so")),

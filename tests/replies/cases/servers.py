@@ -1,4 +1,4 @@
-"""What single sorts of servers answer: SGLang, TGI and llama.cpp on their own routes; vectors, scores, classes, tokens."""
+"""What sorts of servers answer: SGLang, TGI and llama.cpp on their own routes; vectors, scores, classes, tokens."""
 
 from tests.replies.harness import *
 
