@@ -11,6 +11,7 @@ from batchclient.dialects import DIALECTS
 from batchclient.types import Usage
 from tests.core import Failure, Kind
 from tests.replies.cases.contents import PARTS, THINKING
+from tests.replies.cases.framing import ON_OPENAIS_ROUTE
 from tests.replies.harness import (
     asked, chats, choice, delta, event, make_dialect, piece, plain, read, read_recording, refused, sent, stream, tokens,
 )  # fmt: skip
@@ -198,9 +199,10 @@ def test_a_waiting_caller_is_handed_each_piece_unchanged_and_together_they_are_t
     outcome = read(chats(to_caller=True), stream(*[delta(**each) for each in said], delta("stop")))
     assert [each.message for each in outcome.deltas] == [*said, {}]
     assert "".join(each.text for each in outcome.deltas) == outcome.answers[0].text == "one two"
-    for name in ("vllm", "openai", "tgi"):
+    for name, params in ON_OPENAIS_ROUTE.items():
         for last in (piece(None, "stop"), event({"index": 0, "finish_reason": "stop"})):
-            outcome = read(asked("p", dialect=name, to_caller=True, stop=["bz"]), stream(piece("ab"), last))
+            request = asked("p", dialect=name, to_caller=True, **params or {"stop": ["bz"]})
+            outcome = read(request, stream(piece("ab"), last))
             assert "".join(each.text for each in outcome.deltas) == "ab"
 
 

@@ -58,6 +58,7 @@ def test_a_joined_stream_is_the_plain_reply(streamed, plain):
             for field in ("index", "text", "finish_reason", "message", "logprobs"):
                 assert getattr(one, field) == getattr(other, field)
             assert one.extra.get("stop_reason") == other.extra.get("stop_reason")
+            assert ("logprobs" in plain) is (one.logprobs is not None)
             if "token_ids" in streamed and "prompts" not in streamed:
                 assert one.token_ids == other.token_ids
                 assert len(one.token_ids) == 6
@@ -111,6 +112,20 @@ def test_a_recording_has_these_texts_and_usages(name):
     assert outcome.failure is None
     assert texts is None or [outcome.answers[place].text for place in range(len(texts))] == texts
     assert usages is None or outcome.usages == usages
+
+
+ENDED = {
+    "stop": ["transformers/plain_single_stop_string", "transformers/plain_single_stop_string_alone"],
+    "length": ["llamacpp/native_list", "llamacpp/native_stream_list", "llamacpp/native_single",
+               "transformers/plain_single",
+               "transformers/stream_single"],
+}
+
+
+def test_a_recording_ended_for_this_reason():
+    found = {name: each.finish_reason for names in ENDED.values() for name in names
+             for each in read_recording(name).answers.values()}
+    assert found == {name: reason for reason, names in ENDED.items() for name in names}
 
 
 def test_token_ids_asked_for_by_us_are_not_handed_out():

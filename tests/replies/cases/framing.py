@@ -124,6 +124,7 @@ def no_replies():
     malformed = fault("MAYBE_PROCESSED", "DialectError", hides="<html>")
     for name, body in bodies.items():
         yield Case(f"A reply {name} is no answer", asked("p", streamed=False), body, {}, malformed)
+        yield Case(f"A chat's reply {name} is no answer", chats(streamed=False), body, {}, malformed)
         yield Case(f"An event {name} is no answer", asked("p"), b"data: " + body + b"\n\n", {}, malformed)
     page, text = b"<html>data: no</html>", b"data: no"
     for how, streamed in (("a stream", True), ("an object", False)):
