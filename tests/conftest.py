@@ -139,7 +139,8 @@ def run_virtually(main, library):
 
 def pytest_terminal_summary(terminalreporter):
     """The last screen names the promises whose tests failed."""
-    failed = {report.nodeid.partition("[")[0] for report in terminalreporter.stats.get("failed", ())}
+    nodes = [report.nodeid for report in terminalreporter.stats.get("failed", ())]
+    failed = {*nodes, *(node.partition("[")[0] for node in nodes)}
     broken = [promise.says for promise in promises() if promise.node in failed] if failed else []
     if broken:
         terminalreporter.section("broken promises")

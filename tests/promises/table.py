@@ -7,8 +7,9 @@
     old = 'late.append(request)'
     new = 'pass'
 
-``test`` is below ``tests``, ``file`` below ``src/batchclient``. ``old`` stands in the file once. ``new`` may be a list of
-texts: the test notices each of them, such as a number that is ten times as large, and half as large.
+``test`` is below ``tests``, ``file`` below ``src/batchclient``. A test may end with a case of its table,
+``…::test_it[a case]``. ``old`` stands in the file once. ``new`` may be a list of texts: the test notices each
+of them, such as a number that is ten times as large, and half as large.
 """
 
 import re
@@ -76,5 +77,8 @@ def faults(table):
         except ValueError as error:
             yield f"{promise.says!r}: {error}"
         file, _, test = promise.node.partition("::")
+        test, _, case = test.partition("[")
         if not (ROOT / file).is_file() or not re.search(rf"(?m)^(async )?def {test}\(", (ROOT / file).read_text()):
             yield f"{promise.says!r}: there is no test {promise.test}"
+        elif case and not any(f'"{case[:-1]}"' in table.read_text() for table in (ROOT / file).parent.rglob("*.py")):
+            yield f"{promise.says!r}: no table beside the test has its case {case[:-1]!r}"

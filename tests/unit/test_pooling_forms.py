@@ -13,13 +13,12 @@ from batchclient.dialects._tokens import LlamaCppTokens, SglangTokens, TeiTokens
 from batchclient.dialects.vllm import VllmDialect
 from batchclient.errors import BadRequest, DialectError
 from batchclient.types import Usage
-from tests.unit.golden import make_batch, make_request
+from tests.replies import harness
 
 
 def batch_of(kind, *prompts, packed=False, solo=b"", tokens=1, **params):
     shape, _ = Shapes().shape(params, "m", kind=kind)
-    requests = [make_request(shape, prompt, solo_fields=solo, prompt_tokens=tokens) for prompt in prompts]
-    return replace(make_batch(shape, requests, streamed=False), packed=packed)
+    return replace(harness.batch_of(shape, *prompts, solo_fields=solo, prompt_tokens=tokens), packed=packed)
 
 
 def body(wire):
