@@ -45,7 +45,7 @@ def missing() -> dict[str, str]:
 
 def versions() -> dict[str, str]:
     """Return the version by each place that has it."""
-    source = re.search(r'^__version__ = "([^"]+)"$', read("src/batchclient/__init__.py"), re.MULTILINE)
+    source = re.search(r'^__version__ = "([^"]+)"$', read("src/batchclient/_version.py"), re.MULTILINE)
     heading = re.search(r"^## (\S+) \(\d{4}-\d\d-\d\d\)$|^## (.+)$", read("CHANGELOG.md"), re.MULTILINE)
     return {
         "pyproject.toml": project()["version"],

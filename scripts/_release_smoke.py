@@ -92,7 +92,6 @@ USES: dict[str, tuple[str, Callable[[str], None]]] = {
     "cli": ("uvicorn", cli),
     "data": ("pyarrow", data),
     "httpx2": ("httpx2", lambda url: ask(url, http=Http(backend="httpx2"))),
-    "aiohttp": ("httpx_aiohttp", lambda url: ask(url, http=Http(backend="aiohttp"))),
     "otel": ("opentelemetry.trace", otel),
     "prometheus": ("prometheus_client", prometheus),
     "redis": ("redis", redis),

@@ -86,10 +86,10 @@ def test_the_transport_alone_imports_the_http_library_beside_the_integrations():
     importers = {
         str(path.relative_to(SOURCE))
         for path in SOURCE.rglob("*.py")
-        if {"httpx", "httpx2", "httpx_aiohttp", "aiohttp"} & {name.split(".")[0] for name in imported_at_run_time(path)}
+        if {"httpx", "httpx2"} & {name.split(".")[0] for name in imported_at_run_time(path)}
     }
     integrations = {"integrations/httpx.py", "integrations/httpx2.py"}
-    assert importers == {f"transport/{name}.py" for name in ("_library", "_aiohttp")} | integrations
+    assert importers == {"transport/_library.py"} | integrations
 
 
 def imported_at_run_time(path):

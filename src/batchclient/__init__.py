@@ -19,6 +19,7 @@ if sys.argv[:1] == ["-m"]:
 from batchclient._core.histograms import Histogram
 from batchclient._core.messages import Adjustment
 from batchclient._core.statistics import EndpointStatistics, LaneStatistics, Statistics
+from batchclient._version import __version__
 from batchclient.client import BatchClient
 from batchclient.errors import (
     AnswerInvalid,
@@ -73,8 +74,6 @@ if TYPE_CHECKING:
     from batchclient.options import AdaptiveLimit, Batching, Http, Schedule, Server, Telemetry
     from batchclient.price import Price
     from batchclient.sync import SyncBatchClient, SyncStream
-
-__version__ = "0.1.0"
 
 _LATER = {
     **dict.fromkeys(("AdaptiveLimit", "Batching", "Http", "Schedule", "Server", "Telemetry"), "batchclient.options"),

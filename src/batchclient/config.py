@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from batchclient._core.messages import Adjustment
 from batchclient._core.settings import SchedulerSettings
-from batchclient.transport._addresses import check_headers, check_key, check_url
 from batchclient._shell.batch_size import BatchSize
 from batchclient.errors import ConfigError
+from batchclient.transport._addresses import check_headers, check_key, check_url
 
 if TYPE_CHECKING:
     from batchclient._shell.callbacks import Callbacks

@@ -146,7 +146,7 @@ class Http(_Group):
             A streamed answer is silent until its first token, and then for 256 tokens at most, so
             this bounds no generation that goes on.
         max_response_bytes: the largest decoded response, bytes; 64 MiB by default.
-        backend: the library that carries every request: ``"httpx"``, or ``"httpx2"``, its fork, with
+        backend: the library that carries every request: ``"httpx"``, or its fork ``"httpx2"``, with
             the extra of that name. By default requests go over connections of batchclient's own,
             at a fifth of the CPU, and over httpx where a mock, instrumentation, httpcore's debug
             log, a proxy or trio needs it.

@@ -1,9 +1,9 @@
-"""Each backend."""
+"""Each way of sending."""
 
 import pytest
 
 
-@pytest.fixture(params=["httpx", "aiohttp"])
+@pytest.fixture(params=[None, "httpx"], ids=["direct", "httpx"])
 def backend(request):
     """Not httpx2, which fails as httpx does: tests/transport has it."""
     return request.param

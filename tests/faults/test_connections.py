@@ -170,13 +170,22 @@ async def test_row_04_good_certificate(backend, tmp_path, monkeypatch):
         assert (await client.complete("p")).text == "<p>"
 
 
+@pytest.fixture
+def slow_clock(monkeypatch):
+    """A clock that goes at a twentieth of its speed, so that a busy machine is no slow server; what is in the list comes on top."""
+    clock, late = time.monotonic, []
+    began = clock()
+    monkeypatch.setattr(time, "monotonic", lambda: began + (clock() - began) / 20 + sum(late))
+    return late
+
+
 async def answer_once_then_end(connection):
     await connection.answer(await connection.request())
     await connection.request()
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
-async def test_row_05_keep_alive_race(backend, how):
+async def test_row_05_keep_alive_race(backend, how, slow_clock):
     """A socket that was used before ends without a word: the request is sent again at once, and no policy is asked."""
 
     async def answer_once_then_break(connection):
@@ -192,7 +201,7 @@ async def test_row_05_keep_alive_race(backend, how):
         assert server.prompts == [["first"], ["second"], ["second"]]
 
 
-async def test_row_05_keep_alive_race_is_free_once(backend):
+async def test_row_05_keep_alive_race_is_free_once(backend, slow_clock):
     """What breaks on a fresh socket too is no race."""
 
     async with (
@@ -205,15 +214,13 @@ async def test_row_05_keep_alive_race_is_free_once(backend):
         assert server.prompts == [["first"], ["second"], ["second"]]
 
 
-@pytest.mark.parametrize(("after_s", "is_race"), [(0.6, True), (1.0, False)])
-async def test_row_05_keep_alive_race_is_over_within_a_second(backend, after_s, is_race, monkeypatch):
-    """A server that dies over a request does so later: that costs a retry."""
-    clock, late = time.monotonic, []
-    monkeypatch.setattr(time, "monotonic", lambda: clock() + sum(late))
+@pytest.mark.parametrize(("after_s", "is_race"), [(0.025, True), (0.051, False)])
+async def test_row_05_keep_alive_race_is_over_within_fifty_milliseconds(backend, after_s, is_race, slow_clock):
+    """A server that dies over a request does so later: that costs a retry, and the prompt is sent twice by no other rule."""
 
     async def answer_once_then_end_later(connection):
         await answer_once_then_end(connection)
-        late.append(after_s)
+        slow_clock.append(after_s)
 
     async with RawServer(answer_once_then_end_later) as server, make(server, backend, retry=NEVER) as client:
         await client.complete("first")
@@ -275,7 +282,7 @@ async def test_row_38_calls_cancelled_while_they_connect(backend):
         assert [each.text for each in answers_] == [f"<{n}>" for n in range(100)]
         statistics = client.statistics()
         assert (statistics.in_flight, statistics.endpoints[0].abandoned) == (0, 0)
-        assert set(made[0].in_pools) == {0}
+        assert made[0].under_way == 0
 
 
 async def test_row_52_redirects(backend):

@@ -344,7 +344,6 @@ async def test_a_server_that_fails_over_our_fields_answers_all_prompts(calls):
         assert len(server.heard) == (6 if calls == 1 else 7)
 
 
-@pytest.mark.parametrize("backend", ["httpx", "aiohttp"])
 async def test_long_lists_over_which_connections_break_become_shorter(backend):
     """A server that resets what is too long for it says no status; that one member is answered shows that it was the length."""
 

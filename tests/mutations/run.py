@@ -76,12 +76,12 @@ class World:
         case: whose reply it is.
         rng: decides all that is left open.
         draw: ``(rng, reply) -> Mutation``; ``None``: nothing is done to the reply.
-        backend: ``httpx`` or ``aiohttp``.
+        backend: ``Http(backend=…)``.
         warm: how many lists the client is answered before.
         timeout_s: every call's.
     """
 
-    def __init__(self, case, rng, draw=None, backend="httpx", warm=0, timeout_s=_TIMEOUT_S):
+    def __init__(self, case, rng, draw=None, backend=None, warm=0, timeout_s=_TIMEOUT_S):
         self.case = case
         self.rng = rng
         self.draw = draw
@@ -249,11 +249,12 @@ def run_world(world):
 def run_seed(seed):
     rng = Random(seed)
     case = rng.choice(all_cases())
-    backend = "aiohttp" if rng.random() < 0.2 else "httpx"
+    backend = "httpx" if rng.random() < 0.2 else None
     timeout_s = _SHORT_TIMEOUT_S if rng.random() < 0.15 else _TIMEOUT_S
     world = run_world(World(case, rng, draw, backend, warm=rng.choice((0, 0, 1)), timeout_s=timeout_s))
     what, kind = (world.mutation.what, world.mutation.kind) if world.mutation is not None else ("none", "none")
-    return Outcome(seed, f"{case.name} as {case.dialect} by {backend}", what, kind, world.wrong, world.transcript)
+    way = backend or "connections of our own"
+    return Outcome(seed, f"{case.name} as {case.dialect} by {way}", what, kind, world.wrong, world.transcript)
 
 
 def run_seeds(seeds):

@@ -1,7 +1,7 @@
 """Sockets in virtual time: every connection of the loop is a pair of sockets in this process, and a server holds the other end.
 
 What one end writes can be read at the other at once. So time may jump whenever nothing is ready, and no run depends on a machine's speed.
-httpx and aiohttp, their parsers and their pools are the real ones.
+The direct way and httpx, their parsers and pools are the real ones.
 """
 
 import asyncio
@@ -39,18 +39,20 @@ class PairLoop(VirtualLoop):
         self._selector = _PairSelector(self._selector.real, self._hands)
         self.serve = None
 
-    async def create_connection(self, protocol_factory, host=None, port=None, *, sock=None, **others):
-        if sock is not None:
-            # aiohttp brings a socket that it had connected by ``sock_connect``.
-            sock.close()
+    async def create_connection(self, protocol_factory, host=None, port=None, **others):
         ours, theirs = socket.socketpair()
+        ours = _NoTcp(fileno=ours.detach())
         ours.setblocking(False)
         theirs.setblocking(False)
         self.serve(theirs)
         return await super().create_connection(protocol_factory, sock=ours)
 
-    async def sock_connect(self, sock, address):
-        """Nothing is connected before ``create_connection``."""
+
+class _NoTcp(socket.socket):
+    """No pair has TCP's options."""
+
+    def setsockopt(self, *option):
+        pass
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def half(sent):
 
 
 @forking
-@pytest.mark.parametrize("arguments", ["", "http=Http(backend='aiohttp'), telemetry=Telemetry()"])
+@pytest.mark.parametrize("arguments", ["", "http=Http(backend='httpx'), telemetry=Telemetry()"])
 def test_a_child_calls_though_a_thread_of_its_parent_was_importing_for_its_first_call(arguments):
     """The lock of a module that a thread imports stays locked in the child for ever: a first call imports nothing."""
     status, out, err = in_python(

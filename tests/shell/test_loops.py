@@ -327,7 +327,7 @@ MAIN = """
 """
 
 
-@pytest.mark.parametrize("backend", ["httpx", "aiohttp"])
+@pytest.mark.parametrize("backend", [None, "httpx"])
 def test_asyncio_run_twice_without_async_with_ends_without_a_word(backend):
     status, out, err = in_python(
         MAIN
@@ -380,7 +380,7 @@ def test_asyncio_run_that_ends_over_pending_calls_ends_without_a_word():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-@pytest.mark.parametrize("backend", ["httpx", "aiohttp"])
+@pytest.mark.parametrize("backend", [None, "httpx"])
 def test_after_a_fork_the_child_has_fresh_pools_and_the_parents_go_on(backend):
     status, out, err = in_python(
         f"""

@@ -27,7 +27,7 @@ async def test_each_server_gets_one_with_the_headers_to_send():
 
 async def test_nothing_but_the_calls_is_sent(monkeypatch):
     # Pages about the server would be asked for on connections of the client's own.
-    monkeypatch.setattr("batchclient.transport._httpx.HttpxTransport", None)
+    monkeypatch.setattr("batchclient.transport.http.HttpTransport", None)
     transport = ScriptedTransport(held=True)
     async with BatchClient("http://a/v1", model="m", transport=lambda url, headers: transport) as client:
         with pytest.raises(TimeoutError):

@@ -3,7 +3,7 @@
     python -m tests.soak --seconds 600 --cancellations 100000
 
 The embedded server runs in another process and cuts connections, answers 503, goes silent, is slow, aborts, leaves choices out. Four
-clients (httpx and aiohttp) call it one by one, in lists and in maps, with deadlines, cancellations and maps that are left; every half
+clients (by the direct way and by httpx) call it one by one, in lists and in maps, with deadlines, cancellations and maps that are left; every half
 minute one of two of them is closed and made anew. Every answer is compared with what the server must say to that prompt. Once a second it
 is noted what this process holds. After a warm-up (a quarter of the time) a line is fitted to each series; what it allows is in
 ``slope``. At the end everything is closed and nothing may be left.
@@ -60,10 +60,10 @@ class Soak:
         self.wrong: list[str] = []
         self.samples: list[dict[str, float]] = []
         # The first two live as long as the soak: what a client forgets to forget must not go with it.
-        self.clients = [self.make(backend) for backend in ("httpx", "aiohttp") * 2]
+        self.clients = [self.make(backend) for backend in (None, "httpx") * 2]
         self.made = 0
 
-    def make(self, backend: str) -> BatchClient:
+    def make(self, backend: str | None) -> BatchClient:
         return BatchClient(
             self.server.base_url,
             model=self.server.model,
@@ -147,7 +147,7 @@ class Soak:
         turn = 0
         while self.going:
             await asyncio.sleep(min(_REMAKE_EVERY_S, max(0.0, self.until - time.monotonic())))
-            old, self.clients[2 + turn % 2] = self.clients[2 + turn % 2], self.make(("httpx", "aiohttp")[turn % 2])
+            old, self.clients[2 + turn % 2] = self.clients[2 + turn % 2], self.make((None, "httpx")[turn % 2])
             await (old.aclose() if turn % 4 < 2 else old.drain())
             turn += 1
 
@@ -215,7 +215,7 @@ async def main(seconds: float, cancellations: int, seed: int) -> bool:
     gc.collect()
     if cancellations:
         with EmbeddedServer(profile="instant", process=True) as server:
-            for backend in ("httpx", "aiohttp"):
+            for backend in (None, "httpx"):
                 began = time.monotonic()
                 left = await cancel_many(server.base_url, server.model, cancellations // 2, backend)
                 print(f"{backend}: {left} in {time.monotonic() - began:.0f} s", flush=True)

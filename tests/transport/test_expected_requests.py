@@ -85,6 +85,7 @@ async def test_every_header_is_sent_once_and_none_that_was_not_asked_for(server)
             (b"x-tenant", b"t"),
             (b"content-length", str(len(route.calls[0].request.content)).encode()),
             (b"x-request-id", headers["x-request-id"].encode()),
+            (b"user-agent", b"batchclient/0.1.0"),
         ]
     )
 

@@ -2,12 +2,16 @@
 
 import asyncio
 import contextlib
+import select
+import socket
 
 import httpx
 import pytest
 import trio
 
 from batchclient import Backoff, BatchClient, ConnectionLost
+from batchclient.transport import Timeouts, WireRequest
+from batchclient.transport.http import HttpTransport
 from tests.seams import connected
 from tests.fakes.raw import RawServer, answer, answers_in_a_thread, body_of, response
 
@@ -122,6 +126,34 @@ async def test_an_idle_socket_is_closed_by_what_comes():
         writers[0].write(response(body_of(server.heard[0])))
         # Before any other request.
         await asyncio.wait_for(server.closed_by_client.wait(), 5)
+
+
+async def until_readable(sock):
+    while not select.select([sock], [], [], 0)[0]:
+        await asyncio.sleep(0)
+
+
+async def test_what_waits_in_the_kernel_closes_an_idle_connection():
+    """The loop has not read it yet when the next request is sent."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(5)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        transport, peers = HttpTransport(url, {}, max_response_bytes=1000), []
+        for number in range(2):
+            sending = asyncio.ensure_future(transport.send(WireRequest("GET", "/x"), Timeouts()))
+            await until_readable(listener)
+            peers.append(listener.accept()[0])
+            await until_readable(peers[-1])
+            assert peers[-1].recv(65_536).startswith(b"GET")
+            peers[-1].sendall(response(b"%d" % number))
+            reply = await sending
+            assert [chunk async for chunk in reply.chunks()] == [b"%d" % number]
+            await reply.aclose()
+            peers[-1].sendall(response(b"late"))
+        await transport.aclose()
+        for peer in peers:
+            assert peer.recv(65_536) == b"", "no second request"
+            peer.close()
 
 
 @SHAPES

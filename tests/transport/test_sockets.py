@@ -248,48 +248,6 @@ async def test_an_error_status_leaves_a_socket_that_can_be_used(backend):
         assert server.connections == 1
 
 
-class OneRequest(httpx.AsyncBaseTransport):
-    """Of httpx's shape: its first request fails, and its closing takes some turns of the loop."""
-
-    begun = closed = 0
-
-    async def handle_async_request(self, request):
-        raise httpx.PoolTimeout("no place")
-
-    async def aclose(self):
-        self.begun += 1
-        for _ in range(5):
-            await anyio.lowlevel.checkpoint()
-        self.closed += 1
-
-
-@pytest.mark.parametrize("library", ["asyncio", "trio"])
-def test_a_transport_of_httpx_is_closed_whole_though_its_closer_is_cancelled(library, monkeypatch):
-    async def ask(transport):
-        with pytest.raises(ConnectFailed, match="pool"):
-            await transport.send(WireRequest("GET", "/x"), Timeouts())
-
-    async def main():
-        made = OneRequest()
-        monkeypatch.setattr(httpx, "AsyncHTTPTransport", lambda **arguments: made)
-        transport = HttpTransport("http://server.test", {}, max_response_bytes=1000, backend="httpx")
-        await ask(transport)
-        async with anyio.create_task_group() as group:
-            group.start_soon(ask, transport)
-            while made.begun < 2:
-                await anyio.lowlevel.checkpoint()
-            if library == "asyncio":
-                # As the runner cancels: not through a scope of anyio's.
-                (closer,) = (task for task in asyncio.all_tasks() if "ask" in repr(task.get_coro()))
-                closer.cancel()
-            else:
-                group.cancel_scope.cancel()
-        await transport.aclose()
-        assert made.closed == 2
-
-    anyio.run(main, backend=library)
-
-
 @pytest.mark.parametrize(
     ("backend", "max_tokens"), [("httpx", 1), ("httpx", 16), ("httpx2", 16)], ids=["plain", "streamed", "httpx2"]
 )

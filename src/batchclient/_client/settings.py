@@ -15,7 +15,6 @@ from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from batchclient._given_as import GIVEN_AS, OTHER_WORDS
-from batchclient.transport._addresses import check_url
 from batchclient.config import (
     PRESETS,
     Checked,
@@ -31,6 +30,7 @@ from batchclient.config import (
 )
 from batchclient.errors import ConfigError
 from batchclient.options import AdaptiveLimit, Batching, Http, Schedule, Server, Telemetry
+from batchclient.transport._addresses import check_url
 
 __all__ = [
     "CHANGEABLE",

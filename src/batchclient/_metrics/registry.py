@@ -186,7 +186,7 @@ def _worker_renewals(view: View) -> Iterable[Sample]:
 
 
 def _info(view: View) -> Iterable[Sample]:
-    from batchclient import __version__
+    from batchclient._version import __version__
 
     servers = sorted({endpoint.server for endpoint in view.statistics.endpoints if endpoint.server is not None})
     return [((__version__, platform.python_version(), view.snapshot.preset, ", ".join(servers)), 1)]

@@ -23,13 +23,13 @@ from batchclient._doctor.facts import Weight
 from batchclient._doctor.faults import unheeded_proxy
 from batchclient._doctor.machine import core_share
 from batchclient._doctor.visit import Patient, visit
-from batchclient.transport._addresses import check_url
 from batchclient.cli._options import ApiKey, Headers, Model, server_arguments
 from batchclient.cli._refusal import Refusal, refusal_of
 from batchclient.cli._words import put
 from batchclient.client import BatchClient
 from batchclient.errors import ConfigError
 from batchclient.jobs.statuses import Status
+from batchclient.transport._addresses import check_url
 
 __all__ = ["doctor"]
 

@@ -28,7 +28,17 @@ from batchclient.errors import (
     ReadTimedOut,
 )
 
-__all__ = ["SILENT", "broken", "cause_of", "is_of", "is_timeout", "misdelivered", "not_connected", "translated", "unconnected"]
+__all__ = [
+    "SILENT",
+    "broken",
+    "cause_of",
+    "is_of",
+    "is_timeout",
+    "misdelivered",
+    "not_connected",
+    "translated",
+    "unconnected",
+]
 
 SILENT = "the server was silent for read_timeout_s"
 _WRONG_VERSION = "WRONG_VERSION_NUMBER"
@@ -124,9 +134,7 @@ def translated(error: BaseException, address: str = "", received: int = 0) -> Ba
         if isinstance(error, TimeoutError):
             return ReadTimedOut(f"the transport raised {kind.__name__}{_after(received)}")
         known = _known_cause(error, address)
-        return known or ConnectionLost(
-            f"the connection broke{_after(received)}: the transport raised {kind.__name__}"
-        )
+        return known or ConnectionLost(f"the connection broke{_after(received)}: the transport raised {kind.__name__}")
     if is_of(kind, "ConnectTimeout"):
         return ConnectFailed(f"no connection{address} within the connect timeout")
     if _is_of_a_tunnel(error):

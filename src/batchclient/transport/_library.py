@@ -1,41 +1,19 @@
-"""httpx, or its fork httpx2: equal names, other classes.
-
-Rules:
-- A library is imported on demand: httpx2 may be missing, and needs no httpx.
-- A library takes parts of a request only as its own classes, so they are made for each.
-- httpcore or httpcore2, the layer below, is imported at once. The library itself would import it
-  with the first transport: 0.3 s inside somebody's first call.
-"""
+"""httpx, or its fork httpx2: equal names, other classes. The only module that imports them."""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import Any, Self
 
-__all__ = ["Library", "library"]
-
-
-class Library:
-    """One of the two libraries.
-
-    Args:
-        http: the module ``httpx`` or ``httpx2``.
-        core: the module ``httpcore`` or ``httpcore2``.
-    """
-
-    def __init__(self, http: Any, core: Any) -> None:
-        self.http = http
-        self.core = core
-        self.Headers: Any = type("Headers", (_Headers, http.Headers), {})
-        self.Body: Any = type("Body", (_Body, http.AsyncByteStream), {})
-
-    def __repr__(self) -> str:
-        return f"<Library {self.http.__name__}>"
+__all__ = ["body_of", "library"]
 
 
 @cache
-def library(backend: str | None) -> Library:
-    """Return the library by which a backend sends.
+def library(backend: str | None) -> tuple[Any, Any]:
+    """Return the library by which a backend sends, and the one below it (httpcore or httpcore2).
+
+    The library itself would import that one with the first transport: 0.3 s inside somebody's first
+    call.
 
     Raises:
         ImportError: the library is missing.
@@ -44,20 +22,24 @@ def library(backend: str | None) -> Library:
         import httpcore2
         import httpx2
 
-        return Library(httpx2, httpcore2)
+        return httpx2, httpcore2
     import httpcore
     import httpx
 
-    return Library(httpx, httpcore)
+    return httpx, httpcore
 
 
-class _Body:
-    """A body as one piece.
+@cache
+def body_of(http: Any) -> type[Any]:
+    """Return the class of a request's body of one piece.
 
     No generator, as the libraries' own is: trio complains of a generator that was begun and not
     ended, as when the server refuses the rest.
     """
+    return type("Body", (_Body, http.AsyncByteStream), {})
 
+
+class _Body:
     def __init__(self, content: bytes) -> None:
         self._left = self._content = content
 
@@ -70,11 +52,3 @@ class _Body:
         if not piece:
             raise StopAsyncIteration
         return piece
-
-
-class _Headers:
-    """Headers whose values are not shown; the libraries' own hide the values of two names only."""
-
-    def __repr__(self) -> str:
-        # A class of the library's makes it a mapping.
-        return f"<headers {', '.join(self)}>"  # type: ignore[arg-type]

@@ -30,8 +30,7 @@ class Observers:
     """Whether anybody looks on at the requests of httpx in this process."""
 
     def __init__(self) -> None:
-        lib = library("httpx")
-        self._http, self._core = lib.http, lib.core
+        self._http, self._core = library(None)
         self._log = logging.getLogger("httpcore")
         self._known: tuple[Any, ...] = ()
         """Functions that were found to be the libraries' own."""
@@ -66,8 +65,8 @@ def is_mocked(backend: str | None) -> bool:
 
     A wrapper shows the module of the function that it wraps, so instrumentation is no mock.
     """
-    lib = library(backend)
-    ways = (lib.http.AsyncHTTPTransport.handle_async_request, lib.core.AsyncConnectionPool.handle_async_request)
+    http, core = library(backend)
+    ways = (http.AsyncHTTPTransport.handle_async_request, core.AsyncConnectionPool.handle_async_request)
     homes = [getattr(way, "__globals__", {}).get("__name__", "").partition(".")[0] for way in ways]
     return not _LIBRARIES.issuperset(homes)
 

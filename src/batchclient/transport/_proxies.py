@@ -1,8 +1,8 @@
-"""The environment's proxy for a server, as httpx2 reads the environment, or httpx where httpx2 is missing.
+"""The environment's proxy for a server, as httpx2 finds it, or httpx where httpx2 is missing.
 
 ``HTTP_PROXY``, ``HTTPS_PROXY`` and ``ALL_PROXY`` name proxies, ``NO_PROXY`` the servers that are
-reached directly: names with all below them, addresses, and with httpx2 ranges of addresses. An error
-shows only the variable of a proxy: the value may hold a password.
+reached directly: names with all below them, addresses, and with httpx2 ranges of addresses. An
+error shows only the variable of a proxy: the value may hold a password.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def proxy_for(base_url: str, backend: str | None) -> Any:
     variable, given = _named(base_url)
     if given is None:
         return None
-    http = library(backend).http
+    http, _ = library(backend)
     try:
         proxy = http.Proxy(given)
     except (ValueError, http.InvalidURL):
@@ -66,8 +66,8 @@ def _refused(variable: str, why: str) -> ConfigError:
 
 
 def _named(base_url: str) -> tuple[str, str | None]:
-    """Return the variable that names the server's proxy, and the proxy's URL; ``None``: there is none."""
-    http = library("httpx2" if find_spec("httpx2") and find_spec("httpcore2") else "httpx").http
+    """Return which variable names the server's proxy, and its URL, or ``None``."""
+    http, _ = library("httpx2" if find_spec("httpx2") else None)
     named: dict[str, str | None] = http._utils.get_environment_proxies()
     url, patterns = http.URL(base_url), []
     for text in named:

@@ -1,10 +1,11 @@
-"""What both ways to a server keep to: times, sizes, options of sockets, headers of every request."""
+"""What both ways to a server keep to: times, sizes, options of sockets, headers."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
 
+from batchclient._version import __version__
 from batchclient.transport._addresses import check_headers
 
 __all__ = [
@@ -33,12 +34,10 @@ SOCKET_OPTIONS = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
     for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 3))
     if hasattr(socket, name)
 ]
-"""Three probes, from a minute of silence on: load balancers forget silent connections after four."""
+"""Three probes after a minute of silence: load balancers forget silent connections after four."""
 
 
 def default_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers of every request, by lower-case name: those given before batchclient's."""
-    from batchclient import __version__
-
+    """Return the headers of every request, by lower-case name; those given go before ours."""
     ours = {"content-type": "application/json", "accept": "*/*", "accept-encoding": "identity"}
     return {**ours, "user-agent": f"batchclient/{__version__}", **check_headers(headers)}

@@ -1,4 +1,4 @@
-"""A socket of asyncio's that carries one HTTP/1.1 exchange after the other, read by httptools (llhttp).
+"""A socket of asyncio's for one HTTP/1.1 exchange after the other, read by httptools (llhttp).
 
 Rules:
 - Whatever comes while nobody has asked, or behind a whole reply, belongs to nobody: the connection
@@ -17,7 +17,7 @@ import asyncio
 import os
 import select
 from contextlib import suppress
-from typing import cast
+from typing import Any, cast
 
 import httptools
 
@@ -55,7 +55,7 @@ class Connection(asyncio.Protocol):
         self.connect_s = 0.0
         self.idle_since = 0.0
         self._transport = cast("asyncio.Transport", None)
-        self._readable = None
+        self._readable: select.poll | None = None
         self._is_used = False
         self._is_active = False
         self._waiter: asyncio.Future[None] | None = None
@@ -83,7 +83,7 @@ class Connection(asyncio.Protocol):
         self._is_complete = self._is_spoilt = False
         self._error: BatchClientError | None = None
         self._unsent_bytes = -1
-        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self._parser: Any = httptools.HttpResponseParser(self)
         self._parser.set_dangerous_leniencies(
             lenient_headers=True,
             lenient_optional_cr_before_lf=True,
@@ -98,8 +98,8 @@ class Connection(asyncio.Protocol):
         if not self._transport.get_write_buffer_size():
             self.sent_at = self.wrote_at
 
-    async def wait_for_head(self) -> None:
-        """Return once ``status`` and ``headers`` are there.
+    async def wait_for_head(self) -> dict[str, str]:
+        """Return the headers, once they and ``status`` are there.
 
         Raises:
             ConnectionLost: the connection broke before.
@@ -109,6 +109,7 @@ class Connection(asyncio.Protocol):
             if self._error is not None:
                 raise self._error
             await self._wait()
+        return self.headers
 
     async def next_piece(self) -> bytes:
         """Return what has come of the body; empty: the body has ended.

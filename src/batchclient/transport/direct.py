@@ -8,11 +8,11 @@ Rules:
   connections after 5 s (uvicorn's default, so vLLM's and SGLang's), and a request on a closing
   connection is lost.
 - A used connection that breaks before a byte of the reply, within 50 ms of the request or twice the
-  time that its connecting took, was closed while idle: the request is sent again at once, once, on a
-  new connection. That is no attempt, and costs no retry. A later break may have been over the
+  time that its connecting took, was closed while idle: the request is sent again at once, once, on
+  a new connection. That is no attempt, and costs no retry. A later break may have been over the
   request, which is the caller's to repeat.
-- A request with a body has an id (``_ids``), unless it brings one. A reply to another request of the
-  transport is refused.
+- A request with a body has an id (``_ids``), unless it brings one. A reply to another request of
+  the transport is refused.
 - One timer watches silence, writing and idleness on all connections.
 - A head is written once for each path. What goes into a head was checked: no line break leaves.
 - No redirect is followed, and there are no cookies.
@@ -24,7 +24,8 @@ import asyncio
 import re
 import ssl
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
 from typing import Any
@@ -33,9 +34,9 @@ from urllib.parse import unquote
 from batchclient.errors import ConfigError, ConnectionLost
 from batchclient.transport import Timeouts, WireRequest
 from batchclient.transport._addresses import check_headers
+from batchclient.transport._body import Response
 from batchclient.transport._exceptions import misdelivered, not_connected
 from batchclient.transport._ids import ID_HEADER, Mark, RequestIds
-from batchclient.transport._response import read_body
 from batchclient.transport._rules import CLOSED_WHILE_IDLE_S, IDLE_S, LONG_BODY_BYTES, REFUSED_WITHIN_S, SOCKET_OPTIONS
 from batchclient.transport.connection import Connection
 
@@ -95,7 +96,7 @@ class DirectTransport:
         """Requests that have no whole reply yet."""
         return len(self._busy)
 
-    async def send(self, request: WireRequest, timeouts: Timeouts) -> DirectResponse:
+    async def send(self, request: WireRequest, timeouts: Timeouts) -> Response:
         """Send a request; return once the head of the reply is there."""
         loop = asyncio.get_running_loop()
         connection = self._take_idle(loop)
@@ -108,29 +109,29 @@ class DirectTransport:
                     raise
         return await self._send_on(await self._connect(loop, timeouts.connect_s), request, timeouts)
 
-    async def _send_on(self, connection: Connection, request: WireRequest, timeouts: Timeouts) -> DirectResponse:
-        head, mark = self._written(request)
+    async def _send_on(self, connection: Connection, request: WireRequest, timeouts: Timeouts) -> Response:
         is_long = len(request.body) > LONG_BODY_BYTES
         self._busy.add(connection)
         self._watch(connection.loop, timeouts)
         try:
-            connection.start(head, request.body, timeouts.read_s, timeouts.write_s)
-            await connection.wait_for_head()
-            if mark is not None and mark.is_anothers_header((connection.headers or {}).get(ID_HEADER)):
+            # No frame that may fail has the written head, with its key, in a variable.
+            mark = self._start(connection, request, timeouts)
+            headers = await connection.wait_for_head()
+            if mark is not None and mark.is_anothers_header(headers.get(ID_HEADER)):
                 raise misdelivered()
         except BaseException as error:
-            self.release(connection, reuse=False)
+            await self._release(connection, is_good=False)
             if isinstance(error, ConnectionLost) and is_long and not connection.was_heard:
                 sent_at = connection.sent_at
                 error.while_sending = sent_at is None or connection.loop.time() - sent_at < REFUSED_WITHIN_S
             raise
         # The server may have refused a long request before it had read the whole.
-        reuse = not is_long or connection.status < 400
-        return DirectResponse(self, connection, mark, self._most_bytes, reuse=reuse)
+        release = partial(self._release, connection, is_long and connection.status >= 400)
+        return Response(connection.status, headers, connection.next_piece, release, mark, self._most_bytes)
 
-    def _written(self, request: WireRequest) -> tuple[bytes, Mark | None]:
-        """Return a request's head, and the mark of the id in it."""
-        body = request.body
+    def _start(self, connection: Connection, request: WireRequest, timeouts: Timeouts) -> Mark | None:
+        """Write a request; return the mark of the id in it."""
+        body, mark = request.body, None
         if request.headers:
             try:
                 head = self._head(request, {**self._headers, **check_headers(dict(request.headers))})
@@ -140,12 +141,12 @@ class DirectTransport:
             key = (request.method, request.path, request.from_root)
             known = self._heads.get(key)
             head = known if known is not None else self._heads.setdefault(key, self._head(request, self._headers))
-        if not body:
-            return head + (b"\r\n" if request.method == "GET" else b"content-length: 0\r\n\r\n"), None
-        if self._ids is None or (request.headers and b"\r\nx-request-id:" in head):
-            return b"%bcontent-length: %d\r\n\r\n" % (head, len(body)), None
-        mark = self._ids.mark(body)
-        return b"%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (head, mark.id.encode(), len(body)), mark
+        if body and self._ids is not None and not (request.headers and b"\r\nx-request-id:" in head):
+            mark = self._ids.mark(body)
+            head = b"%bx-request-id: %b\r\n" % (head, mark.id.encode())
+        length = b"content-length: %d\r\n" % len(body) if body or request.method != "GET" else b""
+        connection.start(b"%b%b\r\n" % (head, length), body, timeouts.read_s, timeouts.write_s)
+        return mark
 
     def _head(self, request: WireRequest, headers: Mapping[str, str]) -> bytes:
         url = self._urls(request.path, request.from_root)
@@ -155,10 +156,10 @@ class DirectTransport:
         lines += [f"{name}: {value}" for name, value in headers.items()]
         return "\r\n".join(lines).encode("latin-1") + b"\r\n"
 
-    def release(self, connection: Connection, *, reuse: bool) -> None:
+    async def _release(self, connection: Connection, is_refused: bool = False, is_good: bool = True) -> None:  # noqa: FBT001, FBT002
         """Take a connection back whose exchange has ended, or break the exchange off."""
         self._busy.discard(connection)
-        if connection.finish(reuse=reuse):
+        if connection.finish(reuse=is_good and not is_refused):
             self._idle.append(connection)
 
     def _take_idle(self, loop: asyncio.AbstractEventLoop) -> Connection | None:
@@ -204,8 +205,9 @@ class DirectTransport:
                 )
         except OSError as error:
             raise not_connected(error, self._address) from error
-        for option in SOCKET_OPTIONS:
-            transport.get_extra_info("socket").setsockopt(*option)
+        with suppress(OSError):
+            for option in SOCKET_OPTIONS:
+                transport.get_extra_info("socket").setsockopt(*option)
         connection.connect_s = loop.time() - began
         return connection
 
@@ -220,41 +222,6 @@ class DirectTransport:
         self._idle.clear()
         # asyncio closes the sockets in the loop's next turn.
         await asyncio.sleep(0)
-
-
-class DirectResponse:
-    """A reply whose body has not been read yet; see ``WireResponse``."""
-
-    __slots__ = ("_connection", "_mark", "_most_bytes", "_owner", "_reuse", "headers", "status")
-
-    def __init__(
-        self, owner: DirectTransport, connection: Connection, mark: Mark | None, most_bytes: int, *, reuse: bool
-    ) -> None:
-        self._owner = owner
-        self._connection: Connection | None = connection
-        self._mark = mark
-        self._most_bytes = most_bytes
-        self._reuse = reuse
-        self.status: int = connection.status
-        self.headers: Mapping[str, str] = connection.headers or {}
-
-    def chunks(self) -> AsyncGenerator[bytes]:
-        """Yield the decoded body as it arrives."""
-        return read_body(
-            self._next_piece, self.headers, most_bytes=self._most_bytes, mark=self._mark, refuse=self._refuse
-        )
-
-    async def _next_piece(self) -> bytes:
-        return b"" if self._connection is None else await self._connection.next_piece()
-
-    def _refuse(self) -> None:
-        self._reuse = False
-
-    async def aclose(self) -> None:
-        """Release the connection; close it if the body was not read to its end."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            self._owner.release(connection, reuse=self._reuse)
 
 
 def _racing(loop: asyncio.AbstractEventLoop, host: str) -> dict[str, Any]:

@@ -38,7 +38,7 @@ _logger = logging.getLogger("batchclient")
 
 
 def check_arguments(http_client: object, backend: str | None) -> None:
-    """Refuse unusable arguments, and import the backend's library.
+    """Refuse unusable arguments, and import what sends.
 
     Raises:
         ConfigError: ``http_client`` is no open ``httpx.AsyncClient`` or ``httpx2.AsyncClient``, or
@@ -53,6 +53,8 @@ def check_arguments(http_client: object, backend: str | None) -> None:
         raise ConfigError("the http_client is closed", field="http_client")
     try:
         library(backend)
+        # A call imports nothing: after a fork the lock of a module may stay closed for ever.
+        _direct_transport()
     except ImportError as error:
         message = f"http.backend: {backend!r} needs the extra batchclient[{backend}]"
         raise ConfigError(message, field="http.backend") from error
@@ -86,7 +88,7 @@ class HttpTransport:
     ) -> None:
         self._base_url, question, query = base_url.partition("?")
         self._query = question + query
-        self._library = library(backend)
+        self._http, _ = library(backend)
         self._client = client
         self._trust_env = trust_env
         self._proxy = proxy_for(base_url, backend) if trust_env and client is None else None
@@ -100,9 +102,9 @@ class HttpTransport:
         self._urls: dict[tuple[str, bool], Any] = {}
         self._direct: DirectTransport | None = None
         self._over_httpx: HttpxTransport | None = None
-        self._observers = None
-        if client is None and self._proxy is None and backend is None and _direct_transport() is not None:
-            self._observers = Observers()
+        is_free = client is None and self._proxy is None and backend is None
+        self._directly = _direct_transport() if is_free else None
+        self._observers = Observers()
 
     def __repr__(self) -> str:
         return f"<HttpTransport to {self._base_url}>"
@@ -114,14 +116,13 @@ class HttpTransport:
 
     async def send(self, request: WireRequest, timeouts: Timeouts) -> WireResponse:
         """Send a request; return once the headers of the response are there."""
-        observers = self._observers
-        if observers is not None and asyncio._get_running_loop() is not None and not observers.are_there():
+        if self._directly is not None and asyncio._get_running_loop() is not None and not self._observers.are_there():
             if self._direct is None:
-                self._direct = _direct_transport()(self._url, self._headers, tls=self._tls, **self._both)
+                self._direct = self._directly(self._url, self._headers, tls=self._tls, **self._both)
             return await self._direct.send(request, timeouts)
         if self._over_httpx is None:
             self._over_httpx = HttpxTransport(
-                self._url, self._headers, self._library,
+                self._http, self._url, self._headers,
                 tls=self._tls, proxy=self._proxy, trust_env=self._trust_env, client=self._client, **self._both,
             )  # fmt: skip
         return await self._over_httpx.send(request, timeouts)
@@ -130,7 +131,7 @@ class HttpTransport:
         url = self._urls.get((path, from_root))
         if url is None:
             base = root_of(self._base_url) if from_root else self._base_url
-            url = self._urls[path, from_root] = self._library.http.URL(base + path + self._query)
+            url = self._urls[path, from_root] = self._http.URL(base + path + self._query)
         return url
 
     @cached_property
@@ -143,7 +144,7 @@ class HttpTransport:
         try:
             if self._trust_env and folder and not certificates:
                 next(Path(folder).iterdir(), None)
-            made: ssl.SSLContext = self._library.http.create_ssl_context(trust_env=self._trust_env)
+            made: ssl.SSLContext = self._http.create_ssl_context(trust_env=self._trust_env)
         except OSError as error:
             variable = "SSL_CERT_FILE" if certificates else "SSL_CERT_DIR"
             why = f"trust_env: {variable} of the environment leads to no certificates"
@@ -165,7 +166,9 @@ def _direct_transport() -> type[DirectTransport] | None:
         from batchclient.transport.direct import DirectTransport
     except ImportError as error:
         _logger.warning(
-            "requests go over httpx, which takes about five times the CPU: %s", error, extra={"event": "httptools_missing"}
+            "requests go over httpx, which takes about five times the CPU: %s",
+            error,
+            extra={"event": "httptools_missing"},
         )
         return None
     return DirectTransport
