@@ -124,8 +124,8 @@ async def test_an_idle_socket_is_closed_by_what_comes():
     async with RawServer(on_request=on_request) as server, make(server, None) as client:
         await client.complete("a", max_tokens=1)
         writers[0].write(response(body_of(server.heard[0])))
-        # Before any other request.
-        await asyncio.wait_for(server.closed_by_client.wait(), 5)
+        # Before any other request, and before its three seconds are over.
+        await asyncio.wait_for(server.closed_by_client.wait(), 2)
 
 
 async def until_readable(sock):
@@ -152,7 +152,9 @@ async def test_what_waits_in_the_kernel_closes_an_idle_connection():
             peers[-1].sendall(response(b"late"))
         await transport.aclose()
         for peer in peers:
-            assert peer.recv(65_536) == b"", "no second request"
+            # What came late was thrown away unread: a reset, and no second request.
+            with contextlib.suppress(ConnectionResetError):
+                assert peer.recv(65_536) == b""
             peer.close()
 
 
