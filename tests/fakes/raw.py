@@ -12,11 +12,14 @@ import asyncio
 import contextlib
 import json
 import multiprocessing
+import shutil
 import socket
 import ssl
 import struct
 import subprocess
 import threading
+
+import pytest
 
 from batchclient import Backoff
 from tests.seams import connected
@@ -392,6 +395,9 @@ def nobody_listens():
     """A URL whose port refuses connections."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"http://127.0.0.1:{server.getsockname()[1]}/v1"
+
+
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl")
 
 
 def certificate(folder, *, name="IP:127.0.0.1", days=1):

@@ -16,6 +16,7 @@ from tests.fakes.raw import (
     certificate,
     cut,
     make,
+    needs_openssl,
     nobody_listens,
     response,
     says,
@@ -138,9 +139,6 @@ async def test_row_03_connection_that_hangs(backend, tls):
     finally:
         for each in (listener, *fillers):
             each.close()
-
-
-needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl")
 
 
 @needs_openssl

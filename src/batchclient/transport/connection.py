@@ -37,9 +37,12 @@ _NO_BODY = (204, 304)
 class Connection(asyncio.Protocol):
     """One socket.
 
+    Args:
+        is_tls: whether the bytes are encrypted.
+        address: of the server, behind "connection", in errors.
+
     Attributes:
         is_open: whether a request may be written.
-        is_tls: whether the bytes are encrypted.
         connect_s: how long the connecting took, seconds.
         idle_since: when the last exchange ended, by the loop's clock.
         status, headers: of the reply; ``headers`` is ``None`` before the head is there.
@@ -48,16 +51,16 @@ class Connection(asyncio.Protocol):
         sent_at: when all of the request was first seen to be in the kernel; ``None``: not yet.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, is_tls: bool) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, is_tls: bool, address: str = "") -> None:
         self.loop = loop
-        self.is_tls = is_tls
+        self._is_tls = is_tls
+        self._address = address
         self.is_open = True
         self.connect_s = 0.0
         self.idle_since = 0.0
         self._transport = cast("asyncio.Transport", None)
         self._readable: select.poll | None = None
-        self._is_used = False
-        self._is_active = False
+        self._is_used = self._is_active = self._is_complete = False
         self._waiter: asyncio.Future[None] | None = None
 
     # One exchange ----------------------------------------------------------------------------------------------------
@@ -91,6 +94,10 @@ class Connection(asyncio.Protocol):
             lenient_version=True,
         )
         self.wrote_at = self.loop.time()
+        if not self.is_open:
+            # It was closed since it was made, or taken.
+            self._error = broken(None, 0, is_new=not self._is_tls and not self._is_used)
+            return
         if body:
             self._transport.writelines((head, body))
         else:
@@ -248,8 +255,8 @@ class Connection(asyncio.Protocol):
         if error is None and self._ends_with_the_connection:
             self._is_complete = self._is_spoilt = True
         else:
-            is_new = not (self._is_used or self.was_heard or self.is_tls)
-            self._error = broken(error, self._body_bytes, is_new=is_new)
+            is_new = not (self._is_used or self.was_heard or self._is_tls)
+            self._error = broken(error, self._body_bytes, is_new=is_new, address=self._address)
             self._error.__cause__ = error
         self._wake()
 

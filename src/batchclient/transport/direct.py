@@ -196,7 +196,7 @@ class DirectTransport:
 
     async def _connect(self, loop: asyncio.AbstractEventLoop, connect_s: float | None) -> Connection:
         began = loop.time()
-        make = partial(Connection, loop, is_tls=self._tls is not None)
+        make = partial(Connection, loop, is_tls=self._tls is not None, address=self._address)
         name = None if self._tls is None else self._host
         try:
             async with asyncio.timeout(connect_s):
