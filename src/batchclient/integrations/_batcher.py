@@ -68,10 +68,9 @@ class Batcher:
         if base_url is not None:
             url = library.URL(check_server(base_url).url)
             base_url = f"{url.scheme}://{url.netloc.decode('ascii')}{url.raw_path.decode('ascii')}"
-        # A user's mocks and instrumentation are for the library that the user's code uses.
         refuse_unknown(settings.keys() - BATCH_CLIENT_ARGUMENTS, BATCH_CLIENT_ARGUMENTS - _NOT_HERE.keys())
         self._settings = settings = only_given(settings)
-        settings["http"] = filled_in(settings.get("http"), backend=library.__name__)
+        settings["http"] = filled_in(settings.get("http"))
         # Wrong settings are refused here, not with the first request.
         InnerClient("http://localhost/v1", http_client=http_client, **settings)
         self._http_client = http_client

@@ -33,7 +33,6 @@ from batchclient.errors import ConfigError
 from batchclient.integrations.header_roles import HeaderRoles
 from batchclient.integrations.kept_clients import _MOST_CLIENTS, KeptClients
 from batchclient.openai._identity import Identity, identity_of, refused_header, state_of, urls_of
-from batchclient.openai._results import http_library
 from batchclient.openai._sharing import Sharing
 from batchclient.openai._timeouts import Bounds, bounds_of
 from batchclient.options import Http, Server
@@ -154,7 +153,6 @@ class _Clients:
         http = filled_in(
             self.settings.get("http"),
             trust_env=self.http_client is None,
-            backend=http_library().__name__,
             **timeouts,
         )
         settings = {"retry": _POLICY, **self.settings, "http": http}

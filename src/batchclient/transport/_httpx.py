@@ -18,7 +18,7 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from batchclient.errors import BatchClientError, ClientClosed, ConnectFailed, ConnectionLost
@@ -38,7 +38,7 @@ class HttpxTransport:
 
     Args:
         http: the module ``httpx`` or ``httpx2``.
-        urls: reads a path, and whether it is from the root, as a URL of the library's.
+        urls: gives the URL of a path, and of whether it is from the root.
         headers: sent with every request, by lower-case name.
         ids: of the requests; ``None``: the caller gives each an id, or wants none.
         tls: for ``https://``.
@@ -52,7 +52,7 @@ class HttpxTransport:
     def __init__(
         self,
         http: Any,
-        urls: Callable[[str, bool], Any],
+        urls: Callable[[str, bool], str],
         headers: Mapping[str, str],
         *,
         ids: RequestIds | None,
@@ -64,7 +64,7 @@ class HttpxTransport:
         client: Any = None,
     ) -> None:
         self._http = http
-        self._urls = urls
+        self._urls = cache(lambda path, from_root: http.URL(urls(path, from_root)))
         self._headers = headers
         self._ids = ids
         # Any context spares httpx its reading of certificates; this one trusts nobody.

@@ -24,7 +24,7 @@ import asyncio
 import re
 import ssl
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
@@ -37,6 +37,7 @@ from batchclient.transport._addresses import check_headers
 from batchclient.transport._body import Response
 from batchclient.transport._exceptions import misdelivered, not_connected
 from batchclient.transport._ids import ID_HEADER, Mark, RequestIds
+from batchclient.transport._library import library
 from batchclient.transport._rules import CLOSED_WHILE_IDLE_S, IDLE_S, LONG_BODY_BYTES, REFUSED_WITHIN_S, SOCKET_OPTIONS
 from batchclient.transport.connection import Connection
 
@@ -53,7 +54,7 @@ class DirectTransport:
     """Sends requests to one base URL; on asyncio only.
 
     Args:
-        urls: reads a path, and whether it is from the root, as a URL of httpx's.
+        urls: gives the URL of a path, and of whether it is from the root.
         headers: sent with every request, by lower-case name.
         ids: of the requests; ``None``: the caller gives each an id, or wants none.
         tls: for ``https://``.
@@ -63,7 +64,7 @@ class DirectTransport:
 
     def __init__(
         self,
-        urls: Any,
+        urls: Callable[[str, bool], str],
         headers: Mapping[str, str],
         *,
         ids: RequestIds | None,
@@ -76,7 +77,7 @@ class DirectTransport:
         self._ids = ids
         self._most_bytes = most_bytes
         self._address = address
-        url = urls("", False)
+        url = library(None)[0].URL(urls("", False))
         self._host = unquote(url.raw_host.decode("ascii"))
         self._port = url.port or (80 if tls is None else 443)
         self._tls = tls
@@ -149,7 +150,7 @@ class DirectTransport:
         return mark
 
     def _head(self, request: WireRequest, headers: Mapping[str, str]) -> bytes:
-        url = self._urls(request.path, request.from_root)
+        url = library(None)[0].URL(self._urls(request.path, request.from_root))
         lines = [f"{request.method} {url.raw_path.decode('ascii')} HTTP/1.1"]
         if "host" not in headers:
             lines.append(f"host: {self._authority}")

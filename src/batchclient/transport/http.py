@@ -1,8 +1,9 @@
 """The way of a request to a server: directly, or over httpx where somebody is to see it.
 
 A request goes directly (``direct``) on asyncio, if nobody looks on: no mock or instrumentation of
-httpx, no debug log of httpcore, no proxy, and no ``Http(backend=…)``. This is decided for each
-request. Everything else goes over httpx (``_httpx``), at about five times the CPU.
+httpx or httpx2, no debug log of httpcore, no proxy, and no ``Http(backend=…)``. This is decided for
+each request. Everything else goes over the library that is seen (``_httpx``), else over httpx, at
+about five times the CPU.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from batchclient.transport.direct import DirectTransport
 
 __all__ = ["HttpTransport", "check_arguments"]
+
+_DIRECT = "directly"
 
 _logger = logging.getLogger("batchclient")
 
@@ -69,7 +72,7 @@ class HttpTransport:
         max_response_bytes: cap on a decoded body.
         client: the user's own client, of httpx or of httpx2; it carries all requests.
         backend: ``"httpx"`` or ``"httpx2"`` (the extra of that name) carries all requests;
-            ``None``: httpx carries those that somebody is to see.
+            ``None``: it carries those that somebody is to see.
         trust_env: whether proxies and certificates may come from the environment.
 
     Raises:
@@ -88,7 +91,7 @@ class HttpTransport:
     ) -> None:
         self._base_url, question, query = base_url.partition("?")
         self._query = question + query
-        self._http, _ = library(backend)
+        self._backend = backend
         self._client = client
         self._trust_env = trust_env
         self._proxy = proxy_for(base_url, backend) if trust_env and client is None else None
@@ -99,11 +102,9 @@ class HttpTransport:
             "most_bytes": max_response_bytes,
             "address": f" to {self._base_url}",
         }
-        self._urls: dict[tuple[str, bool], Any] = {}
-        self._direct: DirectTransport | None = None
-        self._over_httpx: HttpxTransport | None = None
+        self._ways: dict[str, DirectTransport | HttpxTransport] = {}
         is_free = client is None and self._proxy is None and backend is None
-        self._directly = _direct_transport() if is_free else None
+        self._make_direct = _direct_transport() if is_free else None
         self._observers = Observers()
 
     def __repr__(self) -> str:
@@ -112,27 +113,32 @@ class HttpTransport:
     @property
     def under_way(self) -> int:
         """Requests that have no whole reply yet."""
-        return sum(way.under_way for way in (self._direct, self._over_httpx) if way is not None)
+        return sum(way.under_way for way in self._ways.values())
 
     async def send(self, request: WireRequest, timeouts: Timeouts) -> WireResponse:
         """Send a request; return once the headers of the response are there."""
-        if self._directly is not None and asyncio._get_running_loop() is not None and not self._observers.are_there():
-            if self._direct is None:
-                self._direct = self._directly(self._url, self._headers, tls=self._tls, **self._both)
-            return await self._direct.send(request, timeouts)
-        if self._over_httpx is None:
-            self._over_httpx = HttpxTransport(
-                self._http, self._url, self._headers,
-                tls=self._tls, proxy=self._proxy, trust_env=self._trust_env, client=self._client, **self._both,
-            )  # fmt: skip
-        return await self._over_httpx.send(request, timeouts)
+        name = self._backend
+        if name is None:
+            name = self._observers.library_seen()
+        if name is None:
+            may_go_directly = self._make_direct is not None and asyncio._get_running_loop() is not None
+            name = _DIRECT if may_go_directly else "httpx"
+        way = self._ways.get(name)
+        if way is None:
+            way = self._ways[name] = self._make(name)
+        return await way.send(request, timeouts)
 
-    def _url(self, path: str, from_root: bool) -> Any:  # noqa: FBT001  # given by place
-        url = self._urls.get((path, from_root))
-        if url is None:
-            base = root_of(self._base_url) if from_root else self._base_url
-            url = self._urls[path, from_root] = self._http.URL(base + path + self._query)
-        return url
+    def _make(self, name: str) -> DirectTransport | HttpxTransport:
+        if name == _DIRECT and self._make_direct is not None:
+            return self._make_direct(self._url, self._headers, tls=self._tls, **self._both)
+        http, _ = library(name)
+        return HttpxTransport(
+            http, self._url, self._headers,
+            tls=self._tls, proxy=self._proxy, trust_env=self._trust_env, client=self._client, **self._both,
+        )  # fmt: skip
+
+    def _url(self, path: str, from_root: bool) -> str:  # noqa: FBT001  # given by place
+        return (root_of(self._base_url) if from_root else self._base_url) + path + self._query
 
     @cached_property
     def _tls(self) -> ssl.SSLContext | None:
@@ -144,7 +150,8 @@ class HttpTransport:
         try:
             if self._trust_env and folder and not certificates:
                 next(Path(folder).iterdir(), None)
-            made: ssl.SSLContext = self._http.create_ssl_context(trust_env=self._trust_env)
+            http, _ = library(self._backend)
+            made: ssl.SSLContext = http.create_ssl_context(trust_env=self._trust_env)
         except OSError as error:
             variable = "SSL_CERT_FILE" if certificates else "SSL_CERT_DIR"
             why = f"trust_env: {variable} of the environment leads to no certificates"
@@ -153,10 +160,8 @@ class HttpTransport:
 
     async def aclose(self) -> None:
         """Close every connection that is not the user's."""
-        if self._direct is not None and asyncio._get_running_loop() is not None:
-            await self._direct.aclose()
-        if self._over_httpx is not None:
-            await self._over_httpx.aclose()
+        for way in self._ways.values():
+            await way.aclose()
 
 
 @cache
