@@ -76,24 +76,6 @@ async def test_calls_wait_for_the_server_without_an_attempt(model, absent):
 
 
 @pytest.mark.parametrize("model", ["m", None])
-async def test_another_server_gets_its_first_call_after_its_own_answer(model):
-    began = anyio.current_time()
-    early, late = Late(began + 2.0), Late(began + 1000.0)
-    async with several(early, late, model=model, limit=1, wait_for_server_s=10.0) as client:
-        assert len(await client.batch_map([f"{number}" for number in range(4)], "{}", timeout_s=None)) == 4
-        assert (len(early.sent) > 0, late.sent) == (True, [])
-        assert [each.state for each in client.statistics().endpoints] == ["healthy", "awaited"]
-        early.held = True
-        async with anyio.create_task_group() as group:
-            for number in range(2):
-                group.start_soon(client.complete, f"p{number}")
-            await late.arrived(1)
-            assert anyio.current_time() - began < 1007.0
-            early.release()
-    assert {sent.state for sent in early.sent + late.sent} == {"read"}
-
-
-@pytest.mark.parametrize("model", ["m", None])
 @pytest.mark.parametrize(
     ("page", "raised"),
     [

@@ -82,13 +82,6 @@ async def test_a_completion_says_what_its_own_call_took():
     assert alone.time_to_first_token_s is None
 
 
-async def test_calls_of_one_turn_share_a_list():
-    server = ScriptedTransport()
-    async with make_client(server) as client:
-        await call_all(client, ["a", "b", "c"])
-    assert by_content(server) == [["a", "b", "c"]]
-
-
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -152,26 +145,6 @@ async def test_a_label_travels_only_with_a_lone_call():
             for user in ("you", "them"):
                 group.start_soon(lambda user=user: client.complete("p", user=user))
     assert [each.body.get("user") for each in server.sent] == ["me", None]
-
-
-async def test_one_bad_prompt_fails_alone():
-    def refuse_the_bad(sent):
-        return error(400, "this prompt is bad") if "bad" in sent.prompts else echo(sent)
-
-    server = ScriptedTransport(*[refuse_the_bad] * 20)
-    async with make_client(server) as client:
-        outcomes = await call_all(client, ["a", "b", "bad", "c", "d"])
-    assert isinstance(outcomes.pop("bad"), BadRequest)
-    assert {prompt: done.text for prompt, done in outcomes.items()} == {p: answer_to(p) for p in "abcd"}
-
-
-async def test_callers_of_one_failed_request_get_separate_exceptions():
-    server = ScriptedTransport(error(500, "broken"))
-    async with make_client(server, retry=Backoff(max_attempts=1)) as client:
-        outcomes = await call_all(client, ["a", "b", "c"])
-    assert {type(each) for each in outcomes.values()} == {ServerFault}
-    assert len({id(each) for each in outcomes.values()}) == 3
-    assert {each.attempt for each in outcomes.values()} == {1}
 
 
 async def test_answers_are_separate_objects():
@@ -245,15 +218,3 @@ async def test_a_lone_call_on_an_idle_client_waits_for_nothing():
         before = anyio.current_time()
         await client.complete("p")
         assert anyio.current_time() == before
-
-
-async def test_statistics_count_what_happened():
-    server = ScriptedTransport()
-    async with make_client(server) as client:
-        assert client.statistics().submitted == 0
-        await call_all(client, ["a", "b", "c"])
-        statistics = client.statistics()
-    assert (statistics.submitted, statistics.succeeded, statistics.batches) == (3, 3, 1)
-    assert (statistics.queued, statistics.in_flight, statistics.failed) == (0, 0, 0)
-    assert statistics.list_sizes == {3: 1}
-    assert (statistics.prompt_tokens, statistics.completion_tokens) == (3, 6)

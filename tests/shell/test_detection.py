@@ -69,52 +69,6 @@ async def test_beside_the_calls_a_quarter_of_a_second_after_the_first_was_sent_a
     assert said == ["endpoint 0 is vllm 0.32.0; models 1; length 2048"]
 
 
-async def test_it_adds_nothing_to_the_first_call():
-    server, pages, before = ScriptedTransport(), Pages({"/models": "hangs"}), count_alive()
-    async with make(server, pages) as client:
-        started = anyio.current_time()
-        await client.complete("p")
-        assert anyio.current_time() == started
-        assert (pages.asked, server.prompts) == ([], [["p"]])
-        await settle()
-        assert count_alive() == before
-
-
-async def test_short_calls_are_enough_if_there_are_some_later():
-    server, pages = ScriptedTransport(), Pages(VLLM)
-    async with make(server, pages) as client:
-        await client.complete("p")
-        await anyio.sleep(FIRST_AFTER_S)
-        await settle()
-        assert pages.asked == [], "between calls nothing is alive"
-        await client.complete("q")
-        await anyio.sleep(1.0)
-        assert pages.asked == ["/models", "/version"]
-        assert shown(client) == ["vllm 0.32.0"]
-
-
-async def test_a_server_that_answers_calls_by_the_hundred_within_a_tenth_of_a_second_sees_no_other_request():
-    server, pages = ScriptedTransport(), Pages(VLLM)
-    server.script = [lambda sent: Reply(chunks=[0.05, *echo(sent).chunks])] * 4
-    async with make(server, pages, limit=8, batching=Batching(max_size=1)) as client:
-        async with anyio.create_task_group() as group:
-            for number in range(32):
-                group.start_soon(client.complete, f"p{number}")
-    assert len(server.sent) == 32
-    assert pages.asked == []
-
-
-async def test_a_question_that_is_under_way_ends_with_the_client():
-    server, pages = ScriptedTransport(held=True), Pages({"/models": "hangs"})
-    async with make(server, pages) as client:
-        async with anyio.create_task_group() as group:
-            group.start_soon(under_way, client, server, 0.5)
-            await anyio.sleep(0.4)
-            assert pages.open == 1
-        await client.aclose()
-    assert (pages.open, pages.closed) == (0, 1)
-
-
 @pytest.mark.parametrize(
     "arguments",
     [{"dialect": "vllm"}, {"server_metrics": False}, {"detect": False}, {"http_client": "own"}],
@@ -323,18 +277,6 @@ async def test_another_server_behind_the_url_after_an_outage_is_noticed():
         assert endpoint.server == "vllm 0.32.0"
         assert pages.asked == ["/models", "/info", "/models", "/version"]
         assert endpoint.limit == 256, "the bound has gone with the server that had named it"
-
-
-async def test_an_outage_after_which_nothing_is_said_changes_nothing():
-    server, pages = ScriptedTransport(held=True), Pages(VLLM)
-    async with make(server, pages) as client:
-        await under_way(client, server, 1.0, calls=1)
-        server.script = [ConnectFailed("refused")] * 3
-        pages.pages = dict.fromkeys(("/models", "/info"), Reply(200, {}, [b"<html>"]))
-        await client.complete("during the outage")
-        await anyio.sleep(1.0)
-        assert len(pages.asked) == 4
-        assert shown(client) == ["vllm 0.32.0"]
 
 
 # Against the embedded server in its guises --------------------------------------------------------------------------

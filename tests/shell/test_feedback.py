@@ -46,22 +46,6 @@ async def test_every_half_second_while_calls_are_under_way_and_not_before_a_seco
     assert (page.most_open, page.open, page.closed) == (1, 0, 1)
 
 
-async def test_calls_that_are_answered_within_a_second_see_no_question():
-    server, page = ScriptedTransport(), MetricsPage()
-    async with make(server, page) as client:
-        for _ in range(20):
-            server.held = True
-            await under_way(client, server, 0.9)
-    assert page.asked_at == []
-
-
-async def test_a_lone_call_is_not_worth_a_question():
-    server, page = ScriptedTransport(held=True), MetricsPage()
-    async with make(server, page) as client:
-        await under_way(client, server, 30.0, calls=1)
-    assert page.asked_at == []
-
-
 async def test_between_calls_nothing_is_alive():
     server, page, before = ScriptedTransport(held=True), MetricsPage("hangs"), count_alive()
     async with make(server, page) as client:
@@ -74,22 +58,6 @@ async def test_between_calls_nothing_is_alive():
         server.held = True
         await under_way(client, server, 1.2)
     assert len(page.asked_at) == 2
-
-
-async def test_a_client_that_is_closed_meanwhile_closes():
-    server, page = ScriptedTransport(held=True), MetricsPage("hangs")
-    async with make(server, page) as client:
-        async with anyio.create_task_group() as group:
-
-            async def call():
-                with pytest.raises(Exception, match="closed"):
-                    await client.complete("p", n=4)
-
-            group.start_soon(call)
-            await anyio.sleep(1.2)
-            assert page.open == 1
-            await client.aclose()
-    assert (page.open, page.closed) == (0, 1)
 
 
 async def test_each_endpoint_is_asked_for_itself():
@@ -157,21 +125,6 @@ async def test_what_may_pass_is_tried_again_after_a_growing_pause(reply, caplog)
     page = MetricsPage(reply=reply)
     assert await answers_beside(page, caplog) == []
     assert page.intervals() in ([2.0, 4.0, 8.0, 16.0, 32.0, 60.0], [2.5, 4.0, 8.0, 16.0, 32.0, 60.0])
-
-
-async def test_a_page_that_comes_back_is_asked_for_as_before(caplog):
-    page = MetricsPage(
-        ConnectFailed("refused"), ConnectFailed("refused"), reply=http(200, b"vllm:num_requests_running 4\n")
-    )
-    await answers_beside(page, caplog, 10.0)
-    assert page.intervals()[:5] == [2.0, 4.0, 0.5, 0.5, 0.5]
-
-
-@pytest.mark.long
-async def test_a_slow_page_is_asked_for_less_often_and_still_counts(caplog):
-    page = MetricsPage(reply=http(200, 0.7, b"vllm:num_requests_running 1\n"))
-    await answers_beside(page, caplog, 20.0)
-    assert set(page.intervals()) == {1.5}
 
 
 # Settings -----------------------------------------------------------------------------------------------------------

@@ -164,21 +164,6 @@ async def test_what_a_hook_does_to_the_client_is_done_after_the_step(where):
         assert [sent.prompts for sent in server.sent] == ([] if where == "size_for" else [["flying"]])
 
 
-async def test_a_limit_that_is_found_grows_while_that_pays():
-    """Every answer takes a second however many there are: no reason to stop."""
-
-    class Slow(ScriptedTransport):
-        async def send(self, request, timeouts):
-            await anyio.sleep(1.0)
-            return await super().send(request, timeouts)
-
-    async with make_client(Slow(), limit=AdaptiveLimit(start=4, max=64), batching=Batching(max_size=1)) as client:
-        await client.batch_map(range(2000), lambda number: f"document {number}", max_tokens=1)
-        assert client.statistics().endpoints[0].limit >= 48
-        reasons = {(change.old, change.new): change.reason for change in client.statistics().adjustments}
-        assert reasons[4, 6] == "to see whether more calls at once bring more"
-
-
 @pytest.mark.parametrize(
     ("wrong", "field"),
     [
