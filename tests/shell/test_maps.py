@@ -81,13 +81,6 @@ async def test_a_batch_map_answers_in_input_order(kind):
     assert [answer.text for answer in answers] == [answer_to(f"Say: {text}") for text in texts(100)]
 
 
-async def test_the_documents_of_a_map_share_lists():
-    server = ScriptedTransport()
-    async with make_client(server, limit=64, batching=Batching(max_size=32)) as client:
-        await client.batch_map(texts(64), "{}")
-    assert [len(prompts) for prompts in server.prompts] == [32, 32]
-
-
 async def test_a_stream_map_yields_as_answers_come():
     server = ScriptedTransport(held=True)
     async with make_client(server, limit=4, batching=Batching(max_size=1)) as client:
@@ -357,13 +350,6 @@ async def test_a_bad_row_stops_nothing():
     assert "document 2" in str(rows[2].error)
 
 
-async def test_with_return_exceptions_errors_stand_in_their_place():
-    server = ScriptedTransport(*[refuse_the_bad] * 50)
-    async with make_client(server) as client:
-        answers = await client.batch_map(["a", "bad", "b"], "{}", return_exceptions=True)
-    assert [type(answer) for answer in answers] == [Completion, BadRequest, Completion]
-
-
 async def test_a_callable_may_raise_what_it_likes():
     def prompt(document):
         if document == "b":
@@ -500,18 +486,6 @@ async def test_a_client_closed_in_the_turn_a_map_begins_ends_the_map():
         assert len(outcomes) == 1
 
 
-async def test_a_cancelled_map_cancels_what_is_left():
-    server = ScriptedTransport(held=True)
-    async with make_client(server, limit=4, batching=Batching(max_size=2)) as client:
-        with anyio.move_on_after(3) as scope:
-            await client.batch_map(texts(100), "{}")
-        assert scope.cancelled_caught
-        await settle()
-        statistics = client.statistics()
-        assert (statistics.queued, statistics.in_flight) == (0, 0)
-    assert set(server.states) == {"cancelled"}
-
-
 async def test_aclose_from_elsewhere_wakes_the_one_who_waits():
     server = ScriptedTransport(held=True)
     async with make_client(server) as client, anyio.create_task_group() as group:
@@ -563,28 +537,6 @@ async def test_two_may_take_from_one_map():
     assert sorted(got) == sorted(texts(50))
 
 
-async def test_several_maps_at_once_have_their_own_answers():
-    server = ScriptedTransport()
-    results = {}
-    async with make_client(server, limit=8) as client, anyio.create_task_group() as group:
-
-        async def one(name):
-            results[name] = await client.batch_map(texts(60), name + " {}")
-
-        for name in ("a", "b", "c"):
-            group.start_soon(one, name)
-    for name, answers in results.items():
-        assert [answer.text for answer in answers] == [answer_to(f"{name} {text}") for text in texts(60)]
-
-
-async def test_calls_go_on_beside_a_map():
-    server = ScriptedTransport()
-    async with make_client(server, limit=2, max_queued=4) as client, anyio.create_task_group() as group:
-        group.start_soon(lambda: client.batch_map(texts(200), "{}"))
-        await settle()
-        assert (await client.complete("beside")).text == answer_to("beside")
-
-
 async def test_a_closed_client_ends_a_map_with_errors_not_with_silence():
     server = ScriptedTransport(held=True)
     async with make_client(server, limit=2) as client, anyio.create_task_group() as group:
@@ -625,13 +577,6 @@ async def test_a_map_is_never_refused_for_a_full_queue():
     async with make_client(server, limit=1, max_queued=2, when_full="raise") as client:
         outcomes = await client.batch_map(texts(100), "{}", return_exceptions=True)
     assert QueueFull not in {type(outcome) for outcome in outcomes}
-
-
-async def test_retries_are_seen_in_a_rows_attempts():
-    server = ScriptedTransport(error(500))
-    async with make_client(server, retry=Backoff(base_s=0)) as client:
-        rows = [row async for row in client.stream_map(["a"], "{}")]
-    assert rows[0].completion.attempts == 2
 
 
 # Ids ---------------------------------------------------------------------------------------------------------------

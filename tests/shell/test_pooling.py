@@ -271,13 +271,6 @@ async def test_one_text_too_long_fails_alone():
     assert "much" not in str(answers[4])
 
 
-async def test_overload_is_waited_for():
-    server = Recorder(faults=["status=503,count=2"])
-    async with make_client(server) as client:
-        answers = await outcomes([client.embed(f"text {number}") for number in range(8)])
-    assert [answer.vector for answer in answers] == [vector_of(f"text {number}") for number in range(8)]
-
-
 @pytest.mark.parametrize("fault", ["drop_choice,count=1", "double_choice,count=1", "first_only,count=1", "cut,count=1"])
 async def test_spoilt_lists_reach_nobody(fault):
     server = Recorder(faults=[fault])

@@ -216,17 +216,6 @@ async def test_one_that_is_never_begun_sends_nothing():
     assert transport.sent == []
 
 
-async def test_leaving_while_it_is_queued_sends_nothing():
-    transport = ScriptedTransport(held=True)
-    async with make_client(transport, limit=1) as client, anyio.create_task_group() as group:
-        group.start_soon(lambda: client.complete("first", max_tokens=9))
-        await transport.arrived(1)
-        with anyio.move_on_after(1.0):
-            await client.stream("second", max_tokens=9).__anext__()
-        transport.release()
-    assert transport.prompts == [["first"]]
-
-
 async def test_the_client_may_be_closed_under_it():
     transport = ScriptedTransport(reply(piece("a"), 1e5, DONE))
     client = make_client(transport)
@@ -314,18 +303,6 @@ async def test_silence_raises():
             await stream.__anext__()
 
 
-async def test_the_deadline_holds_for_the_whole_of_it():
-    transport = ScriptedTransport(reply(*[part for n in range(100) for part in (piece("a", tokens=n + 1), 1.0)]))
-    async with make_client(transport) as client:
-        began = anyio.current_time()
-        stream = client.stream("a", max_tokens=200, timeout_s=5.5)
-        with pytest.raises(DeadlineExceeded):
-            await texts(stream)
-        assert anyio.current_time() - began == pytest.approx(5.5, abs=0.05)
-        await settle()
-        assert transport.states == ["closed"]
-
-
 async def test_an_endpoint_that_is_removed_does_not_begin_it_anew():
     one, other = ScriptedTransport(reply(piece("a"), 1e5, DONE)), ScriptedTransport()
     servers = {"http://scripted/v1": one, "http://other/v1": other}
@@ -352,19 +329,6 @@ async def test_bad_input_is_refused_where_it_is_given():
         with pytest.raises(ConfigError):
             await client.stream("a", timeout_s=-1).__anext__()
         client.stream("a", stream=True)
-
-
-async def test_a_full_queue_is_told_by_the_iteration():
-    transport = ScriptedTransport(held=True)
-    async with make_client(transport, limit=1, max_queued=1, when_full="raise") as client:
-        async with anyio.create_task_group() as group:
-            group.start_soon(lambda: client.complete("first", max_tokens=9))
-            await transport.arrived(1)
-            group.start_soon(lambda: client.complete("second", max_tokens=9))
-            await settle()
-            with pytest.raises(QueueFull):
-                await client.stream("third", max_tokens=9).__anext__()
-            transport.release()
 
 
 # Slow callers ------------------------------------------------------------------------------------------------------

@@ -270,15 +270,6 @@ def test_wrong_input_is_refused_and_nothing_is_sent():
 # Giving up -----------------------------------------------------------------------------------------------------------
 
 
-def test_timeout_s_ends_the_call_everywhere():
-    server = ScriptedTransport(held=True)
-    with make_sync(server) as client:
-        with pytest.raises(DeadlineExceeded):
-            client.complete("p", timeout_s=0.05)
-        wait_until(lambda: server.states == ["cancelled"])
-        assert client.statistics().in_flight == 0
-
-
 def test_ctrl_c_ends_the_call_and_leaves_the_others():
     server = ScriptedTransport(held=True)
     arrived = threading.Event()
@@ -449,19 +440,6 @@ def test_endpoints_come_and_go_while_calls_are_under_way():
         assert client.complete("p").text == answer_to("p")
 
 
-def test_a_full_queue_refuses_the_threads_call():
-    server = ScriptedTransport(held=True)
-    with make_sync(server, limit=1, max_queued=1, when_full="raise") as client:
-        calls = Calls()
-        calls.start("flying", client.complete, "flying")
-        wait_until(lambda: server.sent)
-        calls.start("queued", client.complete, "queued")
-        wait_until(lambda: client.statistics().queued == 1)
-        with pytest.raises(QueueFull):
-            client.complete("too many")
-        release(client, server)
-
-
 def test_a_client_that_is_dropped_ends_its_thread_and_closes_its_connections():
     server, before = ScriptedTransport(), set(threading.enumerate())
     client = make_sync(server)
@@ -546,7 +524,3 @@ def test_several_clients_and_loops_live_side_by_side_under_gevents_threads():
         )
     assert (status, err) == (0, "")
     assert out == "True\n['<a>', '<b>']\n<q>\n<r> <s>\n"
-
-
-def test_it_is_public():
-    assert {"SyncBatchClient", "SyncStream"} <= set(batchclient.__all__)

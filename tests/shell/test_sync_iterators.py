@@ -68,36 +68,6 @@ def test_the_documents_may_come_of_calls_of_the_same_client():
     assert [answer.text for answer in answers] == [answer_to(answer_to(f"p{number}")) for number in range(5)]
 
 
-def test_each_document_has_the_prompt_that_was_made_of_it():
-    """Those that fail, too."""
-
-    def prompt(number):
-        if number % 3 == 0:
-            raise KeyError(number)
-        return f"p{number}"
-
-    with make_sync(ScriptedTransport()) as client:
-        rows = list(client.stream_map(range(300), prompt, ordered=True))
-    for number, row in enumerate(rows):
-        assert (row.index, row.document) == (number, number)
-        if number % 3 == 0:
-            assert isinstance(row.error, KeyError) and row.error.args == (number,)
-        else:
-            assert row.answer.text == answer_to(f"p{number}")
-
-
-def test_ids_are_those_of_the_asynchronous_map():
-    async def asynchronously():
-        from tests.shell.scripted import make_client
-
-        async with make_client(ScriptedTransport()) as client:
-            return [row.id async for row in client.stream_map(documents, "{text}", ordered=True)]
-
-    documents = [{"id": 7, "text": "a"}, {"text": "b"}, {"text": "b"}]
-    with make_sync(ScriptedTransport()) as client:
-        assert [row.id for row in client.stream_map(documents, "{text}", ordered=True)] == asyncio.run(asynchronously())
-
-
 # Maps: what is read --------------------------------------------------------------------------------------------------
 
 
@@ -190,19 +160,6 @@ def test_the_error_of_a_source_comes_after_the_rows_that_were_read():
         assert taken == [answer_to(f"p{number}") for number in (1, 2, 3)]
         assert list(rows) == []
     assert source.read == 4
-
-
-def test_the_error_of_a_source_is_kept_until_its_many_rows_were_taken():
-    def source():
-        yield from range(500)
-        raise OSError("the disk")
-
-    with make_sync(ScriptedTransport(), limit=4) as client:
-        rows, taken = client.stream_map(source(), lambda number: f"p{number}"), []
-        with pytest.raises(OSError, match="the disk"):
-            for row in rows:
-                taken.append(row.index)
-    assert sorted(taken) == list(range(500))
 
 
 def test_a_source_that_cannot_be_iterated_says_so_at_the_first_row():
@@ -515,43 +472,3 @@ def test_streams_fetch_all_that_is_ready_at_once():
         list(pieces)
         # The first piece, whatever came with it, what came later, and the end.
         assert len(crossings) <= 3
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_what_was_begun_before_a_fork_is_refused_in_the_child():
-    status, out, err = in_python(
-        """
-    import os
-    from batchclient import ClientClosed
-    from tests.shell.test_sync import make_sync
-    from tests.shell.scripted import ScriptedTransport
-    from tests.shell.test_sync_iterators import endless
-
-    client = make_sync(ScriptedTransport(endless))
-    pieces, fresh = client.stream("p"), client.stream("q")
-    rows = client.stream_map(["a", "b"], "{}", look_ahead=1)
-    next(pieces), next(rows)
-    child = os.fork()
-    if child == 0:
-        try:
-            for each in (pieces, rows):
-                try:
-                    next(each)
-                    next(each)
-                except ClientClosed as error:
-                    print(error)
-                each.close()
-            print("fresh:", "".join(piece.text for piece in fresh), flush=True)
-            client.close()
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    print("parent:", next(rows).index)
-    client.close()
-    """,
-        "-W",
-        "ignore::DeprecationWarning",
-    )
-    refused = "what was begun before a fork belongs to the parent process\n"
-    assert (status, err) == (0, "")
-    assert out == f"{2 * refused}fresh: {answer_to('q')}\nparent: 1\n"
