@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 
+import anyio
 import pytest
 import trio
 import trio.testing
@@ -128,63 +129,32 @@ def test_a_loop_closed_over_pending_calls_leaves_a_client_that_can_be_used(caplo
     assert "Event loop is closed" not in caplog.text
 
 
-def test_a_call_from_a_second_live_loop_is_refused():
+@pytest.mark.parametrize("home", ["asyncio", "trio"])
+def test_a_call_from_a_second_live_loop_is_refused(home):
     server = ScriptedTransport(held=True)
-    client = make_client(server)
-    outcomes = []
+    client, outcomes = make_client(server), []
 
     async def intruder():
         for call in (client.complete("p"), client.batch_map(["p"], "{}")):
-            try:
+            with pytest.raises(ConfigError, match="another running event loop"):
                 await call
-            except ConfigError as error:
-                outcomes.append(str(error))
+            outcomes.append("refused")
+
+    async def keep(prompt):
+        outcomes.append((await client.complete(prompt)).text)
 
     async def main():
-        call = asyncio.ensure_future(client.complete("mine"))
-        await server.arrived(1)
-        thread = threading.Thread(target=asyncio.run, args=(intruder(),))
-        thread.start()
-        thread.join()
-        trio_thread = threading.Thread(target=trio.run, args=(intruder,))
-        trio_thread.start()
-        trio_thread.join()
-        server.release()
-        return (await call).text
-
-    assert run(main) == answer_to("mine")
-    assert len(outcomes) == 4
-    assert all("another running event loop" in outcome for outcome in outcomes)
-
-
-def test_a_call_from_a_second_trio_loop_is_refused():
-    server = ScriptedTransport()
-    client = make_client(server)
-    outcomes = []
-
-    async def intruder():
-        for call in (client.complete, lambda prompt: client.batch_map([prompt], "{}")):
-            try:
-                outcomes.append(await call("p"))
-            except ConfigError as error:
-                outcomes.append(str(error))
-
-    async def asyncio_intruder():
-        await intruder()
-
-    async def main():
-        async with client:
-            await client.complete("mine")
-            for target, argument in ((trio.run, intruder), (asyncio.run, None)):
-                argument = argument or asyncio_intruder()
-                thread = threading.Thread(target=target, args=(argument,))
+        async with client, anyio.create_task_group() as group:
+            group.start_soon(keep, "mine")
+            await server.arrived(1)
+            for other in ("asyncio", "trio"):
+                thread = threading.Thread(target=anyio.run, args=(intruder,), kwargs={"backend": other})
                 thread.start()
                 thread.join()
-            return (await client.complete("mine again")).text
+            server.release()
 
-    assert trio.run(main) == answer_to("mine again")
-    assert len(outcomes) == 4
-    assert all("another running event loop" in str(outcome) for outcome in outcomes)
+    anyio.run(main, backend=home)
+    assert outcomes == [*["refused"] * 4, answer_to("mine")]
 
 
 CHANGES = [

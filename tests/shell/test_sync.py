@@ -270,22 +270,6 @@ def test_wrong_input_is_refused_and_nothing_is_sent():
 # Giving up -----------------------------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_ends_the_call_and_leaves_the_others():
-    server = ScriptedTransport(held=True)
-    arrived = threading.Event()
-    with make_sync(server, batching=Batching(max_size=1)) as client:
-        calls = Calls()
-        calls.start("other", client.complete, "other")
-        wait_until(lambda: len(server.sent) == 1)
-        threading.Thread(target=lambda: (wait_until(lambda: len(server.sent) == 2), arrived.set()), daemon=True).start()
-        interrupt_when(arrived)
-        with pytest.raises(KeyboardInterrupt):
-            client.complete("p")
-        wait_until(lambda: server.states == ["open", "cancelled"])
-        release(client, server)
-        assert calls.join()["other"].text == answer_to("other")
-
-
 def test_abort_ends_calls_that_the_loop_has_not_yet_taken():
     server = ScriptedTransport(held=True)
     with make_sync(server, bridge={"gather_s": NEVER_S}) as client:
@@ -394,17 +378,6 @@ def test_a_client_closed_before_its_first_call_is_closed():
         client.add_endpoint("http://other/v1")
     with pytest.raises(ClientClosed), client:
         pass
-
-
-def test_close_from_another_thread_ends_calls_under_way():
-    server = ScriptedTransport(held=True)
-    client = make_sync(server)
-    calls = Calls()
-    calls.start("p", client.complete, "p")
-    wait_until(lambda: server.sent)
-    client.close()
-    assert isinstance(calls.join()["p"], ClientClosed)
-    assert server.states == ["cancelled"]
 
 
 def test_drain_finishes_what_was_taken_and_takes_no_more():
