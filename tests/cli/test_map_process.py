@@ -260,13 +260,6 @@ def test_a_server_that_does_not_come_ends_it_with_a_status_of_its_own(cli, tmp_p
     assert os.listdir(tmp_path) == ["in.jsonl"]
 
 
-def test_a_refused_key_is_an_answer(cli, tmp_path):
-    source = write_rows(tmp_path / "in.jsonl", rows_of(3))
-    with EmbeddedServer("instant", api_key="k") as server:
-        options = ["--base-url", server.base_url, "--prompt", "{text}", "--wait-for-server", "60"]
-        assert cli("map", source, "-o", tmp_path / "out", *options).exit_code == 2
-
-
 def test_the_patience_for_outages_does_not_end_the_wait_for_a_server(cli, tmp_path):
     source = write_rows(tmp_path / "in.jsonl", rows_of(3))
     options = ["--base-url", "http://127.0.0.1:1/v1", "--model", "m", "--prompt", "{text}"]

@@ -186,24 +186,6 @@ def test_cancelled_in_the_turn_an_error_comes():
     assert isinstance(answer, AuthenticationFailed)
 
 
-async def test_a_thousand_cancelled_calls_leave_no_permit_behind():
-    server = ScriptedTransport(held=True)
-    async with make_client(server, limit=8, batching=Batching(max_size=3)) as client:
-        async with anyio.create_task_group() as group:
-            calls = start(group, client, [f"{number}" for number in range(1000)])
-            await server.arrived(2)
-            for number, call in enumerate(calls):
-                call.scope.cancel()
-                if number % 100 == 0:
-                    await settle(2)
-        await settle()
-        statistics = client.statistics()
-        assert (statistics.in_flight, statistics.queued, statistics.abandoned) == (0, 0, 0)
-        assert (statistics.cancelled, statistics.submitted) == (1000, 1000)
-        server.release()
-        assert (await client.complete("after")).text == answer_to("after")
-
-
 async def test_a_batch_that_is_given_up_before_its_task_began_sends_nothing(monkeypatch):
     server, before = ScriptedTransport(), count_alive()
 

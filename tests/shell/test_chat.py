@@ -110,19 +110,6 @@ async def test_text_parts_share_lists():
     assert answers[0].text == answers[1].text
 
 
-async def test_chats_and_completions_never_share():
-    client, log = make()
-    async with client:
-        await gather(
-            *[
-                call
-                for _ in range(2)
-                for call in (client.chat(user("a"), max_tokens=2), client.complete("a", max_tokens=2))
-            ]
-        )
-    assert sorted(log.paths) == ["/chat/completions/batch", "/completions"]
-
-
 @pytest.mark.parametrize("size", [1, 3])
 async def test_a_priority_is_passed_on_where_that_is_asked_for(size):
     client, log = make(schedule=Schedule(send_priority=True))

@@ -103,14 +103,6 @@ async def test_another_parameter_never_shares_a_list(one, other):
     assert [each.prompts for each in server.sent] == [["p", "p"], ["p", "p"]]
 
 
-async def test_texts_and_token_ids_never_share_a_list():
-    server = ScriptedTransport()
-    async with make_client(server) as client, anyio.create_task_group() as group:
-        for prompt in ("text", [1, 2], "more", (3,)):
-            group.start_soon(client.complete, prompt)
-    assert by_content(server) == [["more", "text"], [[1, 2], [3]]]
-
-
 async def test_a_text_of_a_derived_class_is_a_text():
     class Text(str):
         pass

@@ -60,15 +60,6 @@ async def test_between_calls_nothing_is_alive():
     assert len(page.asked_at) == 2
 
 
-async def test_each_endpoint_is_asked_for_itself():
-    server, pages = ScriptedTransport(held=True), {}
-    seams = {"calls": lambda url: server, "metrics": lambda url: pages.setdefault(url, MetricsPage())}
-    client = connected(["http://a/v1", "http://b/v1"], **seams, model="m", limit=2, detect=False)
-    async with client:
-        await under_way(client, server, 2.1, calls=4)
-    assert {url: len(page.asked_at) for url, page in pages.items()} == {"http://a/v1": 3, "http://b/v1": 3}
-
-
 # Faults: a missing, slow, renamed or garbled page changes nothing -----------------------------------------------------
 
 
@@ -167,64 +158,6 @@ async def test_it_is_on_unless_a_dialect_or_an_http_client_is_given():
 )
 async def test_the_page_is_at_the_servers_root(url, root):
     assert root_of(url) == root
-
-
-# Against the embedded server ----------------------------------------------------------------------------------------
-
-
-class _Below:
-    """The embedded server's paths below a prefix, each answered after some seconds more."""
-
-    def __init__(self, transport, prefix="", seconds=0.0):
-        self._transport, self._prefix, self._seconds = transport, prefix, seconds
-
-    async def send(self, request, timeouts):
-        await anyio.sleep(self._seconds)
-        return await self._transport.send(dataclasses.replace(request, path=self._prefix + request.path), timeouts)
-
-    async def aclose(self):
-        await self._transport.aclose()
-
-
-SECONDS = 90.0
-
-
-async def measured(page_s=0.0, **arguments):
-    """Answers a second, the last limit and the reasons, of a server with 64 places that is asked by 160 callers."""
-    server = SimulatedServer(dataclasses.replace(PROFILES["gpu"].at_speed(0.3), max_num_seqs=64, noise_ratio=0.0))
-    transport = SimulatorTransport(server, prefix="")
-    seams = {"calls": lambda url: _Below(transport, "/v1"), "metrics": lambda url: _Below(transport, seconds=page_s)}
-    client = connected(**seams, model=server.model, limit=AdaptiveLimit(start=160), detect=False, **arguments)
-    async with client:
-        with anyio.move_on_after(SECONDS):
-            async with anyio.create_task_group() as group:
-
-                async def ask(number):
-                    for turn in range(1000):
-                        await client.complete(f"prompt {number} {turn}", max_tokens=20 + (number * 7 + turn) % 60)
-
-                for number in range(160):
-                    group.start_soon(ask, number)
-        statistics = client.statistics()
-    reasons = [each.reason for each in statistics.adjustments]
-    return statistics.succeeded / SECONDS, statistics.endpoints[0].limit, reasons
-
-
-@pytest.mark.long
-async def test_a_server_with_64_places_is_kept_full_with_a_small_queue():
-    flooded, *_ = await measured(server_metrics=False)
-    found, limit, reasons = await measured()
-    assert 64 <= limit <= 85
-    assert any("calls waited in the server all the time" in reason for reason in reasons)
-    # Trio runs its tasks in an order of its own, so the two runs differ by a percent in themselves.
-    assert found > 0.97 * flooded
-
-
-@pytest.mark.long
-async def test_of_a_page_that_takes_a_second_no_report_grows_stale():
-    _, limit, reasons = await measured(page_s=1.0)
-    assert 64 <= limit <= 85
-    assert any("calls waited in the server all the time" in reason for reason in reasons)
 
 
 async def test_nothing_is_kept_of_a_removed_server_that_had_no_metrics_page(caplog):

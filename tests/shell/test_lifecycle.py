@@ -253,22 +253,6 @@ async def test_after_the_end_calls_are_refused():
     assert server.sent == []
 
 
-@pytest.mark.parametrize("end", ["drain", "aclose"])
-async def test_nothing_is_left_after_the_end(end):
-    server = ScriptedTransport(error(500))
-    before = count_alive()
-    async with make_client(server, limit=4) as client:
-        async with anyio.create_task_group() as group:
-            outcomes = Outcomes(client, group)
-            outcomes.call(*(f"{number}" for number in range(100)), timeout_s=600)
-        assert set(outcomes.kinds.values()) == {Completion}
-        await getattr(client, end)()
-        assert count_alive() == before
-        statistics = client.statistics()
-        assert (statistics.in_flight, statistics.queued, statistics.backing_off, statistics.waiting) == (0, 0, 0, 0)
-        assert server.open == 0
-
-
 async def test_nothing_is_left_when_closed_in_the_turn_a_batch_is_sent():
     server, before = ScriptedTransport(held=True), count_alive()
     async with make_client(server) as client, anyio.create_task_group() as group:

@@ -131,15 +131,6 @@ async def test_a_lists_usage_is_shared_out():
     assert "data" not in alone.extra
 
 
-async def test_token_ids_and_texts_never_share():
-    server = Recorder()
-    async with make_client(server) as client:
-        answers = await outcomes([client.embed("12"), client.embed([12]), client.embed([3, 4]), client.embed("x")])
-    expected = [vector_of("12"), vector_of([12]), vector_of([3, 4]), vector_of("x")]
-    assert [answer.vector for answer in answers] == expected
-    assert sorted(len(body["input"]) for body in server.bodies("/embeddings")) == [2, 2]
-
-
 async def test_the_caller_chooses_the_form():
     server = Recorder()
     async with make_client(server) as client:
@@ -312,13 +303,6 @@ async def test_equal_documents_keep_their_order():
         ranked = await client.rerank("a", ["b", "b", "b"])
         assert await client.rerank("a", []) == []
     assert [document.index for document in ranked] == [0, 1, 2]
-
-
-async def test_rankings_of_several_queries_share_a_request():
-    server = Recorder()
-    async with make_client(server) as client:
-        await outcomes([client.rerank(f"query {number}", ["a", "b"]) for number in range(10)])
-    assert [len(body["text_2"]) for body in server.bodies("/score")] == [20]
 
 
 @pytest.fixture
@@ -607,19 +591,6 @@ async def test_a_map_may_embed_and_classify():
         text: tuple(probabilities_of(text.upper())) for text in documents
     }
     assert all(row.completion is None and row.error is None for row in rows)
-
-
-async def test_a_maps_completions_are_its_answers():
-    async with make_client(Recorder()) as client:
-        rows = [row async for row in client.stream_map(["a"], "{}", max_tokens=1)]
-    assert rows[0].completion is rows[0].answer
-    assert rows[0].completion.text
-
-
-async def test_a_bad_document_of_a_map_of_vectors_is_a_row():
-    async with make_client(Recorder(max_model_len_tokens=64)) as client:
-        rows = await client.batch_map(["a", "", "b"], "{}", call="embed", return_exceptions=True)
-    assert [type(row).__name__ for row in rows] == ["Embedding", "BadRequest", "Embedding"]
 
 
 # Bad input -----------------------------------------------------------------------------------------------------------

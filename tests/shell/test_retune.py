@@ -88,26 +88,6 @@ async def test_every_change_is_told_with_its_reason(caplog):
     assert "limit 6 -> 4: set by the caller" in caplog.text
 
 
-async def test_the_reason_is_told_of_a_number_that_stays_the_same_too():
-    async with make_client(ScriptedTransport(), limit=6) as client:
-        await client.complete("x", max_tokens=1)
-
-        def reason():
-            return client.statistics().endpoints[0].limit_reason
-
-        client.unpin()
-        assert reason() == "fixed", "there was no pin"
-        client.pin(6)
-        assert reason() == "pinned"
-        client.retune(limit=6)
-        assert reason() == "pinned"
-        client.unpin()
-        assert reason() == "unpinned"
-        client.retune(limit=6)
-        assert reason() == "set by the caller"
-        assert client.statistics().adjustments == ()
-
-
 async def test_a_hook_that_fails_disturbs_nobody(caplog):
     def broken(change):
         raise RuntimeError("the hook's own")
