@@ -381,18 +381,6 @@ async def test_a_map_may_hold_conversations(template):
     assert log.paths == (["/completions"] if template else ["/chat/completions/batch"]) * 2
 
 
-@pytest.mark.parametrize("messages", ["hi", [], [{}], {"role": "user"}])
-async def test_what_is_no_conversation_is_refused(messages):
-    client, log = make()
-    async with client:
-        with pytest.raises(ConfigError) as caught:
-            await client.chat(messages)
-        assert caught.value.field == "messages"
-        with pytest.raises(ConfigError):
-            client.stream_chat(messages)
-    assert log.sent == []
-
-
 @pytest.mark.parametrize("rendered", [False, True])
 async def test_a_map_of_chats_gives_what_chat_gives(rendered):
     own = [{"role": "system", "content": "s"}, *user("u")]

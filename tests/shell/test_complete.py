@@ -114,40 +114,6 @@ async def test_a_text_of_a_derived_class_is_a_text():
     assert by_content(server) == [["derived", "plain"], [[1, 2]]]
 
 
-async def test_fields_are_carried_through_untouched():
-    server = ScriptedTransport()
-    async with make_client(server) as client:
-        await client.complete(
-            "p", guided_json={"b": 1, "a": [None, 0.5]}, extra_body={"vendor_field": "ü"}, max_tokens=3
-        )
-    assert server.sent[0].body == {
-        "model": "m",
-        "prompt": "p",
-        "guided_json": {"b": 1, "a": [None, 0.5]},
-        "vendor_field": "ü",
-        "max_tokens": 3,
-    }
-
-
-async def test_a_label_travels_only_with_a_lone_call():
-    server = ScriptedTransport()
-    async with make_client(server) as client:
-        await client.complete("alone", user="me")
-        async with anyio.create_task_group() as group:
-            for user in ("you", "them"):
-                group.start_soon(lambda user=user: client.complete("p", user=user))
-    assert [each.body.get("user") for each in server.sent] == ["me", None]
-
-
-async def test_answers_are_separate_objects():
-    server = ScriptedTransport()
-    async with make_client(server) as client:
-        outcomes = await call_all(client, ["a", "b"])
-    outcomes["a"].extra["mine"] = 1
-    assert "mine" not in outcomes["b"].extra
-    assert isinstance(outcomes["a"], Completion)
-
-
 caller_says = contextvars.ContextVar("caller_says", default="nobody")
 
 

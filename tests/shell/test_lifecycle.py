@@ -112,26 +112,6 @@ async def test_a_drain_that_was_given_up_can_still_be_closed():
     assert server.closed == 1
 
 
-async def test_two_drains_both_wait():
-    server = ScriptedTransport(held=True)
-    over = []
-    async with make_client(server) as client, anyio.create_task_group() as group:
-        outcomes = Outcomes(client, group)
-        outcomes.call("p")
-        await server.arrived(1)
-
-        async def drain():
-            await client.drain()
-            over.append(outcomes.kinds)
-
-        group.start_soon(drain)
-        group.start_soon(drain)
-        await settle()
-        assert over == []
-        server.release()
-    assert over == [{"p": Completion}] * 2
-
-
 async def test_aclose_ends_every_call_and_closes_connections():
     server = ScriptedTransport(
         lambda sent: Reply(chunks=[*stream(sent, last=False), anyio.Event()]),

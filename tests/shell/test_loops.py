@@ -32,16 +32,6 @@ def in_python(code, *options, timeout_s=20):
     return done.returncode, done.stdout, done.stderr
 
 
-def test_a_client_made_outside_any_loop_starts_with_its_first_call():
-    server = ScriptedTransport()
-    client = make_client(server)
-
-    async def main():
-        return (await client.complete("p")).text
-
-    assert run(main) == answer_to("p")
-
-
 def test_asyncio_run_twice_with_one_client():
     server = ScriptedTransport()
     client = make_client(server)
@@ -231,23 +221,6 @@ def test_closing_from_another_loop_closes_the_client():
 
     assert run(call) == answer_to("p")
     run(close)
-
-
-def test_two_clients_in_one_process_do_not_meet():
-    servers = ScriptedTransport(held=True), ScriptedTransport()
-
-    async def main():
-        one, other = (make_client(server, limit=1) for server in servers)
-        async with one, other:
-            held = asyncio.ensure_future(one.complete("held"))
-            await servers[0].arrived(1)
-            assert (await other.complete("free")).text == answer_to("free")
-            one.pause()
-            assert (await other.complete("free")).text == answer_to("free")
-            servers[0].release()
-            await held
-
-    run(main)
 
 
 def test_an_eager_first_step_of_a_batch_is_taken(monkeypatch):

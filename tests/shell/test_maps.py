@@ -185,37 +185,6 @@ async def test_by_default_at_least_1024_documents_are_read_ahead():
         await rows.aclose()
 
 
-def test_a_slow_source_is_read_in_slices():
-    """A document that takes 10 ms to read is a slice of its own: other tasks have a turn after each."""
-    server = ScriptedTransport()
-
-    async def main():
-        loop = asyncio.get_running_loop()
-
-        def slow(read):
-            loop.clock += 0.01
-
-        source = Source(texts(40), slow)
-        turns = []
-
-        async def other():
-            while True:
-                turns.append(source.read)
-                await asyncio.sleep(0)
-
-        async with make_client(server) as client:
-            task = asyncio.ensure_future(other())
-            await settle(1)
-            await client.batch_map(source, "{}")
-            task.cancel()
-        return turns
-
-    turns = run(main)
-    assert turns[0] == 0
-    steps = [later - earlier for earlier, later in zip(turns, turns[1:], strict=False)]
-    assert max(steps) <= 2
-
-
 def slow_source(kind, count, read_s):
     """Documents that take so long to read that virtual time passes; the event loop has no turn meanwhile."""
     loop = asyncio.get_running_loop()
@@ -500,24 +469,6 @@ async def test_aclose_from_elsewhere_wakes_the_one_who_waits():
         await rows.aclose()
         await settle()
         assert over == [[]]
-
-
-def test_aclose_from_elsewhere_ends_one_that_lets_others_have_their_turn():
-    async def main():
-        loop, server = asyncio.get_running_loop(), ScriptedTransport(echo, held=True)
-        async with make_client(server, limit=2, batching=Batching(max_size=1)) as client:
-            rows = client.stream_map(texts(10), "{}", look_ahead=2)
-            first = asyncio.ensure_future(anext(rows))
-            await server.arrived(2)
-            server.sent[0].release()
-            await first
-            loop.clock += 1.0
-            second = asyncio.ensure_future(anext(rows, "over"))
-            await asyncio.sleep(0)
-            await rows.aclose()
-            return await asyncio.wait_for(second, 1)
-
-    assert run(main) == "over"
 
 
 async def test_two_may_take_from_one_map():

@@ -131,16 +131,6 @@ async def test_a_lists_usage_is_shared_out():
     assert "data" not in alone.extra
 
 
-async def test_the_caller_chooses_the_form():
-    server = Recorder()
-    async with make_client(server) as client:
-        plain = await client.embed("a", encoding_format="float")
-        packed = await client.embed("a", encoding_format="base64")
-        own = await client.embed("a")
-    assert plain.vector == packed.vector == own.vector == vector_of("a")
-    assert [body["encoding_format"] for body in server.bodies("/embeddings")] == ["float", "base64", "base64"]
-
-
 def vectors(sent, **fields):
     """A reply with one number for each input, its place; the last first."""
     given = sent.body["input"]
@@ -176,14 +166,6 @@ async def test_a_server_that_refuses_base64_is_asked_without(monkeypatch):
     assert sorted(list(answer.vector) for answer in answers) == [[0.0, 1.0], [1.0, 1.0]]
     assert later.attempts == 1
     assert ["encoding_format" in sent.body for sent in server.sent] == [True, False, False]
-
-
-async def test_a_caller_that_insists_on_base64_is_told(monkeypatch):
-    server = scripted(monkeypatch, error(400, "encoding_format is not supported"))
-    async with make_client(server) as client:
-        with pytest.raises(BadRequest, match="encoding_format"):
-            await client.embed("a", encoding_format="base64")
-    assert len(server.sent) == 1
 
 
 async def test_a_server_that_ignores_base64_is_understood(monkeypatch):
@@ -234,17 +216,6 @@ async def test_vectors_of_different_lengths_are_handed_to_nobody(monkeypatch):
     # The list twice, then each alone.
     assert [list(answer.vector) for answer in answers] == [[0.0, 1.0]] * 2
     assert len(server.sent) == 4
-
-
-@pytest.mark.parametrize("change", [{"index": 0}, {"index": 7}, {"index": "one"}, {"index": True}])
-async def test_wrong_indices_are_trusted_by_nobody(monkeypatch, change):
-    server = scripted(monkeypatch, spoilt(**change), vectors, vectors)
-    async with make_client(server) as client:
-        answers = await outcomes([client.embed("a"), client.embed("b")])
-    # Each alone.
-    assert [list(answer.vector) for answer in answers] == [[0.0, 1.0]] * 2
-    assert [answer.attempts for answer in answers] == [2, 2]
-    assert len(server.sent) == 3
 
 
 async def test_one_text_too_long_fails_alone():

@@ -179,26 +179,6 @@ async def test_a_stream_without_its_end_is_no_answer():
     assert completion.attempts == 2
 
 
-async def test_answers_come_before_the_stream_is_over():
-    rest = anyio.Event()
-    server = ScriptedTransport(
-        lambda sent: Reply(chunks=[*stream(sent, positions=[1]), rest, *stream(sent, positions=[0])])
-    )
-    outcomes = {}
-    async with make_client(server) as client, anyio.create_task_group() as group:
-
-        async def call(prompt):
-            outcomes[prompt] = (await client.complete(prompt)).text
-
-        group.start_soon(call, "a")
-        group.start_soon(call, "b")
-        await server.arrived(1)
-        await settle()
-        assert outcomes == {server.prompts[0][1]: answer_to(server.prompts[0][1])}
-        rest.set()
-    assert outcomes == {p: answer_to(p) for p in "ab"}
-
-
 async def test_an_answer_with_a_foreign_index_reaches_nobody():
     def shifted(sent):
         return Reply(chunks=[chunk.replace(b'"index": 1', b'"index": 7') for chunk in echo(sent).chunks])
