@@ -48,19 +48,6 @@ def test_documents_and_prompts_are_made_in_the_thread_that_takes_the_rows():
     assert threads == {threading.get_ident()}
 
 
-def test_a_database_cursor_that_belongs_to_its_thread_can_be_mapped_over():
-    database = sqlite3.connect(":memory:")
-    database.execute("create table reviews (id integer, text text)")
-    database.executemany("insert into reviews values (?, ?)", [(number, f"review {number}") for number in range(50)])
-    with make_sync(ScriptedTransport()) as client, closing(database):
-        rows = client.stream_map(
-            database.execute("select id from reviews"),
-            lambda row: database.execute("select text from reviews where id = ?", row).fetchone()[0],
-            ordered=True,
-        )
-        assert texts(rows) == [answer_to(f"review {number}") for number in range(50)]
-
-
 def test_the_documents_may_come_of_calls_of_the_same_client():
     with make_sync(ScriptedTransport()) as client:
         documents = (client.complete(f"p{number}").text for number in range(5))
@@ -398,56 +385,6 @@ def test_a_stream_closed_from_another_thread_ends_its_iteration():
         pieces.close()
         assert len(calls.join()["pieces"]) <= 1
         wait_until(lambda: server.states == ["closed"])
-
-
-def test_an_error_after_the_first_piece_is_raised_behind_it():
-    gate = anyio.Event()
-
-    def breaks(sent):
-        return Reply(chunks=[*stream(sent, last=False), gate, ConnectionLost("gone")])
-
-    server = ScriptedTransport(breaks)
-    with make_sync(server) as client:
-        pieces = client.stream("p")
-        assert answer_to("p").startswith(next(pieces).text)
-        bridge_of(client).ask(gate.set)
-        with pytest.raises(ConnectionLost, match="gone"):
-            next(pieces)
-        assert list(pieces) == []
-        assert pieces.completion is None
-    assert len(server.sent) == 1
-
-
-def test_what_nobody_takes_is_not_read_on():
-    """Many events: some are fetched, some wait in the loop, the rest stay with the server."""
-    count, read = 3000, []
-
-    def many(sent):
-        class Counted(list):
-            def __iter__(self):
-                for number, chunk in enumerate(list.__iter__(self)):
-                    read.append(number)
-                    yield chunk
-
-        (piece,) = stream(sent, last=False)
-        # Each with a text of its own: a piece that comes twice is refused.
-        pieces = [piece.replace(b'"text": "', b'"text": "%d ' % number) for number in range(count)]
-        assert len(set(pieces)) == count
-        return Reply(chunks=Counted(pieces + stream(sent, first=False) + stream_end()))
-
-    with make_sync(ScriptedTransport(many)) as client:
-        pieces = client.stream("p")
-        next(pieces)
-        wait_until(lambda: len(read) >= 256)
-        # Until nothing more was read in many turns of the loop.
-        for before in iter(lambda: len(read), None):
-            for _ in range(20):
-                bridge_of(client).call_now(asyncio.sleep, 0)
-            if len(read) == before:
-                break
-        assert len(read) < 1000
-        assert len(list(pieces)) == count
-        assert len(read) >= count
 
 
 def test_what_is_under_way_can_be_read():
