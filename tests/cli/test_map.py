@@ -437,25 +437,6 @@ def cli_call(cli, server, out):
     return run
 
 
-def test_chats_of_texts_and_of_conversations(cli_call, tmp_path, server):
-    rows = [{"talk": f"hello {i}"} for i in range(4)] + [
-        {"talk": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"hello {i}"}]}
-        for i in range(4)
-    ]
-    source = write_rows(tmp_path / "in.jsonl", rows)
-    made, result = cli_call("chat", source, "--max-tokens", 4, "--temperature", 0, prompt="{talk}")
-    assert result.exit_code == 0, result.output
-    assert [row["talk"] for row in made] == [row["talk"] for row in rows]
-    assert all(set(row) == {"talk", "id", "completion", "finish_reason", "usage"} for row in made)
-
-    async def one(row):
-        messages = [{"role": "user", "content": row["talk"]}] if isinstance(row["talk"], str) else row["talk"]
-        async with BatchClient(server.base_url, model=server.model) as client:
-            return (await client.chat(messages, max_tokens=4, temperature=0)).text
-
-    assert [row["completion"] for row in made] == [asyncio.run(one(row)) for row in rows]
-
-
 def test_embeddings_read_back_as_they_were(cli_call, tmp_path, server):
     rows = [{"id": str(i), "text": f"document {i}"} for i in range(40)]
     made, result = cli_call("embed", write_rows(tmp_path / "in.jsonl", rows))

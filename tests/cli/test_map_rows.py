@@ -92,21 +92,6 @@ def test_a_parquet_file_from_end_to_end(cli_map, tmp_path, out, server):
 # Shards --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["in.jsonl.gz", "in.csv"])
-def test_shards_write_a_file_each_and_together_every_row(cli_map, tmp_path, name):
-    rows = rows_of(60)
-    lines = [f"{row['id']},{row['text']}" for row in rows] if name.endswith("csv") else list(map(json.dumps, rows))
-    data = "\n".join((["id,text"] if name.endswith("csv") else []) + lines).encode()
-    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
-    for part in range(3):
-        result = cli_map(tmp_path / name, "-o", tmp_path / "out-{shard}.jsonl", "--shard", f"{part}/3")
-        assert result.exit_code == 0, result.output
-        assert f"to {tmp_path}/out-{part}.jsonl in " in result.stderr
-    parts = [[int(row["id"]) for row in read_rows(tmp_path / f"out-{part}.jsonl")] for part in range(3)]
-    assert sorted(sum(parts, [])) == sorted(row["id"] for row in rows)
-    assert all(10 <= len(part) <= 30 for part in parts)
-
-
 @pytest.mark.parametrize(
     ("options", "named"),
     [
