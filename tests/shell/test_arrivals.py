@@ -113,51 +113,6 @@ async def test_the_wait_ends_with_an_error_that_names_each_server_and_is_not_rep
 
 
 @pytest.mark.parametrize("model", ["m", None])
-async def test_a_deadline_a_cancellation_and_closing_end_the_wait(model):
-    client = make(Late(1e6), model=model)
-    async with client:
-        (ended,) = await outcomes(partial(client.complete, "p", timeout_s=3.0))
-        assert isinstance(ended, DeadlineExceeded) and isinstance(ended.__cause__, ConnectFailed)
-        with anyio.move_on_after(2.0) as scope:
-            await client.complete("p")
-        assert scope.cancelled_caught
-        async with anyio.create_task_group() as group:
-            closed = []
-            group.start_soon(lambda: ended_with(client.complete("p"), closed))
-            await anyio.sleep(1.5)
-            began = anyio.current_time()
-            await client.aclose()
-        assert anyio.current_time() == began
-    assert [type(each) for each in closed] == [ClientClosed]
-
-
-async def ended_with(call, errors):
-    try:
-        await call
-    except Exception as error:
-        errors.append(error)
-
-
-@pytest.mark.parametrize("model", ["m", None])
-async def test_the_log_and_the_statistics_say_who_is_waited_for(model):
-    server = Late(anyio.current_time() + 70.0)
-    with records() as kept:
-        async with make(server, model=model) as client, anyio.create_task_group() as group:
-            group.start_soon(client.complete, "p")
-            await anyio.sleep(10.0)
-            (endpoint,) = client.statistics().endpoints
-            assert (endpoint.state, endpoint.reason) == ("awaited", str(REFUSED))
-            words = f"waiting for {URL}, which has not answered yet, for {{}} s by now: {REFUSED}"
-            assert endpoint.outage in (words.format(9), words.format(10))
-    told = [(each.event, each.levelname, each.endpoint, each.reason) for each in kept if "server_a" in each.event]
-    awaited = ("server_awaited", "WARNING", URL, str(REFUSED))
-    assert told == [awaited, awaited, ("server_arrived", "WARNING", URL, "it has answered")]
-    *_, again, arrived = [each.getMessage() for each in kept if "server_a" in each.event]
-    assert again.endswith(f"s by now: {REFUSED}; calls wait 600 s at most")
-    assert arrived.startswith(f"{URL} has answered, after a wait of 7")
-
-
-@pytest.mark.parametrize("model", ["m", None])
 async def test_a_server_whose_gateway_lets_one_page_through_is_there(model):
     hidden = [{**VLLM, "/version": page} for page in (error(502), error(503), error(504), ConnectionLost("reset"))]
     for pages in hidden:

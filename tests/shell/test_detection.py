@@ -200,14 +200,6 @@ async def test_the_servers_own_cap_shortens_lists():
         assert client.statistics().endpoints[0].batch_size_cap == 4
 
 
-async def test_a_batch_under_way_goes_on_as_it_was_encoded():
-    server, pages = ScriptedTransport(held=True), Pages(TGI)
-    async with make(server, pages) as client:
-        await under_way(client, server, 1.0, calls=6)
-        assert client.statistics().succeeded == 6
-        assert shown(client) == ["tgi 3.3.6"]
-
-
 async def test_a_prompt_over_the_servers_length_is_refused_here_once_it_is_known():
     server, pages = ScriptedTransport(held=True), Pages(VLLM)
     async with make(server, pages, count_tokens=len) as client:
@@ -248,20 +240,6 @@ async def test_of_several_servers_the_longest_counts_and_an_unknown_one_may_take
             await client.complete([1] * 200)
 
 
-async def test_an_endpoint_that_joins_is_found_out_too():
-    server, second = ScriptedTransport(held=True), Pages(LLAMACPP)
-    pages = {"http://scripted/v1": Pages(VLLM), "http://second/v1": second}
-    seams = {"calls": lambda url: server, "detection": pages.__getitem__}
-    async with connected(**seams, model="m", server_metrics=False, detect=True) as client:
-        await under_way(client, server, 1.0, calls=1)
-        client.add_endpoint("http://second/v1")
-        server.held = True
-        await under_way(client, server, 1.0, calls=8)
-        assert shown(client) == ["vllm 0.32.0", "llamacpp"]
-        await client.remove_endpoint("http://second/v1")
-        assert second.closed == 1
-
-
 async def test_another_server_behind_the_url_after_an_outage_is_noticed():
     refused = ConnectFailed("refused")
     small = {**TGI, "/info": ok(max_concurrent_requests=4, max_total_tokens=4096, max_client_batch_size=4)}
@@ -277,21 +255,6 @@ async def test_another_server_behind_the_url_after_an_outage_is_noticed():
         assert endpoint.server == "vllm 0.32.0"
         assert pages.asked == ["/models", "/info", "/models", "/version"]
         assert endpoint.limit == 256, "the bound has gone with the server that had named it"
-
-
-# Against the embedded server in its guises --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("guise", ["vllm", "sglang", "tgi", "llamacpp", "trtllm"])
-async def test_an_embedded_server_is_recognized(guise):
-    engine = SimulatorTransport(SimulatedServer("gpu", model="simulated", guise=guise, speed=0.2))
-    seams = {"calls": lambda url: engine, "detection": lambda url: engine}
-    async with connected(**seams, detect=True, server_metrics=False) as client, anyio.create_task_group() as group:
-        for number in range(4):
-            group.start_soon(partial(client.complete, f"Question {number}", max_tokens=3000))
-        await anyio.sleep(2.0)
-        assert (client.statistics().endpoints[0].server or "").split()[0] == guise
-        group.cancel_scope.cancel()
 
 
 async def test_a_gateway_is_spoken_to_as_before_and_what_was_learnt_of_it_stays():

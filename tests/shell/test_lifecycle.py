@@ -201,17 +201,6 @@ def test_an_aclose_that_is_cancelled_is_gone_on_with(again):
     assert server.closed == 1
 
 
-async def test_aclose_twice_and_after_drain_is_nothing():
-    server = ScriptedTransport()
-    async with make_client(server) as client:
-        await client.complete("p")
-        await client.drain()
-        await client.aclose()
-        await client.aclose()
-        await client.drain()
-    assert server.closed == 1
-
-
 async def test_after_the_end_calls_are_refused():
     server = ScriptedTransport()
     async with make_client(server) as client:
@@ -256,20 +245,6 @@ async def test_an_idle_client_holds_no_task_and_no_timer():
         await client.complete("p", timeout_s=60)
         await settle()
         assert count_alive() == before
-
-
-async def test_a_body_that_raises_still_closes_the_client():
-    server = ScriptedTransport(held=True)
-    outcomes = None
-    async with anyio.create_task_group() as group:
-        with pytest.raises(KeyError):
-            async with make_client(server) as client:
-                outcomes = Outcomes(client, group)
-                outcomes.call("p")
-                await server.arrived(1)
-                raise KeyError("the caller's own")
-    assert outcomes.kinds == {"p": ClientClosed}
-    assert server.states == ["cancelled"]
 
 
 async def test_a_body_that_is_cancelled_still_closes_the_client():

@@ -148,21 +148,6 @@ async def test_never_more_than_look_ahead_documents_are_open(kind, look_ahead):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_reading_stops_while_results_are_not_taken(kind):
-    server = ScriptedTransport()
-    source = kind(texts(1000))
-    async with make_client(server, limit=4) as client:
-        async with aclosing(client.stream_map(source, "{}", look_ahead=20)) as rows:
-            await anext(rows)
-            await settle(200)
-            assert source.read <= 21
-            assert client.statistics().in_flight == 0
-            await anext(rows)
-            await settle(200)
-            assert source.read <= 22
-
-
-@pytest.mark.parametrize("kind", KINDS)
 async def test_nothing_is_read_before_results_are_asked_for(kind):
     source = kind(texts(10))
     async with make_client(ScriptedTransport()) as client:

@@ -233,14 +233,6 @@ async def test_one_text_too_long_fails_alone():
     assert "much" not in str(answers[4])
 
 
-@pytest.mark.parametrize("fault", ["drop_choice,count=1", "double_choice,count=1", "first_only,count=1", "cut,count=1"])
-async def test_spoilt_lists_reach_nobody(fault):
-    server = Recorder(faults=[fault])
-    async with make_client(server) as client:
-        answers = await outcomes([client.score(f"q {number}", "d") for number in range(8)])
-    assert [answer.score for answer in answers] == [score_of(f"q {number}", "d") for number in range(8)]
-
-
 # Scores and ranks ----------------------------------------------------------------------------------------------------
 
 

@@ -50,18 +50,6 @@ async def test_a_pin_and_new_settings_are_there_for_the_first_call_too():
         assert await busy(client, 9) == 5
 
 
-async def test_a_pin_holds_a_server_that_joins_later_too():
-    server = ScriptedTransport(held=True)
-    async with make_client(server, limit=6, batching=Batching(max_size=1)) as client:
-        client.pin(2)
-        await client.batch_map([], "{}")
-        client.add_endpoint("http://another/v1")
-        assert [endpoint.limit for endpoint in client.statistics().endpoints] == [2, 2]
-        assert await busy(client, 9) == 4
-        client.unpin()
-        assert [endpoint.limit for endpoint in client.statistics().endpoints] == [6, 6]
-
-
 async def test_a_closed_client_may_be_retuned_whatever_became_of_its_servers():
     client = make_client(ScriptedTransport())
     client.add_endpoint("http://second/v1")
