@@ -207,22 +207,6 @@ def test_a_change_while_the_loop_stands_still_holds_when_it_goes_on():
     loop.close()
 
 
-def test_closing_from_another_loop_closes_the_client():
-    server = ScriptedTransport()
-    client = make_client(server)
-
-    async def call():
-        return (await client.complete("p")).text
-
-    async def close():
-        await client.aclose()
-        with pytest.raises(ClientClosed):
-            await client.complete("p")
-
-    assert run(call) == answer_to("p")
-    run(close)
-
-
 def test_an_eager_first_step_of_a_batch_is_taken(monkeypatch):
     """As ``asyncio.eager_task_factory`` of Python 3.12 does: a task's first step comes before it is handed out."""
     server, spawned = ScriptedTransport(), []

@@ -257,14 +257,6 @@ def test_the_look_ahead_is_enough_for_all_endpoints():
     run(main)
 
 
-async def test_a_slow_async_source_does_not_hold_up_its_first_documents():
-    server = ScriptedTransport()
-    async with make_client(server) as client:
-        before = anyio.current_time()
-        times = [anyio.current_time() - before async for _ in client.stream_map(AsyncSource(texts(5), slow_s=1), "{}")]
-    assert times == pytest.approx([1, 2, 3, 4, 5], abs=0.2)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ordered", [False, True])
 async def test_a_source_that_raises_midway_loses_no_row_before(kind, ordered):
@@ -471,21 +463,6 @@ async def test_two_may_take_from_one_map():
             group.start_soon(take)
             group.start_soon(take)
     assert sorted(got) == sorted(texts(50))
-
-
-async def test_a_closed_client_ends_a_map_with_errors_not_with_silence():
-    server = ScriptedTransport(held=True)
-    async with make_client(server, limit=2) as client, anyio.create_task_group() as group:
-        outcomes = []
-
-        async def map_all():
-            outcomes.extend(await client.batch_map(texts(20), "{}", return_exceptions=True))
-
-        group.start_soon(map_all)
-        await server.arrived(1)
-        await client.aclose()
-    assert {type(outcome) for outcome in outcomes} == {ClientClosed}
-    assert len(outcomes) == 20
 
 
 async def test_a_documents_time_counts_from_when_it_is_sent():

@@ -232,20 +232,6 @@ def test_a_map_that_is_left_cancels_what_is_open(how):
         assert "cancelled" in server.states
 
 
-def test_an_interrupt_within_the_source_closes_the_map():
-    server = ScriptedTransport(held=True)
-
-    def source():
-        yield "p0"
-        raise KeyboardInterrupt
-
-    with make_sync(server) as client:
-        rows = client.stream_map(source(), "{}")
-        with pytest.raises(KeyboardInterrupt):
-            next(rows)
-        assert list(rows) == []
-
-
 def test_a_map_closed_from_another_thread_ends_its_iteration():
     server = ScriptedTransport(held=True)
     with make_sync(server) as client:
@@ -294,48 +280,12 @@ def test_two_threads_do_not_read_the_source_at_the_same_time(monkeypatch):
         assert sorted(row.index for row in calls.join().values()) == [0, 1]
 
 
-def test_two_threads_may_take_turns():
-    with make_sync(ScriptedTransport()) as client:
-        rows, calls = client.stream_map(range(2000), lambda number: f"p{number}", look_ahead=100), Calls()
-        for name in "ab":
-            calls.start(name, list, rows)
-        taken = calls.join()
-    assert sorted(row.index for name in "ab" for row in taken[name]) == list(range(2000))
-
-
-def test_the_clients_end_ends_a_map():
-    server = ScriptedTransport(held=True)
-    client = make_sync(server)
-    rows, calls = client.stream_map(["p", "q"], "{}", look_ahead=1), Calls()
-    calls.start("rows", list, rows)
-    wait_until(lambda: server.sent)
-    client.close()
-    assert isinstance(calls.join()["rows"], ClientClosed)
-
-
 # Streams -------------------------------------------------------------------------------------------------------------
 
 
 def endless(sent):
     """Half of the answer, and never the rest."""
     return Reply(chunks=[*stream(sent, last=False), anyio.Event()])
-
-
-def test_pieces_come_as_they_are_made():
-    gates = []
-
-    def in_two(sent):
-        gates.append(anyio.Event())
-        return Reply(chunks=[*stream(sent, last=False), gates[0], *stream(sent, first=False), *stream_end()])
-
-    with make_sync(ScriptedTransport(in_two)) as client:
-        with client.stream("p") as pieces:
-            first = next(pieces)
-            assert pieces.completion is None
-            bridge_of(client).ask(gates[0].set)
-            rest = list(pieces)
-        assert first.text + "".join(piece.text for piece in rest) == answer_to("p") == pieces.completion.text
-        assert list(pieces) == []
 
 
 def test_a_stream_sends_nothing_before_it_is_iterated():
