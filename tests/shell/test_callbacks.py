@@ -38,11 +38,6 @@ IN_A_STEP = ["retry", "on_adjustment", "size_for"]
 IN_A_CALL = ["count_tokens", "render_chat"]
 
 
-class RefusedTransport(ScriptedTransport):
-    async def send(self, request, timeouts):
-        raise ConnectFailed("nobody listens")
-
-
 def busy():
     return error(503)
 
