@@ -53,15 +53,6 @@ def test_an_empty_input_makes_an_empty_output(cli_map, out, tmp_path, server):
     assert (out.read_bytes(), server.requests) == (b"", 0)
 
 
-def test_rows_without_an_id_get_one_that_lasts(cli_map, tmp_path, out):
-    source = write_rows(tmp_path / "in.jsonl", [{"text": "a"}, {"text": "a"}, {"text": "b"}])
-    cli_map(source, "-o", out)
-    first = [row["id"] for row in read_rows(out)]
-    cli_map(source, "-o", out, "--new")
-    assert first == [row["id"] for row in read_rows(out)]
-    assert len(set(first)) == 3
-
-
 def test_fields_reach_the_server(cli_map, tmp_path, out):
     source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
     assert cli_map(source, "-o", out, "--param", 'stop=[" "]', "--param", "seed=1").exit_code == 0
@@ -444,33 +435,6 @@ def cli_call(cli, server, out):
         return (read_rows(out) if out.exists() else None), result
 
     return run
-
-
-def test_chats_of_texts_and_of_conversations(cli_call, tmp_path, server):
-    rows = [{"talk": f"hello {i}"} for i in range(4)] + [
-        {"talk": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"hello {i}"}]}
-        for i in range(4)
-    ]
-    source = write_rows(tmp_path / "in.jsonl", rows)
-    made, result = cli_call("chat", source, "--max-tokens", 4, "--temperature", 0, prompt="{talk}")
-    assert result.exit_code == 0, result.output
-    assert [row["talk"] for row in made] == [row["talk"] for row in rows]
-    assert all(set(row) == {"talk", "id", "completion", "finish_reason", "usage"} for row in made)
-
-    async def one(row):
-        messages = [{"role": "user", "content": row["talk"]}] if isinstance(row["talk"], str) else row["talk"]
-        async with BatchClient(server.base_url, model=server.model) as client:
-            return (await client.chat(messages, max_tokens=4, temperature=0)).text
-
-    assert [row["completion"] for row in made] == [asyncio.run(one(row)) for row in rows]
-
-
-def test_a_conversation_that_is_none_fails_its_row_alone(cli_call, tmp_path):
-    rows = [{"talk": [{"role": "user", "content": "hello"}]}, {"talk": [{"content": "who?"}]}, {"talk": [1]}]
-    made, result = cli_call("chat", write_rows(tmp_path / "in.jsonl", rows), "--max-tokens", 2, prompt="{talk}")
-    assert result.exit_code == 1
-    assert [sorted(row.keys() & {"completion", "error"}) for row in made] == [["completion"], ["error"], ["error"]]
-    assert made[1]["error"]["message"].startswith("line 2: ")
 
 
 def test_embeddings_read_back_as_they_were(cli_call, tmp_path, server):

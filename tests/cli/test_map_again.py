@@ -429,27 +429,32 @@ def test_what_is_no_journal_is_named(cli, cli_map, tmp_path, out, journal):
         assert str(tmp_path / name) in refused.stderr and words in refused.stderr
 
 
-def test_a_row_that_is_too_long_costs_no_other_row_and_fails_for_good(cli, tmp_path, out):
-    """vLLM 0.15 tells what ``max_tokens`` left of the model's length as the model's length."""
-    told = "This model's maximum context length is 3 tokens. However, you requested 2045 output tokens and your prompt has 8."
+def vllm(version, longest, refuse):
+    """A server that says to be vLLM, and its length; ``refuse`` tells why it refuses a body, if it does."""
 
     def answer(asked):
         if asked.path == "/v1/models":
-            return 200, {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 2048}]}
+            return 200, {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": longest()}]}
         if asked.path == "/version":
-            return 200, {"version": "0.15.0"}
+            return 200, {"version": version}
         if asked.method == "GET":
             return 404, {}
-        if asked.json["max_tokens"] == 2045:
-            return 400, {"error": {"message": told, "type": "BadRequestError", "code": 400}}
         prompts = asked.json["prompt"] if isinstance(asked.json["prompt"][0], list) else [asked.json["prompt"]]
+        if (why := refuse(asked.json, prompts)) is not None:
+            return 400, {"error": {"message": why, "type": "BadRequestError", "code": 400}}
         choices = [{"index": place, "text": "a", "finish_reason": "length"} for place in range(len(prompts))]
         return 200, {"choices": choices, "usage": {"prompt_tokens": 8, "completion_tokens": 1}}
 
+    return serving(answer)
+
+
+def test_a_row_that_is_too_long_costs_no_other_row_and_fails_for_good(cli, tmp_path, out):
+    """vLLM 0.15 tells what ``max_tokens`` left of the model's length as the model's length."""
+    told = "This model's maximum context length is 3 tokens. However, you requested 2045 output tokens and your prompt has 8."
     # More than are read ahead.
     rows = [{"id": number, "prompt": [1] * 8, "max_tokens": 2045 if number == 20 else 1} for number in range(3000)]
     source = write_rows(tmp_path / "in.jsonl", rows)
-    with serving(answer) as server:
+    with vllm("0.15.0", lambda: 2048, lambda body, prompts: told if body["max_tokens"] == 2045 else None) as server:
         options = ["--base-url", server.url, "--model", "m", "--row-params", "take", "-o", out]
         done = cli("map", source, *options)
     assert done.exit_code == 1
@@ -462,24 +467,14 @@ def test_rows_that_the_servers_length_excludes_may_be_tried_again(cli, tmp_path,
     """The same address may be another server's by then."""
     longest = 16
 
-    def answer(asked):
-        if asked.path == "/v1/models":
-            return 200, {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": longest}]}
-        if asked.path == "/version":
-            return 200, {"version": "0.27.0"}
-        if asked.method == "GET":
-            return 404, {}
-        prompts = asked.json["prompt"] if isinstance(asked.json["prompt"][0], list) else [asked.json["prompt"]]
-        if max(map(len, prompts)) >= longest:
-            return 400, {"error": {"message": "too long", "code": 400}}
-        choices = [{"index": place, "text": "a", "finish_reason": "length"} for place in range(len(prompts))]
-        return 200, {"choices": choices, "usage": {"prompt_tokens": 8, "completion_tokens": 1}}
+    def refuse(body, prompts):
+        return "too long" if max(map(len, prompts)) >= longest else None
 
     # Far more than are read ahead: those at the end are read once the length is known.
     source = write_rows(
         tmp_path / "in.jsonl", [{"id": n, "prompt": [n] * (20 if n > 11_990 else 8)} for n in range(12_000)]
     )
-    with serving(answer) as server:
+    with vllm("0.27.0", lambda: longest, refuse) as server:
         options = ["--base-url", server.url, "--model", "m", "--max-tokens", 1, "-o", out]
         done = cli("map", source, *options)
         assert done.exit_code == 1

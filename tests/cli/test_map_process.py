@@ -90,24 +90,6 @@ def test_a_reader_that_goes_away_ends_it_quietly(spawn, tmp_path):
     assert process.stderr.read() == b""
 
 
-def test_rows_without_an_answer_stop_no_other_and_the_same_command_goes_on(spawn, server, tmp_path, out, journal):
-    """One request hangs. There are more rows than are read ahead, which are 3,072 at this limit."""
-    server.set_faults("stall,count=1")
-    source, count = write_rows(tmp_path / "in.jsonl", rows_of(4_000)), 4_000
-    options = (source, "-o", out, "--max-batch-size", 8, "--concurrency", 16)
-    process = spawn(*options)
-    wait_for(lambda: journal.exists() and journal.read_bytes().count(b'{"key"') >= count - 8)
-    process.send_signal(signal.SIGINT)
-    process.communicate()
-    assert process.returncode == 130
-    process = spawn(*options)
-    _, stderr = process.communicate()
-    assert process.returncode == 0, stderr
-    assert 1 <= journal.read_bytes().count(b'{"key"') - (count - 8) <= 8
-    written = read_rows(out)
-    assert [row["id"] for row in written] == list(range(count)) and all(row["completion"] for row in written)
-
-
 # Ctrl-C --------------------------------------------------------------------------------------------------------------
 
 
@@ -258,13 +240,6 @@ def test_a_server_that_does_not_come_ends_it_with_a_status_of_its_own(cli, tmp_p
         done.stderr.splitlines()[-1],
     )
     assert os.listdir(tmp_path) == ["in.jsonl"]
-
-
-def test_a_refused_key_is_an_answer(cli, tmp_path):
-    source = write_rows(tmp_path / "in.jsonl", rows_of(3))
-    with EmbeddedServer("instant", api_key="k") as server:
-        options = ["--base-url", server.base_url, "--prompt", "{text}", "--wait-for-server", "60"]
-        assert cli("map", source, "-o", tmp_path / "out", *options).exit_code == 2
 
 
 def test_the_patience_for_outages_does_not_end_the_wait_for_a_server(cli, tmp_path):

@@ -21,25 +21,6 @@ def answer(text, prompt="Say {text}"):
 
 # CSV and gzip --------------------------------------------------------------------------------------------------------
 
-TABLE = '\ufeffid,text,note\r\n1,"a ""b""\nc",\r\n2,ä,7\r\n3,,x\r\n4\r\n5,"e",\0\r\n6,"never ended'
-
-
-def test_csv_with_odd_quoting_and_its_faulty_rows(cli_map, tmp_path, out):
-    source = tmp_path / "in.csv"
-    source.write_bytes(gzip.compress(TABLE.encode()))
-    result = cli_map(source, "-o", out)
-    assert result.exit_code == 1
-    first, second, missing, short, nul, unclosed = read_rows(out)
-    assert list(first) == ["id", "text", "note", "completion", "finish_reason", "usage"]
-    assert [*first.values()][:5] == ["1", 'a "b"\nc', None, answer('a "b"\nc'), "length"]
-    assert (second["text"], second["note"], second["completion"]) == ("ä", "7", answer("ä"))
-    # A missing value is missing, as null in JSONL is.
-    assert (missing["id"], missing["text"], missing["note"]) == ("3", None, "x")
-    assert missing["error"] == {"type": "ConfigError", "message": "line 5: the document's field 'text' is null"}
-    assert short == {"line": 6, "error": {"type": "BadRow", "message": "line 6 has 1 field, and the header has 3"}}
-    assert (nul["line"], nul["error"]["message"]) == (7, "line 7 has a NUL")
-    assert (unclosed["line"], unclosed["error"]["message"]) == (8, "line 8 has a quote without an end")
-
 
 @pytest.mark.parametrize(
     ("content", "prompt", "named"),
@@ -109,21 +90,6 @@ def test_a_parquet_file_from_end_to_end(cli_map, tmp_path, out, server):
 
 
 # Shards --------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["in.jsonl.gz", "in.csv"])
-def test_shards_write_a_file_each_and_together_every_row(cli_map, tmp_path, name):
-    rows = rows_of(60)
-    lines = [f"{row['id']},{row['text']}" for row in rows] if name.endswith("csv") else list(map(json.dumps, rows))
-    data = "\n".join((["id,text"] if name.endswith("csv") else []) + lines).encode()
-    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
-    for part in range(3):
-        result = cli_map(tmp_path / name, "-o", tmp_path / "out-{shard}.jsonl", "--shard", f"{part}/3")
-        assert result.exit_code == 0, result.output
-        assert f"to {tmp_path}/out-{part}.jsonl in " in result.stderr
-    parts = [[int(row["id"]) for row in read_rows(tmp_path / f"out-{part}.jsonl")] for part in range(3)]
-    assert sorted(sum(parts, [])) == sorted(row["id"] for row in rows)
-    assert all(10 <= len(part) <= 30 for part in parts)
 
 
 @pytest.mark.parametrize(
@@ -311,28 +277,3 @@ def test_a_row_that_has_a_field_of_a_name_asked_for_is_refused(cli_map, tmp_path
 
 
 # Values that are no texts --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("value", "entered"),
-    [
-        ('["a", "ä", null]', '["a", "ä", null]'),
-        ('{"b": {"c": false}}', '{"b": {"c": false}}'),
-        ("-0.5", "-0.5"),
-        ('"true"', "true"),
-    ],
-)
-def test_json_enters_a_template_as_json(cli_map, tmp_path, out, value, entered):
-    source = tmp_path / "in.jsonl"
-    source.write_text(f'{{"text": "x", "v": {value}}}\n')
-    assert cli_map(source, "-o", out, prompt="{text}: {v!j}" if value[0] in "[{" else "{text}: {v}").exit_code == 0
-    (made,) = read_rows(out)
-    assert made["v"] == json.loads(value)
-    assert made["completion"] == answer(f"x: {entered}", "{text}")
-
-
-def test_a_conversation_in_a_later_row_is_no_text(cli_map, tmp_path, out):
-    source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}, {"text": [{"role": "user", "content": "secret"}]}])
-    assert cli_map(source, "-o", out).exit_code == 1
-    told = read_rows(out)[1]["error"]["message"]
-    assert told.startswith("line 2: the document's field 'text' is a conversation: {text!j} writes it as JSON;")

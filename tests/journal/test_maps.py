@@ -369,34 +369,6 @@ async def test_a_map_that_is_dropped_or_cancelled_commits_what_has_ended_and_fre
     assert any(row.reused for row in rows)
 
 
-async def test_the_documents_are_not_read_while_eight_groups_wait(path, monkeypatch):
-    may_write = threading.Event()
-    append = HeldJournal.append
-    monkeypatch.setattr(HeldJournal, "append", lambda self, lines: may_write.wait(20) and append(self, lines))
-    read = []
-
-    def source():
-        for text in texts(3000):
-            read.append(text)
-            yield text
-
-    async with make_client(ScriptedTransport(), limit=16) as client:
-        rows = client.stream_map(source(), "Say: {}", journal=path, look_ahead=1024)
-        async with anyio.create_task_group() as group:
-            taken = []
-
-            async def take():
-                async for row in rows:
-                    taken.append(row)
-
-            group.start_soon(take)
-            await anyio.sleep(0.5)
-            held_at = len(read)
-            assert not taken and held_at <= 1024 + 20
-            may_write.set()
-        assert len(taken) == 3000
-
-
 # Groups of rows, in virtual time ------------------------------------------------------------------------------------
 
 

@@ -268,12 +268,3 @@ async def test_a_record_that_was_damaged_since_is_not_handed_out(path, monkeypat
     server = SlowServer()
     with pytest.raises(JournalFailed, match="was damaged; the same map asks it again"):
         await awaiting(server, server.documents(str(n) for n in range(COUNT)), journal=path, ordered=True)
-
-
-async def test_a_batch_map_has_its_answers_in_order(path):
-    server = SlowServer()
-    with anyio.fail_after(60):
-        async with make_client(server, **OPTIONS) as client:
-            documents = server.documents(str(number) for number in range(COUNT))
-            answers = await client.batch_map(documents, "Say: {}", journal=path, look_ahead=AHEAD)
-    assert [answer.text for answer in answers] == [answer_to(f"Say: {number}") for number in range(COUNT)]

@@ -76,24 +76,6 @@ async def test_calls_wait_for_the_server_without_an_attempt(model, absent):
 
 
 @pytest.mark.parametrize("model", ["m", None])
-async def test_another_server_gets_its_first_call_after_its_own_answer(model):
-    began = anyio.current_time()
-    early, late = Late(began + 2.0), Late(began + 1000.0)
-    async with several(early, late, model=model, limit=1, wait_for_server_s=10.0) as client:
-        assert len(await client.batch_map([f"{number}" for number in range(4)], "{}", timeout_s=None)) == 4
-        assert (len(early.sent) > 0, late.sent) == (True, [])
-        assert [each.state for each in client.statistics().endpoints] == ["healthy", "awaited"]
-        early.held = True
-        async with anyio.create_task_group() as group:
-            for number in range(2):
-                group.start_soon(client.complete, f"p{number}")
-            await late.arrived(1)
-            assert anyio.current_time() - began < 1007.0
-            early.release()
-    assert {sent.state for sent in early.sent + late.sent} == {"read"}
-
-
-@pytest.mark.parametrize("model", ["m", None])
 @pytest.mark.parametrize(
     ("page", "raised"),
     [
@@ -128,51 +110,6 @@ async def test_the_wait_ends_with_an_error_that_names_each_server_and_is_not_rep
         (later,) = await outcomes(partial(client.complete, "later"))
         assert type(later) in (ConnectFailed, ServerFault) or later.status == 503
         assert anyio.current_time() - began < 31.0
-
-
-@pytest.mark.parametrize("model", ["m", None])
-async def test_a_deadline_a_cancellation_and_closing_end_the_wait(model):
-    client = make(Late(1e6), model=model)
-    async with client:
-        (ended,) = await outcomes(partial(client.complete, "p", timeout_s=3.0))
-        assert isinstance(ended, DeadlineExceeded) and isinstance(ended.__cause__, ConnectFailed)
-        with anyio.move_on_after(2.0) as scope:
-            await client.complete("p")
-        assert scope.cancelled_caught
-        async with anyio.create_task_group() as group:
-            closed = []
-            group.start_soon(lambda: ended_with(client.complete("p"), closed))
-            await anyio.sleep(1.5)
-            began = anyio.current_time()
-            await client.aclose()
-        assert anyio.current_time() == began
-    assert [type(each) for each in closed] == [ClientClosed]
-
-
-async def ended_with(call, errors):
-    try:
-        await call
-    except Exception as error:
-        errors.append(error)
-
-
-@pytest.mark.parametrize("model", ["m", None])
-async def test_the_log_and_the_statistics_say_who_is_waited_for(model):
-    server = Late(anyio.current_time() + 70.0)
-    with records() as kept:
-        async with make(server, model=model) as client, anyio.create_task_group() as group:
-            group.start_soon(client.complete, "p")
-            await anyio.sleep(10.0)
-            (endpoint,) = client.statistics().endpoints
-            assert (endpoint.state, endpoint.reason) == ("awaited", str(REFUSED))
-            words = f"waiting for {URL}, which has not answered yet, for {{}} s by now: {REFUSED}"
-            assert endpoint.outage in (words.format(9), words.format(10))
-    told = [(each.event, each.levelname, each.endpoint, each.reason) for each in kept if "server_a" in each.event]
-    awaited = ("server_awaited", "WARNING", URL, str(REFUSED))
-    assert told == [awaited, awaited, ("server_arrived", "WARNING", URL, "it has answered")]
-    *_, again, arrived = [each.getMessage() for each in kept if "server_a" in each.event]
-    assert again.endswith(f"s by now: {REFUSED}; calls wait 600 s at most")
-    assert arrived.startswith(f"{URL} has answered, after a wait of 7")
 
 
 @pytest.mark.parametrize("model", ["m", None])

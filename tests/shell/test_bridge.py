@@ -144,39 +144,6 @@ def test_a_call_returns_what_the_coroutine_returns():
         assert bridge.ask(max, 3, 5) == 5
 
 
-def test_every_thread_has_its_own_answer():
-    with make_bridge() as bridge:
-        calls = Calls()
-        for number in range(200):
-            calls.start(number, bridge.call, double, number)
-        assert calls.join() == {number: 2 * number for number in range(200)}
-
-
-def test_an_error_is_raised_in_the_callers_thread_with_its_frames():
-    async def fail_far_away():
-        raise KeyError("far away")
-
-    def caller_of_mine(bridge):
-        bridge.call(fail_far_away)
-
-    with make_bridge() as bridge, pytest.raises(KeyError) as caught:
-        caller_of_mine(bridge)
-    names = [frame.name for frame in traceback.extract_tb(caught.tb)]
-    assert "caller_of_mine" in names
-    assert names[-1] == "fail_far_away"
-
-
-def test_errors_are_not_shared():
-    async def fail(number):
-        raise KeyError(number)
-
-    with make_bridge() as bridge:
-        calls = Calls()
-        for number in range(50):
-            calls.start(number, bridge.call, fail, number)
-        assert {number: error.args for number, error in calls.join().items()} == {n: (n,) for n in range(50)}
-
-
 def test_an_error_that_was_handled_is_collected_without_the_garbage_collector():
     class Mine(Exception):
         pass
@@ -311,14 +278,6 @@ def test_the_callers_context_is_the_calls_and_comes_back_as_it_was():
                 calls.start(name, context.run, bridge.call, look)
             wait_until(lambda: holds(bridge, queued=3, under_way=1))
         assert calls.join() == {name: name for name in ("default", "one", "other")}
-
-
-def test_it_works_within_a_running_event_loop():
-    async def notebook(bridge):
-        return bridge.call(double, 3)
-
-    with make_bridge() as bridge:
-        assert asyncio.run(notebook(bridge)) == 6
 
 
 @pytest.mark.parametrize("run", [trio.run, lambda main: anyio.run(main, backend="trio")])

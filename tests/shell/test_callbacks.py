@@ -38,11 +38,6 @@ IN_A_STEP = ["retry", "on_adjustment", "size_for"]
 IN_A_CALL = ["count_tokens", "render_chat"]
 
 
-class RefusedTransport(ScriptedTransport):
-    async def send(self, request, timeouts):
-        raise ConnectFailed("nobody listens")
-
-
 def busy():
     return error(503)
 
@@ -170,17 +165,6 @@ def test_a_thread_that_calls_after_the_end_is_told_that_the_client_is_closed():
         for _ in range(2):
             with pytest.raises(ClientClosed, match="the client is closed; make a new one"):
                 client.complete("p", max_tokens=1)
-
-
-def test_a_policy_that_exits_while_the_server_is_asked_for_its_model():
-    async def main():
-        refused = RefusedTransport()
-        arguments = {"transport": lambda url, headers: refused, "retry": Raising(SystemExit(3))}
-        async with BatchClient("http://scripted/v1", **arguments) as client:
-            await client.complete("p")
-
-    with pytest.raises(SystemExit):
-        run(main)
 
 
 def test_a_validator_that_exits_within_a_map():

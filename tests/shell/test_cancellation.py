@@ -51,19 +51,6 @@ def start(group, client, prompts, **params):
     return calls
 
 
-async def test_cancelled_before_the_flush_its_mate_is_answered():
-    server = ScriptedTransport()
-    async with make_client(server) as client, anyio.create_task_group() as group:
-        gone, stays = start(group, client, ["gone", "stays"])
-        gone.scope.cancel()
-        await stays.over.wait()
-        assert stays.answered
-        assert gone.outcome is None
-        await settle()
-        statistics = client.statistics()
-        assert (statistics.cancelled, statistics.succeeded, statistics.in_flight) == (1, 1, 0)
-
-
 async def test_cancelled_in_the_turn_of_the_call_nothing_is_left_of_it():
     server = ScriptedTransport()
     async with make_client(server) as client:
@@ -92,22 +79,6 @@ async def test_cancelled_in_the_queue_nothing_is_sent_for_it():
         await stays.over.wait()
         assert first.answered and stays.answered
     assert server.prompts == [["first"], ["stays"]]
-
-
-async def test_cancelled_outside_a_full_queue_it_leaves_its_place_to_the_next():
-    server = ScriptedTransport(held=True)
-    async with make_client(server, limit=1, max_queued=1) as client, anyio.create_task_group() as group:
-        for prompt in ("flying", "queued", "gone", "waiting"):
-            (call,) = start(group, client, [prompt])
-            await settle()
-            if prompt == "gone":
-                gone = call
-        assert client.statistics().waiting == 2
-        gone.scope.cancel()
-        await gone.over.wait()
-        assert client.statistics().waiting == 1
-        server.release()
-    assert sorted(prompt for prompts in server.prompts for prompt in prompts) == ["flying", "queued", "waiting"]
 
 
 @pytest.mark.parametrize("max_tokens", [1, 16])
@@ -213,52 +184,6 @@ def test_cancelled_in_the_turn_an_answer_comes():
 def test_cancelled_in_the_turn_an_error_comes():
     answer = run(cancelled_in_the_turn_of, lambda client, sent: error(401))
     assert isinstance(answer, AuthenticationFailed)
-
-
-async def test_cancelled_in_backoff_it_is_not_sent_again():
-    server = ScriptedTransport(error(503, headers={"retry-after": "10"}))
-    async with make_client(server) as client, anyio.create_task_group() as group:
-        gone, stays = start(group, client, ["gone", "stays"])
-        await server.arrived(1)
-        await settle()
-        assert client.statistics().backing_off == 2
-        gone.scope.cancel()
-        await stays.over.wait()
-        assert stays.answered
-    assert server.prompts[1:] == [["stays"]]
-
-
-async def test_all_cancelled_in_backoff_nothing_is_sent_again():
-    server = ScriptedTransport(error(503, headers={"retry-after": "10"}))
-    async with make_client(server) as client, anyio.create_task_group() as group:
-        calls = start(group, client, ["a", "b"])
-        await server.arrived(1)
-        await settle()
-        for call in calls:
-            call.scope.cancel()
-            await call.over.wait()
-        statistics = client.statistics()
-        assert (statistics.queued, statistics.backing_off, statistics.in_flight) == (0, 0, 0)
-        await anyio.sleep(60)
-        assert len(server.sent) == 1
-
-
-async def test_a_thousand_cancelled_calls_leave_no_permit_behind():
-    server = ScriptedTransport(held=True)
-    async with make_client(server, limit=8, batching=Batching(max_size=3)) as client:
-        async with anyio.create_task_group() as group:
-            calls = start(group, client, [f"{number}" for number in range(1000)])
-            await server.arrived(2)
-            for number, call in enumerate(calls):
-                call.scope.cancel()
-                if number % 100 == 0:
-                    await settle(2)
-        await settle()
-        statistics = client.statistics()
-        assert (statistics.in_flight, statistics.queued, statistics.abandoned) == (0, 0, 0)
-        assert (statistics.cancelled, statistics.submitted) == (1000, 1000)
-        server.release()
-        assert (await client.complete("after")).text == answer_to("after")
 
 
 async def test_a_batch_that_is_given_up_before_its_task_began_sends_nothing(monkeypatch):

@@ -96,57 +96,7 @@ async def test_chats_made_together_share_a_list_and_each_has_its_own_answer():
         assert answer.message["role"] == "assistant"
 
 
-async def test_a_lone_chat_has_its_usage():
-    client, log = make()
-    async with client:
-        answer = await client.chat(user("hi"), max_tokens=6, temperature=0)
-    assert log.paths == ["/chat/completions"]
-    assert answer.usage == Usage(8, 6)
-    assert answer.time_to_first_token_s > 0
-
-
-async def test_chats_of_long_answers_go_by_themselves():
-    client, log = make()
-    async with client:
-        await gather(*[client.chat(user(f"hi {i}"), max_tokens=33) for i in range(6)])
-        assert client.statistics().alone == {"long output expected, and the list cannot stream": 6}
-        # They were seen to end together.
-        await gather(*[client.chat(user(f"hi {i}"), max_tokens=33) for i in range(6)])
-        client.retune(batching=Batching(alone_above_tokens=64))
-        await gather(*[client.chat(user(f"hi {i}"), max_tokens=33) for i in range(6)])
-    assert log.paths == ["/chat/completions"] * 6 + ["/chat/completions/batch"] + ["/chat/completions"] * 6
-
-
-async def test_what_was_learnt_of_lengths_brings_lists_back():
-    # 300 tokens are allowed, and 10 or so are made: the first call shows it.
-    client, log = make(SimulatedServer(STEPS, model="m", output_lengths="lognormal:10:0.2"))
-    async with client:
-        await client.chat(user("first"), max_tokens=300)
-        await gather(*[client.chat(user(f"hi {i}"), max_tokens=300) for i in range(6)])
-        # Answers in lists tell their lengths too.
-        await gather(*[client.chat(user(f"hi {i}"), max_tokens=300) for i in range(6)])
-    assert log.paths == ["/chat/completions"] + ["/chat/completions/batch"] * 2
-
-
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
-
-
-async def test_what_lists_lack_goes_alone_and_is_counted():
-    client, log = make()
-    image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]
-    async with client:
-        answers = await gather(
-            client.chat(user("one"), max_tokens=3, n=2, seed=1),
-            client.chat(user("two"), max_tokens=3, n=2, seed=1),
-            client.chat(user("one"), max_tokens=3, tools=TOOLS),
-            client.chat(image, max_tokens=3),
-            client.chat(image, max_tokens=3),
-        )
-        assert client.statistics().alone == {"n": 2, "tools": 1, "content parts": 2}
-    assert log.paths == ["/chat/completions"] * 5
-    assert [len(answer.choices) for answer in answers[:2]] == [2, 2]
-    assert all(isinstance(error, BadRequest) for error in answers[2:])
-    assert "stream" not in next(body for _, body in log.sent if "tools" in body)
 
 
 async def test_text_parts_share_lists():
@@ -160,19 +110,6 @@ async def test_text_parts_share_lists():
     assert answers[0].text == answers[1].text
 
 
-async def test_chats_and_completions_never_share():
-    client, log = make()
-    async with client:
-        await gather(
-            *[
-                call
-                for _ in range(2)
-                for call in (client.chat(user("a"), max_tokens=2), client.complete("a", max_tokens=2))
-            ]
-        )
-    assert sorted(log.paths) == ["/chat/completions/batch", "/completions"]
-
-
 @pytest.mark.parametrize("size", [1, 3])
 async def test_a_priority_is_passed_on_where_that_is_asked_for(size):
     client, log = make(schedule=Schedule(send_priority=True))
@@ -181,19 +118,11 @@ async def test_a_priority_is_passed_on_where_that_is_asked_for(size):
     assert [body["priority"] for _, body in log.sent] == [-7]
 
 
-async def test_a_bad_conversation_fails_alone():
-    client, _ = make(SimulatedServer(STEPS, model="m", faults=["bad_prompt=poison"]), retry=Backoff(max_attempts=1))
-    texts = [f"hi {i}" for i in range(7)] + ["poison"]
-    async with client:
-        answers = await gather(*[client.chat(user(text), max_tokens=2, temperature=0) for text in texts])
-    assert isinstance(answers.pop(), BadRequest)
-    assert [answer.text for answer in answers] == [answer_to(text, 2) for text in texts[:-1]]
-
-
 @pytest.mark.parametrize(
     "fault",
     [
         "drop_choice",
+        "double_choice",
         "cut",
         "abort",
         "garbage",
@@ -208,14 +137,6 @@ async def test_a_bad_conversation_fails_alone():
 async def test_whatever_happens_to_a_reply_everyone_has_its_own_answer(fault, size):
     server = SimulatedServer(STEPS, model="m", faults=[f"{fault},count=1"])
     client, _ = make(server, retry=Backoff(base_s=0.05))
-    async with client:
-        answers = await gather(*[client.chat(user(f"hi {i}"), max_tokens=8, temperature=0) for i in range(size)])
-    assert [answer.text for answer in answers] == [answer_to(f"hi {i}", 8) for i in range(size)]
-
-
-@pytest.mark.parametrize("size", [1, 9])
-async def test_a_choice_that_comes_twice_is_nobodys(size):
-    client, _ = make(SimulatedServer(STEPS, model="m", faults=["double_choice,count=1"]), retry=Backoff(base_s=0.05))
     async with client:
         answers = await gather(*[client.chat(user(f"hi {i}"), max_tokens=8, temperature=0) for i in range(size)])
     assert [answer.text for answer in answers] == [answer_to(f"hi {i}", 8) for i in range(size)]
@@ -458,18 +379,6 @@ async def test_a_map_may_hold_conversations(template):
         people = await client.batch_map(["a", "b"], user, max_tokens=30, response_model=Person)
         assert [type(answer.parsed) for answer in people] == [Person, Person]
     assert log.paths == (["/completions"] if template else ["/chat/completions/batch"]) * 2
-
-
-@pytest.mark.parametrize("messages", ["hi", [], [{}], {"role": "user"}])
-async def test_what_is_no_conversation_is_refused(messages):
-    client, log = make()
-    async with client:
-        with pytest.raises(ConfigError) as caught:
-            await client.chat(messages)
-        assert caught.value.field == "messages"
-        with pytest.raises(ConfigError):
-            client.stream_chat(messages)
-    assert log.sent == []
 
 
 @pytest.mark.parametrize("rendered", [False, True])

@@ -82,13 +82,6 @@ async def test_a_completion_says_what_its_own_call_took():
     assert alone.time_to_first_token_s is None
 
 
-async def test_calls_of_one_turn_share_a_list():
-    server = ScriptedTransport()
-    async with make_client(server) as client:
-        await call_all(client, ["a", "b", "c"])
-    assert by_content(server) == [["a", "b", "c"]]
-
-
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -110,14 +103,6 @@ async def test_another_parameter_never_shares_a_list(one, other):
     assert [each.prompts for each in server.sent] == [["p", "p"], ["p", "p"]]
 
 
-async def test_texts_and_token_ids_never_share_a_list():
-    server = ScriptedTransport()
-    async with make_client(server) as client, anyio.create_task_group() as group:
-        for prompt in ("text", [1, 2], "more", (3,)):
-            group.start_soon(client.complete, prompt)
-    assert by_content(server) == [["more", "text"], [[1, 2], [3]]]
-
-
 async def test_a_text_of_a_derived_class_is_a_text():
     class Text(str):
         pass
@@ -127,60 +112,6 @@ async def test_a_text_of_a_derived_class_is_a_text():
         for prompt in (Text("derived"), "plain", [1, 2]):
             group.start_soon(client.complete, prompt)
     assert by_content(server) == [["derived", "plain"], [[1, 2]]]
-
-
-async def test_fields_are_carried_through_untouched():
-    server = ScriptedTransport()
-    async with make_client(server) as client:
-        await client.complete(
-            "p", guided_json={"b": 1, "a": [None, 0.5]}, extra_body={"vendor_field": "ü"}, max_tokens=3
-        )
-    assert server.sent[0].body == {
-        "model": "m",
-        "prompt": "p",
-        "guided_json": {"b": 1, "a": [None, 0.5]},
-        "vendor_field": "ü",
-        "max_tokens": 3,
-    }
-
-
-async def test_a_label_travels_only_with_a_lone_call():
-    server = ScriptedTransport()
-    async with make_client(server) as client:
-        await client.complete("alone", user="me")
-        async with anyio.create_task_group() as group:
-            for user in ("you", "them"):
-                group.start_soon(lambda user=user: client.complete("p", user=user))
-    assert [each.body.get("user") for each in server.sent] == ["me", None]
-
-
-async def test_one_bad_prompt_fails_alone():
-    def refuse_the_bad(sent):
-        return error(400, "this prompt is bad") if "bad" in sent.prompts else echo(sent)
-
-    server = ScriptedTransport(*[refuse_the_bad] * 20)
-    async with make_client(server) as client:
-        outcomes = await call_all(client, ["a", "b", "bad", "c", "d"])
-    assert isinstance(outcomes.pop("bad"), BadRequest)
-    assert {prompt: done.text for prompt, done in outcomes.items()} == {p: answer_to(p) for p in "abcd"}
-
-
-async def test_callers_of_one_failed_request_get_separate_exceptions():
-    server = ScriptedTransport(error(500, "broken"))
-    async with make_client(server, retry=Backoff(max_attempts=1)) as client:
-        outcomes = await call_all(client, ["a", "b", "c"])
-    assert {type(each) for each in outcomes.values()} == {ServerFault}
-    assert len({id(each) for each in outcomes.values()}) == 3
-    assert {each.attempt for each in outcomes.values()} == {1}
-
-
-async def test_answers_are_separate_objects():
-    server = ScriptedTransport()
-    async with make_client(server) as client:
-        outcomes = await call_all(client, ["a", "b"])
-    outcomes["a"].extra["mine"] = 1
-    assert "mine" not in outcomes["b"].extra
-    assert isinstance(outcomes["a"], Completion)
 
 
 caller_says = contextvars.ContextVar("caller_says", default="nobody")
@@ -245,15 +176,3 @@ async def test_a_lone_call_on_an_idle_client_waits_for_nothing():
         before = anyio.current_time()
         await client.complete("p")
         assert anyio.current_time() == before
-
-
-async def test_statistics_count_what_happened():
-    server = ScriptedTransport()
-    async with make_client(server) as client:
-        assert client.statistics().submitted == 0
-        await call_all(client, ["a", "b", "c"])
-        statistics = client.statistics()
-    assert (statistics.submitted, statistics.succeeded, statistics.batches) == (3, 3, 1)
-    assert (statistics.queued, statistics.in_flight, statistics.failed) == (0, 0, 0)
-    assert statistics.list_sizes == {3: 1}
-    assert (statistics.prompt_tokens, statistics.completion_tokens) == (3, 6)

@@ -76,14 +76,6 @@ async def fail_all(headers_after_s, reply, kind):
         return [each.reason for each in seen.adjustments if each.setting == "limit"], seen.endpoints[0].reason
 
 
-@pytest.mark.parametrize("reply", [breaks_after(25.0), Reply(504, {}, [])])
-async def test_what_was_cut_off_is_tried_again(reply):
-    server = ScriptedTransport(reply)
-    async with make_client(server) as client:
-        completion = await client.complete("p")
-    assert (completion.text, completion.attempts) == (answer_to("p"), 2)
-
-
 async def test_the_time_that_a_caller_takes_is_no_silence_of_the_server():
     # So many pieces that the reading stops until the caller goes on; after the last the connection closes at once.
     pieces = [piece(f"{number} ", tokens=number + 1) for number in range(300)]

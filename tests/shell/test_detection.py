@@ -69,52 +69,6 @@ async def test_beside_the_calls_a_quarter_of_a_second_after_the_first_was_sent_a
     assert said == ["endpoint 0 is vllm 0.32.0; models 1; length 2048"]
 
 
-async def test_it_adds_nothing_to_the_first_call():
-    server, pages, before = ScriptedTransport(), Pages({"/models": "hangs"}), count_alive()
-    async with make(server, pages) as client:
-        started = anyio.current_time()
-        await client.complete("p")
-        assert anyio.current_time() == started
-        assert (pages.asked, server.prompts) == ([], [["p"]])
-        await settle()
-        assert count_alive() == before
-
-
-async def test_short_calls_are_enough_if_there_are_some_later():
-    server, pages = ScriptedTransport(), Pages(VLLM)
-    async with make(server, pages) as client:
-        await client.complete("p")
-        await anyio.sleep(FIRST_AFTER_S)
-        await settle()
-        assert pages.asked == [], "between calls nothing is alive"
-        await client.complete("q")
-        await anyio.sleep(1.0)
-        assert pages.asked == ["/models", "/version"]
-        assert shown(client) == ["vllm 0.32.0"]
-
-
-async def test_a_server_that_answers_calls_by_the_hundred_within_a_tenth_of_a_second_sees_no_other_request():
-    server, pages = ScriptedTransport(), Pages(VLLM)
-    server.script = [lambda sent: Reply(chunks=[0.05, *echo(sent).chunks])] * 4
-    async with make(server, pages, limit=8, batching=Batching(max_size=1)) as client:
-        async with anyio.create_task_group() as group:
-            for number in range(32):
-                group.start_soon(client.complete, f"p{number}")
-    assert len(server.sent) == 32
-    assert pages.asked == []
-
-
-async def test_a_question_that_is_under_way_ends_with_the_client():
-    server, pages = ScriptedTransport(held=True), Pages({"/models": "hangs"})
-    async with make(server, pages) as client:
-        async with anyio.create_task_group() as group:
-            group.start_soon(under_way, client, server, 0.5)
-            await anyio.sleep(0.4)
-            assert pages.open == 1
-        await client.aclose()
-    assert (pages.open, pages.closed) == (0, 1)
-
-
 @pytest.mark.parametrize(
     "arguments",
     [{"dialect": "vllm"}, {"server_metrics": False}, {"detect": False}, {"http_client": "own"}],
@@ -246,14 +200,6 @@ async def test_the_servers_own_cap_shortens_lists():
         assert client.statistics().endpoints[0].batch_size_cap == 4
 
 
-async def test_a_batch_under_way_goes_on_as_it_was_encoded():
-    server, pages = ScriptedTransport(held=True), Pages(TGI)
-    async with make(server, pages) as client:
-        await under_way(client, server, 1.0, calls=6)
-        assert client.statistics().succeeded == 6
-        assert shown(client) == ["tgi 3.3.6"]
-
-
 async def test_a_prompt_over_the_servers_length_is_refused_here_once_it_is_known():
     server, pages = ScriptedTransport(held=True), Pages(VLLM)
     async with make(server, pages, count_tokens=len) as client:
@@ -294,20 +240,6 @@ async def test_of_several_servers_the_longest_counts_and_an_unknown_one_may_take
             await client.complete([1] * 200)
 
 
-async def test_an_endpoint_that_joins_is_found_out_too():
-    server, second = ScriptedTransport(held=True), Pages(LLAMACPP)
-    pages = {"http://scripted/v1": Pages(VLLM), "http://second/v1": second}
-    seams = {"calls": lambda url: server, "detection": pages.__getitem__}
-    async with connected(**seams, model="m", server_metrics=False, detect=True) as client:
-        await under_way(client, server, 1.0, calls=1)
-        client.add_endpoint("http://second/v1")
-        server.held = True
-        await under_way(client, server, 1.0, calls=8)
-        assert shown(client) == ["vllm 0.32.0", "llamacpp"]
-        await client.remove_endpoint("http://second/v1")
-        assert second.closed == 1
-
-
 async def test_another_server_behind_the_url_after_an_outage_is_noticed():
     refused = ConnectFailed("refused")
     small = {**TGI, "/info": ok(max_concurrent_requests=4, max_total_tokens=4096, max_client_batch_size=4)}
@@ -323,33 +255,6 @@ async def test_another_server_behind_the_url_after_an_outage_is_noticed():
         assert endpoint.server == "vllm 0.32.0"
         assert pages.asked == ["/models", "/info", "/models", "/version"]
         assert endpoint.limit == 256, "the bound has gone with the server that had named it"
-
-
-async def test_an_outage_after_which_nothing_is_said_changes_nothing():
-    server, pages = ScriptedTransport(held=True), Pages(VLLM)
-    async with make(server, pages) as client:
-        await under_way(client, server, 1.0, calls=1)
-        server.script = [ConnectFailed("refused")] * 3
-        pages.pages = dict.fromkeys(("/models", "/info"), Reply(200, {}, [b"<html>"]))
-        await client.complete("during the outage")
-        await anyio.sleep(1.0)
-        assert len(pages.asked) == 4
-        assert shown(client) == ["vllm 0.32.0"]
-
-
-# Against the embedded server in its guises --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("guise", ["vllm", "sglang", "tgi", "llamacpp", "trtllm"])
-async def test_an_embedded_server_is_recognized(guise):
-    engine = SimulatorTransport(SimulatedServer("gpu", model="simulated", guise=guise, speed=0.2))
-    seams = {"calls": lambda url: engine, "detection": lambda url: engine}
-    async with connected(**seams, detect=True, server_metrics=False) as client, anyio.create_task_group() as group:
-        for number in range(4):
-            group.start_soon(partial(client.complete, f"Question {number}", max_tokens=3000))
-        await anyio.sleep(2.0)
-        assert (client.statistics().endpoints[0].server or "").split()[0] == guise
-        group.cancel_scope.cancel()
 
 
 async def test_a_gateway_is_spoken_to_as_before_and_what_was_learnt_of_it_stays():

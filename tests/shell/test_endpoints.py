@@ -167,16 +167,6 @@ async def test_a_replica_that_accepts_and_never_answers_is_left_alone():
     assert "silence" in endpoint.reason
 
 
-async def test_a_replica_that_answers_500_is_left_alone_and_the_others_do_its_work():
-    faulty = SimulatedServer(COSTS, faults=["status=500"])
-    client, (first, second) = make_killable(faulty, server(), preset="latency")
-    async with client:
-        answers = await client.batch_map([f"document {number}" for number in range(2000)], "{}", max_tokens=32)
-    assert len(answers) == 2000
-    assert client.statistics().endpoints[0].state in ("ejected", "probing")
-    assert len(first.requests) < 80
-
-
 def make_scripted(**servers):
     """A client with one endpoint per name; further servers can be added under other names."""
     first = list(servers)[:2]
@@ -259,19 +249,6 @@ async def test_one_that_hangs_while_it_drains_can_be_ended():
     assert two.prompts == [["hangs"]]
 
 
-async def test_closing_the_client_ends_a_removal():
-    one, two = ScriptedTransport(held=True), ScriptedTransport()
-    client = make_scripted(one=one, two=two)
-    with pytest.raises(ExceptionGroup):
-        async with anyio.create_task_group() as group:
-            group.start_soon(client.complete, "first")
-            await one.arrived(1)
-            group.start_soon(client.remove_endpoint, "http://one/v1")
-            await settle()
-            await client.aclose()
-    assert (one.closed, two.closed) == (1, 1)
-
-
 async def test_a_server_can_be_removed_and_added_again():
     one, two = ScriptedTransport(), ScriptedTransport()
     client = make_scripted(one=one, two=two)
@@ -345,22 +322,6 @@ async def test_a_gateway_with_nothing_left_is_left_alone_until_its_reset():
         assert anyio.current_time() - start == pytest.approx(60.0, abs=0.05)
 
 
-async def test_a_429_that_names_its_reset_holds_the_others_back_too():
-    headers = {"ratelimit": '"default";r=0;t=7', "ratelimit-policy": '"default";q=10;w=60'}
-    server = ScriptedTransport(error(429, headers=headers))
-    async with (
-        make_client(server, batching=Batching(max_size=1), retry=Backoff(base_s=0)) as client,
-        anyio.create_task_group() as group,
-    ):
-        start = anyio.current_time()
-        group.start_soon(client.complete, "first")
-        await server.arrived(1)
-        await settle()
-        group.start_soon(client.complete, "second")
-        await server.arrived(2)
-        assert anyio.current_time() - start == pytest.approx(7.0, abs=0.05)
-
-
 async def test_requests_per_minute_hold_and_lists_grow():
     server = ScriptedTransport()
     async with make_client(server, requests_per_minute=60, limit=64) as client:
@@ -384,14 +345,6 @@ async def test_tokens_per_minute_hold_by_the_servers_own_count():
     assert used == 10_000
     assert seconds >= (used - 600 - 640) / 100
     assert seconds <= 1.15 * used / 100
-
-
-@pytest.mark.parametrize("name", ["requests_per_minute", "tokens_per_minute"])
-@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), "many"])
-async def test_a_rate_that_is_none_is_refused(name, value):
-    with pytest.raises(ConfigError) as refusal:
-        BatchClient("http://one/v1", model="m", **{name: value})
-    assert refusal.value.field == name
 
 
 async def test_of_a_server_that_is_gone_nothing_is_kept_but_its_counts():

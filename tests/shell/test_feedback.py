@@ -46,22 +46,6 @@ async def test_every_half_second_while_calls_are_under_way_and_not_before_a_seco
     assert (page.most_open, page.open, page.closed) == (1, 0, 1)
 
 
-async def test_calls_that_are_answered_within_a_second_see_no_question():
-    server, page = ScriptedTransport(), MetricsPage()
-    async with make(server, page) as client:
-        for _ in range(20):
-            server.held = True
-            await under_way(client, server, 0.9)
-    assert page.asked_at == []
-
-
-async def test_a_lone_call_is_not_worth_a_question():
-    server, page = ScriptedTransport(held=True), MetricsPage()
-    async with make(server, page) as client:
-        await under_way(client, server, 30.0, calls=1)
-    assert page.asked_at == []
-
-
 async def test_between_calls_nothing_is_alive():
     server, page, before = ScriptedTransport(held=True), MetricsPage("hangs"), count_alive()
     async with make(server, page) as client:
@@ -74,31 +58,6 @@ async def test_between_calls_nothing_is_alive():
         server.held = True
         await under_way(client, server, 1.2)
     assert len(page.asked_at) == 2
-
-
-async def test_a_client_that_is_closed_meanwhile_closes():
-    server, page = ScriptedTransport(held=True), MetricsPage("hangs")
-    async with make(server, page) as client:
-        async with anyio.create_task_group() as group:
-
-            async def call():
-                with pytest.raises(Exception, match="closed"):
-                    await client.complete("p", n=4)
-
-            group.start_soon(call)
-            await anyio.sleep(1.2)
-            assert page.open == 1
-            await client.aclose()
-    assert (page.open, page.closed) == (0, 1)
-
-
-async def test_each_endpoint_is_asked_for_itself():
-    server, pages = ScriptedTransport(held=True), {}
-    seams = {"calls": lambda url: server, "metrics": lambda url: pages.setdefault(url, MetricsPage())}
-    client = connected(["http://a/v1", "http://b/v1"], **seams, model="m", limit=2, detect=False)
-    async with client:
-        await under_way(client, server, 2.1, calls=4)
-    assert {url: len(page.asked_at) for url, page in pages.items()} == {"http://a/v1": 3, "http://b/v1": 3}
 
 
 # Faults: a missing, slow, renamed or garbled page changes nothing -----------------------------------------------------
@@ -159,21 +118,6 @@ async def test_what_may_pass_is_tried_again_after_a_growing_pause(reply, caplog)
     assert page.intervals() in ([2.0, 4.0, 8.0, 16.0, 32.0, 60.0], [2.5, 4.0, 8.0, 16.0, 32.0, 60.0])
 
 
-async def test_a_page_that_comes_back_is_asked_for_as_before(caplog):
-    page = MetricsPage(
-        ConnectFailed("refused"), ConnectFailed("refused"), reply=http(200, b"vllm:num_requests_running 4\n")
-    )
-    await answers_beside(page, caplog, 10.0)
-    assert page.intervals()[:5] == [2.0, 4.0, 0.5, 0.5, 0.5]
-
-
-@pytest.mark.long
-async def test_a_slow_page_is_asked_for_less_often_and_still_counts(caplog):
-    page = MetricsPage(reply=http(200, 0.7, b"vllm:num_requests_running 1\n"))
-    await answers_beside(page, caplog, 20.0)
-    assert set(page.intervals()) == {1.5}
-
-
 # Settings -----------------------------------------------------------------------------------------------------------
 
 
@@ -214,64 +158,6 @@ async def test_it_is_on_unless_a_dialect_or_an_http_client_is_given():
 )
 async def test_the_page_is_at_the_servers_root(url, root):
     assert root_of(url) == root
-
-
-# Against the embedded server ----------------------------------------------------------------------------------------
-
-
-class _Below:
-    """The embedded server's paths below a prefix, each answered after some seconds more."""
-
-    def __init__(self, transport, prefix="", seconds=0.0):
-        self._transport, self._prefix, self._seconds = transport, prefix, seconds
-
-    async def send(self, request, timeouts):
-        await anyio.sleep(self._seconds)
-        return await self._transport.send(dataclasses.replace(request, path=self._prefix + request.path), timeouts)
-
-    async def aclose(self):
-        await self._transport.aclose()
-
-
-SECONDS = 90.0
-
-
-async def measured(page_s=0.0, **arguments):
-    """Answers a second, the last limit and the reasons, of a server with 64 places that is asked by 160 callers."""
-    server = SimulatedServer(dataclasses.replace(PROFILES["gpu"].at_speed(0.3), max_num_seqs=64, noise_ratio=0.0))
-    transport = SimulatorTransport(server, prefix="")
-    seams = {"calls": lambda url: _Below(transport, "/v1"), "metrics": lambda url: _Below(transport, seconds=page_s)}
-    client = connected(**seams, model=server.model, limit=AdaptiveLimit(start=160), detect=False, **arguments)
-    async with client:
-        with anyio.move_on_after(SECONDS):
-            async with anyio.create_task_group() as group:
-
-                async def ask(number):
-                    for turn in range(1000):
-                        await client.complete(f"prompt {number} {turn}", max_tokens=20 + (number * 7 + turn) % 60)
-
-                for number in range(160):
-                    group.start_soon(ask, number)
-        statistics = client.statistics()
-    reasons = [each.reason for each in statistics.adjustments]
-    return statistics.succeeded / SECONDS, statistics.endpoints[0].limit, reasons
-
-
-@pytest.mark.long
-async def test_a_server_with_64_places_is_kept_full_with_a_small_queue():
-    flooded, *_ = await measured(server_metrics=False)
-    found, limit, reasons = await measured()
-    assert 64 <= limit <= 85
-    assert any("calls waited in the server all the time" in reason for reason in reasons)
-    # Trio runs its tasks in an order of its own, so the two runs differ by a percent in themselves.
-    assert found > 0.97 * flooded
-
-
-@pytest.mark.long
-async def test_of_a_page_that_takes_a_second_no_report_grows_stale():
-    _, limit, reasons = await measured(page_s=1.0)
-    assert 64 <= limit <= 85
-    assert any("calls waited in the server all the time" in reason for reason in reasons)
 
 
 async def test_nothing_is_kept_of_a_removed_server_that_had_no_metrics_page(caplog):

@@ -109,29 +109,6 @@ with answers_in_a_thread() as url:
 
 
 @forking
-def test_a_lock_that_a_thread_of_the_parent_holds_is_free_in_the_child():
-    lock, held, enough = ForkLock(), threading.Event(), threading.Event()
-
-    def hold():
-        with lock:
-            held.set()
-            enough.wait()
-
-    def take():
-        with lock, lock:
-            return "taken"
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    held.wait()
-    try:
-        assert in_child(take) == "taken"
-    finally:
-        enough.set()
-        holder.join()
-
-
-@forking
 def test_a_child_is_refused_the_stream_and_the_map_that_its_parent_has_begun():
     server = ScriptedTransport(half)
     client = make_client(server)

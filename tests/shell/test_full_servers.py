@@ -152,10 +152,3 @@ async def test_a_call_that_never_fits_fails_in_its_own_words_and_the_others_are_
     fault = outcomes.pop("p7")
     assert (fault.status, fault.message) == (500, "500: Context size has been exceeded.")
     assert outcomes == answers(prompt for prompt in PROMPTS if prompt != "p7")
-
-
-async def test_a_lone_call_that_is_too_long_for_an_idle_server_has_five_attempts():
-    server = SharedCache(longer={"p7": 400})
-    outcomes, _ = await ends(server, ["p7"])
-    assert (outcomes["p7"].message, outcomes["p7"].attempt) == ("500: Context size has been exceeded.", 5)
-    assert server.requests == 5

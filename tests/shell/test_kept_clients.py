@@ -248,18 +248,6 @@ def test_calls_in_an_event_loop_that_has_gone_hold_no_place():
     run(kept.clients.aclose)
 
 
-def test_one_client_serves_event_loops_one_after_the_other():
-    kept = Shelf()
-
-    async def call(prompt):
-        client = kept.find("a")
-        kept.servers["a"].held = False
-        return (await client.complete(prompt)).text
-
-    assert [run(call, "one"), run(call, "two")] == [answer_to("one"), answer_to("two")]
-    assert kept.made == ["a"]
-
-
 def test_it_keeps_nobody_alive_that_made_its_clients():
     kept = Shelf()
     kept.find("a")

@@ -33,24 +33,6 @@ class Outcomes:
         return {prompt: type(outcome) for prompt, outcome in sorted(self.by_prompt.items())}
 
 
-async def test_a_paused_client_sends_nothing_and_what_is_in_flight_goes_on():
-    server = ScriptedTransport(held=True)
-    async with make_client(server) as client, anyio.create_task_group() as group:
-        outcomes = Outcomes(client, group)
-        outcomes.call("before")
-        await server.arrived(1)
-        client.pause()
-        outcomes.call("during")
-        await settle()
-        server.release()
-        await settle()
-        assert outcomes.kinds == {"before": Completion}
-        assert len(server.sent) == 1
-        client.resume()
-        await server.arrived(2)
-    assert outcomes.kinds == {"before": Completion, "during": Completion}
-
-
 async def test_a_client_paused_before_its_first_call_sends_nothing():
     server = ScriptedTransport()
     client = make_client(server)
@@ -62,20 +44,6 @@ async def test_a_client_paused_before_its_first_call_sends_nothing():
         assert server.sent == []
         client.resume()
         await server.arrived(1)
-    assert outcomes.kinds == {"p": Completion}
-
-
-async def test_a_paused_client_sends_no_retries():
-    server = ScriptedTransport(error(503, headers={"retry-after": "5"}))
-    async with make_client(server) as client, anyio.create_task_group() as group:
-        outcomes = Outcomes(client, group)
-        outcomes.call("p")
-        await server.arrived(1)
-        client.pause()
-        await anyio.sleep(30)
-        assert len(server.sent) == 1
-        client.resume()
-        await server.arrived(2)
     assert outcomes.kinds == {"p": Completion}
 
 
@@ -97,29 +65,6 @@ async def test_abort_ends_every_call_and_the_client_stays_open():
         assert (await client.complete("after")).text == answer_to("after")
 
 
-async def test_abort_ends_calls_in_backoff():
-    server = ScriptedTransport(error(503, headers={"retry-after": "5"}))
-    async with make_client(server) as client, anyio.create_task_group() as group:
-        outcomes = Outcomes(client, group)
-        outcomes.call("p")
-        await server.arrived(1)
-        await settle()
-        client.abort()
-        await settle()
-        assert outcomes.kinds == {"p": CallAborted}
-        await anyio.sleep(30)
-        assert len(server.sent) == 1
-
-
-async def test_abort_on_an_idle_or_unused_client_is_nothing():
-    server = ScriptedTransport()
-    client = make_client(server)
-    client.abort()
-    async with client:
-        client.abort()
-        assert (await client.complete("p")).text == answer_to("p")
-
-
 async def test_drain_finishes_what_was_taken_and_takes_no_more():
     server = ScriptedTransport(held=True)
     async with make_client(server, limit=1) as client, anyio.create_task_group() as group:
@@ -135,18 +80,6 @@ async def test_drain_finishes_what_was_taken_and_takes_no_more():
         server.release()
     assert outcomes.kinds == {"flying": Completion, "queued": Completion}
     assert server.closed == 1
-
-
-async def test_drain_waits_for_retries():
-    server = ScriptedTransport(error(503, headers={"retry-after": "5"}))
-    async with make_client(server) as client, anyio.create_task_group() as group:
-        outcomes = Outcomes(client, group)
-        outcomes.call("p")
-        await server.arrived(1)
-        await settle()
-        await client.drain()
-        await settle()
-        assert outcomes.kinds == {"p": Completion}
 
 
 async def test_drain_of_a_paused_client_resumes_it():
@@ -177,54 +110,6 @@ async def test_a_drain_that_was_given_up_can_still_be_closed():
         assert count_alive() == before
     assert server.states == ["cancelled"]
     assert server.closed == 1
-
-
-async def test_aclose_ends_a_drain():
-    server = ScriptedTransport(held=True)
-    async with make_client(server) as client:
-        async with anyio.create_task_group() as group:
-            outcomes = Outcomes(client, group)
-            outcomes.call("never answered")
-            await server.arrived(1)
-            group.start_soon(client.drain)
-            await settle()
-            await client.aclose()
-        assert outcomes.kinds == {"never answered": ClientClosed}
-    assert server.states == ["cancelled"]
-
-
-async def test_a_draining_client_can_be_aborted_and_still_says_what_it_does():
-    server = ScriptedTransport(held=True)
-    async with make_client(server) as client:
-        async with anyio.create_task_group() as group:
-            outcomes = Outcomes(client, group)
-            outcomes.call("never answered")
-            await server.arrived(1)
-            group.start_soon(client.drain)
-            await settle()
-            assert client.statistics().in_flight == 1
-            client.abort()
-        assert outcomes.kinds == {"never answered": CallAborted}
-
-
-async def test_two_drains_both_wait():
-    server = ScriptedTransport(held=True)
-    over = []
-    async with make_client(server) as client, anyio.create_task_group() as group:
-        outcomes = Outcomes(client, group)
-        outcomes.call("p")
-        await server.arrived(1)
-
-        async def drain():
-            await client.drain()
-            over.append(outcomes.kinds)
-
-        group.start_soon(drain)
-        group.start_soon(drain)
-        await settle()
-        assert over == []
-        server.release()
-    assert over == [{"p": Completion}] * 2
 
 
 async def test_aclose_ends_every_call_and_closes_connections():
@@ -316,17 +201,6 @@ def test_an_aclose_that_is_cancelled_is_gone_on_with(again):
     assert server.closed == 1
 
 
-async def test_aclose_twice_and_after_drain_is_nothing():
-    server = ScriptedTransport()
-    async with make_client(server) as client:
-        await client.complete("p")
-        await client.drain()
-        await client.aclose()
-        await client.aclose()
-        await client.drain()
-    assert server.closed == 1
-
-
 async def test_after_the_end_calls_are_refused():
     server = ScriptedTransport()
     async with make_client(server) as client:
@@ -346,22 +220,6 @@ async def test_after_the_end_calls_are_refused():
         assert client.statistics().queued == 0
         assert "closed" in repr(client)
     assert server.sent == []
-
-
-@pytest.mark.parametrize("end", ["drain", "aclose"])
-async def test_nothing_is_left_after_the_end(end):
-    server = ScriptedTransport(error(500))
-    before = count_alive()
-    async with make_client(server, limit=4) as client:
-        async with anyio.create_task_group() as group:
-            outcomes = Outcomes(client, group)
-            outcomes.call(*(f"{number}" for number in range(100)), timeout_s=600)
-        assert set(outcomes.kinds.values()) == {Completion}
-        await getattr(client, end)()
-        assert count_alive() == before
-        statistics = client.statistics()
-        assert (statistics.in_flight, statistics.queued, statistics.backing_off, statistics.waiting) == (0, 0, 0, 0)
-        assert server.open == 0
 
 
 async def test_nothing_is_left_when_closed_in_the_turn_a_batch_is_sent():
@@ -389,20 +247,6 @@ async def test_an_idle_client_holds_no_task_and_no_timer():
         assert count_alive() == before
 
 
-async def test_a_body_that_raises_still_closes_the_client():
-    server = ScriptedTransport(held=True)
-    outcomes = None
-    async with anyio.create_task_group() as group:
-        with pytest.raises(KeyError):
-            async with make_client(server) as client:
-                outcomes = Outcomes(client, group)
-                outcomes.call("p")
-                await server.arrived(1)
-                raise KeyError("the caller's own")
-    assert outcomes.kinds == {"p": ClientClosed}
-    assert server.states == ["cancelled"]
-
-
 async def test_a_body_that_is_cancelled_still_closes_the_client():
     server = ScriptedTransport(held=True)
     async with anyio.create_task_group() as group:
@@ -416,15 +260,3 @@ async def test_a_body_that_is_cancelled_still_closes_the_client():
     assert issubclass(outcomes.kinds["p"], (ClientClosed, CallAborted))
     assert server.states == ["cancelled"]
     assert server.closed == 1
-
-
-async def test_deadlines_and_close_meet_without_an_error():
-    server = ScriptedTransport(held=True)
-    async with make_client(server) as client:
-        async with anyio.create_task_group() as group:
-            outcomes = Outcomes(client, group)
-            outcomes.call("a", timeout_s=1)
-            outcomes.call("b")
-            await anyio.sleep(1)
-            await client.aclose()
-        assert set(outcomes.kinds.values()) <= {DeadlineExceeded, ClientClosed}

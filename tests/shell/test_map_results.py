@@ -80,11 +80,6 @@ async def test_with_return_exceptions_nothing_is_raised(batch_map):
 
 
 @BOTH
-async def test_without_a_failure_there_are_answers_only(batch_map):
-    assert [answer.text for answer in await batch_map(ScriptedTransport(), texts(3))] == list(map(answer_to, texts(3)))
-
-
-@BOTH
 async def test_a_map_that_failed_may_succeed_later_if_each_of_its_failures_may(batch_map):
     with pytest.raises(BatchMapFailed) as caught:
         await batch_map(refuse("text 1", "text 2", status=500), texts(8))

@@ -81,13 +81,6 @@ async def test_a_batch_map_answers_in_input_order(kind):
     assert [answer.text for answer in answers] == [answer_to(f"Say: {text}") for text in texts(100)]
 
 
-async def test_the_documents_of_a_map_share_lists():
-    server = ScriptedTransport()
-    async with make_client(server, limit=64, batching=Batching(max_size=32)) as client:
-        await client.batch_map(texts(64), "{}")
-    assert [len(prompts) for prompts in server.prompts] == [32, 32]
-
-
 async def test_a_stream_map_yields_as_answers_come():
     server = ScriptedTransport(held=True)
     async with make_client(server, limit=4, batching=Batching(max_size=1)) as client:
@@ -155,21 +148,6 @@ async def test_never_more_than_look_ahead_documents_are_open(kind, look_ahead):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_reading_stops_while_results_are_not_taken(kind):
-    server = ScriptedTransport()
-    source = kind(texts(1000))
-    async with make_client(server, limit=4) as client:
-        async with aclosing(client.stream_map(source, "{}", look_ahead=20)) as rows:
-            await anext(rows)
-            await settle(200)
-            assert source.read <= 21
-            assert client.statistics().in_flight == 0
-            await anext(rows)
-            await settle(200)
-            assert source.read <= 22
-
-
-@pytest.mark.parametrize("kind", KINDS)
 async def test_nothing_is_read_before_results_are_asked_for(kind):
     source = kind(texts(10))
     async with make_client(ScriptedTransport()) as client:
@@ -190,37 +168,6 @@ async def test_by_default_at_least_1024_documents_are_read_ahead():
         server.release()
         await settle()
         await rows.aclose()
-
-
-def test_a_slow_source_is_read_in_slices():
-    """A document that takes 10 ms to read is a slice of its own: other tasks have a turn after each."""
-    server = ScriptedTransport()
-
-    async def main():
-        loop = asyncio.get_running_loop()
-
-        def slow(read):
-            loop.clock += 0.01
-
-        source = Source(texts(40), slow)
-        turns = []
-
-        async def other():
-            while True:
-                turns.append(source.read)
-                await asyncio.sleep(0)
-
-        async with make_client(server) as client:
-            task = asyncio.ensure_future(other())
-            await settle(1)
-            await client.batch_map(source, "{}")
-            task.cancel()
-        return turns
-
-    turns = run(main)
-    assert turns[0] == 0
-    steps = [later - earlier for earlier, later in zip(turns, turns[1:], strict=False)]
-    assert max(steps) <= 2
 
 
 def slow_source(kind, count, read_s):
@@ -310,14 +257,6 @@ def test_the_look_ahead_is_enough_for_all_endpoints():
     run(main)
 
 
-async def test_a_slow_async_source_does_not_hold_up_its_first_documents():
-    server = ScriptedTransport()
-    async with make_client(server) as client:
-        before = anyio.current_time()
-        times = [anyio.current_time() - before async for _ in client.stream_map(AsyncSource(texts(5), slow_s=1), "{}")]
-    assert times == pytest.approx([1, 2, 3, 4, 5], abs=0.2)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ordered", [False, True])
 async def test_a_source_that_raises_midway_loses_no_row_before(kind, ordered):
@@ -355,13 +294,6 @@ async def test_a_bad_row_stops_nothing():
     assert [row.completion is None for row in rows] == [False, True, True, False]
     assert rows[2].error.field == "prompt"
     assert "document 2" in str(rows[2].error)
-
-
-async def test_with_return_exceptions_errors_stand_in_their_place():
-    server = ScriptedTransport(*[refuse_the_bad] * 50)
-    async with make_client(server) as client:
-        answers = await client.batch_map(["a", "bad", "b"], "{}", return_exceptions=True)
-    assert [type(answer) for answer in answers] == [Completion, BadRequest, Completion]
 
 
 async def test_a_callable_may_raise_what_it_likes():
@@ -500,18 +432,6 @@ async def test_a_client_closed_in_the_turn_a_map_begins_ends_the_map():
         assert len(outcomes) == 1
 
 
-async def test_a_cancelled_map_cancels_what_is_left():
-    server = ScriptedTransport(held=True)
-    async with make_client(server, limit=4, batching=Batching(max_size=2)) as client:
-        with anyio.move_on_after(3) as scope:
-            await client.batch_map(texts(100), "{}")
-        assert scope.cancelled_caught
-        await settle()
-        statistics = client.statistics()
-        assert (statistics.queued, statistics.in_flight) == (0, 0)
-    assert set(server.states) == {"cancelled"}
-
-
 async def test_aclose_from_elsewhere_wakes_the_one_who_waits():
     server = ScriptedTransport(held=True)
     async with make_client(server) as client, anyio.create_task_group() as group:
@@ -526,24 +446,6 @@ async def test_aclose_from_elsewhere_wakes_the_one_who_waits():
         await rows.aclose()
         await settle()
         assert over == [[]]
-
-
-def test_aclose_from_elsewhere_ends_one_that_lets_others_have_their_turn():
-    async def main():
-        loop, server = asyncio.get_running_loop(), ScriptedTransport(echo, held=True)
-        async with make_client(server, limit=2, batching=Batching(max_size=1)) as client:
-            rows = client.stream_map(texts(10), "{}", look_ahead=2)
-            first = asyncio.ensure_future(anext(rows))
-            await server.arrived(2)
-            server.sent[0].release()
-            await first
-            loop.clock += 1.0
-            second = asyncio.ensure_future(anext(rows, "over"))
-            await asyncio.sleep(0)
-            await rows.aclose()
-            return await asyncio.wait_for(second, 1)
-
-    assert run(main) == "over"
 
 
 async def test_two_may_take_from_one_map():
@@ -561,43 +463,6 @@ async def test_two_may_take_from_one_map():
             group.start_soon(take)
             group.start_soon(take)
     assert sorted(got) == sorted(texts(50))
-
-
-async def test_several_maps_at_once_have_their_own_answers():
-    server = ScriptedTransport()
-    results = {}
-    async with make_client(server, limit=8) as client, anyio.create_task_group() as group:
-
-        async def one(name):
-            results[name] = await client.batch_map(texts(60), name + " {}")
-
-        for name in ("a", "b", "c"):
-            group.start_soon(one, name)
-    for name, answers in results.items():
-        assert [answer.text for answer in answers] == [answer_to(f"{name} {text}") for text in texts(60)]
-
-
-async def test_calls_go_on_beside_a_map():
-    server = ScriptedTransport()
-    async with make_client(server, limit=2, max_queued=4) as client, anyio.create_task_group() as group:
-        group.start_soon(lambda: client.batch_map(texts(200), "{}"))
-        await settle()
-        assert (await client.complete("beside")).text == answer_to("beside")
-
-
-async def test_a_closed_client_ends_a_map_with_errors_not_with_silence():
-    server = ScriptedTransport(held=True)
-    async with make_client(server, limit=2) as client, anyio.create_task_group() as group:
-        outcomes = []
-
-        async def map_all():
-            outcomes.extend(await client.batch_map(texts(20), "{}", return_exceptions=True))
-
-        group.start_soon(map_all)
-        await server.arrived(1)
-        await client.aclose()
-    assert {type(outcome) for outcome in outcomes} == {ClientClosed}
-    assert len(outcomes) == 20
 
 
 async def test_a_documents_time_counts_from_when_it_is_sent():
@@ -625,13 +490,6 @@ async def test_a_map_is_never_refused_for_a_full_queue():
     async with make_client(server, limit=1, max_queued=2, when_full="raise") as client:
         outcomes = await client.batch_map(texts(100), "{}", return_exceptions=True)
     assert QueueFull not in {type(outcome) for outcome in outcomes}
-
-
-async def test_retries_are_seen_in_a_rows_attempts():
-    server = ScriptedTransport(error(500))
-    async with make_client(server, retry=Backoff(base_s=0)) as client:
-        rows = [row async for row in client.stream_map(["a"], "{}")]
-    assert rows[0].completion.attempts == 2
 
 
 # Ids ---------------------------------------------------------------------------------------------------------------

@@ -131,25 +131,6 @@ async def test_a_lists_usage_is_shared_out():
     assert "data" not in alone.extra
 
 
-async def test_token_ids_and_texts_never_share():
-    server = Recorder()
-    async with make_client(server) as client:
-        answers = await outcomes([client.embed("12"), client.embed([12]), client.embed([3, 4]), client.embed("x")])
-    expected = [vector_of("12"), vector_of([12]), vector_of([3, 4]), vector_of("x")]
-    assert [answer.vector for answer in answers] == expected
-    assert sorted(len(body["input"]) for body in server.bodies("/embeddings")) == [2, 2]
-
-
-async def test_the_caller_chooses_the_form():
-    server = Recorder()
-    async with make_client(server) as client:
-        plain = await client.embed("a", encoding_format="float")
-        packed = await client.embed("a", encoding_format="base64")
-        own = await client.embed("a")
-    assert plain.vector == packed.vector == own.vector == vector_of("a")
-    assert [body["encoding_format"] for body in server.bodies("/embeddings")] == ["float", "base64", "base64"]
-
-
 def vectors(sent, **fields):
     """A reply with one number for each input, its place; the last first."""
     given = sent.body["input"]
@@ -185,14 +166,6 @@ async def test_a_server_that_refuses_base64_is_asked_without(monkeypatch):
     assert sorted(list(answer.vector) for answer in answers) == [[0.0, 1.0], [1.0, 1.0]]
     assert later.attempts == 1
     assert ["encoding_format" in sent.body for sent in server.sent] == [True, False, False]
-
-
-async def test_a_caller_that_insists_on_base64_is_told(monkeypatch):
-    server = scripted(monkeypatch, error(400, "encoding_format is not supported"))
-    async with make_client(server) as client:
-        with pytest.raises(BadRequest, match="encoding_format"):
-            await client.embed("a", encoding_format="base64")
-    assert len(server.sent) == 1
 
 
 async def test_a_server_that_ignores_base64_is_understood(monkeypatch):
@@ -245,17 +218,6 @@ async def test_vectors_of_different_lengths_are_handed_to_nobody(monkeypatch):
     assert len(server.sent) == 4
 
 
-@pytest.mark.parametrize("change", [{"index": 0}, {"index": 7}, {"index": "one"}, {"index": True}])
-async def test_wrong_indices_are_trusted_by_nobody(monkeypatch, change):
-    server = scripted(monkeypatch, spoilt(**change), vectors, vectors)
-    async with make_client(server) as client:
-        answers = await outcomes([client.embed("a"), client.embed("b")])
-    # Each alone.
-    assert [list(answer.vector) for answer in answers] == [[0.0, 1.0]] * 2
-    assert [answer.attempts for answer in answers] == [2, 2]
-    assert len(server.sent) == 3
-
-
 async def test_one_text_too_long_fails_alone():
     server = Recorder(max_model_len_tokens=64)
     async with make_client(server) as client:
@@ -269,21 +231,6 @@ async def test_one_text_too_long_fails_alone():
     assert [place for place, answer in enumerate(answers) if isinstance(answer, Exception)] == [4]
     assert isinstance(answers[4], BadRequest)
     assert "much" not in str(answers[4])
-
-
-async def test_overload_is_waited_for():
-    server = Recorder(faults=["status=503,count=2"])
-    async with make_client(server) as client:
-        answers = await outcomes([client.embed(f"text {number}") for number in range(8)])
-    assert [answer.vector for answer in answers] == [vector_of(f"text {number}") for number in range(8)]
-
-
-@pytest.mark.parametrize("fault", ["drop_choice,count=1", "double_choice,count=1", "first_only,count=1", "cut,count=1"])
-async def test_spoilt_lists_reach_nobody(fault):
-    server = Recorder(faults=[fault])
-    async with make_client(server) as client:
-        answers = await outcomes([client.score(f"q {number}", "d") for number in range(8)])
-    assert [answer.score for answer in answers] == [score_of(f"q {number}", "d") for number in range(8)]
 
 
 # Scores and ranks ----------------------------------------------------------------------------------------------------
@@ -319,13 +266,6 @@ async def test_equal_documents_keep_their_order():
         ranked = await client.rerank("a", ["b", "b", "b"])
         assert await client.rerank("a", []) == []
     assert [document.index for document in ranked] == [0, 1, 2]
-
-
-async def test_rankings_of_several_queries_share_a_request():
-    server = Recorder()
-    async with make_client(server) as client:
-        await outcomes([client.rerank(f"query {number}", ["a", "b"]) for number in range(10)])
-    assert [len(body["text_2"]) for body in server.bodies("/score")] == [20]
 
 
 @pytest.fixture
@@ -614,19 +554,6 @@ async def test_a_map_may_embed_and_classify():
         text: tuple(probabilities_of(text.upper())) for text in documents
     }
     assert all(row.completion is None and row.error is None for row in rows)
-
-
-async def test_a_maps_completions_are_its_answers():
-    async with make_client(Recorder()) as client:
-        rows = [row async for row in client.stream_map(["a"], "{}", max_tokens=1)]
-    assert rows[0].completion is rows[0].answer
-    assert rows[0].completion.text
-
-
-async def test_a_bad_document_of_a_map_of_vectors_is_a_row():
-    async with make_client(Recorder(max_model_len_tokens=64)) as client:
-        rows = await client.batch_map(["a", "", "b"], "{}", call="embed", return_exceptions=True)
-    assert [type(row).__name__ for row in rows] == ["Embedding", "BadRequest", "Embedding"]
 
 
 # Bad input -----------------------------------------------------------------------------------------------------------

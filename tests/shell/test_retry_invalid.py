@@ -141,37 +141,10 @@ async def test_a_map_that_is_left_asks_nothing_again():
     assert len(server.sent) == 1
 
 
-async def test_a_client_that_closes_asks_nothing_again():
-    server = ScriptedTransport(*saying(BAD), held=True)
-    async with make_client(server, limit=1, **ALONE) as client:
-        rows = client.stream_map(["x"], "{}", response_model=Place, retry_invalid=1)
-        caught = []
-
-        async def take():
-            caught.extend([row async for row in rows])
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(take)
-            await server.arrived(1)
-            server.sent[0].release()
-            while not rows.invalid:
-                await anyio.lowlevel.checkpoint()
-            await client.aclose()
-    assert [type(row.error) for row in caught] == [ClientClosed]
-    assert len(server.sent) == 1
-
-
 async def test_progress_has_their_number():
     told = []
     await mapped(ScriptedTransport(*saying(BAD, BAD, GOOD)), progress=told.append)
     assert (told[-1].invalid, told[-1].answered, told[-1].read) == (2, 1, 1)
-
-
-async def test_batch_map_raises_as_without_it():
-    async with make_client(ScriptedTransport(*saying(BAD, BAD)), **ALONE) as client:
-        with pytest.raises(BatchMapFailed) as caught:
-            await client.batch_map(["x"], "{}", response_model=Place, retry_invalid=1)
-    assert type(caught.value.results[0]) is AnswerInvalid
 
 
 @pytest.mark.parametrize(

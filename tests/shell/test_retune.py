@@ -50,18 +50,6 @@ async def test_a_pin_and_new_settings_are_there_for_the_first_call_too():
         assert await busy(client, 9) == 5
 
 
-async def test_a_pin_holds_a_server_that_joins_later_too():
-    server = ScriptedTransport(held=True)
-    async with make_client(server, limit=6, batching=Batching(max_size=1)) as client:
-        client.pin(2)
-        await client.batch_map([], "{}")
-        client.add_endpoint("http://another/v1")
-        assert [endpoint.limit for endpoint in client.statistics().endpoints] == [2, 2]
-        assert await busy(client, 9) == 4
-        client.unpin()
-        assert [endpoint.limit for endpoint in client.statistics().endpoints] == [6, 6]
-
-
 async def test_a_closed_client_may_be_retuned_whatever_became_of_its_servers():
     client = make_client(ScriptedTransport())
     client.add_endpoint("http://second/v1")
@@ -86,26 +74,6 @@ async def test_every_change_is_told_with_its_reason(caplog):
     assert changes == [("limit", 6, 4, "set by the caller"), ("limit", 4, 9, "pinned"), ("limit", 9, 4, "unpinned")]
     assert client.statistics().adjustments == tuple(told)
     assert "limit 6 -> 4: set by the caller" in caplog.text
-
-
-async def test_the_reason_is_told_of_a_number_that_stays_the_same_too():
-    async with make_client(ScriptedTransport(), limit=6) as client:
-        await client.complete("x", max_tokens=1)
-
-        def reason():
-            return client.statistics().endpoints[0].limit_reason
-
-        client.unpin()
-        assert reason() == "fixed", "there was no pin"
-        client.pin(6)
-        assert reason() == "pinned"
-        client.retune(limit=6)
-        assert reason() == "pinned"
-        client.unpin()
-        assert reason() == "unpinned"
-        client.retune(limit=6)
-        assert reason() == "set by the caller"
-        assert client.statistics().adjustments == ()
 
 
 async def test_a_hook_that_fails_disturbs_nobody(caplog):
@@ -162,21 +130,6 @@ async def test_what_a_hook_does_to_the_client_is_done_after_the_step(where):
         assert (client.statistics().in_flight, client.statistics().abandoned) == (0, 0)
         assert {sent.state for sent in server.sent} <= {"cancelled"}
         assert [sent.prompts for sent in server.sent] == ([] if where == "size_for" else [["flying"]])
-
-
-async def test_a_limit_that_is_found_grows_while_that_pays():
-    """Every answer takes a second however many there are: no reason to stop."""
-
-    class Slow(ScriptedTransport):
-        async def send(self, request, timeouts):
-            await anyio.sleep(1.0)
-            return await super().send(request, timeouts)
-
-    async with make_client(Slow(), limit=AdaptiveLimit(start=4, max=64), batching=Batching(max_size=1)) as client:
-        await client.batch_map(range(2000), lambda number: f"document {number}", max_tokens=1)
-        assert client.statistics().endpoints[0].limit >= 48
-        reasons = {(change.old, change.new): change.reason for change in client.statistics().adjustments}
-        assert reasons[4, 6] == "to see whether more calls at once bring more"
 
 
 @pytest.mark.parametrize(

@@ -148,21 +148,6 @@ async def test_a_thousand_models_are_not_all_named():
     assert len(str(caught.value)) < 1000
 
 
-async def test_an_adapter_is_not_its_base_model():
-    page = ok(data=[{"id": "base", "parent": None}, {"id": "lora", "parent": "base"}])
-    server = Server({"/models": page})
-    async with make(server) as client:
-        await client.complete("p")
-    assert server.sent[0].body["model"] == "base"
-
-
-async def test_tgi_has_no_other_name_than_tgi():
-    server = Server(TGI)
-    async with make(server) as client:
-        await client.complete("p")
-    assert server.sent[0].body["model"] == "tgi"
-
-
 @pytest.mark.parametrize(
     "page",
     [Reply(404), Reply(500), ok(data=[]), ok(), Reply(200, {}, [b"<html>"])],
@@ -242,23 +227,6 @@ async def test_a_policy_that_fails_ends_the_question_with_the_servers_error(capl
                 await client.complete("p")
         assert (server.about.asked, len(policy.asked)) == (["/models"], 1)
     assert caplog.text.count("the retry policy failed; the question for the model ends") == 4
-
-
-class EveryTwoSeconds:
-    """A policy without chance."""
-
-    def decide(self, failure, attempt, elapsed_s, rng):
-        return 2.0
-
-
-async def test_a_server_that_comes_up_meanwhile_costs_time_and_no_call():
-    server = Server({"/models": Reply(503)})
-    async with make(server, retry=EveryTwoSeconds()) as client:
-        async with anyio.create_task_group() as group:
-            group.start_soon(client.complete, "p")
-            await anyio.sleep(5.0)
-            server.about.pages = VLLM
-        assert len(server.sent) == 1
 
 
 async def test_a_key_that_is_refused_is_not_tried_again():

@@ -75,9 +75,3 @@ async def test_documents_of_a_map_share_too():
         statistics = client.statistics()
         assert (statistics.queued, statistics.in_flight) == (0, 0)
     assert server.closed
-
-
-def test_it_is_true_or_false():
-    with pytest.raises(ConfigError) as caught:
-        make_client(ScriptedTransport(), single_flight="yes")
-    assert caught.value.field == "single_flight"

@@ -106,21 +106,6 @@ async def test_a_callers_own_interval_is_passed_on():
     assert len(pieces) < 9
 
 
-async def test_streams_go_alone_and_say_so():
-    client, log = make()
-    async with client, anyio.create_task_group() as group:
-        for i in range(3):
-            group.start_soon(texts, client.stream(f"once {i}", max_tokens=2))
-            group.start_soon(lambda i=i: client.complete(f"once {i}", max_tokens=2))
-    assert client.statistics().alone == {"streamed to its caller": 3}
-    assert sorted(len(body["prompt"]) if isinstance(body["prompt"], list) else 1 for _, body in log.sent) == [
-        1,
-        1,
-        1,
-        3,
-    ]
-
-
 async def test_equal_streams_share_no_generation():
     client, log = make(single_flight=True)
     seen = []
@@ -216,17 +201,6 @@ async def test_one_that_is_never_begun_sends_nothing():
     assert transport.sent == []
 
 
-async def test_leaving_while_it_is_queued_sends_nothing():
-    transport = ScriptedTransport(held=True)
-    async with make_client(transport, limit=1) as client, anyio.create_task_group() as group:
-        group.start_soon(lambda: client.complete("first", max_tokens=9))
-        await transport.arrived(1)
-        with anyio.move_on_after(1.0):
-            await client.stream("second", max_tokens=9).__anext__()
-        transport.release()
-    assert transport.prompts == [["first"]]
-
-
 async def test_the_client_may_be_closed_under_it():
     transport = ScriptedTransport(reply(piece("a"), 1e5, DONE))
     client = make_client(transport)
@@ -296,15 +270,6 @@ async def test_pieces_that_came_before_a_break_are_handed_out_before_it_is_told(
             await stream.__anext__()
 
 
-async def test_an_aborted_generation_is_no_end():
-    transport = ScriptedTransport(reply(piece("a"), 1.0, piece("b", "abort", 2), DONE))
-    async with make_client(transport) as client:
-        stream = client.stream("a", max_tokens=9)
-        assert (await stream.__anext__()).text == "a"
-        with pytest.raises(ServerFault):
-            await stream.__anext__()
-
-
 async def test_silence_raises():
     transport = ScriptedTransport(reply(piece("a"), 1.0, b": ping\n\n", 30.0, b": ping\n\n", 1e5, DONE))
     async with make_client(transport, http=Http(read_timeout_s=20.0)) as client:
@@ -312,18 +277,6 @@ async def test_silence_raises():
         await stream.__anext__()
         with pytest.raises(ReadTimedOut):
             await stream.__anext__()
-
-
-async def test_the_deadline_holds_for_the_whole_of_it():
-    transport = ScriptedTransport(reply(*[part for n in range(100) for part in (piece("a", tokens=n + 1), 1.0)]))
-    async with make_client(transport) as client:
-        began = anyio.current_time()
-        stream = client.stream("a", max_tokens=200, timeout_s=5.5)
-        with pytest.raises(DeadlineExceeded):
-            await texts(stream)
-        assert anyio.current_time() - began == pytest.approx(5.5, abs=0.05)
-        await settle()
-        assert transport.states == ["closed"]
 
 
 async def test_an_endpoint_that_is_removed_does_not_begin_it_anew():
@@ -352,19 +305,6 @@ async def test_bad_input_is_refused_where_it_is_given():
         with pytest.raises(ConfigError):
             await client.stream("a", timeout_s=-1).__anext__()
         client.stream("a", stream=True)
-
-
-async def test_a_full_queue_is_told_by_the_iteration():
-    transport = ScriptedTransport(held=True)
-    async with make_client(transport, limit=1, max_queued=1, when_full="raise") as client:
-        async with anyio.create_task_group() as group:
-            group.start_soon(lambda: client.complete("first", max_tokens=9))
-            await transport.arrived(1)
-            group.start_soon(lambda: client.complete("second", max_tokens=9))
-            await settle()
-            with pytest.raises(QueueFull):
-                await client.stream("third", max_tokens=9).__anext__()
-            transport.release()
 
 
 # Slow callers ------------------------------------------------------------------------------------------------------

@@ -270,31 +270,6 @@ def test_wrong_input_is_refused_and_nothing_is_sent():
 # Giving up -----------------------------------------------------------------------------------------------------------
 
 
-def test_timeout_s_ends_the_call_everywhere():
-    server = ScriptedTransport(held=True)
-    with make_sync(server) as client:
-        with pytest.raises(DeadlineExceeded):
-            client.complete("p", timeout_s=0.05)
-        wait_until(lambda: server.states == ["cancelled"])
-        assert client.statistics().in_flight == 0
-
-
-def test_ctrl_c_ends_the_call_and_leaves_the_others():
-    server = ScriptedTransport(held=True)
-    arrived = threading.Event()
-    with make_sync(server, batching=Batching(max_size=1)) as client:
-        calls = Calls()
-        calls.start("other", client.complete, "other")
-        wait_until(lambda: len(server.sent) == 1)
-        threading.Thread(target=lambda: (wait_until(lambda: len(server.sent) == 2), arrived.set()), daemon=True).start()
-        interrupt_when(arrived)
-        with pytest.raises(KeyboardInterrupt):
-            client.complete("p")
-        wait_until(lambda: server.states == ["open", "cancelled"])
-        release(client, server)
-        assert calls.join()["other"].text == answer_to("other")
-
-
 def test_abort_ends_calls_that_the_loop_has_not_yet_taken():
     server = ScriptedTransport(held=True)
     with make_sync(server, bridge={"gather_s": NEVER_S}) as client:
@@ -405,17 +380,6 @@ def test_a_client_closed_before_its_first_call_is_closed():
         pass
 
 
-def test_close_from_another_thread_ends_calls_under_way():
-    server = ScriptedTransport(held=True)
-    client = make_sync(server)
-    calls = Calls()
-    calls.start("p", client.complete, "p")
-    wait_until(lambda: server.sent)
-    client.close()
-    assert isinstance(calls.join()["p"], ClientClosed)
-    assert server.states == ["cancelled"]
-
-
 def test_drain_finishes_what_was_taken_and_takes_no_more():
     server, before = ScriptedTransport(held=True), set(threading.enumerate())
     client = make_sync(server, limit=1)
@@ -447,19 +411,6 @@ def test_endpoints_come_and_go_while_calls_are_under_way():
         client.remove_endpoint("http://scripted/v1")
         assert [each.base_url for each in client.statistics().endpoints] == ["http://other/v1"]
         assert client.complete("p").text == answer_to("p")
-
-
-def test_a_full_queue_refuses_the_threads_call():
-    server = ScriptedTransport(held=True)
-    with make_sync(server, limit=1, max_queued=1, when_full="raise") as client:
-        calls = Calls()
-        calls.start("flying", client.complete, "flying")
-        wait_until(lambda: server.sent)
-        calls.start("queued", client.complete, "queued")
-        wait_until(lambda: client.statistics().queued == 1)
-        with pytest.raises(QueueFull):
-            client.complete("too many")
-        release(client, server)
 
 
 def test_a_client_that_is_dropped_ends_its_thread_and_closes_its_connections():
@@ -546,7 +497,3 @@ def test_several_clients_and_loops_live_side_by_side_under_gevents_threads():
         )
     assert (status, err) == (0, "")
     assert out == "True\n['<a>', '<b>']\n<q>\n<r> <s>\n"
-
-
-def test_it_is_public():
-    assert {"SyncBatchClient", "SyncStream"} <= set(batchclient.__all__)

@@ -48,54 +48,11 @@ def test_documents_and_prompts_are_made_in_the_thread_that_takes_the_rows():
     assert threads == {threading.get_ident()}
 
 
-def test_a_database_cursor_that_belongs_to_its_thread_can_be_mapped_over():
-    database = sqlite3.connect(":memory:")
-    database.execute("create table reviews (id integer, text text)")
-    database.executemany("insert into reviews values (?, ?)", [(number, f"review {number}") for number in range(50)])
-    with make_sync(ScriptedTransport()) as client, closing(database):
-        rows = client.stream_map(
-            database.execute("select id from reviews"),
-            lambda row: database.execute("select text from reviews where id = ?", row).fetchone()[0],
-            ordered=True,
-        )
-        assert texts(rows) == [answer_to(f"review {number}") for number in range(50)]
-
-
 def test_the_documents_may_come_of_calls_of_the_same_client():
     with make_sync(ScriptedTransport()) as client:
         documents = (client.complete(f"p{number}").text for number in range(5))
         answers = client.batch_map(documents, "{}")
     assert [answer.text for answer in answers] == [answer_to(answer_to(f"p{number}")) for number in range(5)]
-
-
-def test_each_document_has_the_prompt_that_was_made_of_it():
-    """Those that fail, too."""
-
-    def prompt(number):
-        if number % 3 == 0:
-            raise KeyError(number)
-        return f"p{number}"
-
-    with make_sync(ScriptedTransport()) as client:
-        rows = list(client.stream_map(range(300), prompt, ordered=True))
-    for number, row in enumerate(rows):
-        assert (row.index, row.document) == (number, number)
-        if number % 3 == 0:
-            assert isinstance(row.error, KeyError) and row.error.args == (number,)
-        else:
-            assert row.answer.text == answer_to(f"p{number}")
-
-
-def test_ids_are_those_of_the_asynchronous_map():
-    async def asynchronously():
-        from tests.shell.scripted import make_client
-
-        async with make_client(ScriptedTransport()) as client:
-            return [row.id async for row in client.stream_map(documents, "{text}", ordered=True)]
-
-    documents = [{"id": 7, "text": "a"}, {"text": "b"}, {"text": "b"}]
-    with make_sync(ScriptedTransport()) as client:
-        assert [row.id for row in client.stream_map(documents, "{text}", ordered=True)] == asyncio.run(asynchronously())
 
 
 # Maps: what is read --------------------------------------------------------------------------------------------------
@@ -192,19 +149,6 @@ def test_the_error_of_a_source_comes_after_the_rows_that_were_read():
     assert source.read == 4
 
 
-def test_the_error_of_a_source_is_kept_until_its_many_rows_were_taken():
-    def source():
-        yield from range(500)
-        raise OSError("the disk")
-
-    with make_sync(ScriptedTransport(), limit=4) as client:
-        rows, taken = client.stream_map(source(), lambda number: f"p{number}"), []
-        with pytest.raises(OSError, match="the disk"):
-            for row in rows:
-                taken.append(row.index)
-    assert sorted(taken) == list(range(500))
-
-
 def test_a_source_that_cannot_be_iterated_says_so_at_the_first_row():
     class Broken:
         def __iter__(self):
@@ -288,20 +232,6 @@ def test_a_map_that_is_left_cancels_what_is_open(how):
         assert "cancelled" in server.states
 
 
-def test_an_interrupt_within_the_source_closes_the_map():
-    server = ScriptedTransport(held=True)
-
-    def source():
-        yield "p0"
-        raise KeyboardInterrupt
-
-    with make_sync(server) as client:
-        rows = client.stream_map(source(), "{}")
-        with pytest.raises(KeyboardInterrupt):
-            next(rows)
-        assert list(rows) == []
-
-
 def test_a_map_closed_from_another_thread_ends_its_iteration():
     server = ScriptedTransport(held=True)
     with make_sync(server) as client:
@@ -350,48 +280,12 @@ def test_two_threads_do_not_read_the_source_at_the_same_time(monkeypatch):
         assert sorted(row.index for row in calls.join().values()) == [0, 1]
 
 
-def test_two_threads_may_take_turns():
-    with make_sync(ScriptedTransport()) as client:
-        rows, calls = client.stream_map(range(2000), lambda number: f"p{number}", look_ahead=100), Calls()
-        for name in "ab":
-            calls.start(name, list, rows)
-        taken = calls.join()
-    assert sorted(row.index for name in "ab" for row in taken[name]) == list(range(2000))
-
-
-def test_the_clients_end_ends_a_map():
-    server = ScriptedTransport(held=True)
-    client = make_sync(server)
-    rows, calls = client.stream_map(["p", "q"], "{}", look_ahead=1), Calls()
-    calls.start("rows", list, rows)
-    wait_until(lambda: server.sent)
-    client.close()
-    assert isinstance(calls.join()["rows"], ClientClosed)
-
-
 # Streams -------------------------------------------------------------------------------------------------------------
 
 
 def endless(sent):
     """Half of the answer, and never the rest."""
     return Reply(chunks=[*stream(sent, last=False), anyio.Event()])
-
-
-def test_pieces_come_as_they_are_made():
-    gates = []
-
-    def in_two(sent):
-        gates.append(anyio.Event())
-        return Reply(chunks=[*stream(sent, last=False), gates[0], *stream(sent, first=False), *stream_end()])
-
-    with make_sync(ScriptedTransport(in_two)) as client:
-        with client.stream("p") as pieces:
-            first = next(pieces)
-            assert pieces.completion is None
-            bridge_of(client).ask(gates[0].set)
-            rest = list(pieces)
-        assert first.text + "".join(piece.text for piece in rest) == answer_to("p") == pieces.completion.text
-        assert list(pieces) == []
 
 
 def test_a_stream_sends_nothing_before_it_is_iterated():
@@ -443,56 +337,6 @@ def test_a_stream_closed_from_another_thread_ends_its_iteration():
         wait_until(lambda: server.states == ["closed"])
 
 
-def test_an_error_after_the_first_piece_is_raised_behind_it():
-    gate = anyio.Event()
-
-    def breaks(sent):
-        return Reply(chunks=[*stream(sent, last=False), gate, ConnectionLost("gone")])
-
-    server = ScriptedTransport(breaks)
-    with make_sync(server) as client:
-        pieces = client.stream("p")
-        assert answer_to("p").startswith(next(pieces).text)
-        bridge_of(client).ask(gate.set)
-        with pytest.raises(ConnectionLost, match="gone"):
-            next(pieces)
-        assert list(pieces) == []
-        assert pieces.completion is None
-    assert len(server.sent) == 1
-
-
-def test_what_nobody_takes_is_not_read_on():
-    """Many events: some are fetched, some wait in the loop, the rest stay with the server."""
-    count, read = 3000, []
-
-    def many(sent):
-        class Counted(list):
-            def __iter__(self):
-                for number, chunk in enumerate(list.__iter__(self)):
-                    read.append(number)
-                    yield chunk
-
-        (piece,) = stream(sent, last=False)
-        # Each with a text of its own: a piece that comes twice is refused.
-        pieces = [piece.replace(b'"text": "', b'"text": "%d ' % number) for number in range(count)]
-        assert len(set(pieces)) == count
-        return Reply(chunks=Counted(pieces + stream(sent, first=False) + stream_end()))
-
-    with make_sync(ScriptedTransport(many)) as client:
-        pieces = client.stream("p")
-        next(pieces)
-        wait_until(lambda: len(read) >= 256)
-        # Until nothing more was read in many turns of the loop.
-        for before in iter(lambda: len(read), None):
-            for _ in range(20):
-                bridge_of(client).call_now(asyncio.sleep, 0)
-            if len(read) == before:
-                break
-        assert len(read) < 1000
-        assert len(list(pieces)) == count
-        assert len(read) >= count
-
-
 def test_what_is_under_way_can_be_read():
     with make_sync(ScriptedTransport(endless)) as client:
         pieces, rows = client.stream("p"), client.stream_map(["p"], "{}")
@@ -515,43 +359,3 @@ def test_streams_fetch_all_that_is_ready_at_once():
         list(pieces)
         # The first piece, whatever came with it, what came later, and the end.
         assert len(crossings) <= 3
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_what_was_begun_before_a_fork_is_refused_in_the_child():
-    status, out, err = in_python(
-        """
-    import os
-    from batchclient import ClientClosed
-    from tests.shell.test_sync import make_sync
-    from tests.shell.scripted import ScriptedTransport
-    from tests.shell.test_sync_iterators import endless
-
-    client = make_sync(ScriptedTransport(endless))
-    pieces, fresh = client.stream("p"), client.stream("q")
-    rows = client.stream_map(["a", "b"], "{}", look_ahead=1)
-    next(pieces), next(rows)
-    child = os.fork()
-    if child == 0:
-        try:
-            for each in (pieces, rows):
-                try:
-                    next(each)
-                    next(each)
-                except ClientClosed as error:
-                    print(error)
-                each.close()
-            print("fresh:", "".join(piece.text for piece in fresh), flush=True)
-            client.close()
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    print("parent:", next(rows).index)
-    client.close()
-    """,
-        "-W",
-        "ignore::DeprecationWarning",
-    )
-    refused = "what was begun before a fork belongs to the parent process\n"
-    assert (status, err) == (0, "")
-    assert out == f"{2 * refused}fresh: {answer_to('q')}\nparent: 1\n"

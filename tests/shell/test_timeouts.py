@@ -8,10 +8,10 @@ from inspect import signature
 import anyio
 import pytest
 
-from batchclient import BadRequest, BatchClient, BatchMapFailed, DeadlineExceeded, Http, SyncBatchClient
+from batchclient import BadRequest, BatchClient, BatchMapFailed, DeadlineExceeded, Http, QueueFull, SyncBatchClient
 from batchclient.simulator import Profile, SimulatedServer, SimulatorTransport
 from batchclient.types import NOT_GIVEN
-from tests.shell.scripted import Reply, ScriptedTransport, answer_to, echo, make_client
+from tests.shell.scripted import Reply, ScriptedTransport, answer_to, echo, make_client, settle
 from tests.shell.test_complete import call_all
 from tests.shell.test_sync import make_sync
 
@@ -23,6 +23,48 @@ async def outcomes_with(**settings):
     server = SimulatedServer(Profile("slow", "", step_s=0.5), model="m")
     async with make_client(SimulatorTransport(server), limit=4, **settings) as client:
         return list((await call_all(client, PROMPTS, max_tokens=4, temperature=0, ignore_eos=True)).values())
+
+
+async def too_late_after(call):
+    """The call's error, and the seconds that it took."""
+    began = anyio.current_time()
+    with pytest.raises(DeadlineExceeded) as caught:
+        await call
+    return caught.value, anyio.current_time() - began
+
+
+async def test_a_call_in_flight_ends_at_its_time_and_its_request_with_it():
+    server = ScriptedTransport(held=True)
+    async with make_client(server) as client:
+        late, seconds = await too_late_after(client.complete("p", timeout_s=1.5))
+        assert seconds == pytest.approx(1.5, abs=0.05)
+        assert isinstance(late, TimeoutError)
+        assert late.attempt == 1
+        assert "while the server worked" in str(late)
+        await settle()
+        assert server.states == ["cancelled"]
+
+
+async def test_the_clients_own_timeout_is_for_calls_that_give_none():
+    async with make_client(ScriptedTransport(held=True), timeout_s=2) as client:
+        for given, expected in (({}, 2), ({"timeout_s": 1}, 1)):
+            _, seconds = await too_late_after(client.complete("p", **given))
+            assert seconds == pytest.approx(expected, abs=0.05)
+
+
+async def test_a_full_queue_refuses_calls_where_that_was_asked_for():
+    server = ScriptedTransport(held=True)
+    async with make_client(server, limit=1, max_queued=2, when_full="raise") as client:
+        async with anyio.create_task_group() as group:
+            for prompt in "abc":
+                group.start_soon(client.complete, prompt)
+                await settle()
+            with pytest.raises(QueueFull, match="max_queued=2") as caught:
+                await client.complete("d")
+            assert caught.value.retryable
+            assert caught.value.attempt == 0
+            server.release()
+    assert sum(server.prompts, []) == ["a", "b", "c"]
 
 
 async def test_a_calls_timeout_counts_the_queue_and_the_error_says_so_and_what_helps():

@@ -98,14 +98,6 @@ def test_a_refusal_that_names_a_time_is_about_how_often_calls_come():
     assert limit.limit == 100
 
 
-def test_a_refusal_that_names_a_time_is_about_load_if_it_comes_again_after_that_time():
-    limit = given(100)
-    refuse(limit, 1.0, 100, retry_after_s=10.0)
-    assert not refuse(limit, 11.05, 100, retry_after_s=10.0), "sent at 10.95"
-    assert refuse(limit, 22.0, 100, retry_after_s=10.0)
-    assert limit.limit == 95
-
-
 def test_half_a_minute_after_that_time_it_is_the_first_again():
     limit = given(100)
     refuse(limit, 1.0, 100, retry_after_s=10.0)
