@@ -6,7 +6,7 @@ import traceback
 
 import pytest
 
-from batchclient import Backoff, BatchClient, BatchClientError, ConfigError, Http
+from batchclient import Backoff, BatchClient, BatchClientError, ConfigError, ConnectFailed, Http
 from batchclient.transport._proxies import proxy_for
 from tests.fakes.raw import RawServer, body_of, response
 
@@ -139,6 +139,21 @@ async def test_the_proxys_password_is_sent_to_the_proxy_and_nobody_is_shown_it(b
     assert said == {f"Basic {credentials}"}
     logged = "\n".join(one.getMessage() for one in caplog.records if one.name.startswith("batchclient"))
     assert not [secret for secret in ("canary", credentials) if secret in logged]
+
+
+async def test_a_proxy_that_wants_a_password_is_asked_once(backend, environment):
+    async def refuse(heard, reader, writer, server):
+        writer.write(response(b"who are you?", "407 Proxy Authentication Required"))
+
+    async with RawServer(on_request=refuse) as proxy:
+        environment(all_proxy=f"http://127.0.0.1:{proxy.port}")
+        http = Http(backend=backend, trust_env=True)
+        async with BatchClient(
+            "https://server.test/v1", model="m", http=http, detect=False, server_metrics=False
+        ) as client:
+            with pytest.raises(ConnectFailed, match="the proxy answered 407"):
+                await client.complete("p")
+        assert len(proxy.heard) == 1
 
 
 async def test_the_password_of_a_later_servers_proxy_is_cut_out_too(environment):
