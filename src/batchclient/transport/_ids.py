@@ -66,7 +66,7 @@ class Mark:
 
     def __init__(self, ids: RequestIds, own: str, content: int) -> None:
         self._ids = ids
-        self.id = own
+        self.id: str = own
         self._content = content
 
     def is_anothers_header(self, value: str | None) -> bool:

@@ -55,9 +55,12 @@ class Connection(asyncio.Protocol):
         self.loop = loop
         self._is_tls = is_tls
         self._address = address
-        self.is_open = True
-        self.connect_s = 0.0
-        self.idle_since = 0.0
+        self.is_open: bool = True
+        self.connect_s: float = 0.0
+        self.idle_since: float = 0.0
+        self.wrote_at: float = 0.0
+        self.status: int = 0
+        self.was_heard: bool = False
         self._transport = cast("asyncio.Transport", None)
         self._readable: select.poll | None = None
         self._is_used = self._is_active = self._is_complete = False
