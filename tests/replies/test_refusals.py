@@ -116,6 +116,9 @@ def redactions():
         yield (f"Lists of token ids are cut out, {name}", f"bad ids {lists}",
                f"bad ids {shorten('[[prompt], [prompt]]')}", ([300, 301, 302], [7, 8]), ())
     yield "The beginning of many token ids is cut out", f"bad ids {str(IDS)[:60]}...", "bad ids [prompt]...", (IDS,), ()
+    yield ("A key that is a plain word is cut out where it stands alone", "token: 4096 tokens, not (token)",
+           "[key]: 4096 tokens, not ([key])", ("?",), ("token",))
+    yield ("A long key is cut out within a word, too", "bearersk-1234567890x", "bearer[key]x", ("?",), ("sk-1234567890",))
     yield ("Texts and keys of three characters would cut everything to pieces", "an error about a cat",
            "an error about a cat", ("cat",), ("an",))
 
@@ -124,6 +127,37 @@ def redactions():
 def test_prompts_and_keys_are_cut_out_of_a_servers_words(row):
     _, words, shown, prompts, keys = row
     assert said({"error": words}, *prompts, keys=keys)[0] == shown
+
+
+def test_the_place_of_a_fault_is_no_prompt():
+    place = ["body", "messages", 0, "tool_calls", 0, "function", "arguments"]
+    body = {"detail": [{"loc": place, "msg": "arguments must be an object"}]}
+    assert said(body, "arguments")[0] == "body.messages.0.tool_calls.0.function.arguments: [prompt] must be an object"
+
+
+@pytest.mark.parametrize("prompt", ["argument", "Unrecognized", "stream_interval"])
+def test_a_prompt_that_is_one_of_a_servers_words_blinds_no_rule(prompt):
+    words = "Unrecognized request argument supplied: stream_interval"
+    failure = refused(asked(prompt, "other", dialect="vllm"), 400, {"error": {"message": words}})
+    assert failure.kind.name == "FIELDS_REFUSED"
+    assert "[prompt]" in failure.message
+
+
+def test_an_echo_that_sounds_like_a_refusal_is_none():
+    prompt = "say: maximum allowed count of 5 prompts"
+    failure = refused(asked(prompt), 400, {"error": f"cannot do '{prompt}'"})
+    assert failure.kind.name == "BAD_CALL"
+
+
+@pytest.mark.parametrize(("location", "told"), [
+    ("https://llm.example.com/v1/completions", "https://llm.example.com/v1/completions"),
+    ("https://user:secret@llm.example.com:8443/v1?key=secret", "https://llm.example.com:8443/v1"),
+    ("/v1/completions/", "/v1/completions/"),
+])
+def test_a_redirect_says_where_it_leads(location, told):
+    failure = refused(asked("p"), 307, b"", {"location": location})
+    assert f"307: it leads to {told}, and no redirect is followed" in failure.message
+    assert "secret" not in failure.message
 
 
 ECHOES = [
@@ -201,12 +235,13 @@ def test_no_error_reply_is_too_strange_to_be_judged(body, prompts, keys, wish):
 
 NOON = 1_795_262_400.0  # Sat, 21 Nov 2026 12:00:00 GMT
 WISHES = {
-    "5": 5.0, " 5 ": 5.0, "\t5": 5.0, "0.25": 0.25, ".5": 0.5, "5.": 5.0, "0" * 15 + "5": 5.0, "9" * 16: 1e9,
-    "9" * 400: 1e9,
+    "5": 5.0, " 5 ": 5.0, "\t5": 5.0, "0.25": 0.25, ".5": 0.5, "5.": 5.0, "0" * 15 + "5": 5.0, "86400": 86_400.0,
     "5.0000000000000000": 5.0, "Sat, 21 Nov 2026 12:00:30 GMT": 30.0, "Saturday, 21-Nov-26 12:00:30 GMT": 30.0,
     "Sat Nov 21 12:00:30 2026": 30.0, "Sat, 21 Nov 2026 12:00:30": 30.0, "Sat, 21 Nov 2026 14:00:30 +0200": 30.0,
 }
 NO_WISHES = [
+    # More than a day.
+    "86401", "9" * 16, "9" * 400, "Sun, 22 Nov 2026 12:00:30 GMT",
     "", "1e3", " 1e3", "1_0", "+5", "1.2.3", ".", "0x10", "٥", "\xa05", "infinity", "0", "-1", "NaN", "inf", "1e400",
     "soon", "5, 6",
     "Sat, 2_1 Nov 20_26 12:00:30 GMT", "Sat, ٢١ Nov 2026 12:00:30 GMT", "1 Jan 30 1:1", "Sat, 21 Nov 2026 12:00:00 GMT",

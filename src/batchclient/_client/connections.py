@@ -16,11 +16,13 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote
 
 from batchclient._core.messages import Page
 from batchclient._shell.callbacks import call_back
+from batchclient._shell.log import log
 from batchclient._shell.pages import LARGEST_PAGE_BYTES
 from batchclient.errors import ConfigError
 from batchclient.transport import Transport, root_of
@@ -242,4 +244,11 @@ def _check_http_library(http_client: object, backend: str | None) -> None:
     # httpx takes 0.1 s to import: not with batchclient, and not within the first call either.
     from batchclient.transport.http import check_arguments
 
-    check_arguments(http_client, backend)
+    why = check_arguments(http_client, backend)
+    if why is not None:
+        _say_once(why)
+
+
+@cache
+def _say_once(why: str) -> None:
+    log("httptools_missing", "requests go over httpx, which takes about five times the CPU: %s", why)

@@ -16,7 +16,8 @@ from batchclient._doctor.facts import Facts, Fault
 from batchclient._shell.model_question import name_models
 from batchclient._shell.pages import FetchedPage
 from batchclient.dialects._fingerprints import ServerFacts
-from batchclient.dialects._replies import error_in, redact
+from batchclient.dialects._redaction import redact
+from batchclient.dialects._replies import error_in
 from batchclient.errors import (
     AuthenticationFailed,
     BatchClientError,

@@ -30,7 +30,8 @@ from batchclient._doctor.way import BelowV1, is_inside, proxies_in
 from batchclient._shell.pages import FetchedPage, read_page
 from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
 from batchclient.dialects._metrics import EMPTIED_BY_READING
-from batchclient.dialects._replies import HTML_PAGE, error_in, redact
+from batchclient.dialects._redaction import redact
+from batchclient.dialects._replies import HTML_PAGE, error_in
 from batchclient.errors import (
     BatchClientError,
     ReadTimedOut,

@@ -65,6 +65,7 @@ _ALL = (
         "the bound on open files holds the limit; `INFO` from a limit of 256 on where none was asked for",
     ),
     Event("size_for_failed", _WARNING, (), "your `Batching(size_for=…)` failed, or gave no number; said once"),
+    Event("httptools_missing", _WARNING, (), "httptools cannot be imported: requests go over httpx; said once"),
     Event("event_per_token", _WARNING, ("endpoint",), "the server sends an event per token; said once"),
     Event(
         "journal_damaged", _WARNING, ("path", "lines", "first"),

@@ -18,7 +18,8 @@ from typing import Any
 from batchclient._core.messages import Batch, Failure, FailureKind
 from batchclient.dialects._demux import Demux, OnlyOne
 from batchclient.dialects._reader import OpenAIReader, Reader
-from batchclient.dialects._replies import redact, told_in
+from batchclient.dialects._redaction import redact, words_and_shown
+from batchclient.dialects._replies import told_in
 from batchclient.dialects._shares import TOO_MANY
 from batchclient.dialects._status import failure_of
 from batchclient.errors import DemuxError, DialectError, ServerFault
@@ -126,15 +127,22 @@ class ReplyDecoder:
         return False
 
     def _clean(self, message: str) -> str:
-        return redact(message, (request.prompt for request in self._batch.requests), self._secrets)
+        return redact(message, self._prompts(), self._secrets)
+
+    def _judged(self, message: str) -> tuple[str, str]:
+        return words_and_shown(message, self._prompts(), self._secrets)
+
+    def _prompts(self) -> list[bytes]:
+        return [request.prompt for request in self._batch.requests]
 
     def _aborted_by(self, piece: Mapping[str, Any]) -> Failure:
         """Return why the server gave a choice up; some servers tell by a status."""
         status = piece.get("status_code")
         if type(status) is not int or not 400 <= status < 600:
             return _ABORT
-        message = self._clean(str(piece.get("abort_message") or "the server aborted the generation"))
-        return failure_of(status, message, None, streamed=False, retry_after_s=None)
+        message = str(piece.get("abort_message") or "the server aborted the generation")
+        words, shown = self._judged(message)
+        return failure_of(status, words, None, shown=shown, streamed=False, retry_after_s=None)
 
     def _mismatch(self, error: DemuxError) -> Failure:
         """Return the failure of a reply with other choices than were asked for.
@@ -148,9 +156,9 @@ class ReplyDecoder:
         """Return the failure told by an error object; its code decides as a status would."""
         message, code, status = told_in(error)
         clean = None if code is None else self._clean(code)
-        message = self._clean(message or "no message")
+        words, shown = self._judged(message or "no message")
         listed = len(self._batch.requests) > 1
-        return failure_of(status or 500, message, clean, streamed=False, retry_after_s=None, listed=listed)
+        return failure_of(status or 500, words, clean, shown=shown, streamed=False, retry_after_s=None, listed=listed)
 
 
 def is_aborted(piece: Mapping[str, Any]) -> bool:

@@ -18,8 +18,9 @@ from batchclient._core.messages import Batch, Failure, FailureKind, RateWindow
 from batchclient._core.requests import Learnt, Shape
 from batchclient.dialects._dialect import Decoder, OwnFields
 from batchclient.dialects._rate_limits import read_rate_limits
-from batchclient.dialects._replies import error_in, read_retry_after, redact
-from batchclient.dialects._status import failure_of
+from batchclient.dialects._redaction import redact, words_and_shown
+from batchclient.dialects._replies import error_in, read_retry_after
+from batchclient.dialects._status import failure_of, moved
 from batchclient.dialects._unknown_fields import OUR_FIELDS, refused_fields
 from batchclient.dialects.completions import ANY_NUMBER, events_per_choice
 from batchclient.errors import BadRequest, ConfigError, NotFound
@@ -112,33 +113,41 @@ class ServerDialect:
         """Return the meaning of an error reply."""
         message, code = error_in(body)
         prompts = [request.prompt for request in batch.requests]
-        clean = redact(message, prompts, self._secrets)
-        if status == 404 and clean == "Not Found" and batch.shape.kind is not Kind.COMPLETION:
+        words, clean = words_and_shown(message, prompts, self._secrets)
+        if status == 404 and words == "Not Found" and batch.shape.kind is not Kind.COMPLETION:
             clean = f"Not Found; the server has no {batch.shape.kind.value} calls, or base_url does not end in /v1"
+        if 300 <= status < 400 and (location := headers.get("location")):
+            clean = moved(location, clean)
         if code is not None:
             code = redact(code, prompts, self._secrets)
-        refused = refused_fields(batch, status, clean)
+        refused = refused_fields(batch, status, words)
         if refused:
             self._without |= refused
             return Failure(FailureKind.FIELDS_REFUSED, BadRequest, f"{status}: {clean}", status, code=code)
-        if status in _NO_ROUTE and len(prompts) > 1 and batch.shape.kind in self.list_routes and "model" not in clean:
+        if status in _NO_ROUTE and len(prompts) > 1 and batch.shape.kind in self.list_routes and "model" not in words:
             # If the model is missing after all, each call by itself gets the same reply again.
             return Failure(FailureKind.LIST_REFUSED, NotFound, f"{status}: {clean}", status, code=code)
         failure = failure_of(
             status,
-            clean,
+            words,
             code,
+            shown=clean,
             streamed=batch.streamed,
             packed=batch.packed,
             listed=len(prompts) > 1,
             retry_after_s=read_retry_after(headers, wall_time),
         )
+        failure = self._judged(failure, words, batch)
         lone = batch.shape.kind is Kind.EMBEDDING and len(prompts) == 1 and self._learnt.takes_lists
         if lone and failure.kind is FailureKind.BAD_CALL:
             # The text is to blame, or its form: each refusal changes the form.
             self._learnt.lone_as_list = not batch.wire.lone_as_list
             if self._learnt.lone_as_list:
                 return replace(failure, kind=FailureKind.FIELDS_REFUSED)
+        return failure
+
+    def _judged(self, failure: Failure, words: str, batch: Batch) -> Failure:
+        """Return the meaning of a refusal, where this sort of server has words of its own."""
         return failure
 
     @staticmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import urlsplit
 
 from batchclient._core.messages import Failure, FailureKind
 from batchclient.errors import (
@@ -15,7 +16,9 @@ from batchclient.errors import (
     ServerFault,
 )
 
-__all__ = ["failure_of"]
+__all__ = ["failure_of", "moved"]
+
+_LONGEST_PLACE = 200
 
 _LIST_REFUSED = re.compile(
     # "prompt must be a string." (transformers serve); "batched prompts are not supported" (several
@@ -54,16 +57,18 @@ _PACKING_REFUSED = re.compile(r"encoding_format|base64", re.IGNORECASE)
 
 def failure_of(
     status: int,
-    message: str,
+    words: str,
     code: str | None,
     *,
+    shown: str | None = None,
     streamed: bool,
     retry_after_s: float | None,
     packed: bool = False,
     listed: bool = False,
 ) -> Failure:
-    """Return the meaning of a status. ``message`` must be free of prompts and keys.
+    """Return the meaning of a status.
 
+    ``words``, the server's, are judged; ``shown`` is free of prompts and keys (``None``: the same).
     ``listed``: whether the request held several calls. Where memory ran out it was too long, then;
     a single call was refused for the load beside it.
 
@@ -72,18 +77,30 @@ def failure_of(
     that is too long, and 424 for a failed generation. llama.cpp says 501 for a feature that was not
     turned on: no repetition helps, and so the error is a ``BadRequest``.
     """
-    if status == 404 and message == "Not Found":
-        message = "Not Found; does base_url end in /v1, and in nothing more?"
-    kind, error, cap = _classify(status, message, streamed=streamed)
-    if kind is FailureKind.MAYBE_PROCESSED and status >= 500 and _FULL.search(f"{code} {message}"):
+    shown = words if shown is None else shown
+    if status == 404 and shown == "Not Found":
+        shown = "Not Found; does base_url end in /v1, and in nothing more?"
+    kind, error, cap = _classify(status, words, streamed=streamed)
+    if kind is FailureKind.MAYBE_PROCESSED and status >= 500 and _FULL.search(f"{code} {words}"):
         kind = FailureKind.REJECTED
-    if packed and kind is FailureKind.BAD_CALL and _PACKING_REFUSED.search(message):
+    if packed and kind is FailureKind.BAD_CALL and _PACKING_REFUSED.search(words):
         kind = FailureKind.PACKING_REFUSED
     once = (kind is FailureKind.BAD_CALL and error is ServerFault) or error is DialectError
     full = kind is FailureKind.LIST_TOO_LONG and error is ServerFault
     if full and not listed:
         kind = FailureKind.REJECTED
-    return Failure(kind, error, f"{status}: {message}", status, retry_after_s, code, cap, once=once, out_of_memory=full)
+    return Failure(kind, error, f"{status}: {shown}", status, retry_after_s, code, cap, once=once, out_of_memory=full)
+
+
+def moved(location: str, message: str) -> str:
+    """Say where a redirect leads, without what may be a key in its query."""
+    url = urlsplit(location)
+    place = (
+        f"{url.scheme}://{url.hostname or ''}{f':{url.port}' if url.port else ''}{url.path}" if url.netloc else url.path
+    )
+    told = "" if message == "no message" else f"{message}; "
+    # The query may hold a key.
+    return f"{told}it leads to {place[:_LONGEST_PLACE]}, and no redirect is followed: give base_url as it is there"
 
 
 def _classify(status: int, message: str, *, streamed: bool) -> tuple[FailureKind, type[BatchClientError], int | None]:

@@ -257,9 +257,8 @@ class LlamacppDialect(ServerDialect):
         Kind.TOKENS: LlamaCppTokens(),
     }
 
-    def failure(self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, wall_time: float) -> Failure:
-        """Return the meaning of an error reply."""
-        failure = super().failure(batch, status, headers, body, wall_time)
-        if status == 500 and failure.kind is FailureKind.MAYBE_PROCESSED and _CALLS_FAULT.search(failure.message):
+    def _judged(self, failure: Failure, words: str, batch: Batch) -> Failure:
+        is_fault = failure.status == 500 and failure.kind is FailureKind.MAYBE_PROCESSED
+        if is_fault and _CALLS_FAULT.search(words):
             return replace(failure, kind=FailureKind.BAD_CALL, error=BadRequest)
         return failure

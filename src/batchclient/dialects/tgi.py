@@ -93,10 +93,8 @@ class TgiDialect(ServerDialect):
         Kind.TOKENS: TgiTokens(),
     }
 
-    def failure(self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, wall_time: float) -> Failure:
-        """Return the meaning of an error reply."""
-        failure = super().failure(batch, status, headers, body, wall_time)
-        if "adapter" in failure.message.lower() and batch.shape.model != "tgi":
+    def _judged(self, failure: Failure, words: str, batch: Batch) -> Failure:
+        if "adapter" in words.lower() and batch.shape.model != "tgi":
             hint = "; a tgi server calls its own model 'tgi', and takes every other name for a LoRA adapter's"
             return replace(failure, message=failure.message + hint)
         return failure

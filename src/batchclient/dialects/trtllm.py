@@ -31,10 +31,8 @@ class TrtllmDialect(OpenaiDialect):
     name = "trtllm"
     forms: Mapping[Kind, Form] = {kind: OpenaiDialect.forms[kind] for kind in (Kind.COMPLETION, Kind.CHAT)}
 
-    def failure(self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, wall_time: float) -> Failure:
-        """Return the meaning of an error reply."""
-        failure = super().failure(batch, status, headers, body, wall_time)
-        if failure.kind is FailureKind.BAD_CALL and status == 400 and _ENGINE.search(failure.message):
+    def _judged(self, failure: Failure, words: str, batch: Batch) -> Failure:
+        if failure.kind is FailureKind.BAD_CALL and failure.status == 400 and _ENGINE.search(words):
             # If the call is at fault after all, the second attempt shows it.
             return replace(failure, kind=FailureKind.MAYBE_PROCESSED, error=ServerFault, once=True)
         return failure

@@ -9,7 +9,6 @@ about five times the CPU.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import ssl
 from collections.abc import Mapping
@@ -37,11 +36,9 @@ __all__ = ["HttpTransport", "check_arguments"]
 
 _DIRECT = "directly"
 
-_logger = logging.getLogger("batchclient")
 
-
-def check_arguments(http_client: object, backend: str | None) -> None:
-    """Refuse unusable arguments, and import what sends.
+def check_arguments(http_client: object, backend: str | None) -> str | None:
+    """Refuse unusable arguments, and import what sends; return why no request goes directly, if so.
 
     Raises:
         ConfigError: ``http_client`` is no open ``httpx.AsyncClient`` or ``httpx2.AsyncClient``, or
@@ -57,10 +54,11 @@ def check_arguments(http_client: object, backend: str | None) -> None:
     try:
         library(backend)
         # A call imports nothing: after a fork the lock of a module may stay closed for ever.
-        _direct_transport()
+        found = _direct_transport()
     except ImportError as error:
         message = f"http.backend: {backend!r} needs the extra batchclient[{backend}]"
         raise ConfigError(message, field="http.backend") from error
+    return found if isinstance(found, str) else None
 
 
 class HttpTransport:
@@ -104,7 +102,8 @@ class HttpTransport:
         }
         self._ways: dict[str, DirectTransport | HttpxTransport] = {}
         is_free = client is None and self._proxy is None and backend is None
-        self._make_direct = _direct_transport() if is_free else None
+        found = _direct_transport() if is_free else ""
+        self._make_direct = None if isinstance(found, str) else found
         self._observers = Observers()
 
     def __repr__(self) -> str:
@@ -165,15 +164,10 @@ class HttpTransport:
 
 
 @cache
-def _direct_transport() -> type[DirectTransport] | None:
-    """Return the direct way's class; ``None``, and a word in the log: httptools cannot be imported."""
+def _direct_transport() -> type[DirectTransport] | str:
+    """Return the direct way's class, or why there is none: httptools cannot be imported."""
     try:
         from batchclient.transport.direct import DirectTransport
     except ImportError as error:
-        _logger.warning(
-            "requests go over httpx, which takes about five times the CPU: %s",
-            error,
-            extra={"event": "httptools_missing"},
-        )
-        return None
+        return str(error)
     return DirectTransport
