@@ -137,8 +137,10 @@ def test_a_server_that_takes_no_lists_is_spoken_to_singly_after_two(failure):
     assert server.serve(*more(8)) == [(1, "")] * 8
 
 
-@pytest.mark.parametrize("status", [404, 405, 412, 415])
-@pytest.mark.parametrize("proven", [False, True])
+@pytest.mark.parametrize(
+    ("status", "proven"),
+    [(status, proven) for status in (404, 405, 406, 411, 412, 415) for proven in (False, True)],
+)
 def test_a_status_that_refuses_every_call_alike_may_mean_the_list(status, proven):
     works = proven
     server = Server(lambda batch: refusal(status) if is_list(batch) and not works else None)

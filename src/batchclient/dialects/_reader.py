@@ -8,6 +8,7 @@ report as a malformed reply.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -91,6 +92,7 @@ class StopReader:
 
     The end of a piece that may begin a stop string is held back until the next piece. A stop string
     in a text always ended the text, so nothing is lost where a server cuts the string off itself.
+    An echoed prompt may have stop strings in it, and is passed on as it is.
     """
 
     counts_each = False
@@ -100,13 +102,17 @@ class StopReader:
 
     def __init__(self, batch: Batch) -> None:
         self._stops = _STOPS.of(batch.shape)
-        self._size = len(batch.requests) * batch.shape.weight
+        self._weight = batch.shape.weight
+        self._size = len(batch.requests) * self._weight
         self._held: dict[int, str] = {}
+        self._prompts = [request.prompt for request in batch.requests] if self._stops and _ECHO.of(batch.shape) else []
+        self._echoed: dict[int, int] = {}
+        """Characters of the echo that are still to come, by choice."""
 
     def reply(self, reply: Any) -> Any:
         """Cut stop strings out of a plain reply."""
         for choice in reply["choices"]:
-            self._translate(choice)
+            self._translate(choice, index_of(choice.get("index"), self._size))
         return reply
 
     def event(self, event: Any) -> Any:
@@ -114,33 +120,52 @@ class StopReader:
         for choice in event.get("choices") or ():
             index = index_of(choice.get("index"), self._size)
             if not self._stops or type(index) is not int:
-                self._translate(choice)
+                self._translate(choice, index)
                 continue
             text = choice.get("text")
             if index in self._held and (isinstance(text, str) or (text is None and choice.get("finish_reason"))):
                 choice["text"] = self._held.pop(index) + (text or "")
-            self._translate(choice)
+            start = self._translate(choice, index)
             if not choice.get("finish_reason") and isinstance(choice.get("text"), str):
-                self._hold(index, choice)
+                self._hold(index, choice, start)
         return event
 
-    def _translate(self, choice: dict[str, Any]) -> None:
+    def _translate(self, choice: dict[str, Any], index: Any) -> int:
+        """Put a choice into OpenAI's words; return where the answer begins in its text."""
         reason, text = choice.get("finish_reason"), choice.get("text")
         if isinstance(reason, str):
             choice["finish_reason"] = reason = self.reasons.get(reason, reason) or None
+        start = self._end_of_echo(index, text) if self._prompts and isinstance(text, str) else 0
         if reason == "stop" and isinstance(text, str):
-            choice["text"] = text[: self._stop_at(text)]
+            choice["text"] = text[: self._stop_at(text, start)]
+        return start
 
-    def _stop_at(self, text: str) -> int | None:
-        """Where the first stop string begins in a text; ``None``: nowhere."""
-        return min((at for stop in self._stops if (at := text.find(stop)) >= 0), default=None)
+    def _end_of_echo(self, index: Any, text: str) -> int:
+        """Return where the echo of the prompt ends in a choice's next piece."""
+        if type(index) is not int or not 0 <= index < self._size:
+            return 0
+        left = self._echoed.get(index)
+        if left is None:
+            prompt = json.loads(self._prompts[index // self._weight])
+            # Of token ids nobody here knows the text: stop strings stay.
+            left = len(prompt) if isinstance(prompt, str) else _ENDLESS
+            if isinstance(prompt, str) and not (prompt.startswith(text) or text.startswith(prompt)):
+                # The server does not echo.
+                left = 0
+        here = min(left, len(text))
+        self._echoed[index] = left - here
+        return here
 
-    def _hold(self, index: int, choice: dict[str, Any]) -> None:
+    def _stop_at(self, text: str, start: int) -> int | None:
+        """Where the first stop string begins in a text, from ``start`` on; ``None``: nowhere."""
+        return min((at for stop in self._stops if (at := text.find(stop, start)) >= 0), default=None)
+
+    def _hold(self, index: int, choice: dict[str, Any], start: int) -> None:
         text = choice["text"]
-        at = self._stop_at(text)
+        at = self._stop_at(text, start)
         if at is None:
             longest = max(map(len, self._stops)) - 1
-            sizes = range(min(longest, len(text)), 0, -1)
+            sizes = range(min(longest, len(text) - start), 0, -1)
             ends = (text[-size:] for size in sizes)
             held = next((end for end in ends if any(stop.startswith(end) for stop in self._stops)), "")
             at = len(text) - len(held)
@@ -156,7 +181,13 @@ def _stops_of(fields: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(each for each in stops if isinstance(each, str) and each)
 
 
+def _echo_of(fields: Mapping[str, Any]) -> bool:
+    return fields.get("echo") is True
+
+
 _STOPS: Bodies[tuple[str, ...]] = Bodies(_stops_of)
+_ECHO: Bodies[bool] = Bodies(_echo_of)
+_ENDLESS = 1 << 60
 
 
 class UsageWatch:

@@ -87,6 +87,20 @@ def tgi():
     yield Case("What looked like the beginning of a stop string is kept",
                asked("p", dialect="tgi", max_tokens=20, stop=["###"]),
                stream(piece("a#", ""), piece("b##", ""), piece("", "length", usage=tokens(3, 4))), {0: "a#b##"})
+    question = "Q: 2+2?\nA:"
+    echoing = {"dialect": "openai", "echo": True, "stop": ["\n"]}
+    for what, text, shown in (("has", f"{question} 4\nQ", f"{question} 4"), ("has no", f"{question} 4", f"{question} 4"),
+                              ("ends with half a", f"{question} 4\n", f"{question} 4")):
+        yield Case(f"A stop string in an echoed prompt ends no answer; the answer {what} stop string",
+                   asked(question, **echoing, streamed=False), plain(choice(0, text)), {0: shown})
+        yield Case(f"A stop string in an echoed prompt ends no streamed answer; the answer {what} stop string",
+                   asked(question, **echoing), stream(*map(piece, text), piece("", "stop")), {0: shown})
+    yield Case("Each prompt of a list has an echo of its own", asked("a\nb", "c\n", **echoing, streamed=False),
+               plain(choice(1, "c\nd\n"), choice(0, "a\nbx\ny")), {0: "a\nbx", 1: "c\nd"})
+    yield Case("Where a server does not echo, the stop string ends the answer", asked("a\nb", **echoing, streamed=False),
+               plain(choice(0, "x\ny")), {0: "x"})
+    yield Case("The echo of token ids is not known, and nothing is cut", asked([1, 2], **echoing, streamed=False),
+               plain(choice(0, "a\nb")), {0: "a\nb"})
 
 
 # llama.cpp -----------------------------------------------------------------------------------------------------------
