@@ -210,3 +210,47 @@ def test_a_body_that_is_no_object():
         status, _, reply = ask(SimulatedServer("instant"), body)
         assert status == 400
         assert json.loads(reply)["error"]["type"] == "Bad Request"
+
+
+# What nobody meant ----------------------------------------------------------------------------------------------------
+
+ODD = {
+    "a schema that is no JSON": {"structured_outputs": {"json": "{"}},
+    "a reference that is a number": {"structured_outputs": {"json": {"$ref": 5}}},
+    "an enum that is a number": {"structured_outputs": {"json": {"enum": 5}}},
+    "a length that is a text": {"structured_outputs": {"json": {"type": "string", "minLength": "a"}}},
+    "fields that are a number": {"structured_outputs": {"json": {"type": "object", "required": 5}}},
+    "choices that are a number": {"structured_outputs": {"json": {"anyOf": 5}}},
+    "a part that is a number": {"messages": [{"role": "user", "content": [5]}]},
+    "a part that is a text": {"messages": [{"role": "user", "content": ["x"]}]},
+    "a part whose text is null": {"messages": [{"role": "user", "content": [{"type": "text", "text": None}]}]},
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_a_field_of_a_form_that_nobody_meant_is_a_400(odd):
+    path = "/v1/chat/completions" if "messages" in ODD[odd] else "/v1/completions"
+    fields = {"model": "simulated", "max_tokens": 8} | ({} if "messages" in ODD[odd] else {"prompt": "p"}) | ODD[odd]
+    status, _, body = ask(SimulatedServer(), fields, path)
+    assert (status, json.loads(body)["error"]["code"]) == (400, 400)
+
+
+@pytest.mark.parametrize(
+    "schema", [{"type": "string", "minLength": 50_000_000}, {"type": "array", "minItems": 2_000_000}]
+)
+def test_a_demand_for_more_than_an_answer_can_hold_is_cut_off(schema):
+    fields = {"model": "simulated", "prompt": "p", "max_tokens": 8, "structured_outputs": {"json": schema}}
+    status, _, body = ask(SimulatedServer(), fields)
+    assert (status, json.loads(body)["choices"][0]["finish_reason"]) == (200, "length")
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/score", 200), ("/v1/score", 401), ("/rerank", 200), ("/v1/rerank", 401)]
+)
+def test_routes_outside_v1_ask_for_no_key(path, status):
+    body = (
+        {"model": "simulated", "query": "q", "documents": ["d"]}
+        if "rerank" in path
+        else {"model": "simulated", "text_1": "a", "text_2": "b"}
+    )
+    assert ask(SimulatedServer(api_key="key"), body, path)[0] == status

@@ -277,3 +277,29 @@ async def test_a_server_that_wants_a_clients_certificate_is_asked_once_and_named
             assert caught.value.attempt == 1
         finally:
             server.kill()
+
+
+# Addresses ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("port", [0, 65_536, "x"])
+def test_a_port_that_is_none_is_refused(port):
+    with pytest.raises(ConfigError, match="no port between 1 and 65535"):
+        BatchClient(f"http://127.0.0.1:{port}/v1")
+
+
+async def test_the_zone_of_an_address_reaches_the_resolver_and_not_the_server(monkeypatch):
+    asked = []
+    loop = asyncio.get_running_loop()
+    async with RawServer() as server:
+
+        async def connect(make, host, port, **named):
+            asked.append((host, port))
+            return await type(loop).create_connection(loop, make, "127.0.0.1", server.port)
+
+        monkeypatch.setattr(loop, "create_connection", connect)
+        client = BatchClient("http://[fe80::1%25eth0]:8000/v1", model="m", detect=False, server_metrics=False)
+        async with client:
+            assert (await client.complete("p")).text == "<p>"
+    assert asked == [("fe80::1%eth0", 8000)]
+    assert server.heard[0].header("host") == "[fe80::1]:8000"

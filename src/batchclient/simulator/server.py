@@ -35,6 +35,8 @@ from batchclient.simulator.validation import CompletionCall, HttpError, Limits, 
 __all__ = ["Part", "SimulatedServer"]
 
 
+_UNGUARDED = frozenset({"/classify", "/rerank", "/score"})
+"""vLLM asks for a key below ``/v1`` alone; other guises have no such routes."""
 _MOST_SEQUENCES = 131_072
 """Prompts times ``n``: each takes memory from the start."""
 
@@ -152,13 +154,18 @@ class SimulatedServer:
                 self._reply(request_id, *page_of(self, method, path, body), now)
                 return
             named = dict(headers)
-            self._check_key(named)
+            if path not in _UNGUARDED:
+                self._check_key(named)
             call = route.parse(body, self.limits)
             if call.sequences > _MOST_SEQUENCES:
                 raise bad_request(f"{call.sequences} sequences in one request are more than {_MOST_SEQUENCES}.", "n")
             self.counters.note(now, len(call.prompts), is_stream=call.stream)
             self._take(request_id, route, call, named, now)
         except HttpError as error:
+            self._reply(request_id, error.status, JSON_HEADERS + error.headers, error.body, now)
+        except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
+            # A schema or a message of a form that nobody meant.
+            error = bad_request("A field has a form that cannot be read.", "body")
             self._reply(request_id, error.status, JSON_HEADERS + error.headers, error.body, now)
 
     def disconnect(self, request_id: int, now: float) -> None:

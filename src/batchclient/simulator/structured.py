@@ -20,6 +20,9 @@ from batchclient.simulator.text import END_OF_TEXT, Generation, pieces
 
 __all__ = ["WrittenGeneration", "demanded_text"]
 
+_LONGEST_TEXT = 65_536
+_MOST_ITEMS = 4096
+"""More than an answer has tokens for: it is cut off by its length."""
 _DEEPEST = 16
 
 
@@ -113,9 +116,9 @@ def _instance(schema: Any, definitions: Mapping[str, Any], digest: str, depth: i
             return {name: _instance(properties.get(name), definitions, digest, depth + 1) for name in required}
         case "array":
             own = _instance(schema.get("items"), definitions, digest, depth + 1)
-            return [own] * max(1, schema.get("minItems", 1))
+            return [own] * min(max(1, schema.get("minItems", 1)), _MOST_ITEMS)
         case "string":
-            text = digest.ljust(schema.get("minLength", 0), "x")
+            text = digest.ljust(min(schema.get("minLength", 0), _LONGEST_TEXT), "x")
             return text[: schema["maxLength"]] if "maxLength" in schema else text
         case "integer":
             return schema.get("minimum", schema.get("exclusiveMinimum", -1) + 1)
