@@ -52,18 +52,34 @@ async def test_all_choices_of_a_call_come_in_order():
     assert len(server.sent) == 1
 
 
-async def test_a_server_that_ignores_n_is_asked_twice_for_a_call():
+async def test_a_server_that_ignores_n_is_asked_twice_and_then_by_one_call_in_64():
     def ignore_n(sent):
-        del sent.body["n"]
+        sent.body.pop("n", None)
         return echo(sent)
 
-    server = ScriptedTransport(*[ignore_n] * 60)
+    server = ScriptedTransport(*[ignore_n] * 4)
     async with make_client(server) as client:
-        for number in range(30):
-            with pytest.raises(DemuxError, match="2 of 3 choices are missing") as caught:
-                await client.complete(f"p{number}", max_tokens=1, n=3)
-            assert (caught.value.attempt, caught.value.retryable) == (2, False)
-    assert len(server.sent) == 60
+
+        async def call(number):
+            return await client.complete(f"p{number}", max_tokens=1, n=3)
+
+        with pytest.raises(
+            DemuxError, match="2 of 3 choices are missing from the reply: the server ignores n"
+        ) as caught:
+            await call(0)
+        assert (caught.value.attempt, caught.value.retryable, len(server.sent)) == (2, False, 2)
+        for number in range(61):
+            with pytest.raises(DemuxError, match="one answer where several are asked for"):
+                await call(number)
+        assert len(server.sent) == 2
+        assert len((await client.complete("one", max_tokens=1)).choices) == 1, "other calls go on"
+        with pytest.raises(DemuxError, match="missing"):
+            await call(62)
+        # The server is another by now.
+        for number in range(62):
+            with pytest.raises(DemuxError, match="one answer where"):
+                await call(number)
+        assert [len((await call(number)).choices) for number in range(3)] == [3, 3, 3]
 
 
 async def test_a_completion_says_what_its_own_call_took():

@@ -140,7 +140,7 @@ async def test_times_are_the_schedulers(seen):
         assert queue_s + (request.end_time - request.start_time) / 1e9 == pytest.approx(took_s, abs=1e-3)
         waited += queue_s
         observed -= took_s
-    assert waited > 0.03
+    assert waited > 0.01
     assert abs(observed) < 1e-3
 
 

@@ -289,6 +289,8 @@ class Learnt:
     takes_lists: bool = False
     """Whether a list of embeddings was answered, and no lone one by itself."""
     lone_as_list: bool = False
+    ignored_n: int = 0
+    """Replies in a row with one answer where several were asked for."""
 
 
 @dataclass(slots=True, eq=False)

@@ -147,10 +147,16 @@ class ReplyDecoder:
     def _mismatch(self, error: DemuxError) -> Failure:
         """Return the failure of a reply with other choices than were asked for.
 
-        A server that ignores ``n`` does so every time.
+        A server that ignores ``n`` does so every time: after two such replies no call with an ``n``
+        is sent for a while.
         """
-        ignores_n = self._size == self._n > 1 and isinstance(error, OnlyOne)
-        return Failure(FailureKind.MISMATCH, DemuxError, error.message, once=ignores_n)
+        if self._size == self._n > 1 and isinstance(error, OnlyOne):
+            learnt = self._batch.wire.learnt
+            learnt.ignored_n += 1
+            if learnt.ignored_n > 1:
+                return Failure(FailureKind.UNSUPPORTED, DemuxError, f"{error.message}: the server ignores n")
+            return Failure(FailureKind.MISMATCH, DemuxError, error.message, once=True)
+        return Failure(FailureKind.MISMATCH, DemuxError, error.message)
 
     def _error_reply(self, error: object) -> Failure:
         """Return the failure told by an error object; its code decides as a status would."""

@@ -168,6 +168,8 @@ class PlainDecoder(ReplyDecoder):
                     continue
             try:
                 made = tuple([self._choice([choice], k) for k, choice in enumerate(own)])
+                if n > 1:
+                    self._batch.wire.learnt.ignored_n = 0
             except BAD_FORM as error:
                 unreadable = error
                 continue

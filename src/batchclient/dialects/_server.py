@@ -23,12 +23,14 @@ from batchclient.dialects._replies import error_in, read_retry_after
 from batchclient.dialects._status import failure_of, moved
 from batchclient.dialects._unknown_fields import OUR_FIELDS, refused_fields
 from batchclient.dialects.completions import ANY_NUMBER, events_per_choice
-from batchclient.errors import BadRequest, ConfigError, NotFound
+from batchclient.errors import BadRequest, ConfigError, DemuxError, NotFound
 from batchclient.transport import WireRequest
 
 __all__ = ["Form", "ServerDialect"]
 
 _NO_ROUTE = (404, 405)
+_ASKED_AGAIN_AFTER = 64
+"""Of so many calls with an ``n`` one is sent, where the server ignored ``n`` twice in a row."""
 
 
 class Form(Protocol):
@@ -91,6 +93,11 @@ class ServerDialect:
             self._without | OUR_FIELDS if batch.bare else self._without,
             self._learnt,
         )
+        if batch.shape.weight > 1 and self._learnt.ignored_n > 1:
+            self._learnt.ignored_n += 1
+            if self._learnt.ignored_n % _ASKED_AGAIN_AFTER:
+                message = "the server gives one answer where several are asked for (n); the call was not sent"
+                return Failure(FailureKind.UNSUPPORTED, DemuxError, message)
         lone = batch.shape.kind is Kind.EMBEDDING and len(batch.requests) == 1
         batch.wire.lone_as_list = lone and self._learnt.lone_as_list
         batch.wire.to_list_route = len(batch.requests) > 1 and batch.shape.kind in self.list_routes

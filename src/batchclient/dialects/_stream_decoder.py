@@ -240,6 +240,8 @@ class StreamDecoder(ReplyDecoder):
             if usage is not None and self._needs_text and piece.get("text") is None:
                 self._check_silence(index, usage)
             choice = self._choice(pieces, index % self._n)
+            if index % self._n:
+                self._batch.wire.learnt.ignored_n = 0
             if self._batch.shape.verbatim:
                 self._verbatim[index] = self._verbatim_choice(pieces, choice)
                 self._about.update({name: v for name, v in event.items() if v is not None or name not in self._about})

@@ -165,8 +165,8 @@ class SimulatedServer:
             self._reply(request_id, error.status, JSON_HEADERS + error.headers, error.body, now)
         except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
             # A schema or a message of a form that nobody meant.
-            error = bad_request("A field has a form that cannot be read.", "body")
-            self._reply(request_id, error.status, JSON_HEADERS + error.headers, error.body, now)
+            odd = bad_request("A field has a form that cannot be read.", "body")
+            self._reply(request_id, odd.status, JSON_HEADERS + odd.headers, odd.body, now)
 
     def disconnect(self, request_id: int, now: float) -> None:
         """Forget the request of a client that has gone."""
