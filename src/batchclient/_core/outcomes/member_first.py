@@ -22,7 +22,8 @@ Rules:
   every prompt alone was answered, but no part of several prompts, the server has stopped taking
   lists. If both halves of two lists in a row were answered, lists were too long.
 - A 404, 405, 406, 411, 412 or 415 may mean the list: one member goes at once, and if it is
-  answered, the rest goes singly. After a 404 the member also finds out about the model (see ``denials``).
+  answered, the rest goes singly. After a 404 the member also finds out about the model (see
+  ``denials``).
 - A closed connection may mean the list, too, if no list was ever answered, or else before the calls
   would fail.
 - A break of the connection during or just after the writing of a long list may be an unstated
