@@ -2,11 +2,8 @@
 
 import pytest
 
-two_backends = pytest.mark.parametrize("backend", [None, "httpx"], ids=["direct", "httpx"])
-"""For tests that take long: httpx2 does there as httpx does."""
 
-
-@pytest.fixture(params=[None, "httpx", "httpx2"], ids=["direct", "httpx", "httpx2"])
+@pytest.fixture(params=[None, "httpx"], ids=["direct", "httpx"])
 def backend(request):
-    """``Http(backend=…)``; ``None``: over connections of batchclient's own."""
+    """``Http(backend=…)``; ``None``: over connections of batchclient's own. httpx2 does as httpx does."""
     return request.param

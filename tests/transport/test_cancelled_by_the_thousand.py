@@ -1,11 +1,9 @@
 """Row 38 in small; ``python -m tests.soak`` cancels a hundred thousand."""
 
 from tests.soak.cancellations import cancel_many
-from tests.transport.conftest import two_backends
 from tests.fakes.raw import answers_in_a_process
 
 
-@two_backends
 async def test_hundreds_of_calls_cancelled_at_every_moment_leave_no_place_taken(backend):
     with answers_in_a_process() as (url, _):
         left = await cancel_many(url, "m", 600, backend)

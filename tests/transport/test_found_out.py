@@ -103,6 +103,7 @@ class Wrapper:
         return getattr(self.wrapped, name)
 
 
+@pytest.mark.parametrize("backend", [None, "httpx", "httpx2"])
 def test_a_mock_of_a_library_is_seen_and_a_wrapper_that_passes_all_on_is_none(backend):
     ways = {
         None: (httpx.AsyncHTTPTransport, httpcore.AsyncConnectionPool),

@@ -8,7 +8,6 @@ import httpx
 import pytest
 import respx
 from tests.seams import watch_cores, with_cores, with_runners
-from tests.transport.conftest import two_backends
 from tests.fakes.raw import RawServer, answer, reset, response
 
 from batchclient import BatchClient, Batching, Http
@@ -125,7 +124,6 @@ async def test_no_call_notices_what_becomes_of_a_question(on_page, backend):
     assert {heard.path for heard in pages.pages} == {"/metrics"}
 
 
-@two_backends
 @pytest.mark.parametrize("on_page", [endless, bomb], ids=lambda each: each.__name__)
 async def test_no_more_of_a_page_is_read_than_a_page_may_have(on_page, backend, monkeypatch, caplog):
     with_runners(monkeypatch, page_timeout_s=10.0)

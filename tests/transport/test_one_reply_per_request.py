@@ -33,7 +33,7 @@ async def make(server, backend, **arguments):
             yield client
 
 
-@pytest.fixture(params=[None, "httpx", "httpx2", "own client"], ids=["direct", "httpx", "httpx2", "own client"])
+@pytest.fixture(params=[None, "httpx", "own client"], ids=["direct", "httpx", "own client"])
 def anyones(request):
     """Whose connections carry the calls."""
     return request.param

@@ -9,7 +9,6 @@ import httpx2
 import pytest
 import trio
 from tests.seams import connected
-from tests.transport.conftest import two_backends
 from tests.fakes.raw import (
     RawServer,
     answer,
@@ -109,7 +108,6 @@ async def test_each_request_over_httpx_has_a_pool_of_one_whose_socket_is_idle_fo
     assert (limits.max_connections, limits.max_keepalive_connections, limits.keepalive_expiry) == (1, 1, 3.0)
 
 
-@two_backends
 @pytest.mark.parametrize("max_tokens", [1, 16], ids=["plain", "streamed"])
 async def test_never_more_connections_than_the_limit(backend, max_tokens):
     most = working = 0
@@ -295,7 +293,6 @@ async def test_a_stream_in_pieces_of_any_size_is_the_same(backend, size):
     assert [each.text for each in answers] == ["<ä>", "<b>", "<😀>"]
 
 
-@two_backends
 async def test_a_big_prompt_arrives_whole(backend):
     async with RawServer() as server, make(server, backend) as client:
         prompt = "ü" * 2_000_000
