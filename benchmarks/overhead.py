@@ -174,6 +174,18 @@ ARMS = (
         ours(1, preset="throughput", batching=Batching(max_size=1)),
         needs_us=True,
     ),
+    Arm(
+        "streamed_singles",
+        "the same, streamed",
+        ours(16, preset="throughput", batching=Batching(max_size=1)),
+        needs_us=True,
+    ),
+    Arm(
+        "single_chats",
+        "the same, chats",
+        ours(1, chats=True, preset="throughput", batching=Batching(max_size=1)),
+        needs_us=True,
+    ),
     Arm("lone", "`BatchClient` as it comes, one call after the other", ours(1), in_flight=1, needs_us=True),
     Arm("chats", "`BatchClient`, lists of chats", ours(1, chats=True, preset="throughput"), needs_us=True),
     Arm("openai_aiohttp", "`AsyncOpenAI` with its aiohttp client", openai_client(openai_aiohttp)),
@@ -191,7 +203,7 @@ ARMS = (
 )
 BY_NAME = {arm.name: arm for arm in ARMS}
 DROP_IN = ("openai", "drop_in", "openai_chat", "drop_in_chat", "transport")
-BESIDE = ("plain", "streamed", "streamed_spaced", "singles", "lone", "chats")
+BESIDE = ("plain", "streamed", "streamed_spaced", "singles", "streamed_singles", "single_chats", "lone", "chats")
 PAGES = {"overhead": tuple(name for name in BY_NAME if name == "openai" or name not in DROP_IN), "drop_in": DROP_IN}
 """The arms of each page of results, where none are named."""
 
