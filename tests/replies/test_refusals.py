@@ -50,7 +50,7 @@ WORDS = [
     (b"upstream connect error", "upstream connect error", None),
     (b"<html><body>502</body></html>", "an HTML page", None),
     (b"  \n<!doctype html>", "an HTML page", None), (b"\xff\xfe broken", "\ufffd\ufffd broken", None),
-    (b'{"error": {"message": "cut', '{"error": {"message": "cut', None), (b"x" * 100_000, "x" * 400, None),
+    (b'{"error": {"message": "cut', '{"error": {"message": "cut', None), (b"x" * 100_000, "x" * 399 + "…", None),
     ({"error": "1 validation error:\n  {'type':\t'x'}  "}, "1 validation error: {'type': 'x'}", None),
 ]
 
@@ -119,6 +119,19 @@ def redactions():
     yield ("A key that is a plain word is cut out where it stands alone", "token: 4096 tokens, not (token)",
            "[key]: 4096 tokens, not ([key])", ("?",), ("token",))
     yield ("A long key is cut out within a word, too", "bearersk-1234567890x", "bearer[key]x", ("?",), ("sk-1234567890",))
+    both = "It's Ann's b\"k\"; it's Bob's!"
+    yield ("An echo in repr, of which a part would be quoted otherwise", f"bad: {both.replace(chr(39), chr(92) + chr(39))}",
+           "bad: [prompt]", (both,), ())
+    chinese = "我的病历号是四七一一我的名字是约翰史密斯请不要告诉别人这件事情谢谢你们"
+    yield ("A piece of the middle in ASCII JSON", f"bad: {json.dumps(chinese[5:25])[1:-1]}!", "bad: [prompt]!",
+           (chinese,), ())
+    ids = [1, 15043, 7, 9, 9, 29871, 3186, 2, 77, 88]
+    yield "The end of token ids is cut out", f"bad: {str(ids)[-24:]}!", "bad: [prompt]!", (ids,), ()
+    card = "My SSN is 123-45-6789.\nMy card is 4111-1111"
+    yield ("A middle over two lines is cut out whole", f"bad: {card[3:36]}!", "bad:[prompt]!",
+           (card,), ())
+    yield ("A key that a long message is cut within", "x" * 780 + " " + "a" * 815 + " correcthorse-batterystaple", "x" * 399 + "…",
+           ("?",), ("correcthorse-batterystaple",))
     yield ("Texts and keys of three characters would cut everything to pieces", "an error about a cat",
            "an error about a cat", ("cat",), ("an",))
 

@@ -1,18 +1,21 @@
 """HTTP/1.1 as servers and gateways write it: which replies are read, and which break the connection, by each way."""
 
 import asyncio
+import contextlib
+import gc
 import gzip
 import json
 import socket
 import subprocess
+import sys
 import zlib
 
 import pytest
 
-from batchclient import Backoff, BatchClient, CertificateRefused, ConfigError, ConnectionLost, Http
+from batchclient import Backoff, BatchClient, CertificateRefused, ConfigError, ConnectionLost, Http, ReadTimedOut
 from batchclient.transport import Timeouts, WireRequest
 from batchclient.transport.http import HttpTransport
-from tests.fakes.raw import RawServer, certificate, needs_openssl, response
+from tests.fakes.raw import RawServer, certificate, hang, needs_openssl, response, says
 from tests.seams import connected
 
 BODY = json.dumps({"choices": [{"index": 0, "text": " ok", "finish_reason": "stop"}]}).encode()
@@ -42,6 +45,11 @@ READ = {
     "blanks behind a chunk's size": [head(CHUNKED) + chunk(b"  ") + END],
     "fields behind the body": [
         head(CHUNKED, b"trailer: x-sum") + chunk() + b"0\r\nx-sum: 1\r\nserver-timing: a\r\n\r\n"
+    ],
+    "blanks behind a word": [head(b"transfer-encoding: chunked ") + chunk() + END],
+    "a head of 90 KB in two reads": [
+        head(LENGTH, *[b"x-%d: " % n + b"a" * 900 for n in range(100)])[:60_000],
+        head(LENGTH, *[b"x-%d: " % n + b"a" * 900 for n in range(100)])[60_000:] + BODY,
     ],
     "Chunked with a capital": [head(b"Transfer-Encoding: Chunked") + chunk() + END],
     "a 100 first": [b"HTTP/1.1 100 Continue\r\n\r\n" + head(LENGTH) + BODY],
@@ -303,3 +311,87 @@ async def test_the_zone_of_an_address_reaches_the_resolver_and_not_the_server(mo
             assert (await client.complete("p")).text == "<p>"
     assert asked == [("fe80::1%eth0", 8000)]
     assert server.heard[0].header("host") == "[fe80::1]:8000"
+
+
+# One connection after another ------------------------------------------------------------------------------------------
+
+BOUNDS = Timeouts(5.0, 5.0, 5.0)
+
+
+async def body_of_reply(transport, bounds=BOUNDS, body=b"{}"):
+    reply = await transport.send(WireRequest("POST", "/x", body=body), bounds)
+    try:
+        return b"".join([chunk async for chunk in reply.chunks()])
+    finally:
+        await reply.aclose()
+
+
+async def test_a_connection_whose_body_was_not_read_is_not_used_again():
+    """Its reading was stopped, so that the next reply would never be seen."""
+    async with saying([head(b"content-length: 100000") + b"x" * 100_000]) as server:
+        transport = HttpTransport(server.url, {}, max_response_bytes=1_000_000)
+        left = await transport.send(WireRequest("POST", "/x", body=b"{}"), BOUNDS)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        await left.aclose()
+        assert len(await body_of_reply(transport)) == 100_000
+        assert server.connections == 2
+        await transport.aclose()
+
+
+def test_silence_is_bounded_in_each_event_loop_that_a_transport_meets():
+    async def ask(transport, listener, *scripts):
+        async with RawServer(*scripts, listener=listener):
+            await body_of_reply(transport, Timeouts(5.0, 0.2, 5.0), b'{"prompt": "p"}')
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    place = listener.getsockname()
+    transport = HttpTransport(f"http://127.0.0.1:{place[1]}", {}, max_response_bytes=1000)
+    asyncio.run(ask(transport, listener))
+    with pytest.raises(ReadTimedOut):
+        asyncio.run(asyncio.wait_for(ask(transport, socket.create_server(place), hang()), 10))
+
+
+async def test_a_connection_that_failed_keeps_no_request_alive():
+    async with RawServer(then=says(b"SSH-2.0-OpenSSH_9.6\r\n\r\n", close=True)) as server:
+        transport = HttpTransport(server.url, {}, max_response_bytes=1000)
+        body = b"{%d}" % server.port
+        before = sys.getrefcount(body)
+        gc.disable()
+        try:
+            with contextlib.suppress(ConnectionLost):
+                await body_of_reply(transport, body=body)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert sys.getrefcount(body) == before
+        finally:
+            gc.enable()
+        await transport.aclose()
+
+
+async def test_nothing_is_sent_again_once_the_transport_is_closed():
+    async with RawServer(then=hang()) as server:
+        transport = HttpTransport(server.url, {}, max_response_bytes=1000)
+        sending = asyncio.ensure_future(body_of_reply(transport))
+        await server.arrived(1)
+        await transport.aclose()
+        with pytest.raises(ConnectionLost, match="the client was closed"):
+            await sending
+        assert (len(server.heard), server.connections) == (1, 1)
+
+
+@needs_openssl
+async def test_through_tls_a_server_that_takes_no_bytes_is_not_waited_for(tmp_path, monkeypatch):
+    file, tls = certificate(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", file)
+
+    async def take_nothing(connection):
+        connection.writer.transport.pause_reading()
+        await asyncio.sleep(60)
+
+    async with RawServer(then=take_nothing, tls=tls) as server:
+        server.quiet()
+        transport = HttpTransport(server.url, {}, max_response_bytes=1000, trust_env=True)
+        with pytest.raises(ConnectionLost, match="took no bytes"):
+            await body_of_reply(transport, Timeouts(5.0, None, 0.3), b"x" * 20_000_000)
+        await transport.aclose()

@@ -18,11 +18,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator
+from itertools import islice
 
 __all__ = ["mark", "redact", "unmarked", "words_and_shown", "words_of"]
 
 _LONGEST_MESSAGE = 400
-_LONGEST_READ = 2 * _LONGEST_MESSAGE
+_LONGEST_READ = 4 * _LONGEST_MESSAGE
 """The rest is never shown: cutting it off first bounds the work."""
 _SHORTEST_SECRET = 4
 _PLAIN_KEY = 8
@@ -37,6 +38,12 @@ _NO_TEXTS = frozenset({"role", "type"})
 _PROTOCOL = frozenset({b"", b"role", b"content", b"type", b"text", b"user", b"system", b"assistant", b"tool", b"name"})
 _ODD = re.compile(rb"[\x00-\x1f\x7f\"'\\]")
 _TEXT = re.compile(rb'"((?:[^"\\]|\\.)*)"')
+_OPENING = re.compile(r"\s*[\"']+")
+_CLOSING = re.compile(r"[\"']+\s*\Z")
+_MOST_PLACES = 32
+"""Places of one piece in a prompt that are compared with the message."""
+_ESCAPE = re.compile(r"\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|\\[nrt\"'\\/]")
+_ESCAPED = {"\\n": "\n", "\\r": "\r", "\\t": "\t", '\\"': '"', "\\'": "'", "\\\\": "\\", "\\/": "/"}
 _PLACE = re.compile("\x02([^\x02\x03]*)\x03")
 
 
@@ -68,13 +75,18 @@ def words_and_shown(message: str, prompts: Collection[bytes], secrets: Collectio
 
 def _words_of(message: str, forms: Collection[str]) -> str:
     echoes = dict.fromkeys((form for form in forms if len(form) >= _SHORTEST_ECHO), "[prompt]")
-    return _without(unmarked(message)[:_LONGEST_READ], echoes, _SHORTEST_ECHO)
+    return _without(_beginning(unmarked(message)), echoes, _SHORTEST_ECHO)
 
 
 def _redacted(message: str, forms: Collection[str], secrets: Collection[str]) -> str:
     labels = dict.fromkeys(forms, "[prompt]")
-    labels.update((secret, "[key]") for secret in secrets if not _is_plain(secret))
-    parts = _PLACE.split(message[:_LONGEST_READ])
+    for secret in secrets:
+        if " " in secret:
+            # Of ``Bearer …`` the last word is a secret by itself.
+            message = message.replace(secret, "[key]")
+        elif not _is_plain(secret):
+            labels.update(dict.fromkeys(_written(secret), "[key]"))
+    parts = _PLACE.split(_beginning(message))
     parts[::2] = [_without(unmarked(part), labels, 0) for part in parts[::2]]
     message = "".join(parts)
     for secret in filter(_is_plain, secrets):
@@ -84,16 +96,31 @@ def _redacted(message: str, forms: Collection[str], secrets: Collection[str]) ->
     return message if len(message) <= _LONGEST_MESSAGE else message[: _LONGEST_MESSAGE - 1] + "…"
 
 
+def _beginning(message: str) -> str:
+    """Return what is read of a message, without a last word that is cut, which may be half a key."""
+    if len(message) <= _LONGEST_READ:
+        return message
+    return message[:_LONGEST_READ].rpartition(" ")[0] or message[:_LONGEST_READ]
+
+
 def _is_plain(secret: str) -> bool:
     return len(secret) < _PLAIN_KEY or secret.isalpha()
 
 
 def _quoted_forms(message: str, prompts: Collection[bytes]) -> set[str]:
     """Return all forms of the prompts of which a piece may be in a message."""
-    message = unmarked(message)[:_LONGEST_READ]
+    message = _beginning(unmarked(message))
     if not message or not prompts:
         return set()
-    written = {message, message.replace(", ", ","), _write(message)[1:-1], json.dumps(message)[1:-1]}
+    plain = _unescaped(message)
+    written = {
+        message,
+        message.replace(", ", ","),
+        plain,
+        _write(plain)[1:-1],
+        _write(message)[1:-1],
+        json.dumps(message)[1:-1],
+    }
     looked_at = list(prompts)
     if sum(map(len, prompts)) > _MOST_BYTES:
         looked_at = [prompt[:_WINDOW_BYTES] + prompt[-_WINDOW_BYTES:] for prompt in prompts]
@@ -108,8 +135,16 @@ def _quoted_forms(message: str, prompts: Collection[bytes]) -> set[str]:
     forms: set[str] = set()
     for prompt, seen in zip(prompts, looked_at, strict=True):
         if any(end in texts for end in _ends(seen)) or any(piece in seen for piece in found):
-            forms.update(_forms(prompt))
+            forms.update(map(unmarked, _forms(prompt)))
     return forms
+
+
+def _unescaped(message: str) -> str:
+    """Return a message without the escapes of JSON and ``repr``; what is none stays."""
+    if "\\" not in message:
+        return message
+    plain = _ESCAPE.sub(lambda found: _ESCAPED.get(found[0]) or chr(int(f"0x{found[0][2:]}", 0)), message)
+    return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _ends(written: bytes) -> list[bytes]:
@@ -117,7 +152,10 @@ def _ends(written: bytes) -> list[bytes]:
     begin, end = written[1 : _SHORTEST_PIECE + 1], written[-_SHORTEST_PIECE - 1 : -1]
     if written[:1] == b'"' and _is_written_alike(begin) and _is_written_alike(end):
         return [begin, end] if len(written) > _SHORTEST_SECRET + 1 else []
-    ends = [] if written.startswith((b'"', b"[{")) else [written[:_SHORTEST_PIECE]]
+    ends = []
+    if not written.startswith((b'"', b"[{")):
+        spaced = written.replace(b",", b", ")
+        ends = [each for ids in (written, spaced) for each in (ids[:_SHORTEST_PIECE], ids[-_SHORTEST_PIECE:])]
     for text in _TEXT.findall(written):
         if text in _PROTOCOL:
             continue
@@ -149,8 +187,11 @@ def _read(text: bytes) -> str:
     return value
 
 
-def _written(text: str) -> tuple[str, ...]:
-    return text, _write(text)[1:-1], json.dumps(text)[1:-1], repr(text)[1:-1]
+def _written(text: str) -> set[str]:
+    shown = repr(text)[1:-1]
+    # A part of a text may be quoted otherwise than the whole.
+    quoted = shown.replace("\\'", "'").replace("'", "\\'")
+    return {text, _write(text)[1:-1], json.dumps(text)[1:-1], shown, quoted, shown.replace("\\'", "'")}
 
 
 def _forms(prompt: bytes) -> Iterator[str]:
@@ -183,56 +224,71 @@ def _texts_in(value: object) -> Iterator[str]:
 
 
 def _without(message: str, labels: dict[str, str], shortest_run: int) -> str:
-    """Cut forms out of a message, whole and in pieces."""
-    # The longest first: one prompt may begin with another, or hold the key.
-    forms = sorted((form for form in labels if len(form) >= _SHORTEST_SECRET), key=len, reverse=True)
-    for form in forms:
-        message = message.replace(form, labels[form])
-    for form in forms:
-        if len(form) > _SHORTEST_PIECE:
-            message = _cut_runs(_cut_ends(message, form, labels[form], shortest_run), form, labels[form], shortest_run)
-    return message
+    """Cut forms out of a message, whole and in pieces; shorter pieces than ``shortest_run`` stay."""
+    cuts = sorted(
+        (start, -end, labels[form])
+        for form in labels
+        if len(form) >= _SHORTEST_SECRET
+        for start, end in _runs_of(form, message)
+        if end - start >= shortest_run
+    )
+    made, at = [], 0
+    while cuts:
+        # Those that overlap are one; the longest names it.
+        start, end, label = cuts[0][0], -cuts[0][1], cuts[0][2]
+        longest = end - start
+        taken = 1
+        while taken < len(cuts) and cuts[taken][0] < end:
+            if -cuts[taken][1] - cuts[taken][0] > longest:
+                longest, label = -cuts[taken][1] - cuts[taken][0], cuts[taken][2]
+            end = max(end, -cuts[taken][1])
+            taken += 1
+        del cuts[:taken]
+        made += [message[at:start], label]
+        at = end
+    return "".join([*made, message[at:]])
 
 
-def _cut_ends(message: str, form: str, label: str, shortest: int) -> str:
-    # A server that shortens its echo shows the beginning, the end or both.
+def _runs_of(form: str, message: str) -> set[tuple[int, int]]:
+    """Return where a message repeats a text: the whole; its beginning or end from ``_SHORTEST_PIECE``
+    characters on, as servers shorten an echo; its middle from twice as many on, less one.
+    """
+    whole = {(at, at + len(form)) for at in _places(form, message)}
+    if len(form) <= _SHORTEST_PIECE:
+        return whole
+    runs = set()
     head, tail = form[:_SHORTEST_PIECE], form[-_SHORTEST_PIECE:]
-    start = 0
-    while (start := message.find(head, start)) >= 0:
-        end = start + len(head)
-        while end < len(message) and end - start < len(form) and message[end] == form[end - start]:
+    for at in _places(head, message):
+        end = at + _SHORTEST_PIECE
+        while end < len(message) and end - at < len(form) and message[end] == form[end - at]:
             end += 1
-        message, start = _cut(message, start, end, label, shortest)
-    start = 0
-    while (start := message.find(tail, start)) >= 0:
-        end = start + len(tail)
+        runs.add((at, end))
+    for at in _places(tail, message):
+        start, end = at, at + _SHORTEST_PIECE
         while start and end - start < len(form) and message[start - 1] == form[start - end - 1]:
             start -= 1
-        message, start = _cut(message, start, end, label, shortest)
-    return message
+        runs.add((start, end))
+    # Every run that long covers one of the message's pieces whole.
+    for at in range(0, len(message) - _SHORTEST_PIECE + 1, _SHORTEST_PIECE):
+        for place in islice(_places(message[at : at + _SHORTEST_PIECE], form), _MOST_PLACES):
+            start, end, ahead, behind = at, at + _SHORTEST_PIECE, place, place + _SHORTEST_PIECE
+            while start and ahead and message[start - 1] == form[ahead - 1]:
+                start, ahead = start - 1, ahead - 1
+            while end < len(message) and behind < len(form) and message[end] == form[behind]:
+                end, behind = end + 1, behind + 1
+            runs.add((start, end))
+    return whole | {_trimmed(start, end, message) for start, end in runs}
 
 
-def _cut_runs(message: str, form: str, label: str, shortest: int) -> str:
-    """Cut a prompt's middle: every common run of at least twice ``_SHORTEST_PIECE``, less one."""
-    start = 0
-    while start + _SHORTEST_PIECE <= len(message):
-        # Every run that long covers one of the message's pieces whole.
-        found = form.find(message[start : start + _SHORTEST_PIECE])
-        if found < 0:
-            start += _SHORTEST_PIECE
-            continue
-        left, right = start, start + _SHORTEST_PIECE
-        place, end = found, found + _SHORTEST_PIECE
-        while left and place and message[left - 1] == form[place - 1]:
-            left, place = left - 1, place - 1
-        while right < len(message) and end < len(form) and message[right] == form[end]:
-            right, end = right + 1, end + 1
-        message, start = _cut(message, left, right, label, shortest)
-    return message
+def _trimmed(start: int, end: int, message: str) -> tuple[int, int]:
+    """Return a run without the quotes around it, which the server wrote, and blanks outside them."""
+    run = message[start:end]
+    before, after = _OPENING.match(run), _CLOSING.search(run)
+    return start + (len(before[0]) if before else 0), end - (len(after[0]) if after else 0)
 
 
-def _cut(message: str, start: int, end: int, label: str, shortest: int) -> tuple[str, int]:
-    """Put a label in the place of a run that is long enough; return where to go on."""
-    if end - start < shortest:
-        return message, end
-    return message[:start] + label + message[end:], start + len(label)
+def _places(piece: str, text: str) -> Iterator[int]:
+    at = text.find(piece)
+    while at >= 0:
+        yield at
+        at = text.find(piece, at + 1)

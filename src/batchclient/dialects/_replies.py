@@ -26,7 +26,8 @@ digits of any script, and underscores.
 _STATUS = re.compile(r"[45][0-9]{2}")
 _NAMES = ("error", "errors", "detail", "message", "msg", "title")
 """Where servers put an error, or its words, the first that holds any; ``title`` is RFC 9457's."""
-_LONGEST_MESSAGE = 400
+_LONGEST_TEXT = 8192
+"""Bytes of a body that is no JSON. The message is shortened once it is free of keys."""
 
 
 def error_in(body: bytes) -> tuple[str, str | None]:
@@ -39,7 +40,7 @@ def error_in(body: bytes) -> tuple[str, str | None]:
     try:
         reply = from_json(body)
     except ValueError:
-        text = unmarked(body[:_LONGEST_MESSAGE].decode("utf-8", "replace").strip())
+        text = unmarked(body[:_LONGEST_TEXT].decode("utf-8", "replace").strip())
         return (HTML_PAGE if text[:1] == "<" else text) or "no message", None
     message, code, _ = told_in(reply)
     if not message and not isinstance(reply, dict):

@@ -30,6 +30,7 @@ _LONGEST_UNREAD_BYTES = 64 * 1024
 """No more than so many bytes of a body are read ahead."""
 _LONGEST_HEAD_BYTES = 128 * 1024
 """Of a reply; h11 takes 100 KB, and llhttp has no bound."""
+_TLS_PIECE_BYTES = 64 * 1024
 _TLS_ALERT = b"\x15\x03"
 _NO_BODY = (204, 304)
 
@@ -63,7 +64,10 @@ class Connection(asyncio.Protocol):
         self.was_heard: bool = False
         self._transport = cast("asyncio.Transport", None)
         self._readable: select.poll | None = None
-        self._is_used = self._is_active = self._is_complete = False
+        self._is_used = self._is_active = self._is_complete = self._is_full = False
+        self._pieces: list[bytes] = []
+        self._rest = memoryview(b"")
+        self._error: BatchClientError | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     # One exchange ----------------------------------------------------------------------------------------------------
@@ -83,12 +87,13 @@ class Connection(asyncio.Protocol):
         self.was_heard = False
         self.sent_at: float | None = None
         self._fields: dict[str, str] = {}
-        self._pieces: list[bytes] = []
-        self._unread_bytes = self._body_bytes = self._head_bytes = 0
+        self._pieces = []
+        self._unread_bytes = self._body_bytes = self._head_bytes = self._field_bytes = 0
         self._is_interim = self._ends_with_the_connection = self._told_head = False
         self._is_complete = self._is_spoilt = False
-        self._error: BatchClientError | None = None
+        self._error = None
         self._unsent_bytes = -1
+        self._rest = memoryview(b"")
         self._parser: Any = httptools.HttpResponseParser(self)
         self._parser.set_dangerous_leniencies(
             lenient_headers=True,
@@ -101,11 +106,15 @@ class Connection(asyncio.Protocol):
             # It was closed since it was made, or taken.
             self._error = broken(None, 0, is_new=not self._is_tls and not self._is_used)
             return
-        if body:
+        if self._is_tls and len(body) > _TLS_PIECE_BYTES:
+            self._transport.write(head)
+            self._rest = memoryview(body)
+            self._write_more()
+        elif body:
             self._transport.writelines((head, body))
         else:
             self._transport.write(head)
-        if not self._transport.get_write_buffer_size():
+        if not self._unsent():
             self.sent_at = self.wrote_at
 
     async def wait_for_head(self) -> dict[str, str]:
@@ -149,10 +158,11 @@ class Connection(asyncio.Protocol):
             reuse: whether the caller finds nothing against it.
         """
         self._is_active, self._is_used = False, True
-        # It holds the connection, and the connection it.
-        self._parser = None
+        # They hold the connection, and the connection them; the error's frames hold the request.
+        self._parser = self._error = None
         whole = self.is_open and self._is_complete and not self._is_spoilt
-        if reuse and whole and not self._transport.get_write_buffer_size():
+        # What was not read may have stopped the reading.
+        if reuse and whole and not self._pieces and not self._unsent():
             self.idle_since = self.loop.time()
             return True
         self.close()
@@ -174,7 +184,7 @@ class Connection(asyncio.Protocol):
         """End the exchange if the server has taken or said nothing for too long."""
         if not self.is_open:
             return
-        unsent = self._transport.get_write_buffer_size()
+        unsent = self._unsent()
         if unsent != self._unsent_bytes:
             self._unsent_bytes, self._silent_since = unsent, now
             if not unsent and self.sent_at is None:
@@ -183,6 +193,16 @@ class Connection(asyncio.Protocol):
         if self._waiter is not None and bound_s is not None and now - self._silent_since > bound_s:
             lost = ConnectionLost("the server took no bytes of the request for the write timeout")
             self.fail(lost if unsent else ReadTimedOut(SILENT))
+
+    def _unsent(self) -> int:
+        """Return how many bytes of the request the kernel has not taken."""
+        return len(self._rest) + self._transport.get_write_buffer_size()
+
+    def _write_more(self) -> None:
+        """Write a long body through TLS in pieces: what TLS has passed on is in no count of asyncio's."""
+        while self._rest and not self._is_full and self.is_open:
+            self._transport.write(bytes(self._rest[:_TLS_PIECE_BYTES]))
+            self._rest = self._rest[_TLS_PIECE_BYTES:]
 
     def is_still_idle(self) -> bool:
         """Whether nothing has come since the last reply: a look into the kernel, before a request."""
@@ -209,6 +229,16 @@ class Connection(asyncio.Protocol):
         if hasattr(select, "poll") and file >= 0:
             self._readable = select.poll()
             self._readable.register(file, select.POLLIN)
+
+    def pause_writing(self) -> None:
+        """See ``asyncio.Protocol``."""
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        """See ``asyncio.Protocol``."""
+        self._is_full = False
+        if self._is_active:
+            self._write_more()
 
     def data_received(self, data: bytes) -> None:
         """See ``asyncio.Protocol``."""
@@ -282,10 +312,10 @@ class Connection(asyncio.Protocol):
         """Keep a field of the head; of several of one name all. Fields behind the body are dropped."""
         if self.headers is not None:
             return
-        self._head_bytes += len(name) + len(value)
-        if self._head_bytes > _LONGEST_HEAD_BYTES and self._error is None:
+        self._field_bytes += len(name) + len(value)
+        if self._field_bytes > _LONGEST_HEAD_BYTES and self._error is None:
             self._error = _too_long()
-        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        key, text = name.decode("latin-1").lower(), value.strip(b" \t").decode("latin-1")
         before = self._fields.get(key)
         self._fields[key] = text if before is None else f"{before}, {text}"
 

@@ -47,6 +47,7 @@ _TICK_S = 1.0
 """The longest time between two looks at the connections; an eighth of a shorter timeout."""
 _NEXT_ADDRESS_S = 0.25
 """RFC 8305, "Connection Attempt Delay"."""
+_CLOSED = "the client was closed"
 _Requested = tuple[str, str, bool]
 
 
@@ -91,6 +92,8 @@ class DirectTransport:
         self._timeouts: Timeouts | None = None
         self._tick_s = _TICK_S
         self._timer: asyncio.TimerHandle | None = None
+        self._timers_loop: asyncio.AbstractEventLoop | None = None
+        self._closings = 0
 
     @property
     def under_way(self) -> int:
@@ -99,16 +102,20 @@ class DirectTransport:
 
     async def send(self, request: WireRequest, timeouts: Timeouts) -> Response:
         """Send a request; return once the head of the reply is there."""
-        loop = asyncio.get_running_loop()
+        loop, closings = asyncio.get_running_loop(), self._closings
         connection = self._take_idle(loop)
         if connection is not None:
             try:
                 return await self._send_on(connection, request, timeouts)
             except ConnectionLost:
                 bound_s = max(CLOSED_WHILE_IDLE_S, 2 * connection.connect_s)
-                if connection.was_heard or loop.time() - connection.wrote_at > bound_s:
+                if connection.was_heard or loop.time() - connection.wrote_at > bound_s or closings != self._closings:
                     raise
-        return await self._send_on(await self._connect(loop, timeouts.connect_s), request, timeouts)
+        connection = await self._connect(loop, timeouts.connect_s)
+        if closings != self._closings:
+            connection.close()
+            raise ConnectionLost(_CLOSED)
+        return await self._send_on(connection, request, timeouts)
 
     async def _send_on(self, connection: Connection, request: WireRequest, timeouts: Timeouts) -> Response:
         is_long = len(request.body) > LONG_BODY_BYTES
@@ -184,15 +191,20 @@ class DirectTransport:
                 if self._timer is not None:
                     self._timer.cancel()
                     self._timer = None
-        if self._timer is None:
-            self._timer = loop.call_later(self._tick_s, self._look, loop)
+        if self._timer is None or self._timers_loop is not loop:
+            self._timer, self._timers_loop = loop.call_later(self._tick_s, self._look, loop), loop
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        if loop is not self._timers_loop:
+            return
         now = loop.time()
         for connection in list(self._busy):
-            connection.check(now)
-        while self._idle and now - self._idle[0].idle_since > IDLE_S:
-            self._idle.popleft().close()
+            if connection.loop is loop:
+                connection.check(now)
+        while self._idle and (self._idle[0].loop is not loop or now - self._idle[0].idle_since > IDLE_S):
+            connection = self._idle.popleft()
+            if connection.loop is loop:
+                connection.close()
         self._timer = loop.call_later(self._tick_s, self._look, loop) if self._busy or self._idle else None
 
     async def _connect(self, loop: asyncio.AbstractEventLoop, connect_s: float | None) -> Connection:
@@ -214,12 +226,13 @@ class DirectTransport:
 
     async def aclose(self) -> None:
         """Close every connection."""
+        self._closings += 1
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         for connection in [*self._idle, *self._busy]:
             if not connection.loop.is_closed():
-                connection.fail(ConnectionLost("the client was closed"))
+                connection.fail(ConnectionLost(_CLOSED))
         self._idle.clear()
         # asyncio closes the sockets in the loop's next turn.
         await asyncio.sleep(0)
