@@ -173,6 +173,11 @@ def test_a_redirect_says_where_it_leads(location, told):
     assert "secret" not in failure.message
 
 
+def test_a_404_without_a_model_asks_whether_the_url_is_right():
+    failure = refused(asked("p"), 404, {"detail": "Not Found"})
+    assert failure.message == "404: Not Found; does base_url end in /v1, and in nothing more?"
+
+
 ECHOES = [
     f"'{PATIENT}'", f'{{"role": "user", "content": "{PATIENT}"}}', "the patient John Sm...", "...tient John Smith",
     f"[{{'role': 'user', 'content': [{{'type': 'text', 'text': '{PATIENT}'}}]}}]",

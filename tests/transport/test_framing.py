@@ -194,9 +194,9 @@ async def test_an_encoded_body_that_is_cut_off_is_no_answer(case):
 @pytest.mark.parametrize(
     "headers", [(("x-a", "1\r\nx-b: 2"),), (("x-a\r\nx-b", "1"),), (("x-a", "1\n"),), (("content-length", "5"),)]
 )
-async def test_a_line_break_in_a_requests_own_header_never_leaves(headers):
+async def test_a_line_break_in_a_requests_own_header_never_leaves(headers, backend):
     async with RawServer() as server:
-        transport = HttpTransport(server.url, {}, max_response_bytes=1000)
+        transport = HttpTransport(server.url, {}, max_response_bytes=1000, backend=backend)
         with pytest.raises(ConfigError) as caught:
             await transport.send(WireRequest("POST", "/x", body=b"{}", headers=headers), Timeouts())
         assert caught.value.field == "headers"

@@ -28,7 +28,14 @@ from batchclient.transport._deadline import deadline, restart
 from batchclient.transport._exceptions import cause_of, is_of, misdelivered, translated
 from batchclient.transport._ids import ID_HEADER, Mark, RequestIds
 from batchclient.transport._library import body_of
-from batchclient.transport._rules import CLOSED_WHILE_IDLE_S, IDLE_S, LONG_BODY_BYTES, REFUSED_WITHIN_S, SOCKET_OPTIONS
+from batchclient.transport._rules import (
+    CLOSED_WHILE_IDLE_S,
+    IDLE_S,
+    LONG_BODY_BYTES,
+    REFUSED_WITHIN_S,
+    SOCKET_OPTIONS,
+    checked_headers,
+)
 
 __all__ = ["HttpxTransport"]
 
@@ -135,7 +142,7 @@ class HttpxTransport:
         return isinstance(error, OSError) or is_of(type(error), "HTTPError", "InvalidURL", "StreamError")
 
     def _written(self, request: WireRequest, timeouts: Timeouts, progress: _Progress) -> tuple[Any, Mark | None]:
-        headers = {**self._headers, **{name.lower(): value for name, value in request.headers}}
+        headers = {**self._headers, **checked_headers(dict(request.headers))}
         mark = None
         if self._ids is not None and request.body and (not request.headers or ID_HEADER not in headers):
             mark = self._ids.mark(request.body)

@@ -3,7 +3,7 @@
 A mock answers in the server's place (respx, pytest-httpx, ``MockLLM``, VCR.py). Instrumentation
 looks on and passes the request along (OpenTelemetry). Both put a function of theirs in the place of
 a library's, at any time: before batchclient is imported, or between two calls. So the question is
-asked anew for each request, which takes half a microsecond.
+asked anew for each request, which takes about a microsecond.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Mapping
 
 from batchclient._version import __version__
+from batchclient.errors import ConfigError
 from batchclient.transport._addresses import check_headers
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "LONG_BODY_BYTES",
     "REFUSED_WITHIN_S",
     "SOCKET_OPTIONS",
+    "checked_headers",
     "default_headers",
 ]
 
@@ -40,4 +42,16 @@ SOCKET_OPTIONS = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
 def default_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the headers of every request, by lower-case name; those given go before ours."""
     ours = {"content-type": "application/json", "accept": "*/*", "accept-encoding": "identity"}
-    return {**ours, "user-agent": f"batchclient/{__version__}", **check_headers(headers)}
+    return {**ours, "user-agent": f"batchclient/{__version__}", **checked_headers(headers)}
+
+
+def checked_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Return headers by lower-case name.
+
+    Raises:
+        ConfigError: a line break in one would start another header, or it is not the caller's.
+    """
+    try:
+        return check_headers(headers)
+    except ValueError as error:
+        raise ConfigError(f"headers: {error}", field="headers") from None

@@ -31,14 +31,20 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import unquote
 
-from batchclient.errors import ConfigError, ConnectionLost
+from batchclient.errors import ConnectionLost
 from batchclient.transport import Timeouts, WireRequest
-from batchclient.transport._addresses import check_headers
 from batchclient.transport._body import Response
 from batchclient.transport._exceptions import misdelivered, not_connected
 from batchclient.transport._ids import ID_HEADER, Mark, RequestIds
 from batchclient.transport._library import library
-from batchclient.transport._rules import CLOSED_WHILE_IDLE_S, IDLE_S, LONG_BODY_BYTES, REFUSED_WITHIN_S, SOCKET_OPTIONS
+from batchclient.transport._rules import (
+    CLOSED_WHILE_IDLE_S,
+    IDLE_S,
+    LONG_BODY_BYTES,
+    REFUSED_WITHIN_S,
+    SOCKET_OPTIONS,
+    checked_headers,
+)
 from batchclient.transport.connection import Connection
 
 __all__ = ["DirectTransport"]
@@ -141,10 +147,7 @@ class DirectTransport:
         """Write a request; return the mark of the id in it."""
         body, mark = request.body, None
         if request.headers:
-            try:
-                head = self._head(request, {**self._headers, **check_headers(dict(request.headers))})
-            except ValueError as error:
-                raise ConfigError(f"headers: {error}", field="headers") from None
+            head = self._head(request, {**self._headers, **checked_headers(dict(request.headers))})
         else:
             key = (request.method, request.path, request.from_root)
             known = self._heads.get(key)
