@@ -5,6 +5,7 @@ The slow row is answered once the source has no further document; a map that wai
 
 import gc
 import json
+import sqlite3
 import threading
 
 import anyio
@@ -15,6 +16,7 @@ from tests.shell.scripted import Reply, ScriptedTransport, answer_to, echo, erro
 from tests.shell.test_sync import make_sync
 
 from batchclient import BadRequest, Batching, Completion, ConfigError, Journal, JournalFailed
+from batchclient.journal.held import HeldJournal
 from batchclient.retry import Backoff
 
 AHEAD = 64
@@ -268,3 +270,27 @@ async def test_a_record_that_was_damaged_since_is_not_handed_out(path, monkeypat
     server = SlowServer()
     with pytest.raises(JournalFailed, match="was damaged; the same map asks it again"):
         await awaiting(server, server.documents(str(n) for n in range(COUNT)), journal=path, ordered=True)
+
+
+class Looked:
+    """A value of a row; ``look`` is called while the row is put aside."""
+
+    def __init__(self, look):
+        self.look = look
+
+    def __conform__(self, protocol):
+        self.look()
+        return b"left"
+
+
+def test_a_profiler_that_holds_the_tables_objects_for_a_while_disturbs_nothing(path):
+    """``gc.get_objects()`` gives it a cursor, and later that one ends while another row is put aside."""
+    held, kept = HeldJournal.open(path), []
+
+    def look():
+        kept.extend(each for each in gc.get_objects() if type(each) is sqlite3.Cursor)
+
+    for of, do in (1, look), (2, kept.clear):
+        held.put_aside(of, [(n, Looked(do) if n == 1 else b"left", None, 0, None, 0) for n in range(3)])
+    assert held.take_back(2, range(3)) == [(b"left", None)] * 3
+    held.close()

@@ -89,7 +89,10 @@ class HeldJournal:
         self._is_begun = False
         self._fault: OSError | None = None
         self._lock = threading.RLock()
-        self._keys = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        self._table = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        # One cursor for everything: one that ends late, in another thread (a profiler held it),
+        # would reset a statement that is under way (python/cpython#118172).
+        self._keys = self._table.cursor()
         forget_in_child(self)
         try:
             self._keys.execute(_ASIDE)
@@ -254,7 +257,7 @@ class HeldJournal:
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield the fields of the last record of each row, in the file's order."""
         last = "SELECT max(place) AS place, size FROM record GROUP BY key ORDER BY place"
-        for place, size in self._keys.execute(last):
+        for place, size in self._table.execute(last):
             if fields := fields_in(os.pread(self._file, size, place)):
                 yield fields
 
@@ -336,14 +339,14 @@ class HeldJournal:
                     self.lease.give_back()
                 os.close(file)
                 leaving.discard(self.token)
-                self._keys.close()
+                self._table.close()
 
     def _forget_parent(self) -> object:
         # The lock goes with the last copy of the descriptor, and the lease is the parent's.
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
-        return self._keys
+        return self._keys, self._table
 
     # Opening ---------------------------------------------------------------------------------------------------------
 
