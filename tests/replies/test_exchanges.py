@@ -1,6 +1,7 @@
 """What no table says: what a dialect learns for its next exchange, when answers are handed out, pieces, odd replies."""
 
 import json
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -255,3 +256,22 @@ def test_no_reply_is_too_strange_to_be_judged(replies, raw):
             assert outcome.failure is not None or sorted(outcome.answers) == [0, 1]
     assert read(asked("a", streamed=False), raw).failure is not None
     assert read(asked("a"), b"data: " + raw).failure is not None
+
+
+# Memory --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("request_, said", [
+    (asked("p", max_tokens=9000), lambda text, count: piece(text, usage=tokens(3, count))),
+    (chats(max_tokens=9000), lambda text, count: delta(content=text, usage=tokens(3, count))),
+], ids=["completion", "chat"])  # fmt: skip
+def test_of_a_token_little_more_than_its_text_is_kept(request_, said):
+    """A text of six characters is an object of 55 bytes in CPython; at most 80 bytes are kept."""
+    decoder, size = decoder_of(request_), 2000
+    events = [stream(said(f"{count:06}", count), done=False) for count in range(1, size + 1)]
+    tracemalloc.start()
+    for each in events:
+        decoder.feed(each, 1.0)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept / size <= 80

@@ -1,92 +1,87 @@
-"""The base of the decoders of completions: an answer from its choices, and the faults of a reply.
+"""A reply that is a JSON value, and what all decoders have in common.
 
 Rules:
-- Choices are numbered prompt by prompt: ``index = prompt * n + k``. Every index is ticked off once.
+- Choices are numbered prompt by prompt: ``index = prompt * n + k``. Every index has to be there,
+  once; nothing is handed out before the whole reply was checked.
 - ``finish_reason: "abort"`` comes with status 200 and a truncated text when the server shuts down:
-  a failure.
-- Servers' error messages are shown without the prompts and keys quoted in them.
-- A usage is believed only with two whole numbers. The choices of a prompt count the prompt once.
+  a failure. Finished choices are answered all the same.
 - An unreadable choice fails its own call, and is not asked for again. If no choice can be read, the
   reply is at fault.
+- A usage is believed only with two whole numbers; a list's is a sum. A prompt's usage is counted
+  from the token ids, if the reply has any; else it is a share of the sum (``_shares``).
+- Servers' error messages are shown without the prompts and keys quoted in them.
+- A stream in a plain reply's place is read as a stream: some gateways know nothing else.
+- A lone call that hands the reply on gets the reply unchanged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from pydantic_core import from_json
+
+from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Failure, FailureKind
+from batchclient.dialects._choices import ABORTED, MessagePieces, TextPieces, is_aborted
 from batchclient.dialects._demux import Demux, OnlyOne
-from batchclient.dialects._reader import OpenAIReader, Reader
+from batchclient.dialects._readers import BAD_FORM, OpenAIReader, Reader, index_of
 from batchclient.dialects._redaction import redact, words_and_shown
-from batchclient.dialects._replies import told_in
-from batchclient.dialects._shares import TOO_MANY
+from batchclient.dialects._replies import error_in, error_of, malformed, told_in
+from batchclient.dialects._shares import TOO_MANY, shared_usages
 from batchclient.dialects._status import failure_of
+from batchclient.dialects._surrogates import mend, read_odd
+from batchclient.dialects._verbatim import own_body
 from batchclient.errors import DemuxError, DialectError, ServerFault
-from batchclient.types import Choice, Completion, Usage
+from batchclient.types import Completion, Reply, Usage
 
-__all__ = [
-    "ABORTED",
-    "ReplyDecoder",
-    "about_reply",
-    "error_of",
-    "is_aborted",
-    "join_fields",
-    "join_logprobs",
-    "malformed",
-    "reason_of",
-    "spoilt",
-    "text_of",
-    "usage_in",
-    "usage_together",
-]
+__all__ = ["Answers", "PlainDecoder", "ReplyDecoder", "about_reply", "spoilt", "usage_in", "usage_together"]
 
-_HANDED_OUT = frozenset({"index", "text", "finish_reason", "logprobs", "token_ids"})
-_COUNTED_ONLY = _HANDED_OUT | {"prompt_token_ids"}
-ABORTED = frozenset({"abort", "error"})
-"""Reasons to finish that mean a failure."""
-
-
-_ANSWERS = frozenset({"data", "results", "content", "text", "meta_info", "tokens", "embedding"})
-"""Fields that hold answers beside ``choices``."""
-_JOINED = frozenset({"reasoning", "reasoning_content"})
-"""Other fields of a choice whose texts come in pieces (LiteLLM's completions). Every event has the
-whole of any other field.
-"""
+Answers = list[tuple[int, Any]]
+"""Pairs of a request's position in the batch, and its answer."""
+_SHOWN_BYTES = 512
+_BLANK = b"\xef\xbb\xbf \t\r\n"
+_OF_EVENTS = (b"data:", b"event:", b"id:", b"retry:", b":")
+_ABORT = Failure(FailureKind.MAYBE_PROCESSED, ServerFault, "the server aborted the generation (finish_reason: abort)")
+_NONE: dict[str, Any] = {}
 
 
 class ReplyDecoder:
-    """The state of a reply while it is read."""
+    """The state of a reply while it is read.
 
-    other: type[ReplyDecoder] | None = None
-    """Reads a reply of the other form, streamed or plain, if the first bytes show such a form."""
+    Args:
+        batch: what was asked.
+        secrets: keys to cut out of the server's messages.
+        content_type: the reply's.
+        reader: turns the reply into OpenAI's form.
+    """
 
-    complete = False
+    complete: bool = False
     """Whether all answers are complete; a reply that is one JSON value never is before its end."""
 
     def __init__(
         self, batch: Batch, secrets: tuple[str, ...], content_type: str = "", reader: Reader | None = None
     ) -> None:
         self._batch = batch
-        self._reader = reader or OpenAIReader(batch)
+        self._secrets = secrets
         self._content_type = content_type.partition(";")[0][:60]
+        self._reader = reader or OpenAIReader(batch)
+        self._form = MessagePieces if batch.shape.kind is Kind.CHAT else TextPieces
         self._n = batch.shape.weight
         self._size = len(batch.requests) * self._n
         self._demux = Demux(len(batch.requests), self._n)
-        self._secrets = secrets
-        self._keep_ids = batch.shape.wants_token_ids
-        self._own_fields = _HANDED_OUT if self._keep_ids else _COUNTED_ONLY
+        self._keeps_ids = batch.shape.wants_token_ids
         self._extra: dict[str, Any] = {}
-        self.events = 0
-        self.failed = False
-        self.cut = False
-        """Whether the answer ends here, whatever the server still says: it has run into a loop."""
+        self.events: int = 0
+        self.failed: bool = False
+        self.cut: bool = False
 
-    def feed(self, chunk: bytes, now: float) -> list[tuple[int, Completion]]:
+    def feed(self, chunk: bytes, now: float) -> Answers:
         """Take in bytes; return the answers that are now complete, by position."""
         raise NotImplementedError
 
-    def end(self, now: float) -> tuple[list[tuple[int, Completion]], Failure | None]:
+    def end(self, now: float) -> tuple[Answers, Failure | None]:
         """End the reply; return the last answers, and why the unanswered requests have none."""
         raise NotImplementedError
 
@@ -94,54 +89,19 @@ class ReplyDecoder:
         """Return how many tokens came of answers that were not handed out, after a failure."""
         raise NotImplementedError
 
-    def _choice(self, pieces: list[dict[str, Any]], index: int) -> Choice:
-        """Join one choice's events."""
-        last = pieces[-1]
-        keep_ids = self._keep_ids
-        if len(pieces) == 1:
-            text, logprobs, ids = last.get("text"), last.get("logprobs"), last.get("token_ids")
-        else:
-            try:
-                text = "".join([piece["text"] for piece in pieces])
-            except (KeyError, TypeError):
-                texts = [text for piece in pieces if (text := text_of(piece)) is not None]
-                text = "".join(texts) if texts else None
-            logprobs = join_logprobs(pieces)
-            ids = [i for piece in pieces for i in piece.get("token_ids") or ()] if keep_ids else None
-        if type(text) is not str:
-            if text is not None or not self._may_be_empty(pieces):
-                raise TypeError("a choice's text is no string")
-            text = ""
-        own = self._own_fields
-        extra = {name: v for piece in pieces for name, v in piece.items() if v is not None and name not in own}
-        if extra and len(pieces) > 1:
-            extra = join_fields(pieces, own)
-        token_ids = tuple(ids) if keep_ids and ids is not None else None
-        reason = last.get("finish_reason")
-        if type(reason) is not str and reason is not None:
-            raise TypeError("a reason to finish is no string")
-        return Choice(index, text, reason, logprobs, token_ids, extra)
-
-    def _may_be_empty(self, pieces: list[dict[str, Any]]) -> bool:
-        """Whether a choice without any text has an empty text."""
-        return False
-
     def _clean(self, message: str) -> str:
         return redact(message, self._prompts(), self._secrets)
-
-    def _judged(self, message: str) -> tuple[str, str]:
-        return words_and_shown(message, self._prompts(), self._secrets)
 
     def _prompts(self) -> list[bytes]:
         return [request.prompt for request in self._batch.requests]
 
-    def _aborted_by(self, piece: Mapping[str, Any]) -> Failure:
+    def _aborted_by(self, choice: Mapping[str, Any]) -> Failure:
         """Return why the server gave a choice up; some servers tell by a status."""
-        status = piece.get("status_code")
+        status = choice.get("status_code")
         if type(status) is not int or not 400 <= status < 600:
             return _ABORT
-        message = str(piece.get("abort_message") or "the server aborted the generation")
-        words, shown = self._judged(message)
+        message = str(choice.get("abort_message") or "the server aborted the generation")
+        words, shown = words_and_shown(message, self._prompts(), self._secrets)
         return failure_of(status, words, None, shown=shown, streamed=False, retry_after_s=None)
 
     def _mismatch(self, error: DemuxError) -> Failure:
@@ -162,104 +122,192 @@ class ReplyDecoder:
         """Return the failure told by an error object; its code decides as a status would."""
         message, code, status = told_in(error)
         clean = None if code is None else self._clean(code)
-        words, shown = self._judged(message or "no message")
+        words, shown = words_and_shown(message or "no message", self._prompts(), self._secrets)
         listed = len(self._batch.requests) > 1
         return failure_of(status or 500, words, clean, shown=shown, streamed=False, retry_after_s=None, listed=listed)
 
 
-def is_aborted(piece: Mapping[str, Any]) -> bool:
-    """Whether the server gave a choice up."""
-    reason = piece.get("finish_reason")
-    return type(reason) is str and reason in ABORTED
+class PlainDecoder(ReplyDecoder):
+    """A reply that is a JSON value, usually an object.
 
-
-def text_of(piece: Mapping[str, Any]) -> str | None:
-    """Return the text of a choice's event, or raise ``TypeError``.
-
-    A text may be missing (``None``) from the last event, since LiteLLM leaves out empty values, and
-    from an event with reasoning.
+    Attributes:
+        as_stream: reads a stream that came instead; ``None``: none may come.
     """
-    text = piece.get("text")
-    if type(text) is str:
-        return text
-    if text is not None or not (piece.get("finish_reason") or any(piece.get(name) for name in _JOINED)):
-        raise TypeError("a choice's text is no string")
-    return None
 
+    _reply_type: type = dict
+    """``object`` where an array is possible, too."""
+    _called = "choices"
 
-def reason_of(piece: Mapping[str, Any]) -> str | None:
-    """Return why a choice ended; raise ``TypeError`` if the reason is no string."""
-    reason = piece.get("finish_reason")
-    if reason is not None and type(reason) is not str:
-        raise TypeError("a reason to finish is no string")
-    return reason
+    def __init__(
+        self, batch: Batch, secrets: tuple[str, ...], content_type: str = "", reader: Reader | None = None
+    ) -> None:
+        super().__init__(batch, secrets, content_type, reader)
+        self.as_stream: type[ReplyDecoder] | None = None
+        self._chunks: list[bytes] = []
+        self._lost_tokens = 0
 
+    def feed(self, chunk: bytes, now: float) -> Answers:
+        """Collect the bytes; nothing is known before the end."""
+        self._chunks.append(chunk)
+        return []
 
-def join_fields(pieces: Sequence[dict[str, Any]], but: Collection[str]) -> dict[str, Any]:
-    """Join the other fields of a choice's events, without nulls.
+    def end(self, now: float) -> tuple[Answers, Failure | None]:
+        """Parse the reply and check it whole before any answer is handed out."""
+        body = b"".join(self._chunks)
+        try:
+            reply = from_json(body)
+        except ValueError as error:
+            if self.as_stream is not None and body[:_SHOWN_BYTES].lstrip(_BLANK).startswith(_OF_EVENTS):
+                return self._read_stream(self.as_stream, body, now)
+            try:
+                reply = mend(read_odd(body))
+            except ValueError:
+                return [], self._no_json(body, error)
+        told = usage_in(reply.get("usage")) if isinstance(reply, dict) else None
+        answers, failure = self._read(reply)
+        if failure is not None and told is not None:
+            handed_out = sum(answer.usage.total_tokens for _, answer in answers if answer.usage is not None)
+            self._lost_tokens = max(0, told.total_tokens - handed_out)
+        return answers, failure
 
-    The last value but ``""`` counts; the texts of ``_JOINED`` are appended.
-    """
-    joined: dict[str, Any] = {}
-    for piece in pieces:
-        for name, value in piece.items():
-            if value is None or name in but:
+    def lost_tokens(self) -> int:
+        """Return what the usage of a failed reply has beyond the answers handed out."""
+        return self._lost_tokens
+
+    def _no_json(self, body: bytes, error: ValueError) -> Failure:
+        shown = self._clean(self._content_type)
+        kind = f" (its content type is {shown})" if "json" not in self._content_type else ""
+        begins = self._clean(error_in(body[:_SHOWN_BYTES])[0])
+        # The whole reply came, so no connection is at fault. A second attempt is for a proxy that
+        # was being restarted.
+        failure = malformed(f"the reply is not JSON, or was cut off{kind}; it begins: {begins}", error, once=True)
+        return replace(failure, is_page="html" in self._content_type)
+
+    def _read_stream(self, stream: type[ReplyDecoder], body: bytes, now: float) -> tuple[Answers, Failure | None]:
+        """Read a stream that came as a whole: when its first token came is unknown."""
+        decoder = stream(self._batch, self._secrets, self._content_type, self._reader)
+        answers = decoder.feed(body, now)
+        more, failure = decoder.end(now)
+        answers += more
+        self._lost_tokens = decoder.lost_tokens()
+        for _, answer in answers:
+            answer.time_to_first_token_s = None
+        return answers, failure
+
+    def _read(self, reply: Any) -> tuple[Answers, Failure | None]:
+        refusal = error_of(reply) if isinstance(reply, (dict, list)) else None
+        if refusal is not None:
+            return [], self._error_reply(refusal)
+        verbatim = self._batch.shape.verbatim and len(self._batch.requests) == 1
+        if verbatim and isinstance(reply, dict) and "choices" in reply:
+            return [(0, self._as_it_came(reply))], None
+        try:
+            reply = self._reader.reply(reply)
+            if not isinstance(reply, self._reply_type):
+                return [], malformed(f"the reply is a JSON {type(reply).__name__}, not an object")
+            return self._answers(reply)
+        except DemuxError as error:
+            return [], self._mismatch(error)
+        except BAD_FORM as error:
+            return [], malformed(f"the reply's {self._called} are not what such a server sends", error)
+
+    def _as_it_came(self, reply: dict[str, Any]) -> Completion:
+        """Return the answer to a lone call that hands the reply on: the caller is its judge."""
+        usage = usage_in(reply.get("usage"))
+        request = self._batch.requests[0]
+        kept = Reply(reply, source=(self._batch.id, 1), alone=self._batch.alone)
+        return Completion((), usage, request.attempts, reply=kept, fixed_length=request.shape.fixed_length)
+
+    def _answers(self, reply: Any) -> tuple[Answers, Failure | None]:
+        n, requests = self._n, self._batch.requests
+        choices = self._in_order(reply["choices"])
+        self._extra = about_reply(reply)
+        answers: Answers = []
+        aborted: Failure | None = None
+        unreadable: Exception | None = None
+        verbatim = self._batch.shape.verbatim
+        usages = self._usages(choices, reply)
+        reasons = [choice.get("finish_reason") for choice in choices]
+        some_aborted = any(reason in reasons for reason in ABORTED)
+        read_plain, keeps_ids = self._form.read_plain, self._keeps_ids
+        for position, request in enumerate(requests):
+            own = choices[position * n : position * n + n]
+            if some_aborted:
+                given_up = next((choice for choice in own if is_aborted(choice)), None)
+                if given_up is not None:
+                    aborted = self._aborted_by(given_up)
+                    continue
+            try:
+                made = tuple([read_plain(choice, k, keeps_ids=keeps_ids) for k, choice in enumerate(own)])
+            except BAD_FORM as error:
+                unreadable = error
                 continue
-            before = joined.get(name)
-            if before is None or (value != "" and name not in _JOINED):
-                joined[name] = value
-            elif isinstance(value, str) and isinstance(before, str) and name in _JOINED:
-                joined[name] = before + value
-    return joined
+            usage = usages[position]
+            completion = Completion(made, usage, request.attempts, None, self._extra.copy())
+            completion.fixed_length = request.shape.fixed_length
+            if n > 1:
+                self._batch.wire.learnt.ignored_n = 0
+            if usage is None and len(requests) > 1:
+                completion.counted_tokens = _count_made(own)
+            if verbatim:
+                body = own_body(self._batch, reply, "choices", own, usage)
+                completion.reply = Reply(body, source=(self._batch.id, len(requests)), alone=self._batch.alone)
+            answers.append((position, completion))
+        return answers, aborted or self._why_unread(unreadable, answers)
 
+    def _in_order(self, items: Any) -> list[Any]:
+        """Return a reply's choices or items by their numbers; raise ``DemuxError`` on a mismatch."""
+        placed: list[Any] = [_NONE] * self._size
+        for item in items:
+            index = item.get("index")
+            if type(index) is not int:
+                index = index_of(index, self._size)
+            index = self._demux.check(index)
+            self._demux.finish(index)
+            placed[index] = item
+        if not self._demux.complete:
+            raise self._demux.missing()
+        return placed
 
-def join_logprobs(pieces: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Join logprobs objects: every member is a list with one entry per token."""
-    joined: dict[str, Any] | None = None
-    for piece in pieces:
-        logprobs = piece.get("logprobs")
-        if not logprobs:
-            continue
-        if joined is None:
-            joined = {name: list(value) if isinstance(value, list) else value for name, value in logprobs.items()}
-            continue
-        for name, value in logprobs.items():
-            if isinstance(value, list) and isinstance(joined.get(name), list):
-                joined[name] += value
-            elif joined.get(name) is None:
-                joined[name] = value
-    return joined
+    def _why_unread(self, error: Exception | None, answers: Answers) -> Failure | None:
+        """Return why some calls have no answer; if none has any, the reply is at fault."""
+        if error is None:
+            return None
+        if answers:
+            return spoilt(error)
+        once = len(self._batch.requests) == 1
+        return malformed(f"the reply's {self._called} are not what such a server sends", error, once=once)
+
+    def _usages(self, choices: list[Any], reply: dict[str, Any]) -> Sequence[Usage | None]:
+        """Return each call's usage."""
+        n, requests = self._n, self._batch.requests
+        if not self._reader.counts_each and len(requests) == 1:
+            return [usage_in(reply.get("usage"))]
+        usages: list[Usage | None] = []
+        for start in range(0, len(choices), n):
+            own = choices[start : start + n]
+            if self._reader.counts_each:
+                usages.append(usage_together([usage_in(choice.pop("usage", None)) for choice in own]))
+            else:
+                usages.append(_count_ids(own))
+        if self._reader.counts_each or None not in usages:
+            return usages
+        told = usage_in(reply.get("usage")) if self._reader.tells_sums else None
+        if told is None:
+            return usages
+        made = [(self._form.size_of(each), each.get("finish_reason"), _count_made([each])) for each in choices]
+        return shared_usages(self._batch, told, made) or usages
 
 
 def about_reply(reply: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a reply's or event's fields that all its calls share, without nulls."""
     return {name: value for name, value in reply.items() if value is not None and name not in ("choices", "usage")}
-
-
-def malformed(what: str, cause: BaseException | None = None, *, once: bool = False) -> Failure:
-    return Failure(FailureKind.MAYBE_PROCESSED, DialectError, what, cause=cause, once=once)
-
-
-def error_of(reply: Any) -> object:
-    """Return a reply or event that tells an error; ``None``: none, or an empty one by an answer."""
-    if isinstance(reply, list):
-        return reply if reply and all(isinstance(each, dict) and error_of(each) for each in reply) else None
-    error = reply.get("error")
-    if error is not None and (error or not reply.get("choices")):
-        return reply
-    if reply.get("choices") is not None or reply.keys() & _ANSWERS:
-        return None
-    is_error = "error" in (reply.get("object"), reply.get("type"))
-    told = reply.get("detail") or reply.get("errors") or (reply.get("msg") and told_in(reply)[2])
-    return reply if is_error or told else None
 
 
 def spoilt(cause: BaseException) -> Failure:
     """Return the failure of an unreadable choice in a readable reply."""
     message = "what the server sent for this call cannot be read; what it sent for others with it can"
     return Failure(FailureKind.REFUSED, DialectError, message, cause=cause)
-
-
-_ABORT = Failure(FailureKind.MAYBE_PROCESSED, ServerFault, "the server aborted the generation (finish_reason: abort)")
 
 
 def usage_together(usages: list[Usage | None]) -> Usage | None:
@@ -278,9 +326,27 @@ def usage_together(usages: list[Usage | None]) -> Usage | None:
 
 
 def usage_in(usage: object) -> Usage | None:
+    """Return a usage as the server tells it; ``None``: none, or nonsense."""
     if not isinstance(usage, dict):
         return None
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
     if type(prompt) is int and type(completion) is int and 0 <= prompt < TOO_MANY and 0 <= completion < TOO_MANY:
         return Usage(prompt, completion)
     return None
+
+
+def _count_ids(choices: list[dict[str, Any]]) -> Usage | None:
+    prompt = choices[0].get("prompt_token_ids")
+    completion = _count_made(choices)
+    return None if type(prompt) is not list or completion is None else Usage(len(prompt), completion)
+
+
+def _count_made(choices: list[dict[str, Any]]) -> int | None:
+    """Return the number of tokens of a prompt's choices, if the reply lists the tokens."""
+    completion = 0
+    for choice in choices:
+        ids = choice.get("token_ids")
+        if type(ids) is not list:
+            return None
+        completion += len(ids)
+    return completion

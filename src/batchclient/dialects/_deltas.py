@@ -19,12 +19,16 @@ The differences, where the reference would spoil the answer or raise:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from types import NoneType
 from typing import Any
 
-from batchclient.dialects._reader import index_of
+from batchclient.dialects._readers import index_of
 
-__all__ = ["join_deltas"]
+__all__ = ["TEXTS", "MessageDeltas"]
+
+TEXTS = frozenset({"content", "reasoning", "reasoning_content", "refusal"})
+"""Fields of a message that are texts; ``content`` may be parts instead."""
 
 _LABELS = frozenset({"id", "name", "role", "type"})
 """Texts sent whole, perhaps with every piece; only a name may come in pieces."""
@@ -36,26 +40,59 @@ class _Text(list[str]):
     """A text's pieces, joined once."""
 
 
-def join_deltas(deltas: Iterable[Mapping[str, Any]], texts: frozenset[str]) -> dict[str, Any]:
-    """Join the pieces of a message in order; nulls are left out.
+class MessageDeltas:
+    """A message as far as it has come."""
 
-    Raises:
-        TypeError: a field of ``texts`` is no text, or a tool call is no object.
-    """
-    message: dict[str, Any] = {}
-    for delta in deltas:
+    def __init__(self) -> None:
+        self._message: dict[str, Any] = {}
+
+    def add(self, delta: Mapping[str, Any]) -> None:
+        """Take in the next piece.
+
+        Raises:
+            TypeError: a text is none, or a tool call is no object.
+        """
+        message = self._message
         if len(delta) == 1:
             # Most pieces hold a part of a single text.
             ((name, value),) = delta.items()
             before = message.get(name)
             if type(before) is _Text and type(value) is str:
                 before.append(value)
-                continue
+                return
+        content = delta.get("content")
+        if type(content) is list or type(message.get("content")) is _Entries:
+            delta = {**delta, "content": _parts(content)}
+            before = message.pop("content", None)
+            message["content"] = _Entries(strict=False) if type(before) is not _Entries else before
+            if type(before) is _Text:
+                message["content"].add(_parts("".join(before)) or ())
+        for name in TEXTS.intersection(delta):
+            if type(delta[name]) not in (str, NoneType) and (name != "content" or type(delta[name]) is not list):
+                raise TypeError("a piece of a message is no string")
         _add(message, delta)
-    for name in texts.intersection(message):
-        if type(message[name]) is not _Text:
-            raise TypeError("a piece of a message is no string")
-    return {name: _finished(value) for name, value in message.items()}
+
+    def joined(self) -> dict[str, Any]:
+        """Return the message in a plain reply's form: nulls are left out, but for the content's."""
+        message = {"role": "assistant", "content": None} | {
+            name: _finished(value) for name, value in self._message.items()
+        }
+        calls = message.get("tool_calls")
+        if calls or message.get("reasoning") or message.get("reasoning_content"):
+            # The opening event's empty content says nothing: if no other came, a plain reply has
+            # null.
+            message = {name: value for name, value in message.items() if value != "" or name not in TEXTS}
+            message.setdefault("content", None)
+        if calls == []:
+            del message["tool_calls"]
+        for call in calls or ():
+            call.pop("index", None)
+        return message
+
+
+def _parts(content: Any) -> Any:
+    """Return content as parts; ``None``: it says nothing."""
+    return [{"type": "text", "text": content}] if content and type(content) is str else content or None
 
 
 def _add(whole: dict[str, Any], piece: Mapping[str, Any]) -> None:

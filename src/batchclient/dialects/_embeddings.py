@@ -21,8 +21,8 @@ from binascii import a2b_base64
 from typing import Any
 
 from batchclient._core.messages import Batch, Failure
-from batchclient.dialects._decoder import malformed
 from batchclient.dialects._items import Answers, ItemsDecoder, input_of
+from batchclient.dialects._replies import malformed
 from batchclient.dialects._verbatim import own_body
 from batchclient.transport import WireRequest
 from batchclient.types import Embedding, Reply, Usage

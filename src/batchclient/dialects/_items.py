@@ -16,9 +16,9 @@ import sys
 from typing import Any
 
 from batchclient._core.messages import Batch, Failure
-from batchclient.dialects._decoder import malformed
-from batchclient.dialects._plain_decoder import PlainDecoder
-from batchclient.dialects._reader import BAD_FORM, index_of
+from batchclient.dialects._decoder import PlainDecoder
+from batchclient.dialects._readers import BAD_FORM, index_of
+from batchclient.dialects._replies import malformed
 from batchclient.dialects._shares import prompt_shares
 from batchclient.types import Usage
 

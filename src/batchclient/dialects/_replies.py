@@ -1,4 +1,4 @@
-"""Servers' error replies: bodies in all their shapes, and ``Retry-After`` in all its forms."""
+"""Servers' errors: bodies in all their shapes, errors in a reply's place, and ``Retry-After``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from batchclient._core.messages import Failure, FailureKind
 from batchclient.dialects._redaction import mark, unmarked
+from batchclient.errors import DialectError
 
-__all__ = ["HTML_PAGE", "error_in", "read_retry_after", "told_in"]
+__all__ = ["HTML_PAGE", "error_in", "error_of", "malformed", "read_retry_after", "told_in"]
 
 HTML_PAGE = "an HTML page"
 """The message of an error whose body is HTML."""
@@ -26,6 +28,8 @@ digits of any script, and underscores.
 _STATUS = re.compile(r"[45][0-9]{2}")
 _NAMES = ("error", "errors", "detail", "message", "msg", "title")
 """Where servers put an error, or its words, the first that holds any; ``title`` is RFC 9457's."""
+_ANSWERS = frozenset({"data", "results", "content", "text", "meta_info", "tokens", "embedding"})
+"""Fields that hold answers beside ``choices``."""
 _LONGEST_TEXT = 8192
 """Bytes of a body that is no JSON. The message is shortened once it is free of keys."""
 
@@ -46,6 +50,25 @@ def error_in(body: bytes) -> tuple[str, str | None]:
     if not message and not isinstance(reply, dict):
         message = f"a JSON {type(reply).__name__} where an object was expected"
     return message or "no message", code
+
+
+def error_of(reply: Any) -> object:
+    """Return a reply or event that tells an error; ``None``: none, or an empty one by an answer."""
+    if isinstance(reply, list):
+        return reply if reply and all(isinstance(each, dict) and error_of(each) for each in reply) else None
+    error = reply.get("error")
+    if error is not None and (error or not reply.get("choices")):
+        return reply
+    if reply.get("choices") is not None or reply.keys() & _ANSWERS:
+        return None
+    is_error = "error" in (reply.get("object"), reply.get("type"))
+    told = reply.get("detail") or reply.get("errors") or (reply.get("msg") and told_in(reply)[2])
+    return reply if is_error or told else None
+
+
+def malformed(what: str, cause: BaseException | None = None, *, once: bool = False) -> Failure:
+    """Return the failure of a reply that is none; ``once``: one more attempt is enough."""
+    return Failure(FailureKind.MAYBE_PROCESSED, DialectError, what, cause=cause, once=once)
 
 
 def told_in(said: Any, depth: int = 8) -> tuple[str, str | None, int | None]:

@@ -21,9 +21,9 @@ from __future__ import annotations
 from typing import Any
 
 from batchclient._core.messages import Batch, Failure
+from batchclient.dialects._decoder import PlainDecoder
 from batchclient.dialects._items import Answers, input_of
-from batchclient.dialects._plain_decoder import PlainDecoder
-from batchclient.dialects._reader import BAD_FORM
+from batchclient.dialects._readers import BAD_FORM
 from batchclient.errors import DemuxError
 from batchclient.transport import WireRequest
 from batchclient.types import Tokens

@@ -18,15 +18,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from batchclient._core.messages import Batch
-from batchclient.dialects._decoder import join_fields
 from batchclient.types import Usage
 
-__all__ = ["ESTIMATED", "join_pieces", "own_body"]
+__all__ = ["ESTIMATED", "own_body"]
 
 ESTIMATED = ("prompt_tokens_estimated", "completion_tokens_estimated")
 """The marks of a usage other than the server's own count."""
 _PER_CALL = frozenset({"choices", "data", "usage"})
-_IN_PIECES = frozenset({"text", "logprobs", "token_ids"})
 _IDS = ("token_ids", "prompt_token_ids")
 _PLAIN_ONLY = ("service_tier", "system_fingerprint", "kv_transfer_params", "ec_transfer_params", "metrics")
 _PLAIN_ONLY_OF_ITEMS = ("prompt_logprobs", "routed_experts")
@@ -79,13 +77,3 @@ def _usage_fields(told: Any, usage: Usage) -> dict[str, Any]:
     if not isinstance(told, dict) or not told:
         return {**dict.fromkeys(_PLAIN_ONLY_OF_USAGE), **known, **marks}
     return {**dict.fromkeys(told), **{name: known[name] for name in known if name in told}, **marks}
-
-
-def join_pieces(pieces: Sequence[dict[str, Any]], text: str, logprobs: Any) -> dict[str, Any]:
-    """Join a streamed choice's events into a plain reply's choice; null if nothing else came."""
-    joined: dict[str, Any] = {name: None for piece in pieces for name in piece}
-    joined.update(join_fields(pieces, _IN_PIECES))
-    joined["text"], joined["logprobs"] = text, logprobs
-    if any(piece.get("token_ids") for piece in pieces):
-        joined["token_ids"] = [i for piece in pieces for i in piece.get("token_ids") or ()]
-    return joined

@@ -19,8 +19,8 @@ from collections.abc import Callable
 
 from batchclient._core.messages import Batch, Failure, Shape
 from batchclient.dialects._bodies import Bodies
-from batchclient.dialects._plain_decoder import PlainDecoder
-from batchclient.dialects._reader import OpenAIReader, Reader
+from batchclient.dialects._decoder import PlainDecoder
+from batchclient.dialects._readers import OpenAIReader, Reader
 from batchclient.dialects._stream_decoder import StreamDecoder, decoder_of
 from batchclient.transport import WireRequest
 

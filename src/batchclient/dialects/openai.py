@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from batchclient._core.kinds import Kind
 from batchclient.dialects._chat import Chat
 from batchclient.dialects._embeddings import Embeddings
-from batchclient.dialects._reader import StopReader
+from batchclient.dialects._readers import StopReader
 from batchclient.dialects._scores import RerankScores
 from batchclient.dialects._server import Form, ServerDialect
 from batchclient.dialects.completions import Completions

@@ -34,7 +34,7 @@ from batchclient.dialects._chat import Chat
 from batchclient.dialects._dialect import Decoder, OwnFields
 from batchclient.dialects._embeddings import Embeddings
 from batchclient.dialects._fields import canonical
-from batchclient.dialects._reader import BAD_FORM, index_of, legacy_logprobs, unreadable
+from batchclient.dialects._readers import BAD_FORM, index_of, legacy_logprobs, unreadable
 from batchclient.dialects._scores import RerankScores
 from batchclient.dialects._server import Form, ServerDialect
 from batchclient.dialects._stream_decoder import decoder_of

@@ -27,7 +27,7 @@ from batchclient._core.messages import Batch, Failure
 from batchclient.dialects._bodies import Bodies, refuse
 from batchclient.dialects._chat import Chat
 from batchclient.dialects._fields import canonical
-from batchclient.dialects._reader import StopReader
+from batchclient.dialects._readers import StopReader
 from batchclient.dialects._server import Form, ServerDialect
 from batchclient.dialects._tokens import TgiTokens
 from batchclient.dialects.completions import Completions

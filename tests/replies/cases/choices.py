@@ -129,21 +129,15 @@ def ends():
             params = {"no_such": 1} if name in ("sglang", "llamacpp") else {"stop": ["bz"]}
             yield Case(f"The last event needs no text, from {name}: {'null' if text is None else 'left out'}",
                        asked("p", dialect=name, **params), stream(piece("ab"), piece(text, "stop")), {0: "ab"})
-    # A last event that tells of tokens is the rest of the answer, perhaps all but its first token.
-    for name in ("vllm", "openai", "tgi"):
-        for text in (None, LEFT_OUT):
             for options in ({}, {"stop": ["zz" if name == "tgi" else "az"]}):
-                for lost in (0, 1):
-                    said = [text if place == lost else known for place, known in enumerate(("a", "bcd"))]
-                    pieces = [piece(said[0], usage=tokens(3, 1)), piece(said[1], "stop", usage=tokens(3, 4))]
-                    is_over = name == "openai" and lost == 1  # where usages beside choices are nobody's
-                    yield Case(f"A text that was lost on its way is not taken for an empty one, from {name}: "
-                               f"{'last' if lost else 'first'}, {'null' if text is None else 'left out'}, {options}",
-                               asked("p", "q", dialect=name, **options), stream(piece("x", "stop", 1), *pieces),
-                               {0: "a", 1: "x"} if is_over else {1: "x"}, None if is_over else "REFUSED")
+                pieces = [piece(text, usage=tokens(3, 1)), piece("bcd", "stop", usage=tokens(3, 4))]
+                yield Case(f"A piece without its text is not taken for an empty one, from {name}: "
+                           f"{'null' if text is None else 'left out'}, {options}",
+                           asked("p", "q", dialect=name, **params | options), stream(piece("x", "stop", 1), *pieces),
+                           {1: "x"}, "REFUSED")
 
 
-# Pieces that come twice ----------------------------------------------------------------------------------------------
+# Counts beside the pieces ---------------------------------------------------------------------------------------------
 
 
 def counted(text, finish_reason, count, index=0):
@@ -153,7 +147,7 @@ def counted(text, finish_reason, count, index=0):
 FIRST, LAST = counted("a", None, 1), counted("b", "stop", 2)
 OPENING, HALF, END = (delta(reason, usage=tokens(3, count), content=text)
                       for reason, count, text in ((None, 0, ""), (None, 1, "a"), ("stop", 2, "b")))
-TWICE = [
+COUNTED = [
     Case("A piece that comes twice is known by its count", P, stream(FIRST, FIRST, LAST), {}, "MISMATCH"),
     Case("A piece that comes twice leaves the others their answers",
          PQ, stream(counted("c", "stop", 1, 1), FIRST, FIRST, LAST), {1: "c"}, "MISMATCH"),
@@ -161,7 +155,6 @@ TWICE = [
     Case("A chat's piece that comes twice is known by its count", chats(), stream(OPENING, HALF, HALF, END), {},
          "MISMATCH"),
     Case("A chat's opening may come twice", chats(), stream(OPENING, OPENING, HALF, END), {0: "ab"}),
-    Case("What is counted once each is read", P, stream(FIRST, LAST), {0: "ab"}),
     Case("What was held back for a stop string may come with the end, and no token", P,
          stream(FIRST, counted("b", "length", 1)), {0: "ab"}),
     Case("Tokens without text may stand before the text",
@@ -170,7 +163,6 @@ TWICE = [
          P, stream(counted("a", None, 0), counted("b", None, 0), counted("", "length", 0)), {0: "ab"}),
     Case("A gateway may count nothing truly", P, stream(FIRST, counted("b", None, 1), counted("", "stop", 1)),
          {0: "ab"}),
-    Case("Where nothing is counted nothing is known", P, stream(piece("a"), piece(""), piece("b", "stop")), {0: "ab"}),
 ]
 
 # Choices that cannot be read, or were given up -----------------------------------------------------------------------
@@ -242,4 +234,4 @@ def unreadable():
                    stream(*[delta(**each) for each in deltas], delta("stop")), {}, REPLYS_FAULT)
 
 
-CASES = [*numbers(), *ends(), *TWICE, *unreadable()]
+CASES = [*numbers(), *ends(), *COUNTED, *unreadable()]

@@ -31,7 +31,6 @@ def pings():
 
 
 CUT = fault("MAYBE_PROCESSED", "DialectError")
-SHORT, LONG = asked("p", max_tokens=5), asked("p", max_tokens=2000)
 ENDS = [
     Case("A stream without [DONE] is as good",
          asked("p"), stream(piece("a", "stop"), done=False), {0: "a"}),
@@ -44,14 +43,6 @@ ENDS = [
          asked("p", "q"), stream(piece("a", "stop"), piece("b", index=1), done=False), {0: "a"}, CUT),
     Case("A byte-order mark costs a stream no piece",
          asked("p"), b"\xef\xbb\xbf" + stream(piece("a"), piece("b", "stop")), {0: "ab"}),
-    Case("A short answer may have 4,096 events",
-         SHORT, stream(*[piece("a")] * 4095, piece("", "stop")), {0: "a" * 4095}),
-    Case("A short answer has no more than 4,096 events",
-         SHORT, stream(*[piece("a")] * 4096, piece("", "stop")), {}, "MAYBE_PROCESSED"),
-    Case("A long answer may have four events for each token",
-         LONG, stream(*[piece("a")] * 7999, piece("", "stop")), {0: "a" * 7999}),
-    Case("A long answer has no more than four events for each token",
-         LONG, stream(*[piece("a")] * 8000, piece("", "stop")), {}, "MAYBE_PROCESSED"),
 ]
 
 # Another form than the one that was asked for ------------------------------------------------------------------------
