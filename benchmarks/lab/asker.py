@@ -54,7 +54,7 @@ from batchclient._client.connections import Connections
 from batchclient._client.make_limit import make_limit
 from batchclient._client.settings import make_settings
 from batchclient._shell.dialect_choice import DialectChoice
-from batchclient.dialects.vllm import VllmDialect
+from batchclient.dialects import make_dialect
 from batchclient.errors import ConnectionLost
 from batchclient.retry import Backoff
 
@@ -109,7 +109,7 @@ def limit_setup(scenario: Scenario, limit: Limit) -> Setup:
     """A scenario's own settings with this limit."""
     settings = make_settings("balanced", {"base_url": _URL})
     return Setup(
-        replace(settings.scheduler(VllmDialect(), trusts_lists=lambda: True), **scenario.settings), lambda: limit
+        replace(settings.scheduler(make_dialect("vllm"), trusts_lists=lambda: True), **scenario.settings), lambda: limit
     )
 
 

@@ -47,7 +47,7 @@ from tests.core import (
 
 from batchclient import Batching
 from batchclient._client.settings import make_settings
-from batchclient.dialects.vllm import VllmDialect
+from batchclient.dialects import make_dialect
 from batchclient.simulator import PROFILES
 
 BATCH = 32
@@ -153,7 +153,7 @@ def run(scenario: Scenario, strategy: Strategy, seed: int) -> dict[str, Any]:
     one = Run(scenario, limit_setup(scenario, strategy.limit()), seed)
     client = one.clients[0]
     made = make_settings("balanced", {"base_url": "http://lab/v1", "batching": Batching(**strategy.settings)})
-    rule = made.scheduler(VllmDialect())
+    rule = made.scheduler(make_dialect("vllm"))
     for workload in client.workloads:
         workload.shape = replace(workload.shape, plain_only=strategy.plain)
     # Sizes follow from the strategy alone; long answers are not taken out of its batches.

@@ -34,7 +34,6 @@ from batchclient._core.messages import Adjustment, Resumed
 from batchclient._core.statistics import Statistics
 from batchclient._shell.callbacks import Callbacks
 from batchclient._shell.dialect_choice import DialectChoice
-from batchclient.dialects import DIALECTS
 from batchclient.errors import ConfigError
 from batchclient.retry import Backoff, RetryPolicy
 from batchclient.stream import Stream
@@ -60,7 +59,7 @@ _FOR_CALLS = (
     "batchclient._shell.asking",
     "batchclient._shell.model_question",
     "concurrent.futures.thread",
-    *(f"batchclient.dialects.{name}" for name in DIALECTS),
+    "batchclient.dialects._dialect",
 )
 """What a call needs is imported with the client.
 

@@ -22,7 +22,7 @@ from batchclient.transport._addresses import check_headers, check_key, check_url
 
 if TYPE_CHECKING:
     from batchclient._shell.callbacks import Callbacks
-    from batchclient.dialects import Dialect
+    from batchclient.dialects._dialect import Dialect
 
 __all__ = [
     "GROUPS",

@@ -18,7 +18,7 @@ from batchclient import (
     Backoff, BadRequest, BatchClient, BatchClientError, Batching, ConnectionLost, DeadlineExceeded, DialectError, Http,
     NotFound, ReadTimedOut, ResponseTooLarge, ServerFault, Usage,
 )  # fmt: skip
-from batchclient.dialects.vllm import VllmDialect
+from batchclient.dialects._dialect import Dialect
 from batchclient.simulator import EmbeddedServer
 
 NEVER = Backoff(max_attempts=1)
@@ -208,7 +208,7 @@ async def test_a_fault_of_ours_is_not_tried_again(monkeypatch):
         def fail(*arguments):
             raise RuntimeError("a fault of ours")
 
-        monkeypatch.setattr(VllmDialect, "decoder", fail)
+        monkeypatch.setattr(Dialect, "decoder", fail)
         with pytest.raises(BatchClientError, match="internal error") as caught:
             await client.complete("a canary")
         assert (caught.value.attempt, caught.value.retryable) == (1, False)

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from batchclient import Backoff, ConfigError, Http
-from batchclient.dialects._server import ServerDialect
+from batchclient.dialects._dialect import Dialect
 from batchclient.integrations._batcher import _MOST_CLIENTS
 from batchclient.simulator import EmbeddedServer, expected_text
 
@@ -540,7 +540,7 @@ def test_what_would_fail_again_asks_not_to_be_sent_again(library, over, handler,
         _, client = over()
         async with client:
             await client.post("completions", json=body("p"))
-            monkeypatch.setattr(ServerDialect, "decoder", fail)
+            monkeypatch.setattr(Dialect, "decoder", fail)
             return await client.post("completions", json=body("p"))
 
     response = run(main)

@@ -22,8 +22,7 @@ from batchclient import (
 )
 from tests.core import Kind
 from batchclient._calls.likelihood import make_split, read_likelihood
-from batchclient.dialects._scores import RerankScores
-from batchclient.dialects.vllm import VllmDialect
+from batchclient.dialects._servers import SERVERS
 from batchclient.simulator import (
     SimulatedServer,
     SimulatorTransport,
@@ -271,9 +270,8 @@ async def test_equal_documents_keep_their_order():
 @pytest.fixture
 def only_ranks(monkeypatch):
     """The server ranks documents, and scores no other pairs."""
-    form = RerankScores()
-    monkeypatch.setattr(VllmDialect, "forms", {Kind.SCORE: form, Kind.RERANK: form})
-    monkeypatch.setattr(VllmDialect, "caps", {Kind.SCORE: 1})
+    ranks = {kind: SERVERS["openai"].routes[kind] for kind in (Kind.SCORE, Kind.RERANK)}
+    monkeypatch.setitem(SERVERS, "vllm", replace(SERVERS["vllm"], routes=ranks, caps={Kind.SCORE: 1}))
 
 
 async def test_where_a_server_only_ranks_a_query_is_one_request(only_ranks):
@@ -298,7 +296,7 @@ async def test_where_a_server_only_ranks_a_query_is_one_request(only_ranks):
 
 async def test_pairs_with_different_queries_are_no_list_there(only_ranks, monkeypatch):
     # Nothing says beforehand that this server takes none: the list is taken apart, and nobody fails.
-    monkeypatch.setattr(VllmDialect, "caps", {})
+    monkeypatch.setitem(SERVERS, "vllm", replace(SERVERS["vllm"], caps={}))
     server = Recorder()
     async with make_client(server) as client:
         answers = await outcomes([client.score(f"q {number}", "d") for number in range(6)])

@@ -27,7 +27,7 @@ from batchclient import (
     ServerFault,
     TenacityRetry,
 )
-from batchclient.dialects.vllm import VllmDialect
+from batchclient.dialects._dialect import Dialect
 
 NEVER = Backoff(max_attempts=1)
 
@@ -298,10 +298,10 @@ async def test_a_fault_of_ours_in_the_dialect_resolves_every_caller(where, caplo
     async with make_client(server, retry=NEVER) as client:
         with monkeypatch.context() as broken:
             if where in ("encode", "failure"):
-                broken.setattr(VllmDialect, where, break_it)
+                broken.setattr(Dialect, where, break_it)
             else:
-                original = VllmDialect.decoder
-                broken.setattr(VllmDialect, "decoder", lambda *args: _with(original(*args), where, break_it))
+                original = Dialect.decoder
+                broken.setattr(Dialect, "decoder", lambda *args: _with(original(*args), where, break_it))
             # A streamed reply's answers are out before its end.
             outcomes = await call_all(client, ["a", "b"], max_tokens=1)
         assert {type(each) for each in outcomes.values()} == {BatchClientError}

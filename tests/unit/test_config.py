@@ -6,7 +6,7 @@ from tests.core import Kind
 from batchclient import Batching
 from batchclient._client.settings import make_settings
 from batchclient.config import PRESETS, Settings
-from batchclient.dialects.vllm import VllmDialect
+from batchclient.dialects import make_dialect
 from batchclient.errors import ConfigError
 
 URL = "http://localhost:8000/v1"
@@ -92,19 +92,21 @@ def test_the_headers_are_a_copy():
     assert settings.headers == {"a": "b"}
 
 
-class Padding(VllmDialect):
-    caps = {Kind.COMPLETION: 100}  # noqa: RUF012
-    length_reach = 2
+def padding():
+    """A server whose lists are padded to their longest."""
+    dialect = make_dialect("vllm")
+    dialect.caps, dialect.length_reach = {Kind.COMPLETION: 100}, 2
+    return dialect
 
 
 def test_the_core_gets_its_numbers():
     given = {"linger_s": 0.5, "refill_s": 0.25, "refill_ratio": 0.75, "alone_above_tokens": 77}
-    numbers = make(max_queued=9, when_full="raise", batching=Batching(max_size=500, **given)).scheduler(Padding())
+    numbers = make(max_queued=9, when_full="raise", batching=Batching(max_size=500, **given)).scheduler(padding())
     assert {name: getattr(numbers, name) for name in given} == given
     assert (numbers.max_queued, numbers.raise_when_full, numbers.length_reach) == (9, True, 2)
     assert (numbers.max_size, numbers.known_caps) == (500, {Kind.COMPLETION: 100})
-    assert make().scheduler(VllmDialect()).raise_when_full is False
-    assert make(batching=Batching(length_reach=1)).scheduler(Padding()).length_reach == 1
+    assert make().scheduler(make_dialect("vllm")).raise_when_full is False
+    assert make(batching=Batching(length_reach=1)).scheduler(padding()).length_reach == 1
 
 
 def test_every_setting_is_an_argument_of_the_client():
@@ -130,5 +132,5 @@ def test_the_preset_is_kept():
     ],
 )
 def test_the_core_gets_the_numbers_that_the_page_of_settings_has_for_a_preset(preset, numbers):
-    core = make(preset).scheduler(VllmDialect())
+    core = make(preset).scheduler(make_dialect("vllm"))
     assert (core.max_size, core.linger_s, core.refill_s, core.refill_ratio, core.starvation_s) == numbers

@@ -2,14 +2,19 @@
 
 import pytest
 
-from batchclient.dialects import make_dialect
-from batchclient.dialects.vllm import VllmDialect
+from batchclient.dialects import DIALECTS, make_dialect
+from batchclient.dialects._servers import SERVERS
 from batchclient.errors import ConfigError
 
 
 @pytest.mark.parametrize("name", [None, "vllm"])
 def test_vllm_is_the_default(name):
-    assert type(make_dialect(name, ())) is VllmDialect
+    assert make_dialect(name).name == "vllm"
+
+
+def test_every_row_of_the_table_of_servers_is_a_dialect():
+    assert tuple(SERVERS) == DIALECTS
+    assert all(server.name == name for name, server in SERVERS.items())
 
 
 def test_an_unknown_dialect_is_refused_with_those_there_are():

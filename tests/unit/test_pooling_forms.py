@@ -6,11 +6,8 @@ from dataclasses import replace
 import pytest
 
 from tests.core import FailureKind, Kind
-from batchclient.dialects._embeddings import Embeddings
-from batchclient.dialects._scores import PairScores, RerankScores
 from batchclient.dialects._shapes import Shapes
-from batchclient.dialects._tokens import LlamaCppTokens, SglangTokens, TeiTokens, TgiTokens, VllmTokens
-from batchclient.dialects.vllm import VllmDialect
+from batchclient.dialects import make_dialect
 from batchclient.errors import BadRequest, DialectError
 from batchclient.types import Usage
 from tests.replies import harness
@@ -25,9 +22,9 @@ def body(wire):
     return json.loads(wire.body)
 
 
-def read(form, batch, reply):
+def read(server, batch, reply):
     """The answers in order, and the failure."""
-    decoder = form.decoder(batch, (), "application/json")
+    decoder = server.decoder(batch, "application/json")
     raw = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
     assert decoder.feed(raw, 1.0) == []
     answers, failure = decoder.end(2.0)
@@ -38,47 +35,50 @@ def read(form, batch, reply):
 
 
 def test_embeddings_are_written_as_openai_has_them():
-    wire = Embeddings().encode(batch_of(Kind.EMBEDDING, "a", "b", packed=True, dimensions=8))
+    wire = make_dialect("vllm").encode(batch_of(Kind.EMBEDDING, "a", "b", packed=True, dimensions=8))
     assert (wire.method, wire.path, wire.from_root) == ("POST", "/embeddings", False)
     assert body(wire) == {"input": ["a", "b"], "encoding_format": "base64", "model": "m", "dimensions": 8}
-    assert body(Embeddings().encode(batch_of(Kind.EMBEDDING, "a"))) == {"input": "a", "model": "m"}
-    assert body(Embeddings().encode(batch_of(Kind.EMBEDDING, [1, 2], [3]))) == {"input": [[1, 2], [3]], "model": "m"}
+    assert body(make_dialect("vllm").encode(batch_of(Kind.EMBEDDING, "a"))) == {"input": "a", "model": "m"}
+    assert body(make_dialect("vllm").encode(batch_of(Kind.EMBEDDING, [1, 2], [3]))) == {
+        "input": [[1, 2], [3]],
+        "model": "m",
+    }
 
 
 def test_a_lone_callers_label_is_sent_and_a_lists_are_not():
     alone, two = (batch_of(Kind.EMBEDDING, *prompts, solo=b'"user":"u"') for prompts in ("a", "ab"))
-    assert body(Embeddings().encode(alone))["user"] == "u"
-    assert "user" not in body(Embeddings().encode(two))
+    assert body(make_dialect("vllm").encode(alone))["user"] == "u"
+    assert "user" not in body(make_dialect("vllm").encode(two))
     pair, pairs = (batch_of(Kind.SCORE, *[["q", "d"]] * size, solo=b'"user":"u"') for size in (1, 2))
-    for form in (PairScores(), RerankScores()):
-        assert body(form.encode(pair))["user"] == "u"
-        assert "user" not in body(form.encode(pairs))
+    for server in (make_dialect("vllm"), make_dialect("openai")):
+        assert body(server.encode(pair))["user"] == "u"
+        assert "user" not in body(server.encode(pairs))
 
 
 def test_pairs_are_two_lists_and_a_query_they_share_is_written_once():
-    wire = PairScores().encode(batch_of(Kind.SCORE, ["q", "a"], ["r", "“b”"]))
+    wire = make_dialect("vllm").encode(batch_of(Kind.SCORE, ["q", "a"], ["r", "“b”"]))
     assert (wire.path, wire.from_root) == ("/score", True)
     assert body(wire) == {"text_1": ["q", "r"], "text_2": ["a", "“b”"], "model": "m"}
-    assert body(PairScores().encode(batch_of(Kind.SCORE, ["q", "a"], ["q", "b"])))["text_1"] == "q"
+    assert body(make_dialect("vllm").encode(batch_of(Kind.SCORE, ["q", "a"], ["q", "b"])))["text_1"] == "q"
 
 
 def test_a_rerank_has_one_query():
-    wire = RerankScores(from_root=True, documents="texts").encode(batch_of(Kind.RERANK, ["q", "a"], ["q", "b"]))
+    wire = make_dialect("tei").encode(batch_of(Kind.RERANK, ["q", "a"], ["q", "b"]))
     assert (wire.path, wire.from_root) == ("/rerank", True)
     assert body(wire) == {"query": "q", "texts": ["a", "b"], "model": "m"}
-    refused = RerankScores().encode(batch_of(Kind.SCORE, ["q", "a"], ["r", "b"]))
+    refused = make_dialect("openai").encode(batch_of(Kind.SCORE, ["q", "a"], ["r", "b"]))
     assert (refused.kind, refused.error) == (FailureKind.LIST_REFUSED, BadRequest)
 
 
 def test_a_text_to_tokenize():
-    for form, path, field in [
-        (VllmTokens(), "/tokenize", "prompt"),
-        (SglangTokens(), "/v1/tokenize", "prompt"),
-        (LlamaCppTokens(), "/tokenize", "content"),
-        (TgiTokens(), "/tokenize", "inputs"),
-        (TeiTokens(), "/tokenize", "inputs"),
+    for server, path, field in [
+        (make_dialect("vllm"), "/tokenize", "prompt"),
+        (make_dialect("sglang"), "/v1/tokenize", "prompt"),
+        (make_dialect("llamacpp"), "/tokenize", "content"),
+        (make_dialect("tgi"), "/tokenize", "inputs"),
+        (make_dialect("tei"), "/tokenize", "inputs"),
     ]:
-        wire = form.encode(batch_of(Kind.TOKENS, "a b"))
+        wire = server.encode(batch_of(Kind.TOKENS, "a b"))
         assert (wire.path, wire.from_root) == (path, True)
         assert body(wire)[field] == "a b"
 
@@ -114,7 +114,7 @@ def test_scores_are_read_in_every_form():
         {"results": [{"index": 1, "relevance_score": 2.0}, {"index": 0, "relevance_score": 1}]},
         [{"index": 1, "score": 2.0}, {"index": 0, "score": 1}],
     ]:
-        answers, failure = read(RerankScores(), batch_of(Kind.RERANK, ["q", "a"], ["q", "b"]), reply)
+        answers, failure = read(make_dialect("openai"), batch_of(Kind.RERANK, ["q", "a"], ["q", "b"]), reply)
         assert failure is None
         assert [answer.score for answer in answers] == [1.0, 2.0]
         assert all(type(answer.score) is float for answer in answers)
@@ -134,7 +134,7 @@ def test_a_reply_that_is_none_fails():
         b'{"data":[{"index":0,"score":NaN}]}',
         b'{"data":[{"index":0,"score":1e999}]}',
     ]:
-        answers, failure = read(PairScores(), batch_of(Kind.SCORE, ["q", "a"]), reply)
+        answers, failure = read(make_dialect("vllm"), batch_of(Kind.SCORE, ["q", "a"]), reply)
         assert answers == []
         assert failure.kind in (FailureKind.MAYBE_PROCESSED, FailureKind.MISMATCH)
         assert issubclass(failure.error, DialectError)
@@ -143,19 +143,21 @@ def test_a_reply_that_is_none_fails():
 def test_wrong_indices_hand_out_nothing():
     for items in [[], [{"index": 0, "score": 1.0}] * 2, [{"index": 2, "score": 1.0}]]:
         batch = batch_of(Kind.SCORE, ["q", "a"], ["r", "b"])
-        answers, failure = read(PairScores(), batch, {"data": items})
+        answers, failure = read(make_dialect("vllm"), batch, {"data": items})
         assert (answers, failure.kind) == ([], FailureKind.MISMATCH)
 
 
 def test_an_error_inside_a_200_is_an_error():
-    answers, failure = read(PairScores(), batch_of(Kind.SCORE, ["q", "a"]), {"error": {"message": "no", "code": 400}})
+    answers, failure = read(
+        make_dialect("vllm"), batch_of(Kind.SCORE, ["q", "a"]), {"error": {"message": "no", "code": 400}}
+    )
     assert (answers, failure.kind, failure.error) == ([], FailureKind.BAD_CALL, BadRequest)
 
 
 def test_one_score_that_is_none_leaves_the_others():
     for score in (b"NaN", b"-1e999", b"1" * 400):
         reply = b'{"data":[{"index":0,"score":%b},{"index":1,"score":0.5}]}' % score
-        answers, failure = read(PairScores(), batch_of(Kind.SCORE, ["q", "a"], ["r", "b"]), reply)
+        answers, failure = read(make_dialect("vllm"), batch_of(Kind.SCORE, ["q", "a"], ["r", "b"]), reply)
         assert [answer.score for answer in answers] == [0.5]
         assert failure.once
 
@@ -178,18 +180,18 @@ def test_whose_tokens_are_known():
     ]:
         items = [{"index": i, "embedding": [1.0]} for i in range(len(prompts))]
         batch = batch_of(Kind.EMBEDDING, *prompts, tokens=tokens)
-        answers, _ = read(Embeddings(), batch, {"data": items, "usage": {"prompt_tokens": total}})
+        answers, _ = read(make_dialect("vllm"), batch, {"data": items, "usage": {"prompt_tokens": total}})
         assert [answer.usage for answer in answers] == usages
 
 
 def test_tokens_are_read_in_every_form():
     for form, prompts, reply, ids in [
-        (VllmTokens(), ["a"], {"count": 2, "tokens": [5, 6], "token_strs": None}, [[5, 6]]),
-        (SglangTokens(), ["a", "b"], {"tokens": [[5], [6, 7]], "count": [1, 2]}, [[5], [6, 7]]),
-        (LlamaCppTokens(), ["a"], {"tokens": []}, [[]]),
-        (TgiTokens(), ["a"], [{"id": 5, "text": "a"}], [[5]]),
-        (TeiTokens(), ["a"], [[{"id": 5}]], [[5]]),
-        (TeiTokens(), ["a", "b"], [[{"id": 5}], []], [[5], []]),
+        (make_dialect("vllm"), ["a"], {"count": 2, "tokens": [5, 6], "token_strs": None}, [[5, 6]]),
+        (make_dialect("sglang"), ["a", "b"], {"tokens": [[5], [6, 7]], "count": [1, 2]}, [[5], [6, 7]]),
+        (make_dialect("llamacpp"), ["a"], {"tokens": []}, [[]]),
+        (make_dialect("tgi"), ["a"], [{"id": 5, "text": "a"}], [[5]]),
+        (make_dialect("tei"), ["a"], [[{"id": 5}]], [[5]]),
+        (make_dialect("tei"), ["a", "b"], [[{"id": 5}], []], [[5], []]),
     ]:
         answers, failure = read(form, batch_of(Kind.TOKENS, *prompts), reply)
         assert failure is None
@@ -198,13 +200,13 @@ def test_tokens_are_read_in_every_form():
 
 def test_tokens_that_are_none_fail():
     for form, prompts, reply in [
-        (VllmTokens(), ["a"], {"tokens": ["5"]}),
-        (VllmTokens(), ["a"], {"tokens": 5}),
-        (VllmTokens(), ["a"], [5]),
-        (SglangTokens(), ["a", "b"], {"tokens": [[5]]}),
-        (TgiTokens(), ["a"], {"id": 5}),
-        (TeiTokens(), ["a", "b"], [[{"id": 5}]]),
-        (TeiTokens(), ["a"], [{"id": 5}]),
+        (make_dialect("vllm"), ["a"], {"tokens": ["5"]}),
+        (make_dialect("vllm"), ["a"], {"tokens": 5}),
+        (make_dialect("vllm"), ["a"], [5]),
+        (make_dialect("sglang"), ["a", "b"], {"tokens": [[5]]}),
+        (make_dialect("tgi"), ["a"], {"id": 5}),
+        (make_dialect("tei"), ["a", "b"], [[{"id": 5}]]),
+        (make_dialect("tei"), ["a"], [{"id": 5}]),
     ]:
         answers, failure = read(form, batch_of(Kind.TOKENS, *prompts), reply)
         assert answers == []
@@ -212,7 +214,7 @@ def test_tokens_that_are_none_fail():
 
 
 def test_as_many_texts_as_were_asked_for_or_none():
-    for form, reply in ((SglangTokens(), {"tokens": [[5]]}), (TeiTokens(), [[{"id": 5}]] * 3)):
+    for form, reply in ((make_dialect("sglang"), {"tokens": [[5]]}), (make_dialect("tei"), [[{"id": 5}]] * 3)):
         answers, failure = read(form, batch_of(Kind.TOKENS, "a", "b"), reply)
         assert (answers, failure.kind) == ([], FailureKind.MISMATCH)
 
@@ -223,13 +225,13 @@ def test_as_many_texts_as_were_asked_for_or_none():
 @pytest.mark.parametrize("packed", [True, False])
 def test_base64_is_refused_only_where_we_asked_for_it(packed):
     reply = b'{"detail":[{"loc":["body","encoding_format"],"msg":"Extra inputs are not permitted"}]}'
-    failure = VllmDialect().failure(batch_of(Kind.EMBEDDING, "a", packed=packed), 422, {}, reply, 0.0)
+    failure = make_dialect("vllm").failure(batch_of(Kind.EMBEDDING, "a", packed=packed), 422, {}, reply, 0.0)
     assert failure.kind is (FailureKind.PACKING_REFUSED if packed else FailureKind.BAD_CALL)
 
 
 def test_a_pair_is_cut_out_of_a_message():
     batch = batch_of(Kind.SCORE, ["secret “question”", "its hidden answer"])
     echoed = json.dumps({"text_1": "secret “question”", "text_2": ["its hidden answer"]})
-    failure = VllmDialect().failure(batch, 400, {}, json.dumps({"error": f"bad: {echoed}"}).encode(), 0.0)
+    failure = make_dialect("vllm").failure(batch, 400, {}, json.dumps({"error": f"bad: {echoed}"}).encode(), 0.0)
     assert "question" not in failure.message
     assert "hidden" not in failure.message

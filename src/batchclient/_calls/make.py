@@ -30,7 +30,6 @@ from batchclient.types import NOT_GIVEN, NotGiven
 
 if TYPE_CHECKING:
     from batchclient.config import Settings
-    from batchclient.dialects import OwnFields
 
 __all__ = ["CallMaker"]
 
@@ -177,13 +176,6 @@ class CallMaker:
         """A name that stands for the server's model while arguments are only checked."""
         return self.default_model or "?"
 
-    def mix(self, own_fields: OwnFields | None) -> None:
-        """Let calls share lists in which each call has its own values of these fields.
-
-        ``None``: no call shares such a list.
-        """
-        self._shapes.mix(own_fields)
-
     def found_model(self, name: str) -> None:
         """The server has told its model."""
         self.default_model = name
@@ -237,9 +229,6 @@ class CallMaker:
         if known is not None:
             return known
         lane = dumps([priority, tenant, max_attempts, *([True] if tells_priority else [])]).encode()
-        mixed = shape.mixed
-        if mixed is not None:
-            mixed = self._in_lane(mixed, priority, tenant, max_attempts, tells_priority=tells_priority)
         made = replace(
             shape,
             key=lane + shape.key,
@@ -248,7 +237,6 @@ class CallMaker:
             answer_key=shape.answer_key,
             tells_priority=tells_priority,
             max_attempts=max_attempts,
-            mixed=mixed,
         )
         if len(self._of_lanes) >= _SHAPES_REMEMBERED:
             self._of_lanes.clear()

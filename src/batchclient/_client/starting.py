@@ -151,7 +151,6 @@ class Starting(Calling):
             model=self._settings.model,
             on_server=self._calls.lengths.know,
             on_model=self._calls.found_model,
-            on_own_fields=self._calls.mix,
             tracing=tracing,
         )
         self._calls.lengths.restart(len(self._endpoints))

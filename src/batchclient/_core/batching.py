@@ -136,7 +136,7 @@ class BatchingRule:
                 return "lists are served one prompt after another"
             return "no lists of this kind" if abilities.known_cap == 1 else "max_size is 1"
         longest = self._settings.alone_above_tokens
-        expected = self._lengths.expected(shape.learnt_as, shape.max_output_tokens)
+        expected = self._lengths.expected(shape.answer_key, shape.max_output_tokens)
         if expected > longest:
             return "long output expected"
         if shape.lists_plain and expected > _PLAIN_SHARE * longest and not self._end_together(shape, expected):
@@ -148,18 +148,18 @@ class BatchingRule:
     def _end_together(self, shape: Shape, expected: int) -> bool:
         """Whether a plain list costs its members no time: all answers end together."""
         short = expected <= _TOGETHER_SHARE * self._settings.alone_above_tokens
-        return short and self._lengths.fills(shape.learnt_as, shape.max_output_tokens)
+        return short and self._lengths.fills(shape.answer_key, shape.max_output_tokens)
 
     def _plain_size(self, shape: Shape, endpoint: Endpoint) -> int:
         """How long a list may go plain where a stream sends an event per token; 0: it is streamed."""
-        most, learnt_as = shape.max_output_tokens, shape.learnt_as
+        most, key = shape.max_output_tokens, shape.answer_key
         settled = shape.lists_plain or shape.plain_only or shape.echo or not self._settings.streams_lists
         if settled or not endpoint.can(shape.kind).event_per_token or not self._ends_soon(shape, endpoint):
             return 0
-        if self._lengths.fills(learnt_as, most):
+        if self._lengths.fills(key, most):
             return _ANY
         # An answer of which none was seen yet is taken for half of what it may be.
-        expected = min(self._lengths.expected(learnt_as, most), (most or 0) // 2)
+        expected = min(self._lengths.expected(key, most), (most or 0) // 2)
         limit = endpoint.limit.limit // shape.weight
         if expected <= _EVENTS_OF_A_REQUEST and limit < _SPARE_LIMIT:
             return 0

@@ -175,7 +175,7 @@ class Feeding:
         mean = (endpoint.area(now) - batch.load.area) / seconds if seconds > 0 else float(in_flight)
         before = endpoint.limit.limit
         if outcome is Outcome.SUCCESS and len(self._endpoints.serving) > 1:
-            units = work(self._lengths.expected(batch.shape.learnt_as, batch.shape.max_output_tokens))
+            units = work(self._lengths.expected(batch.shape.answer_key, batch.shape.max_output_tokens))
             endpoint.speed.measure(seconds, units, mean / before, requests, now)
         change = endpoint.observe(
             Sample(

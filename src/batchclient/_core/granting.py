@@ -149,7 +149,7 @@ class Granting:
         """Endpoints which answer the call no later than ``held``, which is held until ``until``."""
         if not all(endpoint.speed.is_known for endpoint in (held, *others)):
             return others
-        units = work(self._lengths.expected(head.shape.learnt_as, head.shape.max_output_tokens))
+        units = work(self._lengths.expected(head.shape.answer_key, head.shape.max_output_tokens))
         *waits, wait = expected_waits([*others, held], now)
         longest = wait + (until - now) / units
         return [other for other, its in zip(others, waits, strict=True) if its <= longest]

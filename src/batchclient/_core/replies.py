@@ -126,7 +126,7 @@ class Replies:
         self._lanes.give_back(batch.lane, tally.count * weight)
         if tally.watched:
             self._deadlines.ended(tally.watched)
-            self._times.learn(batch.shape.learnt_as, now - batch.sent_at, now, tally.watched)
+            self._times.learn(batch.shape.answer_key, now - batch.sent_at, now, tally.watched)
         if batch.has_families and self._queue.conversations is not None:
             self._queue.conversations.answered(
                 [request for request, _ in tally.resolved], endpoint.id, batch.sent_at, now
@@ -186,7 +186,7 @@ class Replies:
             self._lanes.settle(batch, event.answers)
         self._prompts.learn(batch, event.answers)
         if tally.made_tokens:
-            self._outputs.learn(batch.shape.learnt_as, tally.made_tokens / (tally.count * batch.shape.weight))
+            self._outputs.learn(batch.shape.answer_key, tally.made_tokens / (tally.count * batch.shape.weight))
         self._feeding.answered(event, in_flight, tally, now)
         if batch.isolation is not None:
             kind = batch.shape.kind
@@ -211,7 +211,7 @@ class Replies:
             self._deadlines.take_back(alive, batch.sent_at)
         self._judge_refusal(event, left, alive, endpoint, now)
         if batch.expired:
-            self._times.learn_at_least(batch.shape.learnt_as, now - batch.sent_at, now)
+            self._times.learn_at_least(batch.shape.answer_key, now - batch.sent_at, now)
         if not batch.streamed and failure.silent:
             endpoint.can(batch.shape.kind).plain_cut = True
         self._fleet.judge(batch, failure, now)

@@ -20,7 +20,7 @@ from batchclient._core.failures import Failure
 from batchclient._core.kinds import Kind
 from batchclient._core.lane import Account, Lane
 
-__all__ = ["Batch", "Endured", "Isolation", "Learnt", "Request", "RequestState", "Shape", "WireNotes", "shape_of"]
+__all__ = ["Batch", "Endured", "Isolation", "Learnt", "Request", "RequestState", "Shape", "WireNotes"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,10 +49,6 @@ class Shape:
         greedy: the calls ask for ``temperature=0`` themselves, so equal calls want equal answers.
         verbatim: answers keep the server's reply; a lone call goes as written, never streamed.
         max_attempts: requests per call, at most; ``None``: the retry policy alone decides.
-        mixed: the shape of a list in which each prompt has its own parameters, where the servers
-            take such lists. Calls whose ``mixed`` has the same key share a list. ``None``: calls
-            share with equal shapes only.
-        is_mixed: whether the shape is a mixed one; its requests' own shapes hold the differences.
         fixed_length: so few tokens are asked for, or exactly so many, that an end at the bound is
             no truncation.
         guarded: an answer that runs into a loop is to end there.
@@ -79,33 +75,15 @@ class Shape:
     packable: bool = False
     verbatim: bool = False
     max_attempts: int | None = None
-    mixed: Shape | None = None
-    is_mixed: bool = False
     fixed_length: bool = False
     guarded: bool = False
     subject: tuple[str, Kind] = field(init=False, default=("", Kind.COMPLETION))
     """The model and kind: what a server may refuse to all such calls."""
-    list_key: bytes = field(init=False, default=b"")
-    """The key shared by calls which may share a list: ``key``, or that of ``mixed``."""
-    learnt_as: bytes = field(init=False, default=b"")
-    """The key of learnt lengths and times of answers: ``answer_key``, or that of ``mixed``."""
 
     def __post_init__(self) -> None:
         if not self.answer_key:
             object.__setattr__(self, "answer_key", self.key)
         object.__setattr__(self, "subject", (self.model, self.kind))
-        listed = self.mixed or self
-        object.__setattr__(self, "list_key", listed.key)
-        object.__setattr__(self, "learnt_as", listed.answer_key)
-
-
-def shape_of(requests: list[Request]) -> Shape:
-    """The shape of a list of requests: their own if all have the same, else the mixed shape."""
-    shape = requests[0].shape
-    mixed = shape.mixed
-    if mixed is None or all(request.shape.key == shape.key for request in requests):
-        return shape
-    return mixed
 
 
 class RequestState(Enum):

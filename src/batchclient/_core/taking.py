@@ -12,7 +12,7 @@ from batchclient._core.learnt.lengths import OutputLengths
 from batchclient._core.learnt.proof import Proof
 from batchclient._core.learnt.times import ServiceTimes, is_fresh
 from batchclient._core.messages import Batch, Request, RequestState
-from batchclient._core.requests import LoadAtSend, shape_of
+from batchclient._core.requests import LoadAtSend
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.statistics import Counters
 from batchclient._core.waiting.deadlines import Deadlines
@@ -52,14 +52,14 @@ class Taking:
         assert oldest.deadline is not None
         if not self._times.known:
             return False
-        key, left_s = oldest.shape.learnt_as, oldest.deadline - now
+        key, left_s = oldest.shape.answer_key, oldest.deadline - now
         return self._times.shortest(key, now) <= left_s < self._times.likely(key, now)
 
     def sort_out(self, requests: list[Request], now: float) -> list[Request]:
         """Take out calls too late for their deadlines; return the others."""
         if not self._times.known:
             return requests
-        key = requests[0].shape.learnt_as
+        key = requests[0].shape.answer_key
         shortest_s, likely_s = self._times.shortest(key, now), self._times.likely(key, now)
         # As a rule all calls have time enough, as the earliest of all deadlines shows.
         earliest = self._deadlines.next()
@@ -81,7 +81,7 @@ class Taking:
 
     def make_batch(self, group: Group, requests: list[Request], endpoint: Endpoint, now: float) -> Batch:
         """Make a batch of some requests of a group, and take the permits."""
-        shape, lane = shape_of(requests), group.lane
+        shape, lane = group.shape, group.lane
         assert lane is not None, "a group in the queue has a lane"
         size = len(requests)
         is_stranger = endpoint.is_stranger(shape.kind, now)
@@ -139,7 +139,7 @@ class Taking:
         batch.pace.sent(batch.id, size * shape.weight)
         batch.load.in_flight = endpoint.in_flight
         self._queue.lanes.take(lane, size * shape.weight)
-        expected = shape.weight * self._lengths.expected(shape.learnt_as, shape.max_output_tokens)
+        expected = shape.weight * self._lengths.expected(shape.answer_key, shape.max_output_tokens)
         self._queue.lanes.charge(batch, expected)
         batch.tokens_at_risk = prompt_tokens + size * expected
         if not group.failures:
@@ -150,5 +150,5 @@ class Taking:
     def tokens(self, request: Request) -> int:
         """Tokens which a call is expected to cost, at least 1."""
         shape = request.shape
-        output = shape.weight * self._lengths.expected(shape.learnt_as, shape.max_output_tokens)
+        output = shape.weight * self._lengths.expected(shape.answer_key, shape.max_output_tokens)
         return max(1, request.prompt_tokens + output)

@@ -25,7 +25,8 @@ from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch
 from batchclient._core.requests import Request
 from batchclient._doctor.way import BelowV1
-from batchclient.dialects import Dialect, make_dialect
+from batchclient.dialects import make_dialect
+from batchclient.dialects._dialect import Dialect
 from batchclient.dialects._shapes import Shapes
 from batchclient.dialects._sse import EventStream
 from batchclient.errors import BatchClientError, ReadTimedOut

@@ -27,7 +27,7 @@ from batchclient.retry import RetryPolicy
 __all__ = ["CANCELLED", "Attempts"]
 
 CANCELLED = Failure(FailureKind.REFUSED, CallAborted, "the request was cancelled")
-_SPLIT = frozenset({FailureKind.BAD_CALL, FailureKind.LIST_REFUSED, FailureKind.LIST_TOO_LONG, FailureKind.MIX_REFUSED})
+_SPLIT = frozenset({FailureKind.BAD_CALL, FailureKind.LIST_REFUSED, FailureKind.LIST_TOO_LONG})
 
 
 class Attempts:

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from batchclient._core.kinds import Kind
-from batchclient.dialects import Dialect, make_dialect
+from batchclient.dialects import make_dialect
 
 if TYPE_CHECKING:
+    from batchclient.dialects._dialect import Dialect
     from batchclient.dialects._fingerprints import ServerFacts
 
 __all__ = ["DialectChoice"]

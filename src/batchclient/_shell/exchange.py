@@ -40,7 +40,8 @@ from batchclient.types import Completion, Delta, Reply
 
 if TYPE_CHECKING:
     from batchclient._shell.pieces import Pieces
-    from batchclient.dialects import Decoder, Dialect
+    from batchclient.dialects._decoder import ReplyDecoder
+    from batchclient.dialects._dialect import Dialect
 
 __all__ = ["BodyTimeouts", "Exchanges", "from_transport"]
 
@@ -145,7 +146,7 @@ class Exchanges:
             self._tell(RatesReported(batch.endpoint, windows))
         pending = _Pending(self._backend, self._tell, batch)
         verbatim = batch.shape.verbatim
-        decoder: Decoder | None = None
+        decoder: ReplyDecoder | None = None
         try:
             if not 200 <= response.status < 300 or response.status in _SAYS_NOTHING:
                 body = await self._read_some(response, batch.endpoint)
@@ -191,7 +192,12 @@ class Exchanges:
         return replace(failure, silent_s=now() - batch.wire.read_at)
 
     async def _read(
-        self, batch: Batch, decoder: Decoder, pending: _Pending, response: WireResponse, chunks: AsyncGenerator[bytes]
+        self,
+        batch: Batch,
+        decoder: ReplyDecoder,
+        pending: _Pending,
+        response: WireResponse,
+        chunks: AsyncGenerator[bytes],
     ) -> None:
         """Read until the reply has ended, has failed, or is complete."""
         now = self._backend.now
@@ -221,7 +227,7 @@ class Exchanges:
                 raise ReadTimedOut("the server sent bytes, but no event for read_timeout_s")
 
     async def _await_end(
-        self, chunks: AsyncGenerator[bytes], decoder: Decoder | None, pending: _Pending, use: _Use
+        self, chunks: AsyncGenerator[bytes], decoder: ReplyDecoder | None, pending: _Pending, use: _Use
     ) -> None:
         """Read on after the last choice: to a usage, with a decoder, and to the end."""
         if decoder is None and use.ending >= use.most:
@@ -245,7 +251,7 @@ class Exchanges:
             use.ending -= 1
             use.under_way += 1
 
-    def _count_events(self, batch: Batch, decoder: Decoder, dialect: Dialect) -> None:
+    def _count_events(self, batch: Batch, decoder: ReplyDecoder, dialect: Dialect) -> None:
         """Log a server which sends many more events than asked for."""
         choices = len(batch.requests) * batch.shape.weight
         if batch.shape.to_caller or decoder.events <= 2 * choices:
@@ -274,7 +280,7 @@ class Exchanges:
             self._log("error_body_broken", endpoint, "the body of an error broke off: %s", kind, error=kind)
         return body
 
-    async def _hand_out(self, decoder: Decoder, sink: Pieces, *, ended: bool) -> float:
+    async def _hand_out(self, decoder: ReplyDecoder, sink: Pieces, *, ended: bool) -> float:
         """Pass pieces on to a caller; read no more while none are taken. Return the time."""
         # Decoders of kinds never streamed have no pieces.
         deltas: list[Delta] = getattr(decoder, "deltas", [])

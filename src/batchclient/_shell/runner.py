@@ -69,7 +69,6 @@ from batchclient.transport import Timeouts, Transport
 if TYPE_CHECKING:
     from batchclient._shell.asking import Questions
     from batchclient._shell.model_question import ModelQuestion
-    from batchclient.dialects import OwnFields
     from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
 
 __all__ = ["Runner"]
@@ -94,7 +93,6 @@ class Runner:
         model: the model of the calls, if all are for one.
         on_server: told of each server found out, for the client's own conclusions.
         on_model: told of the model's name, if the servers were asked.
-        on_own_fields: told which fields may differ between a list's prompts on every known server.
         body_timeouts: for the rest of a known reply.
         page_timeout_s: the most time for a page asked for beside the calls, seconds.
         tracing: makes spans, if any are made.
@@ -115,7 +113,6 @@ class Runner:
         model: str | None = None,
         on_server: Callable[[int, ServerFacts, float], None] | None = None,
         on_model: Callable[[str], None] | None = None,
-        on_own_fields: Callable[[OwnFields | None], None] | None = None,
         body_timeouts: BodyTimeouts = _BODY_TIMEOUTS,
         page_timeout_s: float = _PAGE_TIMEOUT_S,
         tracing: Tracing | None = None,
@@ -125,7 +122,7 @@ class Runner:
         self.ended: bool = False
         self._process = os.getpid()
         self._now = backend.now
-        self._servers = Servers(dialects, len(transports), on_own_fields, self._url_of)
+        self._servers = Servers(dialects, len(transports), self._url_of)
         self._dialects = self._servers.dialects
         self._transports = dict(enumerate(transports))
         self._endpoints_made = len(transports)

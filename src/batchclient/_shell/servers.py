@@ -20,7 +20,6 @@ from batchclient._shell.dialect_choice import DialectChoice
 from batchclient._shell.log import log
 
 if TYPE_CHECKING:
-    from batchclient.dialects import OwnFields
     from batchclient.dialects._fingerprints import ServerFacts
 
 __all__ = ["Servers"]
@@ -32,7 +31,6 @@ class Servers:
     Args:
         choice: makes an endpoint's dialect.
         count: the number of endpoints at first; their ids begin at 0.
-        on_own_fields: told which fields may differ between a list's prompts on every known server.
         url_of: returns an endpoint's base URL as it may be shown, or an empty text.
     """
 
@@ -40,26 +38,21 @@ class Servers:
         self,
         choice: DialectChoice,
         count: int,
-        on_own_fields: Callable[[OwnFields | None], None] | None,
         url_of: Callable[[int], str],
     ) -> None:
         self._choice = choice
         self._url_of = url_of
-        self._on_own_fields = on_own_fields
         self.dialects = {number: choice.make() for number in range(count)}
         """By endpoint."""
         self._facts: dict[int, ServerFacts] = {}
-        self._tell_own_fields()
 
     def add(self, endpoint: int) -> None:
         """Serve another endpoint."""
         self.dialects[endpoint] = self._choice.make()
-        self._tell_own_fields()
 
     def remove(self, endpoint: int) -> None:
         """Serve an endpoint no more."""
-        if self.dialects.pop(endpoint, None) is not None:
-            self._tell_own_fields()
+        self.dialects.pop(endpoint, None)
         self._facts.pop(endpoint, None)
 
     def learn(self, endpoint: int, facts: ServerFacts) -> Mapping[Kind, int]:
@@ -68,7 +61,6 @@ class Servers:
         before = self._facts.get(endpoint)
         if (before.known if before is not None else None) != facts.known:
             self.dialects[endpoint] = dialect
-            self._tell_own_fields()
         if before != facts:
             self._facts[endpoint] = facts
             log(
@@ -92,8 +84,7 @@ class Servers:
     @property
     def mixes_queries(self) -> bool:
         """Whether, as far as known, every server scores pairs of several queries in a request."""
-        forms = [getattr(dialect, "forms", {}).get(Kind.SCORE) for dialect in self.dialects.values()]
-        return all(getattr(form, "mixes_queries", False) for form in forms)
+        return all(getattr(dialect, "mixes_queries", False) for dialect in self.dialects.values())
 
     @property
     def continues_chats(self) -> bool:
@@ -110,10 +101,3 @@ class Servers:
 
         failure = name_place(failure, self._url_of, batch.endpoint)
         return name_models(failure, batch.shape.model, self._facts.get(batch.endpoint), self._choice.secrets)
-
-    def _tell_own_fields(self) -> None:
-        """Tell which fields may differ in a list, by the servers' sort; none for several sorts."""
-        if self._on_own_fields is not None:
-            dialects = list(self.dialects.values())
-            alike = len({type(dialect) for dialect in dialects}) == 1
-            self._on_own_fields(dialects[0].own_fields if alike else None)

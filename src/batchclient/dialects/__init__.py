@@ -11,30 +11,29 @@ endpoint has a dialect of its own.
 
 from __future__ import annotations
 
-from importlib import import_module
+from typing import TYPE_CHECKING
 
-from batchclient.dialects._dialect import Decoder, Dialect, OwnFields
 from batchclient.errors import ConfigError
 
-__all__ = ["DIALECTS", "Decoder", "Dialect", "OwnFields", "make_dialect"]
+if TYPE_CHECKING:
+    from batchclient.dialects._dialect import Dialect
+
+__all__ = ["DIALECTS", "make_dialect"]
 
 DIALECTS = ("vllm", "sglang", "tgi", "llamacpp", "trtllm", "tei", "openai")
-"""The names of all dialects; each is a module of the package."""
+"""The names of all dialects: the rows of ``_servers``."""
 
 
-def make_dialect(name: str | None, secrets: tuple[str, ...]) -> Dialect:
+def make_dialect(name: str | None, secrets: tuple[str, ...] = ()) -> Dialect:
     """Return a fresh dialect by name; ``None``: the dialect spoken before the server is known.
 
     Raises:
         ConfigError: no dialect has the name.
     """
-    if name is None:
-        from batchclient.dialects.vllm import VllmDialect
+    from batchclient.dialects import _dialect, _servers  # with the first client
 
-        return VllmDialect(secrets, assumed=True)
+    if name is None:
+        return _dialect.Dialect(_servers.SERVERS["vllm"], secrets, assumed=True)
     if name not in DIALECTS:
         raise ConfigError(f"there is no dialect {name!r}; there are {', '.join(map(repr, DIALECTS))}", field="dialect")
-    # A client speaks few dialects: only those are loaded.
-    module = import_module(f"batchclient.dialects.{name}")
-    dialect: Dialect = getattr(module, f"{name.capitalize()}Dialect")(secrets)
-    return dialect
+    return _dialect.Dialect(_servers.SERVERS[name], secrets)

@@ -55,10 +55,17 @@ class ReplyDecoder:
         secrets: keys to cut out of the server's messages.
         content_type: the reply's.
         reader: turns the reply into OpenAI's form.
+
+    Attributes:
+        complete: whether a stream has brought every answer or has ended itself; a usage may follow.
+            A reply that is one JSON value never is before its end.
+        events: streamed events with choices so far: two per choice, or one per token on servers
+            without ``stream_interval``.
+        failed: whether the reply has failed, whatever still comes: ``end`` says why.
+        cut: whether a stream ends here, though the server goes on: its answer has run into a loop.
     """
 
     complete: bool = False
-    """Whether all answers are complete; a reply that is one JSON value never is before its end."""
 
     def __init__(
         self, batch: Batch, secrets: tuple[str, ...], content_type: str = "", reader: Reader | None = None

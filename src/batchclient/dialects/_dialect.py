@@ -1,91 +1,142 @@
-"""The slots of every dialect and of its replies' decoder."""
+"""A dialect: a row of the table of servers, and what its endpoint has shown so far.
+
+A field added by batchclient and refused by a server is left out of the endpoint's later requests,
+for the dialect's life.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from dataclasses import replace
 
 from batchclient._core.kinds import Kind
-from batchclient._core.messages import Batch, Failure, RateWindow, Shape
+from batchclient._core.messages import Batch, Failure, FailureKind, RateWindow
+from batchclient._core.requests import Learnt, Shape
+from batchclient.dialects._decoder import ReplyDecoder
+from batchclient.dialects._rate_limits import read_rate_limits
+from batchclient.dialects._redaction import redact, words_and_shown
+from batchclient.dialects._replies import error_in, read_retry_after
+from batchclient.dialects._routes import ANY_NUMBER, Route, events_per_choice
+from batchclient.dialects._servers import Server
+from batchclient.dialects._status import failure_of, moved
+from batchclient.dialects._unknown_fields import OUR_FIELDS, refused_fields
+from batchclient.errors import BadRequest, ConfigError, DemuxError, NotFound
 from batchclient.transport import WireRequest
-from batchclient.types import Completion
 
-__all__ = ["Decoder", "Dialect", "OwnFields"]
+__all__ = ["Dialect"]
 
-OwnFields = Callable[[Mapping[str, Any]], frozenset[str]]
-"""From a completion's fields, without nulls, to the fields whose values may differ between the
-prompts of a list. If there are none, the call shares lists only with calls of equal fields.
-"""
+_NO_ROUTE = (404, 405)
+_ASKED_AGAIN_AFTER = 64
+"""Of so many calls with an ``n`` one is sent, where the server ignored ``n`` twice in a row."""
 
 
-class Decoder(Protocol):
-    """Turns one reply into answers, piece by piece."""
+class Dialect:
+    """A sort of server, as one endpoint is.
 
-    events: int
-    """Streamed events with choices so far: two per choice, or one per token on servers without
-    ``stream_interval``.
+    Args:
+        server: the row of its sort.
+        secrets: keys to cut out of the server's messages.
+        assumed: whether the server is not known yet. The usage beside a choice is then believed
+            only once the server was seen to tell the calls of a list apart.
+
+    Attributes:
+        name, routes: the row's.
+        caps: prompts per request taken by default; a kind of call that is missing has no known cap.
+        length_reach: how many length buckets a list may span; ``None``: any.
+        continues_chats: whether the server is known to have ``continue_final_message``.
     """
 
-    cut: bool
-    """Whether a stream ends here, though the server goes on: its answer has run into a loop."""
+    def __init__(self, server: Server, secrets: tuple[str, ...] = (), *, assumed: bool = False) -> None:
+        self.name: str = server.name
+        self.caps: Mapping[Kind, int] = server.caps
+        self.length_reach: int | None = server.length_reach
+        self.routes: Mapping[Kind, Route] = server.routes
+        self.continues_chats: bool = server.continues_chats and not assumed
+        self._judge = server.judge
+        self._secrets = secrets
+        self._without = server.lacks
+        self._learnt = Learnt(usage_is_own=not assumed)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
 
     @property
-    def failed(self) -> bool:
-        """Whether the reply has failed, whatever still comes: ``end`` says why."""
-        ...
-
-    @property
-    def complete(self) -> bool:
-        """Whether a stream has brought every answer or has ended itself; a usage may follow."""
-        ...
-
-    def feed(self, chunk: bytes, now: float) -> list[tuple[int, Completion]]:
-        """Take in bytes; return the (position, answer) pairs that are now complete."""
-        ...
-
-    def end(self, now: float) -> tuple[list[tuple[int, Completion]], Failure | None]:
-        """End the reply; return the last answers, and why the unanswered requests have none."""
-        ...
-
-    def lost_tokens(self) -> int:
-        """Return how many tokens came of answers that were not handed out, after a failure."""
-        ...
-
-
-class Dialect(Protocol):
-    """One sort of server."""
-
-    name: str
-    length_reach: int | None
-    """How many length buckets a batch may span; ``None``: any (continuous batching)."""
-    own_fields: OwnFields | None
-    """Which fields may differ between the prompts of a list; ``None``: none, whatever the call."""
-
-    @property
-    def caps(self) -> Mapping[Kind, int]:
-        """Prompts per request taken by default; a kind of call that is missing has no known cap."""
-        ...
+    def mixes_queries(self) -> bool:
+        """Whether pairs of several queries may share a request."""
+        return getattr(self.routes.get(Kind.SCORE), "mixes_queries", False)
 
     def hide(self, secrets: tuple[str, ...]) -> None:
-        """Cut further keys out of the server's messages: a server added later has its own key."""
-        ...
+        """Cut further keys out of messages."""
+        self._secrets += secrets
 
     def encode(self, batch: Batch) -> WireRequest | Failure:
-        """Write the batch's request, or say why the server cannot be asked."""
-        ...
+        """Write the batch's request."""
+        route = self.routes.get(batch.shape.kind)
+        if route is None:
+            message = f"a {self.name} server has no {batch.shape.kind.value} calls"
+            return Failure(FailureKind.UNSUPPORTED, BadRequest, message)
+        batch.wire.without = self._without | OUR_FIELDS if batch.bare else self._without
+        batch.wire.learnt = self._learnt
+        if batch.shape.weight > 1 and self._learnt.ignored_n > 1:
+            self._learnt.ignored_n += 1
+            if self._learnt.ignored_n % _ASKED_AGAIN_AFTER:
+                message = "the server gives one answer where several are asked for (n); the call was not sent"
+                return Failure(FailureKind.UNSUPPORTED, DemuxError, message)
+        lone = batch.shape.kind is Kind.EMBEDDING and len(batch.requests) == 1
+        batch.wire.lone_as_list = lone and self._learnt.lone_as_list
+        batch.wire.to_list_route = len(batch.requests) > 1 and route.list_path is not None
+        try:
+            return route.encode(batch)
+        except Exception as error:  # a parameter has a type of which no request can be made
+            return Failure(FailureKind.UNSUPPORTED, ConfigError, "a parameter has a wrong type", cause=error)
 
-    def decoder(self, batch: Batch, content_type: str = "") -> Decoder:
-        """Return a fresh decoder for the batch's reply, which may have an unexpected type."""
-        ...
+    def decoder(self, batch: Batch, content_type: str = "") -> ReplyDecoder:
+        """Return a fresh decoder for the batch's reply."""
+        return self.routes[batch.shape.kind].decoder(batch, self._secrets, content_type)
 
     def events_per_choice(self, shape: Shape) -> int:
         """Return the most events of a streamed choice, if the server heeds ``stream_interval``."""
-        ...
+        return ANY_NUMBER if "stream_interval" in self._without else events_per_choice(shape)
 
     def failure(self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, wall_time: float) -> Failure:
-        """Return an error reply's meaning. ``wall_time``: Unix time, for ``Retry-After`` dates."""
-        ...
+        """Return the meaning of an error reply."""
+        message, code = error_in(body)
+        prompts = [request.prompt for request in batch.requests]
+        words, clean = words_and_shown(message, prompts, self._secrets)
+        if status == 404 and words == "Not Found" and batch.shape.kind is not Kind.COMPLETION:
+            clean = f"Not Found; the server has no {batch.shape.kind.value} calls, or base_url does not end in /v1"
+        if 300 <= status < 400 and (location := headers.get("location")):
+            clean = moved(location, clean)
+        if code is not None:
+            code = redact(code, prompts, self._secrets)
+        refused = refused_fields(batch, status, words)
+        if refused:
+            self._without |= refused
+            return Failure(FailureKind.FIELDS_REFUSED, BadRequest, f"{status}: {clean}", status, code=code)
+        if status in _NO_ROUTE and batch.wire.to_list_route and "model" not in words:
+            # If the model is missing after all, each call by itself gets the same reply again.
+            return Failure(FailureKind.LIST_REFUSED, NotFound, f"{status}: {clean}", status, code=code)
+        failure = failure_of(
+            status,
+            words,
+            code,
+            shown=clean,
+            streamed=batch.streamed,
+            packed=batch.packed,
+            listed=len(prompts) > 1,
+            retry_after_s=read_retry_after(headers, wall_time),
+        )
+        if self._judge is not None:
+            failure = self._judge(failure, words, batch.shape.model)
+        lone = batch.shape.kind is Kind.EMBEDDING and len(prompts) == 1 and self._learnt.takes_lists
+        if lone and failure.kind is FailureKind.BAD_CALL:
+            # The text is to blame, or its form: each refusal changes the form.
+            self._learnt.lone_as_list = not batch.wire.lone_as_list
+            if self._learnt.lone_as_list:
+                return replace(failure, kind=FailureKind.FIELDS_REFUSED)
+        return failure
 
-    def rate_limits(self, headers: Mapping[str, str]) -> tuple[RateWindow, ...]:
-        """Return the rest of a gateway's rate limits by the reply's headers; usually nothing."""
-        ...
+    @staticmethod
+    def rate_limits(headers: Mapping[str, str]) -> tuple[RateWindow, ...]:
+        """Read OpenAI's and the IETF's headers: the servers send none, a gateway in front may."""
+        return read_rate_limits(headers)

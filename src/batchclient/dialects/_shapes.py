@@ -5,8 +5,6 @@ Rules:
   to one sort of server.
 - Equal parameters give the same object, so that groups are found by identity.
 - The key begins with the kind of call and of prompt; the shared part of the body follows.
-- Where all servers are of one sort that takes some fields per prompt (``mix``), completions that
-  differ only in those fields have the same mixed shape, whose body is the shared part.
 """
 
 from __future__ import annotations
@@ -14,16 +12,13 @@ from __future__ import annotations
 import marshal
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from batchclient._core.kinds import Kind
 from batchclient._core.requests import Shape
 from batchclient.dialects._arguments import INPUT_FIELDS, known_fields, refuse_unknown
 from batchclient.dialects._fields import canonical, check_embedding_fields, sort_fields
 from batchclient.errors import ConfigError
-
-if TYPE_CHECKING:
-    from batchclient.dialects._dialect import OwnFields
 
 __all__ = ["Shapes"]
 
@@ -35,7 +30,6 @@ _PREFIXES = {
 }
 _OF_NUMBERS = {"encoding_format", "embedding_type", "embedding_types"}
 """With these, as with fields that are not known, a vector may be of other numbers: packed bits."""
-_MIXED = b"mixed:"
 _FEW_TOKENS = 4
 """An answer of so few is a class, not a text."""
 _GENERATING = frozenset({Kind.COMPLETION, Kind.CHAT})
@@ -47,15 +41,6 @@ class Shapes:
     def __init__(self) -> None:
         self._shapes: dict[bytes, Shape] = {}
         self._known: dict[tuple[object, ...], Shape] = {}
-        self._mixed: dict[bytes, Shape] = {}
-        self._own_fields: OwnFields | None = None
-
-    def mix(self, own_fields: OwnFields | None) -> None:
-        """Let completions differ in these fields and share a list; ``None``: in no field."""
-        if own_fields is not self._own_fields:
-            self._own_fields = own_fields
-            for remembered in (self._shapes, self._known, self._mixed):
-                remembered.clear()
 
     def shape(
         self,
@@ -143,8 +128,6 @@ class Shapes:
                     packable=packable,
                     guarded=bool(guarded) and not shape.fixed_length,
                 )
-            elif self._own_fields is not None and kind is Kind.COMPLETION and shape.alone_reason is None:
-                shape = self._with_mixed(shape, joining, prefixes[token_ids])  # type: ignore[index]
             self._shapes[key] = shape
         if solo:
             return shape, canonical(solo)[1:-1]
@@ -153,22 +136,6 @@ class Shapes:
                 known.clear()
             known[signature] = shape
         return shape, b""
-
-    def _with_mixed(self, shape: Shape, fields: Mapping[str, Any], prefix: bytes) -> Shape:
-        """Return a completion's shape with the mixed shape, which differs in sampling parameters."""
-        assert self._own_fields is not None
-        own = self._own_fields({name: value for name, value in fields.items() if value is not None})
-        if not own:
-            return shape
-        body = canonical({name: value for name, value in fields.items() if name not in own})
-        key = _MIXED + prefix + body
-        mixed = self._mixed.get(key)
-        if mixed is None:
-            if len(self._mixed) >= _KEYS_REMEMBERED:
-                self._mixed.clear()
-            mixed = replace(shape, key=key, body=body, answer_key=key, greedy=False, is_mixed=True)
-            self._mixed[key] = mixed
-        return replace(shape, mixed=mixed)
 
 
 def _make_shape(

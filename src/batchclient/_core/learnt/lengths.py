@@ -124,7 +124,7 @@ class PromptLengths:
 
     def _look_up(self, shape: Shape) -> None:
         self._latest, self._latest_changes = shape, self._outputs.changes
-        self._latest_output = self._outputs.expected(shape.learnt_as, shape.max_output_tokens)
+        self._latest_output = self._outputs.expected(shape.answer_key, shape.max_output_tokens)
         self._latest_ratios = None if shape.counted else self._of_shapes.get(shape) or self._remember(shape)
 
     def _remember(self, shape: Shape) -> list[float]:

@@ -31,7 +31,7 @@ _ALONE_S = 1.0
 def like_singles(under_way: Mapping[int, Batch], shape: Shape, until: float = math.inf) -> int:
     """Count the batches under way, sent by a time, that hold one call of a shape or of its like."""
     return sum(
-        len(one.requests) == 1 and one.shape.learnt_as == shape.learnt_as and one.sent_at <= until
+        len(one.requests) == 1 and one.shape.answer_key == shape.answer_key and one.sent_at <= until
         for one in under_way.values()
     )
 

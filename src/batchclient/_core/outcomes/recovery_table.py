@@ -236,7 +236,6 @@ TABLE = (
         "no base64",
     ),
     # Each prompt then has a shape of its own, which any server takes.
-    Row((FailureKind.MIX_REFUSED,), Way.SINGLY, lambda case: case.listed, "a list"),
     Row(
         (FailureKind.LIST_REFUSED,),
         Way.SINGLY,

@@ -102,7 +102,7 @@ class Queue:
 
     def add(self, request: Request) -> Group:
         """Queue a fresh request; return its group."""
-        group = self._fresh.get(request.shape.list_key)
+        group = self._fresh.get(request.shape.key)
         if group is None:
             group = self._open(request)
         request.state = _QUEUED
@@ -221,7 +221,7 @@ class Queue:
 
     def _open(self, request: Request) -> Group:
         """Begin the group of a shape."""
-        shape, order = request.shape.mixed or request.shape, self._order
+        shape, order = request.shape, self._order
         group: Group
         if self._ranked:
             group = RankedGroup(shape, order)
