@@ -110,7 +110,7 @@ class TextPieces:
         logprobs, ids = piece.get("logprobs"), piece.get("token_ids")
         if logprobs:
             self._add_logprobs(logprobs)
-        if ids is not None and (self._keeps_ids or self._names is not None):
+        if (self._keeps_ids and ids is not None) or (self._names is not None and type(ids) is list):
             self._ids = self._ids or []
             self._ids += ids
         for name, value in piece.items():
@@ -165,7 +165,8 @@ class TextPieces:
             raise TypeError("a choice's text is no string")
         self._texts = [self.text]
         if odd:
-            self._texts, self._logprobs, self._fields = mend([self._texts, self._logprobs, self._fields])
+            odd_parts = [self._texts, self.reason, self._logprobs, self._fields]
+            self._texts, self.reason, self._logprobs, self._fields = mend(odd_parts)
         ids = tuple(self._ids) if self._keeps_ids and self._ids is not None else None
         extra = _other_fields(self._fields, keeps_ids=self._keeps_ids)
         self.choice = Choice(index, self._texts[0], self.reason, self._logprobs, ids, extra)
@@ -247,7 +248,8 @@ class MessagePieces(TextPieces):
         """The choice is over: make ``choice``."""
         message = self._message.joined()
         if odd:
-            message, self._logprobs, self._fields = mend([message, self._logprobs, self._fields])
+            odd_parts = [message, self.reason, self._logprobs, self._fields]
+            message, self.reason, self._logprobs, self._fields = mend(odd_parts)
         ids = tuple(self._ids or ()) if self._keeps_ids else None
         extra = _other_fields(self._fields, keeps_ids=True)
         self.choice = Choice(index, _content_of(message), self.reason, self._logprobs, ids, extra, message)

@@ -105,6 +105,8 @@ class StreamDecoder(ReplyDecoder):
         """Whether the server has ended the stream with ``[DONE]``."""
         self._is_odd = False
         """Whether half a character came."""
+        self._is_in_doubt = False
+        """Whether the choices are not those asked for: an answer that waits is nobody's."""
         self._failure: Failure | None = None
 
     def feed(self, chunk: bytes, now: float) -> Answers:
@@ -138,9 +140,8 @@ class StreamDecoder(ReplyDecoder):
                 if event is not None:
                     self._on_event(event, now, answers)
             except DemuxError as error:
-                # Whose the choices are is in doubt: an answer that waits is nobody's.
-                self._held = None
                 self._failure = self._mismatch(error)
+                self._is_in_doubt = True
             except BAD_FORM as error:
                 self._failure = malformed("an event is not what such a server sends", error)
             if self._failure is not None:
@@ -321,7 +322,8 @@ class StreamDecoder(ReplyDecoder):
         if self._plain is not None:
             return self._plain.end(now)
         answers = self._take(self._events.end(), now)
-        self._release(answers)
+        if not self._is_in_doubt:
+            self._release(answers)
         if self._failure is not None:
             return answers, self._failure
         again = next((lost for lost in self._lost.values() if not lost.final), None)

@@ -47,6 +47,9 @@ def usages():
                   choice(1, token_ids=[1], prompt_token_ids=[1, 2])]
         yield Case(f"Ids that only count cost no answer: {odd}", asked("p", "q", streamed=False),
                    plain(*listed, usage=odd), {0: "t", 1: {"text": "t", "usage": Usage(2, 1)}})
+        yield Case(f"A count costs no streamed reply that is handed on: {odd}", asked("p", verbatim=True),
+                   stream(piece("a", token_ids=odd),
+                          piece("b", "stop")), {0: "ab"})
         yield Case(f"A usage that only counts costs a stream no answer: {odd}", PQ,
                    stream(*[event(each, usage=odd) for each in listed]), {0: "t", 1: "t"})
         native = [{"content": "t", "stop": True, "stop_type": "eos", "index": index, "tokens_predicted": odd}
@@ -170,6 +173,8 @@ def halves():
                   reason in zip(pieces, reasons, strict=True)]
         yield Case(f"Halves in two pieces of a tool call are joined: {pieces!a}", chats(), stream(*deltas),
                    says(tool_calls=[{"function": {"arguments": text}}]))
+    yield Case("Half a character can be written where it is the reason to finish", P, stream(piece("a", HIGH)),
+               {0: {"choice.finish_reason": UNREAD}})
     call = {"id": "a", "function": {"name": "f", "arguments": f"x{HIGH}"}}
     yield Case("Half a character at the end of a tool call is not lost", chats(),
                stream(delta(tool_calls=[call | {"index": 1}]), delta("tool_calls")),
