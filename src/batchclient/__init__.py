@@ -17,8 +17,10 @@ if sys.argv[:1] == ["-m"]:
         batchclient_script.quit_on_interrupt()
 
 from batchclient._core.histograms import Histogram
+from batchclient._core.limits import ServerLoad
 from batchclient._core.messages import Adjustment
 from batchclient._core.statistics import EndpointStatistics, LaneStatistics, Statistics
+from batchclient._shell.servers import ServerInfo
 from batchclient._version import __version__
 from batchclient.client import BatchClient
 from batchclient.errors import (
@@ -73,12 +75,14 @@ if TYPE_CHECKING:
     from batchclient.journal import Journal
     from batchclient.options import AdaptiveLimit, Batching, Http, Schedule, Server, Telemetry
     from batchclient.price import Price
+    from batchclient.rows import RowCall, read_call
     from batchclient.sync import SyncBatchClient, SyncStream
 
 _LATER = {
     **dict.fromkeys(("AdaptiveLimit", "Batching", "Http", "Schedule", "Server", "Telemetry"), "batchclient.options"),
     "Journal": "batchclient.journal",
     "Price": "batchclient.price",
+    **dict.fromkeys(("RowCall", "read_call"), "batchclient.rows"),
     **dict.fromkeys(("SyncBatchClient", "SyncStream"), "batchclient.sync"),
 }
 """Names imported when first asked for: an import of the package takes 7 % less time."""
@@ -143,10 +147,13 @@ __all__ = [
     "RemoteError",
     "ResponseTooLarge",
     "RetryPolicy",
+    "RowCall",
     "Schedule",
     "Score",
     "Server",
     "ServerFault",
+    "ServerInfo",
+    "ServerLoad",
     "Statistics",
     "Stream",
     "SyncBatchClient",
@@ -158,4 +165,5 @@ __all__ = [
     "TransportError",
     "Usage",
     "__version__",
+    "read_call",
 ]

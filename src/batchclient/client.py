@@ -19,7 +19,7 @@ from contextvars import copy_context
 from dataclasses import replace
 from importlib import import_module
 from inspect import signature
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, NoReturn, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, Unpack
 
 from batchclient._calls.make import CallMaker
 from batchclient._calls.rendering import as_chat
@@ -34,6 +34,7 @@ from batchclient._core.messages import Adjustment, Resumed
 from batchclient._core.statistics import Statistics
 from batchclient._shell.callbacks import Callbacks
 from batchclient._shell.dialect_choice import DialectChoice
+from batchclient._shell.servers import ServerInfo
 from batchclient.errors import ConfigError
 from batchclient.retry import Backoff, RetryPolicy
 from batchclient.stream import Stream
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from batchclient.options import AdaptiveLimit, Batching, Http, Schedule, Server, Telemetry
     from batchclient.params import ChatParams, ChatStreamParams, CompletionParams, CompletionStreamParams
 
-__all__ = ["BATCH_CLIENT_ARGUMENTS", "BatchClient", "InnerClient"]
+__all__ = ["BATCH_CLIENT_ARGUMENTS", "BatchClient"]
 
 _KEY_HINT = "; no key was given: give api_key=… or set BATCHCLIENT_API_KEY (OPENAI_API_KEY is not read)"
 _FOR_CALLS = (
@@ -65,7 +66,9 @@ _FOR_CALLS = (
 
 A module that a thread imports during a fork stays locked in the child for ever.
 """
-_NOT_SETTINGS = frozenset(("self", "preset", "dialect", "http_client", "transport", "retry", "unknown", "__class__"))
+_NOT_SETTINGS = frozenset(
+    ("self", "preset", "dialect", "http_client", "transport", "retry", "unknown", "from_environment", "__class__")
+)
 """Names within the constructor that no setting has."""
 
 
@@ -148,12 +151,13 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
             event loop; the function must not block.
         telemetry: a ``Telemetry``: spans for OpenTelemetry. None by default, unless
             ``BATCHCLIENT_OTEL`` is 1.
+        from_environment: whether ``BATCHCLIENT_BASE_URL`` and the other variables stand for absent
+            arguments. A library that makes a client of its own says no: its user's shell is not the
+            place for its settings.
 
     Raises:
         ConfigError: an argument is wrong; the error names the argument.
     """
-
-    _reads_environment: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -187,6 +191,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         count_tokens: Callable[[str], int] | None = None,
         on_adjustment: Callable[[Adjustment], object] | None = None,
         telemetry: Telemetry | None = None,
+        from_environment: bool = True,
         **unknown: Never,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in _NOT_SETTINGS}
@@ -196,7 +201,10 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
 
         if unknown:
             settings.refuse_unknown(unknown, BATCH_CLIENT_ARGUMENTS)
-        if self._reads_environment:
+        if type(from_environment) is not bool:
+            raise ConfigError("from_environment is true or false", field="from_environment")
+        self._reads_environment = from_environment
+        if from_environment:
             settings.from_environment(arguments, http_client)
         self._settings = settings.make_settings(preset, arguments)
         for name in _FOR_CALLS:
@@ -431,6 +439,17 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
             )
         return self._make_core().statistics()
 
+    async def servers(self) -> list[ServerInfo]:
+        """Ask each server now what it is and how busy it is; return that in the order of the servers.
+
+        A server is asked for its own pages, as when the client finds out which one it is, with the
+        same short bound. One that does not answer is in the list with what is known of it.
+
+        Raises:
+            ClientClosed: the client is closed.
+        """
+        return await self._start().look_at_servers(self._calls.default_model)
+
     async def drain(self) -> None:
         """Take no more calls, wait for all to end, then close. A paused client is resumed first.
 
@@ -460,11 +479,9 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
             self._end_attached()
 
 
-class InnerClient(BatchClient):
-    """A client made inside another object, without a look at the environment."""
-
-    _reads_environment = False
-
-
-BATCH_CLIENT_ARGUMENTS = frozenset(signature(BatchClient.__init__).parameters) - {"self", "unknown"}
-"""The names of ``BatchClient``'s arguments."""
+BATCH_CLIENT_ARGUMENTS = frozenset(signature(BatchClient.__init__).parameters) - {
+    "self",
+    "unknown",
+    "from_environment",
+}
+"""The names of the settings that ``BatchClient`` takes."""

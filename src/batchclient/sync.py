@@ -148,6 +148,9 @@ class SyncBatchClient:
     @_streaming(lambda client: client.stream_chat)
     def stream_chat(self) -> None: ...
 
+    @_blocking(lambda client: client.servers)
+    def servers(self) -> None: ...
+
     @_asking(lambda client: client.statistics)
     def statistics(self) -> None: ...
 

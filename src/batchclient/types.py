@@ -49,6 +49,8 @@ class NotGiven(Enum):
 
 
 NOT_GIVEN: Final = NotGiven.NOT_GIVEN
+_PLAIN_MESSAGE = frozenset({"role", "content"})
+"""A chat's message with these fields alone says no more than the text."""
 
 
 @dataclass(slots=True)
@@ -79,6 +81,12 @@ class Usage:
     def total_tokens(self) -> int:
         """Prompt and completion tokens together."""
         return self.prompt_tokens + self.completion_tokens
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the tokens as fields of JSON; an estimate is marked as one."""
+        marks = {"prompt_tokens_estimated", "completion_tokens_estimated"}
+        told = {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.completion_tokens}
+        return told | {name: True for name in sorted(marks, reverse=True) if getattr(self, name)}
 
 
 @dataclass(slots=True)
@@ -133,6 +141,13 @@ class Choice:
     message: Mapping[str, Any] | None = None
     parsed: Any = None
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the text, its reason to end, and a message that says more, as fields of JSON."""
+        told: dict[str, Any] = {"completion": self.text, "finish_reason": self.finish_reason}
+        if self.message is not None and not self.message.keys() <= _PLAIN_MESSAGE:
+            told["message"] = dict(self.message)
+        return told
+
 
 @dataclass(slots=True)
 class Completion:
@@ -145,6 +160,8 @@ class Completion:
         attempts: requests sent that contained this call; 1 when all went well.
         time_to_first_token_s: from sending the answering request to its first token, seconds;
             ``None`` for plain replies.
+        queued_s: from the call to the sending of the answering request, seconds: in the queue, in
+            earlier attempts and in the pauses between; ``None`` for an answer from a journal.
         extra: the reply's other fields (``id``, ``model``, ``created``, …), equal for all calls of
             a batch.
         counted_tokens: output tokens, where the server told those and nothing of the prompt's; see
@@ -162,6 +179,7 @@ class Completion:
     counted_tokens: int | None = field(default=None, repr=False)
     reply: Reply | None = field(default=None, repr=False, compare=False)
     fixed_length: bool = field(default=False, repr=False, compare=False)
+    queued_s: float | None = field(default=None, repr=False, compare=False)
 
     @property
     def health(self) -> Health:
@@ -193,6 +211,24 @@ class Completion:
         """Output tokens of all choices; known without a ``usage`` where the server told token ids."""
         return self.counted_tokens if self.usage is None else self.usage.completion_tokens
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the answer as fields of JSON, named as ``batchclient map`` names them in its rows.
+
+        ``completion``, ``finish_reason``, ``health``, ``usage``; ``message``, where it says more
+        than the text; ``choices``, where there are several; ``logprobs``, ``prompt_logprobs`` and
+        ``token_ids``, where they were asked for.
+        """
+        first = self.choices[0]
+        told = first.as_dict() | {"health": self.health}
+        if len(self.choices) > 1:
+            told["choices"] = [choice.as_dict() for choice in self.choices]
+        told["usage"] = None if self.usage is None else self.usage.as_dict()
+        # The prompt's logprobs are a text's own in a list; of a chat they stand beside the choices.
+        of_prompt = first.extra.get("prompt_logprobs", self.extra.get("prompt_logprobs"))
+        ids = None if first.token_ids is None else list(first.token_ids)
+        asked = {"logprobs": first.logprobs, "prompt_logprobs": of_prompt, "token_ids": ids}
+        return told | {name: value for name, value in asked.items() if value is not None}
+
 
 @dataclass(slots=True)
 class Delta:
@@ -223,6 +259,12 @@ class _Computed:
     time_to_first_token_s: ClassVar[None] = None
     counted_tokens: ClassVar[int] = 0
     """Output tokens."""
+    usage: Usage | None
+
+    def _usage_dict(self) -> dict[str, Any] | None:
+        if self.usage is None:
+            return None
+        return {name: told for name, told in self.usage.as_dict().items() if not name.startswith("completion")}
 
 
 @dataclass(slots=True)
@@ -236,6 +278,7 @@ class Embedding(_Computed):
         attempts: requests sent that contained this call.
         extra: the reply's other fields, equal for all calls of a batch.
         reply: the server's own reply, for calls made through a drop-in.
+        queued_s: as a ``Completion``'s.
     """
 
     vector: array[float] = field(repr=False)
@@ -243,6 +286,17 @@ class Embedding(_Computed):
     attempts: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
     reply: Reply | None = field(default=None, repr=False, compare=False)
+    queued_s: float | None = field(default=None, repr=False, compare=False)
+
+    def as_dict(self, *, raw: bool = False) -> dict[str, Any]:
+        """Return the answer as fields of JSON, ``embedding`` and ``usage``.
+
+        Args:
+            raw: leave the vector the array that it is; else its numbers have the nine digits that a
+                32-bit float needs to be read back unchanged.
+        """
+        vector = self.vector if raw else [float(f"{number:.9g}") for number in self.vector]
+        return {"embedding": vector, "usage": self._usage_dict()}
 
 
 @dataclass(slots=True)
@@ -251,13 +305,18 @@ class Score(_Computed):
 
     Args:
         score: the higher, the better; most cross-encoders give 0 to 1, a cosine -1 to 1.
-        usage, attempts, extra: as an ``Embedding``'s.
+        usage, attempts, extra, queued_s: as an ``Embedding``'s.
     """
 
     score: float
     usage: Usage | None = None
     attempts: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
+    queued_s: float | None = field(default=None, repr=False, compare=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the answer as fields of JSON, ``score`` and ``usage``."""
+        return {"score": self.score, "usage": self._usage_dict()}
 
 
 @dataclass(slots=True)
@@ -270,12 +329,19 @@ class Ranking(_Computed):
         scores: of these documents, in the same order.
         usage: the tokens of all its calls; ``None`` if a server told none.
         attempts: requests sent that contained one of the documents.
+        queued_s: the longest of its calls'.
     """
 
     places: tuple[int, ...]
     scores: tuple[float, ...]
     usage: Usage | None = None
     attempts: int = 1
+    queued_s: float | None = field(default=None, repr=False, compare=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the answer as fields of JSON, ``results`` (``index`` and ``score`` each) and ``usage``."""
+        pairs = zip(self.places, self.scores, strict=True)
+        return {"results": [{"index": place, "score": score} for place, score in pairs], "usage": self._usage_dict()}
 
 
 @dataclass(slots=True)
@@ -301,7 +367,7 @@ class Classification(_Computed):
         label: the likeliest class's name; ``None`` if the model has no names for its classes.
         probabilities: of every class, in the model's order; other numbers where the model's last
             step was turned off (``use_activation``).
-        usage, attempts, extra: as an ``Embedding``'s.
+        usage, attempts, extra, queued_s: as an ``Embedding``'s.
     """
 
     label: str | None
@@ -309,6 +375,11 @@ class Classification(_Computed):
     usage: Usage | None = None
     attempts: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
+    queued_s: float | None = field(default=None, repr=False, compare=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the answer as fields of JSON, ``label``, ``probabilities`` and ``usage``."""
+        return {"label": self.label, "probabilities": list(self.probabilities), "usage": self._usage_dict()}
 
 
 @dataclass(slots=True)
@@ -318,13 +389,14 @@ class Tokens(_Computed):
     Args:
         ids: in order.
         usage: ``None``: nothing is generated or computed.
-        attempts, extra: as an ``Embedding``'s.
+        attempts, extra, queued_s: as an ``Embedding``'s.
     """
 
     ids: list[int]
     usage: Usage | None = None
     attempts: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
+    queued_s: float | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(slots=True)
@@ -353,6 +425,7 @@ class LogLikelihood:
         usage: the call's tokens.
         attempts: requests sent that contained this call.
         extra: the reply's other fields.
+        queued_s: as a ``Completion``'s.
     """
 
     total: float
@@ -360,6 +433,7 @@ class LogLikelihood:
     usage: Usage | None = None
     attempts: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
+    queued_s: float | None = field(default=None, repr=False, compare=False)
 
     @property
     def is_greedy(self) -> bool:

@@ -580,3 +580,39 @@ def test_a_wrong_argument_is_named(mock, wrong, field):
 def test_a_collector_is_for_a_client():
     with pytest.raises(ConfigError, match="client.*not a str"):
         Collector("http://localhost:8000/v1")
+
+
+# A program's own numbers --------------------------------------------------------------------------------------------
+
+
+def test_a_programs_own_numbers_stand_beside_the_clients(mock):
+    own = {"shop_orders_total": 17, "shop_backlog": 2.5}
+    client, other = mock.client(), mock.client()
+    with serve(client, 0, more=lambda: own) as server:
+        numbers, statistics = samples(page(server.url)), json.loads(page(server.url, "/statistics"))
+    assert (numbers["shop_orders_total", ()], numbers["shop_backlog", ()]) == (17, 2.5)
+    assert statistics["more"] == own
+    collector = Collector(client, client_name="one", more=lambda: {"shop_backlog": 1})
+    collector.add(other, client_name="two", more=lambda: {"shop_backlog": 2})
+    numbers = samples(scraped(collector))
+    assert [numbers["shop_backlog", (("client", name),)] for name in ("one", "two")] == [1, 2]
+
+
+@pytest.mark.parametrize("more", [
+    lambda: 1 / 0, lambda: None, lambda: {"no name": 1}, lambda: {"batchclient_calls_total": 1}, lambda: {"a": "1"},
+    lambda: {"a": float("nan")}, lambda: {"a": True}, lambda: {5: 1},
+])  # fmt: skip
+def test_own_numbers_that_are_none_cost_the_clients_no_page(more, mock, caplog):
+    client = mock.client()
+    with serve(client, 0, more=more) as server:
+        for _ in range(2):
+            numbers = samples(page(server.url))
+        assert not any(name in ("a", "no name") for name, _ in numbers)
+        assert any(name == "batchclient_snapshot_age_seconds" for name, _ in numbers)
+        assert json.loads(page(server.url, "/statistics"))["more"] == {}
+    assert [record.event for record in caplog.records if hasattr(record, "event")] == ["own_numbers_failed"]
+
+
+def test_more_is_a_function(mock):
+    with pytest.raises(ConfigError, match="more is a function"):
+        serve(mock.client(), 0, more={"a": 1})

@@ -8,7 +8,6 @@ from pydantic import BaseModel
 
 from batchclient import AnswerInvalid, BatchClient, Batching, Choice, Completion
 from batchclient.health import HEALTHS, health_of, is_runaway
-from batchclient.integrations.redis._outcomes import body_of
 from batchclient.simulator import EmbeddedServer
 from batchclient.types import Reply as Reply_
 
@@ -72,7 +71,7 @@ async def test_it_is_the_same_from_calls_maps_journals_and_workers(tmp_path):
                 results = await client.batch_map(documents, "{}", call=call, journal=tmp_path / call, max_tokens=50)
                 assert [answer.health for answer in results] == wanted, (call, run)
                 assert results.health == counts
-                assert [body_of(answer)["health"] for answer in results] == wanted
+                assert [answer.as_dict()["health"] for answer in results] == wanted
                 if run:
                     assert not server.sent and not sum(client.statistics().health.values())
                     continue

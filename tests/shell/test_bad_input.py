@@ -227,7 +227,7 @@ KINDS = {
         "when_full": "one of", "requests_per_minute": "positive", "tokens_per_minute": "positive", "dialect": "one of",
         "detect": "flag", "server_metrics": "flag", "http_client": "object", "transport": "function",
         "single_flight": "flag", "render_chat": "function", "max_model_len": "count", "count_tokens": "function",
-        "on_adjustment": "function", "telemetry": "object",
+        "on_adjustment": "function", "telemetry": "object", "from_environment": "flag",
     },
     AdaptiveLimit: {
         "start": "count", "max": "count", "p95_latency_s": "positive", "time_to_first_token_s": "positive",

@@ -5,7 +5,6 @@ import pytest
 from tests.shell.scripted import ScriptedTransport, error
 
 from batchclient import AuthenticationFailed, BatchClient, ConfigError, Server, SyncBatchClient
-from batchclient.client import InnerClient
 from batchclient.integrations.httpx import BatchTransport
 from batchclient.openai import AsyncOpenAI
 
@@ -109,17 +108,19 @@ async def test_the_clients_inside_other_objects_never_read_it(mock_llm, monkeypa
 
     def watch(self, *args, **arguments):
         original(self, *args, **arguments)
-        made.append(type(self))
+        made.append(arguments.get("from_environment", True))
 
     monkeypatch.setattr(BatchClient, "__init__", watch)
     AsyncOpenAI(base_url="http://other/v1", api_key="k")
     BatchTransport()
     mock_llm.client()
-    assert made == [InnerClient] * 3
+    assert made == [False] * 3
     with pytest.raises(ConfigError, match="base_url"):
-        InnerClient()
+        BatchClient(from_environment=False)
+    with pytest.raises(ConfigError, match="from_environment is true or false"):
+        BatchClient(from_environment="no")
     recorder = Recorder(lambda sent: error(401, "who are you"))
-    async with InnerClient("http://other/v1", transport=recorder, model="given") as client:
+    async with BatchClient("http://other/v1", transport=recorder, model="given", from_environment=False) as client:
         with pytest.raises(AuthenticationFailed) as caught:
             await client.complete("p")
     assert "BATCHCLIENT" not in str(caught.value)

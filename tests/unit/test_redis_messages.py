@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 redis = pytest.importorskip("redis", reason="needs the extra redis")
 
 from tests.core import Kind
-from batchclient.client import InnerClient
 from batchclient.errors import (
     AuthenticationFailed,
     BadRequest,

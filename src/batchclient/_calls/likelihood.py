@@ -130,7 +130,7 @@ def read_likelihood(completion: Completion, split: Split, *, generated: bool) ->
     if usage is None or usage.estimated:
         usage = Usage(end, len(tokens) - end)
     total = sum(part.log_likelihood for part in parts if part.log_likelihood is not None)
-    return LogLikelihood(total, parts, usage, completion.attempts, completion.extra)
+    return LogLikelihood(total, parts, usage, completion.attempts, completion.extra, completion.queued_s)
 
 
 def _generated_tokens(completion: Completion, split: Split, tokens: int) -> int:

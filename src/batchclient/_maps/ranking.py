@@ -104,7 +104,8 @@ class _Whole:
             usage = Usage(sum(each.prompt_tokens for each in known), 0, prompt_tokens_estimated=estimated)
         kept = tuple(places[: self._wanted])
         told = tuple(scores[place].score for place in kept)
-        self._row.set_result(Ranking(kept, told, usage, sum(each.attempts for each in scores)))
+        queued_s = max((each.queued_s for each in scores if each.queued_s is not None), default=None)
+        self._row.set_result(Ranking(kept, told, usage, sum(each.attempts for each in scores), queued_s))
 
     def set_exception(self, error: BaseException) -> None:
         row, runner = self._row, self._runner

@@ -267,6 +267,7 @@ def _joined(first: Completion, last: Completion) -> Completion | None:
         usage=usage,
         counted_tokens=None if begun_tokens is None or ended_tokens is None else begun_tokens + ended_tokens,
         attempts=first.attempts + last.attempts,
+        queued_s=first.queued_s,
         time_to_first_token_s=first.time_to_first_token_s,
         fixed_length=first.fixed_length,
     )

@@ -9,6 +9,7 @@ Rules:
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from typing import Any
@@ -26,8 +27,13 @@ _LABELS_OF_COUNTS = {
 }
 
 
-def page_of(snapshot: Snapshot, client_name: str | None = None, tenants: Iterable[str] = ()) -> bytes:
-    """Return the page of a snapshot."""
+def page_of(
+    snapshot: Snapshot,
+    client_name: str | None = None,
+    tenants: Iterable[str] = (),
+    more: Mapping[str, float] | None = None,
+) -> bytes:
+    """Return the page of a snapshot; ``more``: the program's own numbers."""
     told = {
         "client": client_name,
         "snapshot_age_seconds": snapshot.age_s,
@@ -35,6 +41,7 @@ def page_of(snapshot: Snapshot, client_name: str | None = None, tenants: Iterabl
         "clock_seconds": snapshot.clock_s,
         "job": None if snapshot.job is None else asdict(snapshot.job),
         "worker": None if snapshot.worker is None else asdict(snapshot.worker),
+        "more": {name: number if math.isfinite(number) else None for name, number in (more or {}).items()},
         "statistics": _plain(snapshot.statistics, frozenset(tenants)),
     }
     return json.dumps(told, allow_nan=False).encode()

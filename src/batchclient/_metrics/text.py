@@ -6,13 +6,13 @@ page. A test compares both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 from batchclient._core.histograms import Histogram
 from batchclient._metrics.registry import METRICS, Metric, View
 
-__all__ = ["CONTENT_TYPE", "bounds_as_text", "text_of"]
+__all__ = ["CONTENT_TYPE", "bounds_as_text", "lines_of", "text_of"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -29,6 +29,17 @@ def text_of(views: Sequence[tuple[str, View]]) -> bytes:
             for values, number in metric.read(view):
                 _write(lines, metric, zip(names, (*before, *values), strict=True), number)
     return ("\n".join(lines) + "\n").encode()
+
+
+def lines_of(numbers: Mapping[str, Sequence[tuple[str, float]]]) -> bytes:
+    """Return a program's own numbers by name, each with its client's name, which may be empty."""
+    lines: list[str] = []
+    for name, of_clients in numbers.items():
+        lines.append(f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}")
+        for client, number in of_clients:
+            label = f'{{client="{_escaped(client)}"}}' if client else ""
+            lines.append(f"{name}{label} {number!r}")
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
 def _write(lines: list[str], metric: Metric, labels: Iterable[tuple[str, str]], number: float | Histogram) -> None:

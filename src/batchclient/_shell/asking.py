@@ -141,6 +141,13 @@ class Questions:
             self._tell(Asked(endpoint, Page.SERVER, AskOutcome.ANSWERED))
         return fingerprint.facts()
 
+    async def look_at(self, endpoint: int) -> tuple[ServerFacts | None, ServerLoad | None]:
+        """Ask a server now what it is, and how busy; ``None``: it may not be asked, or does not say."""
+        facts, load = await self.find_out(endpoint), None
+        if (endpoint, Page.LOAD) in self._transports:
+            load, _ = await self._fetch_load(endpoint)
+        return facts, load
+
     def add(self, endpoint: int, transports: Mapping[Page, Transport]) -> None:
         """Serve another endpoint."""
         self._transports |= {(endpoint, page): transport for page, transport in transports.items()}

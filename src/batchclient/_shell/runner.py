@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.lowlevel
 
-from batchclient._core.limits import Limit
+from batchclient._core.limits import Limit, ServerLoad
 from batchclient._core.messages import (
     AbortBatch,
     Adjusted,
@@ -60,7 +60,7 @@ from batchclient._shell.dialect_choice import DialectChoice
 from batchclient._shell.exchange import BodyTimeouts, Exchanges
 from batchclient._shell.fronts import Core, Tracing
 from batchclient._shell.log import EndpointLog
-from batchclient._shell.servers import Servers
+from batchclient._shell.servers import ServerInfo, Servers, info_of
 from batchclient._shell.tasks import Tasks
 from batchclient.errors import BatchClientError, ClientClosed
 from batchclient.retry import RetryPolicy
@@ -195,6 +195,18 @@ class Runner:
         async with anyio.create_task_group() as group:
             for number in list(self._transports):
                 group.start_soon(self._questions.find_out, number)
+
+    async def look_at_servers(self, model: str | None) -> list[ServerInfo]:
+        """Ask every server that may be asked what it is and how busy it is; ``model``: the client's."""
+        found: dict[int, tuple[ServerFacts | None, ServerLoad | None]] = {}
+
+        async def look_at(number: int) -> None:
+            found[number] = await self._questions.look_at(number)
+
+        async with anyio.create_task_group() as group:
+            for number in list(self._transports):
+                group.start_soon(look_at, number)
+        return [info_of(each.base_url, *found[each.id], model) for each in self._endpoints() if each.id in found]
 
     def submit(self, request: Request, *, may_wait: bool = False) -> None:
         """Make a call; the waiter is set at the end."""

@@ -4,17 +4,16 @@ Rules:
 - An endpoint has the assumed dialect, then, from the next batch after its server is known, the
   server's own. Batches under way go on as encoded.
 - A dialect stays while its server is of the same sort, with all that it has learnt.
-- Lists mix parameters only if all servers are of one sort that allows the mixing: a list is bound
-  to an endpoint after its calls have come together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from batchclient._core.kinds import Kind
+from batchclient._core.limits import ServerLoad
 from batchclient._core.messages import Batch, Failure
 from batchclient._shell.dialect_choice import DialectChoice
 from batchclient._shell.log import log
@@ -22,7 +21,51 @@ from batchclient._shell.log import log
 if TYPE_CHECKING:
     from batchclient.dialects._fingerprints import ServerFacts
 
-__all__ = ["Servers"]
+__all__ = ["ServerInfo", "Servers", "info_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What one of the client's servers is, as far as its own pages tell.
+
+    Args:
+        url: its base URL, without a query, which may hold a key.
+        name: ``"vllm"``, ``"sglang"``, ``"tgi"``, ``"llamacpp"``, ``"trtllm"`` or ``"tei"``;
+            ``None``: not one of these, or not known.
+        version: as the server tells it.
+        models: the names of what it serves, LoRA adapters too; empty: it tells none.
+        max_model_len: prompt and answer together, tokens, of the client's model, or of the only
+            one.
+        slots: sequences that it takes or runs at once.
+        load: how busy it is, as its metrics page says just now.
+
+    ``None`` stands for what is not known: the server does not tell it, cannot be reached, or is not
+    to be asked (``detect=False``, ``server_metrics=False``, an own ``transport``).
+    """
+
+    url: str
+    name: str | None = None
+    version: str | None = None
+    models: tuple[str, ...] = ()
+    max_model_len: int | None = None
+    slots: int | None = None
+    load: ServerLoad | None = None
+
+
+def info_of(url: str, facts: ServerFacts | None, load: ServerLoad | None, model: str | None) -> ServerInfo:
+    """Return what is known of a server.
+
+    Args:
+        url: as it may be shown.
+        facts, load: of its pages, if it may be asked.
+        model: the client's.
+    """
+    if facts is None:
+        return ServerInfo(url, load=load)
+    names = tuple(served.id for served in facts.models)
+    bases = facts.base_models()
+    length = facts.length_of(model if model is not None else bases[0] if len(bases) == 1 else "")
+    return ServerInfo(url, facts.known, facts.version, names, length, facts.slots, load)
 
 
 class Servers:

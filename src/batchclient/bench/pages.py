@@ -8,7 +8,7 @@ from typing import Any
 from batchclient._core.limits import ServerLoad
 from batchclient._shell.pages import read_page
 from batchclient.bench.strategies import Target
-from batchclient.client import InnerClient
+from batchclient.client import BatchClient
 from batchclient.dialects._metrics import parse_metrics
 from batchclient.errors import BatchClientError
 from batchclient.transport import Timeouts, WireRequest
@@ -25,7 +25,7 @@ Page = ServerLoad | None
 
 async def fetch_page(target: Target) -> Page:
     """Return the load that the server's ``/metrics`` tells; never raises for what the server does."""
-    client = InnerClient(**target.arguments())
+    client = BatchClient(**target.arguments(), from_environment=False)
     if target.transport is None:
         transport = client._connections.for_metrics(target.base_url)
     else:

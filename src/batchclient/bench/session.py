@@ -29,7 +29,7 @@ from batchclient.bench.processes import generate_in_processes
 from batchclient.bench.slo import Slo
 from batchclient.bench.strategies import RIVAL, Target, callers_of, open_strategy
 from batchclient.bench.workload import Workload
-from batchclient.client import InnerClient
+from batchclient.client import BatchClient
 from batchclient.dialects._metrics import EMPTIED_BY_READING
 from batchclient.errors import BadRequest, BatchClientError, ConfigError
 from batchclient.transport import Transport
@@ -195,7 +195,7 @@ async def begin(
         BenchFailed: it had no answer within the budget.
     """
     target = Target(base_url, model or "", api_key, dict(headers or {}), {}, transport)
-    client = InnerClient(**{**target.arguments(), "model": model})
+    client = BatchClient(**{**target.arguments(), "model": model}, from_environment=False)
     try:
         async with asyncio.timeout(budget_s):
             answer, fields = await _first_answer(client, workload)
@@ -214,7 +214,7 @@ async def begin(
     return Session(target, server, workload, times, tuple(slos), seed, burstiness, cpu_s)
 
 
-async def _first_answer(client: InnerClient, workload: Workload) -> tuple[Any, dict[str, Any]]:
+async def _first_answer(client: BatchClient, workload: Workload) -> tuple[Any, dict[str, Any]]:
     """Return the answer to a call, and the fields that give answers a fixed length."""
     prompt = workload.prompt(0)
     if workload.call == "embed":

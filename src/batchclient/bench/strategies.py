@@ -27,7 +27,7 @@ from batchclient.bench.calls import Calls
 from batchclient.bench.cell import Setting
 from batchclient.bench.generator import Call
 from batchclient.bench.workload import Workload
-from batchclient.client import InnerClient
+from batchclient.client import BatchClient
 from batchclient.errors import BatchClientError
 from batchclient.options import Batching, Http
 from batchclient.transport import Transport
@@ -182,7 +182,7 @@ class _Place:
     """Of the last request with the call."""
 
 
-class _MeasuredClient(InnerClient):
+class _MeasuredClient(BatchClient):
     """A client that notes when each call was sent."""
 
     def __init__(self, strategy: str, arguments: Mapping[str, Any], changes: list[tuple[float, int]]) -> None:
@@ -194,7 +194,7 @@ class _MeasuredClient(InnerClient):
                     changes.append((opened_at, adjustment.old))
                 changes.append((asyncio.get_running_loop().time(), adjustment.new))
 
-        super().__init__(**arguments, http=_HTTP, on_adjustment=note)
+        super().__init__(**arguments, http=_HTTP, on_adjustment=note, from_environment=False)
         self._strategy = strategy
         self._present: _Place | None = None
         """The call that is being made, until it is a request."""

@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from batchclient._maps.fields import asked_for, encode, fields_of
+from batchclient._maps.fields import encode
 from batchclient._maps.occurrences import Occurrences
 from batchclient._maps.row import own_id_of
 from batchclient._maps.row_calls import RowCall
 from batchclient.jobs import BadRow, Row
-from batchclient.types import Completion, MapResult
+from batchclient.types import Embedding, MapResult
 
 __all__ = ["ADDED", "ADDED_BY", "Ids", "added_by", "blame", "fields_of_row", "message_of", "to_line"]
 
@@ -46,6 +46,8 @@ ASKED_FOR: Mapping[str, str] = {
 """The fields that parameters of generating calls add, by the parameters' names."""
 
 
+_BESIDE = ("logprobs", "prompt_logprobs", "token_ids")
+"""Fields of the answer that stand back where a row has a field of such a name."""
 _ANSWERS = frozenset({"completion", "embedding", "label", "score"})
 
 
@@ -141,13 +143,13 @@ def fields_of_row(
     fields = dict(row) if columns is None else {name: row[name] for name in row if name in columns or name == "id"}
     if "id" not in fields:
         fields["id"] = result.id
-    asked: dict[str, Any] = {}
+    answer = result.answer
+    told = answer.as_dict(raw=True) if raw and isinstance(answer, Embedding) else answer.as_dict() if answer else {}
+    asked = {name: told.pop(name) for name in _BESIDE if name in told}
+    told.pop("health", None)
+    added: dict[str, Any] = told
     if result.error is not None:
-        added: dict[str, Any] = {"error": {"type": type(result.error).__name__, "message": message_of(result)}}
-    else:
-        added = fields_of(result.answer, raw=raw)
-    if isinstance(result.answer, Completion):
-        asked = asked_for(result.answer)
+        added = {"error": {"type": type(result.error).__name__, "message": message_of(result)}}
     if answer_field is not None:
         added, asked = ({_renamed(name, answer_field): each[name] for name in each} for each in (added, asked))
     # A row with a field of such a name has failed already, if the field was asked for.

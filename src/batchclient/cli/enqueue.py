@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from batchclient._maps.row import own_id_of
-from batchclient._maps.row_calls import KINDS, merged
+from batchclient._maps.row_calls import merged
 from batchclient.cli._options import (
     CallOption,
     Delimiter,
@@ -38,13 +38,13 @@ from batchclient.cli._redis import GROUP, REDIS, STREAM, GroupName, RedisUrl, St
 from batchclient.cli._refusal import Refusal, named
 from batchclient.cli._rows import Ids
 from batchclient.cli._words import say
-from batchclient.client import BatchClient
 from batchclient.errors import ConfigError
 from batchclient.jobs import BadRow, Row
 from batchclient.jobs.inputs import open_source
 from batchclient.jobs.output import reason_of
 from batchclient.jobs.source import Source
 from batchclient.jobs.statuses import Status
+from batchclient.rows import check_call
 from batchclient.types import NOT_GIVEN
 
 __all__ = ["enqueue"]
@@ -133,8 +133,6 @@ class _Rows:
         self._params = params
         self._id_prefix = id_prefix
         self._ids = Ids()
-        # What the worker's client would refuse is refused here. This one sends nothing.
-        self._check = BatchClient("http://localhost", model="m")._calls.check_call
         self.unusable: int = 0
 
     def __repr__(self) -> str:
@@ -177,7 +175,8 @@ class _Rows:
             raise BadRow("timeout_s: a message has a deadline instead")
         params, tenant = merged(self._params, made.params), row.get("tenant")
         named = None if tenant in (None, "") else str(tenant)
-        self._check(made.item, None, params, 0.0, made.priority or 0, named, KINDS[made.call])
+        # What the worker's client would refuse is refused here.
+        check_call(made._replace(params=params), tenant=named)
         beside = {name: row[name] for name in _BESIDE if name in row}
         name = own_id_of(row)
         own = {"id": name and self._id_prefix + name, "model": made.model, "priority": made.priority}

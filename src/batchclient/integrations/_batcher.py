@@ -16,7 +16,7 @@ from typing import Any
 
 from batchclient._client.settings import check_server, filled_in, refuse_unknown
 from batchclient._shell.forks import ForkLock
-from batchclient.client import BATCH_CLIENT_ARGUMENTS, BatchClient, InnerClient
+from batchclient.client import BATCH_CLIENT_ARGUMENTS, BatchClient
 from batchclient.config import only_given
 from batchclient.errors import BatchClientError, ConfigError
 from batchclient.integrations._requests import Job, RequestReader
@@ -72,7 +72,7 @@ class Batcher:
         self._settings = settings = only_given(settings)
         settings["http"] = filled_in(settings.get("http"))
         # Wrong settings are refused here, not with the first request.
-        InnerClient("http://localhost/v1", http_client=http_client, **settings)
+        BatchClient("http://localhost/v1", http_client=http_client, from_environment=False, **settings)
         self._http_client = http_client
         self._max_attempts = max_attempts
         self._reader = RequestReader(base_url, roles)
@@ -130,7 +130,9 @@ class Batcher:
             named = {name.decode("ascii"): value.decode("ascii") for name, value in headers}
             if len(named) < len(headers):
                 return None
-            client = InnerClient(base_url, headers=named, http_client=self._http_client, **self._settings)
+            client = BatchClient(
+                base_url, headers=named, http_client=self._http_client, from_environment=False, **self._settings
+            )
         except (ConfigError, UnicodeDecodeError):
             return None
         # The client's own ``async with`` would hold the nursery.

@@ -9,16 +9,19 @@ Rules:
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from batchclient._core.histograms import Histogram
 from batchclient._metrics.page import page_of
 from batchclient._metrics.registry import METRICS, Metric, View
 from batchclient._metrics.server import PageServer
 from batchclient._metrics.snapshots import Snapshots, core_of
-from batchclient._metrics.text import CONTENT_TYPE, bounds_as_text, text_of
+from batchclient._metrics.text import CONTENT_TYPE, bounds_as_text, lines_of, text_of
+from batchclient._shell.log import log
 from batchclient.client import BatchClient
 from batchclient.errors import ConfigError
 from batchclient.sync import SyncBatchClient
@@ -32,21 +35,45 @@ except ModuleNotFoundError as _missing:
         "metrics for Prometheus need prometheus_client, of the extra batchclient[prometheus]"
     ) from _missing
 
-__all__ = ["Collector", "serve"]
+__all__ = ["Collector", "More", "serve"]
 
+More = Callable[[], Mapping[str, float]]
+"""Returns a program's own numbers by name, such as ``{"shop_orders_total": 17}``. A name that ends
+in ``_total`` is a counter's, any other a gauge's. Called by the thread that answers a scrape.
+"""
+_NAME = re.compile(r"(?!batchclient_)[a-zA-Z_:][a-zA-Z0-9_:]*")
 _MOST_TENANTS = 100
 _MULTIPROCESS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 
 
+class _NoNumber(ValueError):
+    """A program's own number has a wrong name or value."""
+
+
 class _Source:
-    """A client with its name and tenants."""
+    """A client with its name and tenants, and its program's own numbers."""
 
-    __slots__ = ("name", "snapshots", "tenants")
+    __slots__ = ("_more", "_said", "name", "snapshots", "tenants")
 
-    def __init__(self, snapshots: Snapshots, name: str | None, tenants: frozenset[str]) -> None:
+    def __init__(self, snapshots: Snapshots, name: str | None, tenants: frozenset[str], more: More | None) -> None:
         self.snapshots = snapshots
         self.name = name
         self.tenants = tenants
+        self._more = more
+        self._said = False
+
+    def more(self) -> dict[str, float]:
+        """Return the program's own numbers; none where its function fails, which is said once."""
+        if self._more is None:
+            return {}
+        try:
+            return {name: _number(name, number) for name, number in dict(self._more()).items()}
+        except Exception as error:  # the user's function: the client's own numbers are worth a page
+            if not self._said:
+                self._said = True
+                reason = str(error) if isinstance(error, _NoNumber) else type(error).__name__
+                log("own_numbers_failed", "the page lacks the numbers of more=: %s", reason, reason=reason)
+            return {}
 
 
 class Collector(_Collector):
@@ -58,6 +85,7 @@ class Collector(_Collector):
         client: a ``BatchClient`` or ``SyncBatchClient``.
         client_name: the value of the label ``client``; ``None``: no such label.
         tenant_labels: the tenants that have metrics of their own, 100 at most.
+        more: the program's own numbers, beside the client's.
 
     Raises:
         ConfigError: an argument is wrong, or ``PROMETHEUS_MULTIPROC_DIR`` is set.
@@ -69,6 +97,7 @@ class Collector(_Collector):
         *,
         client_name: str | None = None,
         tenant_labels: Iterable[str] = (),
+        more: More | None = None,
     ) -> None:
         for variable in _MULTIPROCESS:
             if os.environ.get(variable):
@@ -78,7 +107,7 @@ class Collector(_Collector):
                 )
                 raise ConfigError(message)
         self._sources: list[_Source] = []
-        self.add(client, client_name=client_name, tenant_labels=tenant_labels)
+        self.add(client, client_name=client_name, tenant_labels=tenant_labels, more=more)
 
     def __repr__(self) -> str:
         return f"<Collector of {len(self._sources)} clients>"
@@ -89,11 +118,12 @@ class Collector(_Collector):
         *,
         client_name: str | None = None,
         tenant_labels: Iterable[str] = (),
+        more: More | None = None,
     ) -> None:
         """Collect the metrics of another client, too. The client needs a name of its own.
 
         Args:
-            client, client_name, tenant_labels: as for the constructor.
+            client, client_name, tenant_labels, more: as for the constructor.
 
         Raises:
             ConfigError: an argument is wrong; or the collector has the client or the name already.
@@ -103,6 +133,8 @@ class Collector(_Collector):
             raise ConfigError(message, field="client")
         if client_name is not None and not (isinstance(client_name, str) and client_name):
             raise ConfigError("client_name is a text that is not empty, or None", field="client_name")
+        if more is not None and not callable(more):
+            raise ConfigError("more is a function that returns numbers by name, or None", field="more")
         tenants = _checked(tenant_labels)
         sources = [source for source in self._sources if source.snapshots.client is not None]
         for source in sources:
@@ -119,7 +151,7 @@ class Collector(_Collector):
         snapshots = Snapshots(client)
         # The first scrape may come while the event loop is blocked.
         snapshots.take()
-        self._sources = [*sources, _Source(snapshots, client_name, tenants)]
+        self._sources = [*sources, _Source(snapshots, client_name, tenants, more)]
 
     def describe(self) -> Iterator[Family]:
         """Name the metrics, so that a registry refuses a second collector."""
@@ -137,6 +169,12 @@ class Collector(_Collector):
                 for values, number in metric.read(view):
                     _add(family, (*before, *values), number)
             yield family
+        for name, numbers in self._more().items():
+            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            own = kind(name, "The program's own.", labels=labels)
+            for client, number in numbers:
+                own.add_metric((client,) if labels else (), number)
+            yield own
 
     def _views(self) -> list[tuple[str, View]]:
         return [
@@ -145,13 +183,21 @@ class Collector(_Collector):
             if (snapshot := source.snapshots.take()) is not None
         ]
 
+    def _more(self) -> dict[str, list[tuple[str, float]]]:
+        """Return the programs' own numbers by name, each with its client's name."""
+        found: dict[str, list[tuple[str, float]]] = {}
+        for source in self._sources:
+            for name, number in source.more().items():
+                found.setdefault(name, []).append((source.name or "", number))
+        return found
+
     def _metrics_page(self) -> tuple[bytes, str]:
-        return text_of(self._views()), CONTENT_TYPE
+        return text_of(self._views()) + lines_of(self._more()), CONTENT_TYPE
 
     def _statistics_page(self) -> tuple[bytes, str]:
         [source] = self._sources
         snapshot = source.snapshots.take()
-        body = b"null" if snapshot is None else page_of(snapshot, source.name, source.tenants)
+        body = b"null" if snapshot is None else page_of(snapshot, source.name, source.tenants, source.more())
         return body, "application/json"
 
 
@@ -162,6 +208,7 @@ def serve(
     *,
     client_name: str | None = None,
     tenant_labels: Iterable[str] = (),
+    more: More | None = None,
 ) -> PageServer:
     """Serve a client's metrics at ``/metrics`` and its statistics as JSON at ``/statistics``.
 
@@ -169,7 +216,7 @@ def serve(
     reaches the port reads the names of models and servers.
 
     Args:
-        client, client_name, tenant_labels: as for ``Collector``.
+        client, client_name, tenant_labels, more: as for ``Collector``.
         port: 0 for any free one; see ``port`` of the returned server.
         host: the address to listen at; ``"0.0.0.0"`` for a scraper on another machine.
 
@@ -180,13 +227,21 @@ def serve(
         ConfigError: an argument is wrong; the port is in use; or ``PROMETHEUS_MULTIPROC_DIR`` is
             set.
     """
-    collector = Collector(client, client_name=client_name, tenant_labels=tenant_labels)
+    collector = Collector(client, client_name=client_name, tenant_labels=tenant_labels, more=more)
     pages = {"/metrics": collector._metrics_page, "/statistics": collector._statistics_page}
     server = PageServer(pages, port, host)
     core_of(client)._attached.append(server.close_soon)
     # A client may be dropped without being closed.
     weakref.finalize(client, server.close_soon).atexit = False
     return server
+
+
+def _number(name: object, number: object) -> float:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise _NoNumber(f"{name!r:.60} is no name of a metric, or begins with batchclient_")
+    if isinstance(number, bool) or not isinstance(number, int | float) or math.isnan(number):
+        raise _NoNumber(f"{name} is a number, not {number!r:.40}")
+    return float(number)
 
 
 def _checked(tenants: Iterable[str]) -> frozenset[str]:

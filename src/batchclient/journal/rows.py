@@ -37,8 +37,11 @@ MAY_BE_TRIED: State = "failed for now"
 _OF_THE_PLACE = (AuthenticationFailed, NotFound, CertificateRefused)
 """These errors are about key, model or server, not about the row."""
 _OF_ERRORS = ("status", "code", "retry_after_s", "field", "health")
-_LEFT_OUT: Any = {"completion": {"choices": {"__all__": {"parsed"}}}}
-"""It is made of the text again."""
+_LEFT_OUT: Any = {
+    "completion": {"choices": {"__all__": {"parsed"}}, "queued_s": True},
+    **{name: {"queued_s"} for name in ("score", "ranking", "classification")},
+}
+"""What was parsed is made of the text again, and an answer from a journal was not queued."""
 
 
 @dataclass(slots=True)

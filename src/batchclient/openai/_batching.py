@@ -27,7 +27,7 @@ from batchclient._client.settings import filled_in, refuse_moved
 from batchclient._given_as import OTHER_WORDS
 from batchclient._shell.forks import ForkLock
 from batchclient._threads.bridge import Bridge
-from batchclient.client import BATCH_CLIENT_ARGUMENTS, BatchClient, InnerClient
+from batchclient.client import BATCH_CLIENT_ARGUMENTS, BatchClient
 from batchclient.config import only_given
 from batchclient.errors import ConfigError
 from batchclient.integrations.header_roles import HeaderRoles
@@ -156,7 +156,9 @@ class _Clients:
             **timeouts,
         )
         settings = {"retry": _POLICY, **self.settings, "http": http}
-        return InnerClient(urls, headers=dict(headers), http_client=self.http_client, **settings)
+        return BatchClient(
+            urls, headers=dict(headers), http_client=self.http_client, from_environment=False, **settings
+        )
 
     def bridge(self) -> Bridge:
         """The event loop in the background in which blocking calls are made."""

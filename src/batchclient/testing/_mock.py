@@ -141,10 +141,10 @@ class MockLLM(Assertions):
         Raises:
             ConfigError: a setting is wrong.
         """
-        from batchclient.client import InnerClient
+        from batchclient.client import BatchClient
 
         wired = {"model": self.model} | ({} if "http_client" in settings else {"transport": self.transport})
-        return InnerClient(settings.pop("base_url", self.base_url), **(wired | settings))
+        return BatchClient(settings.pop("base_url", self.base_url), from_environment=False, **(wired | settings))
 
     def transport(self, base_url: str = "", headers: Mapping[str, str] | None = None) -> MockTransport:
         """Return a transport: ``BatchClient(…, transport=mock_llm.transport)``."""

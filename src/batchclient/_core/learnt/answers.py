@@ -46,7 +46,7 @@ class Tally:
         resolved: list[tuple[Request, Completion]] = []
         prompt_tokens = made_tokens = used_tokens = wasted_tokens = watched = 0
         first_tokens_s = 0.0
-        requests, answered = batch.requests, batch.answered
+        requests, answered, sent_at = batch.requests, batch.answered, batch.sent_at
         for position, completion in answers:
             request = requests[position]
             answered[position] = 1
@@ -66,6 +66,7 @@ class Tally:
                     health[health_of(completion)] += 1
                 watched += request.watched
                 used_tokens += made
+                completion.queued_s = sent_at - request.queued_at
                 if not request.carries:
                     whole_s = now - request.queued_at
                     call_counts[bisect_left(call_bounds, whole_s)] += 1

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from batchclient._maps.fields import asked_for, encode, fields_of
+from batchclient._maps.fields import encode
 from batchclient.errors import (
     AuthenticationFailed,
     BadRequest,
@@ -39,9 +39,8 @@ from batchclient.errors import (
 )
 from batchclient.integrations.redis._broker import Outcome
 from batchclient.integrations.redis._messages import Message
-from batchclient.types import Completion
 
-__all__ = ["Judge", "ResultForm", "TooManyDeliveries", "Verdict", "body_of"]
+__all__ = ["Judge", "ResultForm", "TooManyDeliveries", "Verdict"]
 
 _MOST_ALIKE = 20
 _ILL_AFTER = 8
@@ -144,14 +143,6 @@ class Judge:
             return isinstance(error, ConnectFailed) or error.attempt == 0
         # A single message that is always refused so must end all the same.
         return self.is_ill and (isinstance(error, RateLimited) or error.status in _UNAVAILABLE)
-
-
-def body_of(answer: Any) -> dict[str, Any]:
-    """Return the body of a result: the fields that a map would add to a row, and the health."""
-    body = fields_of(answer)
-    if isinstance(answer, Completion):
-        body |= {"health": answer.health, **asked_for(answer)}
-    return body
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from batchclient.integrations.redis._library import Connection, check_connection
 from batchclient.integrations.redis._messages import read_message
 from batchclient.integrations.redis._model import know_model
 from batchclient.integrations.redis._names import STREAM
-from batchclient.integrations.redis._outcomes import Judge, ResultForm, TooManyDeliveries, Verdict, body_of
+from batchclient.integrations.redis._outcomes import Judge, ResultForm, TooManyDeliveries, Verdict
 from batchclient.integrations.redis._patience import Patience
 from batchclient.integrations.redis._reading import Reader, Room
 from batchclient.integrations.redis._settings import WorkerStatistics, make_settings
@@ -276,7 +276,7 @@ class Worker:
     def _on_answer(self, work: Work, answer: Any) -> None:
         """Take in the answer of a held message."""
         try:
-            body = body_of(answer if work.finish is None else work.finish(answer))
+            body = (answer if work.finish is None else work.finish(answer)).as_dict()
         except Exception as error:  # an answer that this code cannot use
             self._end_dead(work, error)
         else:

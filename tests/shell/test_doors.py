@@ -1,0 +1,144 @@
+"""What programs and libraries of others build on: servers, rows' calls, answers as JSON, times in the queue."""
+
+import json
+from array import array
+
+import pytest
+from tests.shell.scripted import ScriptedTransport, error, make_client
+from tests.shell.test_sync import make_sync
+
+from batchclient import (
+    BatchClient, Choice, Classification, Completion, ConfigError, Embedding, Ranking, RowCall, Score, ServerInfo,
+    ServerLoad, SyncBatchClient, Usage, read_call,
+)  # fmt: skip
+from batchclient.simulator import EmbeddedServer
+
+# fmt: off
+NO_LOAD = ServerLoad(running=0.0, waiting=0.0, kv_usage_ratio=0.0, preemptions=0.0, generation_tokens=0.0,
+                     prefix_hit_tokens=0.0, prefix_query_tokens=0.0)
+
+
+# Servers -------------------------------------------------------------------------------------------------------------
+
+
+def test_servers_tells_what_each_is_and_how_busy_and_of_one_that_is_away_what_is_known():
+    with EmbeddedServer(model="m") as server:
+        with SyncBatchClient([f"{server.base_url}?key=secret", "http://127.0.0.1:9/v1"]) as client:
+            one, other = client.servers()
+    assert one == ServerInfo(server.base_url, "vllm", "0.32.0", ("m",), 32768, None, NO_LOAD)
+    assert other == ServerInfo("http://127.0.0.1:9/v1")
+
+
+async def test_no_server_is_asked_that_is_not_to_be_asked():
+    server = ScriptedTransport()
+    async with make_client(server) as client:
+        assert await client.servers() == [ServerInfo("http://scripted/v1")]
+    assert server.sent == []
+
+
+# Time in the queue ---------------------------------------------------------------------------------------------------
+
+
+async def test_queued_s_is_the_time_until_the_answering_request_was_sent():
+    """Attempts before it and the pauses between count."""
+    server = ScriptedTransport(error(503, headers={"retry-after": "3"}))
+    async with make_client(server) as client:
+        late = await client.complete("a", max_tokens=1)
+        at_once = await client.complete("b", max_tokens=1)
+    assert (late.attempts, round(late.queued_s, 2)) == (2, 3.0)
+    assert at_once.queued_s < 0.1
+
+
+def test_an_answer_from_a_journal_was_not_queued(tmp_path):
+    for expected in (False, True):
+        with make_sync(ScriptedTransport()) as client:
+            (answer,) = client.batch_map(["a"], "{}", journal=tmp_path / "journal", max_tokens=1)
+        assert (answer.queued_s is None) is expected
+
+
+# Answers as JSON -----------------------------------------------------------------------------------------------------
+
+USAGE = Usage(3, 2)
+TOLD = {"prompt_tokens": 3, "completion_tokens": 2}
+SPOKEN = {"role": "assistant", "content": "a"}
+ANSWERS = {
+    "a completion": (Completion((Choice(0, "a", "stop"),), USAGE),
+                     {"completion": "a", "finish_reason": "stop", "health": "ok", "usage": TOLD}),
+    "an estimate is marked": (Completion((Choice(0, "a", "stop"),), Usage(3, 2, True, True)),
+                              {"completion": "a", "finish_reason": "stop", "health": "ok",
+                               "usage": TOLD | {"prompt_tokens_estimated": True, "completion_tokens_estimated": True}}),
+    "several choices, no usage": (Completion((Choice(0, "a", "stop"), Choice(1, "b", "length"))),
+                                  {"completion": "a", "finish_reason": "stop", "health": "truncated", "usage": None,
+                                   "choices": [{"completion": "a", "finish_reason": "stop"},
+                                               {"completion": "b", "finish_reason": "length"}]}),
+    "what was asked for": (Completion((Choice(0, "a", "stop", {"tokens": ["a"]}, (7,), {"prompt_logprobs": [None]}),)),
+                           {"completion": "a", "finish_reason": "stop", "health": "ok", "usage": None,
+                            "logprobs": {"tokens": ["a"]}, "token_ids": [7], "prompt_logprobs": [None]}),
+    "a message that says no more": (Completion((Choice(0, "a", "stop", message=SPOKEN),)),
+                                    {"completion": "a", "finish_reason": "stop", "health": "ok", "usage": None}),
+    "a message that says more": (Completion((Choice(0, "a", "stop", message=SPOKEN | {"reasoning": "b"}),)),
+                                 {"completion": "a", "finish_reason": "stop", "health": "ok", "usage": None,
+                                  "message": SPOKEN | {"reasoning": "b"}}),
+    "a vector, to nine digits": (Embedding(array("f", [0.1, 1.0]), Usage(3, 0)),
+                                 {"embedding": [0.100000001, 1.0], "usage": {"prompt_tokens": 3}}),
+    "a score": (Score(0.5), {"score": 0.5, "usage": None}),
+    "a class": (Classification("x", (0.25, 0.75), Usage(3, 0, True)),
+                {"label": "x", "probabilities": [0.25, 0.75],
+                 "usage": {"prompt_tokens": 3, "prompt_tokens_estimated": True}}),
+    "a ranking": (Ranking((1, 0), (0.5, 0.25)),
+                  {"results": [{"index": 1, "score": 0.5}, {"index": 0, "score": 0.25}], "usage": None}),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_is_fields_of_json_as_map_writes_them(name):
+    answer, fields = ANSWERS[name]
+    assert answer.as_dict() == fields
+    assert json.loads(json.dumps(answer.as_dict())) == fields
+
+
+def test_a_vector_may_stay_the_array_that_it_is():
+    vector = array("f", [0.1])
+    assert Embedding(vector).as_dict(raw=True)["embedding"] is vector
+
+
+# Calls of rows -------------------------------------------------------------------------------------------------------
+
+MESSAGES = [{"role": "user", "content": "Hi"}]
+LINE = {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions",
+        "body": {"model": "big", "messages": MESSAGES, "max_tokens": 5}}
+ROWS = {
+    "a prompt with a parameter of its own": ({"prompt": "Hi", "max_tokens": 5},
+                                             RowCall("complete", "Hi", {"max_tokens": 5}, is_own=True)),
+    "a conversation": ({"messages": MESSAGES}, RowCall("chat", MESSAGES, {})),
+    "a line of an OpenAI Batch file": (LINE, RowCall("chat", MESSAGES, {"max_tokens": 5}, "big", is_own=True)),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_is_read_as_a_map_reads_it(name):
+    row, call = ROWS[name]
+    assert read_call(row) == call
+
+
+def test_a_rows_parameters_stand_before_the_jobs():
+    made = read_call({"prompt": "Hi", "max_tokens": 5}, params={"max_tokens": 9, "temperature": 0})
+    assert made.params == {"max_tokens": 5, "temperature": 0}
+
+
+REFUSED = {
+    "a wrong value": ({"prompt": "Hi", "max_tokens": -5}, {}, "max_tokens"),
+    "a name that no server knows": ({"prompt": "Hi"}, {"params": {"max_tokns": 5}}, "max_tokns"),
+    "a priority that is none": ({"prompt": "Hi", "priority": 10**9}, {}, "priority"),
+    "a form that the row has not": ({"prompt": "Hi"}, {"form": "messages"}, "messages"),
+    "a template, which is the caller's to fill in": ({"prompt": "Hi"}, {"form": "template"}, "rows"),
+    "no text": ({"prompt": 5}, {}, "prompt"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_row_is_refused_before_anything_is_sent(name):
+    row, options, field = REFUSED[name]
+    with pytest.raises(ConfigError) as caught:
+        read_call(row, **options)
+    assert caught.value.field == field
