@@ -45,7 +45,6 @@ class FailureKind(Enum):
     """The server takes no lists: send the prompts singly."""
     LIST_TOO_LONG = "list too long"
     """The server takes shorter lists only."""
-    """The server takes no parameters per prompt: send the prompts singly."""
     FIELDS_REFUSED = "fields refused"
     """The server refuses fields which the client added: send at once without them."""
     STREAM_REFUSED = "stream refused"
