@@ -225,7 +225,7 @@ def test_as_many_texts_as_were_asked_for_or_none():
 @pytest.mark.parametrize("packed", [True, False])
 def test_base64_is_refused_only_where_we_asked_for_it(packed):
     reply = b'{"detail":[{"loc":["body","encoding_format"],"msg":"Extra inputs are not permitted"}]}'
-    failure = make_dialect("vllm").failure(batch_of(Kind.EMBEDDING, "a", packed=packed), 422, {}, reply, 0.0)
+    failure = make_dialect("vllm").failure(batch_of(Kind.EMBEDDING, "a", "b", packed=packed), 422, {}, reply, 0.0)
     assert failure.kind is (FailureKind.PACKING_REFUSED if packed else FailureKind.BAD_CALL)
 
 

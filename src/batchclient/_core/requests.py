@@ -264,8 +264,8 @@ class Learnt:
 
     usage_is_own: bool = True
     """Whether the usage beside a choice of a list is known to be the choice's own, not a sum."""
-    takes_lists: bool = False
-    """Whether a list of embeddings was answered, and no lone one by itself."""
+    takes_lists: bool | None = None
+    """Whether the last embedding that was answered came as a list; ``None``: none was answered."""
     lone_as_list: bool = False
     ignored_n: int = 0
     """Replies in a row with one answer where several were asked for."""

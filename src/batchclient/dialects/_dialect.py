@@ -128,7 +128,7 @@ class Dialect:
         )
         if self._judge is not None:
             failure = self._judge(failure, words, batch.shape.model)
-        lone = batch.shape.kind is Kind.EMBEDDING and len(prompts) == 1 and self._learnt.takes_lists
+        lone = batch.shape.kind is Kind.EMBEDDING and len(prompts) == 1 and self._learnt.takes_lists is not False
         if lone and failure.kind is FailureKind.BAD_CALL:
             # The text is to blame, or its form: each refusal changes the form.
             self._learnt.lone_as_list = not batch.wire.lone_as_list
