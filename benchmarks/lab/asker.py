@@ -231,7 +231,7 @@ class Client:
                 elif kind is AbortBatch:
                     self._closed.add(command.batch.id)
                     self._run.front.abort(command.batch, now)
-                    core.handle(Failed(command.batch, command.batch.verdict or _CLOSED, None), now)
+                    core.handle(Failed(command.batch, command.batch.ended_for or _CLOSED, None), now)
             for workload in self.workloads:
                 workload.look(core, now)
             commands = core.commands()

@@ -288,7 +288,7 @@ def test_an_engine_that_generates_nothing_for_a_minute_is_given_up_and_its_calls
     assert play.endpoints[0].state == "healthy"
     play.at(63.0) >> LoadReported(0, ServerLoad(running=2.0, generation_tokens=100.0)) << ["abort a b"]
     assert (play.endpoints[0].state, play.endpoints[0].reason) == ("ejected", "an engine that stands still")
-    verdict = a.batch.verdict
+    verdict = a.batch.ended_for
     assert verdict.kind is LOST and verdict.error is ReadTimedOut
     play >> failed(a, verdict.kind, delay=0.0, error=verdict.error) << ["send a b @1"]
 

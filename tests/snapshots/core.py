@@ -159,7 +159,7 @@ class Record:
             case SendBatch(batch):
                 return f"SendBatch({self._text(batch)}, {self._read(batch, _OF_A_BATCH)})"
             case AbortBatch(batch):
-                why = batch.verdict and [batch.verdict.kind, batch.verdict.message]
+                why = batch.ended_for and [batch.ended_for.kind, batch.ended_for.message]
                 return f"AbortBatch({self._text(batch)}, because={self._text(why)})"
             case Resolve(answers):
                 told = ", ".join(

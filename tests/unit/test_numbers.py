@@ -31,7 +31,17 @@ GIVEN = {
     "retune": [],
 }
 STATISTICS = {"Adjustment", "EndpointStatistics", "Histogram", "LaneStatistics", "Statistics"}
-RESULTS = {*errors.__all__, *types.__all__, *STATISTICS, "MapProgress", "MapResult", "Stream"}
+RESULTS = {
+    *errors.__all__,
+    *types.__all__,
+    *STATISTICS,
+    "MapProgress",
+    "MapResult",
+    "RowCall",
+    "ServerInfo",
+    "ServerLoad",
+    "Stream",
+}
 BENCH = [bench.Closed, bench.Poisson, bench.Times, bench.Workload]
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 
-from batchclient._core.failures import FULL
 from batchclient._core.kinds import Kind
 from batchclient._core.learnt.answers import Tally
 from batchclient._core.learnt.lengths import OutputLengths
@@ -30,7 +29,6 @@ from batchclient._core.messages import (
     Batch,
     Command,
     Failure,
-    FailureKind,
     LoadReported,
     Request,
     RequestState,
@@ -38,6 +36,7 @@ from batchclient._core.messages import (
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.speed import work
+from batchclient._core.verdict import Verdict
 
 __all__ = ["Feeding"]
 
@@ -104,19 +103,19 @@ class Feeding:
             self.note_list_cap(endpoint, batch.shape.kind, abilities.told_cap, reason, now)
 
     def failed(
-        self, batch: Batch, failure: Failure, in_flight: int, left: list[Request], alive: int, now: float
+        self, batch: Batch, verdict: Verdict, in_flight: int, left: list[Request], alive: int, now: float
     ) -> None:
         """The unanswered requests of a batch have failed.
 
         Args:
             batch: the failed batch.
-            failure: why.
+            verdict: what its failure means.
             in_flight: sequences in flight before.
             left: all unanswered requests; those without a caller are done already.
             alive: how many callers still wait.
         """
-        outcome = _outcome(failure) if batch.refused_for_load else Outcome.IGNORED
-        if failure.status in FULL and alive > 1 and in_flight == len(left) * batch.shape.weight:
+        failure, outcome = verdict.failure, verdict.load if batch.refused_for_load else Outcome.IGNORED
+        if verdict.is_full and alive > 1 and in_flight == len(left) * batch.shape.weight:
             # With nothing else in flight the list is too long, and not the limit too high.
             outcome = Outcome.IGNORED
         if alive:
@@ -204,13 +203,6 @@ class Feeding:
 
 def _list_setting(kind: Kind) -> str:
     return "batch_size_cap" if kind is Kind.COMPLETION else f"batch_size_cap of {kind.value}"
-
-
-def _outcome(failure: Failure) -> Outcome:
-    """How a limit sees a failure."""
-    if failure.kind is FailureKind.REJECTED or failure.out_of_memory:
-        return Outcome.DROPPED
-    return Outcome.LATE if failure.cut_off else Outcome.IGNORED
 
 
 def _is_late(request: Request, batch: Batch, now: float) -> bool:

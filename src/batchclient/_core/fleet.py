@@ -39,9 +39,10 @@ from batchclient._core.messages import (
 from batchclient._core.servers.dead_engine import STILL, DeadEngine
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
-from batchclient._core.servers.health import HealthState, Sign, sign_of
+from batchclient._core.servers.health import HealthState
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.spent import ServerOutage
+from batchclient._core.verdict import Sign, Verdict
 from batchclient.errors import ReadTimedOut
 
 __all__ = ["Fleet"]
@@ -74,10 +75,10 @@ class Fleet:
         self._adjusted = feeding.adjusted
         self._note_list_cap = feeding.note_list_cap
 
-    def judge(self, batch: Batch, failure: Failure, now: float) -> None:
+    def judge(self, batch: Batch, verdict: Verdict, now: float) -> None:
         """Tell an endpoint's health and rates how a batch failed."""
-        endpoint = self._endpoints.by_id[batch.endpoint]
-        sign = Sign.ALIVE if batch.refused_freely and endpoint.health.in_use else sign_of(failure)
+        endpoint, failure = self._endpoints.by_id[batch.endpoint], verdict.failure
+        sign = Sign.ALIVE if batch.refused_freely and endpoint.health.in_use else verdict.sign
         if endpoint.rates is not None and (sign is Sign.REFUSED or failure.kind is FailureKind.UNSUPPORTED):
             endpoint.rates.refund(batch.charged_tokens, batch.sent_at, now)
         if failure.status is not None or batch.wire.replied:
@@ -91,7 +92,7 @@ class Fleet:
         if sign is Sign.NOTHING and batch.expired and endpoint.answered_at < batch.sent_at:
             # The callers' deadlines passed, and in all their time the endpoint answered nobody.
             sign, failure = Sign.SILENT, _UNHEARD
-        if batch.verdict is not None:
+        if batch.ended_for is not None:
             sign = Sign.STILL
         isolation = batch.isolation
         if sign is Sign.FAULTY and isolation is not None and isolation.blind and len(batch.requests) > 1:
@@ -145,7 +146,7 @@ class Fleet:
         for batch in own:
             if not batch.aborting:
                 batch.aborting = True
-                batch.verdict = STILL
+                batch.ended_for = STILL
                 self._command(AbortBatch(batch))
         return True
 

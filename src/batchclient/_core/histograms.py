@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from batchclient._core.failures import Failure, FailureKind
 from batchclient._core.requests import Batch, Request
-from batchclient.errors import BatchClientError, ReadTimedOut
+from batchclient._core.verdict import Verdict
+from batchclient.errors import BatchClientError
 from batchclient.types import Completion
 
 __all__ = ["DURATIONS", "LABELS_OF_HISTOGRAMS", "SIZE_CLASSES", "Histogram", "Observations", "Recorder"]
@@ -56,14 +56,6 @@ SIZE_CLASSES = ("1", "2-4", "5-8", "9-16", "17-32", "33-64", "65+")
 _LARGEST_OF_CLASS = (1, 4, 8, 16, 32, 64)
 _MOST_MODELS = 32
 _OTHER_MODELS = "other"
-_OVERLOADED, _BROKEN, _REFUSED = "overloaded", "broken", "refused"
-_OUTCOMES = {
-    FailureKind.NOT_SENT: _BROKEN,
-    FailureKind.MAYBE_PROCESSED: _BROKEN,
-    FailureKind.MISMATCH: _BROKEN,
-    FailureKind.REJECTED: _OVERLOADED,
-}
-"""The outcomes of failed requests; all other failures are refusals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,13 +210,13 @@ class Observations:
                 if later > 0:
                     self._token_durations[key].observe(max(0.0, request_s - first_s) / later)
 
-    def request_ended(self, batch: Batch, server: str, now: float, failure: Failure | None = None) -> None:
-        """A request that was sent has ended; ``failure``: why some calls have no answer, if so."""
+    def request_ended(self, batch: Batch, server: str, now: float, verdict: Verdict | None = None) -> None:
+        """A request that was sent has ended; ``verdict``: of its failure, if it failed."""
         size, kind = len(batch.requests), batch.shape.kind._value_
         size_class = SIZE_CLASSES[bisect_left(_LARGEST_OF_CLASS, size)]
         self._batch_sizes[(server,)].observe(size)
         self._request_durations[server, kind, size_class].observe(now - batch.sent_at)
-        self.outcomes[server, kind, "answered" if failure is None else _outcome(batch, failure)] += 1
+        self.outcomes[server, kind, "answered" if verdict is None else _outcome(batch, verdict)] += 1
 
     def calls_ended(self, requests: Iterable[Request], outcome: str, now: float) -> None:
         """Some calls have ended. The front that shares a request counts its callers itself."""
@@ -250,11 +242,6 @@ class Observations:
         return model
 
 
-def _outcome(batch: Batch, failure: Failure) -> str:
-    if batch.verdict is None and (batch.aborting or batch.moving):
-        return "cancelled"
-    if failure.out_of_memory:
-        return _OVERLOADED
-    if issubclass(failure.error, ReadTimedOut):
-        return "timed_out"
-    return _OUTCOMES.get(failure.kind, _REFUSED)
+def _outcome(batch: Batch, verdict: Verdict) -> str:
+    is_ours = batch.ended_for is None and (batch.aborting or batch.moving)
+    return "cancelled" if is_ours else verdict.counted

@@ -374,7 +374,7 @@ class Batch:
     """Output tokens expected of each request at the grant, if the tenant was charged for them."""
     tokens_at_risk: int = 0
     """Estimated prompt and output tokens of all requests: the cost of sending the batch again."""
-    verdict: Failure | None = None
+    ended_for: Failure | None = None
     """Why the batch of a given-up endpoint is ended; the shell reports it as the failure."""
 
     packed: bool = False

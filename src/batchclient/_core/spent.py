@@ -17,8 +17,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from batchclient._core.failures import Failure, FailureKind
+from batchclient._core.failures import Failure
 from batchclient._core.requests import Batch, Endured, Request, RequestState
+from batchclient._core.verdict import Verdict
 from batchclient.errors import BatchClientError
 
 __all__ = [
@@ -26,16 +27,6 @@ __all__ = [
 ]  # fmt: skip
 
 _JUST_BEGAN_S = 0.001
-_TOLD = frozenset(
-    {
-        FailureKind.NOT_SENT,
-        FailureKind.MAYBE_PROCESSED,
-        FailureKind.REJECTED,
-        FailureKind.MISMATCH,
-        FailureKind.REFUSED,
-    }
-)
-"""Failures that concern a caller. After any other the call is sent again in another form."""
 _Error = TypeVar("_Error", bound=BatchClientError)
 
 
@@ -94,21 +85,21 @@ class ServerOutage:
         return self.ended_at is None or self.ended_at > since
 
 
-def note_attempt(requests: Iterable[Request], batch: Batch, failure: Failure, now: float) -> None:
+def note_attempt(requests: Iterable[Request], batch: Batch, verdict: Verdict, now: float) -> None:
     """An attempt at some calls has failed."""
-    is_told = failure.kind in _TOLD and not batch.moving
+    is_told = verdict.is_told and not batch.moving
     for request in requests:
         endured = request.endured
         if endured is None:
             request.endured = endured = Endured()
         endured.in_attempts_s += now - batch.sent_at
         endured.paused_since = now
-        if failure.kind is FailureKind.REJECTED:
+        if verdict.refuses_load:
             endured.refusals += 1
             if endured.refusals == 1:
                 endured.refused_first = batch.id
         if is_told:
-            endured.failure = failure
+            endured.failure = verdict.failure
 
 
 def note_pause(requests: Iterable[Request], now: float) -> None:

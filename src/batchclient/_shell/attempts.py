@@ -16,6 +16,7 @@ from dataclasses import replace
 from random import Random
 
 from batchclient._core.messages import Batch, Event, Failed, Failure, FailureKind
+from batchclient._core.verdict import changes_form
 from batchclient._shell.callbacks import ends_task
 from batchclient._shell.exchange import Exchanges
 from batchclient._shell.log import EndpointLog, log
@@ -27,7 +28,6 @@ from batchclient.retry import RetryPolicy
 __all__ = ["CANCELLED", "Attempts"]
 
 CANCELLED = Failure(FailureKind.REFUSED, CallAborted, "the request was cancelled")
-_SPLIT = frozenset({FailureKind.BAD_CALL, FailureKind.LIST_REFUSED, FailureKind.LIST_TOO_LONG})
 
 
 class Attempts:
@@ -83,7 +83,7 @@ class Attempts:
             if ends_task(error):
                 # Cancelled by AbortBatch, a closing client, or the end of the loop or nursery.
                 if batch.id not in over:
-                    self.end(batch, batch.verdict or CANCELLED)
+                    self.end(batch, batch.ended_for or CANCELLED)
                 raise
             # A fault of batchclient or of a user's transport must not leave callers hanging.
             log("internal_error", "batch %d failed inside batchclient", batch.id, exc_info=True, batch=batch.id)
@@ -124,8 +124,10 @@ class Attempts:
         """Learn from a failure; return the seconds until a retry, if any."""
         error = failure.to_error(batch.failures + 1)
         self._on_failure(batch, error)
+        listed = len(batch.requests) > 1
+        is_no_retry = changes_form(failure, streamed=batch.streamed, packed=batch.packed, listed=listed)
         most = batch.shape.max_attempts
-        if _is_no_retry(batch, failure) or (most is not None and batch.failures + 1 >= most):
+        if is_no_retry or (most is not None and batch.failures + 1 >= most):
             return None
         try:
             return self._policy.decide(error, batch.failures + 1, self._now() - batch.oldest_at, self._rng)
@@ -133,14 +135,3 @@ class Attempts:
             message = "the retry policy failed; batch %d is not tried again"
             log("retry_policy_failed", message, batch.id, exc_info=True, batch=batch.id)
             return None
-
-
-def _is_no_retry(batch: Batch, failure: Failure) -> bool:
-    """Whether the calls are sent again in another form, whatever the retry policy says."""
-    if failure.kind is FailureKind.FIELDS_REFUSED:
-        return True
-    if failure.kind is FailureKind.STREAM_REFUSED:
-        return batch.streamed
-    if failure.kind is FailureKind.PACKING_REFUSED:
-        return batch.packed
-    return failure.kind in _SPLIT and len(batch.requests) > 1

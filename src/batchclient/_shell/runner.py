@@ -413,7 +413,7 @@ class Runner:
 
     def _abort(self, batch: Batch) -> None:
         if self._tasks.cancel(batch.id):
-            self._attempts.end(batch, batch.verdict or CANCELLED, begun=False)
+            self._attempts.end(batch, batch.ended_for or CANCELLED, begun=False)
 
     def _set_timer(self, now: float) -> None:
         deadline = self.core.next_deadline()

@@ -362,7 +362,7 @@ class TracedCore:
     def _on_failed(self, event: Failed) -> None:
         batch, kind = event.batch, event.failure.error
         # An end of the client's own doing is no error.
-        was_left = batch.verdict is None and (batch.aborting or batch.moving or issubclass(kind, CallAborted))
+        was_left = batch.ended_for is None and (batch.aborting or batch.moving or issubclass(kind, CallAborted))
         error = _CANCELLED if was_left else kind.__name__
         self._end_request(batch, error)
         if self._calls:

@@ -39,19 +39,17 @@ from collections.abc import Callable
 from batchclient._core.granting import Granting
 from batchclient._core.kinds import Kind
 from batchclient._core.learnt.abilities import Abilities
-from batchclient._core.messages import Batch, Failed, Failure, FailureKind, Isolation, Request
+from batchclient._core.messages import Batch, Failed, FailureKind, Isolation, Request
 from batchclient._core.outcomes.recovery import Parked, Recovery
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
-from batchclient.errors import ConnectionLost
+from batchclient._core.verdict import verdict_of
 
 __all__ = ["MemberFirst"]
 
 _MOST_TRIALS = 3
 _LONGEST_WAIT_S = 5.0
 """More than a short answer takes. A longer wait is worse than another endpoint."""
-_STATUSES = (404, 405, 406, 411, 412, 415)
-"""Statuses by which gateways and routers refuse lists (RFC 9110, section 15.5)."""
 
 
 class MemberFirst:
@@ -91,11 +89,14 @@ class MemberFirst:
             endpoint: where the list failed.
             paused: whether nothing may be sent now.
         """
-        batch, failure, abilities = event.batch, event.failure, endpoint.can(event.batch.shape.kind)
+        batch, verdict, abilities = event.batch, verdict_of(event.failure), endpoint.can(event.batch.shape.kind)
+        failure = event.failure
         tried_lists, tried_form = abilities.failed(batch)
         listed = len(batch.requests) > 1
-        refused = listed and _may_mean_lists(failure)
-        closed = listed and _closed(event, abilities)
+        refused = listed and verdict.may_mean_lists
+        in_doubt = not abilities.lists_proven or abilities.lists.in_doubt or event.retry_delay_s is None
+        # Lists are in doubt, or their calls would fail.
+        closed = listed and verdict.closed and in_doubt
         by_list = refused or closed or _may_be_the_route(event, abilities)
         if not alive or not (failure.unforeseen or failure.while_sending or by_list):
             return False
@@ -203,7 +204,7 @@ class MemberFirst:
         batch, recovery, abilities = event.batch, self._recovery, endpoint.can(event.batch.shape.kind)
         if event.failure.while_sending:
             self._begin_search(parked, now)
-        elif _may_mean_lists(event.failure):
+        elif verdict_of(event.failure).may_mean_lists:
             abilities.lists.refuse(now)
             recovery.send_singly(alive, batch.failures, batch.isolation)
         elif _differs_bare(batch) and not abilities.proves_form(batch):
@@ -238,18 +239,6 @@ def _differs_bare(batch: Batch) -> bool:
     """Whether a bare list would be another request; on a route for lists a member tells nothing."""
     adds_fields = batch.packed or "return_token_ids" not in batch.wire.without
     return not (batch.bare or batch.wire.to_list_route) and (batch.streamed or adds_fields)
-
-
-def _may_mean_lists(failure: Failure) -> bool:
-    """Whether a refusal of every call alike may be one of the list."""
-    return failure.kind is FailureKind.REFUSED and failure.status in _STATUSES
-
-
-def _closed(event: Failed, abilities: Abilities) -> bool:
-    """Whether a list met a closed connection, and lists are in doubt or its calls would fail."""
-    lost = event.failure.status is None and issubclass(event.failure.error, ConnectionLost)
-    in_doubt = not abilities.lists_proven or abilities.lists.in_doubt
-    return lost and (in_doubt or event.retry_delay_s is None)
 
 
 def _may_be_the_route(event: Failed, abilities: Abilities) -> bool:

@@ -27,12 +27,12 @@ from itertools import takewhile
 
 from batchclient._core.messages import Batch, Failed, FailureKind, Isolation, Request, RequestState
 from batchclient._core.outcomes.recovery_table import Case, Way, row_for
-from batchclient._core.servers.denials import is_of_shape
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.pace import aside_s
 from batchclient._core.spent import note_pause
 from batchclient._core.statistics import Counters
+from batchclient._core.verdict import verdict_of
 from batchclient._core.waiting.queue import Group, Queue
 
 __all__ = ["Parked", "Recovery"]
@@ -184,7 +184,7 @@ class Recovery:
             endpoint: where the batch failed.
             endpoints: all endpoints; ``None``: no other is known, and none has ever answered.
         """
-        if is_of_shape(event.failure) and self._pass_on(event, alive, endpoint, endpoints, now):
+        if verdict_of(event.failure).refuses_shape and self._pass_on(event, alive, endpoint, endpoints, now):
             return True
         others = endpoints is not None and endpoints.others_in_use(endpoint)
         known = endpoints is not None and endpoints.known

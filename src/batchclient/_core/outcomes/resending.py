@@ -22,11 +22,12 @@ from batchclient._core.messages import Batch, Failed, Request
 from batchclient._core.outcomes.ends import Ends
 from batchclient._core.outcomes.member_first import MemberFirst
 from batchclient._core.outcomes.recovery import Recovery
-from batchclient._core.servers.denials import Doubt, is_refusal, pause_s
+from batchclient._core.servers.denials import Doubt, pause_s
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.pace import HELD_RATIO
 from batchclient._core.spent import seconds
+from batchclient._core.verdict import verdict_of
 from batchclient.errors import BatchClientError
 
 __all__ = ["Resending"]
@@ -93,7 +94,7 @@ class Resending:
         self._recovery.isolated(batch, good, endpoint, now)
 
     def _resend_by_table(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float) -> None:
-        if is_refusal(event.failure) and event.retry_delay_s is None:
+        if verdict_of(event.failure).refuses_model and event.retry_delay_s is None:
             self._refused(event, alive, endpoint, now)
         elif alive and not self._recovery.try_again(event, alive, endpoint, now, self._endpoints):
             self._ends.fail(alive, event, now)

@@ -33,13 +33,12 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from batchclient._core.failures import Failure, FailureKind
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Shape
 from batchclient._core.servers.pace import HELD_RATIO, Pace
-from batchclient.errors import NotFound
+from batchclient._core.verdict import Verdict
 
-__all__ = ["Denials", "Doubt", "Subject", "is_of_shape", "is_refusal", "pause_s"]
+__all__ = ["Denials", "Doubt", "Subject", "pause_s"]
 
 Subject = tuple[str, Kind]
 """The subject of a doubt: calls of a kind for a model."""
@@ -51,25 +50,11 @@ _SHORTEST_HOLD_S = 0.1
 _DOUBTED_AFTER = 3
 _MOST_MODELS = 1024
 _MOST_SHAPES = 1024
-_STATUSES = (401, 403, 404)
-_NO_SUCH_CALL = (405, 501)
-"""Method not allowed, not implemented (RFC 9110); llama.cpp answers 501 to kinds of calls which it
-was not started for."""
-
-
-def is_refusal(failure: Failure) -> bool:
-    """Whether a failure concerns every call for the model alike."""
-    return failure.kind is FailureKind.REFUSED and (failure.status in _STATUSES or failure.error is NotFound)
 
 
 def pause_s(since_s: float) -> float:
     """The pause before another try, so long after the first refusal."""
     return min(_LONGEST_PAUSE_S, max(_SHORTEST_PAUSE_S, since_s / 2))
-
-
-def is_of_shape(failure: Failure) -> bool:
-    """Whether a failure concerns every call of the shape on this server, and no other server."""
-    return failure.kind is FailureKind.UNSUPPORTED or failure.status in _NO_SUCH_CALL
 
 
 @dataclass(slots=True)
@@ -161,18 +146,17 @@ class Denials:
         doubt.probe = batch.id
         doubt.held_at = min(doubt.held_at, batch.sent_at + doubt.held_s)
 
-    def end_probe(self, batch: Batch, failure: Failure) -> bool:
+    def end_probe(self, batch: Batch, verdict: Verdict) -> bool:
         """End a probe by its failure; return whether a model that was answered is refused once more."""
         subject = batch.shape.subject
         doubt = self.models.get(subject)
         if doubt is None or doubt.probe != batch.id:
             return False
         doubt.probe = None
-        says_nothing = failure.kind is FailureKind.REJECTED or failure.status in (None, 502, 504)
-        if not (says_nothing or is_refusal(failure)):
+        if not (verdict.says_nothing or verdict.refuses_model):
             del self.models[subject]
             return False
-        return not says_nothing and batch.pace.is_known
+        return not verdict.says_nothing and batch.pace.is_known
 
     def answered(self, batch: Batch) -> None:
         """Remove the doubt of an answered batch's model, unless the batch was sent before."""

@@ -44,11 +44,10 @@ from __future__ import annotations
 
 from enum import Enum
 
-from batchclient._core.failures import Failure, FailureKind
 from batchclient._core.servers.pace import HELD_RATIO
-from batchclient.errors import CertificateRefused, ReadTimedOut, RemoteError
+from batchclient._core.verdict import Sign
 
-__all__ = ["Health", "HealthState", "Sign", "sign_of"]
+__all__ = ["Health", "HealthState"]
 
 _FIRST_REFUSAL_PAUSE_S = 0.5
 _LONGEST_REFUSAL_PAUSE_S = 8.0
@@ -77,44 +76,10 @@ class HealthState(Enum):
     """None before its first answer, to a question beside the calls (see ``arrivals``)."""
 
 
-class Sign(Enum):
-    """The meaning of a batch's end for its endpoint. The value is the text in a reason."""
-
-    ALIVE = "an answer"
-    REFUSED = "no connection"
-    BROKEN = "a broken connection"
-    SILENT = "silence"
-    STILL = "an engine that stands still"
-    FAULTY = "a server error"
-    UNSERVED = "a gateway that reaches no server"
-    NOTHING = "nothing"
-
-
 _EJECTS_AFTER = {Sign.REFUSED: 1, Sign.STILL: 1, Sign.BROKEN: 3, Sign.SILENT: 3, Sign.FAULTY: 5, Sign.UNSERVED: 5}
 _VANISHES_AFTER = {Sign.REFUSED: 0, Sign.STILL: 0, Sign.BROKEN: 8, Sign.UNSERVED: 16}
 """Failures in a row, beside the first. Where every second request meets a dead replica, 16 in a row
 are one in 65,536."""
-
-
-def sign_of(failure: Failure) -> Sign:
-    """Return the meaning of a failure for the endpoint, whoever is to blame."""
-    if failure.kind is FailureKind.NOT_SENT:
-        return Sign.REFUSED
-    if failure.cut_off:
-        return Sign.FAULTY
-    if failure.unserved:
-        return Sign.UNSERVED
-    if failure.status is not None:
-        return Sign.FAULTY if failure.status >= 500 and failure.status != 501 else Sign.ALIVE
-    if issubclass(failure.error, RemoteError):
-        # The error came whole: no connection is to blame.
-        return Sign.FAULTY if failure.kind is FailureKind.MAYBE_PROCESSED else Sign.NOTHING
-    if failure.kind is FailureKind.MAYBE_PROCESSED:
-        return Sign.SILENT if issubclass(failure.error, ReadTimedOut) else Sign.BROKEN
-    if issubclass(failure.error, CertificateRefused):
-        # No call is sent there again, but the next calls go to another endpoint if there is one.
-        return Sign.BROKEN
-    return Sign.NOTHING
 
 
 class Health:

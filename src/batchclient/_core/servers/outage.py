@@ -31,7 +31,6 @@ __all__ = ["Outage"]
 
 _LOOK_AGAIN_S = 0.25
 _ROUNDING = 1e-6
-_OF_THE_SERVER = (FailureKind.NOT_SENT, FailureKind.MAYBE_PROCESSED, FailureKind.REJECTED)
 _UNKNOWN = Failure(FailureKind.NOT_SENT, ConnectFailed, "no server is in use")
 
 
@@ -69,7 +68,7 @@ class Outage:
         if any(endpoint.health.in_use for endpoint in serving):
             self.began_at = self.due = None
         elif self.began_at is not None or self._endpoints.known:
-            if failure is not None and failure.kind in _OF_THE_SERVER:
+            if failure is not None:
                 self._failure = failure.of_the_server
             if self.began_at is None:
                 self.began_at = now
