@@ -152,8 +152,8 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         telemetry: a ``Telemetry``: spans for OpenTelemetry. None by default, unless
             ``BATCHCLIENT_OTEL`` is 1.
         from_environment: whether ``BATCHCLIENT_BASE_URL`` and the other variables stand for absent
-            arguments. A library that makes a client of its own says no: its user's shell is not the
-            place for its settings.
+            arguments. Set this to ``False`` in a library, so that its users' environment variables
+            do not change its client.
 
     Raises:
         ConfigError: an argument is wrong; the error names the argument.

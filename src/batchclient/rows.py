@@ -1,7 +1,7 @@
-"""The calls of rows, for programs with a queue, a database or a framework of their own.
+"""The call of a row, for programs with a queue, a database or a framework of their own.
 
-    call = read_call({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5})
-    answer = await client.chat(call.item, **call.params)
+    made = read_call({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5})
+    answer = await client.chat(made.item, model=made.model, **made.params)
 
 A worker of one's own so takes the same rows as ``stream_map`` and ``batchclient map``: messages,
 prompts, ShareGPT conversations, and lines of OpenAI Batch files.
@@ -11,39 +11,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from batchclient._calls.make import CallMaker
 from batchclient._client.settings import make_settings
 from batchclient._core.kinds import Kind
-from batchclient._maps.row_calls import KINDS, RowCall, RowCalls, RowForm
+from batchclient._maps.row_calls import KINDS, RowCall, RowCalls
 from batchclient.errors import ConfigError
 
-__all__ = ["RowCall", "RowForm", "check_call", "read_call"]
+__all__ = ["RowCall", "check_call", "read_call"]
+
+_CALLS = ("complete", "chat", "embed", "classify")
+_FORMS = ("batch", "messages", "prompt", "conversations")
 
 
 def read_call(
     row: Mapping[str, Any],
-    form: RowForm | None = None,
+    form: Literal["batch", "messages", "prompt", "conversations"] | None = None,
     *,
-    call: str = "complete",
+    call: Literal["complete", "chat", "embed", "classify"] = "complete",
     params: Mapping[str, Any] | None = None,
 ) -> RowCall:
     """Return the call that a map would make of a row, checked. No file and no URL is opened.
 
     Args:
         row: its fields; those with a parameter's name are the row's own parameters.
-        form: ``"messages"``, ``"prompt"``, ``"conversations"`` or ``"batch"``; ``None``: as the
-            row's fields tell.
-        call: what is asked for, where neither the form nor the row says it.
+        form: ``None``: as the row's fields tell.
+        call: the method to use when the row does not tell.
         params: of all calls; a row's own replace them.
 
     Raises:
         ConfigError: the row makes no call, or one that would be refused before it is sent;
             ``field`` is what is at fault.
     """
-    if form == "template":
-        raise ConfigError("rows is 'messages', 'prompt', 'conversations' or 'batch'; fill in the prompt", field="rows")
+    if form is not None and form not in _FORMS:
+        raise ConfigError(f"form is one of {', '.join(_FORMS)}, not {form!r:.40}", field="form")
+    if call not in _CALLS:
+        raise ConfigError(f"call is one of {', '.join(_CALLS)}, not {call!r:.40}", field="call")
     made = RowCalls(form, call=call, params=params, row_params="take").read(row)
     check_call(made)
     return made
@@ -59,14 +63,23 @@ def check_call(made: RowCall, *, tenant: str | None = None) -> None:
     Raises:
         ConfigError: an argument is wrong; ``field`` names it.
     """
-    check, kind = _maker().check_call, KINDS[made.call]
+    maker, kind = _maker(), KINDS[made.call]
+    model = maker.model(made.model)
     items = [made.item]
     if kind in (Kind.SCORE, Kind.RERANK):
-        query, documents, _ = made.item
-        items = [(query, document) for document in ([documents] if isinstance(documents, str) else documents)]
-        kind = Kind.SCORE
+        items, kind = _pairs_of(*made.item, is_score=kind is Kind.SCORE), Kind.SCORE
     for item in items:
-        check(item, made.timeout_s, made.params, 0.0, made.priority or 0, tenant, kind)
+        maker.make(item, model, made.timeout_s, made.params, None, 0.0, made.priority or 0, tenant, kind)
+
+
+def _pairs_of(query: Any, documents: Any, wanted: Any, *, is_score: bool) -> list[tuple[Any, Any]]:
+    if is_score and isinstance(documents, str):
+        documents = [documents]
+    if not isinstance(documents, (list, tuple)) or not documents:
+        raise ConfigError("documents is a list of texts, of one at least", field="documents")
+    if wanted is not None and (type(wanted) is not int or wanted < 1):
+        raise ConfigError(f"top_n is a whole number of at least 1, not {wanted!r:.40}", field="top_n")
+    return [(query, document) for document in documents]
 
 
 @cache

@@ -6,8 +6,10 @@ call. No two callers share an answer.
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic
@@ -145,7 +147,7 @@ class Choice:
         """Return the text, its reason to end, and a message that says more, as fields of JSON."""
         told: dict[str, Any] = {"completion": self.text, "finish_reason": self.finish_reason}
         if self.message is not None and not self.message.keys() <= _PLAIN_MESSAGE:
-            told["message"] = dict(self.message)
+            told["message"] = deepcopy(dict(self.message))
         return told
 
 
@@ -216,7 +218,8 @@ class Completion:
 
         ``completion``, ``finish_reason``, ``health``, ``usage``; ``message``, where it says more
         than the text; ``choices``, where there are several; ``logprobs``, ``prompt_logprobs`` and
-        ``token_ids``, where they were asked for.
+        ``token_ids``, of the first choice, where they were asked for. A number that JSON cannot
+        write, such as a logprob of ``-Infinity``, is ``None``.
         """
         first = self.choices[0]
         told = first.as_dict() | {"health": self.health}
@@ -227,7 +230,7 @@ class Completion:
         of_prompt = first.extra.get("prompt_logprobs", self.extra.get("prompt_logprobs"))
         ids = None if first.token_ids is None else list(first.token_ids)
         asked = {"logprobs": first.logprobs, "prompt_logprobs": of_prompt, "token_ids": ids}
-        return told | {name: value for name, value in asked.items() if value is not None}
+        return told | {name: _finite(value) for name, value in asked.items() if value is not None}
 
 
 @dataclass(slots=True)
@@ -292,8 +295,8 @@ class Embedding(_Computed):
         """Return the answer as fields of JSON, ``embedding`` and ``usage``.
 
         Args:
-            raw: leave the vector the array that it is; else its numbers have the nine digits that a
-                32-bit float needs to be read back unchanged.
+            raw: return the vector as ``array("f")`` instead of a list, whose numbers have the nine
+                digits that a 32-bit float needs to be read back unchanged.
         """
         vector = self.vector if raw else [float(f"{number:.9g}") for number in self.vector]
         return {"embedding": vector, "usage": self._usage_dict()}
@@ -474,6 +477,15 @@ class MapResult(Generic[AnswerT]):
     def health(self) -> Health | None:
         """The answer's, also where it did not fit ``response_model``; ``None``: no text was generated."""
         return getattr(self.answer if self.error is None else self.error, "health", None)
+
+
+def _finite(value: Any) -> Any:
+    """Return a value of JSON with ``None`` for each number that JSON cannot write."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 class MapResults(list[AnswerT]):

@@ -1,6 +1,7 @@
 """Metrics for Prometheus: pages that say what ``statistics()`` says, from any thread, at no call's cost."""
 
 import asyncio
+import gc
 import json
 import os
 import socket
@@ -10,6 +11,7 @@ import threading
 import time
 import weakref
 from contextlib import suppress
+from fractions import Fraction
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -600,7 +602,7 @@ def test_a_programs_own_numbers_stand_beside_the_clients(mock):
 
 @pytest.mark.parametrize("more", [
     lambda: 1 / 0, lambda: None, lambda: {"no name": 1}, lambda: {"batchclient_calls_total": 1}, lambda: {"a": "1"},
-    lambda: {"a": float("nan")}, lambda: {"a": True}, lambda: {5: 1},
+    lambda: {"a": float("nan")}, lambda: {"_total": 1}, lambda: {"a": float("inf")}, lambda: {"a": True}, lambda: {5: 1},
 ])  # fmt: skip
 def test_own_numbers_that_are_none_cost_the_clients_no_page(more, mock, caplog):
     client = mock.client()
@@ -616,3 +618,21 @@ def test_own_numbers_that_are_none_cost_the_clients_no_page(more, mock, caplog):
 def test_more_is_a_function(mock):
     with pytest.raises(ConfigError, match="more is a function"):
         serve(mock.client(), 0, more={"a": 1})
+
+
+def test_a_dropped_clients_numbers_go_with_it_and_a_method_keeps_no_client(mock):
+    class Program:
+        def __init__(self):
+            self.client = mock.client()
+
+        def numbers(self):
+            return {"shop_orders_total": Fraction(17, 1)}
+
+    program = Program()
+    collector = Collector(program.client, more=program.numbers)
+    assert samples(scraped(collector))["shop_orders_total", ()] == 17
+    gone = weakref.ref(program.client)
+    del program
+    gc.collect()
+    assert gone() is None
+    assert samples(collector._metrics_page()[0].decode()) == {}

@@ -3,11 +3,14 @@
 import json
 from array import array
 
+import anyio
 import pytest
-from tests.shell.scripted import ScriptedTransport, error, make_client
+from tests.seams import connected
+from tests.shell.scripted import ScriptedTransport, error, make_client, settle
 from tests.shell.test_sync import make_sync
 
 from batchclient import (
+    Batching,
     BatchClient, Choice, Classification, Completion, ConfigError, Embedding, Ranking, RowCall, Score, ServerInfo,
     ServerLoad, SyncBatchClient, Usage, read_call,
 )  # fmt: skip
@@ -29,6 +32,36 @@ def test_servers_tells_what_each_is_and_how_busy_and_of_one_that_is_away_what_is
     assert other == ServerInfo("http://127.0.0.1:9/v1")
 
 
+def test_servers_tells_what_a_server_is_now_and_not_what_it_was():
+    with EmbeddedServer(model="m") as server:
+        port = server.port
+        client = SyncBatchClient(server.base_url)
+        assert [each.models for each in client.servers()] == [("m",)]
+    with client, EmbeddedServer(model="n", port=port):
+        assert [each.models for each in client.servers()] == [("n",)]
+
+
+async def test_a_server_may_be_removed_meanwhile():
+    page = ScriptedTransport(held=True)
+    async with connected(["http://a/v1", "http://b/v1"], calls=lambda url: ScriptedTransport(),
+                         detection=lambda url: page if url == "http://b/v1" else ScriptedTransport()) as client:
+        async with anyio.create_task_group() as group:
+            told = []
+
+            async def ask():
+                told.append([each.url for each in await client.servers()])
+
+            for _ in range(3):
+                group.start_soon(ask)
+            await settle()
+            await client.remove_endpoint("http://b/v1", drain=False)
+            page.release()
+        told.append([each.url for each in await client.servers()])
+    assert len(told) == 4
+    assert all(urls[0] == "http://a/v1" for urls in told)
+    assert told[-1] == ["http://a/v1"]
+
+
 async def test_no_server_is_asked_that_is_not_to_be_asked():
     server = ScriptedTransport()
     async with make_client(server) as client:
@@ -47,6 +80,26 @@ async def test_queued_s_is_the_time_until_the_answering_request_was_sent():
         at_once = await client.complete("b", max_tokens=1)
     assert (late.attempts, round(late.queued_s, 2)) == (2, 3.0)
     assert at_once.queued_s < 0.1
+
+
+async def test_who_joins_a_generation_has_waited_for_its_own_time():
+    server = ScriptedTransport(held=True)
+    async with make_client(server, single_flight=True, limit=1, batching=Batching(max_size=1)) as client:
+        outcomes = []
+
+        async def ask(prompt, after_s):
+            await anyio.sleep(after_s)
+            outcomes.append((prompt, await client.complete(prompt, max_tokens=1, temperature=0)))
+
+        async with anyio.create_task_group() as group:
+            for prompt, after_s in (("first", 0), ("shared", 1), ("shared", 3), ("shared", 6)):
+                group.start_soon(ask, prompt, after_s)
+            await anyio.sleep(5)
+            server.sent[0].release()
+            await anyio.sleep(2)
+            server.release()
+    waited = sorted(round(answer.queued_s) for prompt, answer in outcomes if prompt == "shared")
+    assert waited == [0, 2, 4]
 
 
 def test_an_answer_from_a_journal_was_not_queued(tmp_path):
@@ -74,6 +127,9 @@ ANSWERS = {
     "what was asked for": (Completion((Choice(0, "a", "stop", {"tokens": ["a"]}, (7,), {"prompt_logprobs": [None]}),)),
                            {"completion": "a", "finish_reason": "stop", "health": "ok", "usage": None,
                             "logprobs": {"tokens": ["a"]}, "token_ids": [7], "prompt_logprobs": [None]}),
+    "numbers that JSON cannot write": (Completion((Choice(0, "a", "stop", {"token_logprobs": [float("-inf")]}),)),
+                                       {"completion": "a", "finish_reason": "stop", "health": "ok", "usage": None,
+                                        "logprobs": {"token_logprobs": [None]}}),
     "a message that says no more": (Completion((Choice(0, "a", "stop", message=SPOKEN),)),
                                     {"completion": "a", "finish_reason": "stop", "health": "ok", "usage": None}),
     "a message that says more": (Completion((Choice(0, "a", "stop", message=SPOKEN | {"reasoning": "b"}),)),
@@ -126,12 +182,30 @@ def test_a_rows_parameters_stand_before_the_jobs():
     assert made.params == {"max_tokens": 5, "temperature": 0}
 
 
+def scored(documents, **params):
+    body = {"model": "m", "text_1": "q", "text_2": documents, **params}
+    return {"custom_id": "1", "url": "/v1/score", "body": body}
+
+
+def ranked(documents, **params):
+    body = {"model": "m", "query": "q", "documents": documents, **params}
+    return {"custom_id": "1", "url": "/v1/rerank", "body": body}
+
+
 REFUSED = {
     "a wrong value": ({"prompt": "Hi", "max_tokens": -5}, {}, "max_tokens"),
     "a name that no server knows": ({"prompt": "Hi"}, {"params": {"max_tokns": 5}}, "max_tokns"),
     "a priority that is none": ({"prompt": "Hi", "priority": 10**9}, {}, "priority"),
     "a form that the row has not": ({"prompt": "Hi"}, {"form": "messages"}, "messages"),
-    "a template, which is the caller's to fill in": ({"prompt": "Hi"}, {"form": "template"}, "rows"),
+    "a template, which is the caller's to fill in": ({"prompt": "Hi"}, {"form": "template"}, "form"),
+    "a call that there is not": ({"prompt": "Hi"}, {"call": "bogus"}, "call"),
+    "a score of a prompt": ({"prompt": "Hi"}, {"call": "score"}, "call"),
+    "documents that are none": (scored(5), {}, "documents"),
+    "no documents": (scored([]), {}, "documents"),
+    "documents that are a mapping": (scored({"a": 1}), {}, "documents"),
+    "a wrong parameter of a score": (scored(["d"], priority=1), {}, "priority"),
+    "a wrong number of documents wanted": (ranked(["d"], top_n="x"), {}, "top_n"),
+    "a model that cannot be written": ({"prompt": "Hi", "model": "\ud83d"}, {}, "model"),
     "no text": ({"prompt": 5}, {}, "prompt"),
 }
 

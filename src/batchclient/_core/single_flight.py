@@ -257,13 +257,18 @@ class SingleFlight:
         flight = request.waiter
         if type(flight) is not _Flight:
             return [(request, answer)]
-        callers = first, *others = self._land(flight)
+        callers = _, *others = self._land(flight)
         self._succeeded += len(others)
         if request.shape.kind in (Kind.COMPLETION, Kind.CHAT):
             self._health[answer.health] += len(others)
         self._observed.calls_ended(callers, "succeeded", now)
         # Answers can be changed, so callers share none.
-        return [(first, answer), *((caller, deepcopy(answer)) for caller in others)]
+        answers = [answer, *(deepcopy(answer) for _ in others)]
+        for caller, own in zip(callers, answers, strict=True):
+            if own.queued_s is not None:
+                # Who joined later has waited less, or not at all.
+                own.queued_s = max(0.0, own.queued_s + request.queued_at - caller.queued_at)
+        return list(zip(callers, answers, strict=True))
 
     def _reject(self, request: Request, error: BatchClientError, now: float) -> list[tuple[Request, BatchClientError]]:
         flight = request.waiter

@@ -83,7 +83,7 @@ class RowCall(NamedTuple):
         model: the row's own; ``None``: it has none.
         timeout_s: the row's own, seconds.
         priority: the row's own; ``None``: it has none.
-        is_own: whether some of the parameters are the row's own.
+        is_own: whether the row itself set any parameter.
     """
 
     call: str

@@ -143,7 +143,16 @@ class Questions:
 
     async def look_at(self, endpoint: int) -> tuple[ServerFacts | None, ServerLoad | None]:
         """Ask a server now what it is, and how busy; ``None``: it may not be asked, or does not say."""
-        facts, load = await self.find_out(endpoint), None
+        facts, load = None, None
+        if (endpoint, Page.SERVER) in self._transports:
+            fingerprint = Fingerprint()
+            await self._read_server(endpoint, fingerprint)
+            known = self._fingerprints.get(endpoint)
+            if (endpoint, Page.SERVER) in self._transports and (fingerprint.heard or known is None):
+                # What it says now stands for what it said before.
+                self._fingerprints[endpoint] = known = fingerprint
+                self._conclude(endpoint, fingerprint)
+            facts = None if known is None else known.facts()
         if (endpoint, Page.LOAD) in self._transports:
             load, _ = await self._fetch_load(endpoint)
         return facts, load
@@ -189,7 +198,9 @@ class Questions:
         fingerprint = self._fingerprints.get(endpoint)
         if fingerprint is not None and fingerprint.facts().dialect in EMPTIED_BY_READING:
             return None, "reading it would empty it for others"
-        transport = self._transports[endpoint, Page.LOAD]
+        transport = self._transports.get((endpoint, Page.LOAD))
+        if transport is None:
+            return None, None
         try:
             async with deadline(self._timeout_s):
                 status, _, page = await read_page(transport, _METRICS, self._timeouts, only_success=True)
@@ -253,7 +264,10 @@ class Questions:
 
     async def _fetch_page(self, endpoint: int, request: WireRequest) -> FetchedPage | BatchClientError | TimeoutError:
         """Return a page, or why nothing came; something may come another time."""
-        transport = self._transports[endpoint, Page.SERVER]
+        transport = self._transports.get((endpoint, Page.SERVER))
+        if transport is None:
+            # The endpoint was removed meanwhile.
+            return _NO_SERVER
         try:
             async with deadline(self._timeout_s):
                 return await read_page(transport, request, self._timeouts)

@@ -76,7 +76,7 @@ _ALL = (
     Event("shares_nothing", _WARNING, ("reason",), "no call of this drop-in will share a request"),
     Event("statistics_unreadable", _WARNING, ("error",), "the page of metrics has its last numbers", repeats=True),
     Event("page_failed", _WARNING, ("page", "error"), "a page of metrics could not be made", repeats=True),
-    Event("own_numbers_failed", _WARNING, ("reason",), "a page of metrics lacks the numbers of `more=`; said once"),
+    Event("own_numbers_failed", _WARNING, ("reason",), "the pages of metrics lack the numbers of `more=`; said once"),
     Event("redis_away", _WARNING, ("reason",), "a worker's Redis is away, full, read-only or busy; nothing is read"),
     Event("redis_back", _WARNING, (), "the worker reads again"),
     Event("redis_advice", _WARNING, ("reason",), "a setting of Redis may lose messages; said at the beginning"),

@@ -40,7 +40,8 @@ class ServerInfo:
         load: how busy it is, as its metrics page says just now.
 
     ``None`` stands for what is not known: the server does not tell it, cannot be reached, or is not
-    to be asked (``detect=False``, ``server_metrics=False``, an own ``transport``).
+    to be asked (``detect=False``, ``server_metrics=False``, a ``dialect``, a ``transport`` or an
+    ``http_client`` given).
     """
 
     url: str

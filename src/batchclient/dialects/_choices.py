@@ -38,7 +38,7 @@ def is_aborted(choice: Mapping[str, Any]) -> bool:
 
 
 class TextPieces:
-    """A completion's choice in a stream, as far as it has come.
+    """A completion's choice in a stream, received so far.
 
     Args:
         keeps_ids: whether the caller asked for the token ids.
@@ -63,6 +63,7 @@ class TextPieces:
         self._keeps_ids = keeps_ids
         self._logprobs: dict[str, Any] | None = None
         self._fields: dict[str, Any] = {}
+        self._joined: dict[str, list[str]] = {}
         self._names: dict[str, None] | None = {} if verbatim else None
         """Every field's name, as a plain reply has all of them."""
         self._half = ""
@@ -97,6 +98,11 @@ class TextPieces:
         """Return what a piece adds to the answer: text, token ids."""
         return {name: piece[name] for name in ("text", "token_ids") if piece.get(name)}
 
+    @staticmethod
+    def text_in(piece: Mapping[str, Any]) -> Any:
+        """Return a piece's text."""
+        return piece.get("text")
+
     def add(self, piece: Mapping[str, Any]) -> None:
         """Take in a piece.
 
@@ -128,11 +134,10 @@ class TextPieces:
             self.events += text != ""
 
     def _add_field(self, name: str, value: Any) -> None:
-        before = self._fields.get(name)
-        if before is None or (value != "" and name not in _JOINED):
+        if name in _JOINED and isinstance(value, str):
+            self._joined.setdefault(name, []).append(value)
+        elif value != "" or name not in self._fields:
             self._fields[name] = value
-        elif name in _JOINED and isinstance(value, str) and isinstance(before, str):
-            self._fields[name] = before + value
 
     def _add_logprobs(self, logprobs: Mapping[str, Any]) -> None:
         """Join logprobs: every member is a list with an entry per token."""
@@ -164,6 +169,7 @@ class TextPieces:
         if not self._texts and "text" in self.last:
             raise TypeError("a choice's text is no string")
         self._texts = [self.text]
+        self._fields |= {name: "".join(texts) for name, texts in self._joined.items()}
         if odd:
             odd_parts = [self._texts, self.reason, self._logprobs, self._fields]
             self._texts, self.reason, self._logprobs, self._fields = mend(odd_parts)
@@ -197,7 +203,7 @@ class TextPieces:
 
 
 class MessagePieces(TextPieces):
-    """A chat's choice in a stream, as far as it has come."""
+    """A chat's choice in a stream, received so far."""
 
     def __init__(self, *, keeps_ids: bool, verbatim: bool) -> None:
         super().__init__(keeps_ids=keeps_ids, verbatim=verbatim)
@@ -234,6 +240,11 @@ class MessagePieces(TextPieces):
         brings = {name: value for name, value in (piece.get("delta") or {}).items() if value and name != "role"}
         return brings | {"token_ids": piece["token_ids"]} if piece.get("token_ids") else brings
 
+    @staticmethod
+    def text_in(piece: Mapping[str, Any]) -> Any:
+        """Return a piece's text."""
+        return (piece.get("delta") or {}).get("content")
+
     def _add_content(self, piece: Mapping[str, Any]) -> None:
         delta = piece.get("delta") or {}
         self._message.add(delta)
@@ -247,10 +258,11 @@ class MessagePieces(TextPieces):
     def finish(self, index: int, *, odd: bool) -> None:
         """The choice is over: make ``choice``."""
         message = self._message.joined()
+        self._fields |= {name: "".join(texts) for name, texts in self._joined.items()}
         if odd:
             odd_parts = [message, self.reason, self._logprobs, self._fields]
             message, self.reason, self._logprobs, self._fields = mend(odd_parts)
-        ids = tuple(self._ids or ()) if self._keeps_ids else None
+        ids = tuple(self._ids) if self._keeps_ids and self._ids is not None else None
         extra = _other_fields(self._fields, keeps_ids=True)
         self.choice = Choice(index, _content_of(message), self.reason, self._logprobs, ids, extra, message)
 

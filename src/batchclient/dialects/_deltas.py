@@ -41,7 +41,7 @@ class _Text(list[str]):
 
 
 class MessageDeltas:
-    """A message as far as it has come."""
+    """A message, received so far."""
 
     def __init__(self) -> None:
         self._message: dict[str, Any] = {}

@@ -129,7 +129,8 @@ class _NativeReader:
         items = reply if isinstance(reply, list) else [reply]
         choices = [self._read(place, item) for place, item in enumerate(items)]
         about = [(choice.pop("id", None), choice.pop("model", None)) for choice in choices]
-        return {"choices": choices, "model": next((model for _, model in about if model), None)}
+        model = next((model for _, model in about if model), None)
+        return {"choices": choices} | ({} if model is None else {"model": model})
 
     def event(self, event: Any) -> Any:
         """Read a prompt's event."""
@@ -137,7 +138,7 @@ class _NativeReader:
             return event
         choice = self._read(None, event)
         about = {name: choice.pop(name, None) for name in ("usage", "id", "model")}
-        return {"choices": [choice], **about}
+        return {"choices": [choice]} | {name: value for name, value in about.items() if value is not None}
 
     def _read(self, place: int | None, item: Any) -> dict[str, Any]:
         index = self._index(place, item)

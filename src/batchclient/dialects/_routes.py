@@ -106,7 +106,8 @@ class Generation(Route):
         if isinstance(body, Failure):
             return body
         if not self.takes_ids and requests[0].prompt[:1] == b"[":
-            return Failure(FailureKind.UNSUPPORTED, BadRequest, "this server takes texts, no token ids")
+            message = "this server takes texts, no token ids; the call was not sent"
+            return Failure(FailureKind.UNSUPPORTED, BadRequest, message)
         path = self.path
         if len(requests) == 1:
             parts = [b'{"%b":' % self.field, requests[0].prompt, b","]
@@ -121,7 +122,7 @@ class Generation(Route):
             counts_ids = not shape.wants_token_ids and not shape.echo and "return_token_ids" not in without
             if counts_ids and not batch.streamed:
                 parts.append(_COUNT_FIELDS)
-        if batch.streamed:
+        if batch.streamed and path == self.path:
             parts.append(_stream_fields(batch))
         if shape.tells_priority and self.priority_sign and "priority" not in without:
             parts.append(b'"priority":%d,' % (self.priority_sign * shape.priority))

@@ -264,7 +264,9 @@ class StreamDecoder(ReplyDecoder):
 
     def _check_is_new(self, piece: dict[str, Any], part: TextPieces, told: Usage) -> None:
         """Refuse a piece with a text that is the last one again: no token has come since."""
-        if told.completion_tokens and not piece.get("finish_reason") and part.brings(piece) and piece == part.last:
+        text = part.text_in(piece)
+        is_last = piece.get("finish_reason") or not text
+        if told.completion_tokens and not is_last and text == part.text_in(part.last):
             raise DemuxError(f"the server sent a piece of choice {piece.get('index')} twice")
 
     def _goes_round(self, piece: dict[str, Any]) -> bool:

@@ -9,11 +9,13 @@ Rules:
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from numbers import Real
 
 from batchclient._core.histograms import Histogram
 from batchclient._metrics.page import page_of
@@ -39,9 +41,10 @@ __all__ = ["Collector", "More", "serve"]
 
 More = Callable[[], Mapping[str, float]]
 """Returns a program's own numbers by name, such as ``{"shop_orders_total": 17}``. A name that ends
-in ``_total`` is a counter's, any other a gauge's. Called by the thread that answers a scrape.
+in ``_total`` is a counter's, any other a gauge's. Called by the thread that answers a scrape, as
+long as the client lives; of a method the object is not kept alive.
 """
-_NAME = re.compile(r"(?!batchclient_)[a-zA-Z_:][a-zA-Z0-9_:]*")
+_NAME = re.compile(r"(?!batchclient_|_total$)[a-zA-Z_:][a-zA-Z0-9_:]*")
 _MOST_TENANTS = 100
 _MULTIPROCESS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 
@@ -59,15 +62,17 @@ class _Source:
         self.snapshots = snapshots
         self.name = name
         self.tenants = tenants
-        self._more = more
+        # A method's object may hold the client, which this must not keep alive.
+        self._more = weakref.WeakMethod(more) if inspect.ismethod(more) else more
         self._said = False
 
     def more(self) -> dict[str, float]:
         """Return the program's own numbers; none where its function fails, which is said once."""
-        if self._more is None:
+        more = self._more() if isinstance(self._more, weakref.WeakMethod) else self._more
+        if more is None or self.snapshots.client is None:
             return {}
         try:
-            return {name: _number(name, number) for name, number in dict(self._more()).items()}
+            return {name: _number(name, number) for name, number in dict(more()).items()}
         except Exception as error:  # the user's function: the client's own numbers are worth a page
             if not self._said:
                 self._said = True
@@ -239,8 +244,8 @@ def serve(
 def _number(name: object, number: object) -> float:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise _NoNumber(f"{name!r:.60} is no name of a metric, or begins with batchclient_")
-    if isinstance(number, bool) or not isinstance(number, int | float) or math.isnan(number):
-        raise _NoNumber(f"{name} is a number, not {number!r:.40}")
+    if isinstance(number, bool) or not isinstance(number, Real) or not math.isfinite(number):
+        raise _NoNumber(f"{name} is no finite number, but a {type(number).__name__}")
     return float(number)
 
 

@@ -161,6 +161,12 @@ COUNTED = [
          P, stream(counted("", None, 1), counted("", None, 1), counted("ab", "stop", 2)), {0: "ab"}),
     Case("An echoed prompt may stand before the first token",
          P, stream(counted("a", None, 0), counted("b", None, 0), counted("", "length", 0)), {0: "ab"}),
+    *(Case(f"Pieces of {next(iter(said))} may be alike and count no further token", chats(),
+           stream(OPENING, *[delta(usage=tokens(3, 1), **said)] * 2, delta("stop", usage=tokens(3, 2))),
+           {0: {"message": {"role": "assistant", "content": None} | whole}})
+      for said, whole in (({"reasoning": "ha"}, {"reasoning": "haha"}),
+                          ({"tool_calls": [{"index": 0, "function": {"arguments": "0"}}]},
+                           {"tool_calls": [{"function": {"arguments": "00"}}]}))),
     Case("A gateway may count nothing truly", P, stream(FIRST, counted("b", None, 1), counted("", "stop", 1)),
          {0: "ab"}),
 ]
