@@ -18,6 +18,7 @@ import anyio
 import pytest
 from hypothesis import settings
 
+from batchclient.testing import VirtualLoop
 from tests import bounds
 from tests.promises.table import promises
 
@@ -65,6 +66,7 @@ BOUNDS_S = {
     "journal": (60.0, 1200.0 if SLOW else 90.0),
     "telemetry": (60.0, 90.0),
     "crashes": (120.0, 1800.0 if SLOW else 60.0),
+    "integrations": (60.0, 240.0),
 }
 """By folder: how long a test may compute, and wait in real time."""
 SOCKETS = ("transport", "faults", "drop_in", "redis", "proxies")
@@ -76,6 +78,8 @@ LIBRARIES = {
     "telemetry": ("asyncio",),
 }
 """By folder, or a module's own: each coroutine runs on each. Elsewhere it runs on asyncio."""
+OTHERS_OWN = ("simulator",)
+"""There anyio's plugin runs them."""
 ON_TRIO = {"test_cancellation", "test_complete", "test_lifecycle", "test_maps", "test_stream"}
 """Files of the shell that run on trio in every run; the others only in the long one."""
 LONGEST_VIRTUAL_S = 1e6
@@ -111,11 +115,13 @@ def pytest_generate_tests(metafunc):
 def pytest_pyfunc_call(pyfuncitem):
     """Not by anyio's plugin, which runs trio as a guest of another loop: a client that hangs there takes the whole run with it."""
     folder = folder_of(pyfuncitem.path)
-    if not inspect.iscoroutinefunction(pyfuncitem.obj) or folder not in (*LIBRARIES, *SOCKETS):
+    if not inspect.iscoroutinefunction(pyfuncitem.obj) or folder in OTHERS_OWN:
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
-    if folder in SOCKETS:
-        asyncio.run(pyfuncitem.obj(**arguments))
+    if folder not in LIBRARIES:
+        # What is measured there is measured in virtual time.
+        with asyncio.Runner(loop_factory=VirtualLoop if folder == "bench" else None) as runner:
+            runner.run(pyfuncitem.obj(**arguments))
         return True
 
     async def in_time():
