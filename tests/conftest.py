@@ -78,6 +78,8 @@ LIBRARIES = {
     "telemetry": ("asyncio",),
 }
 """By folder, or a module's own: each coroutine runs on each. Elsewhere it runs on asyncio."""
+VIRTUAL = ("bench", "testing")
+"""There a coroutine runs in virtual time."""
 OTHERS_OWN = ("simulator",)
 """There anyio's plugin runs them."""
 ON_TRIO = {"test_cancellation", "test_complete", "test_lifecycle", "test_maps", "test_stream"}
@@ -119,8 +121,7 @@ def pytest_pyfunc_call(pyfuncitem):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
     if folder not in LIBRARIES:
-        # What is measured there is measured in virtual time.
-        with asyncio.Runner(loop_factory=VirtualLoop if folder == "bench" else None) as runner:
+        with asyncio.Runner(loop_factory=VirtualLoop if folder in VIRTUAL else None) as runner:
             runner.run(pyfuncitem.obj(**arguments))
         return True
 
