@@ -66,7 +66,7 @@ BOUNDS_S = {
     "journal": (60.0, 1200.0 if SLOW else 90.0),
     "telemetry": (60.0, 90.0),
     "crashes": (120.0, 1800.0 if SLOW else 60.0),
-    "integrations": (60.0, 240.0),
+    "integrations": (15.0, 120.0),
 }
 """By folder: how long a test may compute, and wait in real time."""
 SOCKETS = ("transport", "faults", "drop_in", "redis", "proxies")
