@@ -11,12 +11,14 @@ import inspect
 import os
 import signal
 import ssl
+import sys
 from pathlib import Path
 
 import anyio
 import pytest
 from hypothesis import settings
 
+from batchclient.testing import VirtualLoop
 from tests import bounds
 from tests.promises.table import promises
 
@@ -24,6 +26,10 @@ from tests.promises.table import promises
 settings.register_profile("ci", derandomize=True, deadline=None, database=None, print_blob=True)
 settings.register_profile("explore", max_examples=3000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+# Images of containers forbid it, and then each process of the suite, of its tests too, compiles all that it imports.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts the suite in the background has it ignored. Processes inherit that, and the tests of Ctrl-C would wait for ever.
@@ -38,10 +44,16 @@ def certificates_read_once():
         yield
 
 
-def pytest_collection_finish(session):
-    """What was imported and collected lives as long as the run. Else each full collection, which takes 0.3 s, looks at it again."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """What is imported and collected lives as long as the run: looking for garbage in it takes a third of that time, and 0.3 s later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 # Coroutines as tests, and bounds -----------------------------------------------------------------------------------------------
@@ -54,6 +66,7 @@ BOUNDS_S = {
     "journal": (60.0, 1200.0 if SLOW else 90.0),
     "telemetry": (60.0, 90.0),
     "crashes": (120.0, 1800.0 if SLOW else 60.0),
+    "integrations": (15.0, 120.0),
 }
 """By folder: how long a test may compute, and wait in real time."""
 SOCKETS = ("transport", "faults", "drop_in", "redis", "proxies")
@@ -65,6 +78,10 @@ LIBRARIES = {
     "telemetry": ("asyncio",),
 }
 """By folder, or a module's own: each coroutine runs on each. Elsewhere it runs on asyncio."""
+VIRTUAL = ("bench", "testing")
+"""There a coroutine runs in virtual time."""
+OTHERS_OWN = ("simulator",)
+"""There anyio's plugin runs them."""
 ON_TRIO = {"test_cancellation", "test_complete", "test_lifecycle", "test_maps", "test_stream"}
 """Files of the shell that run on trio in every run; the others only in the long one."""
 LONGEST_VIRTUAL_S = 1e6
@@ -100,11 +117,12 @@ def pytest_generate_tests(metafunc):
 def pytest_pyfunc_call(pyfuncitem):
     """Not by anyio's plugin, which runs trio as a guest of another loop: a client that hangs there takes the whole run with it."""
     folder = folder_of(pyfuncitem.path)
-    if not inspect.iscoroutinefunction(pyfuncitem.obj) or folder not in (*LIBRARIES, *SOCKETS):
+    if not inspect.iscoroutinefunction(pyfuncitem.obj) or folder in OTHERS_OWN:
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
-    if folder in SOCKETS:
-        asyncio.run(pyfuncitem.obj(**arguments))
+    if folder not in LIBRARIES:
+        with asyncio.Runner(loop_factory=VirtualLoop if folder in VIRTUAL else None) as runner:
+            runner.run(pyfuncitem.obj(**arguments))
         return True
 
     async def in_time():

@@ -2,6 +2,7 @@
 
 import random
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -20,16 +21,15 @@ def lines_of(calls, *, seed=1):
         yield f"2026-01-01 10:{int(seconds):02d}:{rest:010.7f},300,{rng.randrange(100, 300)}"
 
 
-def run_on(trace, lines, *given):
+def written(trace, lines):
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "\n".join(lines) + "\n")
-    return subprocess.run(
-        [sys.executable, PROGRAM, "--trace", trace, "--processes", "1", *given],
-        check=False, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    return str(trace)
 
 
 def test_the_latency_preset_answers_as_soon_as_the_default_and_async_openai(tmp_path):
-    ran = run_on(tmp_path / "trace.csv", lines_of(240), "--kind", "plain", "--loads", "0.9,1.1")
+    options = ["--trace", written(tmp_path / "trace.csv", lines_of(240)), "--kind", "plain", "--loads", "0.9,1.1"]
+    command = [sys.executable, PROGRAM, "--processes", "1", *options]
+    ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "Every bar is reached." in ran.stdout
     answered = re.findall(r"^\| (?:0.9|1.1) \| (\w+) .* (\d+) \|$", ran.stdout, re.MULTILINE)
@@ -45,7 +45,10 @@ def test_the_latency_preset_answers_as_soon_as_the_default_and_async_openai(tmp_
         (["5.0,3,4"], "no two calls in the order of their times"),
     ],
 )
-def test_a_file_that_is_no_trace_says_where(tmp_path, lines, told):
-    ran = run_on(tmp_path / "trace.csv", lines)
-    assert ran.returncode == 2
-    assert told in ran.stderr
+def test_a_file_that_is_no_trace_says_where(tmp_path, monkeypatch, capsys, lines, told):
+    file = written(tmp_path / "trace.csv", lines)
+    monkeypatch.setattr(sys, "argv", ["trace.py", "--trace", file])
+    monkeypatch.syspath_prepend(PROGRAM.parent)
+    with pytest.raises(SystemExit, match="2"):
+        runpy.run_path(str(PROGRAM), run_name="__main__")
+    assert told in capsys.readouterr().err

@@ -44,7 +44,7 @@ def virtually():
 
 @pytest.fixture
 def session():
-    """Begin a session on a simulated server; call within ``virtually``."""
+    """Begin a session on a simulated server, in virtual time."""
 
     async def make(*slos, profile="gpu", workload=SHORT, times=QUICK, server=None, **options):
         transport = SimulatorTransport(server or SimulatedServer(profile))

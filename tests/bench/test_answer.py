@@ -17,36 +17,27 @@ from batchclient.simulator import SimulatedServer
         ("singles", 'BatchClient(…, limit=4, batching=Batching(max_size=1), preset="balanced")'),
     ],
 )
-def test_a_sweep_whose_best_setting_is_the_default_says_so(virtually, session, strategy, suggested):
-    async def run():
-        own = await session()
-        done = [cell async for cell in cells(own, settings_of([strategy], concurrency=[4]), repeat=1)]
-        return lines_of_sweep(done, ())
-
-    assert virtually(run())[-1] == f"suggested: {suggested}"
+async def test_a_sweep_whose_best_setting_is_the_default_says_so(session, strategy, suggested):
+    own = await session()
+    done = [cell async for cell in cells(own, settings_of([strategy], concurrency=[4]), repeat=1)]
+    assert lines_of_sweep(done, ())[-1] == f"suggested: {suggested}"
 
 
 @pytest.mark.parametrize(
     ("over", "suggested"),
     [("rate", "BatchClient(…): the defaults do"), ("limit", 'BatchClient(…, limit=1, preset="balanced")')],
 )
-def test_a_search_for_a_rate_suggests_the_defaults(virtually, session, over, suggested):
-    async def run():
-        slo = Slo("p95<9s")
-        result = await find_in(await session(slo), over, most=1.0)
-        return lines_of_search(result, [slo], over)
-
-    assert virtually(run())[-1] == f"suggested: {suggested}"
+async def test_a_search_for_a_rate_suggests_the_defaults(session, over, suggested):
+    slo = Slo("p95<9s")
+    result = await find_in(await session(slo), over, most=1.0)
+    assert lines_of_search(result, [slo], over)[-1] == f"suggested: {suggested}"
 
 
 @pytest.mark.parametrize("guise", ["vllm", "sglang", "tgi", "llamacpp", "trtllm", "openai"])
-def test_the_name_of_the_only_model_is_asked_for_once_and_sent(virtually, session, guise):
+async def test_the_name_of_the_only_model_is_asked_for_once_and_sent(session, guise):
     """Some servers name no model in their answers, and TGI names another one than calls have."""
-
-    async def run():
-        own = await session(server=SimulatedServer("gpu", model="m", guise=guise))
-        return own.target.model, await own.cell(Setting("singles", concurrency=2))
-
-    model, cell = virtually(run())
+    own = await session(server=SimulatedServer("gpu", model="m", guise=guise))
+    model = own.target.model
+    cell = await own.cell(Setting("singles", concurrency=2))
     assert model == ("tgi" if guise == "tgi" else "m")
     assert cell.answered == cell.scheduled > 0

@@ -43,26 +43,19 @@ STRATEGIES = [
 
 
 @pytest.mark.parametrize("setting", STRATEGIES, ids=str)
-def test_every_scheduled_call_is_accounted_for(virtually, session, setting):
-    async def run():
-        server = SimulatedServer("gpu", faults=["status=500,rate=0.1"])
-        return await (await session(server=server)).cell(setting)
-
-    measured = virtually(run())
+async def test_every_scheduled_call_is_accounted_for(session, setting):
+    server = SimulatedServer("gpu", faults=["status=500,rate=0.1"])
+    measured = await (await session(server=server)).cell(setting)
     assert measured.scheduled == measured.answered + sum(measured.failed.values()) + measured.unanswered
     assert measured.answered > 30
 
 
 @pytest.mark.parametrize("setting", STRATEGIES, ids=str)
-def test_a_latency_has_its_parts(virtually, session, setting):
+async def test_a_latency_has_its_parts(session, setting):
     windows = []
-
-    async def run():
-        begun = await session()
-        begun.on_window = lambda setting, repetition, window: windows.append(window)
-        return await begun.cell(setting)
-
-    measured = virtually(run())
+    begun = await session()
+    begun.on_window = lambda setting, repetition, window: windows.append(window)
+    measured = await begun.cell(setting)
     calls = windows[0].calls
     for place, outcome in enumerate(calls.outcomes):
         if outcome == 1:
@@ -71,15 +64,11 @@ def test_a_latency_has_its_parts(virtually, session, setting):
     assert ("ttft" in measured.times) or setting.strategy == "lists"
 
 
-def test_lists_are_of_the_size_that_was_asked_for(virtually, session):
-    async def run():
-        begun = await session(times=Times(0.3, 0.7, 10))
-        plain = await begun.cell(Setting("lists", 16, 64))
-        streamed = await begun.cell(Setting("streamed", 16, 64))
-        single = await begun.cell(Setting("singles", concurrency=64))
-        return plain, streamed, single
-
-    plain, streamed, single = virtually(run())
+async def test_lists_are_of_the_size_that_was_asked_for(session):
+    begun = await session(times=Times(0.3, 0.7, 10))
+    plain = await begun.cell(Setting("lists", 16, 64))
+    streamed = await begun.cell(Setting("streamed", 16, 64))
+    single = await begun.cell(Setting("singles", concurrency=64))
     for measured in (plain, streamed):
         prompts = sum(size * count for size, count in measured.list_sizes.items())
         assert prompts / sum(measured.list_sizes.values()) > 10
@@ -88,42 +77,34 @@ def test_lists_are_of_the_size_that_was_asked_for(virtually, session):
     assert "tpot" in streamed.times
 
 
-def test_a_stall_of_the_server_is_in_the_percentiles_whatever_the_generator_does(virtually):
+async def test_a_stall_of_the_server_is_in_the_percentiles_whatever_the_generator_does():
     """The server answers nothing between 2 s and 4 s of the window; arrivals go on."""
+    loop = asyncio.get_running_loop()
+    stalls = loop.time() + 1 + 2, loop.time() + 1 + 4
 
-    async def run():
-        loop = asyncio.get_running_loop()
-        stalls = loop.time() + 1 + 2, loop.time() + 1 + 4
+    async def call(prompt, calls, place):
+        calls.sent[place] = loop.time()
+        await asyncio.sleep(0.05)
+        if stalls[0] <= loop.time() < stalls[1]:
+            await asyncio.sleep(stalls[1] - loop.time())
+        calls.answered(place, loop.time(), 10, 5)
 
-        async def call(prompt, calls, place):
-            calls.sent[place] = loop.time()
-            await asyncio.sleep(0.05)
-            if stalls[0] <= loop.time() < stalls[1]:
-                await asyncio.sleep(stalls[1] - loop.time())
-            calls.answered(place, loop.time(), 10, 5)
-
-        return await cell(call, Poisson(100.0), Times(1, 6, 5))
-
-    measured = virtually(run())
+    measured = await cell(call, Poisson(100.0), Times(1, 6, 5))
     assert measured.times["latency"].percentiles[0.99] == pytest.approx(2.0, abs=0.1)
     assert measured.times["latency"].percentiles[0.5] < 0.2
 
 
-def test_a_call_that_waits_in_the_generator_is_late_by_its_schedule(virtually):
+async def test_a_call_that_waits_in_the_generator_is_late_by_its_schedule():
     """A generator that sleeps in its loop: arrivals keep their scheduled times, and the cell is marked."""
+    loop = asyncio.get_running_loop()
 
-    async def run():
-        loop = asyncio.get_running_loop()
+    async def call(prompt, calls, place):
+        loop.clock += 0.02  # as if the loop had stood still
+        calls.sent[place] = loop.time()
+        await asyncio.sleep(0.01)
+        calls.answered(place, loop.time(), 1, 1)
 
-        async def call(prompt, calls, place):
-            loop.clock += 0.02  # as if the loop had stood still
-            calls.sent[place] = loop.time()
-            await asyncio.sleep(0.01)
-            calls.answered(place, loop.time(), 1, 1)
-
-        return await cell(call, Poisson(100.0), replace(TIMES, grace_s=20.0))
-
-    measured = virtually(run())
+    measured = await cell(call, Poisson(100.0), replace(TIMES, grace_s=20.0))
     assert measured.unanswered == 0
     assert measured.marks == (LATE,)
     assert measured.measured_the_client
@@ -146,228 +127,187 @@ def busy(call_s, *times):
     return run()
 
 
-def test_the_window_waits_for_its_last_arrival_also_between_two_calls(virtually):
+async def test_the_window_waits_for_its_last_arrival_also_between_two_calls():
     """No call is under way when the window ends."""
-    (measured,) = virtually(busy(0.02, Times(0, 2, 20)))
+    (measured,) = await busy(0.02, Times(0, 2, 20))
     assert measured.unanswered == 0
     assert measured.answered == measured.scheduled > 150
 
 
-def test_an_arrival_that_is_never_made_is_unanswered_and_none_is_lost_between_its_draw_and_its_call(virtually):
+async def test_an_arrival_that_is_never_made_is_unanswered_and_none_is_lost_between_its_draw_and_its_call():
     """The generator is stopped while it waits for an arrival of the window that it has drawn."""
     # The schedule is drawn beforehand, whatever the generator comes to.
     drawn = sum(at < 2 for at in Poisson(100.0).times(9, 3))
     assert 170 <= drawn <= 230
-    for measured in virtually(busy(0.1, *(Times(0, 2, grace_s) for grace_s in (0.5, 1.0, 2.0, 4.0)))):
+    for measured in await busy(0.1, *(Times(0, 2, grace_s) for grace_s in (0.5, 1.0, 2.0, 4.0))):
         assert measured.answered + measured.unanswered == measured.scheduled == drawn
         assert measured.unanswered > 100
 
 
-def test_a_generator_that_is_late_measured_itself_also_where_nothing_is_answered(virtually):
+async def test_a_generator_that_is_late_measured_itself_also_where_nothing_is_answered():
     """Each prompt takes 4 ms, 500 are wanted a second, and the event loop is never late by more than that."""
+    loop = asyncio.get_running_loop()
 
-    async def run():
-        loop = asyncio.get_running_loop()
+    def prompts():
+        while True:
+            loop.clock += 0.004
+            yield "one"
 
-        def prompts():
-            while True:
-                loop.clock += 0.004
-                yield "one"
-
-        window = await generate(answering(1000.0), Poisson(500.0), prompts(), Times(0, 2, 2), 3, lambda: 0.0)
-        assert max(window.lags) < 0.03
-        return cell_of(Setting("fixed", rate=500.0), 0, window)
-
-    assert virtually(run()).marks == (FAILED, LATE)
+    window = await generate(answering(1000.0), Poisson(500.0), prompts(), Times(0, 2, 2), 3, lambda: 0.0)
+    assert max(window.lags) < 0.03
+    assert cell_of(Setting("fixed", rate=500.0), 0, window).marks == (FAILED, LATE)
 
 
-def test_prompts_that_end_are_a_fault_of_the_measurement(virtually):
-    async def run():
+async def test_prompts_that_end_are_a_fault_of_the_measurement():
+    with pytest.raises(RuntimeError, match="StopIteration"):
         await generate(answering(0.1), Poisson(100.0), iter(["one"]), Times(0, 1, 1), 3, lambda: 0.0)
 
-    with pytest.raises(RuntimeError, match="StopIteration"):
-        virtually(run())
+
+async def test_an_event_loop_that_stands_still_marks_a_closed_load_too():
+    loop = asyncio.get_running_loop()
+
+    async def call(prompt, calls, place):
+        await asyncio.sleep(0.05)
+        loop.clock += 0.02
+        calls.answered(place, loop.time(), 1, 1)
+
+    assert (await cell(call, Closed(4))).marks == (LATE,)
 
 
-def test_an_event_loop_that_stands_still_marks_a_closed_load_too(virtually):
-    async def run():
-        loop = asyncio.get_running_loop()
-
-        async def call(prompt, calls, place):
-            await asyncio.sleep(0.05)
-            loop.clock += 0.02
-            calls.answered(place, loop.time(), 1, 1)
-
-        return await cell(call, Closed(4))
-
-    assert virtually(run()).marks == (LATE,)
-
-
-def test_a_busy_process_marks_its_cells(virtually):
-    async def run():
-        loop = asyncio.get_running_loop()
-        window = await generate(answering(0.05), Closed(2), iter(lambda: "", None), TIMES, 0, lambda: 0.9 * loop.time())
-        return cell_of(Setting("fixed", concurrency=2), 0, window)
-
-    measured = virtually(run())
+async def test_a_busy_process_marks_its_cells():
+    loop = asyncio.get_running_loop()
+    window = await generate(answering(0.05), Closed(2), iter(lambda: "", None), TIMES, 0, lambda: 0.9 * loop.time())
+    measured = cell_of(Setting("fixed", concurrency=2), 0, window)
     assert measured.marks == (BUSY,)
     assert measured.client_cpu_share == pytest.approx(0.9)
 
 
-def test_warm_up_is_in_no_figure_and_has_the_cells_concurrency(virtually):
+async def test_warm_up_is_in_no_figure_and_has_the_cells_concurrency():
     """The first calls are slow, as on a cold server."""
     under_way, most = 0, []
+    loop = asyncio.get_running_loop()
+    began = loop.time()
 
-    async def run():
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+    async def call(prompt, calls, place):
+        nonlocal under_way
+        under_way += 1
+        most.append((loop.time() - began, under_way))
+        cold = loop.time() - began < 0.5
+        await asyncio.sleep(0.4 if cold else 0.1)
+        under_way -= 1
+        calls.answered(place, loop.time(), 10, 5)
 
-        async def call(prompt, calls, place):
-            nonlocal under_way
-            under_way += 1
-            most.append((loop.time() - began, under_way))
-            cold = loop.time() - began < 0.5
-            await asyncio.sleep(0.4 if cold else 0.1)
-            under_way -= 1
-            calls.answered(place, loop.time(), 10, 5)
-
-        return await cell(call, Closed(8))
-
-    measured = virtually(run())
+    measured = await cell(call, Closed(8))
     assert measured.times["latency"].max == pytest.approx(0.1)
     assert measured.calls_per_s == pytest.approx(80.0, abs=2)
     assert max(number for at, number in most if at < 1) == max(number for _, number in most) == 8
 
 
-def test_a_call_that_does_not_come_back_is_unanswered_and_not_left_out(virtually):
-    async def run():
-        call = answering(lambda place: 1000.0 if place % 10 == 0 else 0.1)
-        return await cell(call, Poisson(50.0), slos=[Slo("p85<1s"), Slo("p95<1s")])
-
-    measured = virtually(run())
+async def test_a_call_that_does_not_come_back_is_unanswered_and_not_left_out():
+    call = answering(lambda place: 1000.0 if place % 10 == 0 else 0.1)
+    measured = await cell(call, Poisson(50.0), slos=[Slo("p85<1s"), Slo("p95<1s")])
     assert measured.unanswered == pytest.approx(measured.scheduled / 10, abs=2)
     assert measured.slo_shares[0] == pytest.approx(0.9, abs=0.02)
     assert measured.goodput == pytest.approx(0.9 * measured.scheduled / 4, rel=0.03)
 
 
-def test_a_failed_call_misses_every_objective(virtually):
-    async def run():
-        loop = asyncio.get_running_loop()
+async def test_a_failed_call_misses_every_objective():
+    loop = asyncio.get_running_loop()
 
-        async def call(prompt, calls, place):
-            await asyncio.sleep(0.01)
-            if place % 4:
-                calls.answered(place, loop.time(), 1, 1)
-            else:
-                calls.failed(place, loop.time(), ValueError("the text of somebody"))
+    async def call(prompt, calls, place):
+        await asyncio.sleep(0.01)
+        if place % 4:
+            calls.answered(place, loop.time(), 1, 1)
+        else:
+            calls.failed(place, loop.time(), ValueError("the text of somebody"))
 
-        return await cell(call, Poisson(100.0), slos=[Slo("p90<1s")])
-
-    measured = virtually(run())
+    measured = await cell(call, Poisson(100.0), slos=[Slo("p90<1s")])
     assert measured.failed == {"ValueError": pytest.approx(measured.scheduled / 4, abs=1)}
     assert measured.slo_shares[0] == pytest.approx(0.75, abs=0.01)
 
 
 @pytest.mark.parametrize(("every", "marks"), [(50, (FAILED,)), (200, ())])
-def test_a_cell_with_more_than_one_failed_call_in_a_hundred_is_marked(virtually, every, marks):
-    async def run():
-        loop = asyncio.get_running_loop()
+async def test_a_cell_with_more_than_one_failed_call_in_a_hundred_is_marked(every, marks):
+    loop = asyncio.get_running_loop()
 
-        async def call(prompt, calls, place):
-            await asyncio.sleep(0.01)
-            if place % every:
-                calls.answered(place, loop.time(), 1, 1)
-            else:
-                calls.failed(place, loop.time(), ValueError())
+    async def call(prompt, calls, place):
+        await asyncio.sleep(0.01)
+        if place % every:
+            calls.answered(place, loop.time(), 1, 1)
+        else:
+            calls.failed(place, loop.time(), ValueError())
 
-        return await cell(call, Poisson(300.0))
-
-    measured = virtually(run())
+    measured = await cell(call, Poisson(300.0))
     assert measured.marks == marks
     assert measured.calls_failed is bool(marks)
     assert measured.without_answer == sum(measured.failed.values()) > 0
 
 
-def test_callers_of_a_server_that_fails_pause_until_a_call_is_answered(virtually):
+async def test_callers_of_a_server_that_fails_pause_until_a_call_is_answered():
     begun = []
+    loop = asyncio.get_running_loop()
+    began = loop.time()
 
-    async def run():
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+    async def call(prompt, calls, place):
+        begun.append(round(loop.time() - began, 6))
+        await asyncio.sleep(0.05)
+        if place == 6:
+            calls.answered(place, loop.time(), 1, 1)
+        else:
+            calls.failed(place, loop.time(), ConnectionError())
 
-        async def call(prompt, calls, place):
-            begun.append(round(loop.time() - began, 6))
-            await asyncio.sleep(0.05)
-            if place == 6:
-                calls.answered(place, loop.time(), 1, 1)
-            else:
-                calls.failed(place, loop.time(), ConnectionError())
-
-        return await cell(call, Closed(1), Times(0, 6, 0))
-
-    virtually(run())
+    await cell(call, Closed(1), Times(0, 6, 0))
     pauses = [round(b - a - 0.05, 6) for a, b in zip(begun, begun[1:], strict=False)]
     assert pauses[:9] == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 0.0, 0.1, 0.2]
 
 
-def test_the_times_of_a_streamed_answer(virtually):
-    async def run():
-        loop = asyncio.get_running_loop()
+async def test_the_times_of_a_streamed_answer():
+    loop = asyncio.get_running_loop()
 
-        async def call(prompt, calls, place):
-            calls.sent[place] = loop.time()
-            await asyncio.sleep(0.2)
-            calls.first[place] = loop.time()
-            await asyncio.sleep(0.4)
-            calls.answered(place, loop.time(), 10, 5)
+    async def call(prompt, calls, place):
+        calls.sent[place] = loop.time()
+        await asyncio.sleep(0.2)
+        calls.first[place] = loop.time()
+        await asyncio.sleep(0.4)
+        calls.answered(place, loop.time(), 10, 5)
 
-        return await cell(call, Closed(1), slos=[Slo("ttft p95<250ms"), Slo("tpot p95<50ms")])
-
-    measured = virtually(run())
+    measured = await cell(call, Closed(1), slos=[Slo("ttft p95<250ms"), Slo("tpot p95<50ms")])
     assert measured.times["ttft"].percentiles[0.5] == pytest.approx(0.2)
     # TPOT = (end - first token) / (tokens - 1)
     assert measured.times["tpot"].percentiles[0.5] == pytest.approx(0.1)
     assert measured.slo_shares == (1.0, 0.0)
 
 
-def test_an_answer_of_one_token_waits_for_no_second_one(virtually):
-    async def run():
-        loop = asyncio.get_running_loop()
+async def test_an_answer_of_one_token_waits_for_no_second_one():
+    loop = asyncio.get_running_loop()
 
-        async def call(prompt, calls, place):
-            calls.sent[place] = calls.first[place] = loop.time()
-            await asyncio.sleep(0.4)
-            calls.answered(place, loop.time(), 10, 1 if place % 2 else 0)
-
-        return await cell(call, Closed(1), Times(0, 8, 5), slos=[Slo("tpot p50<50ms")])
+    async def call(prompt, calls, place):
+        calls.sent[place] = calls.first[place] = loop.time()
+        await asyncio.sleep(0.4)
+        calls.answered(place, loop.time(), 10, 1 if place % 2 else 0)
 
     # No tokens at all were told of the other half.
-    assert virtually(run()).slo_shares == (pytest.approx(0.5, abs=0.03),)
+    assert (await cell(call, Closed(1), Times(0, 8, 5), slos=[Slo("tpot p50<50ms")])).slo_shares == (
+        pytest.approx(0.5, abs=0.03),
+    )
 
 
-def test_an_objective_has_its_own_percentile(virtually):
-    async def run():
-        # Calls of 1, 2, … 100 ms.
-        call = answering(lambda place: 0.001 * (1 + place % 100))
-        return await cell(call, Closed(1), Times(0, 5.04, 1), slos=[Slo("p80<1s")])
-
-    figures = virtually(run()).times["latency"]
+async def test_an_objective_has_its_own_percentile():
+    # Calls of 1, 2, … 100 ms.
+    call = answering(lambda place: 0.001 * (1 + place % 100))
+    figures = (await cell(call, Closed(1), Times(0, 5.04, 1), slos=[Slo("p80<1s")])).times["latency"]
     assert set(figures.percentiles) == set(figures.intervals) == {0.5, 0.8, 0.9, 0.95, 0.99}
     assert figures.percentiles[0.8] == pytest.approx(0.08, abs=0.002)
 
 
-def test_a_second_attempt_counts_and_the_first_token_is_that_of_the_answer(virtually, session):
+async def test_a_second_attempt_counts_and_the_first_token_is_that_of_the_answer(session):
     """Half of the requests are refused at once; the first token comes after the pause, too."""
     windows = []
-
-    async def run():
-        begun = await session(
-            server=SimulatedServer("gpu", faults=["status=503,rate=0.5"], seed=4), times=Times(0.5, 2, 60)
-        )
-        begun.on_window = lambda setting, repetition, window: windows.append(window)
-        return await begun.cell(Setting("singles", concurrency=4))
-
-    measured = virtually(run())
+    begun = await session(
+        server=SimulatedServer("gpu", faults=["status=503,rate=0.5"], seed=4), times=Times(0.5, 2, 60)
+    )
+    begun.on_window = lambda setting, repetition, window: windows.append(window)
+    measured = await begun.cell(Setting("singles", concurrency=4))
     assert RETRIED in measured.marks
     assert 0 < measured.retried < measured.scheduled
     calls = windows[0].calls
@@ -389,63 +329,50 @@ def test_a_second_attempt_counts_and_the_first_token_is_that_of_the_answer(virtu
 
 
 @pytest.mark.parametrize(("every", "marks"), [(50, (RETRIED,)), (200, ())])
-def test_a_cell_with_more_than_one_call_in_a_hundred_that_was_sent_again_is_marked(virtually, every, marks):
-    async def run():
-        loop = asyncio.get_running_loop()
+async def test_a_cell_with_more_than_one_call_in_a_hundred_that_was_sent_again_is_marked(every, marks):
+    loop = asyncio.get_running_loop()
 
-        async def call(prompt, calls, place):
-            for _ in range(1 if place % every else 2):
-                calls.note_request(place, loop.time())
-                await asyncio.sleep(0.01)
-            calls.answered(place, loop.time(), 1, 1)
+    async def call(prompt, calls, place):
+        for _ in range(1 if place % every else 2):
+            calls.note_request(place, loop.time())
+            await asyncio.sleep(0.01)
+        calls.answered(place, loop.time(), 1, 1)
 
-        return await cell(call, Poisson(300.0))
-
-    measured = virtually(run())
+    measured = await cell(call, Poisson(300.0))
     assert measured.marks == marks
     assert measured.retried == pytest.approx(measured.scheduled / every, abs=2)
 
 
-def test_the_servers_part_of_a_latency_runs_from_the_first_sending(virtually):
-    async def run():
-        loop = asyncio.get_running_loop()
+async def test_the_servers_part_of_a_latency_runs_from_the_first_sending():
+    loop = asyncio.get_running_loop()
 
-        async def call(prompt, calls, place):
-            await asyncio.sleep(0.1)
-            calls.sent[place] = loop.time()
-            await asyncio.sleep(0.2)
-            calls.answered(place, loop.time(), 10, 5)
+    async def call(prompt, calls, place):
+        await asyncio.sleep(0.1)
+        calls.sent[place] = loop.time()
+        await asyncio.sleep(0.2)
+        calls.answered(place, loop.time(), 10, 5)
 
-        return await cell(call, Closed(1))
-
-    times = virtually(run()).times
+    times = (await cell(call, Closed(1))).times
     parts = [times[name].percentiles[0.5] for name in ("late", "queued", "server", "latency")]
     assert parts == pytest.approx([0.0, 0.1, 0.2, 0.3])
 
 
-def test_nothing_is_left_in_flight(virtually):
-    async def run():
-        await cell(answering(lambda place: math.inf if place % 3 == 0 else 0.1), Closed(9), Times(0.5, 1, 0.5))
-        return asyncio.all_tasks() - {asyncio.current_task()}
-
-    assert virtually(run()) == set()
+async def test_nothing_is_left_in_flight():
+    await cell(answering(lambda place: math.inf if place % 3 == 0 else 0.1), Closed(9), Times(0.5, 1, 0.5))
+    assert (asyncio.all_tasks() - {asyncio.current_task()}) == set()
 
 
-def test_throughput_is_that_of_the_window_under_an_overload(virtually):
+async def test_throughput_is_that_of_the_window_under_an_overload():
     """The server makes 10 calls a second, 20 arrive: the backlog is no throughput."""
+    free = asyncio.Semaphore(1)
+    loop = asyncio.get_running_loop()
 
-    async def run():
-        free = asyncio.Semaphore(1)
-        loop = asyncio.get_running_loop()
+    async def call(prompt, calls, place):
+        async with free:
+            await asyncio.sleep(0.1)
+        calls.answered(place, loop.time(), 10, 10)
 
-        async def call(prompt, calls, place):
-            async with free:
-                await asyncio.sleep(0.1)
-            calls.answered(place, loop.time(), 10, 10)
-
-        return await cell(call, Poisson(20.0), Times(2, 10, 60))
-
-    measured = virtually(run())
+    measured = await cell(call, Poisson(20.0), Times(2, 10, 60))
     assert measured.calls_per_s == pytest.approx(10.0, abs=0.2)
     assert measured.tokens_per_s == pytest.approx(200.0, abs=4)
     assert measured.unanswered == 0
@@ -454,96 +381,72 @@ def test_throughput_is_that_of_the_window_under_an_overload(virtually):
 
 
 @pytest.mark.parametrize("rate", [9.0, 12.5])
-def test_a_rate_above_the_servers_speed_is_marked_though_all_calls_keep_the_objective(virtually, rate):
+async def test_a_rate_above_the_servers_speed_is_marked_though_all_calls_keep_the_objective(rate):
     """The server makes 10 calls a second; the window is too short for a latency of 10 s."""
+    free = asyncio.Semaphore(1)
+    loop = asyncio.get_running_loop()
 
-    async def run():
-        free = asyncio.Semaphore(1)
-        loop = asyncio.get_running_loop()
+    async def call(prompt, calls, place):
+        async with free:
+            await asyncio.sleep(0.1)
+        calls.answered(place, loop.time(), 10, 10)
 
-        async def call(prompt, calls, place):
-            async with free:
-                await asyncio.sleep(0.1)
-            calls.answered(place, loop.time(), 10, 10)
-
-        return await cell(call, Poisson(rate, 20.0), Times(5, 30, 60), slos=[Slo("p95<10s")])
-
-    measured = virtually(run())
+    measured = await cell(call, Poisson(rate, 20.0), Times(5, 30, 60), slos=[Slo("p95<10s")])
     assert measured.slo_shares == (1.0,)
     assert measured.marks == ((BEHIND,) if rate > 10 else ())
 
 
 @pytest.mark.parametrize("warm_up_s", [0.5, 5.0])
-def test_a_steady_load_is_seldom_taken_for_one_that_falls_behind(virtually, dice, warm_up_s):
+async def test_a_steady_load_is_seldom_taken_for_one_that_falls_behind(dice, warm_up_s):
     """Answers take 2 s on the mean, also longer than the warm-up, and as many are missing at first."""
-
-    async def run():
-        marked = 0
-        for seed in range(60):
-            call = answering(lambda place: dice.expovariate(0.5))
-            loads = Poisson(20.0), map(str, iter(int, 1)), Times(warm_up_s, 10, 60)
-            window = await generate(call, *loads, seed, lambda: 0.0)
-            marked += cell_of(Setting("fixed", rate=20.0), 0, window).fell_behind
-        return marked
-
-    assert virtually(run()) <= 1
+    marked = 0
+    for seed in range(60):
+        call = answering(lambda place: dice.expovariate(0.5))
+        loads = Poisson(20.0), map(str, iter(int, 1)), Times(warm_up_s, 10, 60)
+        window = await generate(call, *loads, seed, lambda: 0.0)
+        marked += cell_of(Setting("fixed", rate=20.0), 0, window).fell_behind
+    assert marked <= 1
 
 
-def test_a_closed_load_cannot_fall_behind(virtually):
-    async def run():
-        return await cell(answering(lambda place: 0.1 + place / 100), Closed(9))
-
-    assert virtually(run()).marks == ()
+async def test_a_closed_load_cannot_fall_behind():
+    assert (await cell(answering(lambda place: 0.1 + place / 100), Closed(9))).marks == ()
 
 
 @pytest.mark.parametrize("window_s", [3.0, 4.0, 4.5, 5.0])
-def test_the_throughput_of_rounds_does_not_depend_on_the_windows_cut(virtually, window_s):
+async def test_the_throughput_of_rounds_does_not_depend_on_the_windows_cut(window_s):
     """The server answers four callers at once, every 1.572 s."""
-
-    async def run():
-        return await cell(answering(1.572), Closed(4), Times(0.7, window_s, 5), slos=[Slo("p50<2s")])
-
-    measured = virtually(run())
+    measured = await cell(answering(1.572), Closed(4), Times(0.7, window_s, 5), slos=[Slo("p50<2s")])
     assert measured.in_flight_mean == pytest.approx(4)
     assert measured.calls_per_s == measured.goodput == pytest.approx(4 / 1.572)
     assert measured.tokens_per_s == pytest.approx(4 / 1.572 * 15)
     assert measured.output_tokens_per_s == pytest.approx(4 / 1.572 * 5)
 
 
-def test_goodput_of_a_closed_load_is_the_share_within_the_objective(virtually):
-    async def run():
-        call = answering(lambda place: 0.3 if place % 4 == 0 else 0.1)
-        return await cell(call, Closed(1), Times(0, 6, 5), slos=[Slo("p50<200ms")])
-
-    measured = virtually(run())
+async def test_goodput_of_a_closed_load_is_the_share_within_the_objective():
+    call = answering(lambda place: 0.3 if place % 4 == 0 else 0.1)
+    measured = await cell(call, Closed(1), Times(0, 6, 5), slos=[Slo("p50<200ms")])
     # Four calls in 0.6 s, three of them within the objective.
     assert measured.calls_per_s == pytest.approx(4 / 0.6, abs=0.2)
     assert measured.goodput == pytest.approx(measured.calls_per_s * measured.slo_shares[0])
     assert measured.slo_shares[0] == pytest.approx(0.75, abs=0.02)
 
 
-def test_a_closed_load_with_failed_calls_counts_the_answers_of_the_window(virtually):
-    async def run():
-        loop = asyncio.get_running_loop()
+async def test_a_closed_load_with_failed_calls_counts_the_answers_of_the_window():
+    loop = asyncio.get_running_loop()
 
-        async def call(prompt, calls, place):
-            await asyncio.sleep(0.4)
-            if place % 2:
-                calls.answered(place, loop.time(), 10, 5)
-            else:
-                calls.failed(place, loop.time(), ConnectionError())
-
-        return await cell(call, Closed(1), Times(0, 9, 5))
+    async def call(prompt, calls, place):
+        await asyncio.sleep(0.4)
+        if place % 2:
+            calls.answered(place, loop.time(), 10, 5)
+        else:
+            calls.failed(place, loop.time(), ConnectionError())
 
     # An answer and a failure take 0.9 s, with the pause.
-    assert virtually(run()).calls_per_s == pytest.approx(1 / 0.9, abs=0.12)
+    assert (await cell(call, Closed(1), Times(0, 9, 5))).calls_per_s == pytest.approx(1 / 0.9, abs=0.12)
 
 
-def test_hits_of_the_prefix_cache_and_other_work_are_told(virtually):
-    async def run():
-        return await cell(answering(0.05), Closed(2), cache_hit_share=0.3, others=True)
-
-    measured = virtually(run())
+async def test_hits_of_the_prefix_cache_and_other_work_are_told():
+    measured = await cell(answering(0.05), Closed(2), cache_hit_share=0.3, others=True)
     assert measured.marks == (CACHED, OTHERS)
     assert not measured.measured_the_client
 
@@ -560,85 +463,72 @@ def test_hits_of_the_prefix_cache_and_other_work_are_told(virtually):
         (lambda at: None, 0.0, ()),
     ],
 )
-def test_a_cell_waits_for_an_idle_server_and_knows_a_page_that_stands_still(
-    virtually, session, monkeypatch, page, waited_s, marks
+async def test_a_cell_waits_for_an_idle_server_and_knows_a_page_that_stands_still(
+    session, monkeypatch, page, waited_s, marks
 ):
-    async def run():
-        begun, loop = await session(times=Times(0.1, 0.5, 5)), asyncio.get_running_loop()
-        began, windows = loop.time(), []
+    begun, loop = await session(times=Times(0.1, 0.5, 5)), asyncio.get_running_loop()
+    began, windows = loop.time(), []
 
-        async def told(target):
-            return page(loop.time() - began)
+    async def told(target):
+        return page(loop.time() - began)
 
-        monkeypatch.setattr("batchclient.bench.session.fetch_page", told)
-        begun.on_window = lambda setting, repetition, window: windows.append(window)
-        measured = await begun.cell(Setting("singles", concurrency=2))
-        assert windows[0].begins - 0.1 - began == pytest.approx(waited_s, abs=0.26)
-        return measured
-
-    assert virtually(run()).marks == marks
+    monkeypatch.setattr("batchclient.bench.session.fetch_page", told)
+    begun.on_window = lambda setting, repetition, window: windows.append(window)
+    measured = await begun.cell(Setting("singles", concurrency=2))
+    assert windows[0].begins - 0.1 - began == pytest.approx(waited_s, abs=0.26)
+    assert measured.marks == marks
 
 
-def test_reuse_on_purpose_is_no_mark(virtually):
-    async def run():
-        return await cell(answering(0.05), Closed(2), cache_hit_share=0.3, prefix_reuse=True)
-
-    assert virtually(run()).marks == ()
+async def test_reuse_on_purpose_is_no_mark():
+    assert (await cell(answering(0.05), Closed(2), cache_hit_share=0.3, prefix_reuse=True)).marks == ()
 
 
-def test_the_ramp_is_the_time_to_the_cells_own_speed(virtually):
-    async def run():
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+async def test_the_ramp_is_the_time_to_the_cells_own_speed():
+    loop = asyncio.get_running_loop()
+    began = loop.time()
 
-        async def call(prompt, calls, place):
-            await asyncio.sleep(1.0 if loop.time() - began < 4 else 0.1)
-            calls.answered(place, loop.time(), 1, 1)
-
-        return await cell(call, Closed(4), Times(6, 10, 5))
+    async def call(prompt, calls, place):
+        await asyncio.sleep(1.0 if loop.time() - began < 4 else 0.1)
+        calls.answered(place, loop.time(), 1, 1)
 
     # From 4 s on 40 calls a second; two seconds of them are needed.
-    assert virtually(run()).ramp_s == pytest.approx(6.0, abs=0.5)
+    assert (await cell(call, Closed(4), Times(6, 10, 5))).ramp_s == pytest.approx(6.0, abs=0.5)
 
 
-def test_prompts_never_come_twice_in_a_session(virtually, session):
+async def test_prompts_never_come_twice_in_a_session(session):
     server = SimulatedServer("gpu")
     seen = []
+    begun = await session(server=server)
+    make = begun.workload.prompt
 
-    async def run():
-        begun = await session(server=server)
-        make = begun.workload.prompt
+    class Noting:
+        def __init__(self, workload):
+            self.workload = workload
 
-        class Noting:
-            def __init__(self, workload):
-                self.workload = workload
+        def __getattr__(self, name):
+            return getattr(self.workload, name)
 
-            def __getattr__(self, name):
-                return getattr(self.workload, name)
+        def prompt(self, number):
+            seen.append(make(number))
+            return seen[-1]
 
-            def prompt(self, number):
-                seen.append(make(number))
-                return seen[-1]
-
-        begun.workload = Noting(begun.workload)
-        await begun.cell(Setting("fixed", concurrency=4))
-        await begun.cell(Setting("fixed", concurrency=4), 1)
-
-    virtually(run())
+    begun.workload = Noting(begun.workload)
+    await begun.cell(Setting("fixed", concurrency=4))
+    await begun.cell(Setting("fixed", concurrency=4), 1)
     assert len(seen) == len(set(seen)) > 50
 
 
-def test_a_server_that_refuses_ignore_eos_is_measured_without(virtually, session):
-    async def run():
-        return await session(server=SimulatedServer("gpu", faults=["status=400,count=1"]))
-
-    assert virtually(run()).target.fields == {}
-    assert virtually(session()).target.fields == {"ignore_eos": True}
+async def test_a_server_that_refuses_ignore_eos_is_measured_without(session):
+    refusing = SimulatedServer("gpu", faults=["status=400,count=1"])
+    assert (await session(server=refusing)).target.fields == {}
+    assert (await session()).target.fields == {"ignore_eos": True}
 
 
-def test_an_embedding_has_no_first_token(virtually, session):
-    async def run():
-        workload = replace((await session()).workload, call="embed")
-        return await (await session(workload=workload)).cell(Setting("adaptive", concurrency=4))
-
-    assert set(virtually(run()).times) == {"latency", "late", "queued", "server"}
+async def test_an_embedding_has_no_first_token(session):
+    workload = replace((await session()).workload, call="embed")
+    assert set((await (await session(workload=workload)).cell(Setting("adaptive", concurrency=4))).times) == {
+        "latency",
+        "late",
+        "queued",
+        "server",
+    }

@@ -187,26 +187,19 @@ def test_833_calls_tell_97_from_95_of_100():
     assert is_clear(one(1, 2, None, 1.0))
 
 
-def test_a_limit_is_found_on_a_server(virtually, session):
-    async def search_it():
-        begun = await session(Slo("p95<130ms"), times=Times(0.2, 0.4, 5))
-        return await find_in(begun, most=64)
-
-    result = virtually(search_it())
+async def test_a_limit_is_found_on_a_server(session):
+    begun = await session(Slo("p95<130ms"), times=Times(0.2, 0.4, 5))
+    result = await find_in(begun, most=64)
     assert result.complete
     fits = {cell.setting.concurrency for cell in result.cells if cell.slo_shares[0] > 0.97}
     assert result.recommended.limit in fits
     assert result.recommended.interval.low <= 0.130
 
 
-def test_a_budget_ends_a_search_within_a_cell(virtually, session):
+async def test_a_budget_ends_a_search_within_a_cell(session):
     seen = []
-
-    async def search_it():
-        begun = await session(Slo("p95<1s"), times=Times(0.5, 1.0, 5))
-        return await find_in(begun, budget_s=4.0, on_cell=seen.append)
-
-    result = virtually(search_it())
+    begun = await session(Slo("p95<1s"), times=Times(0.5, 1.0, 5))
+    result = await find_in(begun, budget_s=4.0, on_cell=seen.append)
     assert not result.complete
     assert result.recommended.limit == result.found.value >= 1
     assert not result.recommended.decided
@@ -239,7 +232,7 @@ class Formulas:
         return self._cell_of(setting, repetition)
 
 
-def test_the_windows_of_two_objectives_are_not_mixed(virtually):
+async def test_the_windows_of_two_objectives_are_not_mixed():
     """In the first window the one is nearer to its bound, in the second the other."""
 
     def window(setting, repetition):
@@ -248,14 +241,14 @@ def test_the_windows_of_two_objectives_are_not_mixed(virtually):
             shares = (0.0, 0.0)
         return made(setting, repetition, setting.concurrency, slos=shares)
 
-    result = virtually(find_in(Formulas(window, Slo("p50<1s"), Slo("p99<1s"))))
+    result = await find_in(Formulas(window, Slo("p50<1s"), Slo("p99<1s")))
     assert result.recommended.limit == 4
     assert result.found.outcomes[4].shares == (0.5, 0.99)
     windows = [cell for cell in result.cells if cell.setting.concurrency == 4]
     assert result.found.outcomes[4].hits == tuple(sum(cell.slo_hits[place] for cell in windows) for place in (0, 1))
 
 
-def test_a_rate_that_no_longer_window_would_keep_is_not_the_answer(virtually):
+async def test_a_rate_that_no_longer_window_would_keep_is_not_the_answer():
     """The server makes 100 calls a second; an objective of many seconds holds for a while above it."""
 
     def window(setting, repetition):
@@ -263,12 +256,12 @@ def test_a_rate_that_no_longer_window_would_keep_is_not_the_answer(virtually):
         return made(setting, repetition, min(setting.rate, 100), slos=(float(setting.rate < 200),), marks=marks)
 
     slos = [Slo("p95<10s")]
-    result = virtually(find_in(Formulas(window, *slos), "rate"))
+    result = await find_in(Formulas(window, *slos), "rate")
     assert (result.recommended.rate, result.recommended.decided) == (96, True)
     assert result.recommended.why == "at 112 calls arrive faster than they are answered"
 
 
-def test_low_rates_take_one_window_each_and_the_answer_takes_what_decides(virtually):
+async def test_low_rates_take_one_window_each_and_the_answer_takes_what_decides():
     """A window has 2 seconds: some calls at a low rate, of which none misses the objective below 20 a second."""
 
     def window(setting, repetition):
@@ -277,7 +270,7 @@ def test_low_rates_take_one_window_each_and_the_answer_takes_what_decides(virtua
         cell = made(setting, repetition, setting.rate, slos=(hits / calls,))
         return replace(cell, scheduled=calls, answered=calls, slo_hits=(hits,))
 
-    result = virtually(find_in(Formulas(window, Slo("p95<1s")), "rate"))
+    result = await find_in(Formulas(window, Slo("p95<1s")), "rate")
     windows = collections.Counter(cell.setting.rate for cell in result.cells)
     assert [windows[rate] for rate in (1, 2, 4, 8)] == [1, 1, 1, 1]
     # 73 calls without a miss have an interval above 0.95.
@@ -285,51 +278,48 @@ def test_low_rates_take_one_window_each_and_the_answer_takes_what_decides(virtua
     assert (windows[16], result.recommended.decided) == (3, True)
 
 
-def test_one_late_window_is_measured_again_and_does_not_count(virtually):
+async def test_one_late_window_is_measured_again_and_does_not_count():
     def window(setting, repetition):
         late = setting.concurrency in (2, 8) and repetition == 0
         within = setting.concurrency <= 8 and not late
         marks = (LATE,) if late else ()
         return made(setting, repetition, setting.concurrency, slos=(1.0 if within else 0.0,), marks=marks)
 
-    result = virtually(find_in(Formulas(window, Slo("p95<1s"))))
+    result = await find_in(Formulas(window, Slo("p95<1s")))
     assert [cell.setting.concurrency for cell in result.cells][:4] == [1, 2, 2, 4]
     assert (result.recommended.limit, result.recommended.decided) == (8, True)
     assert "busy" not in result.recommended.why
 
 
-def test_a_machine_that_is_always_late_decides_nothing(virtually):
+async def test_a_machine_that_is_always_late_decides_nothing():
     def window(setting, repetition):
         return made(setting, repetition, setting.concurrency, slos=(float(setting.concurrency <= 8),), marks=(LATE,))
 
-    result = virtually(find_in(Formulas(window, Slo("p95<1s"))))
+    result = await find_in(Formulas(window, Slo("p95<1s")))
     assert result.recommended.limit == 8
     assert not result.recommended.decided
     assert TOO_BUSY in result.recommended.why
 
 
-def test_the_interval_is_that_of_the_objectives_own_percentile(virtually, session):
-    async def search_it():
-        return await find_in(await session(Slo("p80<1s"), times=Times(0.2, 0.4, 5)), most=2)
-
-    result = virtually(search_it())
+async def test_the_interval_is_that_of_the_objectives_own_percentile(session):
+    result = await find_in(await session(Slo("p80<1s"), times=Times(0.2, 0.4, 5)), most=2)
     cells = [cell for cell in result.cells if cell.setting.concurrency == result.recommended.limit]
     assert result.recommended.interval == spanning([cell.times["latency"].intervals[0.8] for cell in cells])
     assert lines_of_search(result, [Slo("p80<1s")], "limit")[0].startswith("p80 < 1 s: limit ")
 
 
-def test_calls_that_needed_another_attempt_are_told_with_the_answer(virtually):
+async def test_calls_that_needed_another_attempt_are_told_with_the_answer():
     def window(setting, repetition):
         return made(setting, repetition, min(setting.concurrency, 4), marks=(RETRIED,), retried=300)
 
     slos = [Slo("p95<1s")]
-    lines = lines_of_search(virtually(find_in(Formulas(window, *slos))), slos, "limit")
+    lines = lines_of_search(await find_in(Formulas(window, *slos)), slos, "limit")
     assert "30.0% of the calls needed another attempt: the server fails or refuses some requests." in lines
 
 
-def test_nothing_within_the_objective_as_far_as_few_calls_tell_is_not_decided(virtually):
+async def test_nothing_within_the_objective_as_far_as_few_calls_tell_is_not_decided():
     slos = [Slo("p95<1s")]
-    result = virtually(find_in(Formulas(lambda *told: made(*told, 1.0, slos=(0.949,)), *slos), most=1))
+    result = await find_in(Formulas(lambda *told: made(*told, 1.0, slos=(0.949,)), *slos), most=1)
     assert result.recommended is None
     assert lines_of_search(result, slos, "limit")[0].startswith("p95 < 1 s: not decided: even a limit of 1 breaks")
 
@@ -337,15 +327,12 @@ def test_nothing_within_the_objective_as_far_as_few_calls_tell_is_not_decided(vi
 @pytest.mark.parametrize(
     ("over", "most"), [("limit", 0.5), ("limit", -1), ("rate", 0), ("rate", math.inf), ("limit", True)]
 )
-def test_a_wrong_greatest_value_is_refused(virtually, over, most):
+async def test_a_wrong_greatest_value_is_refused(over, most):
     with pytest.raises(ConfigError, match="most") as refused:
-        virtually(find_in(Formulas(made, Slo("p95<1s")), over, most=most))
+        await find_in(Formulas(made, Slo("p95<1s")), over, most=most)
     assert refused.value.field == "most"
 
 
-def test_a_rate_needs_an_objective(virtually, session):
-    async def search_it():
-        await find_in(await session(), "rate")
-
+async def test_a_rate_needs_an_objective(session):
     with pytest.raises(ConfigError, match="objective"):
-        virtually(search_it())
+        await find_in(await session(), "rate")

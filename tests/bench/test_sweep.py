@@ -69,52 +69,42 @@ def test_a_wrong_sweep_is_refused(options, field):
         (lambda url: find(url, Workload(call="embed"), Slo("ttft p95<1s")), "slo"),
     ],
 )
-def test_a_wrong_measurement_is_refused_before_a_call(virtually, make, field):
+async def test_a_wrong_measurement_is_refused_before_a_call(make, field):
     with pytest.raises(ConfigError) as refused:
-        virtually(make("http://nobody.invalid/v1"))
+        await make("http://nobody.invalid/v1")
     assert refused.value.field == field
 
 
-def test_the_same_seed_gives_the_same_order_and_the_same_figures(virtually, session):
+async def test_the_same_seed_gives_the_same_order_and_the_same_figures(session):
     settings = settings_of(["fixed", "singles"], concurrency=[2, 4])
 
     async def run(seed):
         return await measured(await session(times=QUICK, seed=seed), settings, repeat=2)
 
-    first, again, other = virtually(run(1)), virtually(run(1)), virtually(run(2))
+    first, again, other = await run(1), await run(1), await run(2)
     assert first == again
     assert [cell.setting for cell in first] != [cell.setting for cell in other]
     assert {(cell.setting, cell.repetition) for cell in first} == {(each, n) for each in settings for n in (0, 1)}
 
 
-def test_a_budget_is_kept_within_a_cell(virtually, session):
-    async def run():
-        begun = await session(times=QUICK)
-        return await measured(begun, settings_of(["fixed"], concurrency=[1, 2, 3, 4]), budget_s=1.6)
-
-    assert 1 <= len(virtually(run())) <= 2
+async def test_a_budget_is_kept_within_a_cell(session):
+    begun = await session(times=QUICK)
+    assert 1 <= len(await measured(begun, settings_of(["fixed"], concurrency=[1, 2, 3, 4]), budget_s=1.6)) <= 2
 
 
-def test_a_first_cell_without_an_answer_ends_the_sweep(virtually, session):
-    async def run():
+async def test_a_first_cell_without_an_answer_ends_the_sweep(session):
+    with pytest.raises(BenchFailed, match="BadRequest"):
         server = SimulatedServer("gpu", faults=["status=400,after=1"])
         begun = await session(times=Times(0.0, 0.1, 1.0), server=server)
         await measured(begun, [Setting("singles", rate=50.0)])
 
-    with pytest.raises(BenchFailed, match="BadRequest"):
-        virtually(run())
 
-
-def test_a_server_that_goes_away_ends_the_sweep_after_two_cells(virtually, session):
+async def test_a_server_that_goes_away_ends_the_sweep_after_two_cells(session):
     seen = []
-
-    async def run():
+    with pytest.raises(BenchFailed, match="no call was answered in the last two measurements: .*BadRequest"):
         begun = await session(times=Times(0.0, 0.1, 1.0), server=SimulatedServer("gpu", faults=["status=400,after=9"]))
         async for cell in cells(begun, [Setting("singles", concurrency=1)], repeat=9):
             seen.append(cell)
-
-    with pytest.raises(BenchFailed, match="no call was answered in the last two measurements: .*BadRequest"):
-        virtually(run())
     assert [bool(cell.answered) for cell in seen[-3:]] == [True, False, False]
     assert all(cell.calls_failed for cell in seen[-2:])
 
@@ -228,14 +218,10 @@ def test_the_adaptive_limit_is_not_compared_with_a_lesser_one_where_the_best_is_
     assert "adaptive against a fixed setting (singles, 64 in flight): " in "".join(marked)
 
 
-def test_attempts_that_failed_are_told_of_the_recommended_setting(virtually, session):
+async def test_attempts_that_failed_are_told_of_the_recommended_setting(session):
     """One request of ten is refused, and the client's retries answer all calls."""
-
-    async def run():
-        begun = await session(server=SimulatedServer("gpu", faults=["status=500,rate=0.1"]), times=Times(0.2, 2, 30))
-        return await measured(begun, [Setting("singles", concurrency=8)], repeat=1)
-
-    (cell,) = virtually(run())
+    begun = await session(server=SimulatedServer("gpu", faults=["status=500,rate=0.1"]), times=Times(0.2, 2, 30))
+    (cell,) = await measured(begun, [Setting("singles", concurrency=8)], repeat=1)
     assert RETRIED in cell.marks
     assert cell.answered == cell.scheduled
     assert cell.retried / cell.scheduled == pytest.approx(0.1, abs=0.06)
@@ -269,20 +255,20 @@ def test_no_client_is_suggested_that_was_not_measured():
 
 
 @pytest.mark.parametrize("measure", [find, partial(sweep, strategies=["fixed"], concurrency=[2, 4], repeat=3)])
-def test_find_and_sweep_end_as_the_command_does(virtually, measure):
-    def end(*slos, faults=(), tokens=8, **options):
+async def test_find_and_sweep_end_as_the_command_does(measure):
+    async def end(*slos, faults=(), tokens=8, **options):
         server = SimulatorTransport(SimulatedServer("gpu", faults=faults))
         work = Workload(prompt_tokens=16, output_tokens=tokens)
         with pytest.raises(BenchFailed) as ended:
-            virtually(measure(URL, work, *slos, times=Times(1.0, 4.0, 5.0), transport=lambda *_: server, **options))
+            await measure(URL, work, *slos, times=Times(1.0, 4.0, 5.0), transport=lambda *_: server, **options)
         return ended.value.message
 
-    assert end(faults=["stall,after=40"]).startswith("no call was answered in the last two measurements: ")
-    assert end(Slo("ttft p95<10s"), tokens=1).startswith("slo ttft p95<10s: no answer to fixed tells this time")
-    assert end(faults=["stall"], budget_s=5.0) == "the first call had no answer within the budget"
+    assert (await end(faults=["stall,after=40"])).startswith("no call was answered in the last two measurements: ")
+    assert (await end(Slo("ttft p95<10s"), tokens=1)).startswith("slo ttft p95<10s: no answer to fixed tells this time")
+    assert await end(faults=["stall"], budget_s=5.0) == "the first call had no answer within the budget"
 
 
-def test_a_page_that_reading_empties_is_left_alone(virtually, session):
+async def test_a_page_that_reading_empties_is_left_alone(session):
     asked = []
 
     class Watched(SimulatorTransport):
@@ -298,8 +284,8 @@ def test_a_page_that_reading_empties_is_left_alone(virtually, session):
         await begun.cell(Setting("singles", concurrency=2))
         return asked.count("/metrics")
 
-    assert virtually(run("vllm 0.32.0")) == 2
-    assert virtually(run("trtllm 1.0.0")) == 0
+    assert await run("vllm 0.32.0") == 2
+    assert await run("trtllm 1.0.0") == 0
 
 
 def test_cells_in_which_calls_failed_recommend_nothing():
@@ -531,12 +517,9 @@ def test_a_wrong_field_of_a_report_is_named(report, place, value, why):
     assert refused.value.message.startswith(f"{path}: the report is damaged: ")
 
 
-def test_the_percentile_of_an_objective_is_read_again(virtually, session, tmp_path):
-    async def run():
-        begun = await session(Slo("p99.9<1s"), times=QUICK)
-        return report_of(begun, await measured(begun, [Setting("fixed", concurrency=4)], repeat=1), datetime.now(UTC))
-
-    written = virtually(run())
+async def test_the_percentile_of_an_objective_is_read_again(session, tmp_path):
+    begun = await session(Slo("p99.9<1s"), times=QUICK)
+    written = report_of(begun, await measured(begun, [Setting("fixed", concurrency=4)], repeat=1), datetime.now(UTC))
     write_report(written, tmp_path / "r.json")
     assert read_report(tmp_path / "r.json") == written
     assert 0.999 in written.cells[0].times["latency"].percentiles

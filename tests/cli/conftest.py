@@ -10,10 +10,9 @@ import threading
 import time
 
 import pytest
+from tests import command_line
 from tests.fakes.pages import serving
-from typer.testing import CliRunner
 
-from batchclient.cli.app import make_app
 from batchclient.simulator import EmbeddedServer
 
 COMMAND = [sys.executable, "-m", "batchclient"]
@@ -51,11 +50,7 @@ def part(out):
 @pytest.fixture
 def cli():
     """Run a command in this process."""
-
-    def run(*args, **options):
-        return CliRunner().invoke(make_app([str(arg) for arg in args[:1]]), [str(arg) for arg in args], **options)
-
-    return run
+    return command_line.run
 
 
 @pytest.fixture

@@ -7,13 +7,12 @@ import signal
 import subprocess
 
 import pytest
+from tests import command_line
 from tests.cli.conftest import COMMAND
-from typer.testing import CliRunner
 
 from batchclient.bench.session import Session
 from batchclient.cli._bench_options import is_hosted
 from batchclient.cli._bench_outputs import Outputs
-from batchclient.cli.app import make_app
 from batchclient.simulator import EmbeddedServer
 
 CANARY = "swordfish"
@@ -242,10 +241,9 @@ def measured(tmp_path_factory):
     """The text of a report with two settings and two repetitions."""
     path = tmp_path_factory.mktemp("measured") / "a.json"
     with EmbeddedServer("instant") as server:
-        told = CliRunner().invoke(
-            make_app(["bench"]),
-            ["bench", "--base-url", server.base_url, *SHORT, "--concurrency", "2,4", "--strategies", "singles",
-             "--repeat", "2", "--json", str(path)],
+        told = command_line.run(
+            "bench", "--base-url", server.base_url, *SHORT, "--concurrency", "2,4", "--strategies", "singles",
+            "--repeat", "2", "--json", path,
         )  # fmt: skip
     assert told.exit_code == 0, told.stderr
     report = json.loads(path.read_text())

@@ -9,16 +9,15 @@ from contextlib import suppress
 
 import openai
 import pytest
+from tests import command_line
 from tests.cli.conftest import write_rows
 from tests.fakes.pages import serving
 from tests.shell.test_keys_in_wrong_places import KEY, URLS
-from typer.testing import CliRunner
 
 from batchclient.bench.strategies import rival_of
 from batchclient.cli._log import log_to_stderr
 from batchclient.cli._progress import JobProgress
 from batchclient.cli._words import say
-from batchclient.cli.app import make_app
 from batchclient.integrations.prometheus import serve
 from batchclient.testing import MockLLM
 
@@ -168,5 +167,5 @@ def test_letters_that_the_terminal_lacks_end_nothing(foreign, charset):
     client = MockLLM().client()
     with serve(client, 0) as pages:
         for command in (["top", pages.url, "--once"], ["doctor", foreign], ["metrics", "list"]):
-            done = CliRunner(charset=charset).invoke(make_app(), command)
+            done = command_line.run(*command, charset=charset)
             assert done.stdout and (done.exception is None or isinstance(done.exception, SystemExit)), done.exception

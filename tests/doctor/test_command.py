@@ -1,15 +1,15 @@
 """``batchclient doctor`` on real sockets: statuses, output, and the key that is in none of it."""
 
+import functools
 import io
 import json
 
 import pytest
-from typer.testing import CliRunner
+from tests import command_line
 
 from batchclient._doctor.faults import unheeded_proxy
 from batchclient._doctor.machine import core_share
 from batchclient.cli._words import put
-from batchclient.cli.app import make_app
 from batchclient.simulator import EmbeddedServer
 
 
@@ -23,7 +23,7 @@ def environment(monkeypatch):
 
 @pytest.fixture
 def cli():
-    return lambda *args, **options: CliRunner().invoke(make_app(["doctor"]), ["doctor", *args], **options)
+    return functools.partial(command_line.run, "doctor")
 
 
 @pytest.fixture(scope="module")

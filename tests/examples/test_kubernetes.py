@@ -10,9 +10,8 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from typer.testing import CliRunner
+from tests import command_line
 
-from batchclient.cli.app import make_app
 from batchclient.jobs.statuses import Status
 from batchclient.simulator import EmbeddedServer
 
@@ -215,7 +214,7 @@ def test_the_command_of_a_job_does_the_job(name: str, tmp_path: Path, monkeypatc
                 local.get(each, each).replace("$(JOB_COMPLETION_INDEX)", str(index)).replace("/data", str(tmp_path))
                 for each in arguments
             ]
-            result = CliRunner().invoke(make_app(), command)
+            result = command_line.run(*command)
             assert result.exit_code == Status.OK, result.output
         assert all(server.prompts for server in servers)
     lines = [line for path in tmp_path.glob("answers*.jsonl") for line in path.read_text().splitlines()]

@@ -32,15 +32,12 @@ def model(counted):
     litellm.in_memory_llm_clients_cache.flush_cache()
 
 
-def test_coroutines_share_requests(counted, run, model, monkeypatch):
-    async def main():
-        transport = BatchTransport()
-        async with httpx.AsyncClient(transport=transport, timeout=60) as http:
-            monkeypatch.setattr(litellm, "aclient_session", http)
-            answers = await asyncio.gather(*[model.acall(f"question {i}") for i in range(COUNT)])
-            return transport.shared, answers
-
-    shared, answers = run(main)
+async def test_coroutines_share_requests(counted, model, monkeypatch):
+    transport = BatchTransport()
+    async with httpx.AsyncClient(transport=transport, timeout=60) as http:
+        monkeypatch.setattr(litellm, "aclient_session", http)
+        answers = await asyncio.gather(*[model.acall(f"question {i}") for i in range(COUNT)])
+        shared = transport.shared
     assert shared == COUNT
     assert counted.requests <= COUNT / 3
     assert len({text for (text,) in answers}) == COUNT

@@ -40,21 +40,18 @@ def extraction(client, i, model=Person, **arguments):
     )
 
 
-def test_extractions_share_requests(counted, run):
-    async def main():
-        # Answers of more than 32 tokens go alone unless told.
-        transport = BatchTransport(batching=Batching(alone_above_tokens=512))
-        http, client = client_over(transport, counted)
-        async with http:
-            people = await asyncio.gather(*[extraction(client, i) for i in range(COUNT)])
-            assert transport.shared == COUNT
-            requests = counted.requests
-            plain = instructor.from_openai(
-                openai.AsyncOpenAI(base_url=counted.base_url, api_key="k"), mode=instructor.Mode.JSON_SCHEMA
-            )
-            return requests, people, [await extraction(plain, i) for i in range(3)]
-
-    requests, people, plain = run(main)
+async def test_extractions_share_requests(counted):
+    # Answers of more than 32 tokens go alone unless told.
+    transport = BatchTransport(batching=Batching(alone_above_tokens=512))
+    http, client = client_over(transport, counted)
+    async with http:
+        people = await asyncio.gather(*[extraction(client, i) for i in range(COUNT)])
+        assert transport.shared == COUNT
+        requests = counted.requests
+        plain = instructor.from_openai(
+            openai.AsyncOpenAI(base_url=counted.base_url, api_key="k"), mode=instructor.Mode.JSON_SCHEMA
+        )
+        plain = [await extraction(plain, i) for i in range(3)]
     assert requests <= 30
     assert [each.model_dump() for each in people[:3]] == [each.model_dump() for each in plain]
     assert len({person.name for person in people}) == COUNT
@@ -69,16 +66,14 @@ class Picky(Person):
         raise ValueError("too young")
 
 
-def test_its_own_retries_are_calls_of_their_own(counted, run):
-    async def main():
-        transport = BatchTransport()
-        http, client = client_over(transport, counted)
-        async with http:
-            with pytest.raises(Exception) as caught:
-                await extraction(client, 1, Picky, max_retries=3)
-            return transport.shared, caught.value
-
-    shared, error = run(main)
+async def test_its_own_retries_are_calls_of_their_own(counted):
+    transport = BatchTransport()
+    http, client = client_over(transport, counted)
+    async with http:
+        with pytest.raises(Exception) as caught:
+            await extraction(client, 1, Picky, max_retries=3)
+        shared = transport.shared
+        error = caught.value
     assert type(error).__name__ == "InstructorRetryException"
     # It asks again with the complaint in the conversation: each time another chat.
     assert shared == counted.requests == 4

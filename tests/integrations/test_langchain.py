@@ -52,19 +52,15 @@ class Models:
         await self.http.aclose()
 
 
-def test_abatch_of_a_chain_shares_requests(counted, run):
+async def test_abatch_of_a_chain_shares_requests(counted):
     questions = [{"word": f"word {i}"} for i in range(COUNT)]
     prompt = ChatPromptTemplate.from_messages([("system", "Be brief."), ("user", "Define {word}.")])
-
-    async def main():
-        async with Models(counted) as models:
-            chain = prompt | models.make(ChatOpenAI, max_tokens=4, temperature=0)
-            answers = await chain.abatch(questions)
-            requests, shared = counted.requests, models.transport.shared
-            plain = prompt | models.make(ChatOpenAI, plain=True, max_tokens=4, temperature=0)
-            return requests, shared, answers, await plain.abatch(questions[::20])
-
-    requests, shared, answers, plain = run(main)
+    async with Models(counted) as models:
+        chain = prompt | models.make(ChatOpenAI, max_tokens=4, temperature=0)
+        answers = await chain.abatch(questions)
+        requests, shared = counted.requests, models.transport.shared
+        plain = prompt | models.make(ChatOpenAI, plain=True, max_tokens=4, temperature=0)
+        plain = await plain.abatch(questions[::20])
     assert shared == COUNT
     assert requests <= 30
     assert [each.content for each in answers[::20]] == [each.content for each in plain]
@@ -74,13 +70,11 @@ def test_abatch_of_a_chain_shares_requests(counted, run):
     assert answers[0].usage_metadata["input_tokens"] > 0
 
 
-def test_completions_share_requests(counted, run):
-    async def main():
-        async with Models(counted) as models:
-            llm = models.make(OpenAI, max_tokens=2, temperature=0)
-            return await llm.abatch([f"question {i}" for i in range(COUNT)])
-
-    assert len(set(run(main))) == COUNT
+async def test_completions_share_requests(counted):
+    async with Models(counted) as models:
+        llm = models.make(OpenAI, max_tokens=2, temperature=0)
+        result = await llm.abatch([f"question {i}" for i in range(COUNT)])
+    assert len(set(result)) == COUNT
     assert counted.requests <= 30
 
 
@@ -96,21 +90,17 @@ def tokenizer(monkeypatch):
 
 
 @pytest.mark.parametrize("sends", ["token ids", "texts"])
-def test_embeddings_share_requests(counted, run, tokenizer, sends):
+async def test_embeddings_share_requests(counted, tokenizer, sends):
     texts = [f"text {i}" for i in range(COUNT)]
-
-    async def main():
-        async with Models(counted) as models:
-            # By default LangChain counts tokens itself, and sends what it counted.
-            checks = {"check_embedding_ctx_length": sends == "token ids"}
-            ours = models.make(OpenAIEmbeddings, **checks)
-            vectors = await asyncio.gather(*[ours.aembed_query(text) for text in texts])
-            requests, shared = counted.requests, models.transport.shared
-            documents = await ours.aembed_documents(texts[:10])
-            plain = models.make(OpenAIEmbeddings, plain=True, **checks)
-            return requests, shared, vectors, documents, await plain.aembed_documents(texts[:10])
-
-    requests, shared, vectors, documents, plain = run(main)
+    async with Models(counted) as models:
+        # By default LangChain counts tokens itself, and sends what it counted.
+        checks = {"check_embedding_ctx_length": sends == "token ids"}
+        ours = models.make(OpenAIEmbeddings, **checks)
+        vectors = await asyncio.gather(*[ours.aembed_query(text) for text in texts])
+        requests, shared = counted.requests, models.transport.shared
+        documents = await ours.aembed_documents(texts[:10])
+        plain = models.make(OpenAIEmbeddings, plain=True, **checks)
+        plain = await plain.aembed_documents(texts[:10])
     assert shared == COUNT
     assert requests <= 30
     assert vectors[:10] == plain
@@ -123,14 +113,11 @@ class Definition(BaseModel):
     is_noun: bool
 
 
-def test_structured_output(counted, run):
-    async def main():
-        # Answers of more than 32 tokens go alone unless told.
-        async with Models(counted, batching=Batching(alone_above_tokens=512)) as models:
-            llm = models.make(ChatOpenAI, max_tokens=60, temperature=0).with_structured_output(Definition)
-            return await llm.abatch([f"word {i}" for i in range(COUNT)])
-
-    answers = run(main)
+async def test_structured_output(counted):
+    # Answers of more than 32 tokens go alone unless told.
+    async with Models(counted, batching=Batching(alone_above_tokens=512)) as models:
+        llm = models.make(ChatOpenAI, max_tokens=60, temperature=0).with_structured_output(Definition)
+        answers = await llm.abatch([f"word {i}" for i in range(COUNT)])
     assert all(isinstance(answer, Definition) for answer in answers)
     assert len({answer.word for answer in answers}) == COUNT
     assert counted.requests <= 30
@@ -150,14 +137,11 @@ def test_batch_in_threads_shares_requests(counted):
     assert len({each.content for each in answers}) == COUNT
 
 
-def test_streams_go_past(counted, run):
-    async def main():
-        async with Models(counted) as models:
-            pieces = [piece.content async for piece in models.make(ChatOpenAI, max_tokens=5).astream("hi")]
-            assert (models.transport.shared, models.transport.passed_on) == (0, 1)
-            return pieces
-
-    assert len(run(main)) > 5
+async def test_streams_go_past(counted):
+    async with Models(counted) as models:
+        pieces = [piece.content async for piece in models.make(ChatOpenAI, max_tokens=5).astream("hi")]
+        assert (models.transport.shared, models.transport.passed_on) == (0, 1)
+    assert len(pieces) > 5
 
 
 def test_its_timeout_and_its_retries_are_kept(run, monkeypatch):

@@ -46,57 +46,46 @@ def session(monkeypatch):
     litellm.in_memory_llm_clients_cache.flush_cache()
 
 
-def test_a_session_of_its_own_shares_requests(counted, run, session):
-    async def main():
-        async with litellm.aclient_session:
-            answers = await asyncio.gather(*[chat(counted, i) for i in range(COUNT)])
-            return session.shared, answers
-
-    shared, answers = run(main)
+async def test_a_session_of_its_own_shares_requests(counted, session):
+    async with litellm.aclient_session:
+        answers = await asyncio.gather(*[chat(counted, i) for i in range(COUNT)])
+        shared = session.shared
     assert shared == COUNT
     assert counted.requests <= 30
     assert len({each.choices[0].message.content for each in answers}) == COUNT
     assert [each.usage.completion_tokens for each in answers] == [4] * COUNT
 
 
-def test_a_client_that_is_given_shares_requests(counted, run):
-    async def main():
-        transport = Httpx2Transport()
-        async with httpx2.AsyncClient(transport=transport, timeout=60) as http:
-            client = openai.AsyncOpenAI(base_url=counted.base_url, api_key="k", http_client=http)
-            answers = await asyncio.gather(*[chat(counted, i, client=client) for i in range(COUNT)])
-            return transport.shared, answers
-
-    shared, answers = run(main)
+async def test_a_client_that_is_given_shares_requests(counted):
+    transport = Httpx2Transport()
+    async with httpx2.AsyncClient(transport=transport, timeout=60) as http:
+        client = openai.AsyncOpenAI(base_url=counted.base_url, api_key="k", http_client=http)
+        answers = await asyncio.gather(*[chat(counted, i, client=client) for i in range(COUNT)])
+        shared = transport.shared
     assert shared == COUNT
     assert counted.requests <= 30
     assert len({each.choices[0].message.content for each in answers}) == COUNT
 
 
-def test_completions_and_embeddings_share_requests(counted, run, session):
+async def test_completions_and_embeddings_share_requests(counted, session):
     common = {"api_base": counted.base_url, "api_key": "k"}
-
-    async def main():
-        async with litellm.aclient_session:
-            texts = await asyncio.gather(
-                *[
-                    litellm.atext_completion(
-                        model="text-completion-openai/m", prompt=f"q {i}", max_tokens=2, temperature=0, **common
-                    )
-                    for i in range(COUNT)
-                ]
-            )
-            completions = counted.requests
-            # It sends ``"encoding_format": null`` unless told; vLLM refuses that.
-            vectors = await asyncio.gather(
-                *[
-                    litellm.aembedding(model="openai/m", input=[f"text {i}"], encoding_format="float", **common)
-                    for i in range(COUNT)
-                ]
-            )
-            return completions, texts, vectors
-
-    completions, texts, vectors = run(main)
+    async with litellm.aclient_session:
+        texts = await asyncio.gather(
+            *[
+                litellm.atext_completion(
+                    model="text-completion-openai/m", prompt=f"q {i}", max_tokens=2, temperature=0, **common
+                )
+                for i in range(COUNT)
+            ]
+        )
+        completions = counted.requests
+        # It sends ``"encoding_format": null`` unless told; vLLM refuses that.
+        vectors = await asyncio.gather(
+            *[
+                litellm.aembedding(model="openai/m", input=[f"text {i}"], encoding_format="float", **common)
+                for i in range(COUNT)
+            ]
+        )
     assert [each.choices[0].text for each in texts] == [
         expected_text(f"q {i}", max_tokens=2, temperature=0) for i in range(COUNT)
     ]

@@ -121,19 +121,16 @@ def agree(numbers, now):
 # What a page says --------------------------------------------------------------------------------------------------
 
 
-def test_every_scrape_says_what_the_statistics_say(mock):
-    async def main():
-        async with mock.client() as client:
-            collector = Collector(client)
-            agree(samples(scraped(collector)), client.statistics())
-            for _ in range(3):
-                await traffic(mock, client)
-                await settled(client)
-                numbers, now = samples(scraped(collector)), client.statistics()
-                assert now.succeeded and now.failed and now.cancelled
-                agree(numbers, now)
-
-    run(main)
+async def test_every_scrape_says_what_the_statistics_say(mock):
+    async with mock.client() as client:
+        collector = Collector(client)
+        agree(samples(scraped(collector)), client.statistics())
+        for _ in range(3):
+            await traffic(mock, client)
+            await settled(client)
+            numbers, now = samples(scraped(collector)), client.statistics()
+            assert now.succeeded and now.failed and now.cancelled
+            agree(numbers, now)
 
 
 async def settled(client):
@@ -142,13 +139,11 @@ async def settled(client):
         await asyncio.sleep(0.001)
 
 
-def test_latency_by_batch_size(mock):
-    async def main():
-        async with mock.client() as client:
-            await client.batch_map([f"p{number}" for number in range(100)], "{}", max_tokens=1)
-            return samples(scraped(Collector(client))), client.statistics()
-
-    numbers, now = run(main)
+async def test_latency_by_batch_size(mock):
+    async with mock.client() as client:
+        await client.batch_map([f"p{number}" for number in range(100)], "{}", max_tokens=1)
+        numbers = samples(scraped(Collector(client)))
+        now = client.statistics()
     sizes = {dict(labels)["size"] for name, labels in numbers if name == "batchclient_request_duration_seconds_count"}
     assert sizes == {size for _, _, size in now.histograms["request_duration_seconds"]} and len(sizes) > 0
     [url] = {endpoint.base_url for endpoint in now.endpoints}
@@ -228,17 +223,15 @@ def test_trio_has_the_same_page(mock):
     assert of(numbers, "event_loop_lag_seconds") >= 0
 
 
-def test_the_page_for_programs_says_the_same(mock):
-    async def main():
-        async with mock.client() as client:
-            await traffic(mock, client)
-            await client.complete("p", max_tokens=1, tenant="known")
-            await client.complete("p", max_tokens=1, tenant="unknown")
-            await settled(client)
-            with serve(client, 0, client_name="night", tenant_labels=["known"]) as server:
-                return json.loads(await asyncio.to_thread(page, server.url, "/statistics")), client.statistics()
-
-    told, now = run(main)
+async def test_the_page_for_programs_says_the_same(mock):
+    async with mock.client() as client:
+        await traffic(mock, client)
+        await client.complete("p", max_tokens=1, tenant="known")
+        await client.complete("p", max_tokens=1, tenant="unknown")
+        await settled(client)
+        with serve(client, 0, client_name="night", tenant_labels=["known"]) as server:
+            told = json.loads(await asyncio.to_thread(page, server.url, "/statistics"))
+            now = client.statistics()
     assert told["client"] == "night" and 0 <= told["snapshot_age_seconds"] < LONGEST_S
     plain = told["statistics"]
     for name in ("submitted", "succeeded", "failed", "cancelled", "batches", "prompt_tokens", "completion_tokens"):
@@ -252,34 +245,29 @@ def test_the_page_for_programs_says_the_same(mock):
         ]
 
 
-def test_tenants_have_series_only_where_they_are_named(mock):
-    async def main():
-        async with mock.client() as client:
-            for tenant in ("a", "b", "c"):
-                await client.complete("p", max_tokens=1, tenant=tenant)
-            return samples(scraped(Collector(client, tenant_labels=["a", "absent"]))), client.statistics()
-
-    numbers, now = run(main)
+async def test_tenants_have_series_only_where_they_are_named(mock):
+    async with mock.client() as client:
+        for tenant in ("a", "b", "c"):
+            await client.complete("p", max_tokens=1, tenant=tenant)
+        numbers = samples(scraped(Collector(client, tenant_labels=["a", "absent"])))
+        now = client.statistics()
     tenants = {dict(labels).get("tenant") for _, labels in numbers} - {None}
     assert tenants == {"a", "absent"}
     assert of(numbers, "tenant_tokens_total", tenant="a", direction="prompt") == now.tenants["a"].prompt_tokens > 0
     assert of(numbers, "tenant_tokens_total", tenant="absent", direction="prompt") == 0
 
 
-def test_several_clients_of_a_registry_have_names(mock):
-    async def main():
-        async with mock.client() as one, mock.client() as two:
-            await one.complete("p", max_tokens=1)
-            collector = Collector(one, client_name="chat")
-            collector.add(two, client_name="vectors")
-            with pytest.raises(ConfigError, match="has this client already, as 'chat'"):
-                collector.add(one, client_name="other")
-            async with mock.client() as three:
-                with pytest.raises(ConfigError, match="has a client named 'chat' already"):
-                    collector.add(three, client_name="chat")
-            return samples(scraped(collector))
-
-    numbers = run(main)
+async def test_several_clients_of_a_registry_have_names(mock):
+    async with mock.client() as one, mock.client() as two:
+        await one.complete("p", max_tokens=1)
+        collector = Collector(one, client_name="chat")
+        collector.add(two, client_name="vectors")
+        with pytest.raises(ConfigError, match="has this client already, as 'chat'"):
+            collector.add(one, client_name="other")
+        async with mock.client() as three:
+            with pytest.raises(ConfigError, match="has a client named 'chat' already"):
+                collector.add(three, client_name="chat")
+        numbers = samples(scraped(collector))
     assert of(numbers, "calls_total", client="chat", outcome="succeeded") == 1
     assert of(numbers, "calls_total", client="vectors", outcome="succeeded") == 0
 
@@ -287,28 +275,24 @@ def test_several_clients_of_a_registry_have_names(mock):
 # While the client works --------------------------------------------------------------------------------------------
 
 
-def test_a_blocked_event_loop_has_its_last_page_within_a_second(mock):
-    async def main():
-        async with mock.client() as client:
-            await client.complete("p", max_tokens=1)
-            with serve(client, 0) as server:
-                before = samples(await asyncio.to_thread(page, server.url))
-                assert of(before, "snapshot_age_seconds") < LONGEST_S
-                pages, took, done = [], [], threading.Event()
+async def test_a_blocked_event_loop_has_its_last_page_within_a_second(mock):
+    async with mock.client() as client:
+        await client.complete("p", max_tokens=1)
+        with serve(client, 0) as server:
+            before = samples(await asyncio.to_thread(page, server.url))
+            assert of(before, "snapshot_age_seconds") < LONGEST_S
+            pages, took, done = [], [], threading.Event()
 
-                def scrape():
-                    for _ in range(2):
-                        began = time.monotonic()
-                        pages.append(samples(page(server.url)))
-                        took.append(time.monotonic() - began)
-                    done.set()
+            def scrape():
+                for _ in range(2):
+                    began = time.monotonic()
+                    pages.append(samples(page(server.url)))
+                    took.append(time.monotonic() - began)
+                done.set()
 
-                threading.Thread(target=scrape, daemon=True).start()
-                # The loop stands still until both pages are there.
-                assert done.wait(LONGEST_S)
-                return pages, took
-
-    pages, took = run(main)
+            threading.Thread(target=scrape, daemon=True).start()
+            # The loop stands still until both pages are there.
+            assert done.wait(LONGEST_S)
     first, second = pages
     for numbers in pages:
         assert of(numbers, "calls_total", outcome="succeeded") == 1
@@ -319,89 +303,73 @@ def test_a_blocked_event_loop_has_its_last_page_within_a_second(mock):
     assert min(took) < 5.0
 
 
-def test_a_scrape_takes_the_event_loop_for_less_than_ten_milliseconds():
+async def test_a_scrape_takes_the_event_loop_for_less_than_ten_milliseconds():
     mock = MockLLM()
     urls = [f"http://server-{number}:8000/v1" for number in range(8)]
-
-    async def main():
-        async with BatchClient(urls, model="m", transport=mock.transport, limit=64) as client:
-            for size in (1, 3, 7, 15, 31, 63):
-                for _ in range(4):
-                    await asyncio.gather(*[client.complete(f"p{n}", max_tokens=1) for n in range(size * 8)])
-            times = []
-            for _ in range(10):
-                began = time.thread_time()
-                now = client.statistics()
-                times.append(time.thread_time() - began)
-            assert len(now.histograms["batch_size"]) == 8
-            return min(times)
-
-    assert run(main) < 0.01
+    async with BatchClient(urls, model="m", transport=mock.transport, limit=64) as client:
+        for size in (1, 3, 7, 15, 31, 63):
+            for _ in range(4):
+                await asyncio.gather(*[client.complete(f"p{n}", max_tokens=1) for n in range(size * 8)])
+        times = []
+        for _ in range(10):
+            began = time.thread_time()
+            now = client.statistics()
+            times.append(time.thread_time() - began)
+        assert len(now.histograms["batch_size"]) == 8
+        assert min(times) < 0.01
 
 
-def test_a_page_that_fails_costs_no_call(mock, caplog):
-    async def main():
-        async with mock.client() as client:
-            with serve(client, 0) as server:
-                await client.complete("p", max_tokens=1)
-                whole, client.statistics = client.statistics, None
-                old = samples(await asyncio.to_thread(page, server.url))
-                await client.complete("p", max_tokens=1)
-                client.statistics = whole
-                new = samples(await asyncio.to_thread(page, server.url))
-                return old, new
-
-    old, new = run(main)
+async def test_a_page_that_fails_costs_no_call(mock, caplog):
+    async with mock.client() as client:
+        with serve(client, 0) as server:
+            await client.complete("p", max_tokens=1)
+            whole, client.statistics = client.statistics, None
+            old = samples(await asyncio.to_thread(page, server.url))
+            await client.complete("p", max_tokens=1)
+            client.statistics = whole
+            new = samples(await asyncio.to_thread(page, server.url))
     # The page has what was known before.
     assert of(old, "calls_total", outcome="succeeded") == 0
     assert of(new, "calls_total", outcome="succeeded") == 2
     assert "could not be read" in caplog.text
 
 
-def test_a_reader_that_says_nothing_keeps_no_other_waiting(mock):
-    async def main():
-        async with mock.client() as client:
-            with serve(client, 0) as server, socket.create_connection(("127.0.0.1", server.port)):
-                await client.complete("p", max_tokens=1)
-                return samples(await asyncio.to_thread(page, server.url))
-
-    assert of(run(main), "calls_total", outcome="succeeded") == 1
+async def test_a_reader_that_says_nothing_keeps_no_other_waiting(mock):
+    async with mock.client() as client:
+        with serve(client, 0) as server, socket.create_connection(("127.0.0.1", server.port)):
+            await client.complete("p", max_tokens=1)
+            read = samples(await asyncio.to_thread(page, server.url))
+    assert of(read, "calls_total", outcome="succeeded") == 1
 
 
 # What no page says -------------------------------------------------------------------------------------------------
 
 
-def test_no_page_holds_a_prompt_an_answer_or_a_key(mock):
+async def test_no_page_holds_a_prompt_an_answer_or_a_key(mock):
     mock.when(f"{CANARY} asks").answer(Answer(f"{CANARY} answers"))
     mock.when(f"{CANARY} fails").fail(400, f"{CANARY} is refused")
     mock.when(f"{CANARY} breaks").fail(500, f"{CANARY} is broken")
-
-    async def main():
-        url = f"http://mock:8000/v1?key={CANARY}-in-the-url"
-        headers = {"x-canary": f"{CANARY}-in-a-header"}
-        settings = {"api_key": f"{CANARY}-as-key", "headers": headers, "retry": Backoff(max_attempts=2, base_s=0)}
-        async with BatchClient(url, model="m", transport=mock.transport, **settings) as client:
-            for word in ("asks", "fails", "breaks"):
-                with suppress(BatchClientError):
-                    await client.complete(f"{CANARY} {word}", max_tokens=4, tenant=CANARY, timeout_s=5)
-            assert client.statistics().failed == 2
-            with serve(client, 0) as server:
-                return [await asyncio.to_thread(page, server.url, path) for path in ("/metrics", "/statistics")]
-
-    for text in run(main):
+    url = f"http://mock:8000/v1?key={CANARY}-in-the-url"
+    headers = {"x-canary": f"{CANARY}-in-a-header"}
+    settings = {"api_key": f"{CANARY}-as-key", "headers": headers, "retry": Backoff(max_attempts=2, base_s=0)}
+    async with BatchClient(url, model="m", transport=mock.transport, **settings) as client:
+        for word in ("asks", "fails", "breaks"):
+            with suppress(BatchClientError):
+                await client.complete(f"{CANARY} {word}", max_tokens=4, tenant=CANARY, timeout_s=5)
+        assert client.statistics().failed == 2
+        with serve(client, 0) as server:
+            texts = [await asyncio.to_thread(page, server.url, path) for path in ("/metrics", "/statistics")]
+    for text in texts:
         assert "http://mock:8000/v1" in text
         assert CANARY not in text
 
 
-def test_tenants_prompts_and_many_models_make_no_series(mock):
-    async def main():
-        async with mock.client() as client:
-            collector = Collector(client)
-            for number in range(50):
-                await client.complete(f"prompt {number}", max_tokens=1, tenant=f"tenant {number}", model=f"m{number}")
-            return samples(scraped(collector))
-
-    numbers = run(main)
+async def test_tenants_prompts_and_many_models_make_no_series(mock):
+    async with mock.client() as client:
+        collector = Collector(client)
+        for number in range(50):
+            await client.complete(f"prompt {number}", max_tokens=1, tenant=f"tenant {number}", model=f"m{number}")
+        numbers = samples(scraped(collector))
     values = {label: {dict(labels).get(label) for _, labels in numbers} - {None} for label in ("model", "tenant")}
     assert values == {"model": {f"m{number}" for number in range(32)} | {"other"}, "tenant": set()}
     assert not [labels for _, labels in numbers if any("prompt " in value for _, value in labels)]
@@ -422,19 +390,16 @@ def a_page(mock):
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_the_page_is_the_one_that_prometheus_client_writes(mock, named):
+async def test_the_page_is_the_one_that_prometheus_client_writes(mock, named):
     odd = 'a "quoted" \\ name\nof two lines'
-
-    async def main():
-        async with mock.client() as client:
-            await traffic(mock, client)
-            await client.complete("p", max_tokens=1, model=odd, tenant=odd)
-            await settled(client)
-            given = {"client_name": odd, "tenant_labels": [odd]} if named else {}
-            with serve(client, 0, **given) as server:
-                return await asyncio.to_thread(page, server.url), scraped(Collector(client, **given))
-
-    ours, theirs = run(main)
+    async with mock.client() as client:
+        await traffic(mock, client)
+        await client.complete("p", max_tokens=1, model=odd, tenant=odd)
+        await settled(client)
+        given = {"client_name": odd, "tenant_labels": [odd]} if named else {}
+        with serve(client, 0, **given) as server:
+            ours = await asyncio.to_thread(page, server.url)
+            theirs = scraped(Collector(client, **given))
     # These are of the moment.
     moment = ("batchclient_snapshot_age_seconds", "batchclient_event_loop_lag_seconds")
     own, other = (
@@ -476,29 +441,23 @@ def closes(port):
 
 
 @pytest.mark.parametrize("end", ["aclose", "drain"])
-def test_the_port_closes_with_the_client(mock, end):
-    async def main():
-        client = mock.client()
-        await client.complete("p", max_tokens=1)
-        server = serve(client, 0)
-        assert is_open(server.port)
-        await getattr(client, end)()
-        await asyncio.to_thread(closes, server.port)
-
-    run(main)
+async def test_the_port_closes_with_the_client(mock, end):
+    client = mock.client()
+    await client.complete("p", max_tokens=1)
+    server = serve(client, 0)
+    assert is_open(server.port)
+    await getattr(client, end)()
+    await asyncio.to_thread(closes, server.port)
 
 
-def test_the_port_is_free_as_soon_as_the_client_is_closed(mock):
-    async def main():
-        client, port = mock.client(), 0
-        for _ in range(5):
-            async with mock.client() as client:
-                await client.complete("p", max_tokens=1)
-                server = serve(client, port)
-                port = server.port
-                assert samples(await asyncio.to_thread(page, server.url))
-
-    run(main)
+async def test_the_port_is_free_as_soon_as_the_client_is_closed(mock):
+    client, port = mock.client(), 0
+    for _ in range(5):
+        async with mock.client() as client:
+            await client.complete("p", max_tokens=1)
+            server = serve(client, port)
+            port = server.port
+            assert samples(await asyncio.to_thread(page, server.url))
 
 
 def test_the_port_closes_with_a_blocking_client_that_made_no_call(mock):

@@ -32,16 +32,12 @@ def agent_over(client, **arguments):
     return pydantic_ai.Agent(model, **arguments)
 
 
-def test_runs_share_requests(counted, run):
+async def test_runs_share_requests(counted):
     """Each of its calls has a ``User-Agent`` of its own."""
-
-    async def main():
-        async with AsyncOpenAI(base_url=counted.base_url, api_key="k") as client:
-            agent = agent_over(client, model_settings={"max_tokens": 16})
-            results = await asyncio.gather(*[agent.run(f"question {i}") for i in range(COUNT)])
-            return client.statistics(), results
-
-    statistics, results = run(main)
+    async with AsyncOpenAI(base_url=counted.base_url, api_key="k") as client:
+        agent = agent_over(client, model_settings={"max_tokens": 16})
+        results = await asyncio.gather(*[agent.run(f"question {i}") for i in range(COUNT)])
+        statistics = client.statistics()
     assert statistics.calls == COUNT
     assert statistics.shared >= COUNT - 5
     assert counted.requests <= 30
@@ -49,24 +45,17 @@ def test_runs_share_requests(counted, run):
     assert {result.usage.output_tokens for result in results} == {16}
 
 
-def test_structured_answers_share_requests_where_lists_may_be_longer(counted, run):
-    async def main():
-        async with AsyncOpenAI(
-            base_url=counted.base_url, api_key="k", batching=Batching(alone_above_tokens=512)
-        ) as client:
-            agent = agent_over(client, output_type=pydantic_ai.NativeOutput(Person), model_settings={"max_tokens": 60})
-            results = await asyncio.gather(*[agent.run(f"Who is number {i}?") for i in range(COUNT)])
-            return client.statistics(), results
-
-    statistics, results = run(main)
+async def test_structured_answers_share_requests_where_lists_may_be_longer(counted):
+    async with AsyncOpenAI(base_url=counted.base_url, api_key="k", batching=Batching(alone_above_tokens=512)) as client:
+        agent = agent_over(client, output_type=pydantic_ai.NativeOutput(Person), model_settings={"max_tokens": 60})
+        results = await asyncio.gather(*[agent.run(f"Who is number {i}?") for i in range(COUNT)])
+        statistics = client.statistics()
     assert statistics.shared >= COUNT - 5
     assert all(isinstance(result.output, Person) for result in results)
 
 
-def test_without_a_bound_on_the_answers_the_reason_is_told(counted, run):
-    async def main():
-        async with AsyncOpenAI(base_url=counted.base_url, api_key="k") as client:
-            await asyncio.gather(*[agent_over(client).run(f"question {i}") for i in range(8)])
-            return client.statistics()
-
-    assert run(main).alone == {"long output expected, and the list cannot stream": 8}
+async def test_without_a_bound_on_the_answers_the_reason_is_told(counted):
+    async with AsyncOpenAI(base_url=counted.base_url, api_key="k") as client:
+        await asyncio.gather(*[agent_over(client).run(f"question {i}") for i in range(8)])
+        result = client.statistics()
+    assert result.alone == {"long output expected, and the list cannot stream": 8}

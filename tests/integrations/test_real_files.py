@@ -18,9 +18,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from batchclient.cli.app import make_app
+from tests import command_line
 from tests.fakes.pages import serving
 
 pandas = pytest.importorskip("pandas")
@@ -219,7 +218,7 @@ def test_a_file_goes_in(name, tmp_path, monkeypatch):
     given = [*shlex.split(options), *(["--prompt", prompt] if isinstance(prompt, str) else [])]
     with serving(answer) as server:
         where = ["--base-url", server.url, "--model", "m", "--dialect", "vllm"]
-        done = CliRunner().invoke(make_app(["map"]), ["map", file, "-o", "out.jsonl", *where, *given])
+        done = command_line.run("map", file, "-o", "out.jsonl", *where, *given)
         bodies = [request.json for request in server.asked if request.method == "POST"]
     assert done.exit_code == 0, done.output
     records = read((tmp_path / file).read_bytes())

@@ -104,17 +104,13 @@ def run(main):
 # What is shared ------------------------------------------------------------------------------------------------------
 
 
-def test_200_completions_share_a_few_requests(library, made, server):
+async def test_200_completions_share_a_few_requests(library, made, server):
     prompts = [f"question {i}" for i in range(200)]
-
-    async def main():
-        transport = made()
-        async with library.AsyncClient(transport=transport, timeout=30) as client:
-            posts = [client.post(f"{server.base_url}/completions", json=body(p, temperature=0)) for p in prompts]
-            return transport.shared, await asyncio.gather(*posts), transport
-
     before = server.requests
-    _, responses, transport = run(main)
+    transport = made()
+    async with library.AsyncClient(transport=transport, timeout=30) as client:
+        posts = [client.post(f"{server.base_url}/completions", json=body(p, temperature=0)) for p in prompts]
+        responses = await asyncio.gather(*posts)
     assert server.requests - before <= 20
     assert transport.shared == 200 and transport.passed_on == 0
     for prompt, response in zip(prompts, responses, strict=True):
@@ -147,24 +143,17 @@ def told(value):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_response_is_what_the_server_alone_would_have_sent(library, made, server, name):
+async def test_a_response_is_what_the_server_alone_would_have_sent(library, made, server, name):
     path, sent = CALLS[name]
     url = f"{server.base_url}/{path}"
-
-    async def main():
-        transport = made()
-        async with (
-            library.AsyncClient(timeout=30) as plain,
-            library.AsyncClient(transport=transport, timeout=30) as ours,
-        ):
-            # Three at once, so that the answer is cut out of a shared one.
-            return (
-                transport,
-                await plain.post(url, json=sent),
-                await asyncio.gather(*[ours.post(url, json=sent) for _ in range(3)]),
-            )
-
-    transport, plain, responses = run(main)
+    transport = made()
+    async with (
+        library.AsyncClient(timeout=30) as plain,
+        library.AsyncClient(transport=transport, timeout=30) as ours,
+    ):
+        # Three at once, so that the answer is cut out of a shared one.
+        plain = await plain.post(url, json=sent)
+        responses = await asyncio.gather(*[ours.post(url, json=sent) for _ in range(3)])
     assert transport.shared == 3
     for response in responses:
         assert response.status_code == plain.status_code == 200
@@ -194,49 +183,41 @@ async def read_twice(response):
 
 
 @pytest.mark.parametrize("read", [read_whole, read_pieces, read_raw, read_twice])
-def test_a_response_may_be_read_in_any_way(library, over, read):
-    async def main():
-        transport, client = over()
-        async with client, client.stream("POST", "completions", json=body("p")) as response:
-            with pytest.raises(library.ResponseNotRead):
-                response.content
-            content = await read(response)
-            assert json.loads(content)["choices"][0]["text"] == "P"
-            assert response.num_bytes_downloaded == len(content) == int(response.headers["content-length"])
-            if read in (read_whole, read_twice):
-                assert pickle.loads(pickle.dumps(response)).json() == response.json()
-            else:
-                with pytest.raises(library.StreamConsumed):
-                    await response.aread()
-        assert response.is_closed
-        assert response.elapsed.total_seconds() > 0
-        assert transport.shared == 1
-        assert isinstance(response, library.Response)
-
-    run(main)
+async def test_a_response_may_be_read_in_any_way(library, over, read):
+    transport, client = over()
+    async with client, client.stream("POST", "completions", json=body("p")) as response:
+        with pytest.raises(library.ResponseNotRead):
+            response.content
+        content = await read(response)
+        assert json.loads(content)["choices"][0]["text"] == "P"
+        assert response.num_bytes_downloaded == len(content) == int(response.headers["content-length"])
+        if read in (read_whole, read_twice):
+            assert pickle.loads(pickle.dumps(response)).json() == response.json()
+        else:
+            with pytest.raises(library.StreamConsumed):
+                await response.aread()
+    assert response.is_closed
+    assert response.elapsed.total_seconds() > 0
+    assert transport.shared == 1
+    assert isinstance(response, library.Response)
 
 
-def test_the_headers_of_its_own_request_reach_every_caller(over, handler):
-    async def main():
-        _, client = over()
-        async with client:
-            first = [await client.post("completions", json=body("p0"))]
-            return first + await asyncio.gather(*[client.post("completions", json=body(f"p{i}")) for i in range(1, 6)])
-
-    for i, response in enumerate(run(main)):
+async def test_the_headers_of_its_own_request_reach_every_caller(over, handler):
+    _, client = over()
+    async with client:
+        first = [await client.post("completions", json=body("p0"))]
+        responses = first + await asyncio.gather(*[client.post("completions", json=body(f"p{i}")) for i in range(1, 6)])
+    for i, response in enumerate(responses):
         assert f"p{i}" in handler.prompts[int(response.headers["x-request-number"]) - 1]
     assert len(handler.requests) < 6
 
 
-def test_a_transport_that_was_given_carries_the_shared_requests_too(over, handler):
-    async def main():
-        transport, client = over()
-        async with client:
-            responses = await asyncio.gather(*[client.post("completions", json=body(f"p{i}")) for i in range(20)])
-        assert transport.shared == 20
-        return [response.json()["choices"][0]["text"] for response in responses]
-
-    assert run(main) == [f"P{i}" for i in range(20)]
+async def test_a_transport_that_was_given_carries_the_shared_requests_too(over, handler):
+    transport, client = over()
+    async with client:
+        responses = await asyncio.gather(*[client.post("completions", json=body(f"p{i}")) for i in range(20)])
+    assert transport.shared == 20
+    assert [response.json()["choices"][0]["text"] for response in responses] == [f"P{i}" for i in range(20)]
     assert len(handler.requests) <= 3
 
 
@@ -254,37 +235,30 @@ def asked_with(handler, name):
 @pytest.mark.parametrize(
     "name", ["Authorization", "OpenAI-Organization", "OpenAI-Project", "Cookie", "X-Api-Key", "X-Of-My-Own"]
 )
-def test_requests_that_differ_in_a_header_that_counts_never_share(over, handler, name):
-    async def main():
-        transport, client = over()
-        async with client:
-            posts = [
-                client.post("completions", json=body(f"{who}{i}"), headers={name: who})
-                for i in range(10)
-                for who in ("ann", "bob")
-            ]
-            await asyncio.gather(*posts)
-        assert transport.shared == 20
-
-    run(main)
+async def test_requests_that_differ_in_a_header_that_counts_never_share(over, handler, name):
+    transport, client = over()
+    async with client:
+        posts = [
+            client.post("completions", json=body(f"{who}{i}"), headers={name: who})
+            for i in range(10)
+            for who in ("ann", "bob")
+        ]
+        await asyncio.gather(*posts)
+    assert transport.shared == 20
     assert asked_with(handler, name) == {who: {f"{who}{i}" for i in range(10)} for who in ("ann", "bob")}
     assert len(handler.requests) <= 6
 
 
-def test_queries_and_servers_are_apart(over, handler):
+async def test_queries_and_servers_are_apart(over, handler):
     urls = [
         "http://llm.test/v1/completions?v=1",
         "http://llm.test/v1/completions?v=2",
         "http://other.test/v1/completions",
     ]
-
-    async def main():
-        transport, client = over()
-        async with client:
-            await asyncio.gather(*[client.post(url, json=body(f"{url}{i}")) for i in range(5) for url in urls])
-        assert transport.shared == 15
-
-    run(main)
+    transport, client = over()
+    async with client:
+        await asyncio.gather(*[client.post(url, json=body(f"{url}{i}")) for i in range(5) for url in urls])
+    assert transport.shared == 15
     for request, prompts in zip(handler.requests, handler.prompts, strict=True):
         assert all(prompt.startswith(str(request.url)) for prompt in prompts)
     assert {str(request.url) for request in handler.requests} == set(urls)
@@ -293,43 +267,37 @@ def test_queries_and_servers_are_apart(over, handler):
 @pytest.mark.parametrize(
     "name", ["User-Agent", "x-stainless-retry-count", "traceparent", "X-Request-ID", "x-b3-spanid", "X-Mine"]
 )
-def test_labels_keep_nobody_apart_and_are_not_sent(over, handler, name):
-    async def main():
-        _, client = over(labels=("x-mine",))
-        async with client:
-            posts = [client.post("completions", json=body(f"p{i}"), headers={name: f"label {i}"}) for i in range(20)]
-            await asyncio.gather(*posts)
-
-    run(main)
+async def test_labels_keep_nobody_apart_and_are_not_sent(over, handler, name):
+    _, client = over(labels=("x-mine",))
+    async with client:
+        posts = [client.post("completions", json=body(f"p{i}"), headers={name: f"label {i}"}) for i in range(20)]
+        await asyncio.gather(*posts)
     assert len(handler.requests) <= 3
     assert not any("label" in value for request in handler.requests for value in request.headers.values())
 
 
-def test_clients_are_few_and_nothing_is_lost(over, handler):
-    async def main():
-        transport, client = over()
-        async with client:
-            for i in range(MOST_CLIENTS + 8):
-                response = await client.post("completions", json=body(f"p{i}"), headers={"x-who": str(i)})
-                assert response.json()["choices"][0]["text"] == f"P{i}"
-            assert len(transport.clients) == MOST_CLIENTS
-            assert transport.passed_on == 0
-            # All are busy: the next goes around them.
-            handler.go_on = asyncio.Event()
-            numbers = range(100, 100 + MOST_CLIENTS + 8)
-            tasks = [
-                asyncio.ensure_future(client.post("completions", json=body(f"p{i}"), headers={"x-who": str(i)}))
-                for i in numbers
-            ]
-            while len(handler.requests) < MOST_CLIENTS + 8 + len(numbers):
-                await asyncio.sleep(0)
-            handler.go_on.set()
-            responses = await asyncio.gather(*tasks)
-            assert transport.passed_on == 8
-            assert [each.json()["choices"][0]["text"] for each in responses] == [f"P{i}" for i in numbers]
-            assert len(transport.clients) == MOST_CLIENTS
-
-    run(main)
+async def test_clients_are_few_and_nothing_is_lost(over, handler):
+    transport, client = over()
+    async with client:
+        for i in range(MOST_CLIENTS + 8):
+            response = await client.post("completions", json=body(f"p{i}"), headers={"x-who": str(i)})
+            assert response.json()["choices"][0]["text"] == f"P{i}"
+        assert len(transport.clients) == MOST_CLIENTS
+        assert transport.passed_on == 0
+        # All are busy: the next goes around them.
+        handler.go_on = asyncio.Event()
+        numbers = range(100, 100 + MOST_CLIENTS + 8)
+        tasks = [
+            asyncio.ensure_future(client.post("completions", json=body(f"p{i}"), headers={"x-who": str(i)}))
+            for i in numbers
+        ]
+        while len(handler.requests) < MOST_CLIENTS + 8 + len(numbers):
+            await asyncio.sleep(0)
+        handler.go_on.set()
+        responses = await asyncio.gather(*tasks)
+        assert transport.passed_on == 8
+        assert [each.json()["choices"][0]["text"] for each in responses] == [f"P{i}" for i in numbers]
+        assert len(transport.clients) == MOST_CLIENTS
 
 
 # What goes past ------------------------------------------------------------------------------------------------------
@@ -373,23 +341,20 @@ PAST = {
 
 
 @pytest.mark.parametrize("name", PAST)
-def test_what_cannot_be_shared_goes_past_byte_for_byte(library, over, handler, name):
+async def test_what_cannot_be_shared_goes_past_byte_for_byte(library, over, handler, name):
     def arguments():
         sent = PAST[name]
         return {**sent, "content": pieces()} if sent.get("content") is pieces else sent
 
-    async def main():
-        plain_handler = Handler(library)
-        plain = library.AsyncClient(transport=library.MockTransport(plain_handler), base_url="http://llm.test/v1/")
-        transport, client = over()
-        async with plain, client:
-            theirs = await plain.post("completions", **arguments())
-            ours = await client.post("completions", **arguments())
-        assert (transport.shared, transport.passed_on) == (0, 1)
-        assert (ours.status_code, ours.headers, ours.content) == (theirs.status_code, theirs.headers, theirs.content)
-        return plain_handler.requests
-
-    (theirs,), (ours,) = run(main), handler.requests
+    plain_handler = Handler(library)
+    plain = library.AsyncClient(transport=library.MockTransport(plain_handler), base_url="http://llm.test/v1/")
+    transport, client = over()
+    async with plain, client:
+        theirs = await plain.post("completions", **arguments())
+        ours = await client.post("completions", **arguments())
+    assert (transport.shared, transport.passed_on) == (0, 1)
+    assert (ours.status_code, ours.headers, ours.content) == (theirs.status_code, theirs.headers, theirs.content)
+    (theirs,), (ours,) = plain_handler.requests, handler.requests
     assert (ours.method, ours.url, ours.headers.raw, ours.content) == (
         theirs.method,
         theirs.url,
@@ -408,42 +373,32 @@ def test_what_cannot_be_shared_goes_past_byte_for_byte(library, over, handler, n
         ("PUT", "completions"),
     ],
 )
-def test_other_routes_go_past(over, handler, method, path):
-    async def main():
-        transport, client = over()
-        async with client:
-            response = await client.request(method, path, json=body("p"))
-        assert response.content == b"past"
-        assert (transport.shared, transport.passed_on) == (0, 1)
-
-    run(main)
+async def test_other_routes_go_past(over, handler, method, path):
+    transport, client = over()
+    async with client:
+        response = await client.request(method, path, json=body("p"))
+    assert response.content == b"past"
+    assert (transport.shared, transport.passed_on) == (0, 1)
     assert handler.requests[0].method == method
 
 
-def test_only_the_server_that_is_named_is_batched(over, handler):
-    async def main():
-        transport, client = over(base_url="http://LLM.test:80/v1/")
-        async with client:
-            await client.post("completions", json=body("a"))
-            await client.post("http://llm.test/v2/completions", json=body("b"))
-            await client.post("http://other.test/v1/completions", json=body("c"))
-        assert (transport.shared, transport.passed_on) == (1, 2)
-
-    run(main)
+async def test_only_the_server_that_is_named_is_batched(over, handler):
+    transport, client = over(base_url="http://LLM.test:80/v1/")
+    async with client:
+        await client.post("completions", json=body("a"))
+        await client.post("http://llm.test/v2/completions", json=body("b"))
+        await client.post("http://other.test/v1/completions", json=body("c"))
+    assert (transport.shared, transport.passed_on) == (1, 2)
 
 
-def test_a_stream_is_handed_out_as_it_comes(library, made, server):
-    async def main():
-        transport = made()
-        async with library.AsyncClient(transport=transport, timeout=30) as client:
-            sent = body("once", max_tokens=5, stream=True)
-            async with client.stream("POST", f"{server.base_url}/completions", json=sent) as response:
-                assert response.headers["content-type"].startswith("text/event-stream")
-                lines = [line async for line in response.aiter_lines() if line]
-        assert transport.passed_on == 1
-        return lines
-
-    lines = run(main)
+async def test_a_stream_is_handed_out_as_it_comes(library, made, server):
+    transport = made()
+    async with library.AsyncClient(transport=transport, timeout=30) as client:
+        sent = body("once", max_tokens=5, stream=True)
+        async with client.stream("POST", f"{server.base_url}/completions", json=sent) as response:
+            assert response.headers["content-type"].startswith("text/event-stream")
+            lines = [line async for line in response.aiter_lines() if line]
+    assert transport.passed_on == 1
     assert lines[-1] == "data: [DONE]"
     assert len(lines) >= 5
 
@@ -459,24 +414,21 @@ async def post_all(library, made, server, prompts, client=None, **settings):
         return await asyncio.gather(*posts, return_exceptions=True)
 
 
-def test_every_response_tells_its_tokens_where_the_server_tells_a_sum(library, made):
-    async def ask():
-        async with library.AsyncClient(transport=made(dialect="openai", preset="throughput")) as http:
-            posts = [http.post(f"{server.base_url}/completions", json=body(f"p {i}")) for i in range(6)]
-            return [response.json()["usage"] for response in await asyncio.gather(*posts)]
-
+async def test_every_response_tells_its_tokens_where_the_server_tells_a_sum(library, made):
     with EmbeddedServer("instant", model="m", guise="openai") as server:
-        usages = run(ask)
+        prompts = [f"p {i}" for i in range(6)]
+        responses = await post_all(library, made, server, prompts, dialect="openai", preset="throughput")
+        usages = [response.json()["usage"] for response in responses]
         assert server.requests == 1
         alone = httpx.post(f"{server.base_url}/completions", json=body("p 0")).json()["usage"]
     assert usages == [alone | {"prompt_tokens_estimated": True}] * 6
     assert alone["completion_tokens"] > 0
 
 
-def test_one_bad_prompt_fails_with_the_servers_own_words_and_alone(library, made):
+async def test_one_bad_prompt_fails_with_the_servers_own_words_and_alone(library, made):
     prompts = [f"p{i}" for i in range(20)] + ["poison"]
     with EmbeddedServer("instant", model="m", faults=["bad_prompt=poison"]) as server:
-        *good, bad = run(lambda: post_all(library, made, server, prompts))
+        *good, bad = await post_all(library, made, server, prompts)
         plain = httpx.post(f"{server.base_url}/completions", json=body("poison"))
     assert [response.status_code for response in good] == [200] * 20
     assert bad.status_code == plain.status_code == 400
@@ -485,9 +437,9 @@ def test_one_bad_prompt_fails_with_the_servers_own_words_and_alone(library, made
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422, 429, 500, 503])
-def test_a_lone_calls_error_is_the_servers_own(library, made, status):
+async def test_a_lone_calls_error_is_the_servers_own(library, made, status):
     with EmbeddedServer("instant", model="m", faults=[f"status={status},retry_after=7"]) as server:
-        (ours,) = run(lambda: post_all(library, made, server, ["p"]))
+        (ours,) = await post_all(library, made, server, ["p"])
         plain = httpx.post(f"{server.base_url}/completions", json=body("p"))
         assert server.requests == 2
     assert ours.status_code == plain.status_code == status
@@ -495,9 +447,9 @@ def test_a_lone_calls_error_is_the_servers_own(library, made, status):
     assert ours.headers.get("retry-after") == plain.headers.get("retry-after") == "7"
 
 
-def test_an_error_that_concerned_many_has_openais_form(library, made):
+async def test_an_error_that_concerned_many_has_openais_form(library, made):
     with EmbeddedServer("instant", model="m", faults=["status=503,retry_after=7"]) as server:
-        responses = run(lambda: post_all(library, made, server, [f"p{i}" for i in range(40)]))
+        responses = await post_all(library, made, server, [f"p{i}" for i in range(40)])
         assert server.requests < 40
     for response in responses:
         assert response.status_code == 503
@@ -508,86 +460,69 @@ def test_an_error_that_concerned_many_has_openais_form(library, made):
         assert "503" in error["message"]
 
 
-def test_a_reply_that_is_none_is_a_bad_gateway(library, made):
+async def test_a_reply_that_is_none_is_a_bad_gateway(library, made):
     with EmbeddedServer("instant", model="m", faults=["garbage"]) as server:
-        (response,) = run(lambda: post_all(library, made, server, ["p"]))
+        (response,) = await post_all(library, made, server, ["p"])
     assert response.status_code == 502
     assert response.json()["error"]["type"] == "DialectError"
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_another_2xx_is_an_answer_and_stays_what_it_is(library, made, handler, count):
+async def test_another_2xx_is_an_answer_and_stays_what_it_is(library, made, handler, count):
     async def created(request):
         response = await handler(request)
         response.status_code = 201
         return response
 
-    async def main():
-        async with library.AsyncClient(transport=made(library.MockTransport(created))) as client:
-            calls = (client.post("http://llm.test/v1/completions", json=body(f"p{n}")) for n in range(count))
-            return await asyncio.gather(*calls)
-
-    responses = run(main)
+    async with library.AsyncClient(transport=made(library.MockTransport(created))) as client:
+        calls = (client.post("http://llm.test/v1/completions", json=body(f"p{n}")) for n in range(count))
+        responses = await asyncio.gather(*calls)
     assert [each.status_code for each in responses] == [201] * count
     assert [each.json()["choices"][0]["text"] for each in responses] == [f"P{n}" for n in range(count)]
 
 
-def test_what_would_fail_again_asks_not_to_be_sent_again(library, over, handler, monkeypatch):
+async def test_what_would_fail_again_asks_not_to_be_sent_again(library, over, handler, monkeypatch):
     def fail(*arguments):
         raise RuntimeError("a fault of ours")
 
-    async def main():
-        _, client = over()
-        async with client:
-            await client.post("completions", json=body("p"))
-            monkeypatch.setattr(Dialect, "decoder", fail)
-            return await client.post("completions", json=body("p"))
-
-    response = run(main)
+    _, client = over()
+    async with client:
+        await client.post("completions", json=body("p"))
+        monkeypatch.setattr(Dialect, "decoder", fail)
+        response = await client.post("completions", json=body("p"))
     assert response.status_code == 502
     assert response.headers["x-should-retry"] == "false"
 
 
-def test_a_reply_over_the_cap_is_broken_off(library, over):
-    async def main():
-        _, client = over(http=Http(max_response_bytes=10))
-        async with client:
-            with pytest.raises(library.ReadError, match="max_response_bytes"):
-                await client.post("completions", json=body("p"))
-
-    run(main)
+async def test_a_reply_over_the_cap_is_broken_off(library, over):
+    _, client = over(http=Http(max_response_bytes=10))
+    async with client:
+        with pytest.raises(library.ReadError, match="max_response_bytes"):
+            await client.post("completions", json=body("p"))
 
 
-def test_a_full_queue_is_a_429(library, made, over, handler):
-    async def main():
-        handler.go_on = asyncio.Event()
-        _, client = over(limit=1, max_queued=1, when_full="raise")
-        async with client:
-            tasks = [asyncio.ensure_future(client.post("completions", json=body(f"p{i}"))) for i in range(4)]
-            refused, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            handler.go_on.set()
-            await asyncio.gather(*tasks)
-        return [task.result() for task in refused]
-
-    for response in run(main):
+async def test_a_full_queue_is_a_429(library, made, over, handler):
+    handler.go_on = asyncio.Event()
+    _, client = over(limit=1, max_queued=1, when_full="raise")
+    async with client:
+        tasks = [asyncio.ensure_future(client.post("completions", json=body(f"p{i}"))) for i in range(4)]
+        refused, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        handler.go_on.set()
+        await asyncio.gather(*tasks)
+    for response in [task.result() for task in refused]:
         assert response.status_code == 429
         assert response.json()["error"]["type"] == "QueueFull"
 
 
-def test_nobody_listens(library, made):
+async def test_nobody_listens(library, made):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/v1/completions"
-
-        async def main():
-            async with library.AsyncClient(transport=made()) as client:
-                with pytest.raises(library.ConnectError) as caught:
-                    await client.post(url, json=body("a secret prompt"), headers={"authorization": "Bearer sk-1"})
-            return caught.value
-
-        error = run(main)
-    assert str(error.request.url) == url
-    assert "secret" not in repr(error) and "sk-1" not in repr(error)
+        async with library.AsyncClient(transport=made()) as client:
+            with pytest.raises(library.ConnectError) as caught:
+                await client.post(url, json=body("a secret prompt"), headers={"authorization": "Bearer sk-1"})
+    assert str(caught.value.request.url) == url
+    assert "secret" not in repr(caught.value) and "sk-1" not in repr(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -603,49 +538,40 @@ def test_nobody_listens(library, made):
         "RemoteProtocolError",
     ],
 )
-def test_the_networks_failures_are_the_librarys_own(library, made, name):
+async def test_the_networks_failures_are_the_librarys_own(library, made, name):
     kind = getattr(library, name)
 
     def fail(request):
         raise kind("it broke")
 
-    async def main():
-        async with library.AsyncClient(transport=made(library.MockTransport(fail))) as client:
-            with pytest.raises(kind) as caught:
-                await client.post("http://llm.test/v1/completions", json=body("p"))
-            assert type(caught.value) is kind
-            assert caught.value.request.method == "POST"
-
-    run(main)
+    async with library.AsyncClient(transport=made(library.MockTransport(fail))) as client:
+        with pytest.raises(kind) as caught:
+            await client.post("http://llm.test/v1/completions", json=body("p"))
+        assert type(caught.value) is kind
+        assert caught.value.request.method == "POST"
 
 
-def test_the_read_timeout_bounds_the_call(library, made):
+async def test_the_read_timeout_bounds_the_call(library, made):
     with EmbeddedServer("instant", model="m", faults=["stall"]) as server:
-        (error,) = run(lambda: post_all(library, made, server, ["p"], {"timeout": library.Timeout(30, read=0.2)}))
+        (error,) = await post_all(library, made, server, ["p"], {"timeout": library.Timeout(30, read=0.2)})
     assert type(error) is library.ReadTimeout
 
 
-def test_no_timeout_is_none(library, over, handler):
-    async def main():
-        _, client = over(client={"timeout": None})
-        async with client:
-            return (await client.post("completions", json=body("p"))).status_code
-
-    assert run(main) == 200
+async def test_no_timeout_is_none(library, over, handler):
+    _, client = over(client={"timeout": None})
+    async with client:
+        assert (await client.post("completions", json=body("p"))).status_code == 200
 
 
-def test_a_redirect_is_followed_by_the_client(library, made, handler):
+async def test_a_redirect_is_followed_by_the_client(library, made, handler):
     async def move(request):
         if request.url.host == "old.test":
             return library.Response(307, headers={"location": "http://llm.test/v1/completions"})
         return await handler(request)
 
-    async def main():
-        transport = made(library.MockTransport(move))
-        async with library.AsyncClient(transport=transport, follow_redirects=True) as client:
-            return await client.post("http://old.test/v1/completions", json=body("p"))
-
-    response = run(main)
+    transport = made(library.MockTransport(move))
+    async with library.AsyncClient(transport=transport, follow_redirects=True) as client:
+        response = await client.post("http://old.test/v1/completions", json=body("p"))
     assert response.json()["choices"][0]["text"] == "P"
     assert [each.status_code for each in response.history] == [307]
 
@@ -653,34 +579,31 @@ def test_a_redirect_is_followed_by_the_client(library, made, handler):
 # Retries -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_call_is_one_attempt_unless_told_otherwise(library, made):
+async def test_a_call_is_one_attempt_unless_told_otherwise(library, made):
     with EmbeddedServer("instant", model="m", faults=["status=500,count=1"]) as server:
-        (first,) = run(lambda: post_all(library, made, server, ["p"]))
+        (first,) = await post_all(library, made, server, ["p"])
         assert (first.status_code, server.requests) == (500, 1)
     with EmbeddedServer("instant", model="m", faults=["status=500,count=1"]) as server:
         retry = Backoff(base_s=0.001)
-        (second,) = run(lambda: post_all(library, made, server, ["p"], max_attempts=None, retry=retry))
+        (second,) = await post_all(library, made, server, ["p"], max_attempts=None, retry=retry)
         assert (second.status_code, server.requests) == (200, 2)
 
 
 # Life ----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_cancelled_request_leaves_its_mates_alone(over, handler):
-    async def main():
-        handler.go_on = asyncio.Event()
-        transport, client = over(limit=64)
-        async with client:
-            tasks = [asyncio.ensure_future(client.post("completions", json=body(f"p{i}"))) for i in range(10)]
-            while sum(map(len, handler.prompts)) < 10:
-                await asyncio.sleep(0)
-            tasks[3].cancel()
-            handler.go_on.set()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-        assert isinstance(results.pop(3), asyncio.CancelledError)
-        return [result.json()["choices"][0]["text"] for result in results]
-
-    assert run(main) == [f"P{i}" for i in range(10) if i != 3]
+async def test_a_cancelled_request_leaves_its_mates_alone(over, handler):
+    handler.go_on = asyncio.Event()
+    transport, client = over(limit=64)
+    async with client:
+        tasks = [asyncio.ensure_future(client.post("completions", json=body(f"p{i}"))) for i in range(10)]
+        while sum(map(len, handler.prompts)) < 10:
+            await asyncio.sleep(0)
+        tasks[3].cancel()
+        handler.go_on.set()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(results.pop(3), asyncio.CancelledError)
+    assert [result.json()["choices"][0]["text"] for result in results] == [f"P{i}" for i in range(10) if i != 3]
     assert max(map(len, handler.prompts)) > 1
 
 
@@ -699,26 +622,21 @@ def test_it_serves_one_event_loop_after_the_other(library, made, server):
     run(client.aclose)
 
 
-def test_closing_ends_calls_and_is_final(library, over, handler):
-    async def main():
-        handler.go_on = asyncio.Event()
-        transport, client = over()
-        tasks = [asyncio.ensure_future(client.post("completions", json=body(f"p{i}"))) for i in range(5)]
-        while not handler.requests:
-            await asyncio.sleep(0)
-        await client.aclose()
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [type(each) for each in results] == [library.ReadError] * 5
-        with pytest.raises(RuntimeError, match="closed"):
-            await transport.handle_async_request(
-                library.Request("POST", "http://llm.test/v1/completions", json=body("p"))
-            )
-        assert transport.clients == ()
-
-    run(main)
+async def test_closing_ends_calls_and_is_final(library, over, handler):
+    handler.go_on = asyncio.Event()
+    transport, client = over()
+    tasks = [asyncio.ensure_future(client.post("completions", json=body(f"p{i}"))) for i in range(5)]
+    while not handler.requests:
+        await asyncio.sleep(0)
+    await client.aclose()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(each) for each in results] == [library.ReadError] * 5
+    with pytest.raises(RuntimeError, match="closed"):
+        await transport.handle_async_request(library.Request("POST", "http://llm.test/v1/completions", json=body("p")))
+    assert transport.clients == ()
 
 
-def test_closing_closes_what_was_given(library, made):
+async def test_closing_closes_what_was_given(library, made):
     class Given(library.AsyncBaseTransport):
         closed = False
 
@@ -729,7 +647,7 @@ def test_closing_closes_what_was_given(library, made):
             self.closed = True
 
     given = Given()
-    run(made(given).aclose)
+    await made(given).aclose()
     assert given.closed
 
 
@@ -768,15 +686,12 @@ def test_what_goes_past_keeps_its_connections_until_the_end(library, made, serve
     assert alive == []
 
 
-def test_nothing_is_left_in_the_loop(library, made, server):
-    async def main():
-        async with library.AsyncClient(transport=made(), timeout=30) as client:
-            await client.post(f"{server.base_url}/completions", json=body("p"))
-            await client.get(f"{server.base_url}/models")
-        await asyncio.sleep(0)
-        return asyncio.all_tasks() - {asyncio.current_task()}
-
-    assert asyncio.run(main()) == set()
+async def test_nothing_is_left_in_the_loop(library, made, server):
+    async with library.AsyncClient(transport=made(), timeout=30) as client:
+        await client.post(f"{server.base_url}/completions", json=body("p"))
+        await client.get(f"{server.base_url}/models")
+    await asyncio.sleep(0)
+    assert (asyncio.all_tasks() - {asyncio.current_task()}) == set()
 
 
 def test_it_works_on_trio(library, made, server):
@@ -849,24 +764,17 @@ def test_a_transport_of_the_other_library_is_refused(library, made):
         made(other.MockTransport(lambda request: None))
 
 
-def test_a_client_of_the_other_library_is_told_so(library, made):
+async def test_a_client_of_the_other_library_is_told_so(library, made):
     other = pytest.importorskip("httpx" if library.__name__ == "httpx2" else "httpx2")
-
-    async def main():
-        client = other.AsyncClient(transport=made())
-        with pytest.raises(ConfigError, match=f"for {library.__name__}; a client of {other.__name__} takes"):
-            await client.get("http://llm.test/v1/models")
-
-    run(main)
+    client = other.AsyncClient(transport=made())
+    with pytest.raises(ConfigError, match=f"for {library.__name__}; a client of {other.__name__} takes"):
+        await client.get("http://llm.test/v1/models")
 
 
-def test_keys_are_not_shown(over):
-    async def main():
-        transport, client = over(headers={"authorization": "Bearer sk-1"})
-        async with client:
-            await client.post("completions?key=sk-2", json=body("a secret prompt"))
-            return repr(transport)
-
-    shown = run(main)
+async def test_keys_are_not_shown(over):
+    transport, client = over(headers={"authorization": "Bearer sk-1"})
+    async with client:
+        await client.post("completions?key=sk-2", json=body("a secret prompt"))
+        shown = repr(transport)
     assert "1 shared" in shown
     assert "sk-" not in shown and "secret" not in shown

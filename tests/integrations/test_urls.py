@@ -14,10 +14,9 @@ from pathlib import Path
 import pyarrow
 import pytest
 from pyarrow import parquet
-from typer.testing import CliRunner
+from tests import command_line
 
 from batchclient import ConfigError
-from batchclient.cli.app import make_app
 from batchclient.jobs import read_rows
 
 fsspec = pytest.importorskip("fsspec")
@@ -67,7 +66,7 @@ def test_rows_on_s3_go_in(bucket, counted, tmp_path, monkeypatch):
     [command] = re.findall(r"^batchclient (map .*s3://.*)", PAGE.read_text(), re.MULTILINE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BATCHCLIENT_BASE_URL", counted.base_url)
-    done = CliRunner().invoke(make_app(["map"]), shlex.split(command))
+    done = command_line.run(*shlex.split(command))
     assert done.exit_code == 0, done.output
     assert [json.loads(line)["k"] for line in Path("out.jsonl").read_text().splitlines()] == [0, 1, 2, 3]
 

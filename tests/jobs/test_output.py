@@ -137,7 +137,7 @@ def test_what_cannot_be_an_output_is_named(out, tmp_path):
 # Pipes ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_slow_reader_holds_up_the_job_and_nothing_else(tmp_path):
+async def test_a_slow_reader_holds_up_the_job_and_nothing_else(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     reading = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     got = []
@@ -147,38 +147,35 @@ def test_a_slow_reader_holds_up_the_job_and_nothing_else(tmp_path):
         with contextlib.suppress(BlockingIOError):
             got.append(os.read(reading, size))
 
-    async def main():
-        output = Output(str(tmp_path / "pipe"), stall_s=0.05)
-        await output.open()
-        putting = asyncio.create_task(output.put(b"x" * 300_000))
-        # The loop goes on meanwhile.
-        await asyncio.sleep(0.05)
-        assert not putting.done() and output.written == 0
-        while not putting.done():
-            read(1 << 16)
-            await asyncio.sleep(0.001)
-        # Whoever is in a hurry waits as long as the reader takes rows, and no longer.
-        await output.put(b"y" * 250_000)
-        output.in_a_hurry = lambda: True
-        flushing = asyncio.create_task(output.flush())
-        for _ in range(6):
-            await asyncio.sleep(0.02)
-            read(1 << 14)
-        assert not flushing.done()
-        await asyncio.wait_for(flushing, 20)
-        assert output.is_given_up and output.written == 1
-        # Nor does any further row wait, of however many bytes.
-        for _ in range(3):
-            await output.put(b"z" * 300_000)
-        await output.flush()
-        output.close()
-
-    asyncio.run(main())
+    output = Output(str(tmp_path / "pipe"), stall_s=0.05)
+    await output.open()
+    putting = asyncio.create_task(output.put(b"x" * 300_000))
+    # The loop goes on meanwhile.
+    await asyncio.sleep(0.05)
+    assert not putting.done() and output.written == 0
+    while not putting.done():
+        read(1 << 16)
+        await asyncio.sleep(0.001)
+    # Whoever is in a hurry waits as long as the reader takes rows, and no longer.
+    await output.put(b"y" * 250_000)
+    output.in_a_hurry = lambda: True
+    flushing = asyncio.create_task(output.flush())
+    for _ in range(6):
+        await asyncio.sleep(0.02)
+        read(1 << 14)
+    assert not flushing.done()
+    await asyncio.wait_for(flushing, 20)
+    assert output.is_given_up and output.written == 1
+    # Nor does any further row wait, of however many bytes.
+    for _ in range(3):
+        await output.put(b"z" * 300_000)
+    await output.flush()
+    output.close()
     os.close(reading)
     assert len(b"".join(got)) >= 300_000 - 65_536
 
 
-def test_whoever_is_cancelled_loses_no_row_and_doubles_none(tmp_path):
+async def test_whoever_is_cancelled_loses_no_row_and_doubles_none(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     reading = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     read = []
@@ -187,35 +184,28 @@ def test_whoever_is_cancelled_loses_no_row_and_doubles_none(tmp_path):
         with os.fdopen(reading, "rb") as pipe:
             read.append(pipe.read())
 
-    async def main():
-        output = Output(str(tmp_path / "pipe"))
-        await output.open()
-        putting = asyncio.create_task(output.put(b"x" * 300_000))
-        await asyncio.sleep(0.02)
-        putting.cancel()
-        await output.put(b"y")
-        os.set_blocking(reading, True)
-        thread = threading.Thread(target=take)
-        thread.start()
-        await output.flush()
-        output.close()
-        thread.join()
-
-    asyncio.run(main())
+    output = Output(str(tmp_path / "pipe"))
+    await output.open()
+    putting = asyncio.create_task(output.put(b"x" * 300_000))
+    await asyncio.sleep(0.02)
+    putting.cancel()
+    await output.put(b"y")
+    os.set_blocking(reading, True)
+    thread = threading.Thread(target=take)
+    thread.start()
+    await output.flush()
+    output.close()
+    thread.join()
     assert read == [b"x" * 300_000 + b"y"]
 
 
-def test_a_reader_that_has_gone_is_an_error(tmp_path):
+async def test_a_reader_that_has_gone_is_an_error(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     reading = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     output = Output(str(tmp_path / "pipe"))
-
-    async def main():
+    with pytest.raises(BrokenPipeError):
         await output.open()
         os.close(reading)
         await output.put(b"1\n")
         await output.flush()
-
-    with pytest.raises(BrokenPipeError):
-        asyncio.run(main())
     output.close()

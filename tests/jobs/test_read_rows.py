@@ -209,21 +209,18 @@ def test_rows_of_a_pipe_come_as_they_are_written_and_its_error_after_them(tmp_pa
             asyncio.run(main())
 
 
-def test_a_map_yields_an_unusable_row_with_its_reason(tmp_path):
+async def test_a_map_yields_an_unusable_row_with_its_reason(tmp_path):
     path = tmp_path / "in.csv"
     path.write_text("id,a text\n1,a\n2\n3,\n4,d\n")
-
-    async def main():
-        with EmbeddedServer("instant") as server:
-            async with BatchClient(server.base_url, model=server.model) as client:
-                by_template = client.stream_map(read_rows(path), "Say {a text}", ordered=True, max_tokens=1)
-                rows = [row async for row in by_template]
-                by_function = client.stream_map(
-                    read_rows(path), lambda row: row["a text"] or "-", ordered=True, max_tokens=1
-                )
-                return rows, [row async for row in by_function]
-
-    by_template, by_function = asyncio.run(main())
+    with EmbeddedServer("instant") as server:
+        async with BatchClient(server.base_url, model=server.model) as client:
+            by_template = client.stream_map(read_rows(path), "Say {a text}", ordered=True, max_tokens=1)
+            rows = [row async for row in by_template]
+            by_function = client.stream_map(
+                read_rows(path), lambda row: row["a text"] or "-", ordered=True, max_tokens=1
+            )
+            by_template = rows
+            by_function = [row async for row in by_function]
     assert [type(row.error) for row in by_template] == [type(None), BadRow, ConfigError, type(None)]
     assert str(by_template[1].error) == "line 3 has 1 field, and the header has 2"
     assert "'a text' is null" in str(by_template[2].error)

@@ -20,7 +20,7 @@ from batchclient.journal.held import HeldJournal
 from batchclient.retry import Backoff
 
 AHEAD = 64
-COUNT = 800
+COUNT = 400
 
 
 @pytest.fixture(autouse=True)
@@ -167,7 +167,7 @@ async def test_failed_rows_behind_a_slow_one_keep_their_errors(path, stream_map)
     kinds = {0: ConfigError, 1: BadRequest, 2: type(None), 3: BadRequest}
     assert [type(row.error) for row in rows] == [kinds[n % 4] for n in range(2, COUNT)]
     assert all(row.error.status == 400 for row in rows if type(row.error) is BadRequest)
-    assert "document 794" in str(rows[794].error)
+    assert "document 394" in str(rows[394].error)
 
 
 @pytest.mark.parametrize("stream_map", [awaiting, blocking])

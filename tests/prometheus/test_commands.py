@@ -1,14 +1,14 @@
 """``batchclient metrics``: names, a dashboard that Grafana imports, rules; and what is refused."""
 
+import functools
 import json
 from itertools import combinations
 
 import pytest
-from typer.testing import CliRunner
+from tests import command_line
 
 from batchclient._metrics.registry import METRICS
 from batchclient._metrics.server_names import GPU_METRICS, SERVERS
-from batchclient.cli.app import make_app
 
 OLDEST_GRAFANA_10 = 38
 """The ``schemaVersion`` that Grafana 10.0 writes. Grafana reads files up to its own version."""
@@ -16,10 +16,7 @@ OLDEST_GRAFANA_10 = 38
 
 @pytest.fixture
 def metrics():
-    def run(*arguments):
-        return CliRunner().invoke(make_app(), ["metrics", *arguments])
-
-    return run
+    return functools.partial(command_line.run, "metrics")
 
 
 @pytest.fixture

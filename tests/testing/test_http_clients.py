@@ -210,13 +210,10 @@ def test_a_broken_connection_is_no_race_on_a_kept_one(mock):
     assert asyncio.run(main()).attempts == 2, "it was an attempt, not a socket that was closed while idle"
 
 
-def test_the_users_own_http_client_is_used(mock):
-    async def main():
-        own = httpx.AsyncClient(transport=mock.httpx_transport())
-        async with own, mock.client(http_client=own) as client:
-            return (await client.complete("a")).text
-
-    assert asyncio.run(main()) == "A"
+async def test_the_users_own_http_client_is_used(mock):
+    own = httpx.AsyncClient(transport=mock.httpx_transport())
+    async with own, mock.client(http_client=own) as client:
+        assert (await client.complete("a")).text == "A"
 
 
 # respx ---------------------------------------------------------------------------------------------------------------

@@ -150,19 +150,17 @@ def test_the_error_of_the_test_itself_is_not_replaced():
         raise KeyError
 
 
-def test_objects_are_written_as_json():
+async def test_objects_are_written_as_json():
     class City(BaseModel):
         name: str
 
     mock = MockLLM()
     mock.when("dict").answer({"name": "Rome"})
     mock.when("model").answer(City(name="Paris"))
-
-    async def main():
-        async with mock.client() as client:
-            return [(await client.complete(each, response_model=City)).parsed for each in ("dict", "model", "unknown")]
-
-    rome, paris, unknown = run(main)
+    async with mock.client() as client:
+        rome, paris, unknown = [
+            (await client.complete(each, response_model=City)).parsed for each in ("dict", "model", "unknown")
+        ]
     assert (rome.name, paris.name) == ("Rome", "Paris")
     assert isinstance(unknown, City), "what no rule is for still fits the schema"
 
@@ -175,16 +173,12 @@ def test_every_choice_of_n_has_the_answer():
     assert [choice.text for choice in other.choices] == ["y", "y"]
 
 
-def test_chats_go_by_their_last_message_and_have_the_whole_conversation():
+async def test_chats_go_by_their_last_message_and_have_the_whole_conversation():
     mock = MockLLM()
     mock.when("Hi").answer(lambda call: f"{len(call.messages)} messages")
-
-    async def main():
-        async with mock.client() as client:
-            parts = [{"type": "text", "text": "Hi"}, {"type": "image_url", "image_url": {"url": "http://x/y.png"}}]
-            return await client.chat([{"role": "system", "content": "Be brief."}, {"role": "user", "content": parts}])
-
-    answer = run(main)
+    async with mock.client() as client:
+        parts = [{"type": "text", "text": "Hi"}, {"type": "image_url", "image_url": {"url": "http://x/y.png"}}]
+        answer = await client.chat([{"role": "system", "content": "Be brief."}, {"role": "user", "content": parts}])
     assert answer.text == "2 messages"
     assert mock.prompts == ["Hi"]
     assert mock.calls[0].kind == "chat"
@@ -230,64 +224,48 @@ def test_tools_are_called(streamed, prompt):
     assert not answer.text
 
 
-def test_rules_for_one_kind_leave_the_others_alone():
+async def test_rules_for_one_kind_leave_the_others_alone():
     mock = MockLLM()
     mock.when().embed([1.0, 2.0])
     mock.when().call_tools({"get": {}})
-    assert texts(mock, "p") == ["mock answer to: p"]
-
-    async def main():
-        async with mock.client() as client:
-            chat = await client.chat([{"role": "user", "content": "p"}])
-            return chat.finish_reason, list((await client.embed("p")).vector)
-
-    assert run(main) == ("tool_calls", [1.0, 2.0])
+    async with mock.client() as client:
+        assert (await client.complete("p")).text == "mock answer to: p"
+        assert (await client.chat([{"role": "user", "content": "p"}])).finish_reason == "tool_calls"
+        assert list((await client.embed("p")).vector) == [1.0, 2.0]
 
 
-def test_vectors_are_scripted_or_the_embedded_servers():
+async def test_vectors_are_scripted_or_the_embedded_servers():
     mock = MockLLM()
     mock.when("p").embed([0.5, -0.25])
-
-    async def main():
-        async with mock.client() as client:
-            return await asyncio.gather(*[client.embed(each) for each in ("p", "q", "q")])
-
-    p, q, again = run(main)
+    async with mock.client() as client:
+        p, q, again = await asyncio.gather(*[client.embed(each) for each in ("p", "q", "q")])
     assert list(p.vector) == [0.5, -0.25]
     assert len(q.vector) == 2, "vectors of one reply are equally long"
     assert q.vector == again.vector != p.vector
     assert len(mock.requests) == 1
 
 
-def test_what_cannot_be_scripted_is_answered_as_the_embedded_server_does():
+async def test_what_cannot_be_scripted_is_answered_as_the_embedded_server_does():
     mock = MockLLM(strict=True)
     mock.when().answer("x")
-
-    async def main():
-        async with mock.client() as client:
-            score = await client.score("query", "document")
-            ranked = await client.rerank("query", ["a", "b"])
-            label = await client.classify("text")
-            return score.score, len(ranked), label.label
-
-    value, ranked, label = run(main)
-    assert 0 <= value <= 1
-    assert ranked == 2
-    assert label.startswith("LABEL_")
+    async with mock.client() as client:
+        score = await client.score("query", "document")
+        ranked = await client.rerank("query", ["a", "b"])
+        label = await client.classify("text")
+    assert 0 <= score.score <= 1
+    assert len(ranked) == 2
+    assert label.label.startswith("LABEL_")
     assert [call.kind for call in mock.calls] == ["score", "score", "score", "classify"], "rerank asks for scores"
     mock.check()
 
 
-def test_a_stream_hands_out_the_pieces_that_were_scripted():
+async def test_a_stream_hands_out_the_pieces_that_were_scripted():
     mock = MockLLM()
     mock.when("p").answer(["One, ", "two, ", "three"])
-
-    async def main():
-        async with mock.client() as client, client.stream("p") as stream:
-            return [delta.text async for delta in stream if delta.text]
-
-    assert run(main) == ["One, ", "two, ", "three"]
-    assert texts(mock, "p") == ["One, two, three"]
+    async with mock.client() as client:
+        async with client.stream("p") as stream:
+            assert [delta.text async for delta in stream if delta.text] == ["One, ", "two, ", "three"]
+        assert (await client.complete("p")).text == "One, two, three"
 
 
 def test_finish_reasons():
@@ -372,38 +350,29 @@ def test_one_bad_prompt_fails_its_caller_alone():
     assert isinstance(bad, BadRequest)
 
 
-def test_a_delay_passes_in_the_loops_own_time():
+async def test_a_delay_passes_in_the_loops_own_time():
     mock = MockLLM()
     mock.when("p").answer("late", delay_s=5)
-
-    async def main():
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        async with mock.client() as client:
-            answer = await client.complete("p")
-            after = loop.time() - began
-            with pytest.raises(DeadlineExceeded):
-                await client.complete("p", timeout_s=2)
-        return answer.text, after
-
-    text, after = run(main)
-    assert text == "late"
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    async with mock.client() as client:
+        answer = await client.complete("p")
+        after = loop.time() - began
+        with pytest.raises(DeadlineExceeded):
+            await client.complete("p", timeout_s=2)
+    assert answer.text == "late"
     assert 5 <= after < 5.1
 
 
-def test_what_hangs_waits_for_the_callers_own_deadline():
+async def test_what_hangs_waits_for_the_callers_own_deadline():
     mock = MockLLM()
     mock.when("p").hang()
-
-    async def main():
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        async with mock.client() as client:
-            with pytest.raises(DeadlineExceeded):
-                await client.complete("p", timeout_s=30)
-        return loop.time() - began
-
-    assert run(main) == pytest.approx(30, abs=0.1)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    async with mock.client() as client:
+        with pytest.raises(DeadlineExceeded):
+            await client.complete("p", timeout_s=30)
+    assert loop.time() - began == pytest.approx(30, abs=0.1)
 
 
 # Strictness ----------------------------------------------------------------------------------------------------------

@@ -69,19 +69,14 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_200_calls_share_a_few_requests_and_are_answered_as_alone(server, name):
+async def test_200_calls_share_a_few_requests_and_are_answered_as_alone(server, name):
     call = CALLS[name]
-
-    async def main():
-        async with Both(server) as both:
-            before = server.requests
-            ours = await asyncio.gather(*[call(both.ours, i) for i in range(200)])
-            requests = server.requests - before
-            theirs = [await call(both.plain, i) for i in range(0, 200, 10)]
-            assert both.transport.shared == 200
-            return requests, ours, theirs
-
-    requests, ours, theirs = run(main)
+    async with Both(server) as both:
+        before = server.requests
+        ours = await asyncio.gather(*[call(both.ours, i) for i in range(200)])
+        requests = server.requests - before
+        theirs = [await call(both.plain, i) for i in range(0, 200, 10)]
+        assert both.transport.shared == 200
     assert requests <= 25
     assert [told(answer) for answer in ours[::10]] == [told(answer) for answer in theirs]
     assert len({repr(told(answer)) for answer in ours}) == 200
@@ -90,53 +85,45 @@ def test_200_calls_share_a_few_requests_and_are_answered_as_alone(server, name):
         assert mine._request_id == plain._request_id
 
 
-def test_answers_are_the_prompts_own(server):
-    async def main():
-        async with Both(server) as both:
-            return await asyncio.gather(*[CALLS["completions"](both.ours, i) for i in range(50)])
-
-    texts = [answer.choices[0].text for answer in run(main)]
+async def test_answers_are_the_prompts_own(server):
+    async with Both(server) as both:
+        answers = await asyncio.gather(*[CALLS["completions"](both.ours, i) for i in range(50)])
+    texts = [answer.choices[0].text for answer in answers]
     assert texts == [expected_text(f"question {i}", max_tokens=4, temperature=0) for i in range(50)]
 
 
-def test_what_is_not_shared_works_all_the_same(server):
+async def test_what_is_not_shared_works_all_the_same(server):
     messages = [{"role": "user", "content": "hi"}]
-
-    async def main():
-        async with Both(server) as both:
-            found = []
-            for client in (both.plain, both.ours):
-                pieces = []
-                async for piece in await client.completions.create(
-                    model="m", prompt="once", max_tokens=5, temperature=0, stream=True
-                ):
-                    pieces.append(piece.choices[0].text if piece.choices else "")
-                models = [model.id async for model in client.models.list()]
-                raw = await client.completions.with_raw_response.create(
-                    model="m", prompt="p", max_tokens=1, temperature=0
+    async with Both(server) as both:
+        found = []
+        for client in (both.plain, both.ours):
+            pieces = []
+            async for piece in await client.completions.create(
+                model="m", prompt="once", max_tokens=5, temperature=0, stream=True
+            ):
+                pieces.append(piece.choices[0].text if piece.choices else "")
+            models = [model.id async for model in client.models.list()]
+            raw = await client.completions.with_raw_response.create(model="m", prompt="p", max_tokens=1, temperature=0)
+            several = await client.completions.create(model="m", prompt=["a", "b"], n=2, max_tokens=2, seed=5)
+            extra = await client.completions.create(
+                model="m", prompt="p", max_tokens=1, temperature=0, extra_body={"top_k": 3, "of_tomorrow": {"a": 1}}
+            )
+            chat = await client.chat.completions.create(model="m", messages=messages, max_tokens=3, temperature=0)
+            found.append(
+                (
+                    "".join(pieces),
+                    models,
+                    raw.status_code,
+                    told(raw.parse()),
+                    told(several),
+                    told(extra),
+                    told(chat),
                 )
-                several = await client.completions.create(model="m", prompt=["a", "b"], n=2, max_tokens=2, seed=5)
-                extra = await client.completions.create(
-                    model="m", prompt="p", max_tokens=1, temperature=0, extra_body={"top_k": 3, "of_tomorrow": {"a": 1}}
-                )
-                chat = await client.chat.completions.create(model="m", messages=messages, max_tokens=3, temperature=0)
-                found.append(
-                    (
-                        "".join(pieces),
-                        models,
-                        raw.status_code,
-                        told(raw.parse()),
-                        told(several),
-                        told(extra),
-                        told(chat),
-                    )
-                )
-                assert raw.elapsed.total_seconds() > 0
-            # The stream and the list of models.
-            assert both.transport.passed_on == 2
-            return found
-
-    plain, ours = run(main)
+            )
+            assert raw.elapsed.total_seconds() > 0
+        # The stream and the list of models.
+        assert both.transport.passed_on == 2
+        plain, ours = found
     assert ours == plain
 
 
@@ -145,21 +132,19 @@ class Colour(BaseModel):
     is_warm: bool
 
 
-def test_parse_gives_objects(server):
-    async def main():
-        async with Both(server) as both:
-            parses = [
-                both.ours.chat.completions.parse(
-                    model="m",
-                    messages=[{"role": "user", "content": f"colour {i}"}],
-                    response_format=Colour,
-                    max_tokens=200,
-                )
-                for i in range(20)
-            ]
-            return await asyncio.gather(*parses)
-
-    for answer in run(main):
+async def test_parse_gives_objects(server):
+    async with Both(server) as both:
+        parses = [
+            both.ours.chat.completions.parse(
+                model="m",
+                messages=[{"role": "user", "content": f"colour {i}"}],
+                response_format=Colour,
+                max_tokens=200,
+            )
+            for i in range(20)
+        ]
+        answers = await asyncio.gather(*parses)
+    for answer in answers:
         assert isinstance(answer.choices[0].message.parsed, Colour)
 
 
@@ -206,7 +191,7 @@ def test_one_bad_call_raises_for_its_caller_alone():
     assert all(result.choices[0].text for result in results)
 
 
-def test_a_timeout_and_a_connection_error_are_openais():
+async def test_a_timeout_and_a_connection_error_are_openais():
     async def main(server):
         async with Both(server) as both:
             for client in (both.ours, both.plain):
@@ -215,7 +200,7 @@ def test_a_timeout_and_a_connection_error_are_openais():
                 )
 
     with EmbeddedServer("instant", model="m", faults=["stall"]) as server:
-        run(lambda: main(server))
+        await main(server)
 
     async def refused(base_url):
         client = openai.AsyncOpenAI(
@@ -226,7 +211,7 @@ def test_a_timeout_and_a_connection_error_are_openais():
 
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        error = run(lambda: refused(f"http://127.0.0.1:{unused.getsockname()[1]}/v1"))
+        error = await refused(f"http://127.0.0.1:{unused.getsockname()[1]}/v1")
     assert type(error) is openai.APIConnectionError
     assert type(error.__cause__) is http.ConnectError
 
