@@ -7,6 +7,7 @@ from batchclient.bench.answer import lines_of_search, lines_of_sweep
 from batchclient.bench.find import find_in
 from batchclient.bench.sweep import cells, settings_of
 from batchclient.simulator import SimulatedServer
+from tests.guises import GUISES
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def test_the_name_of_the_only_model_is_asked_for_once_and_sent(virtually, sessio
     """Some servers name no model in their answers, and TGI names another one than calls have."""
 
     async def run():
-        own = await session(server=SimulatedServer("gpu", model="m", guise=guise))
+        own = await session(server=SimulatedServer("gpu", model="m", guise=GUISES[guise]))
         return own.target.model, await own.cell(Setting("singles", concurrency=2))
 
     model, cell = virtually(run())

@@ -18,6 +18,7 @@ from batchclient import BadRequest, BatchClient, Batching, Completion, ConfigErr
 from tests.core import Batch, Kind
 from batchclient.dialects.sglang import SglangDialect
 from batchclient.simulator import SimulatedServer, SimulatorTransport, expected_text
+from tests.guises import GUISES
 
 GREEDY = {"temperature": 0}
 SGLANG = Peer("sglang", CAN["sglang"])
@@ -161,7 +162,7 @@ def test_what_is_sent_again_keeps_its_own_parameters(fault: str, max_tokens: int
 
 def test_equal_parameters_are_written_once() -> None:
     async def story() -> Any:
-        server = Recorder(SimulatedServer("instant", model="tiny", guise="sglang"))
+        server = Recorder(SimulatedServer("instant", model="tiny", guise=GUISES["sglang"]))
         arguments: dict[str, Any] = {"transport": lambda url, headers: server, "dialect": "sglang"}
         async with BatchClient("http://sglang/v1", model="tiny", **arguments) as client:
             await asyncio.gather(*[client.complete(f"prompt {i}", seed=7, max_tokens=2) for i in range(8)])
@@ -209,7 +210,9 @@ class Recorder(SimulatorTransport):
 
 async def _beside_a_vllm(*, found_out_first: bool) -> tuple[Any, Any, Any]:
     """Calls with seeds of their own, at an SGLang to which a vLLM is added."""
-    servers = {guise: Recorder(SimulatedServer("gpu", model="simulated", guise=guise)) for guise in ("sglang", "vllm")}
+    servers = {
+        guise: Recorder(SimulatedServer("gpu", model="simulated", guise=GUISES[guise])) for guise in ("sglang", "vllm")
+    }
 
     def find(url: str) -> Recorder:
         return servers[url.split("/")[2]]
@@ -253,7 +256,7 @@ def test_beside_another_server_they_do_not_mix(found_out_first: bool) -> None:
 
 def test_a_detected_sglang_mixes() -> None:
     async def story() -> Any:
-        server = Recorder(SimulatedServer("gpu", model="simulated", guise="sglang"))
+        server = Recorder(SimulatedServer("gpu", model="simulated", guise=GUISES["sglang"]))
         settings = {
             "model": "simulated",
             "detect": True,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from batchclient.simulator.guise import Route
-from batchclient.simulator.guises import CHAT, VLLM
+from batchclient.simulator.vllm import CHAT, VLLM
 from batchclient.simulator.validation import parse_completion
 from batchclient.simulator.wire import ReplyWriter
 

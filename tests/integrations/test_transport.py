@@ -13,6 +13,7 @@ from batchclient import Backoff, ConfigError, Http
 from batchclient.dialects._server import ServerDialect
 from batchclient.integrations._batcher import _MOST_CLIENTS
 from batchclient.simulator import EmbeddedServer, expected_text
+from tests.guises import GUISES
 
 LIBRARIES = ("httpx", "httpx2")
 MOST_CLIENTS = 32
@@ -465,7 +466,7 @@ def test_every_response_tells_its_tokens_where_the_server_tells_a_sum(library, m
             posts = [http.post(f"{server.base_url}/completions", json=body(f"p {i}")) for i in range(6)]
             return [response.json()["usage"] for response in await asyncio.gather(*posts)]
 
-    with EmbeddedServer("instant", model="m", guise="openai") as server:
+    with EmbeddedServer("instant", model="m", guise=GUISES["openai"]) as server:
         usages = run(ask)
         assert server.requests == 1
         alone = httpx.post(f"{server.base_url}/completions", json=body("p 0")).json()["usage"]

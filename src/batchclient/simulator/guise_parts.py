@@ -17,23 +17,16 @@ import pydantic_core
 from batchclient.simulator.chat import parse_chat
 from batchclient.simulator.exchange import JSON_HEADERS
 from batchclient.simulator.guise import Page, Served
-from batchclient.simulator.pooling import RankWriter, parse_embedding, parse_rerank, score_of
 from batchclient.simulator.text import Generation, Prompt, count_tokens, pieces, token_id
-from batchclient.simulator.validation import CompletionCall, HttpError, Limits, parse_completion
+from batchclient.simulator.validation import CompletionCall, HttpError, Limits
 from batchclient.simulator.wire import ReplyWriter
 
 __all__ = [
-    "OPENAI_FIELDS",
-    "BareRanks",
     "OpenAIWriter",
     "Parse",
     "any_chat",
-    "any_embedding",
-    "any_model",
-    "any_rerank",
     "check_prompts",
     "empty_page",
-    "flat_error",
     "json_page",
     "metrics_page",
     "openai_models",
@@ -45,12 +38,6 @@ __all__ = [
     "whatever_model",
 ]
 
-_OPENAI_FIELDS = (
-    "model prompt best_of echo frequency_penalty logit_bias logprobs max_tokens n presence_penalty seed stop stream"
-    " stream_options suffix temperature top_p user"
-)
-OPENAI_FIELDS = frozenset(_OPENAI_FIELDS.split())
-"""OpenAI's fields of ``/v1/completions`` (API reference); ``stream_options``: ``include_usage``."""
 Parse = Callable[[bytes, Limits], CompletionCall]
 Words = Callable[[int, str], HttpError]
 """(status, message) to a refusal in a server's own form."""
@@ -112,12 +99,6 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def flat_error(status: int, message: str) -> HttpError:
-    """Write an error as SGLang and trtllm-serve do: not nested."""
-    body = {"object": "error", "message": message, "type": "BadRequestError", "param": None, "code": status}
-    return HttpError(status, pydantic_core.to_json(body))
-
-
 def restated(parse: Parse, words: Words) -> Parse:
     """Return vLLM's checks, with refusals in a server's own form."""
 
@@ -143,11 +124,7 @@ def whatever_model(parse: Parse) -> Parse:
     return parse_any
 
 
-any_model: Parse = whatever_model(parse_completion)
-"""Reads a completion for any model's name."""
 any_chat: Parse = whatever_model(parse_chat)
-any_embedding: Parse = whatever_model(parse_embedding)
-any_rerank: Parse = whatever_model(parse_rerank)
 
 
 def read_object(body: bytes, words: Words) -> dict[str, Any]:
@@ -267,14 +244,3 @@ class OpenAIWriter(ReplyWriter):
 def shown(prompt: Prompt) -> str:
     """Return a prompt as text."""
     return prompt if isinstance(prompt, str) else "".join(f" {each}" for each in prompt)
-
-
-class BareRanks(RankWriter):
-    """Writes a reranking as an array, the best first, as SGLang and TEI do."""
-
-    def _item(self, index: int) -> dict[str, Any]:
-        return {"index": index, "score": score_of(*self._call.pairs[index])}
-
-    def body(self, choices: list[str], completion_tokens: int) -> bytes:
-        """Return a whole reply."""
-        return f"[{','.join(self.ranked(choices))}]".encode()

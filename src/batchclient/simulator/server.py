@@ -25,7 +25,7 @@ from batchclient.simulator.engine import Engine, Progress, Sequence
 from batchclient.simulator.exchange import JSON_HEADERS, Exchange, Headers, Part, replacement
 from batchclient.simulator.faults import Fault, FaultInjector
 from batchclient.simulator.guise import Guise, Route
-from batchclient.simulator.guises import make_guise
+from batchclient.simulator.guises import guise_of
 from batchclient.simulator.pages import load_headers, page_of
 from batchclient.simulator.profiles import Profile, profile
 from batchclient.simulator.statistics import Counters
@@ -57,7 +57,8 @@ class SimulatedServer:
         max_num_seqs: overrides the profile's.
         kv_tokens: overrides the profile's.
         epoch_s: Unix time at ``now`` 0, for ``created``.
-        guise: the server whose paths, bodies and words are used; see ``guises``.
+        guise: the server whose paths, bodies and words are used: ``"vllm"``, ``"tgi"``, a ``Guise``
+            of your own, or the place to import one from, as ``"package.module:NAME"``.
         max_body_bytes: 413 for a longer body; by default the guise's (64 MiB, or the most that the
             real server reads).
         is_strict: whether other models' names, tools and pictures are refused. If not, each model's
@@ -92,7 +93,7 @@ class SimulatedServer:
             raise ValueError(f"max_queued: at least 0, not {max_queued}")
         if max_body_bytes is not None and max_body_bytes < 1:
             raise ValueError(f"max_body_bytes: at least 1, not {max_body_bytes}")
-        self.guise: Guise = make_guise(guise) if isinstance(guise, str) else guise
+        self.guise: Guise = guise_of(guise)
         self.max_body_bytes: int = self.guise.max_body_bytes if max_body_bytes is None else max_body_bytes
         """A longer body is refused; its reader may stop there."""
         slots = self.guise.slots if max_num_seqs is None else max_num_seqs

@@ -23,7 +23,6 @@ import pydantic_core
 from batchclient.simulator.chat import ChatCall, ChatWriter, _message_problems
 from batchclient.simulator.exchange import _STATUS_TEXTS, JSON_HEADERS
 from batchclient.simulator.guise import Route, Writer
-from batchclient.simulator.guises import VLLM
 from batchclient.simulator.pooling import EmbeddingWriter, PoolingCall, check_inputs
 from batchclient.simulator.structured import WrittenGeneration, demanded_text
 from batchclient.simulator.text import END_OF_TEXT, Generation, Prompt, count_tokens, generate, prompt_digest
@@ -39,6 +38,7 @@ from batchclient.simulator.validation import (
     problem,
 )
 from batchclient.simulator.vectors import DIMENSIONS, vector_of
+from batchclient.simulator.vllm import VLLM
 from batchclient.simulator.wire import ReplyWriter
 from batchclient.testing._answers import Answer, Fault
 

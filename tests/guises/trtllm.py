@@ -15,19 +15,17 @@ from functools import partial
 from batchclient.simulator.chat import ChatWriter
 from batchclient.simulator.guise import BUSY, Guise, Route
 from batchclient.simulator.guise_parts import (
-    OPENAI_FIELDS,
     OpenAIWriter,
     Parse,
     any_chat,
-    any_model,
     empty_page,
-    flat_error,
     json_page,
     openai_models,
     read_object,
     restated,
     to_json,
 )
+from tests.guises.parts import OPENAI_FIELDS, any_model, flat_error
 from batchclient.simulator.validation import CompletionCall, HttpError, Limits
 
 __all__ = ["TRTLLM"]

@@ -23,15 +23,10 @@ from batchclient.simulator.chat import ChatWriter
 from batchclient.simulator.exchange import JSON_HEADERS
 from batchclient.simulator.guise import Guise, Route, Served
 from batchclient.simulator.guise_parts import (
-    BareRanks,
     OpenAIWriter,
     any_chat,
-    any_embedding,
-    any_model,
-    any_rerank,
     check_prompts,
     empty_page,
-    flat_error,
     json_page,
     metrics_page,
     openai_models,
@@ -41,6 +36,7 @@ from batchclient.simulator.guise_parts import (
     to_json,
     token_ids,
 )
+from tests.guises.parts import BareRanks, any_embedding, any_model, any_rerank, flat_error
 from batchclient.simulator.pooling import EmbeddingWriter
 from batchclient.simulator.text import Generation, Prompt, token_id
 from batchclient.simulator.validation import CompletionCall, HttpError, Limits, is_ids

@@ -20,16 +20,15 @@ import pydantic_core
 from batchclient.simulator.chat import ChatWriter, parse_chat
 from batchclient.simulator.guise import Guise, Route
 from batchclient.simulator.guise_parts import (
-    OPENAI_FIELDS,
     OpenAIWriter,
     Parse,
-    any_model,
     empty_page,
     openai_models,
     read_object,
     restated,
     to_json,
 )
+from tests.guises.parts import OPENAI_FIELDS, any_model
 from batchclient.simulator.pooling import EmbeddingWriter, parse_embedding
 from batchclient.simulator.text import Generation
 from batchclient.simulator.validation import CompletionCall, HttpError, Limits, parse_completion

@@ -14,9 +14,7 @@ import pydantic_core
 from batchclient.simulator.exchange import JSON_HEADERS
 from batchclient.simulator.guise import Guise, Route, Served
 from batchclient.simulator.guise_parts import (
-    BareRanks,
     Parse,
-    any_embedding,
     empty_page,
     json_page,
     metrics_page,
@@ -25,6 +23,7 @@ from batchclient.simulator.guise_parts import (
     token_ids,
     whatever_model,
 )
+from tests.guises.parts import BareRanks, any_embedding
 from batchclient.simulator.pooling import EmbeddingWriter, parse_rerank
 from batchclient.simulator.validation import CompletionCall, HttpError, Limits
 

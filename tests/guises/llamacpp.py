@@ -23,9 +23,6 @@ from batchclient.simulator.guise import Guise, Route, Served
 from batchclient.simulator.guise_parts import (
     OpenAIWriter,
     any_chat,
-    any_embedding,
-    any_model,
-    any_rerank,
     check_prompts,
     json_page,
     metrics_page,
@@ -36,6 +33,7 @@ from batchclient.simulator.guise_parts import (
     to_json,
     token_ids,
 )
+from tests.guises.parts import any_embedding, any_model, any_rerank
 from batchclient.simulator.pooling import EmbeddingWriter, RankWriter
 from batchclient.simulator.text import Generation, Prompt, token_id
 from batchclient.simulator.validation import CompletionCall, HttpError, Limits, is_ids
