@@ -118,7 +118,7 @@ def test_a_bad_parameter_fails_its_caller_alone(max_tokens: int) -> None:
     answers, _ = together(params, max_tokens=max_tokens)
     wrong = answers.pop(5)
     assert type(wrong) is BadRequest
-    assert "top_p must be in (0, 1], got 1.5" in str(wrong)
+    assert "sampling_params" in str(wrong) and "top_p" in str(wrong)
     assert all(isinstance(answer, Completion) for answer in answers)
     texts = [expected_text(f"prompt {i}", max_tokens=max_tokens, **params[i]) for i in range(16) if i != 5]
     assert [answer.text for answer in answers] == texts

@@ -12,26 +12,24 @@ Rules:
 
 from __future__ import annotations
 
-from functools import partial
+import re
 from typing import Any
 
-import pydantic_core
+from pydantic import BaseModel, ConfigDict
 
-from batchclient.simulator.chat import ChatWriter, parse_chat
-from batchclient.simulator.guise import Guise, Route
-from batchclient.simulator.guise_parts import (
-    OpenAIWriter,
-    Parse,
-    empty_page,
-    openai_models,
-    read_object,
-    restated,
-    to_json,
+from batchclient.simulator.guise import Guise, Reply, Route, json_reply
+from batchclient.simulator.replies import ChatWriter, EmbeddingWriter, OpenAIWriter
+from batchclient.simulator.requests import (
+    Body,
+    Call,
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    HttpError,
+    Limits,
 )
-from tests.guises.parts import OPENAI_FIELDS, any_model
-from batchclient.simulator.pooling import EmbeddingWriter, parse_embedding
 from batchclient.simulator.text import Generation
-from batchclient.simulator.validation import CompletionCall, HttpError, Limits, parse_completion
+from tests.guises.parts import OPENAI_FIELDS, empty, openai_models, plainly, unknown_fields
 
 __all__ = ["OPENAI", "STRICT", "TRANSFORMERS"]
 
@@ -39,122 +37,126 @@ _STREAM_OPTIONS = frozenset(("include_usage", "include_obfuscation"))
 _CHAT_FIELDS = frozenset(
     ("messages", "max_completion_tokens", "top_logprobs", "response_format", "tools", "tool_choice", "metadata")
 )
-_IGNORED = ("stream_interval", "return_token_ids", "prompt_logprobs", "priority")
 
 
-def _refusal(status: int, message: str) -> HttpError:
-    error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
-    return HttpError(status, pydantic_core.to_json({"error": error}))
+def _words(error: HttpError) -> Reply:
+    message = error.message or "The request failed by order."
+    shown = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+    return json_reply({"error": shown}, error.status)
 
 
-def _detail(status: int, message: str) -> HttpError:
-    return HttpError(status, pydantic_core.to_json({"detail": message}))
+class _Completion(CompletionRequest):
+    def call(self, limits: Limits) -> Call:
+        self.prompt_logprobs = None
+        return plainly(super().call(limits))
 
 
-def _only_openai(call: CompletionCall) -> CompletionCall:
-    call.stream_interval = 1
-    call.continuous_usage = False
-    call.prompt_logprobs = None
-    return call
+class _Chat(ChatRequest):
+    def call(self, limits: Limits) -> Call:
+        self.prompt_logprobs = None
+        return plainly(super().call(limits))
 
 
-def _without(body: bytes, names: tuple[str, ...]) -> bytes:
-    fields = read_object(body, _refusal)
-    return pydantic_core.to_json({name: value for name, value in fields.items() if name not in names})
+def _refuse_unknown(body: Body, options: BaseModel | None) -> None:
+    for name in unknown_fields(body, OPENAI_FIELDS | _CHAT_FIELDS):
+        raise HttpError(400, f"Unrecognized request argument supplied: {name}")
+    for name in sorted(options.model_fields_set - _STREAM_OPTIONS if options else ()):
+        raise HttpError(400, f"Unknown parameter: 'stream_options.{name}'.")
 
 
-def _parse_lenient(body: bytes, limits: Limits) -> CompletionCall:
-    return _only_openai(restated(parse_completion, _refusal)(_without(body, _IGNORED), limits))
+class _StrictCompletion(_Completion):
+    model_config = ConfigDict(extra="allow")
+
+    def call(self, limits: Limits) -> Call:
+        _refuse_unknown(self, self.stream_options)
+        return super().call(limits)
 
 
-def _parse_lenient_chat(body: bytes, limits: Limits) -> CompletionCall:
-    return _only_openai(restated(parse_chat, _refusal)(_without(body, _IGNORED), limits))
+class _StrictChat(_Chat):
+    model_config = ConfigDict(extra="allow")
+
+    def call(self, limits: Limits) -> Call:
+        _refuse_unknown(self, self.stream_options)
+        return super().call(limits)
 
 
-def _parse_strict(body: bytes, limits: Limits, parse: Parse = parse_completion) -> CompletionCall:
-    fields = read_object(body, _refusal)
-    for name in fields:
-        if name not in OPENAI_FIELDS | _CHAT_FIELDS:
-            raise _refusal(400, f"Unrecognized request argument supplied: {name}")
-    for name in fields.get("stream_options") or ():
-        if name not in _STREAM_OPTIONS:
-            raise _refusal(400, f"Unknown parameter: 'stream_options.{name}'.")
-    return _only_openai(restated(parse, _refusal)(body, limits))
+def _detail(error: HttpError) -> Reply:
+    """Write a refusal as ``transformers serve`` does."""
+    if error.status == 500:
+        # Seen.
+        return Reply(500, (("content-type", "text/plain"),), b"Internal Server Error")
+    if error.status == 404 and error.param == "model":
+        return json_reply(
+            {"detail": re.sub(r".*`(.*)`.*: (.*)\.", r"Server is pinned to '\2'; requested '\1'.", error.message)}, 400
+        )
+    status = 422 if error.kind == "Bad Request" else error.status
+    return json_reply({"detail": error.message or "The request failed by order."}, status)
 
 
-_TRANSFORMERS_FIELDS = OPENAI_FIELDS | {"generation_config"}
+class _Transformers(CompletionRequest):
+    model_config = ConfigDict(extra="allow")
 
+    prompt: Any = None
 
-def _parse_transformers(body: bytes, limits: Limits) -> CompletionCall:
-    fields = read_object(body, lambda _status, message: _detail(422, message))
-    unknown = set(fields) - _TRANSFORMERS_FIELDS
-    if unknown:
-        raise _detail(422, f"Unexpected fields in the request: {unknown}")
-    if not isinstance(fields.get("prompt"), str):
-        raise _detail(400, "prompt must be a string.")
-    model = fields.get("model")
-    if model != limits.model:
-        raise _detail(400, f"Server is pinned to '{limits.model}'; requested '{model}'.")
-    kept: dict[str, Any] = {k: v for k, v in fields.items() if k not in ("n", "logprobs", "echo", "best_of")}
-    if kept.get("max_tokens") == 0:
-        # Seen; also below 0.
-        raise HttpError(500, b"Internal Server Error", (("content-type", "text/plain"),))
-    return _only_openai(restated(any_model, _detail)(pydantic_core.to_json(kept), limits))
+    def call(self, limits: Limits) -> Call:
+        unknown = unknown_fields(self, OPENAI_FIELDS | {"generation_config"})
+        if unknown:
+            raise HttpError(422, f"Unexpected fields in the request: {set(unknown)}")
+        if not isinstance(self.prompt, str):
+            raise HttpError(400, "prompt must be a string.")
+        if not self.model:
+            raise HttpError(400, f"Server is pinned to '{limits.model}'; requested '{self.model}'.")
+        if self.max_tokens == 0:
+            # Seen; also below 0.
+            raise HttpError(500)
+        heeded = self.model_copy(update={"prompt": [self.prompt], "n": None, "logprobs": None, "echo": None})
+        return plainly(CompletionRequest.call(heeded, limits))
 
 
 class _TransformersWriter(OpenAIWriter):
     """Writes without nulls; the usage stands beside the last event, the stop string in the text."""
 
     def piece(self, index: int, generation: Generation, before: int, after: int) -> dict[str, Any]:
-        made = {
-            name: value for name, value in super().piece(index, generation, before, after).items() if value is not None
-        }
+        made = super().piece(index, generation, before, after)
+        made = {name: value for name, value in made.items() if value is not None}
         if "finish_reason" in made and generation.stop_reason is not None:
             made["text"] += generation.stop_reason
         return made
 
-    def event_tail(self, index: int, generation: Generation, after: int) -> str:
-        if after < generation.tokens:
-            return ""
-        return f',"usage":{to_json(self.usage(self._call.prompt_tokens[index], generation.tokens))}'
+    def events(self, index: int, generation: Generation, before: int, after: int) -> list[dict[str, Any]]:
+        (event,) = super().events(index, generation, before, after)
+        return [event | {"usage": self.own_usage(index, after)} if after >= generation.tokens else event]
 
-    def usage_event(self, completion_tokens: int) -> bytes:
-        return b""
+    def usage_events(self, completion_tokens: int) -> list[dict[str, Any]]:
+        return []
 
 
 OPENAI = Guise(
     "openai",
     {
-        "/v1/completions": Route(_parse_lenient, OpenAIWriter),
-        "/v1/chat/completions": Route(_parse_lenient_chat, ChatWriter, "chatcmpl-"),
-        "/v1/embeddings": Route(restated(parse_embedding, _refusal), EmbeddingWriter, "embd-"),
+        "/v1/completions": Route(_Completion, OpenAIWriter),
+        "/v1/chat/completions": Route(_Chat, ChatWriter, "chatcmpl-"),
+        "/v1/embeddings": Route(EmbeddingRequest, EmbeddingWriter, "embd-"),
     },
-    {("GET", "/v1/models"): openai_models("organization-owner"), ("GET", "/health"): empty_page},
-    owned_by=None,
-    not_found=(404, b'{"detail":"Not Found"}'),
+    _words,
+    {("GET", "/v1/models"): openai_models("organization-owner"), ("GET", "/health"): empty},
 )
 STRICT = Guise(
     "strict",
     {
-        "/v1/completions": Route(_parse_strict, OpenAIWriter),
-        "/v1/chat/completions": Route(partial(_parse_strict, parse=parse_chat), ChatWriter, "chatcmpl-"),
+        "/v1/completions": Route(_StrictCompletion, OpenAIWriter),
+        "/v1/chat/completions": Route(_StrictChat, ChatWriter, "chatcmpl-"),
     },
-    OPENAI.pages,
-    owned_by=None,
-    not_found=OPENAI.not_found,
+    _words,
+    OPENAI.handlers,
 )
 TRANSFORMERS = Guise(
     "transformers",
-    {"/v1/completions": Route(_parse_transformers, _TransformersWriter, done=b"")},
+    {"/v1/completions": Route(_Transformers, _TransformersWriter, done=b"")},
+    _detail,
     {
         # Seen: without a cache of models on the disk the server cannot list them.
-        ("GET", "/v1/models"): lambda _server, _body: (
-            500,
-            (("content-type", "text/plain"),),
-            b"Internal Server Error",
-        ),
-        ("GET", "/health"): empty_page,
+        ("GET", "/v1/models"): lambda _server, _body: _detail(HttpError(500)),
+        ("GET", "/health"): empty,
     },
-    owned_by=None,
-    not_found=OPENAI.not_found,
 )

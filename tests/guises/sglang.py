@@ -13,188 +13,167 @@ Rules (``sglang/srt``: ``managers/io_struct.py``, ``managers/tokenizer_manager.p
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
-import pydantic_core
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from batchclient.simulator.chat import ChatWriter
-from batchclient.simulator.exchange import JSON_HEADERS
-from batchclient.simulator.guise import Guise, Route, Served
-from batchclient.simulator.guise_parts import (
-    OpenAIWriter,
-    any_chat,
-    check_prompts,
-    empty_page,
-    json_page,
-    metrics_page,
-    openai_models,
-    read_object,
-    restated,
-    texts_of,
-    to_json,
-    token_ids,
+from batchclient.simulator.guise import Guise, Reply, Route, ServerView, json_reply
+from batchclient.simulator.replies import ChatWriter, EmbeddingWriter, OpenAIWriter, Writer
+from batchclient.simulator.requests import (
+    Body,
+    Call,
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    HttpError,
+    Limits,
+    RankRequest,
+    Sampling,
+    Texts,
+    read,
 )
-from tests.guises.parts import BareRanks, any_embedding, any_model, any_rerank, flat_error
-from batchclient.simulator.pooling import EmbeddingWriter
-from batchclient.simulator.text import Generation, Prompt, token_id
-from batchclient.simulator.validation import CompletionCall, HttpError, Limits, is_ids
+from batchclient.simulator.text import Generation, Prompt, token_id, token_ids
+from tests.guises.parts import (
+    BareRanks,
+    empty,
+    fitted,
+    flat_words,
+    json_handler,
+    metrics_handler,
+    openai_models,
+)
 
 __all__ = ["SGLANG"]
 
 _VERSION = "0.5.23"
-_NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "sampling_seed": "seed"}
-"""By SGLang's name: OpenAI's name of the field."""
 _DEFAULT_MAX_NEW_TOKENS = 128
 _LOGPROB = -0.5
 
 
-def _refusal(status: int, message: str) -> HttpError:
-    return HttpError(status, pydantic_core.to_json({"error": {"message": message}}))
+def _words(error: HttpError) -> Reply:
+    usual = "The request queue is full." if error.status == 503 else "The request failed by order."
+    return json_reply({"error": {"message": error.message or usual}}, error.status)
 
 
-class _GenerateCall(CompletionCall):
+def _flat(error: HttpError) -> Reply:
+    return _words(error) if error.status == 503 else flat_words(error)
+
+
+_Penalty = Annotated[float, Field(ge=-2, le=2)] | None
+_Count = Annotated[int, Field(ge=0)] | None
+
+
+class _Params(Sampling):
+    """A prompt's sampling parameters, with the ranges of ``SamplingParams.verify``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    n: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[_Count, Field(alias="max_new_tokens")] = None
+    min_tokens: Annotated[_Count, Field(alias="min_new_tokens")] = None
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    frequency_penalty: _Penalty = None
+    presence_penalty: _Penalty = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
+    seed: Annotated[int | None, Field(alias="sampling_seed")] = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    stop_regex: str | list[str] | None = None
+    json_schema: str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    structural_tag: str | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    no_stop_trim: bool | None = None
+    custom_params: dict[str, Any] | None = None
+
+
+class _GenerateCall(Call):
     """A ``/generate`` request: every prompt has its own parameters."""
 
-    __slots__ = ("is_list", "own", "top_logprobs", "wants_logprobs")
+    own: list[_Params]
 
-    def __init__(
-        self, body: dict[str, Any], prompts: list[Prompt], own: list[dict[str, Any]], *, is_list: bool
-    ) -> None:
-        super().__init__(own[0] | {"stream": body.get("stream")}, prompts)
-        self.is_list = is_list
-        self.own = own
-        self.wants_logprobs = bool(body.get("return_logprob"))
-        self.top_logprobs = int(body.get("top_logprobs_num") or 0)
-
-    def fields_of(self, prompt: int) -> dict[str, Any]:
+    def sampling_of(self, prompt: int) -> Sampling:
         return self.own[prompt]
 
-    def stops_of(self, prompt: int) -> list[str]:
-        stop = self.own[prompt].get("stop") or []
-        return [stop] if isinstance(stop, str) else stop
+
+class _Generate(Body):
+    text: str | list[str] | None = None
+    input_ids: list[int] | list[list[int]] | None = None
+    sampling_params: _Params | list[_Params] | None = None
+    stream: bool | None = None
+    return_logprob: bool | None = None
+    top_logprobs_num: int | None = None
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the answers are an array."""
+        item: Any = self.input_ids if self.text is None else self.text
+        return isinstance(item, list) and (self.text is not None or (bool(item) and isinstance(item[0], list)))
+
+    def call(self, limits: Limits) -> Call:
+        if (self.text is None) == (self.input_ids is None):
+            raise HttpError(400, "Either text, input_ids or input_embeds should be provided.")
+        item: Any = self.input_ids if self.text is None else self.text
+        prompts: list[Prompt] = item if self.is_list else [item]
+        given = self.sampling_params or _Params()
+        own = given if isinstance(given, list) else [given] * len(prompts)
+        if len(own) != len(prompts):
+            raise HttpError(400, "The length of sampling_params should be equal to the batch size.")
+        if len({params.n or 1 for params in own}) > 1:
+            message = "The parallel_sample_num should be the same for all samples in sample params."
+            raise HttpError(400, message)
+        if not own or (own[0].n or 1) != 1:
+            # SGLang has parallel sampling, but the client must not use it: a list with it is
+            # prefilled prompt by prompt.
+            raise HttpError(400, "parallel sampling is not simulated")
+        asked = [_DEFAULT_MAX_NEW_TOKENS if params.max_tokens is None else params.max_tokens for params in own]
+        longest = limits.max_model_len_tokens
+
+        def words(tokens: int) -> str:
+            return f"The input ({tokens} tokens) is longer than the model's context length ({longest} tokens)."
+
+        sampling = own[0].model_copy(update={"stream": self.stream})
+        call = fitted(self, prompts, asked, longest, words, sampling, _GenerateCall)
+        assert isinstance(call, _GenerateCall)
+        call.own = own
+        for tokens, wanted in zip(call.prompt_tokens, asked, strict=True):
+            if not tokens:
+                raise HttpError(400, "The input is empty.")
+            if tokens + wanted > longest:
+                raise HttpError(
+                    400,
+                    f"Requested token count exceeds the model's maximum context length of {longest} tokens. You requested"
+                    f" a total of {tokens + wanted} tokens: {tokens} tokens from the input messages and {wanted} tokens"
+                    " for the completion.",
+                )
+        return call
 
 
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float)
-
-
-_RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "temperature": (lambda value: _is_number(value) and 0 <= value < math.inf, "a non-negative finite number"),
-    "top_p": (lambda value: _is_number(value) and 0 < value <= 1, "in (0, 1]"),
-    "min_p": (lambda value: _is_number(value) and 0 <= value <= 1, "in [0, 1]"),
-    "top_k": (lambda value: type(value) is int and (value == -1 or value >= 1), "-1 (disable) or at least 1"),
-    "frequency_penalty": (lambda value: _is_number(value) and -2 <= value <= 2, "in [-2, 2]"),
-    "presence_penalty": (lambda value: _is_number(value) and -2 <= value <= 2, "in [-2, 2]"),
-    "repetition_penalty": (lambda value: _is_number(value) and 0 < value <= 2, "in (0, 2] (1.0 = no penalty)"),
-    "max_new_tokens": (lambda value: type(value) is int and value >= 0, "at least 0"),
-    "min_new_tokens": (lambda value: type(value) is int and value >= 0, "in [0, max_new_tokens]"),
-    "n": (lambda value: type(value) is int and value >= 1, "at least 1"),
-    "sampling_seed": (lambda value: type(value) is int, "an integer"),
-    "stop": (
-        lambda value: (
-            isinstance(value, str) or (isinstance(value, list) and all(isinstance(each, str) for each in value))
-        ),
-        "a string or a list of them",
-    ),
-    "logit_bias": (lambda value: isinstance(value, dict), "an object"),
-}
-"""By field: the check of ``SamplingParams.verify``, and its words."""
-_TAKEN = (
-    "stop_token_ids stop_regex json_schema regex ebnf structural_tag ignore_eos skip_special_tokens"
-    " spaces_between_special_tokens no_stop_trim custom_params stream_interval"
-)
-_UNCHECKED = frozenset(_TAKEN.split())
-_NO_RANGE: tuple[Callable[[Any], bool], str] = (lambda _: True, "")
-
-
-def _verified(params: object) -> dict[str, Any]:
-    """Return a prompt's sampling parameters, checked, in OpenAI's names."""
-    if not isinstance(params, dict):
-        raise _refusal(400, "sampling_params is an object, or a list of one per prompt")
-    for name, value in params.items():
-        if name not in _RANGES and name not in _UNCHECKED:
-            raise _refusal(400, f"Unexpected keyword argument '{name}'")
-        holds, words = _RANGES.get(name, _NO_RANGE)
-        if value is not None and not holds(value):
-            raise _refusal(400, f"{name} must be {words}, got {value}.")
-    given: dict[str, Any] = params
-    return {_NAMES.get(name, name): value for name, value in given.items() if value is not None}
-
-
-def _parse_generate(body: bytes, limits: Limits) -> CompletionCall:
-    fields = read_object(body, _refusal)
-    text, ids = fields.get("text"), fields.get("input_ids")
-    if (text is None) == (ids is None):
-        raise _refusal(400, "Either text, input_ids or input_embeds should be provided.")
-    item: Any = ids if text is None else text
-    is_list = isinstance(item, list) and (text is not None or (bool(item) and isinstance(item[0], list)))
-    prompts: list[Prompt] = item if is_list else [item]
-    if not all(is_ids(each) if text is None else isinstance(each, str) for each in prompts):
-        raise _refusal(400, "text is a text or a list of them, input_ids token ids or a list of those")
-    given = fields.get("sampling_params") or {}
-    each = given if isinstance(given, list) else [given] * len(prompts)
-    if len(each) != len(prompts):
-        raise _refusal(400, "The length of sampling_params should be equal to the batch size.")
-    own = [_verified(params) for params in each]
-    if len({params.get("n", 1) for params in own}) > 1:
-        raise _refusal(400, "The parallel_sample_num should be the same for all samples in sample params.")
-    if own[0].get("n", 1) != 1:
-        # SGLang has parallel sampling, but the client must not use it: a list with it is prefilled
-        # prompt by prompt.
-        raise _refusal(400, "parallel sampling is not simulated")
-    call = _GenerateCall(fields, prompts, own, is_list=is_list)
-    longest = limits.max_model_len_tokens
-    asked = [params.get("max_tokens", _DEFAULT_MAX_NEW_TOKENS) for params in own]
-    check_prompts(
-        call,
-        asked,
-        longest,
-        lambda tokens: _refusal(
-            400, f"The input ({tokens} tokens) is longer than the model's context length ({longest} tokens)."
-        ),
-    )
-    for tokens, wanted in zip(call.prompt_tokens, asked, strict=True):
-        if not tokens:
-            raise _refusal(400, "The input is empty.")
-        if tokens + wanted > longest:
-            raise _refusal(
-                400,
-                f"Requested token count exceeds the model's maximum context length of {longest} tokens. You requested a"
-                f" total of {tokens + wanted} tokens: {tokens} tokens from the input messages and {wanted} tokens for"
-                " the completion.",
-            )
-    return call
-
-
-class _GenerateWriter:
+class _GenerateWriter(Writer):
     """Writes replies of ``/generate``."""
 
-    def __init__(self, call: CompletionCall, reply_id: str, created_s: int, model: str) -> None:
-        assert isinstance(call, _GenerateCall)
-        self._call = call
-        self.reply_id = reply_id
+    def choice(self, index: int, generation: Generation) -> dict[str, Any]:
+        return self._item(index, generation, generation.tokens)
 
-    def choice(self, index: int, generation: Generation) -> str:
-        return to_json(self._item(index, generation, generation.tokens))
+    def body(self, choices: list[dict[str, Any]], completion_tokens: int) -> object:
+        return choices if self._request.is_list or len(choices) != 1 else choices[0]
 
-    def body(self, choices: list[str], completion_tokens: int) -> bytes:
-        if self._call.is_list or len(choices) != 1:
-            return f"[{','.join(choices)}]".encode()
-        return choices[0].encode()
-
-    def event(self, index: int, generation: Generation, before: int, after: int) -> bytes:
+    def events(self, index: int, generation: Generation, before: int, after: int) -> list[dict[str, Any]]:
         item = self._item(index, generation, after)
-        if self._call.is_list:
-            item["index"] = index
-        return f"data: {to_json(item)}\n\n".encode()
+        return [item | {"index": index} if self._request.is_list else item]
 
-    def usage_event(self, completion_tokens: int) -> bytes:
-        return b""
+    @property
+    def _request(self) -> _Generate:
+        assert isinstance(self.call.request, _Generate)
+        return self.call.request
 
     def _item(self, index: int, generation: Generation, after: int) -> dict[str, Any]:
-        call = self._call
+        request = self._request
         finish: dict[str, Any] | None = None
         if after >= generation.tokens:
             finish = {"type": generation.finish_reason}
@@ -204,22 +183,20 @@ class _GenerateWriter:
                 finish |= {"message": "Aborted", "status_code": 503}
             else:
                 finish["matched"] = generation.stop_reason or 2
-        own = generation.pieces()[:after]
+        own = generation.pieces[:after]
         meta: dict[str, Any] = {
-            "id": f"{self.reply_id}_{index}" if call.is_list else self.reply_id,
+            "id": f"{self.reply_id}_{index}" if request.is_list else self.reply_id,
             "finish_reason": finish,
-            "prompt_tokens": call.prompt_tokens[index],
+            "prompt_tokens": self.call.prompt_tokens[index],
             "weight_version": "default",
             "completion_tokens": len(own),
             "cached_tokens": 0,
         }
-        if call.wants_logprobs:
-            meta["output_token_logprobs"] = [[_LOGPROB, token_id(piece), piece] for piece in own]
-            meta["output_top_logprobs"] = [
-                [[_LOGPROB, token_id(piece), piece]]
-                + [[_LOGPROB - k, 2 + k, f" alt{k}"] for k in range(1, call.top_logprobs)]
-                for piece in own
-            ]
+        if request.return_logprob:
+            others = [[_LOGPROB - k, 2 + k, f" alt{k}"] for k in range(1, request.top_logprobs_num or 0)]
+            logprobs = [[_LOGPROB, token_id(piece), piece] for piece in own]
+            meta["output_token_logprobs"] = logprobs
+            meta["output_top_logprobs"] = [[each, *others] for each in logprobs]
         return {
             "text": generation.text_after(after),
             "output_ids": [token_id(piece) for piece in own],
@@ -234,24 +211,24 @@ class _CompletionsWriter(OpenAIWriter):
         made = super().piece(index, generation, before, after)
         return made | {"matched_stop": generation.stop_reason if made["finish_reason"] else None}
 
-    def event_tail(self, index: int, generation: Generation, after: int) -> str:
-        call = self._call
-        if not call.continuous_usage:
-            return ""
-        return f',"usage":{to_json(self.usage(call.prompt_tokens[index // call.n], after))}'
+    def events(self, index: int, generation: Generation, before: int, after: int) -> list[dict[str, Any]]:
+        (event,) = super().events(index, generation, before, after)
+        return [event | {"usage": self.own_usage(index, after)} if self.call.continuous_usage else event]
 
 
-def _tokenize(_server: Served, body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
-    texts, is_list = texts_of(body, "prompt", flat_error)
-    tokens = [token_ids(text) for text in texts]
-    reply = {
-        "tokens": tokens if is_list else tokens[0],
-        "count": [len(ids) for ids in tokens] if is_list else len(tokens[0]),
-    }
-    return 200, JSON_HEADERS, pydantic_core.to_json(reply)
+class _Tokenize(Body):
+    prompt: str | list[str]
 
 
-def _server_info(server: Served) -> dict[str, object]:
+def _tokenize(server: ServerView, body: bytes) -> Reply:
+    given = read(_Tokenize, body, server.limits).prompt
+    if isinstance(given, str):
+        return json_reply({"tokens": token_ids(given), "count": len(token_ids(given))})
+    tokens = [token_ids(text) for text in given]
+    return json_reply({"tokens": tokens, "count": [len(ids) for ids in tokens]})
+
+
+def _server_info(server: ServerView) -> dict[str, object]:
     return {
         "model_path": server.model,
         "served_model_name": server.model,
@@ -268,7 +245,7 @@ def _server_info(server: Served) -> dict[str, object]:
     }
 
 
-def _loads(server: Served) -> dict[str, object]:
+def _loads(server: ServerView) -> dict[str, object]:
     engine = server.engine
     load = {
         "dp_rank": 0,
@@ -282,7 +259,7 @@ def _loads(server: Served) -> dict[str, object]:
     return {"version": _VERSION, "dp_rank_count": 1, "loads": [load]}
 
 
-def _metrics(server: Served) -> dict[str, float]:
+def _metrics(server: ServerView) -> dict[str, float]:
     engine, labels = server.engine, f'{{engine_type="unified",model_name="{server.model}",pp_rank="0",tp_rank="0"}}'
     return {
         f"sglang:num_running_reqs{labels}": engine.running,
@@ -300,12 +277,13 @@ def _metrics(server: Served) -> dict[str, float]:
 SGLANG = Guise(
     "sglang",
     {
-        "/generate": Route(_parse_generate, _GenerateWriter, id_prefix=""),
-        "/v1/completions": Route(restated(any_model, flat_error), _CompletionsWriter, id_prefix=""),
-        "/v1/chat/completions": Route(restated(any_chat, flat_error), ChatWriter, id_prefix=""),
-        "/v1/embeddings": Route(restated(any_embedding, flat_error), EmbeddingWriter, id_prefix=""),
-        "/v1/rerank": Route(restated(any_rerank, flat_error), BareRanks, id_prefix=""),
+        "/generate": Route(_Generate, _GenerateWriter, id_prefix="", words=_words),
+        "/v1/completions": Route(CompletionRequest, _CompletionsWriter, id_prefix=""),
+        "/v1/chat/completions": Route(ChatRequest, ChatWriter, id_prefix=""),
+        "/v1/embeddings": Route(EmbeddingRequest, EmbeddingWriter, id_prefix=""),
+        "/v1/rerank": Route(RankRequest, BareRanks, id_prefix=""),
     },
+    _flat,
     {
         ("GET", "/v1/models"): openai_models(
             "sglang",
@@ -313,18 +291,15 @@ SGLANG = Guise(
             parent=lambda _: None,
             max_model_len=lambda server: server.limits.max_model_len_tokens,
         ),
-        ("GET", "/health"): empty_page,
+        ("GET", "/health"): empty,
         ("POST", "/v1/tokenize"): _tokenize,
-        ("GET", "/server_info"): json_page(_server_info),
-        ("GET", "/get_server_info"): json_page(_server_info),
-        ("GET", "/model_info"): json_page(
+        ("GET", "/server_info"): json_handler(_server_info),
+        ("GET", "/get_server_info"): json_handler(_server_info),
+        ("GET", "/model_info"): json_handler(
             lambda server: {"model_path": server.model, "tokenizer_path": server.model, "is_generation": True}
         ),
-        ("GET", "/v1/loads"): json_page(_loads),
-        ("GET", "/metrics"): metrics_page(_metrics),
+        ("GET", "/v1/loads"): json_handler(_loads),
+        ("GET", "/metrics"): metrics_handler(_metrics),
     },
-    busy=_refusal(503, "The request queue is full."),
-    version=_VERSION,
-    owned_by=None,
-    not_found=(404, b'{"detail":"Not Found"}'),
+    any_model=True,
 )

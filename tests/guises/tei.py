@@ -2,30 +2,22 @@
 
 Rules (``router/src/http/server.rs``, ``router/src/http/types.rs``, ``core/src/infer.rs``):
 - Each input takes a permit of ``max_concurrent_requests`` at once, or the request is a 429.
-- More than ``max_client_batch_size`` inputs are a 422 that tells the cap.
+- More than ``max_client_batch_size`` inputs are a 422 that tells the cap. Longer texts are cut
+  silently.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
 
-import pydantic_core
+from pydantic import Field
 
-from batchclient.simulator.exchange import JSON_HEADERS
-from batchclient.simulator.guise import Guise, Route, Served
-from batchclient.simulator.guise_parts import (
-    Parse,
-    empty_page,
-    json_page,
-    metrics_page,
-    restated,
-    texts_of,
-    token_ids,
-    whatever_model,
-)
-from tests.guises.parts import BareRanks, any_embedding
-from batchclient.simulator.pooling import EmbeddingWriter, parse_rerank
-from batchclient.simulator.validation import CompletionCall, HttpError, Limits
+from batchclient.simulator.guise import Guise, Reply, Route, ServerView, json_reply
+from batchclient.simulator.replies import EmbeddingWriter
+from batchclient.simulator.requests import Body, Call, EmbeddingRequest, HttpError, Limits, RankRequest, Texts, read
+from batchclient.simulator.text import token_ids
+from tests.guises.parts import BareRanks, empty, json_handler, metrics_handler
 
 __all__ = ["MAX_CLIENT_BATCH_SIZE", "TEI"]
 
@@ -33,9 +25,52 @@ _VERSION = "1.9.3"
 MAX_CLIENT_BATCH_SIZE = 32
 _MAX_CONCURRENT_REQUESTS = 512
 _PAYLOAD_LIMIT = 2_000_000
+_USUAL = {413: ("length limit exceeded", "payload too large"), 429: ("Model is overloaded", "overloaded")}
 
 
-def _info(server: Served) -> dict[str, object]:
+def _words(error: HttpError) -> Reply:
+    if not error.message:
+        message, kind = _USUAL.get(error.status, ("The request failed by order.", "backend"))
+        return json_reply({"message": message, "code": error.status, "type": kind}, error.status)
+    is_empty = error.status == 400 and "empty" in error.message
+    status, kind = (400, "Empty") if is_empty else (422, "Validation")
+    body = {"message": error.message, "code": status, "type": kind, "error": error.message, "error_type": kind}
+    return json_reply(body, status)
+
+
+def _bounded(call: Call) -> Call:
+    if len(call.prompts) > MAX_CLIENT_BATCH_SIZE:
+        given = f"batch size {len(call.prompts)} > maximum allowed batch size {MAX_CLIENT_BATCH_SIZE}"
+        raise HttpError(422, given)
+    return call
+
+
+def _endless(limits: Limits) -> Limits:
+    return replace(limits, max_model_len_tokens=1 << 40)
+
+
+class _Embedding(EmbeddingRequest):
+    def call(self, limits: Limits) -> Call:
+        return _bounded(super().call(_endless(limits)))
+
+
+class _Rank(RankRequest):
+    documents: Annotated[Texts, Field(alias="texts")]
+
+    def call(self, limits: Limits) -> Call:
+        return _bounded(super().call(_endless(limits)))
+
+
+class _Tokenize(Body):
+    inputs: Texts
+
+
+def _tokenize(server: ServerView, body: bytes) -> Reply:
+    texts = read(_Tokenize, body, server.limits).inputs
+    return json_reply([[{"id": each, "text": "", "special": False} for each in token_ids(text)] for text in texts])
+
+
+def _info(server: ServerView) -> dict[str, object]:
     return {
         "model_id": server.model,
         "model_sha": None,
@@ -54,57 +89,28 @@ def _info(server: Served) -> dict[str, object]:
     }
 
 
-def _metrics(server: Served) -> dict[str, float]:
+def _metrics(server: ServerView) -> dict[str, float]:
     return {"te_queue_size": server.engine.waiting, "te_request_count": server.counters.requests}
-
-
-def _words(status: int, message: str) -> HttpError:
-    kind = "Empty" if status == 400 and "empty" in message else "Validation"
-    status = 400 if kind == "Empty" else 422
-    body = {"message": message, "code": status, "type": kind, "error": message, "error_type": kind}
-    return HttpError(status, pydantic_core.to_json(body))
-
-
-def _bounded(parse: Parse) -> Parse:
-    """Return the same checks with TEI's cap; longer texts are cut silently."""
-
-    def parse_bounded(body: bytes, limits: Limits) -> CompletionCall:
-        call = restated(parse, _words)(body, replace(limits, max_model_len_tokens=1 << 40))
-        if len(call.prompts) > MAX_CLIENT_BATCH_SIZE:
-            raise _words(422, f"batch size {len(call.prompts)} > maximum allowed batch size {MAX_CLIENT_BATCH_SIZE}")
-        return call
-
-    return parse_bounded
-
-
-def _parse_texts(body: bytes, limits: Limits) -> CompletionCall:
-    return parse_rerank(body, limits, "texts")
-
-
-def _tokenize(_server: Served, body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
-    texts, _ = texts_of(body, "inputs", _words)
-    tokens = [[{"id": each, "text": "", "special": False} for each in token_ids(text)] for text in texts]
-    return 200, JSON_HEADERS, pydantic_core.to_json(tokens)
 
 
 TEI = Guise(
     "tei",
     {
-        "/v1/embeddings": Route(_bounded(any_embedding), EmbeddingWriter, id_prefix=""),
-        "/rerank": Route(_bounded(whatever_model(_parse_texts)), BareRanks, id_prefix=""),
+        "/v1/embeddings": Route(_Embedding, EmbeddingWriter, id_prefix=""),
+        "/rerank": Route(_Rank, BareRanks, id_prefix=""),
     },
+    _words,
     {
-        ("GET", "/info"): json_page(_info),
-        ("GET", "/health"): empty_page,
-        ("GET", "/ping"): empty_page,
+        ("GET", "/info"): json_handler(_info),
+        ("GET", "/health"): empty,
+        ("GET", "/ping"): empty,
         ("POST", "/tokenize"): _tokenize,
-        ("GET", "/metrics"): metrics_page(_metrics),
+        ("GET", "/metrics"): metrics_handler(_metrics),
     },
-    max_body_bytes=_PAYLOAD_LIMIT,
-    too_large=pydantic_core.to_json({"message": "length limit exceeded", "code": 413, "type": "payload too large"}),
-    busy=HttpError(429, pydantic_core.to_json({"message": "Model is overloaded", "code": 429, "type": "overloaded"})),
-    version=_VERSION,
-    owned_by=None,
+    not_found=b"",
+    wrong_method=b"",
+    any_model=True,
+    busy=429,
     max_concurrent=_MAX_CONCURRENT_REQUESTS,
-    not_found=(404, b""),
+    max_body_bytes=_PAYLOAD_LIMIT,
 )

@@ -10,27 +10,21 @@ Rules (``tensorrt_llm/serve/openai_server.py``, ``openai_protocol.py``,
 
 from __future__ import annotations
 
-from functools import partial
+from typing import Any
 
-from batchclient.simulator.chat import ChatWriter
-from batchclient.simulator.guise import BUSY, Guise, Route
-from batchclient.simulator.guise_parts import (
-    OpenAIWriter,
-    Parse,
-    any_chat,
-    empty_page,
-    json_page,
-    openai_models,
-    read_object,
-    restated,
-    to_json,
-)
-from tests.guises.parts import OPENAI_FIELDS, any_model, flat_error
-from batchclient.simulator.validation import CompletionCall, HttpError, Limits
+from pydantic import ConfigDict
+
+from batchclient.simulator.guise import Guise, Reply, Route
+from batchclient.simulator.replies import ChatWriter, OpenAIWriter, usage
+from batchclient.simulator.requests import Body, Call, ChatRequest, CompletionRequest, HttpError, Limits
+from tests.guises.parts import OPENAI_FIELDS, empty, flat_words, json_handler, openai_models, unknown_fields
 
 __all__ = ["TRTLLM"]
 
 _VERSION = "1.2.0"
+_BUSY = (
+    "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
+)
 _MORE_FIELDS = (
     "top_k top_p_min min_p repetition_penalty length_penalty early_stopping stop_token_ids"
     " include_stop_str_in_output ignore_eos min_tokens skip_special_tokens spaces_between_special_tokens"
@@ -38,54 +32,65 @@ _MORE_FIELDS = (
     " max_completion_tokens top_logprobs tools tool_choice detokenize disaggregated_params lora_request"
 )
 _FIELDS = OPENAI_FIELDS | frozenset(_MORE_FIELDS.split())
-_STREAM_OPTIONS = frozenset(("include_usage", "continuous_usage_stats"))
 
 
-def _words(_status: int, message: str) -> HttpError:
-    return flat_error(400, message)
+def _words(error: HttpError) -> Reply:
+    if error.message:
+        return flat_words(HttpError(400, error.message))
+    return flat_words(HttpError(error.status, _BUSY if error.status == 503 else ""))
 
 
-def _parse(body: bytes, limits: Limits, parse: Parse = any_model) -> CompletionCall:
-    fields = read_object(body, _words)
-    unknown: list[tuple[str, ...]] = [("body", name) for name in fields if name not in _FIELDS]
-    unknown += [
-        ("body", "stream_options", name) for name in fields.get("stream_options") or () if name not in _STREAM_OPTIONS
-    ]
+def _refuse_unknown(body: Body) -> None:
+    unknown = unknown_fields(body, _FIELDS)
     if unknown:
-        lines = [{"type": "extra_forbidden", "loc": loc, "msg": "Extra inputs are not permitted"} for loc in unknown]
-        raise flat_error(400, str(lines))
-    call = restated(parse, _words)(body, limits)
-    call.continuous_usage = False
-    return call
+        lines = [
+            {"type": "extra_forbidden", "loc": ("body", name), "msg": "Extra inputs are not permitted"}
+            for name in unknown
+        ]
+        raise HttpError(400, str(lines))
+
+
+class _Completion(CompletionRequest):
+    model_config = ConfigDict(extra="allow")
+
+    def call(self, limits: Limits) -> Call:
+        _refuse_unknown(self)
+        call = super().call(limits)
+        call.continuous_usage = False
+        return call
+
+
+class _Chat(ChatRequest):
+    model_config = ConfigDict(extra="allow")
+
+    def call(self, limits: Limits) -> Call:
+        _refuse_unknown(self)
+        call = super().call(limits)
+        call.continuous_usage = False
+        return call
 
 
 class _Writer(OpenAIWriter):
-    def usage_event(self, completion_tokens: int) -> bytes:
+    def usage_events(self, completion_tokens: int) -> list[dict[str, Any]]:
         """Return a usage event per prompt; no event names its prompt."""
-        call = self._call
-        each = completion_tokens // len(call.prompts)
-        events = [
-            f'data: {self._head}],"usage":{to_json(self.usage(tokens, each))}}}\n\n' for tokens in call.prompt_tokens
-        ]
-        return "".join(events).encode()
+        each = completion_tokens // len(self.call.prompts)
+        return [{**self.head, "choices": [], "usage": usage(tokens, each)} for tokens in self.call.prompt_tokens]
 
 
 TRTLLM = Guise(
     "trtllm",
     {
-        "/v1/completions": Route(_parse, _Writer),
-        "/v1/chat/completions": Route(partial(_parse, parse=any_chat), ChatWriter, "chatcmpl-"),
+        "/v1/completions": Route(_Completion, _Writer),
+        "/v1/chat/completions": Route(_Chat, ChatWriter, "chatcmpl-"),
     },
+    _words,
     {
         ("GET", "/v1/models"): openai_models("tensorrt_llm"),
-        ("GET", "/health"): empty_page,
-        ("GET", "/health_generate"): empty_page,
-        ("GET", "/version"): json_page(lambda _: {"version": _VERSION}),
-        ("GET", "/server_info"): json_page(lambda _: {"disaggregated_params": {}}),
-        ("GET", "/metrics"): json_page(lambda _: []),
+        ("GET", "/health"): empty,
+        ("GET", "/health_generate"): empty,
+        ("GET", "/version"): json_handler(lambda _: {"version": _VERSION}),
+        ("GET", "/server_info"): json_handler(lambda _: {"disaggregated_params": {}}),
+        ("GET", "/metrics"): json_handler(lambda _: []),
     },
-    busy=HttpError(503, flat_error(503, BUSY).body),
-    version=_VERSION,
-    owned_by=None,
-    not_found=(404, b'{"detail":"Not Found"}'),
+    any_model=True,
 )

@@ -255,7 +255,7 @@ ODD = [
 def test_no_body_makes_a_server_fail(guise):
     """What is no JSON, or is nested too deeply, is refused; so are odd fields, where the server looks at them."""
     one = server(guise)
-    paths = [*one.guise.routes, *(path for method, path in one.guise.pages if method == "POST")]
+    paths = [*one.guise.routes, *(path for method, path in one.guise.handlers if method == "POST")]
     for path in paths:
         for body in (*UNREADABLE, *ODD):
             status, _, words = ask(one, "POST", path, body)

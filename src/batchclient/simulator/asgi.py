@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from batchclient.simulator.exchange import Part
+from batchclient.simulator.open_request import Part
 from batchclient.simulator.server import SimulatedServer
 
 __all__ = ["SimulatorApp"]

@@ -15,10 +15,8 @@ import random
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from batchclient.simulator.validation import CompletionCall
+from batchclient.simulator.requests import Call
 
 __all__ = ["KINDS", "Fault", "FaultInjector"]
 
@@ -124,7 +122,7 @@ class Fault:
         except ValueError as error:
             raise ValueError(f"in fault {spec!r}: {error}") from None
 
-    def matches(self, call: CompletionCall) -> bool:
+    def matches(self, call: Call) -> bool:
         """Whether the fault can hit a request of the call's kind."""
         match self.kind:
             case "no_lists" | "first_only" | "serial" | "reorder" | "sum_usage":
@@ -163,7 +161,7 @@ class FaultInjector:
     def __repr__(self) -> str:
         return f"<FaultInjector {[each.kind for each in self.faults]} hits={self.hits}>"
 
-    def choose(self, call: CompletionCall) -> tuple[float, Fault | None]:
+    def choose(self, call: Call) -> tuple[float, Fault | None]:
         """Return the seconds by which a request is slowed, and the fault that hits it."""
         delay_s = 0.0
         chosen: Fault | None = None

@@ -1,11 +1,7 @@
 """The guises of the embedded server, by name: vLLM's and TGI's.
 
-Rules:
-- The engine, its costs, the API server's queue and the faults are the same in every guise. A guise
-  is everything a client can see: paths, fields, bodies, statuses, the order of choices, limits.
-- A route reads a body into a ``CompletionCall``, or raises ``HttpError`` as the real server would
-  refuse. The route also makes the writer of the reply.
-- All other answers of a guise are pages: method and path to a function of the server.
+The engine, its costs, the API server's queue and the faults are the same in every guise. A guise is
+everything a client can see: paths, fields, bodies, statuses, the order of choices, limits.
 """
 
 from __future__ import annotations
@@ -36,7 +32,7 @@ def guise_of(given: str | Guise) -> Guise:
     if name:
         try:
             found = getattr(import_module(module), name)
-        except (ImportError, AttributeError) as error:
+        except (ImportError, AttributeError, ValueError) as error:
             raise ValueError(f"guise {given!r}: {error}") from None
         if isinstance(found, Guise):
             return found

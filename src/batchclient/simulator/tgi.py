@@ -6,36 +6,21 @@ Rules (``router/src/server.rs``, ``router/src/lib.rs``, ``router/src/validation.
   the model is refused, not cut.
 - A plain reply's choices come in the order of completion. A text ends with its stop string.
 - The last event of a prompt in a stream has the prompt's own usage; the others say
-  ``finish_reason: ""``.
+  ``finish_reason: ""``. There is an event per token.
 - ``model`` is ``"tgi"`` or an adapter's name. 429 at once above ``max_concurrent_requests``
   prompts.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-import pydantic_core
+from pydantic import Field
 
-from batchclient.simulator.chat import ChatWriter
-from batchclient.simulator.exchange import JSON_HEADERS
-from batchclient.simulator.guise import Guise, Route, Served
-from batchclient.simulator.guise_parts import (
-    OpenAIWriter,
-    any_chat,
-    check_prompts,
-    empty_page,
-    json_page,
-    metrics_page,
-    openai_models,
-    read_object,
-    restated,
-    texts_of,
-    to_json,
-    token_ids,
-)
-from batchclient.simulator.text import Generation
-from batchclient.simulator.validation import CompletionCall, HttpError, Limits
+from batchclient.simulator.guise import Guise, Reply, Route, ServerView, json_reply, metrics_reply
+from batchclient.simulator.replies import ChatWriter, OpenAIWriter
+from batchclient.simulator.requests import Body, Call, ChatRequest, HttpError, Limits, Sampling, Texts, read
+from batchclient.simulator.text import Generation, count_tokens, token_ids
 
 __all__ = ["TGI"]
 
@@ -45,157 +30,152 @@ _MAX_CONCURRENT_REQUESTS = 128
 _MAX_STOP_SEQUENCES = 4
 _PAYLOAD_LIMIT = 2_000_000
 _DEFAULT_MAX_TOKENS = 100
-_HEEDED = ("max_tokens", "temperature", "top_p", "stream", "seed", "repetition_penalty", "frequency_penalty", "stop")
+_USUAL = {
+    413: ("Failed to buffer the request body: length limit exceeded", "payload too large"),
+    422: ("The request failed by order.", "validation"),
+    429: ("Model is overloaded", "overloaded"),
+}
 
 
-def _refusal(status: int, message: str, kind: str = "validation") -> HttpError:
-    return HttpError(status, pydantic_core.to_json({"error": message, "error_type": kind}))
+def _words(error: HttpError) -> Reply:
+    """Write a refusal as TGI does: what is no JSON, or has a field of a wrong type, gets a text."""
+    if error.kind == "Bad Request":
+        text = f"Failed to deserialize the JSON body into the target type: {error.message}"
+        return Reply(422, (("content-type", "text/plain; charset=utf-8"),), text.encode())
+    status = 422 if error.status == 400 else error.status
+    usual, kind = _USUAL.get(status, ("Request failed during generation: it failed by order.", "generation"))
+    return json_reply({"error": error.message or usual, "error_type": error.kind or kind}, status)
 
 
-def _not_json(message: str) -> HttpError:
-    return HttpError(422, f"Failed to deserialize the JSON body into the target type: {message}".encode())
+class _CompletionRequest(Body):
+    prompt: Annotated[Texts, Field(min_length=1)]
+    suffix: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stream: bool | None = None
+    seed: int | None = None
+    repetition_penalty: float | None = None
+    frequency_penalty: float | None = None
+    stop: Texts | None = None
+
+    def call(self, limits: Limits) -> Call:
+        """See ``Body.call``."""
+        if self.suffix is not None:
+            message = "Suffix is not supported and can be achieved by preprocessing the prompt."
+            raise HttpError(422, message, kind="suffix not supported")
+        if len(self.prompt) > _MAX_CLIENT_BATCH_SIZE:
+            message = f"Number of prompts exceeds the maximum allowed batch size of {_MAX_CLIENT_BATCH_SIZE}"
+            raise HttpError(422, message, kind="batch size exceeded")
+        asked = self.max_tokens or _DEFAULT_MAX_TOKENS
+        tokens = [count_tokens(prompt) for prompt in self.prompt]
+        problem = self._problem(tokens, asked, limits.max_model_len_tokens)
+        if problem is not None:
+            raise HttpError(422, f"Input validation error: {problem}")
+        heeded = {name: value for name, value in self if name in Sampling.model_fields}
+        return Call(self, [*self.prompt], tokens, [asked] * len(tokens), Sampling(**heeded))
+
+    def _problem(self, tokens: list[int], asked: int, longest: int) -> str | None:
+        """Return what TGI would say to be wrong."""
+        if self.top_p is not None and not 0 < self.top_p < 1:
+            return "`top_p` must be > 0.0 and < 1.0"
+        if self.temperature is not None and self.temperature < 0:
+            return "`temperature` must be strictly positive"
+        if len(self.stop or ()) > _MAX_STOP_SEQUENCES:
+            return f"`stop` supports up to {_MAX_STOP_SEQUENCES} stop sequences. Given: {len(self.stop or ())}"
+        if not all(self.prompt):
+            return "`inputs` cannot be empty"
+        if self.model not in (None, "", "tgi"):
+            return f"adapter {self.model} is not loaded"
+        if max(tokens) >= longest:
+            return f"`inputs` must have less than {longest} tokens. Given: {max(tokens)}"
+        if max(tokens) + asked > longest:
+            given = f"Given: {max(tokens)} `inputs` tokens and {asked} `max_new_tokens`"
+            return f"`inputs` tokens + `max_new_tokens` must be <= {longest}. {given}"
+        return None
 
 
-def _parse(body: bytes, limits: Limits) -> CompletionCall:
-    fields = read_object(body, lambda _status, message: _not_json(message))
-    prompt = fields.get("prompt")
-    prompts: list[Any] = prompt if isinstance(prompt, list) else [prompt]
-    if not prompts:
-        raise _not_json("prompt: Empty array detected. Do not use an empty array for the prompt.")
-    if not all(isinstance(each, str) for each in prompts):
-        raise _not_json("prompt: data did not match any variant of untagged enum PromptKind")
-    if fields.get("suffix") is not None:
-        raise _refusal(
-            422, "Suffix is not supported and can be achieved by preprocessing the prompt.", "suffix not supported"
-        )
-    if len(prompts) > _MAX_CLIENT_BATCH_SIZE:
-        message = f"Number of prompts exceeds the maximum allowed batch size of {_MAX_CLIENT_BATCH_SIZE}"
-        raise _refusal(422, message, "batch size exceeded")
-    _check(fields, prompts)
-    heeded = {name: fields[name] for name in _HEEDED if fields.get(name) is not None}
-    call = CompletionCall(heeded, prompts)
-    asked = fields.get("max_tokens") or _DEFAULT_MAX_TOKENS
-    longest = limits.max_model_len_tokens
-    check_prompts(
-        call,
-        [asked] * len(prompts),
-        longest,
-        lambda tokens: _refusal(
-            422, f"Input validation error: `inputs` must have less than {longest} tokens. Given: {tokens}"
-        ),
-    )
-    for tokens in call.prompt_tokens:
-        if tokens + asked > longest:
-            raise _refusal(
-                422,
-                f"Input validation error: `inputs` tokens + `max_new_tokens` must be <= {longest}."
-                f" Given: {tokens} `inputs` tokens and {asked} `max_new_tokens`",
-            )
-    return call
-
-
-def _check(fields: dict[str, Any], prompts: list[Any]) -> None:
-    top_p, temperature = fields.get("top_p"), fields.get("temperature")
-    if top_p is not None and not 0 < top_p < 1:
-        raise _refusal(422, "Input validation error: `top_p` must be > 0.0 and < 1.0")
-    if temperature is not None and temperature < 0:
-        raise _refusal(422, "Input validation error: `temperature` must be strictly positive")
-    stop = fields.get("stop") or []
-    if isinstance(stop, list) and len(stop) > _MAX_STOP_SEQUENCES:
-        raise _refusal(
-            422,
-            f"Input validation error: `stop` supports up to {_MAX_STOP_SEQUENCES} stop sequences. Given: {len(stop)}",
-        )
-    if any(not prompt for prompt in prompts):
-        raise _refusal(422, "Input validation error: `inputs` cannot be empty")
-    model = fields.get("model")
-    if model not in (None, "", "tgi"):
-        raise _refusal(422, f"Input validation error: adapter {model} is not loaded")
+class _TokenizeRequest(Body):
+    inputs: str
 
 
 class _Writer(OpenAIWriter):
     def piece(self, index: int, generation: Generation, before: int, after: int) -> dict[str, Any]:
         made = super().piece(index, generation, before, after)
-        streamed = self._call.stream
-        reason = {"stop": "eos_token" if streamed else "stop", None: ""}.get(
-            made["finish_reason"], made["finish_reason"]
-        )
-        if generation.stop_reason is not None and made["finish_reason"] is not None:
-            made["text"] += generation.stop_reason
-            reason = "stop_sequence"
-        return made | {"finish_reason": reason}
+        ends = made["finish_reason"] is not None
+        if ends and generation.stop_reason is not None:
+            return made | {"text": made["text"] + generation.stop_reason, "finish_reason": "stop_sequence"}
+        eos = "eos_token" if self.call.stream else "stop"
+        return made | {"finish_reason": {"stop": eos, None: ""}.get(made["finish_reason"], made["finish_reason"])}
 
-    def event_tail(self, index: int, generation: Generation, after: int) -> str:
-        if after < generation.tokens:
-            return ""
-        return f',"usage":{to_json(self.usage(self._call.prompt_tokens[index], generation.tokens))}'
+    def events(self, index: int, generation: Generation, before: int, after: int) -> list[dict[str, Any]]:
+        (event,) = super().events(index, generation, before, after)
+        return [event | {"usage": self.own_usage(index, after)} if after >= generation.tokens else event]
 
 
-def _info(server: Served) -> dict[str, object]:
+def _info(server: ServerView, _body: bytes) -> Reply:
     longest = server.limits.max_model_len_tokens
-    return {
-        "model_id": server.model,
-        "model_sha": None,
-        "model_pipeline_tag": "text-generation",
-        "max_concurrent_requests": server.most_outstanding,
-        "max_best_of": 2,
-        "max_stop_sequences": _MAX_STOP_SEQUENCES,
-        "max_input_tokens": longest - 1,
-        "max_total_tokens": longest,
-        "validation_workers": 2,
-        "max_client_batch_size": _MAX_CLIENT_BATCH_SIZE,
-        "router": "text-generation-router",
-        "version": _VERSION,
-        "sha": None,
-        "docker_label": None,
-    }
+    return json_reply(
+        {
+            "model_id": server.model,
+            "model_sha": None,
+            "model_pipeline_tag": "text-generation",
+            "max_concurrent_requests": server.most_outstanding,
+            "max_best_of": 2,
+            "max_stop_sequences": _MAX_STOP_SEQUENCES,
+            "max_input_tokens": longest - 1,
+            "max_total_tokens": longest,
+            "validation_workers": 2,
+            "max_client_batch_size": _MAX_CLIENT_BATCH_SIZE,
+            "router": "text-generation-router",
+            "version": _VERSION,
+            "sha": None,
+            "docker_label": None,
+        }
+    )
 
 
-def _chat_words(_status: int, message: str) -> HttpError:
-    return _refusal(422, f"Input validation error: {message}")
+def _models(server: ServerView, _body: bytes) -> Reply:
+    model = {"id": server.model, "object": "model", "created": 0, "owned_by": server.model}
+    return json_reply({"object": "list", "data": [model]})
 
 
-def _tokenize(_server: Served, body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
-    (text, *_), _ = texts_of(body, "inputs", _chat_words)
-    return 200, JSON_HEADERS, pydantic_core.to_json([{"id": each, "text": ""} for each in token_ids(text)])
+def _tokenize(server: ServerView, body: bytes) -> Reply:
+    text = read(_TokenizeRequest, body, server.limits).inputs
+    return json_reply([{"id": each, "text": ""} for each in token_ids(text)])
 
 
-def _metrics(server: Served) -> dict[str, float]:
+def _metrics(server: ServerView, _body: bytes) -> Reply:
     engine = server.engine
-    return {
-        "tgi_queue_size": engine.waiting,
-        "tgi_batch_current_size": engine.running,
-        "tgi_batch_current_max_tokens": int(engine.kv_usage_ratio * server.profile.kv_tokens),
-        "tgi_request_generated_tokens_sum": engine.generation_tokens,
-    }
-
-
-def _parse_stepwise(body: bytes, limits: Limits) -> CompletionCall:
-    call = _parse(body, limits)
-    # TGI knows no ``stream_interval``: an event per token.
-    call.stream_interval = 1
-    return call
+    return metrics_reply(
+        {
+            "tgi_queue_size": engine.waiting,
+            "tgi_batch_current_size": engine.running,
+            "tgi_batch_current_max_tokens": int(engine.kv_usage_ratio * server.profile.kv_tokens),
+            "tgi_request_generated_tokens_sum": engine.generation_tokens,
+        }
+    )
 
 
 TGI = Guise(
     "tgi",
     {
-        "/v1/completions": Route(_parse_stepwise, _Writer, id_prefix="", in_completion_order=True),
-        "/v1/chat/completions": Route(restated(any_chat, _chat_words), ChatWriter, id_prefix=""),
+        "/v1/completions": Route(_CompletionRequest, _Writer, id_prefix="", in_completion_order=True),
+        "/v1/chat/completions": Route(ChatRequest, ChatWriter, id_prefix=""),
     },
+    _words,
     {
-        ("GET", "/info"): json_page(_info),
-        ("GET", "/health"): empty_page,
-        ("GET", "/ping"): empty_page,
+        ("GET", "/info"): _info,
+        ("GET", "/health"): lambda _server, _body: Reply(200),
+        ("GET", "/ping"): lambda _server, _body: Reply(200),
         ("POST", "/tokenize"): _tokenize,
-        ("GET", "/v1/models"): lambda server, body: openai_models(server.model)(server, body),
-        ("GET", "/metrics"): metrics_page(_metrics),
+        ("GET", "/v1/models"): _models,
+        ("GET", "/metrics"): _metrics,
     },
-    max_body_bytes=_PAYLOAD_LIMIT,
-    too_large=_refusal(413, "Failed to buffer the request body: length limit exceeded", "payload too large").body,
-    busy=_refusal(429, "Model is overloaded", "overloaded"),
-    version=_VERSION,
-    owned_by=None,
+    not_found=b"",
+    wrong_method=b"",
+    any_model=True,
+    busy=429,
     max_concurrent=_MAX_CONCURRENT_REQUESTS,
-    not_found=(404, b""),
+    max_body_bytes=_PAYLOAD_LIMIT,
 )

@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 import anyio
 
 from batchclient.errors import ConnectFailed, ConnectionLost, ReadTimedOut, TransportError
-from batchclient.simulator.exchange import Part
+from batchclient.simulator.open_request import Part
 from batchclient.simulator.server import SimulatedServer
 from batchclient.transport import Timeouts, WireRequest
 

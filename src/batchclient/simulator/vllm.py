@@ -1,60 +1,179 @@
-"""vLLM, as the embedded server plays it: its routes and pages."""
+"""vLLM 0.32 as the embedded server plays it: routes, pages, words of refusal.
+
+A real vLLM serves either generation or pooling. The embedded server serves both, so a test needs
+only one server.
+"""
 
 from __future__ import annotations
 
-from batchclient.simulator.chat import ChatBatchWriter, ChatWriter, parse_chat, parse_chat_batch
-from batchclient.simulator.guise import Guise, Page, Route
-from batchclient.simulator.pooling import (
+from batchclient.simulator.guise import Guise, Handler, Reply, Route, ServerView, json_reply
+from batchclient.simulator.replies import (
+    ChatWriter,
     ClassWriter,
+    CompletionWriter,
     EmbeddingWriter,
     RankWriter,
     ScoreWriter,
-    detokenize_page,
-    parse_embedding,
-    parse_inputs,
-    parse_rerank,
-    parse_score,
-    tokenize_page,
 )
-from batchclient.simulator.validation import parse_completion
-from batchclient.simulator.wire import ReplyWriter
+from batchclient.simulator.requests import (
+    ChatRequest,
+    ChatsRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    HttpError,
+    InputRequest,
+    RankRequest,
+    ScoreRequest,
+    TokenizeRequest,
+    read,
+)
+from batchclient.simulator.text import pieces, token_ids
 
-__all__ = [
-    "CHAT",
-    "CHAT_BATCH",
-    "POOLING",
-    "TOKENS",
-    "VLLM",
-]
+__all__ = ["VLLM", "words"]
 
-
-CHAT = Route(parse_chat, ChatWriter, "chatcmpl-")
-"""vLLM's ``/v1/chat/completions``."""
-CHAT_BATCH = Route(parse_chat_batch, ChatBatchWriter, "chatcmpl-")
-"""``/v1/chat/completions/batch``: vLLM alone, since 0.19."""
-_SCORE = Route(parse_score, ScoreWriter, "score-")
-_RERANK = Route(parse_rerank, RankWriter, "score-")
-POOLING: dict[str, Route] = {
-    "/v1/embeddings": Route(parse_embedding, EmbeddingWriter, "embd-"),
-    "/classify": Route(parse_inputs, ClassWriter, "classify-"),
-    "/score": _SCORE,
-    "/v1/score": _SCORE,
-    "/rerank": _RERANK,
-    "/v1/rerank": _RERANK,
-    "/v2/rerank": _RERANK,
+_VERSION = "0.32.0"
+_BUSY = (
+    "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
+)
+_USUAL = {
+    413: "The request's body is too large.",
+    429: "Too many requests.",
+    500: "EngineCore encountered an issue. See stack trace (above) for the root cause.",
+    503: _BUSY,
 }
-"""By path: the routes of vLLM's pooling runner."""
-TOKENS: dict[tuple[str, str], Page] = {
-    ("POST", "/tokenize"): tokenize_page,
-    ("POST", "/detokenize"): detokenize_page,
+_KINDS = {
+    400: "BadRequestError",
+    404: "NotFoundError",
+    413: "RequestEntityTooLarge",
+    429: "RateLimitError",
+    503: "Service Unavailable",
 }
+
+
+def words(error: HttpError) -> Reply:
+    """Write a refusal as vLLM does."""
+    shown = {
+        "message": error.message or _USUAL.get(error.status, "The request failed by order."),
+        "type": error.kind or _KINDS.get(error.status, "InternalServerError"),
+        "param": error.param,
+        "code": error.status,
+    }
+    return json_reply({"error": shown}, error.status)
+
+
+# Pages ---------------------------------------------------------------------------------------------------------------
+
+
+def _models(server: ServerView, _body: bytes) -> Reply:
+    created_s = int(server.epoch_s)
+    permission = {
+        "id": f"modelperm-{server.ids.getrandbits(64):016x}",
+        "object": "model_permission",
+        "created": created_s,
+        "allow_create_engine": False,
+        "allow_sampling": True,
+        "allow_logprobs": True,
+        "allow_search_indices": False,
+        "allow_view": True,
+        "allow_fine_tuning": False,
+        "organization": "*",
+        "group": None,
+        "is_blocking": False,
+    }
+    model = {
+        "id": server.model,
+        "object": "model",
+        "created": created_s,
+        "owned_by": "vllm",
+        "root": server.model,
+        "parent": None,
+        "max_model_len": server.limits.max_model_len_tokens,
+        "permission": [permission],
+    }
+    return json_reply({"object": "list", "data": [model]})
+
+
+def _tokenize(server: ServerView, body: bytes) -> Reply:
+    """Answer ``/tokenize``: a text costs the API server a request, and the engine nothing."""
+    request = read(TokenizeRequest, body, server.limits)
+    ids = token_ids(request.prompt)
+    return json_reply(
+        {
+            "count": len(ids),
+            "max_model_len": server.limits.max_model_len_tokens,
+            "tokens": ids,
+            "token_strs": pieces(request.prompt) if request.return_token_strs else None,
+        }
+    )
+
+
+def _metrics(server: ServerView, _body: bytes) -> Reply:
+    """Answer ``/metrics``: counters only grow, gauges are read from the engine."""
+    engine, counters = server.engine, server.counters
+    labels = f'engine="0",model_name="{server.model}"'
+    blocks = engine.profile.kv_tokens // 16
+    cache = f'block_size="16",engine="0",kv_cache_size_tokens="{16 * blocks}",num_gpu_blocks="{blocks}"'
+    finished = counters.finish_reasons
+    families: list[tuple[str, str, dict[str, float]]] = [
+        ("num_requests_running", "gauge", {labels: engine.running}),
+        ("num_requests_waiting", "gauge", {labels: engine.waiting}),
+        ("kv_cache_usage_perc", "gauge", {labels: engine.kv_usage_ratio}),
+        # A prefix cache that finds nothing: there is none yet.
+        ("prefix_cache_queries", "counter", {labels: engine.prompt_tokens}),
+        ("prefix_cache_hits", "counter", {labels: 0}),
+        ("num_preemptions", "counter", {labels: engine.preemptions}),
+        ("prompt_tokens", "counter", {labels: engine.prompt_tokens}),
+        ("generation_tokens", "counter", {labels: engine.generation_tokens}),
+        (
+            "request_success",
+            "counter",
+            {f'finished_reason="{each}",{labels}': finished[each] for each in ("stop", "length", "abort", "error")},
+        ),
+        (
+            "admission_rejections",
+            "counter",
+            {f'reason="max_num_queued_reqs",model_name="{server.model}"': counters.rejections},
+        ),
+        ("cache_config_info", "gauge", {cache: 1}),
+    ]
+    lines = []
+    for name, kind, samples in families:
+        suffix = "_total" if kind == "counter" else ""
+        lines += [f"# HELP vllm:{name} See vLLM.", f"# TYPE vllm:{name} {kind}"]
+        lines += [f"vllm:{name}{suffix}{{{labelled}}} {float(value)}" for labelled, value in samples.items()]
+    content_type = (("content-type", "text/plain; version=1.0.0; charset=utf-8"),)
+    return Reply(200, content_type, "".join(f"{line}\n" for line in lines).encode())
+
+
+def _nothing(_server: ServerView, _body: bytes) -> Reply:
+    return Reply(200)
+
+
+_HANDLERS: dict[tuple[str, str], Handler] = {
+    ("GET", "/v1/models"): _models,
+    ("GET", "/health"): _nothing,
+    ("GET", "/ping"): _nothing,
+    ("GET", "/version"): lambda _server, _body: json_reply({"version": _VERSION}),
+    ("GET", "/metrics"): _metrics,
+    ("POST", "/tokenize"): _tokenize,
+}
+_SCORE = Route(ScoreRequest, ScoreWriter, "score-")
+_RANK = Route(RankRequest, RankWriter, "score-")
 VLLM = Guise(
     "vllm",
     {
-        "/v1/completions": Route(parse_completion, ReplyWriter),
-        "/v1/chat/completions": CHAT,
-        "/v1/chat/completions/batch": CHAT_BATCH,
-        **POOLING,
+        "/v1/completions": Route(CompletionRequest, CompletionWriter),
+        "/v1/chat/completions": Route(ChatRequest, ChatWriter, "chatcmpl-"),
+        "/v1/chat/completions/batch": Route(ChatsRequest, ChatWriter, "chatcmpl-"),
+        "/v1/embeddings": Route(EmbeddingRequest, EmbeddingWriter, "embd-"),
+        "/classify": Route(InputRequest, ClassWriter, "classify-"),
+        "/score": _SCORE,
+        "/v1/score": _SCORE,
+        "/rerank": _RANK,
+        "/v1/rerank": _RANK,
     },
-    TOKENS,
+    words,
+    _HANDLERS,
+    # vLLM asks for a key below /v1 alone.
+    unguarded=frozenset({"/classify", "/rerank", "/score"}),
 )
