@@ -74,7 +74,7 @@ class _Writer(OpenAIWriter):
     def usage_events(self, completion_tokens: int) -> list[dict[str, Any]]:
         """Return a usage event per prompt; no event names its prompt."""
         each = completion_tokens // len(self.call.prompts)
-        return [{**self.head, "choices": [], "usage": usage(tokens, each)} for tokens in self.call.prompt_tokens]
+        return [{"choices": [], "usage": usage(tokens, each)} for tokens in self.call.prompt_tokens]
 
 
 TRTLLM = Guise(

@@ -12,11 +12,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-import pydantic_core
 
 from batchclient.simulator.engine import Progress
 from batchclient.simulator.faults import Fault
@@ -162,7 +159,7 @@ class OpenRequest:
             events = [event | {"usage": event["usage"] | sums} if "usage" in event else event for event in events]
         body = b""
         for event in events:
-            body += b"data: " + pydantic_core.to_json(event) + b"\n\n"
+            body += self._writer.line(event)
         self._events += 1
         if self.fault is not None:
             if self._events == len(self._sent) // 2 + 1 and self.fault in ("cut", "error_event", "stall_body"):
@@ -183,7 +180,7 @@ class OpenRequest:
 
     def _end_parts(self) -> list[Part]:
         last = self._writer.usage_events(self._completion_tokens) if self.call.include_usage else []
-        parts = [Part(self.request_id, body=_event(event)) for event in last]
+        parts = [Part(self.request_id, body=self._writer.line(event)) for event in last]
         return [*parts, Part(self.request_id, body=self._route.done, last=True)]
 
     def _plain_parts(self) -> list[Part]:
@@ -229,10 +226,6 @@ def _decided(
         stops = [sampling.stop] if isinstance(sampling.stop, str) else sampling.stop
         generation.apply_stops(stops, keep=bool(sampling.include_stop_str_in_output))
     return generation
-
-
-def _event(event: Mapping[str, Any]) -> bytes:
-    return b"data: " + pydantic_core.to_json(event) + b"\n\n"
 
 
 def replacement(request_id: int, fault: Fault, words: Words) -> list[Part] | None:

@@ -14,6 +14,8 @@ from array import array
 from base64 import b64encode
 from typing import Any
 
+import pydantic_core
+
 from batchclient.simulator.requests import (
     Call,
     ChatRequest,
@@ -61,6 +63,9 @@ class Writer:
         reply_id: such as ``cmpl-…``.
         created_s: Unix time.
         model: the name in the reply.
+
+    Attributes:
+        event_head: the members at the beginning of each event of a stream.
     """
 
     def __init__(self, call: Call, reply_id: str, created_s: int, model: str) -> None:
@@ -68,6 +73,9 @@ class Writer:
         self.reply_id = reply_id
         self.created_s = created_s
         self.model = model
+        self.event_head: dict[str, Any] = {}
+        self._event_opening = b""
+        self._wants_ids = bool(call.sampling.return_token_ids)
 
     def choice(self, index: int, generation: Generation) -> dict[str, Any]:
         """Return a finished choice of a plain reply."""
@@ -78,12 +86,22 @@ class Writer:
         raise NotImplementedError
 
     def events(self, index: int, generation: Generation, before: int, after: int) -> list[dict[str, Any]]:
-        """Return a choice's events for the tokens ``before`` to ``after``."""
+        """Return a choice's events for the tokens ``before`` to ``after``, without their heads."""
         raise NotImplementedError
+
+    def line(self, event: dict[str, Any]) -> bytes:
+        """Return an event with its head, as bytes; the head is the same in all, and written once."""
+        if not self._event_opening:
+            head = pydantic_core.to_json(self.event_head)[:-1]
+            self._event_opening = b"data: " + head + (b"," if self.event_head else b"")
+        return self._event_opening + pydantic_core.to_json(event)[1:] + b"\n\n"
 
     def usage_events(self, completion_tokens: int) -> list[dict[str, Any]]:
         """Return a stream's last events, for ``include_usage``."""
         return []
+
+    def _ids(self, generation: Generation, before: int, after: int) -> list[int] | None:
+        return [token_id(each) for each in generation.pieces[before:after]] if self._wants_ids else None
 
 
 # Completions ---------------------------------------------------------------------------------------------------------
@@ -95,6 +113,7 @@ class OpenAIWriter(Writer):
     def __init__(self, call: Call, reply_id: str, created_s: int, model: str) -> None:
         super().__init__(call, reply_id, created_s, model)
         self.head = {"id": reply_id, "object": "text_completion", "created": created_s, "model": model}
+        self.event_head = self.head
         request = call.request
         self.echoes: bool = isinstance(request, CompletionRequest) and bool(request.echo)
         self.logprobs: int | None = request.logprobs if isinstance(request, CompletionRequest) else None
@@ -113,11 +132,11 @@ class OpenAIWriter(Writer):
 
     def events(self, index: int, generation: Generation, before: int, after: int) -> list[dict[str, Any]]:
         """Return a choice's event."""
-        return [{**self.head, "choices": [self.piece(index, generation, before, after)]}]
+        return [{"choices": [self.piece(index, generation, before, after)]}]
 
     def usage_events(self, completion_tokens: int) -> list[dict[str, Any]]:
         """Return the chunk with the total usage."""
-        return [{**self.head, "choices": [], "usage": usage(sum(self.call.prompt_tokens), completion_tokens)}]
+        return [{"choices": [], "usage": usage(sum(self.call.prompt_tokens), completion_tokens)}]
 
     def piece(self, index: int, generation: Generation, before: int, after: int) -> dict[str, Any]:
         """Return a choice, or the part of a choice in an event."""
@@ -164,17 +183,15 @@ class CompletionWriter(OpenAIWriter):
         sampling = self.call.sampling
         # As on the real server, an echo alone shows nothing of the token that is made all the same.
         tokens = 0 if self.echoes and sampling.max_tokens == 0 else generation.tokens
-        wants_ids = sampling.return_token_ids
         wants_prompt = sampling.prompt_logprobs is not None or (self.echoes and self.logprobs is not None)
-        return {
-            **self.piece(index, generation, 0, tokens),
-            "finish_reason": generation.finish_reason,
-            "stop_reason": generation.stop_reason,
-            "token_ids": [token_id(each) for each in generation.pieces] if wants_ids else None,
-            "prompt_logprobs": _prompt_logprobs(self.prompt_of(index)) if wants_prompt else None,
-            "prompt_token_ids": token_ids(self.prompt_of(index)) if wants_ids else None,
-            "routed_experts": None,
-        }
+        made = self.piece(index, generation, 0, tokens)
+        made["finish_reason"] = generation.finish_reason
+        made["stop_reason"] = generation.stop_reason
+        made["token_ids"] = self._ids(generation, 0, generation.tokens)
+        made["prompt_logprobs"] = _prompt_logprobs(self.prompt_of(index)) if wants_prompt else None
+        made["prompt_token_ids"] = token_ids(self.prompt_of(index)) if self._wants_ids else None
+        made["routed_experts"] = None
+        return made
 
     def body(self, choices: list[dict[str, Any]], completion_tokens: int) -> object:
         """Return a whole plain reply."""
@@ -187,26 +204,22 @@ class CompletionWriter(OpenAIWriter):
             **_NO_TRANSFER,
         }
 
-    def piece(self, index: int, generation: Generation, before: int, after: int) -> dict[str, Any]:
-        """Return a choice, or the part of a choice in an event."""
-        made = super().piece(index, generation, before, after)
-        if self.call.stream:
-            wants_ids = self.call.sampling.return_token_ids
-            tells_prompt = not before and (self.echoes or wants_ids)
-            made["stop_reason"] = generation.stop_reason if after >= generation.tokens else None
-            made["prompt_token_ids"] = token_ids(self.prompt_of(index)) if tells_prompt else None
-            made["token_ids"] = [token_id(each) for each in generation.pieces[before:after]] if wants_ids else None
-        return made
-
     def events(self, index: int, generation: Generation, before: int, after: int) -> list[dict[str, Any]]:
         """Return a choice's event."""
-        (event,) = super().events(index, generation, before, after)
-        if after >= generation.tokens and not self.call.include_usage:
+        call = self.call
+        ends = after >= generation.tokens
+        tells_prompt = not before and (self.echoes or self._wants_ids)
+        piece = self.piece(index, generation, before, after)
+        piece["stop_reason"] = generation.stop_reason if ends else None
+        piece["prompt_token_ids"] = token_ids(self.prompt_of(index)) if tells_prompt else None
+        piece["token_ids"] = self._ids(generation, before, after)
+        event: dict[str, Any] = {"choices": [piece]}
+        if ends and not call.include_usage:
             # The fingerprint stands in the last chunk with any contents: the usage chunk where
             # there is one.
             event["system_fingerprint"] = _FINGERPRINT
-        if self.call.continuous_usage:
-            event["usage"] = self.own_usage(index, after)
+        if call.continuous_usage:
+            event["usage"] = usage(call.prompt_tokens[index // call.n], after)
         return [event]
 
     def usage_events(self, completion_tokens: int) -> list[dict[str, Any]]:
@@ -234,7 +247,7 @@ class ChatWriter(Writer):
     def __init__(self, call: Call, reply_id: str, created_s: int, model: str) -> None:
         super().__init__(call, reply_id, created_s, model)
         self.head = {"id": reply_id, "object": "chat.completion", "created": created_s, "model": model}
-        self.chunk_head = self.head | {"object": "chat.completion.chunk"}
+        self.event_head = self.head | {"object": "chat.completion.chunk"}
         request = call.request
         assert isinstance(request, ChatRequest | ChatsRequest), "a chat route parses chats"
         self._top_logprobs: int | None = (request.top_logprobs or 0) if request.logprobs else None
@@ -308,12 +321,12 @@ class ChatWriter(Writer):
             "token_ids": self._ids(generation, before, after),
         }
         fingerprint = {"system_fingerprint": _FINGERPRINT} if ends and not call.include_usage else {}
-        return [*self.role_events(), self.chunk([choice], fingerprint | self.usage_so_far(after))]
+        return [*self.role_events(), {"choices": [choice], **fingerprint, **self.usage_so_far(after)}]
 
     def usage_events(self, completion_tokens: int) -> list[dict[str, Any]]:
         """Return the chunk with the total usage."""
         total = usage(sum(self.call.prompt_tokens), completion_tokens)
-        return [self.chunk([], {"usage": total, "system_fingerprint": _FINGERPRINT})]
+        return [{"choices": [], "usage": total, "system_fingerprint": _FINGERPRINT}]
 
     def role_events(self) -> list[dict[str, Any]]:
         """Return the events of all roles the first time, and then none."""
@@ -323,13 +336,9 @@ class ChatWriter(Writer):
         delta = {"role": "assistant", "content": ""}
         beside = self.usage_so_far(0) | {"prompt_token_ids": self._prompt_ids(), "prompt_text": None}
         return [
-            self.chunk([{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}], beside)
+            {"choices": [{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}], **beside}
             for index in range(self.call.n)
         ]
-
-    def chunk(self, choices: list[dict[str, Any]], beside: dict[str, Any]) -> dict[str, Any]:
-        """Return an event."""
-        return {**self.chunk_head, "choices": choices, **beside}
 
     # --- parts ---
 
@@ -338,13 +347,8 @@ class ChatWriter(Writer):
         return "tool_calls" if called else generation.finish_reason
 
     def _prompt_ids(self) -> list[int] | None:
-        has_one = self.call.sampling.return_token_ids and isinstance(self.call.request, ChatRequest)
+        has_one = self._wants_ids and isinstance(self.call.request, ChatRequest)
         return token_ids(self.call.prompts[0]) if has_one else None
-
-    def _ids(self, generation: Generation, before: int, after: int) -> list[int] | None:
-        if not self.call.sampling.return_token_ids:
-            return None
-        return [token_id(each) for each in generation.pieces[before:after]]
 
     def usage_so_far(self, tokens: int) -> dict[str, Any]:
         """Return the member ``usage`` of an event, where it is asked for."""

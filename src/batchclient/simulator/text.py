@@ -156,7 +156,7 @@ class Generation:
         stop_reason: the stop string that ended the answer, if any.
     """
 
-    __slots__ = ("_ends", "_lag", "_whole", "finish_reason", "stop_reason", "text", "tokens")
+    __slots__ = ("_ends", "_sent", "_whole", "finish_reason", "stop_reason", "text", "tokens")
 
     def __init__(self, text: str, ends: Sequence[int], finish_reason: str) -> None:
         self.text: str = text
@@ -165,7 +165,8 @@ class Generation:
         self.stop_reason: str | None = None
         self._whole = text
         self._ends = ends
-        self._lag = 0
+        self._sent = ends
+        """For each token: the characters that a stream has sent once it is there."""
 
     @property
     def pieces(self) -> list[str]:
@@ -175,8 +176,10 @@ class Generation:
 
     def apply_stops(self, stops: list[str], *, keep: bool) -> None:
         """End the answer at the first complete stop string, which the text has if ``keep``."""
-        # As on the real server, a streamed text lags by the length of a possible stop string.
-        self._lag = 0 if keep else max(map(len, stops)) - 1
+        if not keep:
+            # As on the real server, a streamed text lags by the length of a possible stop string.
+            lag = max(map(len, stops)) - 1
+            self._sent = [max(0, end - lag) for end in self._ends]
         places = [(stop, at) for stop in stops if (at := self._whole.find(stop)) >= 0]
         if not places:
             return
@@ -193,10 +196,8 @@ class Generation:
 
     def text_between(self, before: int, after: int) -> str:
         """Return what a stream sends, once ``after`` tokens are there and ``before`` were sent."""
-        sent = max(0, self._ends[before - 1] - self._lag) if before else 0
-        if after >= self.tokens:
-            return self.text[sent:]
-        return self.text[sent : max(0, self._ends[after - 1] - self._lag)] if after else ""
+        start = self._sent[before - 1] if before else 0
+        return self.text[start : None if after >= self.tokens else self._sent[after - 1] if after else 0]
 
     def text_after(self, tokens: int) -> str:
         """Return the text that a stream has sent once ``tokens`` are there."""

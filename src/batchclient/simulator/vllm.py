@@ -6,7 +6,7 @@ only one server.
 
 from __future__ import annotations
 
-from batchclient.simulator.guise import Guise, Handler, Reply, Route, ServerView, json_reply
+from batchclient.simulator.guise import Guise, Reply, Route, ServerView, json_reply
 from batchclient.simulator.replies import (
     ChatWriter,
     ClassWriter,
@@ -113,34 +113,28 @@ def _metrics(server: ServerView, _body: bytes) -> Reply:
     labels = f'engine="0",model_name="{server.model}"'
     blocks = engine.profile.kv_tokens // 16
     cache = f'block_size="16",engine="0",kv_cache_size_tokens="{16 * blocks}",num_gpu_blocks="{blocks}"'
-    finished = counters.finish_reasons
-    families: list[tuple[str, str, dict[str, float]]] = [
-        ("num_requests_running", "gauge", {labels: engine.running}),
-        ("num_requests_waiting", "gauge", {labels: engine.waiting}),
-        ("kv_cache_usage_perc", "gauge", {labels: engine.kv_usage_ratio}),
+    gauges: dict[str, dict[str, float]] = {
+        "num_requests_running": {labels: engine.running},
+        "num_requests_waiting": {labels: engine.waiting},
+        "kv_cache_usage_perc": {labels: engine.kv_usage_ratio},
+        "cache_config_info": {cache: 1},
+    }
+    reasons = ("stop", "length", "abort", "error")
+    totals: dict[str, dict[str, float]] = {
         # A prefix cache that finds nothing: there is none yet.
-        ("prefix_cache_queries", "counter", {labels: engine.prompt_tokens}),
-        ("prefix_cache_hits", "counter", {labels: 0}),
-        ("num_preemptions", "counter", {labels: engine.preemptions}),
-        ("prompt_tokens", "counter", {labels: engine.prompt_tokens}),
-        ("generation_tokens", "counter", {labels: engine.generation_tokens}),
-        (
-            "request_success",
-            "counter",
-            {f'finished_reason="{each}",{labels}': finished[each] for each in ("stop", "length", "abort", "error")},
-        ),
-        (
-            "admission_rejections",
-            "counter",
-            {f'reason="max_num_queued_reqs",model_name="{server.model}"': counters.rejections},
-        ),
-        ("cache_config_info", "gauge", {cache: 1}),
-    ]
+        "prefix_cache_queries": {labels: engine.prompt_tokens},
+        "prefix_cache_hits": {labels: 0},
+        "num_preemptions": {labels: engine.preemptions},
+        "prompt_tokens": {labels: engine.prompt_tokens},
+        "generation_tokens": {labels: engine.generation_tokens},
+        "request_success": {f'finished_reason="{each}",{labels}': counters.finish_reasons[each] for each in reasons},
+        "admission_rejections": {f'reason="max_num_queued_reqs",model_name="{server.model}"': counters.rejections},
+    }
     lines = []
-    for name, kind, samples in families:
-        suffix = "_total" if kind == "counter" else ""
-        lines += [f"# HELP vllm:{name} See vLLM.", f"# TYPE vllm:{name} {kind}"]
-        lines += [f"vllm:{name}{suffix}{{{labelled}}} {float(value)}" for labelled, value in samples.items()]
+    for kind, suffix, families in (("gauge", "", gauges), ("counter", "_total", totals)):
+        for name, samples in families.items():
+            lines += [f"# HELP vllm:{name} See vLLM.", f"# TYPE vllm:{name} {kind}"]
+            lines += [f"vllm:{name}{suffix}{{{labelled}}} {float(value)}" for labelled, value in samples.items()]
     content_type = (("content-type", "text/plain; version=1.0.0; charset=utf-8"),)
     return Reply(200, content_type, "".join(f"{line}\n" for line in lines).encode())
 
@@ -149,14 +143,6 @@ def _nothing(_server: ServerView, _body: bytes) -> Reply:
     return Reply(200)
 
 
-_HANDLERS: dict[tuple[str, str], Handler] = {
-    ("GET", "/v1/models"): _models,
-    ("GET", "/health"): _nothing,
-    ("GET", "/ping"): _nothing,
-    ("GET", "/version"): lambda _server, _body: json_reply({"version": _VERSION}),
-    ("GET", "/metrics"): _metrics,
-    ("POST", "/tokenize"): _tokenize,
-}
 _SCORE = Route(ScoreRequest, ScoreWriter, "score-")
 _RANK = Route(RankRequest, RankWriter, "score-")
 VLLM = Guise(
@@ -173,7 +159,14 @@ VLLM = Guise(
         "/v1/rerank": _RANK,
     },
     words,
-    _HANDLERS,
+    {
+        ("GET", "/v1/models"): _models,
+        ("GET", "/health"): _nothing,
+        ("GET", "/ping"): _nothing,
+        ("GET", "/version"): lambda _server, _body: json_reply({"version": _VERSION}),
+        ("GET", "/metrics"): _metrics,
+        ("POST", "/tokenize"): _tokenize,
+    },
     # vLLM asks for a key below /v1 alone.
     unguarded=frozenset({"/classify", "/rerank", "/score"}),
 )

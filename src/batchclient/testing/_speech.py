@@ -174,8 +174,7 @@ def write(spoken: Spoken, answers: Sequence[Answer], reply_id: int, created_s: i
     events = _events(writer, generations, call.stream_interval)
     if call.include_usage:
         events += writer.usage_events(tokens)
-    lines = [b"data: " + pydantic_core.to_json(event) + b"\n\n" for event in events]
-    return Reply(200, _SSE_HEADERS, [*lines, b"data: [DONE]\n\n"], delay_s)
+    return Reply(200, _SSE_HEADERS, [*map(writer.line, events), b"data: [DONE]\n\n"], delay_s)
 
 
 def _events(writer: Writer, generations: Sequence[Generation], interval: int) -> list[dict[str, Any]]:
@@ -253,7 +252,7 @@ class _ChatWriter(ChatWriter):
             halves = [text[: len(text) // 2], text[len(text) // 2 :]]
             for fragment in (named, *({"index": place, "function": {"arguments": half}} for half in halves)):
                 choice = {"index": index, "delta": {"tool_calls": [fragment]}, "logprobs": None, "finish_reason": None}
-                events.append(self.chunk([choice], self.usage_so_far(0)))
+                events.append({"choices": [choice], **self.usage_so_far(0)})
         return events + super().events(index, generation, before, after)
 
 
