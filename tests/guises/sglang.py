@@ -198,7 +198,7 @@ class _GenerateWriter(Writer):
             meta["output_token_logprobs"] = logprobs
             meta["output_top_logprobs"] = [[each, *others] for each in logprobs]
         return {
-            "text": generation.text_after(after),
+            "text": generation.text_between(0, after),
             "output_ids": [token_id(piece) for piece in own],
             "meta_info": meta,
         }

@@ -15,9 +15,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import pydantic_core
+
 from batchclient.simulator.engine import Progress
 from batchclient.simulator.faults import Fault
-from batchclient.simulator.guise import JSON_HEADERS, Headers, Reply, Route, Words, json_reply
+from batchclient.simulator.guise import JSON_HEADERS, Headers, Reply, Route, Words
 from batchclient.simulator.replies import Writer, usage
 from batchclient.simulator.requests import Call, HttpError, Sampling
 from batchclient.simulator.schema import demanded_text
@@ -25,7 +27,6 @@ from batchclient.simulator.text import (
     Generation,
     OutputLengths,
     Prompt,
-    choice_variant,
     generate,
     pieces,
     prompt_digest,
@@ -115,12 +116,12 @@ class OpenRequest:
         sampling: Sampling | None = None
         for i, prompt in enumerate(call.prompts):
             own = call.sampling_of(i)
-            if own is not sampling:
-                sampling, variant = own, variant_of(vars(own), nonce)
-                is_random = own.temperature != 0 and own.seed is None
-            for k in range(call.n):
-                choice = choice_variant(f"{variant}/{i}" if is_random else variant, k)
-                self.generations.append(_decided(own, prompt, call.max_tokens[i], choice, lengths))
+            if own is not sampling or (own.temperature != 0 and own.seed is None):
+                # Without a seed, equal prompts of a list have answers of their own.
+                sampling = own
+                variants = [variant_of(vars(own), f"{nonce}/{i}", choice) for choice in range(call.n)]
+            for variant in variants:
+                self.generations.append(_decided(own, prompt, call.max_tokens[i], variant, lengths))
         if self.fault == "abort":
             for generation in self.generations:
                 generation.cut_short()
@@ -170,13 +171,10 @@ class OpenRequest:
         return [Part(self.request_id, body=body)]
 
     def _spoil(self, body: bytes) -> list[Part]:
-        if self.fault == "error_event":
-            error = b"data: " + self._words(HttpError(500)).body + b"\n\n"
-            return [Part(self.request_id, body=error), Part(self.request_id, body=self._route.done, last=True)]
-        parts = [Part(self.request_id, body=body[: len(body) // 2])]
-        if self.fault == "cut":
-            parts.append(Part(self.request_id, last=True, broken=True))
-        return parts
+        if self.fault != "error_event":
+            return self._broken(Part(self.request_id, body=body))
+        error = b"data: " + self._words(HttpError(500)).body + b"\n\n"
+        return [Part(self.request_id, body=error), Part(self.request_id, body=self._route.done, last=True)]
 
     def _end_parts(self) -> list[Part]:
         last = self._writer.usage_events(self._completion_tokens) if self.call.include_usage else []
@@ -195,15 +193,16 @@ class OpenRequest:
                 choices = [choices[0], *choices]
             case "error_event":
                 return [part_of(self.request_id, self._words(HttpError(500)))]
-        reply = json_reply(self._writer.body(choices, self._completion_tokens))
+        body = pydantic_core.to_json(self._writer.body(choices, self._completion_tokens))
         if self.fault not in ("cut", "stall_body"):
-            return [part_of(self.request_id, reply)]
-        body = reply.body
-        promised = (*reply.headers, ("content-length", str(len(body))))
-        parts = [Part(self.request_id, 200, promised, body[: len(body) // 2])]
-        if self.fault == "cut":
-            parts.append(Part(self.request_id, last=True, broken=True))
-        return parts
+            return [Part(self.request_id, 200, JSON_HEADERS, body, last=True)]
+        promised = (*JSON_HEADERS, ("content-length", str(len(body))))
+        return self._broken(Part(self.request_id, 200, promised, body))
+
+    def _broken(self, part: Part) -> list[Part]:
+        """Return half of a part; after it the connection is closed, or silent."""
+        part.body = part.body[: len(part.body) // 2]
+        return [part, Part(self.request_id, last=True, broken=True)] if self.fault == "cut" else [part]
 
 
 def _decided(

@@ -24,7 +24,7 @@ from batchclient.simulator.requests import (
     EmbeddingRequest,
     RankRequest,
 )
-from batchclient.simulator.text import Generation, Prompt, pieces, shown, token_id, token_ids
+from batchclient.simulator.text import Generation, Prompt, pieces, token_id, token_ids
 from batchclient.simulator.vectors import CLASSES, probabilities_of, score_of, vector_of
 
 __all__ = [
@@ -142,7 +142,7 @@ class OpenAIWriter(Writer):
         """Return a choice, or the part of a choice in an event."""
         text = generation.text_between(before, after)
         if self.echoes and not before:
-            text = shown(self.prompt_of(index)) + text
+            text = "".join(pieces(self.prompt_of(index))) + text
         return {
             "index": index,
             "text": text,

@@ -27,13 +27,11 @@ __all__ = [
     "Generation",
     "OutputLengths",
     "Prompt",
-    "choice_variant",
     "count_tokens",
     "expected_text",
     "generate",
     "pieces",
     "prompt_digest",
-    "shown",
     "token_id",
     "token_ids",
     "variant_of",
@@ -75,11 +73,6 @@ def pieces(prompt: Prompt) -> list[str]:
 def count_tokens(prompt: Prompt) -> int:
     """Return the number of a prompt's tokens: ids as given, text by ``pieces``."""
     return len(prompt) if isinstance(prompt, list) else len(_PIECE.findall(prompt))
-
-
-def shown(prompt: Prompt) -> str:
-    """Return a prompt as text."""
-    return prompt if isinstance(prompt, str) else "".join(pieces(prompt))
 
 
 def token_id(piece: str) -> int:
@@ -199,25 +192,23 @@ class Generation:
         start = self._sent[before - 1] if before else 0
         return self.text[start : None if after >= self.tokens else self._sent[after - 1] if after else 0]
 
-    def text_after(self, tokens: int) -> str:
-        """Return the text that a stream has sent once ``tokens`` are there."""
-        return self.text_between(0, tokens)
 
-
-def variant_of(params: Mapping[str, object], nonce: str) -> str:
+def variant_of(params: Mapping[str, object], nonce: str, choice: int = 0) -> str:
     """Return the difference from the prompt's plain greedy answer; empty for that answer.
 
     Args:
         params: the request's fields; fields that do not shape the answer are ignored.
         nonce: stands for the server's own randomness, where an answer is sampled without a seed.
+        choice: which of ``n``; the first has the request's own variant.
     """
     temperature = params.get("temperature")
     names = _SHAPING_GREEDY if temperature == 0 else _SHAPING + _SHAPING_GREEDY
     shape = ",".join(f"{name}={_plain(params[name])}" for name in names if params.get(name) is not None)
-    if temperature == 0:
-        return shape
-    shape = f"{1.0 if temperature is None else float(str(temperature))},{shape}"
-    return shape if params.get("seed") is not None else f"{shape},{nonce}"
+    if temperature != 0:
+        shape = f"{1.0 if temperature is None else float(str(temperature))},{shape}"
+        if params.get("seed") is None:
+            shape += f",{nonce}"
+    return f"{shape};{choice}" if choice else shape
 
 
 def _plain(value: object) -> object:
@@ -239,7 +230,7 @@ def generate(
     Args:
         prompt: text or ids.
         max_tokens: at least 1.
-        variant: ``variant_of`` the request, with the choice's number if ``n`` > 1; empty: greedy.
+        variant: ``variant_of`` the request; empty: greedy.
         lengths: where the answer ends by itself; ``None``: nowhere.
         ignore_eos: run to ``max_tokens`` whatever ``lengths`` says.
         min_tokens: the answer does not end by itself before.
@@ -298,7 +289,7 @@ def expected_text(
     generation = generate(
         prompt,
         max_tokens,
-        variant=choice_variant(variant_of(params, ""), choice),
+        variant=variant_of(params, "", choice),
         lengths=lengths,
         ignore_eos=bool(params.get("ignore_eos")),
         min_tokens=int(str(params.get("min_tokens") or 0)),
@@ -306,8 +297,3 @@ def expected_text(
     if stop:
         generation.apply_stops(stop, keep=bool(params.get("include_stop_str_in_output")))
     return generation.text
-
-
-def choice_variant(variant: str, choice: int) -> str:
-    """Return the variant of the ``choice``-th of ``n``; the first has the request's own."""
-    return f"{variant};{choice}" if choice else variant

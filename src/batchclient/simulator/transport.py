@@ -10,9 +10,9 @@ Rules:
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from functools import partial
 
 import anyio
 
@@ -73,12 +73,14 @@ class SimulatorTransport:
         mailbox = self._mailboxes.receive(request.method, path, request.body, headers)
         if self._leader is not None:
             self._leader.ring()  # the request may be due before the leader wakes
+        next_part = partial(self._next_part, mailbox, timeouts.read_s)
+        close = partial(self._mailboxes.close, mailbox)
         try:
-            first = await self.next_part(mailbox, timeouts.read_s)
+            first = await next_part()
         except BaseException:
-            self.forget(mailbox)
+            close()
             raise
-        return SimulatorResponse(self, mailbox, first, timeouts.read_s)
+        return SimulatorResponse(first, next_part, close)
 
     async def aclose(self) -> None:
         """Break every open connection."""
@@ -86,9 +88,7 @@ class SimulatorTransport:
             mailbox.put(Part(mailbox.request_id, last=True, broken=True))
             self.server.disconnect(mailbox.request_id, self._clock())
 
-    # --- for responses ---
-
-    async def next_part(self, mailbox: Mailbox, read_s: float | None) -> Part:
+    async def _next_part(self, mailbox: Mailbox, read_s: float | None) -> Part:
         """Return the next part of a reply; see ``send`` for the errors."""
         give_up_at = math.inf if read_s is None else self._clock() + read_s
         try:
@@ -101,18 +101,14 @@ class SimulatorTransport:
                 await self._nap(mailbox, give_up_at)
         finally:
             if self._leader is None:
-                # A waiter with parts is awake already, and leaves with the parts instead of leading.
+                # Who has parts is awake already, and leaves with them instead of leading.
                 sleepers = (each for each in self._mailboxes if each.wake is not None and not each.parts)
-                for sleeper in itertools.islice(sleepers, 1):
+                if (sleeper := next(sleepers, None)) is not None:
                     sleeper.ring()
         part = mailbox.parts.popleft()
         if part.broken:
             raise _error(part)
         return part
-
-    def forget(self, mailbox: Mailbox) -> None:
-        """Close the connection of a reader that has gone, so that the server stops."""
-        self._mailboxes.close(mailbox)
 
     async def _nap(self, mailbox: Mailbox, give_up_at: float) -> None:
         until = give_up_at
@@ -131,15 +127,14 @@ class SimulatorTransport:
 
 
 class SimulatorResponse:
-    """A reply whose headers have arrived."""
+    """A reply whose headers have arrived, with its first part."""
 
-    def __init__(self, transport: SimulatorTransport, mailbox: Mailbox, first: Part, read_s: float | None) -> None:
+    def __init__(self, first: Part, next_part: Callable[[], Awaitable[Part]], close: Callable[[], None]) -> None:
         self.status: int = first.status
         self.headers: Mapping[str, str] = dict(first.headers)
-        self._transport = transport
-        self._mailbox = mailbox
-        self._read_s = read_s
         self._first: Part | None = first
+        self._next_part = next_part
+        self._close = close
 
     def __repr__(self) -> str:
         return f"<SimulatorResponse {self.status}>"
@@ -154,9 +149,9 @@ class SimulatorResponse:
         while True:
             part, self._first = self._first, None
             if part is None:
-                part = await self._transport.next_part(self._mailbox, self._read_s)
+                part = await self._next_part()
             if part.last:
-                self._transport.forget(self._mailbox)
+                self._close()
             if part.body:
                 yield part.body
             if part.last:
@@ -164,7 +159,7 @@ class SimulatorResponse:
 
     async def aclose(self) -> None:
         """Let go of the reply; the server's work for the reply ends."""
-        self._transport.forget(self._mailbox)
+        self._close()
 
 
 def _error(part: Part) -> TransportError:
