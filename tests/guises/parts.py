@@ -110,7 +110,7 @@ def fitted(
 class BareRanks(RankWriter):
     """Writes a reranking as an array, the best first, as SGLang and TEI do."""
 
-    SCORE = "score"
+    SCORE: str = "score"
 
     def item(self, index: int) -> dict[str, Any]:
         return {self.SCORE: super().item(index)[self.SCORE]}

@@ -111,7 +111,7 @@ class EmbeddedServer:
         process: run in a child process, with CPU time of its own; else in a thread.
         faults: as texts or, in a thread, ``Fault``s.
         port: 0 takes a free port.
-        **options: of ``SimulatedServer``.
+        **options: of ``SimulatedServer``; in a process, a guise by its name or place.
 
     Attributes:
         base_url: for a client; ends in ``/v1``.

@@ -50,16 +50,13 @@ class Sequence:
     report_every: int = 0
     owner: object = None
     state: int = field(default=_WAITING, init=False)
-    to_prefill: int = field(init=False)
+    to_prefill: int = field(default=0, init=False)
     # For a decoding sequence the next three are as of ``joined_step``.
     generated: int = field(default=0, init=False)
     kv: int = field(default=0, init=False)
     joined_step: int = field(default=0, init=False)
     generation: int = field(default=0, init=False)
     """How often the sequence was taken off its line: an older entry in the heap is void."""
-
-    def __post_init__(self) -> None:
-        self.to_prefill = self.prompt_tokens
 
     @property
     def decodes(self) -> bool:
@@ -159,6 +156,7 @@ class Engine:
             raise ValueError(f"{sequence!r} does not fit {self.profile.kv_tokens} tokens of KV")
         if sequence.sequence_id in self._all:
             raise ValueError(f"sequence id {sequence.sequence_id} is taken")
+        sequence.to_prefill = sequence.prompt_tokens
         self._all[sequence.sequence_id] = sequence
         self._waiting.append(sequence)
         if self._step_ends_at is None and self._wake_at is None:

@@ -112,11 +112,13 @@ class OpenAIWriter(Writer):
 
     def __init__(self, call: Call, reply_id: str, created_s: int, model: str) -> None:
         super().__init__(call, reply_id, created_s, model)
-        self.head = {"id": reply_id, "object": "text_completion", "created": created_s, "model": model}
+        self.head: dict[str, Any] = {"id": reply_id, "object": "text_completion", "created": created_s, "model": model}
         self.event_head = self.head
-        request = call.request
-        self.echoes: bool = isinstance(request, CompletionRequest) and bool(request.echo)
-        self.logprobs: int | None = request.logprobs if isinstance(request, CompletionRequest) else None
+        self.echoes: bool = False
+        self.logprobs: int | None = None
+        if isinstance(call.request, CompletionRequest):
+            self.echoes = bool(call.request.echo)
+            self.logprobs = call.request.logprobs
 
     def prompt_of(self, index: int) -> Prompt:
         """Return the prompt of a choice."""
@@ -246,7 +248,7 @@ class ChatWriter(Writer):
 
     def __init__(self, call: Call, reply_id: str, created_s: int, model: str) -> None:
         super().__init__(call, reply_id, created_s, model)
-        self.head = {"id": reply_id, "object": "chat.completion", "created": created_s, "model": model}
+        self.head: dict[str, Any] = {"id": reply_id, "object": "chat.completion", "created": created_s, "model": model}
         self.event_head = self.head | {"object": "chat.completion.chunk"}
         request = call.request
         assert isinstance(request, ChatRequest | ChatsRequest), "a chat route parses chats"
@@ -428,7 +430,7 @@ class ClassWriter(ItemWriter):
 class RankWriter(ItemWriter):
     """``/rerank``: the best ``top_n`` documents, the best first."""
 
-    SCORE = "relevance_score"
+    SCORE: str = "relevance_score"
 
     def item(self, index: int) -> dict[str, Any]:
         """Return a document with its score."""
