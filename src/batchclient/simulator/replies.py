@@ -113,7 +113,7 @@ class OpenAIWriter(Writer):
     def __init__(self, call: Call, reply_id: str, created_s: int, model: str) -> None:
         super().__init__(call, reply_id, created_s, model)
         self.head: dict[str, Any] = {"id": reply_id, "object": "text_completion", "created": created_s, "model": model}
-        self.event_head = self.head
+        self.event_head: dict[str, Any] = self.head
         self.echoes: bool = False
         self.logprobs: int | None = None
         if isinstance(call.request, CompletionRequest):
@@ -249,7 +249,7 @@ class ChatWriter(Writer):
     def __init__(self, call: Call, reply_id: str, created_s: int, model: str) -> None:
         super().__init__(call, reply_id, created_s, model)
         self.head: dict[str, Any] = {"id": reply_id, "object": "chat.completion", "created": created_s, "model": model}
-        self.event_head = self.head | {"object": "chat.completion.chunk"}
+        self.event_head: dict[str, Any] = self.head | {"object": "chat.completion.chunk"}
         request = call.request
         assert isinstance(request, ChatRequest | ChatsRequest), "a chat route parses chats"
         self._top_logprobs: int | None = (request.top_logprobs or 0) if request.logprobs else None

@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -107,7 +107,7 @@ class Limits:
 class Body(BaseModel):
     """A request's fields."""
 
-    model_config = ConfigDict(strict=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(strict=True)
 
     model: str | None = None
 
@@ -150,7 +150,7 @@ def _invalid(error: ValidationError) -> HttpError:
 class StreamOptions(BaseModel):
     """``stream_options``."""
 
-    model_config = ConfigDict(strict=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(strict=True)
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
@@ -317,7 +317,9 @@ class ChatRequest(_Chat):
             except (KeyError, TypeError):
                 raise HttpError(400, "tools or tool_choice name no function", "tools") from None
             # The smallest arguments that fit.
-            self.structured_outputs = {"json": arguments if isinstance(arguments, dict) else {"type": "object"}}
+            call.sampling.structured_outputs = {
+                "json": arguments if isinstance(arguments, dict) else {"type": "object"}
+            }
         return call
 
 
