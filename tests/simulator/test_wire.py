@@ -262,3 +262,11 @@ def test_routes_outside_v1_ask_for_no_key(path, status):
         else {"model": "simulated", "text_1": "a", "text_2": "b"}
     )
     assert ask(SimulatedServer(api_key="key"), body, path)[0] == status
+
+
+def test_numbers_shape_an_answer_whole_or_not():
+    server = SimulatedServer("instant")
+    for fields in ({"top_p": 1}, {"top_p": 1.0}, {"logit_bias": {"5": 1}}, {"presence_penalty": 2, "top_k": 5}):
+        shaping = {"max_tokens": 4, "seed": 7, "temperature": 1, **fields}
+        _, _, body = ask(server, {"prompt": "one", **shaping})
+        assert choices_of(body)[0]["text"] == expected_text("one", **shaping)

@@ -170,7 +170,7 @@ class Sampling(Body):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: dict[str, Any] | None = None
     stop: str | Annotated[list[str], Field(max_length=_MAX_STOP_STRINGS)] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
@@ -184,16 +184,10 @@ class Sampling(Body):
     response_format: dict[str, Any] | None = None
 
     def generating(self, prompts: list[Prompt], limits: Limits, logprobs: int | None, asked: int | None) -> Call:
-        """Return a call, whose values and prompts are checked.
+        """Return a call of these prompts; refuse values that do not go together (``HttpError``).
 
-        Args:
-            prompts: what is to be answered.
-            limits: the server's.
-            logprobs: how many are asked for per token.
-            asked: the most tokens of an answer; ``None``: the rest of the context.
-
-        Raises:
-            HttpError: values do not go together, or a prompt does not fit.
+        ``logprobs`` is their number per token, ``asked`` the most tokens of an answer; ``None`` is
+        the rest of the context.
         """
         longest = limits.max_model_len_tokens
         if self.stream_options is not None and not self.stream:
@@ -210,7 +204,8 @@ class Sampling(Body):
         if asked is not None and not 1 <= asked <= longest:
             message = f"max_tokens must be at least 1, got {asked}."
             if asked > longest:
-                message = f"max_tokens ({asked}) cannot be greater than max_model_len={longest}."
+                too_many = f"max_tokens ({asked}) cannot be greater than max_model_len={longest}."
+                message = f"{too_many} Please request fewer output tokens."
             raise HttpError(400, f"{message} (parameter=max_tokens, value={asked})", "max_tokens")
         tokens = [limits.tokens_of(prompt, longest - 1) for prompt in prompts]
         # vLLM silently cuts to the rest of the context.

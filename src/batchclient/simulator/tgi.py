@@ -118,19 +118,14 @@ def _info(server: ServerView, _body: bytes) -> Reply:
     return json_reply(
         {
             "model_id": server.model,
-            "model_sha": None,
             "model_pipeline_tag": "text-generation",
             "max_concurrent_requests": server.most_outstanding,
-            "max_best_of": 2,
             "max_stop_sequences": _MAX_STOP_SEQUENCES,
             "max_input_tokens": longest - 1,
             "max_total_tokens": longest,
-            "validation_workers": 2,
             "max_client_batch_size": _MAX_CLIENT_BATCH_SIZE,
             "router": "text-generation-router",
             "version": _VERSION,
-            "sha": None,
-            "docker_label": None,
         }
     )
 
