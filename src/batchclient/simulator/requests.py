@@ -47,6 +47,10 @@ _VOCABULARY = 300_000
 _DEFAULT_MAX_TOKENS = 16
 
 
+_CONFIG = ConfigDict(strict=True, defer_build=True)
+"""Values of other types are refused; a model is made when its route is first asked."""
+
+
 class HttpError(Exception):
     """A refusal, to be written in a guise's words.
 
@@ -107,7 +111,7 @@ class Limits:
 class Body(BaseModel):
     """A request's fields."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(strict=True)
+    model_config: ClassVar[ConfigDict] = _CONFIG
 
     model: str | None = None
 
@@ -150,7 +154,7 @@ def _invalid(error: ValidationError) -> HttpError:
 class StreamOptions(BaseModel):
     """``stream_options``."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(strict=True)
+    model_config: ClassVar[ConfigDict] = _CONFIG
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
