@@ -116,7 +116,7 @@ LESS = {
     "replicas": Server("two replicas, one four times slower", speeds=(1.0, 0.25)),
 }
 
-stranger = partial(Server, sequences=256, guise="openai", patience_s=120.0)
+stranger = partial(Server, sequences=256, guise="tests.guises:OPENAI", patience_s=120.0)
 behind_a_proxy = partial(Server, sequences=256, calls=1500, patience_s=180.0)
 
 MANNERS = {

@@ -51,7 +51,7 @@ STREAMED_LOAD = 0.7
 AS_GOOD, DEFAULT_AS_GOOD = 1.1, 1.03
 _OWN_PIECES = 3
 """Of a prompt: its number, by which no two are alike."""
-GUISES = {"full": "vllm", "none": "openai"}
+GUISES = {"full": "vllm", "none": "tests.guises:OPENAI"}
 """The server with its metrics page, and one without any."""
 
 

@@ -33,7 +33,7 @@ COMMANDS = {
     "doctor": "Say what a server is, and what is wrong with it for bulk work.",
     "metrics": "Write the metrics' names, a Grafana dashboard, or alert rules for Prometheus.",
     "top": "Show a running job or service in the terminal, from its page of statistics.",
-    "simulate": "Serve a simulated vLLM, or another server: real HTTP with a cost model, no GPU.",
+    "simulate": "Serve a simulated vLLM or TGI: real HTTP with a cost model, no GPU.",
     "demo": "Measure this client beside AsyncOpenAI on real texts, with a server of its own.",
 }
 """Each command with its line in the help; ``batchclient.cli.app`` has the functions."""

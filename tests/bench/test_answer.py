@@ -7,6 +7,7 @@ from batchclient.bench.answer import lines_of_search, lines_of_sweep
 from batchclient.bench.find import find_in
 from batchclient.bench.sweep import cells, settings_of
 from batchclient.simulator import SimulatedServer
+from tests.guises import GUISES
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ async def test_a_search_for_a_rate_suggests_the_defaults(session, over, suggeste
 @pytest.mark.parametrize("guise", ["vllm", "sglang", "tgi", "llamacpp", "trtllm", "openai"])
 async def test_the_name_of_the_only_model_is_asked_for_once_and_sent(session, guise):
     """Some servers name no model in their answers, and TGI names another one than calls have."""
-    own = await session(server=SimulatedServer("gpu", model="m", guise=guise))
+    own = await session(server=SimulatedServer("gpu", model="m", guise=GUISES[guise]))
     model = own.target.model
     cell = await own.cell(Setting("singles", concurrency=2))
     assert model == ("tgi" if guise == "tgi" else "m")

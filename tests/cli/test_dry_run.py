@@ -6,6 +6,7 @@ import re
 import pytest
 
 from batchclient.simulator import EmbeddedServer
+from tests.guises import GUISES
 
 from .conftest import write_rows
 
@@ -16,7 +17,7 @@ def dry_run(cli, tmp_path):
 
     def run(rows, *options, guise="vllm", length=300, prompt="Say {text}"):
         source = rows if not isinstance(rows, list) else write_rows(tmp_path / "in.jsonl", rows)
-        with EmbeddedServer("instant", guise=guise, max_model_len_tokens=length) as server:
+        with EmbeddedServer("instant", guise=GUISES[guise], max_model_len_tokens=length) as server:
             result = cli("map", source, "--dry-run", "--base-url", server.base_url, "--prompt", prompt, *options)
             assert server.requests == 0, "a dry run generates nothing"
             # The question ``server.requests`` is one of the answers.

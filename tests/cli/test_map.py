@@ -15,6 +15,7 @@ from batchclient.cli._failures import kind_of
 from batchclient.cli._job import Job
 from batchclient.errors import BadRequest
 from batchclient.simulator import EmbeddedServer, expected_text
+from tests.guises import GUISES
 
 from .conftest import names, read_rows, rows_of, write_rows
 
@@ -255,7 +256,7 @@ def soon(monkeypatch):
 
 def test_a_parameter_that_the_server_refuses_is_not_tried_on_every_row(soon, cli, tmp_path, out):
     source = write_rows(tmp_path / "in.jsonl", rows_of(2000))
-    with EmbeddedServer("instant", guise="trtllm") as server:
+    with EmbeddedServer("instant", guise=GUISES["trtllm"]) as server:
         command = ["--base-url", server.base_url, "--model", server.model, "--prompt", "{text}", "--concurrency", 4]
         result = cli("map", source, "-o", out, *command, "--unordered", "--param", 'extra_body={"nonsense": 1}')
         refused = server.statistics()["statuses"]["400"]

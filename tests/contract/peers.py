@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tests.guises import GUISES
 from tests.seams import connected
 from tests.shell import clocks
 
@@ -122,7 +123,7 @@ class Peer:
         if self.base_url is not None:
             return asyncio.run(asyncio.wait_for(self._tell(story, None, settings), 120))
         options = {"profile": "instant", "model": "tiny", "max_model_len_tokens": 2048} | self.options
-        return clocks.run(self._tell, story, SimulatedServer(guise=self.name, **options), settings)
+        return clocks.run(self._tell, story, SimulatedServer(guise=GUISES[self.name], **options), settings)
 
     async def _tell(
         self, story: Callable[[BatchClient], Awaitable[Any]], server: SimulatedServer | None, settings: dict[str, Any]

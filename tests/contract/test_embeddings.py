@@ -112,7 +112,6 @@ def test_tokens_are_the_models(embedder: Server) -> None:
     theirs = post(embedder, "/tokenize", prompt="hello world").json()
     assert tokens == theirs["tokens"]
     assert theirs["count"] == len(tokens)
-    assert post(embedder, "/detokenize", tokens=tokens).json() == {"prompt": "hello world"}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +134,6 @@ def test_tokens_are_the_models(embedder: Server) -> None:
         ("/rerank", {"query": "a", "documents": ["b"], "top_n": -1}, 400),
         ("/tokenize", {"prompt": ["a"]}, 400),
         ("/tokenize", {"prompt": "a", "model": "nope"}, 404),
-        ("/detokenize", {"tokens": "a"}, 400),
     ],
     ids=str,
 )

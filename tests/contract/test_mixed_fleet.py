@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.guises import GUISES
 from tests.seams import connected
 from tests.shell import clocks
 
@@ -18,7 +19,9 @@ def fleet(story: Callable[[BatchClient], Awaitable[Any]], *guises: str) -> Any:
     """Run a story with a client that knows which servers it has."""
 
     async def told() -> Any:
-        engines = {guise: SimulatorTransport(SimulatedServer("gpu", model="tgi", guise=guise)) for guise in guises}
+        engines = {
+            guise: SimulatorTransport(SimulatedServer("gpu", model="tgi", guise=GUISES[guise])) for guise in guises
+        }
         urls = [f"http://{guise}/v1" for guise in guises]
 
         def find(url: str) -> SimulatorTransport:

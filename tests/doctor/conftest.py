@@ -10,6 +10,7 @@ import trio.testing
 from batchclient._doctor.diagnosis import diagnose
 from batchclient._doctor.visit import Patient, visit
 from batchclient.simulator import SimulatedServer, SimulatorTransport
+from tests.guises import GUISES
 from tests.shell.scripted import Answer, Reply
 
 URL = "http://llm:8000/v1"
@@ -68,7 +69,8 @@ def look():
     """Visit a simulated server; return the diagnosis and the watched transport."""
 
     def run(profile="gpu", *, pages=None, headers=None, prefix="/v1", url=URL, patient=None, **options):
-        server = SimulatedServer(profile, **options)
+        guise = options.pop("guise", "vllm")
+        server = SimulatedServer(profile, guise=GUISES[guise] if isinstance(guise, str) else guise, **options)
         transport = Watched(SimulatorTransport(server, prefix=prefix), pages, headers, prefix)
         return see(transport, url, **(patient or {})), transport
 

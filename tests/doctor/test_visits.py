@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from batchclient._doctor.trials import MOST_REQUESTS
-from batchclient.simulator import GUISES
 from tests.fakes.old_vllm import EVENT_PER_TOKEN
+from tests.guises import GUISES
 
 from .conftest import URL, Watched, ids, recorded, see
 

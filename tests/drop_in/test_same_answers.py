@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from batchclient.openai import AsyncOpenAI
 from batchclient.simulator import EmbeddedServer
+from tests.guises import GUISES
 
 HELLO = [{"role": "user", "content": "hello you"}]
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
@@ -156,7 +157,7 @@ async def test_the_shares_of_a_lists_prompt_tokens_add_up(pair, server):
 
 @pytest.mark.parametrize("max_tokens", [3, 12], ids=["plain", "streamed"])
 async def test_every_answer_tells_its_tokens_where_the_server_tells_a_sum(max_tokens):
-    with EmbeddedServer(guise="openai") as server:
+    with EmbeddedServer(guise=GUISES["openai"]) as server:
         ours = {"base_url": server.base_url, "api_key": "k", "dialect": "openai", "preset": "throughput"}
         asked = {"model": server.model, "max_tokens": max_tokens, "temperature": 0}
         async with AsyncOpenAI(**ours) as client:

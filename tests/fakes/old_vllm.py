@@ -2,22 +2,27 @@
 
 from dataclasses import replace
 
-from batchclient.simulator.guise import Route
-from batchclient.simulator.guises import CHAT, VLLM
-from batchclient.simulator.validation import parse_completion
-from batchclient.simulator.wire import ReplyWriter
+from batchclient.simulator.guise import Route, json_reply
+from batchclient.simulator.replies import CompletionWriter
+from batchclient.simulator.requests import CompletionRequest
+from batchclient.simulator.vllm import VLLM
 
 COMPLETIONS = "/v1/completions"
 
 
-def _one_event_a_token(body, limits):
-    call = parse_completion(body, limits)
-    call.stream_interval = 1
-    return call
+class _OneEventAToken(CompletionRequest):
+    def call(self, limits):
+        call = super().call(limits)
+        call.stream_interval = 1
+        return call
 
 
 COMPLETIONS_ALONE = replace(VLLM, routes={COMPLETIONS: VLLM.routes[COMPLETIONS]})
-WITHOUT_LISTS_OF_CHATS = replace(COMPLETIONS_ALONE, routes=COMPLETIONS_ALONE.routes | {"/v1/chat/completions": CHAT})
+WITHOUT_LISTS_OF_CHATS = replace(
+    COMPLETIONS_ALONE, routes={path: VLLM.routes[path] for path in (COMPLETIONS, "/v1/chat/completions")}
+)
 EVENT_PER_TOKEN = replace(
-    VLLM, routes=VLLM.routes | {COMPLETIONS: Route(_one_event_a_token, ReplyWriter)}, version="0.26.0"
+    VLLM,
+    routes={**VLLM.routes, COMPLETIONS: Route(_OneEventAToken, CompletionWriter)},
+    handlers={**VLLM.handlers, ("GET", "/version"): lambda _server, _body: json_reply({"version": "0.26.0"})},
 )

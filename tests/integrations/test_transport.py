@@ -13,6 +13,7 @@ from batchclient import Backoff, ConfigError, Http
 from batchclient.dialects._dialect import Dialect
 from batchclient.integrations._batcher import _MOST_CLIENTS
 from batchclient.simulator import EmbeddedServer, expected_text
+from tests.guises import GUISES
 
 LIBRARIES = ("httpx", "httpx2")
 MOST_CLIENTS = 32
@@ -415,7 +416,7 @@ async def post_all(library, made, server, prompts, client=None, **settings):
 
 
 async def test_every_response_tells_its_tokens_where_the_server_tells_a_sum(library, made):
-    with EmbeddedServer("instant", model="m", guise="openai") as server:
+    with EmbeddedServer("instant", model="m", guise=GUISES["openai"]) as server:
         prompts = [f"p {i}" for i in range(6)]
         responses = await post_all(library, made, server, prompts, dialect="openai", preset="throughput")
         usages = [response.json()["usage"] for response in responses]

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, field
 
 from batchclient.simulator import SimulatedServer, SimulatorTransport
+from tests.guises import GUISES
 from batchclient.transport import Timeouts, WireRequest
 from tests.mutations.answers import Owner, owners_in, write_answers
 from tests.mutations.cases import DONE, parse_body
@@ -68,7 +69,7 @@ class Server:
         """What is done to the next reply beside; ``(reply) -> steps``."""
         self._mutate = None
         self._loop = loop
-        guise = SimulatedServer("instant", guise=case.guise, model="tiny", max_model_len_tokens=2048)
+        guise = SimulatedServer("instant", guise=GUISES[case.guise], model="tiny", max_model_len_tokens=2048)
         self._guise = SimulatorTransport(guise)
         loop.serve = self._connected
 

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from batchclient import BatchClient
 from batchclient.integrations.prometheus import serve
 from batchclient.simulator import EmbeddedServer
+from tests.guises import GUISES as BY_NAME
 from batchclient.testing import MockLLM
 
 LONGEST_S = 60.0
@@ -119,7 +120,7 @@ def of_a_server(name):
                 pages.append(await asyncio.to_thread(fetched, server.root_url + "/metrics"))
         return tuple(pages)
 
-    with EmbeddedServer("instant", guise=name) as server:
+    with EmbeddedServer("instant", guise=BY_NAME[name]) as server:
         return asyncio.run(asyncio.wait_for(main(server), LONGEST_S))
 
 

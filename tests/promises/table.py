@@ -26,7 +26,7 @@ AREAS = {
     "jobs": ("jobs/", "journal/"),
     "command": ("cli/", "__main__.py"),
     "tools": ("integrations/", "bench/", "_telemetry/", "_metrics/", "_doctor/"),
-    "testing": ("testing/", "simulator/", "../pytest_batchclient/"),
+    "testing": ("testing/", "simulator/", "../pytest_batchclient/", "../../tests/guises/"),
     "face": ("",),
 }
 """Each area's modules; a module is of the first area that fits."""

@@ -8,6 +8,7 @@ from batchclient import BatchClient, Usage
 from batchclient.errors import BadRequest, ServerFault
 from batchclient.retry import Backoff
 from batchclient.simulator import EmbeddedServer, expected_text
+from tests.guises import GUISES
 from tests.live.server_process import NotInstalled
 from tests.proxies.litellm_proxy import installed
 from tests.proxies.nginx_proxy import SILENCE_S, NginxProxy
@@ -74,7 +75,10 @@ async def test_what_passes_is_as_without_it(nginx, upstream):
 @pytest.mark.parametrize("guise", ["llamacpp", "sglang"])
 async def test_a_server_with_routes_below_the_root_is_called_at_v1(tmp_path, guise):
     """This nginx lets ``/v1`` alone through, and the server's ``owned_by`` names it all the same."""
-    with EmbeddedServer("instant", model="m", guise=guise) as server, NginxProxy(tmp_path, server.root_url) as proxy:
+    with (
+        EmbeddedServer("instant", model="m", guise=GUISES[guise]) as server,
+        NginxProxy(tmp_path, server.root_url) as proxy,
+    ):
         async with BatchClient(proxy.base_url, model="m") as client:
             for number in range(3):  # also once the server is found out
                 answers = await together(client.complete(f"word {i}", max_tokens=9, temperature=0) for i in range(20))

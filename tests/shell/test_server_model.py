@@ -22,6 +22,7 @@ from batchclient import (
     ServerFault,
 )
 from batchclient.simulator import SimulatedServer, SimulatorTransport
+from tests.guises import GUISES
 
 QUICK = Backoff(max_attempts=3, base_s=0.0)
 
@@ -402,7 +403,7 @@ async def test_of_several_servers_one_is_asked_and_the_next_if_it_is_down():
 
 @pytest.mark.parametrize("guise", ["vllm", "sglang", "tgi", "llamacpp", "trtllm", "openai"])
 async def test_guises(guise):
-    engine = SimulatorTransport(SimulatedServer("gpu", model="org/simulated", guise=guise))
+    engine = SimulatorTransport(SimulatedServer("gpu", model="org/simulated", guise=GUISES[guise]))
     async with BatchClient("http://server/v1", transport=lambda url, headers: engine) as client:
         answer = await client.complete("Hello", max_tokens=4, temperature=0)
         assert answer.text

@@ -6,6 +6,7 @@ import pytest
 
 from batchclient.simulator import Fault, Profile, SimulatedServer
 from batchclient.simulator.faults import FaultInjector, KINDS
+from tests.guises import GUISES
 
 PROMPTS = ["one", "two", "three", "four"]
 
@@ -148,7 +149,7 @@ def test_drop_and_double_choice():
 def test_servers_that_know_no_lists():
     assert indices(play(["first_only"])[1]) == [0]
     _, (part,) = play(["no_lists"])
-    assert (part.status, part.body) == (400, b'{"detail":"prompt must be a string."}')
+    assert (part.status, json.loads(part.body)["error"]["message"]) == (400, "prompt must be a string.")
     assert play(["no_lists"], prompt="one")[1][0].status == 200
     assert play(["no_stream_lists"])[1][0].status == 200
     assert play(["no_stream_lists"], **TWO_EVENTS)[1][0].status == 400
@@ -192,3 +193,42 @@ def test_every_kind_leaves_the_engine_empty_and_can_be_disconnected(kind, stream
     server.poll(9.0)
     assert (server.engine.running, server.engine.waiting) == (0, 0)
     assert server.statistics()["open_requests"] == 0
+
+
+TOO_MANY = {
+    "vllm": {"error": {"message": "Too many requests.", "type": "RateLimitError", "param": None, "code": 429}},
+    "tgi": {"error": "Model is overloaded", "error_type": "overloaded"},
+    "sglang": {
+        "object": "error",
+        "message": "The request failed by order.",
+        "type": "BadRequestError",
+        "param": None,
+        "code": 429,
+    },
+}
+
+
+@pytest.mark.parametrize("guise", TOO_MANY)
+def test_a_fault_speaks_the_guises_words(guise):
+    body = {"prompt": ["one", "two"], "max_tokens": 6, "model": "tgi" if guise == "tgi" else "simulated"}
+    for fault, stream in (("status=429", False), ("no_lists", False), ("error_event", False), ("error_event", True)):
+        server = SimulatedServer("instant", guise=GUISES[guise], faults=[fault])
+        server.receive(1, "POST", "/v1/completions", json.dumps(body | {"stream": stream}).encode(), 0.0)
+        parts = server.poll(0.0)
+        said = json.loads(joined(parts).split(b"data: ")[-2]) if stream else json.loads(parts[0].body)
+        assert said.keys() == TOO_MANY[guise].keys()
+        if fault == "status=429":
+            assert (parts[0].status, said) == (429, TOO_MANY[guise])
+        elif fault == "no_lists":
+            assert (parts[0].status, b"prompt must be a string." in parts[0].body) == (400, True)
+        else:
+            assert parts[0].status == (200 if stream else 500)
+
+
+@pytest.mark.parametrize("guise", sorted(GUISES.keys() - {"tei"}))
+def test_a_status_of_no_usual_words_keeps_its_number(guise):
+    for status in (400, 404, 418, 422, 502, 529):
+        server = SimulatedServer("instant", guise=GUISES[guise], model="tgi", faults=[f"status={status}"])
+        server.receive(1, "POST", "/v1/completions", b'{"prompt":"one","model":"tgi"}', 0.0)
+        (part,) = server.poll(0.0)
+        assert (part.status, part.last, len(part.body) > 0) == (status, True, True)

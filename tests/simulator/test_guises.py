@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from batchclient.simulator import (
-    GUISES,
     SimulatedServer,
     expected_text,
 )
+from tests.guises import GUISES
 
 WIRE = Path(__file__).parent.parent / "wire"
 PAGES = ("/v1/models", "/version", "/info", "/props", "/server_info", "/metrics", "/nope")
@@ -27,7 +27,7 @@ THERE = {
 
 
 def server(guise, **options):
-    return SimulatedServer("instant", guise=guise, model="tiny", max_model_len_tokens=2048, **options)
+    return SimulatedServer("instant", guise=GUISES[guise], model="tiny", max_model_len_tokens=2048, **options)
 
 
 def ask(one, method, path, body=None, number=[0]):
@@ -51,9 +51,14 @@ def test_a_guise_has_its_servers_pages_and_no_others(guise):
     assert {page for page in PAGES if ask(one, "GET", page)[0] == 200} == THERE[guise]
 
 
-def test_an_unknown_guise_is_refused_with_those_there_are():
-    with pytest.raises(ValueError, match="tgi"):
-        server("nope")
+def test_a_guise_has_a_name_a_place_or_is_handed_over():
+    for guise in ("vllm", "tgi"):
+        assert SimulatedServer(guise=guise).guise is GUISES[guise]
+    for guise in (GUISES["sglang"], "tests.guises:SGLANG"):
+        assert SimulatedServer(guise=guise).guise is GUISES["sglang"]
+    for unknown in ("nope", "sglang", "tests.guises:NOPE", "no.module:NOPE", "tests.guises:GUISES", ":"):
+        with pytest.raises(ValueError, match=f"guise '{unknown}'"):
+            SimulatedServer(guise=unknown)
 
 
 @pytest.mark.parametrize("guise", [guise for guise in GUISES if guise != "tei"])
@@ -173,7 +178,7 @@ def test_tgis_choices_come_in_the_order_in_which_they_were_finished():
 def test_llama_server_runs_as_many_as_it_has_slots():
     assert json.loads(ask(server("llamacpp"), "GET", "/props")[2])["total_slots"] == 4
     assert json.loads(ask(server("llamacpp", max_num_seqs=9), "GET", "/props")[2])["total_slots"] == 9
-    one = SimulatedServer("gpu", guise="llamacpp")
+    one = SimulatedServer("gpu", guise=GUISES["llamacpp"])
     one.receive(1, "POST", "/completion", json.dumps({"prompt": ["a"] * 12, "n_predict": 50}).encode(), 0.0)
     one.poll(0.1)
     assert (one.engine.running, one.engine.waiting) == (4, 8)
@@ -250,7 +255,7 @@ ODD = [
 def test_no_body_makes_a_server_fail(guise):
     """What is no JSON, or is nested too deeply, is refused; so are odd fields, where the server looks at them."""
     one = server(guise)
-    paths = [*one.guise.routes, *(path for method, path in one.guise.pages if method == "POST")]
+    paths = [*one.guise.routes, *(path for method, path in one.guise.handlers if method == "POST")]
     for path in paths:
         for body in (*UNREADABLE, *ODD):
             status, _, words = ask(one, "POST", path, body)

@@ -65,7 +65,7 @@ def test_token_ids_are_embedded_too():
         ("/v1/embeddings", {"input": []}, 400, "at least one prompt"),
         ("/v1/embeddings", {"input": ["a", ""]}, 400, "cannot be empty"),
         ("/v1/embeddings", {"input": ["a", [1]]}, 400, "body.input.1"),
-        ("/v1/embeddings", {"input": 5}, 400, "valid list"),
+        ("/v1/embeddings", {"input": 5}, 400, "body.input"),
         ("/v1/embeddings", {}, 400, "Field required"),
         ("/v1/embeddings", {"input": ["a", "a b " * 40]}, 400, "maximum context length is 64"),
         ("/v1/embeddings", {"input": "a", "model": "n"}, 404, "The model `n` does not exist."),
@@ -82,7 +82,6 @@ def test_token_ids_are_embedded_too():
         ("/classify", {"input": []}, 400, "at least one prompt"),
         ("/tokenize", {"prompt": ["a"]}, 400, "body.prompt"),
         ("/tokenize", {"prompt": "a", "model": "n"}, 404, "Valid aliases: m"),
-        ("/detokenize", {"tokens": "a"}, 400, "body.tokens"),
     ],
 )
 def test_what_it_refuses(path, body, status, part):
@@ -107,7 +106,7 @@ def test_scores_are_of_pairs(path, names):
     assert [item["score"] for item in reply["data"]] == [score_of("a b", "d"), score_of("a b", "e f")]
 
 
-@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank"])
 def test_ranks_begin_with_the_best(path):
     documents = ["blue whales", "the red fox", "red"]
     _, reply = ask(path, query="red fox", documents=documents, top_n=2)
@@ -129,14 +128,11 @@ def test_classes_have_labels():
     assert sum(probabilities_of("x")) == pytest.approx(1.0)
 
 
-def test_tokens_go_and_come_back():
+def test_tokens_are_those_that_a_completion_tells():
     server = SimulatedServer("instant", model="m")
     _, reply = ask("/tokenize", server, prompt="hello world", return_token_strs=True)
     assert reply["count"] == len(reply["tokens"]) == len(reply["token_strs"])
     assert "".join(reply["token_strs"]) == "hello world"
-    assert ask("/detokenize", server, tokens=reply["tokens"]) == (200, {"prompt": "hello world"})
-    assert ask("/detokenize", server, tokens=[1]) == (200, {"prompt": " 1"})
-    # The same ids that a completion would tell.
     _, told = ask("/v1/completions", server, prompt="hello world", max_tokens=1, return_token_ids=True)
     assert told["choices"][0]["prompt_token_ids"] == reply["tokens"]
 

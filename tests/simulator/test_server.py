@@ -179,14 +179,6 @@ def test_statistics():
     assert found["finish_reasons"] == {"length": 3}
 
 
-def test_the_load_header_is_there_where_it_is_asked_for():
-    server = SimulatedServer("instant")
-    body = b'{"prompt":"a"}'
-    server.receive(1, "POST", "/v1/completions", body, 0.0, [(b"endpoint-load-metrics-format", b"JSON")])
-    headers = dict(server.poll(0.0)[0].headers)
-    assert headers["endpoint-load-metrics"].startswith('JSON {"named_metrics":{"num_requests_waiting":0.0')
-
-
 def test_a_request_id_comes_back():
     server = SimulatedServer("instant")
     server.receive(1, "POST", "/v1/completions", b'{"prompt":"a"}', 0.0, [(b"x-request-id", b"abc")])

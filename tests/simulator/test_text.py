@@ -24,8 +24,8 @@ def test_the_same_prompt_gives_the_same_text_and_a_longer_one_begins_with_the_sh
     long = expected_text("hello", max_tokens=9000, temperature=0)
     assert long.startswith(short)
     assert len(long) == 8 + 8999 * 4
-    assert len(generate("hello", 9000).pieces()) == 9000
-    assert "".join(generate("hello", 9000).pieces()) == long
+    assert len(generate("hello", 9000).pieces) == 9000
+    assert "".join(generate("hello", 9000).pieces) == long
 
 
 def test_sampled_texts_differ_by_seed_choice_and_parameters():
@@ -52,14 +52,14 @@ def test_a_stop_string_cuts_the_text_before_it():
     generation = generate("hello", 50)
     generation.apply_stops(["nowhere", stop], keep=True)
     assert (generation.finish_reason, generation.stop_reason, generation.text) == ("stop", stop, whole[: at + 3])
-    assert len("".join(generation.pieces())) >= at + 3
+    assert len("".join(generation.pieces)) >= at + 3
 
 
 def test_a_stream_with_stop_strings_never_takes_anything_back():
     whole = expected_text("hello", max_tokens=50, temperature=0)
     generation = generate("hello", 50)
     generation.apply_stops([whole[30:45]], keep=False)
-    sent = [generation.text_after(k) for k in range(1, generation.tokens + 1)]
+    sent = [generation.text_between(0, k) for k in range(1, generation.tokens + 1)]
     assert all(later.startswith(earlier) for earlier, later in zip(sent, sent[1:], strict=False))
     assert sent[-1] == whole[:30]
 
@@ -75,9 +75,9 @@ def test_lognormal_lengths_have_the_mean_and_end_by_themselves():
     assert generate("prompt 1", 900, lengths=lengths, min_tokens=800).tokens == 800
     one = drawn[0]
     # The end-of-text token counts and shows nothing.
-    assert len(one.pieces()) == one.tokens
-    assert one.pieces()[-1] == ""
-    assert "".join(one.pieces()) == one.text
+    assert len(one.pieces) == one.tokens
+    assert one.pieces[-1] == ""
+    assert "".join(one.pieces) == one.text
 
 
 @pytest.mark.parametrize(

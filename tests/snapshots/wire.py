@@ -21,6 +21,7 @@ from batchclient.dialects._fingerprints import Fingerprint
 from batchclient.dialects._metrics import parse_metrics
 from batchclient.simulator import SimulatedServer, SimulatorTransport
 from batchclient.transport import Timeouts, WireRequest
+from tests.guises import GUISES
 from tests.mutations.cases import all_cases
 from tests.params import as_given
 from tests.snapshots.exchange import Calls, http_reply, run_calls
@@ -196,7 +197,7 @@ def _items(case):
 
 
 def _lines_of_simulated(guise, calls):
-    server = SimulatedServer("instant", guise=guise, model="tiny", max_model_len_tokens=2048, epoch_s=_EPOCH_S)
+    server = SimulatedServer("instant", guise=GUISES[guise], model="tiny", max_model_len_tokens=2048, epoch_s=_EPOCH_S)
     transport = SimulatorTransport(server)
 
     async def reply(request):

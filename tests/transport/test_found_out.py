@@ -16,6 +16,7 @@ from tests.transport.test_expected_requests import answer
 
 from batchclient import BatchClient, Http
 from batchclient.simulator import EmbeddedServer
+from tests.guises import GUISES
 from batchclient.testing import MockLLM
 from batchclient.transport._observers import is_mocked
 
@@ -35,7 +36,7 @@ async def known(client):
 
 @pytest.mark.parametrize("guise", ["vllm", "tgi", "sglang"])
 async def test_a_url_is_enough(guise):
-    with EmbeddedServer(profile="instant", model="org/model", guise=guise) as server:
+    with EmbeddedServer(profile="instant", model="org/model", guise=GUISES[guise]) as server:
         async with BatchClient(server.base_url, limit="auto") as client:
             endpoint = await known(client)
             assert endpoint.server.startswith(f"{guise} ")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.core import Kind
 from batchclient.dialects._fingerprints import Fingerprint, ServedModel, ServerFacts
 from batchclient.simulator import SimulatedServer
+from tests.guises import GUISES
 
 WIRE = Path(__file__).parent.parent / "wire"
 
@@ -41,7 +42,7 @@ class Guise:
     """The pages of the embedded server in a guise."""
 
     def __init__(self, name):
-        self.server = SimulatedServer("gpu", model="org/model", guise=name, max_model_len_tokens=4096)
+        self.server = SimulatedServer("gpu", model="org/model", guise=GUISES[name], max_model_len_tokens=4096)
         self.asked = 0
 
     def get(self, path, otherwise):

@@ -43,17 +43,12 @@ def simulate(
     output_lengths: Annotated[
         str, typer.Option(help="Tokens of an answer: lognormal:MEAN:SIGMA, or fixed, which is max_tokens.")
     ] = "lognormal:8:0.4",
-    guise: Annotated[
-        str,
-        typer.Option(
-            help="The server to imitate (paths, bodies, limits): vllm, sglang, tgi, llamacpp, trtllm, tei, openai, …"
-        ),
-    ] = "vllm",
+    guise: Annotated[str, typer.Option(help="The server to imitate (paths, bodies, limits): vllm or tgi.")] = "vllm",
     strict: Annotated[bool, typer.Option("--strict", help="Refuse other models' names, tools and pictures.")] = False,
     profiles: Annotated[bool, typer.Option("--profiles", help="List the profiles and exit.")] = False,
     faults: Annotated[bool, typer.Option("--faults", help="List the faults and exit.")] = False,
 ) -> None:
-    """Serve a simulated vLLM, or another server: real HTTP with a cost model instead of a GPU.
+    """Serve a simulated vLLM or TGI: real HTTP with a cost model instead of a GPU.
 
     It serves each model's name, calls tools and takes pictures; with --strict it refuses them.
     """

@@ -111,7 +111,7 @@ class EmbeddedServer:
         process: run in a child process, with CPU time of its own; else in a thread.
         faults: as texts or, in a thread, ``Fault``s.
         port: 0 takes a free port.
-        **options: of ``SimulatedServer``.
+        **options: of ``SimulatedServer``; in a process, a guise by its name or place.
 
     Attributes:
         base_url: for a client; ends in ``/v1``.
@@ -139,7 +139,7 @@ class EmbeddedServer:
         self._is_process = process
         self._child: subprocess.Popen[str] | None = None
         self._thread: threading.Thread | None = None
-        self._stop_thread: Callable[[], None] | None = None
+        self._stop_thread: Callable[[], object] | None = None
 
     def __repr__(self) -> str:
         state = "up" if self._child or self._thread else "down"
@@ -183,7 +183,9 @@ class EmbeddedServer:
             self._child.communicate()
             self._child = None
         if self._thread is not None and self._stop_thread is not None:
-            self._stop_thread()
+            # A loop that has ended by itself needs no stopping.
+            with contextlib.suppress(RuntimeError):
+                self._stop_thread()
             self._thread.join()
             self._thread = self._stop_thread = None
 
@@ -231,7 +233,7 @@ class EmbeddedServer:
         self.port = listener.getsockname()[1]
         stopped = asyncio.Event()
         loop = asyncio.new_event_loop()
-        self._stop_thread = lambda: _call_in(loop, stopped.set)
+        self._stop_thread = lambda: loop.call_soon_threadsafe(stopped.set)
         self._thread = threading.Thread(
             target=_run_thread, args=(loop, runner, listener, stopped), name="embedded-server", daemon=True
         )
@@ -251,12 +253,6 @@ class EmbeddedServer:
             self.stop()
             raise RuntimeError("the embedded server's process ended before it listened; its error is above")
         self.port = int(line)
-
-
-def _call_in(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
-    # A loop that has ended by itself needs no stopping.
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(action)
 
 
 def _run_thread(

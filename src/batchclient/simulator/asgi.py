@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from batchclient.simulator.exchange import Part
+from batchclient.simulator.mailboxes import Mailbox, Mailboxes
+from batchclient.simulator.open_request import Part
 from batchclient.simulator.server import SimulatedServer
 
 __all__ = ["SimulatorApp"]
@@ -24,24 +24,6 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-
-
-class _Mailbox:
-    """A request's parts on their way to the connection."""
-
-    __slots__ = ("parts", "wake")
-
-    def __init__(self) -> None:
-        self.parts: deque[Part] = deque()
-        self.wake: asyncio.Future[None] | None = None
-
-    def put(self, part: Part) -> None:
-        self.parts.append(part)
-        self.ring()
-
-    def ring(self) -> None:
-        if self.wake is not None and not self.wake.done():
-            self.wake.set_result(None)
 
 
 class SimulatorApp:
@@ -53,9 +35,8 @@ class SimulatorApp:
 
     def __init__(self, server: SimulatedServer) -> None:
         self.server = server
-        self._started_at = time.perf_counter()
-        self._mailboxes: dict[int, _Mailbox] = {}
-        self._requests = 0
+        started_at = time.perf_counter()
+        self._mailboxes = Mailboxes(server, lambda: time.perf_counter() - started_at)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
@@ -63,33 +44,25 @@ class SimulatorApp:
         return f"<SimulatorApp {self.server!r}>"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            await self._serve(scope, receive, send)
-        elif scope["type"] == "lifespan":
-            await _lifespan(receive, send)
-        else:
+        if scope["type"] != "http":
             raise NotImplementedError(f"the simulator speaks HTTP only, not {scope['type']}")
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await _read_body(receive, self.server.max_body_bytes)
         if body is None:
             return
-        self._requests += 1
-        request_id = self._requests
-        mailbox = self._mailboxes[request_id] = _Mailbox()
+        mailbox = self._mailboxes.receive(scope["method"], scope["path"], body, scope["headers"])
         try:
-            self.server.receive(request_id, scope["method"], scope["path"], body, self._now(), scope["headers"])
-            self._pump()
-            if not mailbox.parts or not mailbox.parts[-1].last:
-                await self._send_waiting(request_id, mailbox, receive, send)
-            else:
+            self._deliver()
+            if mailbox.parts and mailbox.parts[-1].last:
                 for part in mailbox.parts:
                     await _send_part(part, receive, send)
+            else:
+                await self._send_waiting(mailbox, receive, send)
         finally:
-            del self._mailboxes[request_id]
+            self._mailboxes.close(mailbox)
+            self._set_timer()
 
-    async def _send_waiting(self, request_id: int, mailbox: _Mailbox, receive: Receive, send: Send) -> None:
-        """Send parts as they come; stop the work when the client leaves."""
+    async def _send_waiting(self, mailbox: Mailbox, receive: Receive, send: Send) -> None:
+        """Send parts as they come; stop when the client leaves."""
         gone = asyncio.ensure_future(_left(receive))
         gone.add_done_callback(lambda _: mailbox.ring())
         try:
@@ -101,24 +74,16 @@ class SimulatorApp:
                         return
                 if gone.done():
                     return
-                mailbox.wake = asyncio.get_running_loop().create_future()
-                await mailbox.wake
+                sleep = asyncio.get_running_loop().create_future()
+                mailbox.wake = lambda sleep=sleep: sleep.done() or sleep.set_result(None)
+                await sleep
+                mailbox.wake = None
         finally:
             gone.cancel()
-            self.server.disconnect(request_id, self._now())
-            self._set_timer()
 
-    # --- the server's time ---
-
-    def _now(self) -> float:
-        return time.perf_counter() - self._started_at
-
-    def _pump(self) -> None:
+    def _deliver(self) -> None:
         """Hand out the due parts, then set the timer for the next."""
-        for part in self.server.poll(self._now()):
-            mailbox = self._mailboxes.get(part.request_id)
-            if mailbox is not None:
-                mailbox.put(part)
+        self._mailboxes.deliver()
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -130,12 +95,12 @@ class SimulatorApp:
             self._timer = None
         if deadline is not None:
             self._timer_at = deadline
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(0.0, deadline - self._now()), self._on_timer)
+            delay_s = max(0.0, deadline - self._mailboxes.clock())
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
-        self._pump()
+        self._deliver()
 
 
 async def _left(receive: Receive) -> None:
@@ -189,11 +154,3 @@ def _break_connection(receive: Receive) -> None:
     transport.close()
     # Else uvicorn would report an app that returned without a reply.
     cycle.disconnected = True  # type: ignore[union-attr]
-
-
-async def _lifespan(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        await send({"type": message["type"] + ".complete"})
-        if message["type"] == "lifespan.shutdown":
-            return

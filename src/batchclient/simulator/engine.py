@@ -21,6 +21,7 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from batchclient.simulator.profiles import Profile
@@ -30,6 +31,7 @@ __all__ = ["Engine", "Progress", "Sequence"]
 _WAITING, _PREFILL, _DECODE, _GONE = range(4)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Sequence:
     """A choice of a prompt on its way through the engine.
 
@@ -42,36 +44,19 @@ class Sequence:
         owner: any object of the caller's, found again as ``Progress.sequence.owner``.
     """
 
-    __slots__ = (
-        "generated",
-        "generation",
-        "joined_step",
-        "kv",
-        "output_tokens",
-        "owner",
-        "prompt_tokens",
-        "report_every",
-        "sequence_id",
-        "state",
-        "to_prefill",
-    )
-
-    def __init__(
-        self, sequence_id: int, prompt_tokens: int, output_tokens: int, report_every: int = 0, owner: object = None
-    ) -> None:
-        self.sequence_id: int = sequence_id
-        self.prompt_tokens: int = prompt_tokens
-        self.output_tokens: int = output_tokens
-        self.report_every: int = report_every
-        self.owner: object = owner
-        self.state: int = _WAITING
-        self.to_prefill: int = prompt_tokens
-        # For a decoding sequence the next three are as of ``joined_step``.
-        self.generated: int = 0
-        self.kv: int = 0
-        self.joined_step: int = 0
-        # Counts how often the sequence was taken off its line: an older entry in the heap is void.
-        self.generation: int = 0
+    sequence_id: int
+    prompt_tokens: int
+    output_tokens: int
+    report_every: int = 0
+    owner: object = None
+    state: int = field(default=_WAITING, init=False)
+    to_prefill: int = field(default=0, init=False)
+    # For a decoding sequence the next three are as of ``joined_step``.
+    generated: int = field(default=0, init=False)
+    kv: int = field(default=0, init=False)
+    joined_step: int = field(default=0, init=False)
+    generation: int = field(default=0, init=False)
+    """How often the sequence was taken off its line: an older entry in the heap is void."""
 
     @property
     def decodes(self) -> bool:
@@ -81,6 +66,10 @@ class Sequence:
     def __repr__(self) -> str:
         state = ("waiting", "prefill", "decode", "gone")[self.state]
         return f"<Sequence {self.sequence_id} {state} {self.prompt_tokens}+{self.output_tokens}>"
+
+
+_Due = tuple[int, int, int, Sequence]
+"""A report to come: the step, the sequence's id and ``generation``, the sequence."""
 
 
 class Progress(NamedTuple):
@@ -124,7 +113,7 @@ class Engine:
         self._prefilling: list[Sequence] = []
         self._decoding = 0
         self._kv_used = 0
-        self._due: list[tuple[int, int, int, Sequence]] = []
+        self._due: list[_Due] = []
         self._begun = 0
         self._ended = 0
         self._wake_at: float | None = None
@@ -167,6 +156,7 @@ class Engine:
             raise ValueError(f"{sequence!r} does not fit {self.profile.kv_tokens} tokens of KV")
         if sequence.sequence_id in self._all:
             raise ValueError(f"sequence id {sequence.sequence_id} is taken")
+        sequence.to_prefill = sequence.prompt_tokens
         self._all[sequence.sequence_id] = sequence
         self._waiting.append(sequence)
         if self._step_ends_at is None and self._wake_at is None:
@@ -229,9 +219,15 @@ class Engine:
         self._ended = self._begun
         due = self._due
         while due and due[0][0] <= self._ended:
-            _, _, generation, sequence = heapq.heappop(due)
+            _, _, generation, sequence = due[0]
+            following = None
             if generation == sequence.generation and sequence.state == _DECODE:
-                self._report(at, sequence, sequence.generated + self._ended - sequence.joined_step, progress)
+                generated = sequence.generated + self._ended - sequence.joined_step
+                following = self._report(at, sequence, generated, progress)
+            if following is None:
+                heapq.heappop(due)
+            else:
+                heapq.heapreplace(due, following)
         if self._prefilling:
             done = [sequence for sequence in self._prefilling if sequence.to_prefill == 0]
             if done:
@@ -315,34 +311,38 @@ class Engine:
         sequence.state = _DECODE
         self._decoding += 1
         self.generation_tokens += 1
-        wanted = sequence.generated == 1 or self._is_report(sequence, sequence.generated)
-        if sequence.generated >= sequence.output_tokens or (sequence.report_every and wanted):
-            self._report(at, sequence, sequence.generated, progress)
+        following: _Due | None
+        if sequence.generated >= sequence.output_tokens or self._is_report(sequence):
+            following = self._report(at, sequence, sequence.generated, progress)
         else:
-            self._plan(sequence, sequence.generated)
+            following = self._next_report(sequence, sequence.generated)
+        if following is not None:
+            heapq.heappush(self._due, following)
 
     @staticmethod
-    def _is_report(sequence: Sequence, generated: int) -> bool:
-        return (generated - 1) % sequence.report_every == 0 if sequence.report_every else False
+    def _is_report(sequence: Sequence) -> bool:
+        return sequence.report_every > 0 and (sequence.generated - 1) % sequence.report_every == 0
 
-    def _report(self, at: float, sequence: Sequence, generated: int, progress: list[Progress]) -> None:
+    def _report(self, at: float, sequence: Sequence, generated: int, progress: list[Progress]) -> _Due | None:
+        """Tell of a sequence; return its next report, if there is one."""
         finished = generated >= sequence.output_tokens
         progress.append(Progress(at, sequence, generated, finished))
-        if finished:
-            del self._all[sequence.sequence_id]
-            self._leave(sequence)
-            sequence.state = _GONE
-        else:
-            self._plan(sequence, generated)
+        if not finished:
+            return self._next_report(sequence, generated)
+        del self._all[sequence.sequence_id]
+        self._leave(sequence)
+        sequence.state = _GONE
+        return None
 
-    def _plan(self, sequence: Sequence, generated: int) -> None:
-        """Note the step of the sequence's next report."""
+    @staticmethod
+    def _next_report(sequence: Sequence, generated: int) -> _Due:
+        """Return the step of the sequence's next report."""
         at_tokens = sequence.output_tokens
-        if sequence.report_every:
-            passed = (generated - 1) // sequence.report_every
-            at_tokens = min(at_tokens, 1 + (passed + 1) * sequence.report_every)
+        every = sequence.report_every
+        if every:
+            at_tokens = min(at_tokens, generated + every - (generated - 1) % every)
         step = sequence.joined_step + at_tokens - sequence.generated
-        heapq.heappush(self._due, (step, sequence.sequence_id, sequence.generation, sequence))
+        return step, sequence.sequence_id, sequence.generation, sequence
 
     def _leave(self, sequence: Sequence) -> None:
         """Take a running sequence off the engine and free its KV."""

@@ -15,14 +15,13 @@ import random
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from batchclient.simulator.validation import CompletionCall
+from batchclient.simulator.requests import Call
 
 __all__ = ["KINDS", "Fault", "FaultInjector"]
 
-_COUNT = re.compile(r"[0-9]{1,9}")
+_WHOLE_NUMBER = re.compile(r"[0-9]{1,9}")
 _NUMBER = re.compile(r"-?(?:[0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})(?:e-[0-9]{1,2})?")
 
 KINDS: dict[str, str] = {
@@ -49,6 +48,9 @@ KINDS: dict[str, str] = {
 }
 _WITH_NUMBER = ("status", "slow")
 _WITH_TEXT = ("bad_prompt",)
+_WHOLE = ("count", "after")
+_KEYS = {"rate": "rate", "count": "count", "after": "after", "retry_after": "retry_after_s"}
+"""By key of a text: the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,34 +99,25 @@ class Fault:
         Raises:
             ValueError: the text is no fault; the message names the wrong part and the right form.
         """
-        head, *rest = spec.split(",")
-        kind, _, value = head.strip().partition("=")
-        fields: dict[str, float | int | str] = {"kind": kind}
+        head, *rest = (part.strip().partition("=") for part in spec.split(","))
+        kind, _, value = head
+        fields: dict[str, Any] = {"kind": kind}
         if value and kind in _WITH_TEXT:
             fields["text"] = value
         elif value and kind in _WITH_NUMBER:
             fields["value"] = _number(spec, kind, value)
         elif value and kind in KINDS:
             raise ValueError(f"in fault {spec!r}: {kind} takes no value")
-        for part in rest:
-            key, _, value = part.strip().partition("=")
-            match key:
-                case "rate":
-                    fields["rate"] = _number(spec, key, value)
-                case "count" | "after":
-                    if not _COUNT.fullmatch(value):
-                        raise ValueError(f"in fault {spec!r}: {key} takes a whole number, got {value!r}")
-                    fields[key] = int(value)
-                case "retry_after":
-                    fields["retry_after_s"] = _number(spec, key, value)
-                case _:
-                    raise ValueError(f"in fault {spec!r}: no key {key!r}; there are: rate, count, after, retry_after")
+        for key, _, value in rest:
+            if key not in _KEYS:
+                raise ValueError(f"in fault {spec!r}: no key {key!r}; there are: {', '.join(_KEYS)}")
+            fields[_KEYS[key]] = _number(spec, key, value)
         try:
-            return cls(**fields)  # type: ignore[arg-type]  # each key's type is fixed above
+            return cls(**fields)
         except ValueError as error:
             raise ValueError(f"in fault {spec!r}: {error}") from None
 
-    def matches(self, call: CompletionCall) -> bool:
+    def matches(self, call: Call) -> bool:
         """Whether the fault can hit a request of the call's kind."""
         match self.kind:
             case "no_lists" | "first_only" | "serial" | "reorder" | "sum_usage":
@@ -137,9 +130,10 @@ class Fault:
 
 
 def _number(spec: str, key: str, value: str) -> float:
-    if not _NUMBER.fullmatch(value):
-        raise ValueError(f"in fault {spec!r}: {key} takes a number, got {value!r}")
-    return float(value)
+    is_whole = key in _WHOLE
+    if not (_WHOLE_NUMBER if is_whole else _NUMBER).fullmatch(value):
+        raise ValueError(f"in fault {spec!r}: {key} takes a {'whole ' if is_whole else ''}number, got {value!r}")
+    return int(value) if is_whole else float(value)
 
 
 class FaultInjector:
@@ -163,7 +157,7 @@ class FaultInjector:
     def __repr__(self) -> str:
         return f"<FaultInjector {[each.kind for each in self.faults]} hits={self.hits}>"
 
-    def choose(self, call: CompletionCall) -> tuple[float, Fault | None]:
+    def choose(self, call: Call) -> tuple[float, Fault | None]:
         """Return the seconds by which a request is slowed, and the fault that hits it."""
         delay_s = 0.0
         chosen: Fault | None = None

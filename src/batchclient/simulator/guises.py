@@ -1,97 +1,39 @@
-"""The guises of the embedded server: generating routes, other pages, words of refusal.
+"""The guises of the embedded server, by name: vLLM's and TGI's.
 
-Rules:
-- The engine, its costs, the API server's queue and the faults are the same in every guise. A guise
-  is everything a client can see: paths, fields, bodies, statuses, the order of choices, limits.
-- A route reads a body into a ``CompletionCall``, or raises ``HttpError`` as the real server would
-  refuse. The route also makes the writer of the reply.
-- All other answers of a guise are pages: method and path to a function of the server.
+The engine, its costs, the API server's queue and the faults are the same in every guise. A guise is
+everything a client can see: paths, fields, bodies, statuses, the order of choices, limits.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 
-from batchclient.simulator.chat import ChatBatchWriter, ChatWriter, parse_chat, parse_chat_batch
-from batchclient.simulator.guise import Guise, Page, Route
-from batchclient.simulator.pooling import (
-    ClassWriter,
-    EmbeddingWriter,
-    RankWriter,
-    ScoreWriter,
-    detokenize_page,
-    parse_embedding,
-    parse_inputs,
-    parse_rerank,
-    parse_score,
-    tokenize_page,
-)
-from batchclient.simulator.validation import parse_completion
-from batchclient.simulator.wire import ReplyWriter
+from batchclient.simulator.guise import Guise
+from batchclient.simulator.tgi import TGI
+from batchclient.simulator.vllm import VLLM
 
-__all__ = [
-    "CHAT",
-    "CHAT_BATCH",
-    "GUISES",
-    "POOLING",
-    "TOKENS",
-    "VLLM",
-    "make_guise",
-]
+__all__ = ["GUISES", "guise_of"]
+
+_GUISES = {guise.name: guise for guise in (VLLM, TGI)}
+GUISES = tuple(_GUISES)
 
 
-CHAT = Route(parse_chat, ChatWriter, "chatcmpl-")
-"""vLLM's ``/v1/chat/completions``."""
-CHAT_BATCH = Route(parse_chat_batch, ChatBatchWriter, "chatcmpl-")
-"""``/v1/chat/completions/batch``: vLLM alone, since 0.19."""
-_SCORE = Route(parse_score, ScoreWriter, "score-")
-_RERANK = Route(parse_rerank, RankWriter, "score-")
-POOLING: dict[str, Route] = {
-    "/v1/embeddings": Route(parse_embedding, EmbeddingWriter, "embd-"),
-    "/classify": Route(parse_inputs, ClassWriter, "classify-"),
-    "/score": _SCORE,
-    "/v1/score": _SCORE,
-    "/rerank": _RERANK,
-    "/v1/rerank": _RERANK,
-    "/v2/rerank": _RERANK,
-}
-"""By path: the routes of vLLM's pooling runner."""
-TOKENS: dict[tuple[str, str], Page] = {
-    ("POST", "/tokenize"): tokenize_page,
-    ("POST", "/detokenize"): detokenize_page,
-}
-VLLM = Guise(
-    "vllm",
-    {
-        "/v1/completions": Route(parse_completion, ReplyWriter),
-        "/v1/chat/completions": CHAT,
-        "/v1/chat/completions/batch": CHAT_BATCH,
-        **POOLING,
-    },
-    TOKENS,
-)
-_MODULES = {
-    "vllm": "guises",
-    "sglang": "guise_sglang",
-    "tgi": "guise_tgi",
-    "llamacpp": "guise_llamacpp",
-    "trtllm": "guise_trtllm",
-    "tei": "guise_tei",
-    "openai": "guise_openai",
-    "strict": "guise_openai",
-    "transformers": "guise_openai",
-}
-"""By guise: its module, with the guise under its name in capitals. A module is loaded on demand."""
-GUISES = tuple(_MODULES)
-"""The names of all guises. Each is a dialect's name as well, except ``strict`` and
-``transformers``, whose dialect is ``openai``.
-"""
+def guise_of(given: str | Guise) -> Guise:
+    """Return a guise: itself, by name, or from where ``module:NAME`` says.
 
-
-def make_guise(name: str) -> Guise:
-    """Return a guise by name; raise ``ValueError`` if no guise has the name."""
-    if name not in _MODULES:
-        raise ValueError(f"there is no guise {name!r}; there are {', '.join(GUISES)}")
-    guise = getattr(import_module(f"batchclient.simulator.{_MODULES[name]}"), name.upper())
-    assert isinstance(guise, Guise)
-    return guise
+    Raises:
+        ValueError: no guise has the name, or there is none in that place.
+    """
+    if isinstance(given, Guise):
+        return given
+    if given in _GUISES:
+        return _GUISES[given]
+    module, _, name = given.partition(":")
+    if name:
+        try:
+            found = getattr(import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ValueError(f"guise {given!r}: {error}") from None
+        if isinstance(found, Guise):
+            return found
+    raise ValueError(f"no guise {given!r}; there are {', '.join(GUISES)}, or module:NAME of your own")

@@ -21,22 +21,21 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import pydantic_core
+
 from batchclient.simulator.engine import Engine, Progress, Sequence
-from batchclient.simulator.exchange import JSON_HEADERS, Exchange, Headers, Part, replacement
 from batchclient.simulator.faults import Fault, FaultInjector
-from batchclient.simulator.guise import Guise, Route
-from batchclient.simulator.guises import make_guise
-from batchclient.simulator.pages import load_headers, page_of
+from batchclient.simulator.guise import JSON_HEADERS, Guise, Reply, Route, Words, json_reply
+from batchclient.simulator.guises import guise_of
+from batchclient.simulator.open_request import OpenRequest, Part, part_of, replacement
 from batchclient.simulator.profiles import Profile, profile
+from batchclient.simulator.requests import Call, HttpError, Limits, read
 from batchclient.simulator.statistics import Counters
 from batchclient.simulator.text import OutputLengths
-from batchclient.simulator.validation import CompletionCall, HttpError, Limits, bad_request
 
 __all__ = ["Part", "SimulatedServer"]
 
 
-_UNGUARDED = frozenset({"/classify", "/rerank", "/score"})
-"""vLLM asks for a key below ``/v1`` alone; other guises have no such routes."""
 _MOST_SEQUENCES = 131_072
 """Prompts times ``n``: each takes memory from the start."""
 
@@ -57,7 +56,8 @@ class SimulatedServer:
         max_num_seqs: overrides the profile's.
         kv_tokens: overrides the profile's.
         epoch_s: Unix time at ``now`` 0, for ``created``.
-        guise: the server whose paths, bodies and words are used; see ``guises``.
+        guise: the server whose paths, bodies and words are used: ``"vllm"``, ``"tgi"``, a ``Guise``
+            of your own, or the place to import one from, as ``"package.module:NAME"``.
         max_body_bytes: 413 for a longer body; by default the guise's (64 MiB, or the most that the
             real server reads).
         is_strict: whether other models' names, tools and pictures are refused. If not, each model's
@@ -92,7 +92,7 @@ class SimulatedServer:
             raise ValueError(f"max_queued: at least 0, not {max_queued}")
         if max_body_bytes is not None and max_body_bytes < 1:
             raise ValueError(f"max_body_bytes: at least 1, not {max_body_bytes}")
-        self.guise: Guise = make_guise(guise) if isinstance(guise, str) else guise
+        self.guise: Guise = guise_of(guise)
         self.max_body_bytes: int = self.guise.max_body_bytes if max_body_bytes is None else max_body_bytes
         """A longer body is refused; its reader may stop there."""
         slots = self.guise.slots if max_num_seqs is None else max_num_seqs
@@ -104,23 +104,22 @@ class SimulatedServer:
         self.faults: FaultInjector = FaultInjector(faults, seed)
         lengths = OutputLengths.parse(output_lengths) if isinstance(output_lengths, str) else output_lengths
         self._lengths = None if lengths.mean_tokens is None else lengths
-        self.limits: Limits = Limits(model, min(max_model_len_tokens, self.profile.kv_tokens), is_strict=is_strict)
+        named = model if is_strict and not self.guise.any_model else None
+        self.limits: Limits = Limits(named, min(max_model_len_tokens, self.profile.kv_tokens), is_strict=is_strict)
         self._authorization = f"Bearer {api_key}".encode() if api_key else None
         self.epoch_s = epoch_s
         self._seed = seed
         self.ids: random.Random = random.Random(f"{seed}/ids")  # noqa: S311
-        self._exchanges: dict[int, Exchange] = {}
+        self._open: dict[int, OpenRequest] = {}
         self._agenda: list[tuple[float, int, Callable[[float], None]]] = []
         self._outbox: deque[tuple[float, Part]] = deque()
         self._api_free_at = -math.inf
         self._sequences = 0
         self._order = 0
         self._outstanding = 0
-        self.pieces_by_id: dict[int, str] = {}
-        """By id: tokenized pieces of text, for the way back; at most as many as there are ids."""
 
     def __repr__(self) -> str:
-        return f"<SimulatedServer {self.profile.name} requests={len(self._exchanges)} {self.engine!r}>"
+        return f"<SimulatedServer {self.profile.name} requests={len(self._open)} {self.engine!r}>"
 
     @property
     def most_outstanding(self) -> int | None:
@@ -144,39 +143,33 @@ class SimulatedServer:
         The method is in upper case, header names are in lower case, and ``path`` has no query.
         """
         self._advance(now)
+        route = self.guise.routes.get(path) if method == "POST" else None
+        words = self.guise.words if route is None or route.words is None else route.words
         try:
             if len(body) > self.max_body_bytes:
-                raise HttpError(413, self.guise.too_large, (("connection", "close"),))
-            route = self.guise.routes.get(path) if method == "POST" else None
-            if route is None:
-                if path.startswith("/v1/"):
-                    self._check_key(dict(headers))
-                self._reply(request_id, *page_of(self, method, path, body), now)
-                return
-            named = dict(headers)
-            if path not in _UNGUARDED:
-                self._check_key(named)
-            call = route.parse(body, self.limits)
-            if call.sequences > _MOST_SEQUENCES:
-                raise bad_request(f"{call.sequences} sequences in one request are more than {_MOST_SEQUENCES}.", "n")
-            self.counters.note(now, len(call.prompts), is_stream=call.stream)
-            self._take(request_id, route, call, named, now)
+                self._reply(request_id, self._too_large(words), now)
+            elif not self._may_pass(path, route, named := dict(headers)):
+                self._reply(request_id, Reply(401, JSON_HEADERS, self.guise.unauthorized), now)
+            elif route is None:
+                self._reply(request_id, self._page(method, path, body), now)
+            else:
+                call = read(route.model, body, self.limits).call(self.limits)
+                self._take(request_id, route, words, call, named, now)
         except HttpError as error:
-            self._reply(request_id, error.status, JSON_HEADERS + error.headers, error.body, now)
+            self._reply(request_id, words(error), now)
         except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
-            # A schema or a message of a form that nobody meant.
-            odd = bad_request("A field has a form that cannot be read.", "body")
-            self._reply(request_id, odd.status, JSON_HEADERS + odd.headers, odd.body, now)
+            # A schema of a form that nobody meant.
+            self._reply(request_id, words(HttpError(400, "A field has a form that cannot be read.", "body")), now)
 
     def disconnect(self, request_id: int, now: float) -> None:
         """Forget the request of a client that has gone."""
         self._advance(now)
-        exchange = self._exchanges.pop(request_id, None)
-        if exchange is None:
+        opened = self._open.pop(request_id, None)
+        if opened is None:
             return
         self.counters.disconnects += 1
-        if not exchange.is_over:
-            self.counters.aborted_sequences += self._release(exchange, now)
+        if not opened.is_over:
+            self.counters.aborted_sequences += self._release(opened, now)
 
     def poll(self, now: float) -> list[Part]:
         """Return everything to send by ``now``, in order."""
@@ -209,94 +202,120 @@ class SimulatedServer:
         engine = self.engine
         state = {"running": engine.running, "waiting": engine.waiting, "preemptions": engine.preemptions}
         hits = [{"kind": fault.kind, "hits": n} for fault, n in zip(self.faults.faults, self.faults.hits, strict=True)]
-        return self.counters.snapshot() | state | {"open_requests": len(self._exchanges), "faults": hits}
+        return self.counters.snapshot() | state | {"open_requests": len(self._open), "faults": hits}
 
     # --- requests ---
 
-    def _check_key(self, headers: Mapping[bytes, bytes]) -> None:
-        if self._authorization is not None and headers.get(b"authorization") != self._authorization:
-            raise HttpError(401, self.guise.unauthorized)
+    def _may_pass(self, path: str, route: Route | None, headers: Mapping[bytes, bytes]) -> bool:
+        if self._authorization is None or headers.get(b"authorization") == self._authorization:
+            return True
+        return not path.startswith("/v1/") and (route is None or path in self.guise.unguarded)
+
+    @staticmethod
+    def _too_large(words: Words) -> Reply:
+        reply = words(HttpError(413))
+        return reply._replace(headers=(*reply.headers, ("connection", "close")))
+
+    def _page(self, method: str, path: str, body: bytes) -> Reply:
+        """Answer a request that generates nothing, which takes none of the engine's time.
+
+        ``POST /simulator/faults`` replaces all faults, or leaves them as they were.
+        """
+        handler = self.guise.handlers.get((method, path))
+        if handler is not None:
+            return handler(self, body)
+        match method, path:
+            case "GET", "/simulator/statistics":
+                return json_reply(self.statistics())
+            case "POST", "/simulator/faults":
+                try:
+                    self.set_faults([str(each) for each in pydantic_core.from_json(body)])
+                except (TypeError, ValueError) as error:
+                    raise HttpError(400, str(error)) from None
+                return json_reply({})
+        known = path in self.guise.routes or any(path == each for _, each in self.guise.handlers)
+        words = self.guise.wrong_method if known else self.guise.not_found
+        return Reply(405 if known else 404, JSON_HEADERS, words)
 
     def _take(
-        self, request_id: int, route: Route, call: CompletionCall, headers: Mapping[bytes, bytes], now: float
+        self, request_id: int, route: Route, words: Words, call: Call, headers: Mapping[bytes, bytes], now: float
     ) -> None:
-        limit = self.most_outstanding
+        if call.sequences > _MOST_SEQUENCES:
+            raise HttpError(400, f"{call.sequences} sequences in one request are more than {_MOST_SEQUENCES}.", "n")
+        self.counters.note(now, len(call.prompts), is_stream=call.stream)
         delay_s, fault = self.faults.choose(call) if self.faults.faults else (0.0, None)
         if fault is not None:
-            parts = replacement(request_id, fault)
+            parts = replacement(request_id, fault, words)
             if parts is not None:
                 self._put(now + delay_s, partial(self._answer, parts))
                 return
             if fault.kind == "first_only":
-                del call.prompts[1:]
+                del call.prompts[1:], call.prompt_tokens[1:]
+        limit = self.most_outstanding
         if limit is not None and self._outstanding + call.sequences > limit:
             self.counters.rejections += call.sequences
-            raise self.guise.busy
+            raise HttpError(self.guise.busy)
         given_id = headers.get(b"x-request-id")
-        reply_id = (
-            f"{route.id_prefix}{given_id.decode('latin-1') if given_id else format(self.ids.getrandbits(64), '016x')}"
-        )
-        named = self.model if self.limits.is_strict else call.fields.get("model") or self.model
+        own_id = given_id.decode("latin-1") if given_id else format(self.ids.getrandbits(64), "016x")
+        reply_id = f"{route.id_prefix}{own_id}"
+        named = self.model if self.limits.is_strict else call.request.model or self.model
         writer = route.writer(call, reply_id, int(self.epoch_s + now), named)
-        extra = (
-            load_headers(self.engine, headers) if b"endpoint-load-metrics-format" in headers and not call.stream else ()
-        )
-        exchange = Exchange(request_id, call, writer, route, fault.kind if fault else None, extra)
-        exchange.decide(self._lengths, reply_id)
-        self._exchanges[request_id] = exchange
+        opened = OpenRequest(request_id, call, writer, route, words, fault.kind if fault else None)
+        opened.decide(self._lengths, reply_id)
+        self._open[request_id] = opened
         self._outstanding += call.sequences
         if delay_s:
             # Taken up later: until then the request occupies nobody.
-            self._put(now + delay_s, partial(self._enter, exchange))
+            self._put(now + delay_s, partial(self._enter, opened))
         else:
-            self._enter(exchange, now)
+            self._enter(opened, now)
 
     def _answer(self, parts: list[Part], now: float) -> None:
         """Send a fault's parts instead of a reply."""
         self._spend(self.profile.request_s, now)
         self._outbox_add(now, parts, is_free=True)
 
-    def _enter(self, exchange: Exchange, now: float) -> None:
+    def _enter(self, opened: OpenRequest, now: float) -> None:
         """Pass the request through the API server to the engine, prompt by prompt."""
-        if exchange.is_over:
+        if opened.is_over:
             return
         ready_at = self._spend(self.profile.request_s, now)
-        prompts = len(exchange.call.prompts)
+        prompts = len(opened.call.prompts)
         prompt_s = self.profile.prompt_s
         self._api_free_at = ready_at + prompts * prompt_s
-        if exchange.fault == "serial":
+        if opened.fault == "serial":
             # The others follow one by one, as each is finished.
-            self._put(ready_at + prompt_s, partial(self._submit, exchange, range(1)))
+            self._put(ready_at + prompt_s, partial(self._submit, opened, range(1)))
             return
         if not prompt_s and ready_at <= now:
-            self._submit(exchange, range(prompts), now)
+            self._submit(opened, range(prompts), now)
         elif not prompt_s:
-            self._put(ready_at, partial(self._submit, exchange, range(prompts)))
+            self._put(ready_at, partial(self._submit, opened, range(prompts)))
         else:
             for i in range(prompts):
-                self._put(ready_at + (i + 1) * prompt_s, partial(self._submit, exchange, range(i, i + 1)))
+                self._put(ready_at + (i + 1) * prompt_s, partial(self._submit, opened, range(i, i + 1)))
 
-    def _submit(self, exchange: Exchange, prompts: range, now: float) -> None:
-        if exchange.is_over:
+    def _submit(self, opened: OpenRequest, prompts: range, now: float) -> None:
+        if opened.is_over:
             return
-        call = exchange.call
-        if 0 in prompts and (head := exchange.begin()) is not None:
+        call = opened.call
+        if 0 in prompts and (head := opened.begin()) is not None:
             self._outbox_add(now, [head], is_free=True)
         interval = call.stream_interval if call.stream else 0
         for i in prompts:
             for index in range(i * call.n, (i + 1) * call.n):
                 self._sequences += 1
-                exchange.sequence_ids.append(self._sequences)
-                tokens = exchange.generations[index].tokens
-                sequence = Sequence(self._sequences, call.prompt_tokens[i], tokens, interval, (exchange, index))
+                opened.sequence_ids.append(self._sequences)
+                tokens = opened.generations[index].tokens
+                sequence = Sequence(self._sequences, call.prompt_tokens[i], tokens, interval, (opened, index))
                 self.engine.submit(sequence, now)
 
-    def _release(self, exchange: Exchange, now: float) -> int:
-        """End the exchange, and take its sequences out of the engine; return how many were left."""
-        exchange.is_over = True
-        self._outstanding -= exchange.unfinished
-        left = sum(self.engine.abort(sequence_id, now) for sequence_id in exchange.sequence_ids)
-        exchange.sequence_ids = []
+    def _release(self, opened: OpenRequest, now: float) -> int:
+        """End the opened, and take its sequences out of the engine; return how many were left."""
+        opened.is_over = True
+        self._outstanding -= opened.unfinished
+        left = sum(self.engine.abort(sequence_id, now) for sequence_id in opened.sequence_ids)
+        opened.sequence_ids = []
         return left
 
     # --- time ---
@@ -317,27 +336,27 @@ class SimulatedServer:
                 return
 
     def _on_progress(self, progress: Progress) -> None:
-        owner: tuple[Exchange, int] = progress.sequence.owner  # type: ignore[assignment]  # put there by _submit
-        exchange, index = owner
-        was_over = exchange.is_over
+        owner: tuple[OpenRequest, int] = progress.sequence.owner  # type: ignore[assignment]  # put there by _submit
+        opened, index = owner
+        was_over = opened.is_over
         if progress.finished:
             if not was_over:
                 # As vLLM counts its queue: choice by choice, not request by request.
                 self._outstanding -= 1
-                exchange.unfinished -= 1
-            self.counters.finish_reasons[exchange.generations[index].finish_reason] += 1
-        parts = exchange.on_progress(progress, index)
-        if exchange.fault == "serial" and progress.finished and not exchange.is_over:
-            begun = len(exchange.sequence_ids)
-            if exchange.call.sequences - exchange.unfinished == begun:
-                following = begun // exchange.call.n
-                self._submit(exchange, range(following, following + 1), progress.at)
+                opened.unfinished -= 1
+            self.counters.finish_reasons[opened.generations[index].finish_reason] += 1
+        parts = opened.on_progress(progress, index)
+        if opened.fault == "serial" and progress.finished and not opened.is_over:
+            begun = len(opened.sequence_ids)
+            if opened.call.sequences - opened.unfinished == begun:
+                following = begun // opened.call.n
+                self._submit(opened, range(following, following + 1), progress.at)
         if parts:
             self._outbox_add(progress.at, parts)
-        if exchange.is_over and not was_over:
-            self._release(exchange, progress.at)
+        if opened.is_over and not was_over:
+            self._release(opened, progress.at)
             if parts and parts[-1].last:
-                self._exchanges.pop(exchange.request_id, None)
+                self._open.pop(opened.request_id, None)
 
     def _put(self, at: float, action: Callable[[float], None]) -> None:
         self._order += 1
@@ -353,10 +372,10 @@ class SimulatedServer:
             at = self._spend(0.0 if is_free else self.profile.event_s, now)
             self._outbox.append((at, part))
 
-    def _reply(self, request_id: int, status: int, headers: Headers, body: bytes, now: float) -> None:
+    def _reply(self, request_id: int, reply: Reply, now: float) -> None:
         self._spend(self.profile.request_s, now)
-        self.counters.note_status(status)
-        self._outbox_add(now, [Part(request_id, status, headers, body, last=True)], is_free=True)
+        self.counters.statuses[reply.status] += 1
+        self._outbox_add(now, [part_of(request_id, reply)], is_free=True)
 
 
 def _with_overrides(given: str | Profile, **overrides: int | None) -> Profile:

@@ -8,7 +8,6 @@ Rules:
 - An answer that ends by itself ends with an end-of-text token: counted, with an id, without text.
 - A token is a piece. Pieces after the first are four characters, a space and three letters. Prompts
   are cut into pieces of at most four characters, so an answer as a prompt counts the same tokens.
-- Every piece is made of characters that JSON does not escape.
 """
 
 from __future__ import annotations
@@ -16,18 +15,34 @@ from __future__ import annotations
 import math
 import random
 import re
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import accumulate
 from statistics import NormalDist
 from zlib import crc32
 
-__all__ = ["Generation", "OutputLengths", "count_tokens", "expected_text", "generate", "pieces", "prompt_digest"]
+__all__ = [
+    "Generation",
+    "OutputLengths",
+    "Prompt",
+    "count_tokens",
+    "expected_text",
+    "generate",
+    "pieces",
+    "prompt_digest",
+    "token_id",
+    "token_ids",
+    "variant_of",
+    "written",
+]
 
 Prompt = str | list[int]
 
 _PIECE = re.compile(r" ?[^\s]{1,3}|\s")
-_FILLER_CHARACTERS = 4
 _DIGEST_CHARACTERS = 8
+_FILLER_CHARACTERS = 4
 _VARIANT_CHARACTERS = 4
 
 # The spaces are for the reader's check: each word has three letters.
@@ -39,12 +54,10 @@ _WORDS = (  # noqa: SIM905
     "sun tea ten the tin toe top toy two van wax web wet win yak "
 ).split()
 _RING_PIECES = 4096
-END_OF_TEXT = ""
-END_OF_TEXT_ID = 2
+_END_OF_TEXT_ID = 2
 # Drawn once, without a period, so that two prompts' texts differ from their second token on as
 # well.
-_RING = [" " + word for word in random.Random(0).choices(_WORDS, k=_RING_PIECES)]  # noqa: S311
-_RING_TEXT = "".join(_RING)
+_RING = "".join(" " + word for word in random.Random(0).choices(_WORDS, k=_RING_PIECES))  # noqa: S311
 
 # The parameters that shape a sampled answer beside its temperature, in the order in which they
 # enter its digest.
@@ -52,9 +65,9 @@ _SHAPING = ("top_p", "top_k", "min_p", "seed")
 _SHAPING_GREEDY = ("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "structured_outputs")
 
 
-def pieces(text: str) -> list[str]:
-    """Return the tokens of a text; joined they are the text."""
-    return _PIECE.findall(text)
+def pieces(prompt: Prompt) -> list[str]:
+    """Return the tokens of a prompt as texts; joined they are the text."""
+    return _PIECE.findall(prompt) if isinstance(prompt, str) else [f" {each}" for each in prompt]
 
 
 def count_tokens(prompt: Prompt) -> int:
@@ -64,7 +77,12 @@ def count_tokens(prompt: Prompt) -> int:
 
 def token_id(piece: str) -> int:
     """Return a stable id for a piece, 3 to 32,002; 2 for the end of text."""
-    return END_OF_TEXT_ID if piece == END_OF_TEXT else 3 + crc32(piece.encode()) % 32_000
+    return _END_OF_TEXT_ID if not piece else 3 + crc32(piece.encode()) % 32_000
+
+
+def token_ids(prompt: Prompt) -> list[int]:
+    """Return a prompt's token ids."""
+    return [token_id(each) for each in _PIECE.findall(prompt)] if isinstance(prompt, str) else prompt
 
 
 def prompt_digest(prompt: Prompt) -> str:
@@ -119,48 +137,46 @@ class OutputLengths:
 class Generation:
     """A choice's whole answer, decided before the engine begins.
 
+    Args:
+        text: the answer.
+        ends: for each token: the characters up to its end. Beyond the text it is a token without
+            text.
+        finish_reason: ``"length"`` or ``"stop"``.
+
     Attributes:
         tokens: their number.
-        finish_reason: ``"length"`` or ``"stop"``.
+        text: without what a stop string cuts off.
         stop_reason: the stop string that ended the answer, if any.
-        text: the final text.
     """
 
-    __slots__ = (
-        "_ends",
-        "_first",
-        "_held_back",
-        "_pieces",
-        "_start",
-        "_whole",
-        "finish_reason",
-        "stop_reason",
-        "text",
-        "tokens",
-    )
+    __slots__ = ("_ends", "_sent", "_whole", "finish_reason", "stop_reason", "text", "tokens")
 
-    def __init__(self, first: str, start: int, tokens: int, finish_reason: str) -> None:
-        self._first = first
-        self._start = start
-        self._held_back = 0
-        self._pieces: list[str] | None = None
-        self._ends = finish_reason == "stop"
-        self.tokens: int = tokens
+    def __init__(self, text: str, ends: Sequence[int], finish_reason: str) -> None:
+        self.text: str = text
+        self.tokens: int = len(ends)
         self.finish_reason: str = finish_reason
         self.stop_reason: str | None = None
-        self._whole = first + _filler(start, tokens - 1 - self._ends)
-        self.text: str = self._whole
+        self._whole = text
+        self._ends = ends
+        self._sent = ends
+        """For each token: the characters that a stream has sent once it is there."""
+
+    @property
+    def pieces(self) -> list[str]:
+        """The tokens; a stop string does not shorten them."""
+        ends = self._ends[: self.tokens]
+        return [self._whole[start:end] for start, end in zip((0, *ends), ends, strict=False)]
 
     def apply_stops(self, stops: list[str], *, keep: bool) -> None:
         """End the answer at the first complete stop string, which the text has if ``keep``."""
-        # As on the real server, a streamed text lags by the length of a possible stop string.
-        self._held_back = 0 if keep else max(map(len, stops)) - 1
-        found = [
-            (self._tokens_up_to(at + len(stop)), at, stop) for stop in stops if (at := self._whole.find(stop)) >= 0
-        ]
-        if not found:
+        if not keep:
+            # As on the real server, a streamed text lags by the length of a possible stop string.
+            lag = max(map(len, stops)) - 1
+            self._sent = [max(0, end - lag) for end in self._ends]
+        places = [(stop, at) for stop in stops if (at := self._whole.find(stop)) >= 0]
+        if not places:
             return
-        self._ends = False
+        found = [(bisect_left(self._ends, at + len(stop)) + 1, at, stop) for stop, at in places]
         self.tokens, at, self.stop_reason = min(found, key=lambda each: each[0])
         self.finish_reason = "stop"
         self.text = self._whole[: at + len(self.stop_reason) if keep else at]
@@ -168,50 +184,36 @@ class Generation:
     def cut_short(self) -> None:
         """End the answer half-way, as a server that shuts down does."""
         self.tokens = max(1, self.tokens // 2)
-        self.finish_reason, self.stop_reason, self._ends = "abort", None, False
-        self.text = self._whole[: len(self._first) + _FILLER_CHARACTERS * (self.tokens - 1)]
+        self.text = self._whole[: self._ends[self.tokens - 1]]
+        self.finish_reason, self.stop_reason = "abort", None
 
-    def text_after(self, tokens: int) -> str:
-        """Return the text that a stream has sent once ``tokens`` are there."""
-        if tokens >= self.tokens:
-            return self.text
-        length = len(self._first) + _FILLER_CHARACTERS * (tokens - 1) - self._held_back
-        return self.text[: max(0, length)]
-
-    def pieces(self) -> list[str]:
-        """Return the tokens themselves; a stop string does not shorten them."""
-        if self._pieces is None:
-            shown = [_RING[(self._start + i) % _RING_PIECES] for i in range(self.tokens - 1 - self._ends)]
-            self._pieces = [self._first, *shown, END_OF_TEXT] if self._ends else [self._first, *shown]
-        return self._pieces
-
-    def _tokens_up_to(self, characters: int) -> int:
-        return 1 + max(0, -(-(characters - len(self._first)) // _FILLER_CHARACTERS))
+    def text_between(self, before: int, after: int) -> str:
+        """Return what a stream sends, once ``after`` tokens are there and ``before`` were sent."""
+        start = self._sent[before - 1] if before else 0
+        return self.text[start : None if after >= self.tokens else self._sent[after - 1] if after else 0]
 
 
-def _filler(start: int, count: int) -> str:
-    """Return ``count`` pieces of the ring from ``start`` on, joined."""
-    whole, rest = divmod(start + count, _RING_PIECES)
-    if not whole:
-        return _RING_TEXT[_FILLER_CHARACTERS * start : _FILLER_CHARACTERS * rest]
-    return _RING_TEXT[_FILLER_CHARACTERS * start :] + _RING_TEXT * (whole - 1) + _RING_TEXT[: _FILLER_CHARACTERS * rest]
-
-
-def variant_of(params: dict[str, object], nonce: str) -> str:
+def variant_of(params: Mapping[str, object], nonce: str, choice: int = 0) -> str:
     """Return the difference from the prompt's plain greedy answer; empty for that answer.
 
     Args:
         params: the request's fields; fields that do not shape the answer are ignored.
         nonce: stands for the server's own randomness, where an answer is sampled without a seed.
+        choice: which of ``n``; the first has the request's own variant.
     """
-    names = _SHAPING_GREEDY if params.get("temperature") == 0 else _SHAPING + _SHAPING_GREEDY
-    shape = ",".join(f"{name}={params[name]}" for name in names if params.get(name) is not None)
-    if params.get("temperature") == 0:
-        return shape
     temperature = params.get("temperature")
-    # 1 and 1.0 are the same temperature.
-    shape = f"{1.0 if temperature is None else float(str(temperature))},{shape}"
-    return shape if params.get("seed") is not None else f"{shape},{nonce}"
+    names = _SHAPING_GREEDY if temperature == 0 else _SHAPING + _SHAPING_GREEDY
+    shape = ",".join(f"{name}={_plain(params[name])}" for name in names if params.get(name) is not None)
+    if temperature != 0:
+        shape = f"{1.0 if temperature is None else float(str(temperature))},{shape}"
+        if params.get("seed") is None:
+            shape += f",{nonce}"
+    return f"{shape};{choice}" if choice else shape
+
+
+def _plain(value: object) -> object:
+    """Return a number without a fraction as an integer: 1 and 1.0 are the same."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def generate(
@@ -228,7 +230,7 @@ def generate(
     Args:
         prompt: text or ids.
         max_tokens: at least 1.
-        variant: ``variant_of`` the request, with the choice's number if ``n`` > 1; empty: greedy.
+        variant: ``variant_of`` the request; empty: greedy.
         lengths: where the answer ends by itself; ``None``: nowhere.
         ignore_eos: run to ``max_tokens`` whatever ``lengths`` says.
         min_tokens: the answer does not end by itself before.
@@ -244,7 +246,20 @@ def generate(
         if tokens < min_tokens:
             tokens, is_cut = min(min_tokens, max_tokens), min_tokens >= max_tokens
     start = int.from_bytes(entropy[4:6]) % _RING_PIECES
-    return Generation(first, start, tokens, "length" if is_cut else "stop")
+    end = start + tokens - (1 if is_cut else 2)
+    ring = _RING if end <= _RING_PIECES else _RING * -(-end // _RING_PIECES)
+    text = first + ring[_FILLER_CHARACTERS * start : _FILLER_CHARACTERS * end]
+    ends = range(len(first), len(first) + _FILLER_CHARACTERS * tokens, _FILLER_CHARACTERS)
+    return Generation(text, ends, "length" if is_cut else "stop")
+
+
+def written(own: list[str], max_tokens: int) -> Generation:
+    """Return an answer with given tokens, cut at ``max_tokens``."""
+    ends = list(accumulate(map(len, own)))[:max_tokens]
+    text = "".join(own[:max_tokens])
+    if len(own) >= max_tokens:
+        return Generation(text, ends, "length")
+    return Generation(text, [*ends, len(text)], "stop")
 
 
 def expected_text(
@@ -271,11 +286,10 @@ def expected_text(
     """
     if params.get("temperature") != 0 and params.get("seed") is None:
         raise ValueError("an answer sampled without a seed is not known beforehand: check its start with prompt_digest")
-    variant = choice_variant(variant_of(params, ""), choice)
     generation = generate(
         prompt,
         max_tokens,
-        variant=variant,
+        variant=variant_of(params, "", choice),
         lengths=lengths,
         ignore_eos=bool(params.get("ignore_eos")),
         min_tokens=int(str(params.get("min_tokens") or 0)),
@@ -283,8 +297,3 @@ def expected_text(
     if stop:
         generation.apply_stops(stop, keep=bool(params.get("include_stop_str_in_output")))
     return generation.text
-
-
-def choice_variant(variant: str, choice: int) -> str:
-    """Return the variant of the ``choice``-th of ``n``; the first has the request's own."""
-    return f"{variant};{choice}" if choice else variant

@@ -11,13 +11,14 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from functools import partial
 
 import anyio
 
 from batchclient.errors import ConnectFailed, ConnectionLost, ReadTimedOut, TransportError
-from batchclient.simulator.exchange import Part
+from batchclient.simulator.mailboxes import Mailbox, Mailboxes
+from batchclient.simulator.open_request import Part
 from batchclient.simulator.server import SimulatedServer
 from batchclient.transport import Timeouts, WireRequest
 
@@ -26,18 +27,6 @@ __all__ = ["SimulatorTransport"]
 
 async def _sleep_until(at: float) -> None:
     await anyio.sleep_until(at)
-
-
-class _Mailbox:
-    """A request's parts, and the nap of the waiter for them."""
-
-    __slots__ = ("nap", "parts", "read_s", "request_id")
-
-    def __init__(self, request_id: int, read_s: float | None) -> None:
-        self.request_id: int = request_id
-        self.read_s: float | None = read_s
-        self.parts: deque[Part] = deque()
-        self.nap: anyio.CancelScope | None = None
 
 
 class SimulatorTransport:
@@ -65,9 +54,8 @@ class SimulatorTransport:
         self._sleep_until = sleep_until
         self._prefix = prefix
         self._headers = [(b"authorization", f"Bearer {api_key}".encode())] if api_key else []
-        self._mailboxes: dict[int, _Mailbox] = {}
-        self._leader: _Mailbox | None = None
-        self._requests = 0
+        self._mailboxes = Mailboxes(server, clock)
+        self._leader: Mailbox | None = None
 
     def __repr__(self) -> str:
         return f"<SimulatorTransport {len(self._mailboxes)} open, {self.server!r}>"
@@ -80,96 +68,73 @@ class SimulatorTransport:
             ConnectionLost: the fault ``disconnect``.
             ReadTimedOut: the server was silent for ``timeouts.read_s``.
         """
-        self._requests += 1
-        mailbox = _Mailbox(self._requests, timeouts.read_s)
-        self._mailboxes[mailbox.request_id] = mailbox
         headers = self._headers + [(name.lower().encode(), value.encode()) for name, value in request.headers]
         path = request.path if request.from_root else self._prefix + request.path
-        self.server.receive(mailbox.request_id, request.method, path, request.body, self._clock(), headers)
-        self._wake(self._leader)  # the request may be due before the leader wakes
+        mailbox = self._mailboxes.receive(request.method, path, request.body, headers)
+        if self._leader is not None:
+            self._leader.ring()  # the request may be due before the leader wakes
+        next_part = partial(self._next_part, mailbox, timeouts.read_s)
+        close = partial(self._mailboxes.close, mailbox)
         try:
-            first = await self.next_part(mailbox)
+            first = await next_part()
         except BaseException:
-            self.forget(mailbox)
+            close()
             raise
-        return SimulatorResponse(self, mailbox, first)
+        return SimulatorResponse(first, next_part, close)
 
     async def aclose(self) -> None:
         """Break every open connection."""
-        for mailbox in list(self._mailboxes.values()):
-            mailbox.parts.append(Part(mailbox.request_id, last=True, broken=True))
-            self._wake(mailbox)
+        for mailbox in self._mailboxes:
+            mailbox.put(Part(mailbox.request_id, last=True, broken=True))
             self.server.disconnect(mailbox.request_id, self._clock())
 
-    # --- for responses ---
-
-    async def next_part(self, mailbox: _Mailbox) -> Part:
+    async def _next_part(self, mailbox: Mailbox, read_s: float | None) -> Part:
         """Return the next part of a reply; see ``send`` for the errors."""
-        give_up_at = math.inf if mailbox.read_s is None else self._clock() + mailbox.read_s
+        give_up_at = math.inf if read_s is None else self._clock() + read_s
         try:
             while not mailbox.parts:
-                self._pump()
+                self._mailboxes.deliver()
                 if mailbox.parts:
                     break
                 if self._clock() >= give_up_at:
-                    raise ReadTimedOut(f"no byte for {mailbox.read_s} s")
+                    raise ReadTimedOut(f"no byte for {read_s} s")
                 await self._nap(mailbox, give_up_at)
         finally:
             if self._leader is None:
-                self._wake_a_leader()
+                # Who has parts is awake already, and leaves with them instead of leading.
+                sleepers = (each for each in self._mailboxes if each.wake is not None and not each.parts)
+                if (sleeper := next(sleepers, None)) is not None:
+                    sleeper.ring()
         part = mailbox.parts.popleft()
         if part.broken:
             raise _error(part)
         return part
 
-    def forget(self, mailbox: _Mailbox) -> None:
-        """Close the connection of a reader that has gone, so that the server stops."""
-        if self._mailboxes.pop(mailbox.request_id, None) is not None:
-            self.server.disconnect(mailbox.request_id, self._clock())
-
-    # --- waiting ---
-
-    async def _nap(self, mailbox: _Mailbox, give_up_at: float) -> None:
+    async def _nap(self, mailbox: Mailbox, give_up_at: float) -> None:
         until = give_up_at
         if self._leader is None:
             self._leader = mailbox
             deadline = self.server.next_deadline()
             until = give_up_at if deadline is None else min(deadline, give_up_at)
         try:
-            with anyio.CancelScope() as mailbox.nap:
+            with anyio.CancelScope() as nap:
+                mailbox.wake = nap.cancel
                 await self._sleep_until(until)
         finally:
-            mailbox.nap = None
+            mailbox.wake = None
             if self._leader is mailbox:
                 self._leader = None
 
-    def _wake_a_leader(self) -> None:
-        # A waiter with parts is awake already, and leaves with the parts instead of leading.
-        sleepers = (each for each in self._mailboxes.values() if each.nap is not None and not each.parts)
-        self._wake(next(sleepers, None))
-
-    def _pump(self) -> None:
-        for part in self.server.poll(self._clock()):
-            mailbox = self._mailboxes.get(part.request_id)
-            if mailbox is not None:
-                mailbox.parts.append(part)
-                self._wake(mailbox)
-
-    @staticmethod
-    def _wake(mailbox: _Mailbox | None) -> None:
-        if mailbox is not None and mailbox.nap is not None:
-            mailbox.nap.cancel()
-
 
 class SimulatorResponse:
-    """A reply whose headers have arrived."""
+    """A reply whose headers have arrived, with its first part."""
 
-    def __init__(self, transport: SimulatorTransport, mailbox: _Mailbox, first: Part) -> None:
+    def __init__(self, first: Part, next_part: Callable[[], Awaitable[Part]], close: Callable[[], None]) -> None:
         self.status: int = first.status
         self.headers: Mapping[str, str] = dict(first.headers)
-        self._transport = transport
-        self._mailbox = mailbox
         self._first: Part | None = first
+        self._next_part = next_part
+        self._close = close
 
     def __repr__(self) -> str:
         return f"<SimulatorResponse {self.status}>"
@@ -184,9 +149,9 @@ class SimulatorResponse:
         while True:
             part, self._first = self._first, None
             if part is None:
-                part = await self._transport.next_part(self._mailbox)
+                part = await self._next_part()
             if part.last:
-                self._transport.forget(self._mailbox)
+                self._close()
             if part.body:
                 yield part.body
             if part.last:
@@ -194,7 +159,7 @@ class SimulatorResponse:
 
     async def aclose(self) -> None:
         """Let go of the reply; the server's work for the reply ends."""
-        self._transport.forget(self._mailbox)
+        self._close()
 
 
 def _error(part: Part) -> TransportError:

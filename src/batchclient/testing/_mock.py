@@ -22,13 +22,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from batchclient.errors import ConfigError
-from batchclient.simulator.exchange import JSON_HEADERS
+from batchclient.simulator.requests import HttpError
 from batchclient.simulator.server import SimulatedServer
-from batchclient.simulator.validation import HttpError
 from batchclient.testing._answers import Answer, Fault, Matcher, Rule, Step, answer_from
 from batchclient.testing._assertions import Assertions, nearest_prompt
 from batchclient.testing._calls import Call, MockRequest, params_of
-from batchclient.testing._speech import Reply, Spoken, error_reply, fault_reply, read, unscripted, write
+from batchclient.testing._speech import Reply, Spoken, error_reply, fault_reply, refusal, understand, unscripted, write
 
 if TYPE_CHECKING:
     from batchclient.client import BatchClient
@@ -244,9 +243,9 @@ class MockLLM(Assertions):
         path = path[at:] if at >= 0 else f"/{path.rpartition('/')[2]}"
         with self._lock:
             try:
-                spoken = read(path, body, self.model) if method == "POST" else None
+                spoken = understand(path, body) if method == "POST" else None
             except HttpError as error:
-                return Reply(error.status, JSON_HEADERS + error.headers, [error.body])
+                return refusal(error)
             if spoken is None:
                 return self._page(method, path, body)
             request = self._record(path, headers, spoken)
@@ -276,7 +275,7 @@ class MockLLM(Assertions):
             except Exception as error:  # a user's function
                 self._errors.append(error)
                 _take_back(used)
-                return error_reply(400, "a function of the test's script failed", "MockError")
+                return error_reply("a function of the test's script failed")
             if isinstance(outcome, Fault):
                 fault_step = used.pop()
                 _take_back(used)
@@ -291,7 +290,7 @@ class MockLLM(Assertions):
                     self._note_unscripted(call)
                     if self.strict:
                         _take_back(used)
-                        return error_reply(400, "no rule of the test is for this prompt", "MockError")
+                        return error_reply("no rule of the test is for this prompt")
                 if call.kind == "embedding":
                     outcome = Answer()
             answers.append(outcome)

@@ -13,38 +13,34 @@ Rules:
 from __future__ import annotations
 
 from array import array
-from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import pydantic_core
 
-from batchclient.simulator.chat import ChatCall, ChatWriter, _message_problems
-from batchclient.simulator.exchange import _STATUS_TEXTS, JSON_HEADERS
-from batchclient.simulator.guise import Route, Writer
-from batchclient.simulator.guises import VLLM
-from batchclient.simulator.pooling import EmbeddingWriter, PoolingCall, check_inputs
-from batchclient.simulator.structured import WrittenGeneration, demanded_text
-from batchclient.simulator.text import END_OF_TEXT, Generation, Prompt, count_tokens, generate, prompt_digest
-from batchclient.simulator.validation import (
-    CompletionCall,
+from batchclient.simulator.guise import JSON_HEADERS, Route
+from batchclient.simulator.replies import ChatWriter, CompletionWriter, EmbeddingWriter, Writer
+from batchclient.simulator.requests import (
+    Call,
+    ChatRequest,
+    ChatsRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    HttpError,
     Limits,
-    bad_request,
-    check_sampling,
-    error_body,
-    invalid,
-    parse_completion,
-    parse_json,
-    problem,
+    read,
 )
+from batchclient.simulator.schema import demanded_text
+from batchclient.simulator.text import Generation, Prompt, generate, pieces, prompt_digest
 from batchclient.simulator.vectors import DIMENSIONS, vector_of
-from batchclient.simulator.wire import ReplyWriter
+from batchclient.simulator.vllm import VLLM, words
 from batchclient.testing._answers import Answer, Fault
 
-__all__ = ["Reply", "Spoken", "error_reply", "fault_reply", "read", "unscripted", "write"]
+__all__ = ["Reply", "Spoken", "error_reply", "fault_reply", "refusal", "understand", "unscripted", "write"]
 
-_LONGEST_TOKENS = 100_000_000
+_LIMITS = Limits(None, 100_000_000, max_prompts=1_000_000, is_strict=False)
 """No prompt is too long for a test's server, and no answer."""
 _SSE_HEADERS = (("content-type", "text/event-stream; charset=utf-8"),)
 _KINDS = {"embeddings": "embedding", "score": "score", "rerank": "rerank", "classify": "classify"}
@@ -87,71 +83,46 @@ class Spoken:
     body: dict[str, Any]
     prompts: list[Prompt]
     conversations: list[list[dict[str, Any]]]
-    call: CompletionCall
+    call: Call
     route: Route | None = None
 
 
 # Requests ------------------------------------------------------------------------------------------------------------
 
 
-def read(path: str, raw: bytes, model: str) -> Spoken | None:
+def understand(path: str, raw: bytes) -> Spoken | None:
     """Read a request; ``None``: the path takes no prompts.
 
     Args:
         path: from ``/v1`` on, or from the root.
         raw: the body.
-        model: the served name where a request names none.
 
     Raises:
-        HttpError: the body is no request; the error carries vLLM's answer.
+        HttpError: the body is no request.
     """
-    reader = _READERS.get(path)
-    if reader is not None:
-        return reader(parse_json(raw), model)
     route = VLLM.routes.get(path)
     if route is None:
         return None
-    fields = parse_json(raw)
-    call = route.parse(raw, Limits(fields.get("model") or model, _LONGEST_TOKENS))
-    return Spoken(_KINDS[path.rpartition("/")[2]], fields, call.prompts, [], call, route)
-
-
-def _read_completion(fields: dict[str, Any], model: str) -> Spoken:
-    call = parse_completion(pydantic_core.to_json(fields), Limits(fields.get("model") or model, _LONGEST_TOKENS, 10**6))
-    call.form_is_free = False  # so that texts are escaped
-    return Spoken("completion", fields, call.prompts, [], call)
-
-
-def _read_chat(fields: dict[str, Any], model: str) -> Spoken:
-    del model
-    messages = fields.get("messages")
-    if "messages" not in fields:
-        raise invalid([problem("missing", "body.messages", "Field required", fields)])
-    return _chats(fields, [messages])
-
-
-def _read_chats(fields: dict[str, Any], model: str) -> Spoken:
-    del model
-    conversations = fields.get("messages")
-    if not isinstance(conversations, list) or not conversations:
-        raise invalid([problem("list_type", "body.messages", "Input should be a valid list", conversations)])
-    spoken = _chats(fields, conversations)
-    # vLLM's list form does not stream.
-    spoken.call.stream = False
-    return spoken
-
-
-def _chats(fields: dict[str, Any], conversations: list[Any]) -> Spoken:
-    problems = [each for messages in conversations for each in _message_problems(messages, "body.messages")]
-    if problems:
-        raise invalid(problems)
-    if not all(conversations):
-        raise bad_request("Cannot apply chat template to an empty conversation. Provide at least one message.")
-    call = ChatCall(fields, conversations)
-    check_sampling(call, call.asked_tokens)
-    call.prompt_tokens = [count_tokens(prompt) for prompt in call.prompts]
-    prompts: list[Prompt] = [_last_text(messages) for messages in conversations]
-    return Spoken("chat", fields, prompts, conversations, call)
+    request = read(route.model, raw, _LIMITS)
+    fields = pydantic_core.from_json(raw)
+    match request:
+        case CompletionRequest():
+            call = request.call(_LIMITS)
+            return Spoken("completion", fields, call.prompts, [], call)
+        case ChatRequest() | ChatsRequest():
+            conversations = [request.messages] if isinstance(request, ChatRequest) else request.messages
+            call = request.chats(conversations, _LIMITS)
+            # vLLM's list form does not stream.
+            call.stream = call.stream and isinstance(request, ChatRequest)
+            prompts: list[Prompt] = [_last_text(messages) for messages in conversations]
+            return Spoken("chat", fields, prompts, conversations, call)
+        case EmbeddingRequest():
+            # Any length of a vector is served.
+            call = request.model_copy(update={"dimensions": None}).call(_LIMITS)
+            call.request = request
+            return Spoken("embedding", fields, call.prompts, [], call)
+    call = request.call(_LIMITS)
+    return Spoken(path.rpartition("/")[2], fields, call.prompts, [], call, route)
 
 
 def _last_text(messages: list[dict[str, Any]]) -> str:
@@ -159,22 +130,6 @@ def _last_text(messages: list[dict[str, Any]]) -> str:
     if isinstance(content, list):
         return "\n".join(part["text"] for part in content if isinstance(part, dict) and "text" in part)
     return content if isinstance(content, str) else ""
-
-
-def _read_embedding(fields: dict[str, Any], model: str) -> Spoken:
-    prompts = check_inputs(fields)
-    if not prompts:
-        raise bad_request("You must pass at least one prompt")
-    call = PoolingCall(fields, prompts, Limits(fields.get("model") or model, _LONGEST_TOKENS))
-    return Spoken("embedding", fields, prompts, [], call)
-
-
-_READERS: dict[str, Callable[[dict[str, Any], str], Spoken]] = {
-    "/v1/completions": _read_completion,
-    "/v1/chat/completions": _read_chat,
-    "/v1/chat/completions/batch": _read_chats,
-    "/v1/embeddings": _read_embedding,
-}
 
 
 # Replies -------------------------------------------------------------------------------------------------------------
@@ -185,7 +140,7 @@ def unscripted(prompt: Prompt, fields: dict[str, Any]) -> Answer:
 
     The answer repeats the prompt, or is the smallest JSON that fits the demanded form.
     """
-    demanded = demanded_text(fields, prompt_digest(prompt))
+    demanded = demanded_text(fields.get("structured_outputs"), fields.get("response_format"), prompt_digest(prompt))
     if demanded is not None:
         return Answer(demanded)
     return Answer(f"mock answer to: {prompt if isinstance(prompt, str) else ' '.join(map(str, prompt))}")
@@ -210,19 +165,19 @@ def write(spoken: Spoken, answers: Sequence[Answer], reply_id: int, created_s: i
         writer = _VectorWriter(call, f"embd-{reply_id}", created_s, model)
         writer.vectors = [answer.vector for answer in answers]
     else:
-        writer = ReplyWriter(call, f"cmpl-{reply_id}", created_s, model)
+        writer = CompletionWriter(call, f"cmpl-{reply_id}", created_s, model)
     delay_s = max((answer.delay_s for answer in answers), default=0.0)
     tokens = sum(each.tokens for each in generations)
     if not call.stream:
-        body = writer.body([writer.choice(index, each) for index, each in enumerate(generations)], tokens)
-        return Reply(200, JSON_HEADERS, [body], delay_s)
+        value = writer.body([writer.choice(index, each) for index, each in enumerate(generations)], tokens)
+        return Reply(200, JSON_HEADERS, [pydantic_core.to_json(value)], delay_s)
     events = _events(writer, generations, call.stream_interval)
     if call.include_usage:
-        events.append(writer.usage_event(tokens))
-    return Reply(200, _SSE_HEADERS, [*events, b"data: [DONE]\n\n"], delay_s)
+        events += writer.usage_events(tokens)
+    return Reply(200, _SSE_HEADERS, [*map(writer.line, events), b"data: [DONE]\n\n"], delay_s)
 
 
-def _events(writer: Writer, generations: Sequence[Generation], interval: int) -> list[bytes]:
+def _events(writer: Writer, generations: Sequence[Generation], interval: int) -> list[dict[str, Any]]:
     """The choices' events in turns, as from a server that generates the choices together."""
     events = []
     sent = [0] * len(generations)
@@ -231,98 +186,74 @@ def _events(writer: Writer, generations: Sequence[Generation], interval: int) ->
             before = sent[index]
             if before < each.tokens:
                 sent[index] = min(each.tokens, before + interval if before else 1)
-                events.append(writer.event(index, each, before, sent[index]))
+                events += writer.events(index, each, before, sent[index])
     return events
 
 
 def fault_reply(fault: Fault, reply: Reply | None) -> Reply:
     """A fault's reply; the fault ``cut`` breaks ``reply`` off."""
     if fault.kind == "status":
-        words, kind = _STATUS_TEXTS.get(fault.status, _other_words(fault.status))
-        headers = JSON_HEADERS
+        told = refusal(HttpError(fault.status, fault.message or ""))
+        told.delay_s = fault.delay_s
         if fault.retry_after_s is not None:
-            headers += (("retry-after", f"{fault.retry_after_s:g}"),)
-        return error_reply(fault.status, fault.message or words, kind, headers, fault.delay_s)
+            told.headers += (("retry-after", f"{fault.retry_after_s:g}"),)
+        return told
     if fault.kind == "cut" and reply is not None:
         whole = b"".join(reply.pieces)
         return Reply(reply.status, reply.headers, [whole[: len(whole) // 2]], fault.delay_s, "cut")
     return Reply(delay_s=fault.delay_s, fault="time_out" if fault.kind == "hang" else fault.kind)
 
 
-def _other_words(status: int) -> tuple[str, str]:
-    return "The request failed by order of a test.", "BadRequestError" if status < 500 else "InternalServerError"
+def error_reply(message: str) -> Reply:
+    """A 400 that is the test's own fault."""
+    return refusal(HttpError(400, message, kind="MockError"))
 
 
-def error_reply(
-    status: int, message: str, kind: str, headers: tuple[tuple[str, str], ...] = JSON_HEADERS, delay_s: float = 0.0
-) -> Reply:
-    """An error as vLLM writes it."""
-    return Reply(status, headers, [error_body(message, kind, status)], delay_s)
+def refusal(error: HttpError) -> Reply:
+    """A refusal as vLLM writes it."""
+    status, headers, body = words(error)
+    return Reply(status, headers, [body])
 
 
-class _ScriptedGeneration(WrittenGeneration):
+class _ScriptedGeneration(Generation):
     """An answer as it was scripted, tools and all."""
 
-    __slots__ = ("call_id", "tool_calls")
-
     def __init__(self, answer: Answer, call_id: str) -> None:
-        super().__init__(answer.text, _LONGEST_TOKENS)
-        if answer.pieces:
-            self._pieces = [*answer.pieces, END_OF_TEXT]
-            self.tokens = len(self._pieces)
-        if answer.finish_reason is not None or answer.tool_calls:
-            self.finish_reason = answer.finish_reason or "tool_calls"
+        own = answer.pieces or pieces(answer.text)
+        ends = [*accumulate(map(len, own)), len(answer.text)]
+        super().__init__(answer.text, ends, answer.finish_reason or ("tool_calls" if answer.tool_calls else "stop"))
         self.tool_calls = answer.written_tool_calls
         self.call_id = call_id
-
-
-def _json(value: object) -> str:
-    return pydantic_core.to_json(value).decode()
 
 
 class _ChatWriter(ChatWriter):
     """The embedded server's writer, extended by calls of tools."""
 
-    __slots__ = ()
-
-    def choice(self, index: int, generation: Generation) -> str:
-        plain = super().choice(index, generation)
-        calls = self._calls_of(generation)
-        if not calls:
-            return plain
-        shown = pydantic_core.from_json(plain)
-        shown["message"] |= {"content": generation.text or None, "tool_calls": calls}
-        return _json(shown)
-
-    def event(self, index: int, generation: Generation, before: int, after: int) -> bytes:
-        calls = self._calls_of(generation)
-        if not calls or after < generation.tokens:
-            return super().event(index, generation, before, after)
-        opening = b""
-        if not self._is_begun:
-            self._is_begun = True
-            opening = b"".join(self._role_event(choice) for choice in range(self._call.n))
-        return opening + b"".join(self._tool_events(index, calls)) + super().event(index, generation, before, after)
-
-    @staticmethod
-    def _calls_of(generation: Generation) -> list[dict[str, Any]]:
+    def tool_calls_of(self, index: int, generation: Generation) -> list[dict[str, Any]]:
         assert isinstance(generation, _ScriptedGeneration)
         return [
             {"id": f"{generation.call_id}_{place}", "type": "function", "function": {"name": name, "arguments": text}}
             for place, (name, text) in enumerate(generation.tool_calls)
         ]
 
-    def _tool_events(self, index: int, calls: list[dict[str, Any]]) -> list[bytes]:
-        """Each call's name, then its arguments in two pieces."""
-        events = []
+    def choice(self, index: int, generation: Generation) -> dict[str, Any]:
+        made = super().choice(index, generation)
+        if "tool_calls" in made["message"]:
+            made["message"]["content"] = generation.text or None
+        return made
+
+    def events(self, index: int, generation: Generation, before: int, after: int) -> list[dict[str, Any]]:
+        """Each call's name, then its arguments in two pieces, before the last event."""
+        calls = self.tool_calls_of(index, generation) if after >= generation.tokens else []
+        events = self.role_events()
         for place, call in enumerate(calls):
             text = call["function"]["arguments"]
             named = call | {"index": place, "function": {"name": call["function"]["name"], "arguments": ""}}
             halves = [text[: len(text) // 2], text[len(text) // 2 :]]
             for fragment in (named, *({"index": place, "function": {"arguments": half}} for half in halves)):
                 choice = {"index": index, "delta": {"tool_calls": [fragment]}, "logprobs": None, "finish_reason": None}
-                events.append(self._chunk(_json(choice), self._usage_so_far(0)))
-        return events
+                events.append({"choices": [choice], **self.usage_so_far(0)})
+        return events + super().events(index, generation, before, after)
 
 
 class _VectorWriter(EmbeddingWriter):
@@ -330,10 +261,9 @@ class _VectorWriter(EmbeddingWriter):
 
     vectors: Sequence[tuple[float, ...]] = ()
 
-    def _item(self, index: int) -> dict[str, Any]:
+    def vector(self, index: int) -> array[float]:
         # All vectors of a reply are equally long.
-        longest = max(map(len, self.vectors)) or self._call.body.get("dimensions") or DIMENSIONS
-        vector = list(self.vectors[index]) or vector_of(self._call.prompts[index], longest).tolist()
-        packed = self._call.body.get("encoding_format") == "base64"
-        shown: object = b64encode(array("f", vector).tobytes()).decode() if packed else vector
-        return {"index": index, "object": "embedding", "embedding": shown}
+        request = self.call.request
+        asked = request.dimensions if isinstance(request, EmbeddingRequest) else None
+        longest = max(map(len, self.vectors)) or asked or DIMENSIONS
+        return array("f", self.vectors[index] or vector_of(self.call.prompts[index], longest))

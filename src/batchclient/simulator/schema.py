@@ -16,9 +16,7 @@ from typing import Any
 
 import pydantic_core
 
-from batchclient.simulator.text import END_OF_TEXT, Generation, pieces
-
-__all__ = ["WrittenGeneration", "demanded_text"]
+__all__ = ["demanded_text"]
 
 _LONGEST_TEXT = 65_536
 _MOST_ITEMS = 4096
@@ -26,67 +24,26 @@ _MOST_ITEMS = 4096
 _DEEPEST = 16
 
 
-class WrittenGeneration(Generation):
-    """An answer with a given text, cut at ``max_tokens``."""
+def demanded_text(structured: object, form: object, digest: str) -> str | None:
+    """Return a text that fits a demand and has the digest; ``None``: no known demand.
 
-    __slots__ = ()
-
-    def __init__(self, text: str, max_tokens: int) -> None:
-        own = pieces(text)
-        ends = len(own) < max_tokens
-        super().__init__("", 0, 1, "stop" if ends else "length")
-        self._pieces = [*own, END_OF_TEXT] if ends else own[:max_tokens]
-        self.tokens: int = len(self._pieces)
-        self._whole = "".join(self._pieces)
-        self.text: str = self._whole
-
-    def cut_short(self) -> None:
-        """End the answer half-way."""
-        self.tokens = max(1, self.tokens // 2)
-        self.finish_reason: str = "abort"
-        self.stop_reason: str | None = None
-        self._ends = False
-        self.text = "".join(self.pieces()[: self.tokens])
-
-    def text_after(self, tokens: int) -> str:
-        """Return the text that a stream has sent once ``tokens`` are there."""
-        if tokens >= self.tokens:
-            return self.text
-        length = len("".join(self.pieces()[:tokens])) - self._held_back
-        return self.text[: max(0, length)]
-
-    def pieces(self) -> list[str]:
-        """Return the tokens themselves."""
-        assert self._pieces is not None, "made with them"
-        return self._pieces[: self.tokens]
-
-    def _tokens_up_to(self, characters: int) -> int:
-        length = 0
-        for count, piece in enumerate(self.pieces(), 1):
-            length += len(piece)
-            if length >= characters:
-                return count
-        return self.tokens
-
-
-def demanded_text(fields: Mapping[str, Any], digest: str) -> str | None:
-    """Return a text that fits a request's demand and has the digest; ``None``: no known demand."""
-    demand = fields.get("structured_outputs")
-    if isinstance(demand, dict):
-        choice = demand.get("choice")
-        if isinstance(choice, list) and choice:
-            return str(choice[int(digest, 16) % len(choice)])
-        if demand.get("json") is not None:
-            schema = demand["json"]
+    Args:
+        structured: ``structured_outputs``.
+        form: ``response_format``.
+        digest: of the prompt.
+    """
+    match structured:
+        case {"choice": [*choices]} if choices:
+            return str(choices[int(digest, 16) % len(choices)])
+        case {"json": schema} if schema is not None:
             return _write(pydantic_core.from_json(schema) if isinstance(schema, str) else schema, digest)
-        if demand.get("json_object"):
+        case {"json_object": wanted} if wanted:
             return "{}"
-    demand = fields.get("response_format")
-    if isinstance(demand, dict):
-        if demand.get("type") == "json_object":
+    match form:
+        case {"type": "json_object"}:
             return "{}"
-        if demand.get("type") == "json_schema" and isinstance(demand.get("json_schema"), dict):
-            return _write(demand["json_schema"].get("schema") or {}, digest)
+        case {"type": "json_schema", "json_schema": {**named}}:
+            return _write(named.get("schema") or {}, digest)
     return None
 
 
