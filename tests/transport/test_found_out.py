@@ -17,7 +17,7 @@ from tests.transport.test_expected_requests import answer
 from batchclient import BatchClient, Http
 from batchclient.simulator import EmbeddedServer
 from batchclient.testing import MockLLM
-from batchclient.transport._observers import is_mocked
+from batchclient.transport._libraries import is_mocked
 
 URL = "http://server.test/v1"
 

@@ -1,13 +1,8 @@
-"""What both ways to a server keep to: times, sizes, options of sockets, headers."""
+"""What both ways to a server keep to: times, sizes, options of sockets."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
-
-from batchclient._version import __version__
-from batchclient.errors import ConfigError
-from batchclient.transport._addresses import check_headers
 
 __all__ = [
     "CLOSED_WHILE_IDLE_S",
@@ -15,8 +10,6 @@ __all__ = [
     "LONG_BODY_BYTES",
     "REFUSED_WITHIN_S",
     "SOCKET_OPTIONS",
-    "checked_headers",
-    "default_headers",
 ]
 
 IDLE_S = 3.0
@@ -37,21 +30,3 @@ SOCKET_OPTIONS = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
     if hasattr(socket, name)
 ]
 """Three probes after a minute of silence: load balancers forget silent connections after four."""
-
-
-def default_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers of every request, by lower-case name; those given go before ours."""
-    ours = {"content-type": "application/json", "accept": "*/*", "accept-encoding": "identity"}
-    return {**ours, "user-agent": f"batchclient/{__version__}", **checked_headers(headers)}
-
-
-def checked_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Return headers by lower-case name.
-
-    Raises:
-        ConfigError: a line break in one would start another header, or it is not the caller's.
-    """
-    try:
-        return check_headers(headers)
-    except ValueError as error:
-        raise ConfigError(f"headers: {error}", field="headers") from None
