@@ -29,13 +29,7 @@ from batchclient.transport import Timeouts, WireRequest
 from batchclient.transport._exceptions import cause_of, translated
 from batchclient.transport._ids import ID_HEADER, Mark
 from batchclient.transport._libraries import is_of
-from batchclient.transport._rules import (
-    CLOSED_WHILE_IDLE_S,
-    IDLE_S,
-    LONG_BODY_BYTES,
-    REFUSED_WITHIN_S,
-    SOCKET_OPTIONS,
-)
+from batchclient.transport._rules import IDLE_S, LONG_BODY_BYTES, SOCKET_OPTIONS, Timed
 
 __all__ = ["HttpxConnection", "HttpxWay"]
 
@@ -97,7 +91,7 @@ class HttpxWay:
         return HttpxConnection(self, carrier)
 
 
-class HttpxConnection:
+class HttpxConnection(Timed):
     """A transport of the library's, or the user's client, with what a ``connection.Connection`` does.
 
     Its progress is told by httpcore.
@@ -106,7 +100,6 @@ class HttpxConnection:
     def __init__(self, way: HttpxWay, carrier: Any) -> None:
         self._way = way
         self._carrier = carrier
-        self._idle_since = 0.0
         self._response: Any = None
         self.status: int = 0
 
@@ -130,9 +123,9 @@ class HttpxConnection:
         self.status = 0
         self._pieces: Any = None
         self._received = 0
-        self._wrote_at = time.monotonic()
-        self._has_connected = self._may_be_stale = False
-        self._sent_at: float | None = None
+        self.wrote_at = self.now()
+        self._is_used = True
+        self.sent_at, self.was_heard = None, False
         self._tunnelling: anyio.CancelScope | None = None
 
     async def wait_for_head(self) -> Mapping[str, str]:
@@ -183,15 +176,15 @@ class HttpxConnection:
     async def _trace(self, event: str, info: Any) -> None:
         """Note an event of httpcore's, such as ``http11.send_request_body.complete``."""
         if event.endswith("connect_tcp.started"):
-            self._has_connected = True
+            self._is_used = False
         elif event.endswith("send_request_headers.started") and info["request"].method != b"CONNECT":
-            self._may_be_stale, self._wrote_at = not self._has_connected, time.monotonic()
+            self.wrote_at = self.now()
             if self._tunnelling is not None:
                 self._tunnelling.deadline = math.inf
         elif event.endswith("send_request_body.complete"):
-            self._sent_at = time.monotonic()
+            self.sent_at = self.now()
         elif event.endswith("receive_response_headers.complete"):
-            self._may_be_stale = False
+            self.was_heard = True
 
     async def finish(self, *, reuse: bool) -> bool:
         # httpcore closes a half-read connection.
@@ -204,24 +197,20 @@ class HttpxConnection:
                 await response.aclose()
                 is_good = reuse and not is_spoilt and self._way.client is None
         finally:
-            self._idle_since = time.monotonic()
+            self.idle_since = self.now()
             if not is_good:
                 await self.aclose()
         return is_good
 
-    def is_late(self) -> bool:
-        return time.monotonic() - self._idle_since > IDLE_S
+    def now(self) -> float:
+        return time.monotonic()
 
     def is_fit(self) -> bool:
         # httpcore itself looks into the kernel.
         return not self.is_late()
 
     def was_closed_while_idle(self) -> bool:
-        return self._may_be_stale and time.monotonic() - self._wrote_at <= CLOSED_WHILE_IDLE_S
-
-    def was_writing(self) -> bool:
-        is_just_sent = self._sent_at is None or time.monotonic() - self._sent_at < REFUSED_WITHIN_S
-        return is_just_sent and not self.status
+        return self._is_used and super().was_closed_while_idle()
 
     async def aclose(self) -> None:
         """Close the socket, unless it is the user's."""

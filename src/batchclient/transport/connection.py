@@ -24,7 +24,7 @@ import httptools
 from batchclient.errors import BatchClientError, ConnectionLost, ReadTimedOut
 from batchclient.transport import Timeouts
 from batchclient.transport._exceptions import SILENT, broken
-from batchclient.transport._rules import CLOSED_WHILE_IDLE_S, IDLE_S, REFUSED_WITHIN_S
+from batchclient.transport._rules import Timed
 
 __all__ = ["Connection"]
 
@@ -39,7 +39,7 @@ _TLS_ALERT = b"\x15\x03"
 _NO_BODY = (204, 304)
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.Protocol, Timed):
     """One socket.
 
     Args:
@@ -48,24 +48,21 @@ class Connection(asyncio.Protocol):
         address: of the server, behind "connection", in errors.
 
     Attributes:
-        connect_s: how long the connecting took, seconds.
-        headers: of the reply; ``None`` before they are whole.
+        status, headers: of the reply; ``headers`` is ``None`` before the head is whole.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, is_tls: bool, address: str = "") -> None:
         self._loop = loop
         self._is_tls = is_tls
         self._address = address
-        self.connect_s: float = 0.0
         self.status: int = 0
         self._is_open = True
-        self._idle_since = self._wrote_at = 0.0
         self._transport = cast("asyncio.Transport", None)
         self._readable: select.poll | None = None
         self._timeouts: Timeouts | None = None
         self._tick_s = _LONGEST_TICK_S
         self._timer: asyncio.TimerHandle | None = None
-        self._is_used = self._is_active = self._is_complete = self._is_full = self._was_heard = False
+        self._is_used = self._is_active = self._is_complete = self._is_full = False
         self._pieces: list[bytes] = []
         self._rest = memoryview(b"")
         self._error: BatchClientError | None = None
@@ -78,8 +75,8 @@ class Connection(asyncio.Protocol):
         self._is_active = True
         self.status = 0
         self.headers: dict[str, str] | None = None
-        self._was_heard = False
-        self._sent_at: float | None = None
+        self.was_heard = False
+        self.sent_at = None
         self._fields: dict[str, str] = {}
         self._pieces = []
         self._unread_bytes = self._body_bytes = self._head_bytes = self._field_bytes = 0
@@ -95,7 +92,7 @@ class Connection(asyncio.Protocol):
             lenient_spaces_after_chunk_size=True,
             lenient_version=True,
         )
-        self._wrote_at = self._loop.time()
+        self.wrote_at = self.now()
         if not self._is_open:
             # It was closed since it was made, or taken.
             self._error = broken(None, is_new=not self._is_tls and not self._is_used)
@@ -109,7 +106,7 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.write(head)
         if not self._unsent():
-            self._sent_at = self._wrote_at
+            self.sent_at = self.wrote_at
         if timeouts is not self._timeouts:
             self._watch(timeouts)
 
@@ -159,30 +156,20 @@ class Connection(asyncio.Protocol):
         whole = self._is_open and self._is_complete and not self._is_spoilt
         # What was not read may have stopped the reading.
         if reuse and whole and not self._pieces and not self._unsent():
-            self._idle_since = self._loop.time()
+            self.idle_since = self.now()
             return True
         self._close()
         return False
 
-    def is_late(self) -> bool:
-        """Whether an idle connection is too old for another request, or is closed."""
-        return not self._is_open or self._loop.time() - self._idle_since > IDLE_S
+    def now(self) -> float:
+        """Return the time of the loop."""
+        return self._loop.time()
 
     def is_fit(self) -> bool:
         """Whether an idle connection may carry a request, by a look into the kernel, too."""
-        if self.is_late() or self._loop is not asyncio._get_running_loop():
+        if not self._is_open or self.is_late() or self._loop is not asyncio._get_running_loop():
             return False
         return self._readable is None or not self._readable.poll(0)
-
-    def was_closed_while_idle(self) -> bool:
-        """Whether the connection broke so soon after a request that the server cannot have read it."""
-        bound_s = max(CLOSED_WHILE_IDLE_S, 2 * self.connect_s)
-        return not self._was_heard and self._loop.time() - self._wrote_at <= bound_s
-
-    def was_writing(self) -> bool:
-        """Whether the connection broke before the server had surely read the whole request."""
-        is_just_sent = self._sent_at is None or self._loop.time() - self._sent_at < REFUSED_WITHIN_S
-        return is_just_sent and not self._was_heard
 
     async def aclose(self) -> None:
         """Close the socket."""
@@ -215,17 +202,17 @@ class Connection(asyncio.Protocol):
             self._timer.cancel()
         if not self._is_open:
             return
-        now = self._loop.time()
+        now = self.now()
         self._timer = self._loop.call_later(self._tick_s, self._look)
         if not self._is_active:
-            if now - self._idle_since > IDLE_S:
+            if self.is_late():
                 self._close()
             return
         unsent = self._unsent()
         if unsent != self._unsent_bytes:
             self._unsent_bytes, self._silent_since = unsent, now
-            if not unsent and self._sent_at is None:
-                self._sent_at = now
+            if not unsent and self.sent_at is None:
+                self.sent_at = now
         timeouts = cast("Timeouts", self._timeouts)
         bound_s = timeouts.write_s if unsent else timeouts.read_s
         if self._waiter is not None and bound_s is not None and now - self._silent_since > bound_s:
@@ -243,7 +230,7 @@ class Connection(asyncio.Protocol):
             self._rest = self._rest[_TLS_PIECE_BYTES:]
 
     async def _wait(self) -> None:
-        self._silent_since = self._loop.time()
+        self._silent_since = self.now()
         self._waiter = self._loop.create_future()
         try:
             await self._waiter
@@ -275,8 +262,8 @@ class Connection(asyncio.Protocol):
         if not self._is_active or self._is_complete:
             self._close()
             return
-        is_first = not self._was_heard
-        self._was_heard = True
+        is_first = not self.was_heard
+        self.was_heard = True
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -318,7 +305,7 @@ class Connection(asyncio.Protocol):
         if error is None and self._ends_with_the_connection:
             self._is_complete = self._is_spoilt = True
         else:
-            is_new = not (self._is_used or self._was_heard or self._is_tls)
+            is_new = not (self._is_used or self.was_heard or self._is_tls)
             self._error = broken(error, self._address, self._body_bytes, is_new=is_new)
             self._error.__cause__ = error
         self._wake()
