@@ -18,7 +18,7 @@ import math
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, NoReturn, Self
 
@@ -29,7 +29,7 @@ from batchclient.transport import Timeouts, WireRequest
 from batchclient.transport._exceptions import cause_of, translated
 from batchclient.transport._ids import ID_HEADER, Mark
 from batchclient.transport._libraries import is_of
-from batchclient.transport._rules import IDLE_S, LONG_BODY_BYTES, SOCKET_OPTIONS, Timed
+from batchclient.transport._rules import IDLE_S, LONG_BODY_BYTES, SOCKET_OPTIONS, Place, Timed
 
 __all__ = ["HttpxConnection", "HttpxWay"]
 
@@ -39,42 +39,27 @@ class HttpxWay:
 
     Args:
         http: the module ``httpx`` or ``httpx2``.
-        url_of: gives the URL of a path, and of whether it is from the root.
-        headers: sent with every request, by lower-case name.
-        tls: for ``https://``.
-        address: of the server, behind "no connection", in errors.
+        place: the server.
         proxy: the environment's, as a ``Proxy`` of the library's.
         trust_env: whether the library may read the environment.
         client: the user's own.
     """
 
-    def __init__(
-        self,
-        http: Any,
-        url_of: Callable[[str, bool], str],
-        headers: Mapping[str, str],
-        tls: ssl.SSLContext | None,
-        address: str,
-        *,
-        proxy: Any,
-        trust_env: bool,
-        client: Any,
-    ) -> None:
+    def __init__(self, http: Any, place: Place, *, proxy: Any, trust_env: bool, client: Any) -> None:
         self.http = http
-        self._url_of = cache(lambda path, from_root: http.URL(url_of(path, from_root)))
-        self._headers = headers
-        # Any context spares httpx its reading of certificates; this one trusts nobody.
-        self._tls = tls or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self.address = address
+        self.place = place
         self.proxy = proxy
-        self._trust_env = trust_env
         self.client = client
         self.idle: deque[Any] = deque()
+        self._url_of = cache(lambda path, from_root: http.URL(place.url_of(path, from_root)))
+        # Any context spares httpx its reading of certificates; this one trusts nobody.
+        self._tls = place.tls or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._trust_env = trust_env
 
     def written(self, request: WireRequest, own: Mapping[str, str], mark: Mark | None) -> Any:
         """Return a request's method, URL and headers."""
         number = {} if mark is None else {ID_HEADER: mark.id.decode()}
-        return request.method, self._url_of(request.path, request.from_root), {**self._headers, **own, **number}
+        return request.method, self._url_of(request.path, request.from_root), {**self.place.headers, **own, **number}
 
     async def connect(self, connect_s: float | None) -> HttpxConnection:
         """Return a new connection, whose socket is opened with the first request."""
@@ -170,8 +155,8 @@ class HttpxConnection(Timed):
         if client is not None and isinstance(error, RuntimeError) and client.is_closed:
             raise ClientClosed("the http_client given to BatchClient was closed") from error
         if isinstance(error, TimeoutError) and self._way.proxy is not None:
-            raise ConnectFailed(f"no connection{self._way.address} within the connect timeout") from error
-        raise translated(error, self._way.address, self._received) from cause_of(error)
+            raise ConnectFailed(f"no connection{self._way.place.address} within the connect timeout") from error
+        raise translated(error, self._way.place.address, self._received) from cause_of(error)
 
     async def _trace(self, event: str, info: Any) -> None:
         """Note an event of httpcore's, such as ``http11.send_request_body.complete``."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
-__all__ = ["IDLE_S", "LONG_BODY_BYTES", "SOCKET_OPTIONS", "Timed"]
+__all__ = ["IDLE_S", "LONG_BODY_BYTES", "SOCKET_OPTIONS", "Place", "Timed"]
 
 IDLE_S = 3.0
 """Servers close idle connections after 5 s (uvicorn's default, so vLLM's and SGLang's), and a
@@ -25,6 +28,22 @@ SOCKET_OPTIONS = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
     if hasattr(socket, name)
 ]
 """Three probes after a minute of silence: load balancers forget silent connections after four."""
+
+
+class Place(NamedTuple):
+    """A base URL, as both ways need to know it.
+
+    Args:
+        url_of: gives the URL of a path, and of whether it is from the root.
+        headers: sent with every request, by lower-case name.
+        tls: for ``https://``.
+        address: behind "no connection", in errors.
+    """
+
+    url_of: Callable[[str, bool], str]
+    headers: Mapping[str, str]
+    tls: ssl.SSLContext | None
+    address: str
 
 
 class Timed(ABC):

@@ -172,8 +172,9 @@ class Connection(asyncio.Protocol, Timed):
         return self._readable is None or not self._readable.poll(0)
 
     async def aclose(self) -> None:
-        """Close the socket."""
-        if not self._loop.is_closed():
+        """Close the socket, unless its loop is closed or is another thread's."""
+        is_ours = self._loop is asyncio._get_running_loop() or not self._loop.is_running()
+        if is_ours and not self._loop.is_closed():
             self._fail(ConnectionLost("the client was closed"))
 
     def _close(self) -> None:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-import ssl
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
@@ -20,7 +19,7 @@ from batchclient.transport import WireRequest
 from batchclient.transport._exceptions import not_connected
 from batchclient.transport._ids import Mark
 from batchclient.transport._libraries import library
-from batchclient.transport._rules import SOCKET_OPTIONS
+from batchclient.transport._rules import SOCKET_OPTIONS, Place
 from batchclient.transport.connection import Connection
 
 __all__ = ["DirectWay"]
@@ -32,33 +31,18 @@ _NEXT_ADDRESS_S = 0.25
 class DirectWay:
     """Makes connections to one server; on asyncio only.
 
-    Args:
-        url_of: gives the URL of a path, and of whether it is from the root.
-        headers: sent with every request, by lower-case name.
-        tls: for ``https://``.
-        address: of the server, behind "no connection", in errors.
-
     Attributes:
         idle: connections that may be used again, the one used last at the end.
     """
 
-    def __init__(
-        self,
-        url_of: Callable[[str, bool], str],
-        headers: Mapping[str, str],
-        tls: ssl.SSLContext | None,
-        address: str,
-    ) -> None:
-        self._url_of = url_of
-        self._headers = headers
-        self._tls = tls
-        self._address = address
+    def __init__(self, place: Place) -> None:
+        self._place = place
         self.idle: deque[Any] = deque()
-        url = library(None)[0].URL(url_of("", False))
+        url = library(None)[0].URL(place.url_of("", False))
         self._host = unquote(url.raw_host.decode("ascii"))
-        self._port = url.port or (80 if tls is None else 443)
-        if tls is not None:
-            tls.set_alpn_protocols(["http/1.1"])
+        self._port = url.port or (80 if place.tls is None else 443)
+        if place.tls is not None:
+            place.tls.set_alpn_protocols(["http/1.1"])
         # A zone (``fe80::1%eth0``) means something on this machine only.
         self._authority = re.sub("%[^]]*", "", url.netloc.decode("ascii"))
         self._heads: dict[tuple[str, str, bool], bytes] = {}
@@ -66,18 +50,18 @@ class DirectWay:
     def written(self, request: WireRequest, own: Mapping[str, str], mark: Mark | None) -> Any:
         """Return a request up to its body, with headers of its own, and with the id of a mark."""
         if own:
-            head = self._head(request, {**self._headers, **own})
+            head = self._head(request, {**self._place.headers, **own})
         else:
             key = (request.method, request.path, request.from_root)
             known = self._heads.get(key)
-            head = known if known is not None else self._heads.setdefault(key, self._head(request, self._headers))
+            head = known if known is not None else self._heads.setdefault(key, self._head(request, self._place.headers))
         number = b"" if mark is None else b"x-request-id: %b\r\n" % mark.id
         has_body = request.body or request.method != "GET"
         length = b"content-length: %d\r\n" % len(request.body) if has_body else b""
         return b"%b%b%b\r\n" % (head, number, length)
 
     def _head(self, request: WireRequest, headers: Mapping[str, str]) -> bytes:
-        url = library(None)[0].URL(self._url_of(request.path, request.from_root))
+        url = library(None)[0].URL(self._place.url_of(request.path, request.from_root))
         lines = [f"{request.method} {url.raw_path.decode('ascii')} HTTP/1.1"]
         if "host" not in headers:
             lines.append(f"host: {self._authority}")
@@ -86,17 +70,17 @@ class DirectWay:
 
     async def connect(self, connect_s: float | None) -> Connection:
         """Return a new connection."""
-        loop = asyncio.get_running_loop()
+        loop, tls, address = asyncio.get_running_loop(), self._place.tls, self._place.address
         began = loop.time()
-        make = partial(Connection, loop, is_tls=self._tls is not None, address=self._address)
-        name = None if self._tls is None else self._host
+        make = partial(Connection, loop, is_tls=tls is not None, address=address)
+        name = None if tls is None else self._host
         try:
             async with asyncio.timeout(connect_s):
                 transport, connection = await loop.create_connection(
-                    make, self._host, self._port, ssl=self._tls, server_hostname=name, **_racing(loop, self._host)
+                    make, self._host, self._port, ssl=tls, server_hostname=name, **_racing(loop, self._host)
                 )
         except OSError as error:
-            raise not_connected(error, self._address) from error
+            raise not_connected(error, address) from error
         with suppress(OSError):
             for option in SOCKET_OPTIONS:
                 transport.get_extra_info("socket").setsockopt(*option)

@@ -41,7 +41,7 @@ from batchclient.transport._httpx import HttpxConnection, HttpxWay
 from batchclient.transport._ids import ID_HEADER, Mark, RequestIds
 from batchclient.transport._libraries import is_of, library, library_seen
 from batchclient.transport._proxies import proxy_for
-from batchclient.transport._rules import LONG_BODY_BYTES
+from batchclient.transport._rules import LONG_BODY_BYTES, Place
 
 if TYPE_CHECKING:
     import httpx
@@ -169,13 +169,10 @@ class HttpTransport:
         return way
 
     def _make(self, name: str) -> _Way:
-        address = f" to {self._base_url}"
+        place = Place(self._url, self._headers, self._tls, f" to {self._base_url}")
         if name == _DIRECT and self._make_direct is not None:
-            return self._make_direct(self._url, self._headers, self._tls, address)
-        return HttpxWay(
-            library(name)[0], self._url, self._headers, self._tls, address,
-            proxy=self._proxy, trust_env=self._trust_env, client=self._client,
-        )  # fmt: skip
+            return self._make_direct(place)
+        return HttpxWay(library(name)[0], place, proxy=self._proxy, trust_env=self._trust_env, client=self._client)
 
     async def _send_on(self, way: _Way, connection: _Connection, request: WireRequest, timeouts: Timeouts) -> Response:
         is_long = len(request.body) > LONG_BODY_BYTES
