@@ -20,8 +20,7 @@ from batchclient.dialects._dialect import Decoder, OwnFields
 from batchclient.dialects._rate_limits import read_rate_limits
 from batchclient.dialects._redaction import redact, words_and_shown
 from batchclient.dialects._replies import error_in, read_retry_after
-from batchclient.dialects._status import failure_of, moved
-from batchclient.dialects._unknown_fields import OUR_FIELDS, refused_fields
+from batchclient.dialects._status import OUR_FIELDS, failure_of, moved, refused_fields
 from batchclient.dialects.completions import ANY_NUMBER, events_per_choice
 from batchclient.errors import BadRequest, ConfigError, DemuxError, NotFound
 from batchclient.transport import WireRequest

@@ -1,4 +1,13 @@
-"""The meaning of an HTTP status for the calls of a batch, where servers agree."""
+"""The meaning of an error reply for the calls of a batch, where servers agree: of its status and
+words, and of a refusal of fields that only batchclient sent.
+
+Rules of such fields:
+- Before a server is known, and to vLLM, batchclient sends fields that other servers may not know.
+  Most servers ignore such fields. A strict server refuses the request, which is no caller's fault.
+  The fields are left out from then on, and the refused calls are sent again.
+- A field given by the caller is the caller's, even if batchclient would have sent it.
+- If a refusal names no field at all, all of batchclient's fields are left out.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +15,10 @@ import re
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
-from batchclient._core.messages import Failure, FailureKind
+from pydantic_core import from_json
+
+from batchclient._core.kinds import Kind
+from batchclient._core.messages import Batch, Failure, FailureKind
 from batchclient.errors import (
     AuthenticationFailed,
     BadRequest,
@@ -17,7 +29,7 @@ from batchclient.errors import (
     ServerFault,
 )
 
-__all__ = ["failure_of", "moved"]
+__all__ = ["OUR_FIELDS", "failure_of", "moved", "refused_fields"]
 
 _LONGEST_PLACE = 200
 
@@ -29,6 +41,28 @@ def _words(*words: str) -> re.Pattern[str]:
 _STATED_CAP = _words(r"maximum allowed (?:count of|batch size(?: of)?) ([1-9][0-9]{0,8})\b")
 _STREAM = _words(r"\bstream")
 _PACKING = _words("encoding_format", "base64")
+_UNKNOWN_FIELD = _words(
+    # FastAPI's pydantic, trtllm-serve.
+    "extra_forbidden", "extra (?:inputs|fields?) (?:are |is )?not (?:permitted|allowed)",
+    # transformers serve: "Unexpected fields in the request".
+    "unexpected (?:fields?|keyword|parameter)",
+    # OpenAI: "Unrecognized request argument supplied", "Unknown parameter"; serde, in Rust servers.
+    "unrecogni[sz]ed (?:request )?(?:arguments?|fields?|parameters?|keys?)",
+    "(?:unknown|unsupported) (?:fields?|parameters?|arguments?|keys?)",
+    "additional propert(?:y|ies)",
+)  # fmt: skip
+_UNSUPPORTED = _words("not (?:supported|allowed|permitted|recogni[sz]ed|available)")
+"""Words about many things: a match counts only if the message names a field of batchclient's."""
+_NAME = re.compile(r"[a-z_]+")
+OUR_FIELDS = frozenset(
+    {
+        "stream_interval", "continuous_usage_stats", "stream_options", "return_token_ids", "priority",
+        "repetition_detection",
+    }
+)  # fmt: skip
+"""Fields that a dialect may add to the callers' own."""
+_GENERATING = frozenset({Kind.COMPLETION, Kind.CHAT})
+_STREAMED_ONLY = frozenset({"stream_interval", "continuous_usage_stats", "stream_options"})
 _CALLS = (400, 422, 501)
 _FAULTS = range(500, 600)
 _Row = tuple[Collection[int], re.Pattern[str] | None, FailureKind, type[BatchClientError]]
@@ -142,3 +176,46 @@ def moved(location: str, message: str) -> str:
     told = "" if message == "no message" else f"{message}; "
     # The query may hold a key.
     return f"{told}it leads to {place[:_LONGEST_PLACE]}, and no redirect is followed: give base_url as it is there"
+
+
+def refused_fields(batch: Batch, status: int, message: str) -> frozenset[str]:
+    """Return the fields of batchclient's refused by a reply; empty if the reply is about others.
+
+    ``message`` is the server's, free of prompts.
+    """
+    unknown = status in (400, 422) and _UNKNOWN_FIELD.search(message) is not None
+    if not unknown and not (status in _CALLS and _UNSUPPORTED.search(message)):
+        return frozenset()
+    callers = _callers_fields(batch)
+    ours = _added(batch) - callers
+    words = frozenset(_NAME.findall(message.lower()))
+    named = words & ours
+    if "continuous_usage_stats" in named:
+        # The field is named by its path: ``stream_options`` itself may be welcome.
+        named -= {"stream_options"}
+    if named or not unknown or words & callers or "stream" in words:
+        return named
+    return ours
+
+
+def _added(batch: Batch) -> frozenset[str]:
+    """Return the fields of batchclient's in the batch's request.
+
+    Where nothing is generated there is only base64, whose refusal has a kind of its own.
+    """
+    if batch.shape.kind not in _GENERATING:
+        return frozenset()
+    added = _STREAMED_ONLY if batch.streamed else frozenset({"return_token_ids"} if len(batch.requests) > 1 else ())
+    if batch.shape.tells_priority:
+        added |= {"priority"}
+    if batch.shape.guarded:
+        added |= {"repetition_detection"}
+    if "stream_options" in batch.wire.without:
+        added -= {"continuous_usage_stats"}
+    return added - batch.wire.without
+
+
+def _callers_fields(batch: Batch) -> frozenset[str]:
+    fields = frozenset(from_json(batch.shape.body)) - {"model"}
+    solo = batch.requests[0].solo_fields if len(batch.requests) == 1 else b""
+    return fields | frozenset(from_json(b"{" + solo + b"}")) if solo else fields
