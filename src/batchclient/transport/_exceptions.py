@@ -31,7 +31,6 @@ __all__ = [
     "SILENT",
     "broken",
     "cause_of",
-    "is_timeout",
     "misdelivered",
     "not_connected",
     "translated",
@@ -61,11 +60,6 @@ _LIBRARYS_OWN: tuple[tuple[str, type[BatchClientError], str], ...] = (
     ("DecodingError", ConnectionLost, "the body could not be decompressed"),
 )
 """Exceptions of httpx and httpx2 with one meaning each."""
-
-
-def is_timeout(error: BaseException | None) -> bool:
-    """Whether an HTTP library ran out of time: in connecting, in a pool, in writing or reading."""
-    return error is not None and is_of(type(error), "TimeoutException")
 
 
 def cause_of(error: BaseException) -> BaseException | None:

@@ -120,9 +120,7 @@ class HttpTransport:
         self._headers = {**ours, "user-agent": f"batchclient/{__version__}", **_checked(headers)}
         is_given = ID_HEADER in self._headers or (client is not None and ID_HEADER in client.headers)
         self._ids = None if is_given else RequestIds()
-        is_free = client is None and self._proxy is None and backend is None
-        found = _direct_way() if is_free else ""
-        self._make_direct = None if isinstance(found, str) else found
+        self._may_go_directly = client is None and self._proxy is None and not isinstance(_direct_way(), str)
         self._ways: dict[str, _Way] = {}
         self._busy: set[_Connection] = set()
         self._closings = 0
@@ -157,12 +155,9 @@ class HttpTransport:
 
     def _way(self) -> _Way:
         """Return the way of a request that is sent now."""
-        name = self._backend
+        name = self._backend or library_seen()
         if name is None:
-            name = library_seen()
-        if name is None:
-            may_go_directly = self._make_direct is not None and asyncio._get_running_loop() is not None
-            name = _DIRECT if may_go_directly else "httpx"
+            name = _DIRECT if self._may_go_directly and asyncio._get_running_loop() is not None else "httpx"
         way = self._ways.get(name)
         if way is None:
             way = self._ways[name] = self._make(name)
@@ -170,9 +165,11 @@ class HttpTransport:
 
     def _make(self, name: str) -> _Way:
         place = Place(self._url, self._headers, self._tls, f" to {self._base_url}")
-        if name == _DIRECT and self._make_direct is not None:
-            return self._make_direct(place)
-        return HttpxWay(library(name)[0], place, proxy=self._proxy, trust_env=self._trust_env, client=self._client)
+        direct = _direct_way()
+        if name == _DIRECT and not isinstance(direct, str):
+            return direct(place)
+        http, _ = library(name)
+        return HttpxWay(http, place, proxy=self._proxy, trust_env=self._trust_env, client=self._client)
 
     async def _send_on(self, way: _Way, connection: _Connection, request: WireRequest, timeouts: Timeouts) -> Response:
         is_long = len(request.body) > LONG_BODY_BYTES
