@@ -89,7 +89,7 @@ def test_the_transport_alone_imports_the_http_library_beside_the_integrations():
         if {"httpx", "httpx2"} & {name.split(".")[0] for name in imported_at_run_time(path)}
     }
     integrations = {"integrations/httpx.py", "integrations/httpx2.py"}
-    assert importers == {"transport/_library.py"} | integrations
+    assert importers == {"transport/_libraries.py"} | integrations
 
 
 def imported_at_run_time(path):

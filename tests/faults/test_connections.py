@@ -31,12 +31,12 @@ from batchclient import (
     CertificateRefused,
     ConnectFailed,
     ConnectionLost,
+    DeadlineExceeded,
     DialectError,
     OutOfSockets,
 )
 from batchclient._shell.exchange import BodyTimeouts
 from batchclient.testing import VirtualClock
-from batchclient.transport._httpx import HttpxTransport
 
 NEVER = Backoff(max_attempts=1)
 
@@ -139,6 +139,32 @@ async def test_row_03_connection_that_hangs(backend, tls):
     finally:
         for each in (listener, *fillers):
             each.close()
+
+
+async def test_row_03_no_connection_is_tried_for_longer_than_its_call_waits(backend, monkeypatch):
+    """The connect timeout is 5 s, as nobody gave one; a call behind it waits as long as it may."""
+    tried, given_up = [], []
+
+    async def hang(*arguments, **named):
+        tried.append(time.monotonic())
+        try:
+            await asyncio.sleep(60)
+        finally:
+            given_up.append(time.monotonic())
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", hang)
+    url = "http://127.0.0.1:1/v1"
+    async with BatchClient(
+        url, model="m", http=Http(backend=backend), dialect="vllm", server_metrics=False, batching=Batching(max_size=1)
+    ) as client:
+        patient = asyncio.ensure_future(client.complete("q", timeout_s=30))
+        with pytest.raises(DeadlineExceeded):
+            await client.complete("p", timeout_s=0.2)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert len(given_up) == 1 and given_up[0] - tried[0] < 2
+        assert len(tried) == 2 and not patient.done()
+        patient.cancel()
 
 
 @needs_openssl

@@ -78,7 +78,7 @@ RESULTS = {
     "vllm/plain_list_n2_logprobs_token_ids": (None, [Usage(*each) for each in TWICE]),
     "vllm/chat_plain": (None, [Usage(9, 6)]),
     "vllm/chat_batch": (None, [Usage(9, 6, True), Usage(8, 6, True)]),
-    "vllm/chat_batch_choice": (None, [Usage(9, 2, True, True), Usage(8, 4, True, True)]),
+    "vllm/chat_batch_choice": (None, [Usage(9, 3, True, True), Usage(8, 3, True, True)]),
     "llamacpp/native_list": (WORDS, [Usage(*each) for each in LIST]),
     "llamacpp/native_stream_list": (WORDS, [Usage(*each) for each in LIST]),
     "llamacpp/native_list_return_tokens": (WORDS, [Usage(*each) for each in LIST]),

@@ -18,7 +18,7 @@ from batchclient import (
 from batchclient.integrations.httpx import BatchTransport
 from batchclient.openai import AsyncOpenAI, OpenAI
 from batchclient.retry import TenacityRetry
-from batchclient.transport._library import library
+from batchclient.transport._libraries import library
 
 URL = "http://localhost:8000/v1"
 NAN = float("nan")

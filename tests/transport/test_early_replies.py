@@ -221,7 +221,7 @@ async def over(listener):
     peer, _ = listener.accept()
     with peer:
         yield connection, peer
-    connection.close()
+    await connection.aclose()
     await asyncio.sleep(0)
 
 
@@ -232,7 +232,7 @@ async def test_what_the_kernel_holds_is_read_though_the_write_failed():
             peer.sendall(REFUSAL)
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             peer.close()
-            connection.start(b"x" * 100, b"", 5.0, 5.0)
+            connection.start(b"x" * 100, b"", Timeouts(5.0, 5.0, 5.0))
             await connection.wait_for_head()
             assert connection.status == 413
             assert REFUSAL.endswith(await connection.next_piece())
@@ -243,12 +243,12 @@ async def test_a_refusal_is_told_while_the_server_reads_no_more():
     with narrow() as listener:
         listener.listen()
         async with over(listener) as (connection, peer):
-            connection.start(b"x" * 1_000_000, b"", 600.0, 600.0)
+            connection.start(b"x" * 1_000_000, b"", Timeouts(5.0, 600.0, 600.0))
             peer.sendall(REFUSAL)
             await connection.wait_for_head()
             assert connection.status == 413
             assert REFUSAL.endswith(await connection.next_piece())
-            assert not connection.finish(reuse=True), "the server has read a part of the request"
+            assert not await connection.finish(reuse=True), "the server has read a part of the request"
 
 
 def test_a_413_to_a_lone_long_prompt_is_its_callers(backend):

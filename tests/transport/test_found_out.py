@@ -18,7 +18,7 @@ from batchclient import BatchClient, Http
 from batchclient.simulator import EmbeddedServer
 from tests.guises import GUISES
 from batchclient.testing import MockLLM
-from batchclient.transport._observers import is_mocked
+from batchclient.transport._libraries import is_mocked
 
 URL = "http://server.test/v1"
 

@@ -65,27 +65,17 @@ def test_requests_and_tokens_are_read_each_for_itself():
     assert read_rate_limits({"x-ratelimit-remaining-requests": "0"}) == ()
 
 
-def test_the_forms_of_the_ietf_draft():
-    for headers, windows in [
-        ({"ratelimit": '"default";r=50;t=30'}, [(50, 30.0)]),
-        ({"ratelimit": '"burst";r=0;t=5, "daily" ; r=900 ; t=4000'}, [(0, 5.0), (900, 4000.0)]),
-        ({"ratelimit": '"a,b;r=7";r=0;t=5'}, [(0, 5.0)]),
-        ({"ratelimit": '"p";r=0', "ratelimit-policy": '"q";q=5;w=7, "p";q=100;w=60'}, [(0, 60.0)]),
-        ({"ratelimit": '"p";r=0'}, []),
-        ({"ratelimit": '"p";r=0;pk=:cHsdsRa894==:;t=9'}, [(0, 9.0)]),
-        ({"ratelimit": "limit=10, remaining=0, reset=5"}, [(0, 5.0)]),
-        ({"ratelimit-limit": "10", "ratelimit-remaining": "0", "ratelimit-reset": "5"}, [(0, 5.0)]),
-        ({"ratelimit": '"p";r=-1;t=5'}, []),
-        ({"ratelimit": '"p";r=0;t=-5'}, []),
-        ({"ratelimit": '"' * 4000}, []),
-        ({"content-type": "application/json"}, []),
-    ]:
-        assert read_rate_limits(headers) == tuple(RateWindow(*window) for window in windows)
+def test_headers_of_other_kinds_are_no_rate_limits():
+    for headers in (
+        {"content-type": "application/json"},
+        {"ratelimit": '"default";r=0;t=30'},
+        {"ratelimit-remaining": "0", "ratelimit-reset": "5"},
+    ):
+        assert read_rate_limits(headers) == ()
 
 
 NAMES = st.sampled_from(
-    ["ratelimit", "ratelimit-policy", "ratelimit-remaining", "ratelimit-reset"]
-    + [f"x-ratelimit-{word}-{what}" for word in ("limit", "remaining", "reset") for what in ("requests", "tokens")]
+    [f"x-ratelimit-{word}-{what}" for word in ("limit", "remaining", "reset") for what in ("requests", "tokens")]
 )
 VALUES = st.text(max_size=60) | st.text(alphabet='0123456789hms.,;="rtqw -', max_size=60)
 

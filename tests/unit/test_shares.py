@@ -5,34 +5,27 @@ from tests.core import Batch, Request, Shape
 from batchclient.dialects._shares import estimated_tokens, share_out, shared_usages, size_of
 from batchclient.types import Usage
 
-ANY = 1 << 30
 
-
-def test_shares_go_by_weight_within_their_bounds():
-    for total, weights, least, most, shares in [
-        (10, [1, 1, 2], [0] * 3, [ANY] * 3, [3, 2, 5]),
-        (7, [1, 1, 1], [0] * 3, [ANY] * 3, [3, 2, 2]),
-        # Proportion alone would leave the first without a token, and give the last more than it asked for.
-        (9, [1, 10, 400], [1] * 3, [ANY, ANY, 4], [1, 4, 4]),
-        (8, [1, 30], [1, 1], [4, 4], [4, 4]),
-        (5, [0, 0], [0, 0], [ANY] * 2, [3, 2]),
-        (0, [3, 4], [0, 0], [9, 9], [0, 0]),
-        (3, [0, 1], [0, 0], [ANY] * 2, [0, 3]),
+def test_shares_go_by_size_and_a_text_has_a_token():
+    for total, sizes, shares in [
+        (10, [1, 1, 2], [3, 3, 4]),
+        (7, [1, 1, 1], [3, 2, 2]),
+        # Proportion alone would leave the first without a token.
+        (9, [1, 10, 400], [1, 1, 7]),
+        (5, [0, 0], [3, 2]),
+        (0, [3, 4], [0, 0]),
+        (3, [0, 1], [0, 3]),
+        (1, [5, 5], [1, 0]),
     ]:
-        assert share_out(total, weights, least, most) == shares
+        assert share_out(total, sizes) == shares
 
 
-@given(st.data())
-def test_shares_add_up_and_keep_their_bounds(data):
-    small = st.integers(0, 9)
-    rows = data.draw(st.lists(st.tuples(small, small, small), min_size=1, max_size=9))
-    weights = [weight for weight, _, _ in rows]
-    least = [low for _, low, _ in rows]
-    most = [low + room for _, low, room in rows]
-    total = data.draw(st.integers(sum(least), sum(most)))
-    shares = share_out(total, weights, least, most)
+@given(st.integers(0, 99), st.lists(st.integers(0, 9), min_size=1, max_size=9))
+def test_shares_add_up(total, sizes):
+    shares = share_out(total, sizes)
     assert sum(shares) == total
-    assert all(low <= share <= high for low, share, high in zip(least, shares, most, strict=True))
+    texts = sum(size > 0 for size in sizes)
+    assert all(share >= (size > 0 and total >= texts) for share, size in zip(shares, sizes, strict=True))
 
 
 def listed(*prompt_tokens, **shape):
@@ -71,7 +64,7 @@ def test_a_lists_usage_is_shared_out():
         ),
         # Echoed prompts are texts without an output token of their own.
         ((30, 2), [(900, "length", None), (8, "length", None)], {"max_output_tokens": 0, "echo": True}, [
-            (10, 1, True, False), (20, 1, True, False),
+            (10, 1, True, True), (20, 1, True, True),
         ]),
     ]:  # fmt: skip
         shared = shared_usages(listed(10, 20, **shape), Usage(*told), made)

@@ -97,7 +97,7 @@ class Connections:
 
     def asks_first(self) -> bool:
         """Whether servers may be asked which they are with the first call: no mock looks on."""
-        from batchclient.transport._observers import is_mocked
+        from batchclient.transport._libraries import is_mocked
 
         return not is_mocked(self._settings.http.backend)
 
@@ -105,7 +105,7 @@ class Connections:
         """Whether servers that do not say which they are get lists unproved (``_core/learnt/proof``)."""
         if self._dialect is not None or self._own_transport is not None:
             return True
-        from batchclient.transport._observers import is_mock, is_mocked
+        from batchclient.transport._libraries import is_mock, is_mocked
 
         client = self._http_client
         return is_mocked(self._settings.http.backend) if client is None else is_mock(client)

@@ -35,7 +35,7 @@ from batchclient._shell.dialect_choice import DialectChoice
 from batchclient._shell.log import log
 from batchclient._shell.pages import BODY_TRICKLES, FetchedPage, StartTask, read_page
 from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
-from batchclient.dialects._redaction import redact, words_of
+from batchclient.dialects._redaction import redact, words_and_shown
 from batchclient.dialects._replies import HTML_PAGE, error_in, read_retry_after
 from batchclient.dialects._status import failure_of
 from batchclient.errors import (
@@ -280,9 +280,8 @@ class ModelQuestion:
                 server = f"{self._url_of(number) or server}, which sends HTML pages,"
             if not fingerprint.take(status, headers, body) or status in (401, 403):
                 message, code = error_in(body)
-                shown = redact(message, (), self._choice.secrets)
+                words, shown = words_and_shown(message, (), self._choice.secrets)
                 wish_s = read_retry_after(headers, time.time())
-                words = words_of(message, ())
                 failure = failure_of(status, words, code, shown=shown, streamed=False, retry_after_s=wish_s)
                 failure = name_place(failure, self._url_of, number)
                 hint = self._choice.key_hint if status == 401 else ""

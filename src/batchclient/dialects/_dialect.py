@@ -18,8 +18,7 @@ from batchclient.dialects._redaction import redact, words_and_shown
 from batchclient.dialects._replies import error_in, read_retry_after
 from batchclient.dialects._routes import ANY_NUMBER, Route, events_per_choice
 from batchclient.dialects._servers import Server
-from batchclient.dialects._status import failure_of, moved
-from batchclient.dialects._unknown_fields import OUR_FIELDS, refused_fields
+from batchclient.dialects._status import OUR_FIELDS, failure_of, moved, refused_fields
 from batchclient.errors import BadRequest, ConfigError, DemuxError, NotFound
 from batchclient.transport import WireRequest
 

@@ -67,15 +67,29 @@ _NEXT = {
     None: ("/info",),
 }
 """By the server named in ``/models``: the pages to ask for until one answers."""
+_SIGNS = {
+    "tgi": ("max_concurrent_requests", "max_total_tokens"),
+    "tei": ("max_concurrent_requests", "max_input_length", "max_batch_tokens"),
+}
+"""By the dialect's name: the numbers by which an ``/info`` is such a server's; the first counts."""
+_TOLD = {
+    "sglang": {"slots": "max_running_requests"},
+    "llamacpp": {"slots": "total_slots", "max_len": "default_generation_settings.n_ctx"},
+    "tgi": {"slots": "max_concurrent_requests", "max_len": "max_total_tokens", "cap": "max_client_batch_size"},
+    # No length: longer inputs are cut by default (``auto_truncate``).
+    "tei": {"slots": "max_concurrent_requests", "cap": "max_client_batch_size"},
+}
+"""The fields of a server's own page that tell a fact, with dots between names."""
+_POOLED = (Kind.EMBEDDING, Kind.SCORE, Kind.RERANK, Kind.CLASSIFICATION, Kind.TOKENS)
+_CAPPED: Mapping[str, tuple[Kind, ...]] = {"tgi": (Kind.COMPLETION,), "tei": _POOLED}
 _CALLED_BELOW_ROOT = frozenset({"sglang", "llamacpp"})
+_REFUSES = frozenset({"tgi", "tei"})
+"""Servers that refuse requests beyond the number they name (``max_concurrent_requests``)."""
 _LATER = frozenset({408, 425, 429, 502, 503, 504})
 """The server is busy, is loading its model (llama.cpp) or is missing behind its proxy. 500 is no
 member: transformers serve answers 500 for good.
 """
-_REFUSES = frozenset({"tgi", "tei"})
-"""Servers that refuse requests beyond the number they name (``max_concurrent_requests``)."""
 _ON_PYTHONS_SERVER = "it is built on Python's http.server, as mlx_lm.server is"
-_POOLED = (Kind.EMBEDDING, Kind.SCORE, Kind.RERANK, Kind.CLASSIFICATION, Kind.TOKENS)
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,39}")
 _OLD_VLLM = re.compile(r"0\.(\d|1\d|2[0-6])\.\d")
 """Before 0.27 ``stream_interval`` is ignored. A build of no release calls itself 0.1.dev."""
@@ -204,7 +218,7 @@ class Fingerprint:
 
     def next(self) -> WireRequest | None:
         """Return the next page to ask for, and count the page as asked; ``None``: none is left."""
-        page = None if self._over or self._asked >= _MOST_PAGES else self._choose()
+        page = self._choose()
         if page is None:
             return None
         self._asked += 1
@@ -214,7 +228,7 @@ class Fingerprint:
     @property
     def open(self) -> bool:
         """Whether another page would be asked for."""
-        return not self._over and self._asked < _MOST_PAGES and self._choose() is not None
+        return self._choose() is not None
 
     @property
     def names_models(self) -> bool:
@@ -225,6 +239,8 @@ class Fingerprint:
         return bool(self.facts().base_models()) and not (self._owns_itself and self.open)
 
     def _choose(self) -> str | None:
+        if self._over or self._asked >= _MOST_PAGES:
+            return None
         if _MODELS not in self._answered:
             return _MODELS
         if self._info or (self._owner is None and self._singly):
@@ -262,9 +278,8 @@ class Fingerprint:
             return
         cards = [card for card in cards[:_MOST_MODELS] if isinstance(card, dict) and _name(card.get("id"))]
         self._models = tuple(_served(card) for card in cards)
-        owners = [_OWNERS.get(card["owned_by"]) for card in cards if isinstance(card.get("owned_by"), str)]
-        if self._owner is None:
-            self._owner = next((owner for owner in owners if owner is not None), None)
+        owners = (_OWNERS.get(card["owned_by"]) for card in cards if isinstance(card.get("owned_by"), str))
+        self._owner = self._owner or next(filter(None, owners), None)
         self._owns_itself = any(card.get("owned_by") == card["id"] for card in cards)
         if cards and all(map(_is_of_transformers, cards)):
             self._singly = "it is transformers serve"
@@ -278,31 +293,30 @@ class Fingerprint:
 
     def facts(self) -> ServerFacts:
         """Return the facts that are known now."""
-        info, models, owner = self._info, self._models, self._owner
-        if owner is None and info:
-            owner = _owner_of(info)
+        info, models = self._info, self._models or ()
+        signed = (name for name, fields in _SIGNS.items() if all(_count(info, field) for field in fields))
+        owner = self._owner or next(signed, None)
         if owner is None or self._is_behind_v1:
-            dialect, caps = "openai" if models is not None else None, dict.fromkeys(Kind, 1) if self._singly else {}
-            return ServerFacts(dialect, models=models or (), caps=caps, singly=self._singly)
-        read = {"sglang": _sglang, "llamacpp": _llamacpp, "tgi": _tgi, "tei": _tei}.get(owner)
-        said = read(info) if read is not None else {}
+            dialect, caps = (
+                "openai" if self._models is not None else None,
+                dict.fromkeys(Kind, 1) if self._singly else {},
+            )
+            return ServerFacts(dialect, models=models, caps=caps, singly=self._singly)
+        told = {name: _count(info, field) for name, field in _TOLD.get(owner, {}).items()}
         if owner == "sglang" and info.get("allow_auto_truncate") is True:
             # The server cuts longer inputs: none is too long.
-            models = tuple(replace(model, max_len=None) for model in models or ())
+            models = tuple(replace(model, max_len=None) for model in models)
         if not models and (name := _name(info.get("served_model_name")) or _name(info.get("model_id"))):
             models = (ServedModel(name),)
-        return ServerFacts(owner, _version(info.get("version", info.get("build_info"))), models or (), **said)
-
-
-def _owner_of(info: dict[str, Any]) -> str | None:
-    """Return which server has such an ``/info``."""
-    if _count(info.get("max_concurrent_requests")) is None:
-        return None
-    if _count(info.get("max_total_tokens")) is not None:
-        return "tgi"
-    if _count(info.get("max_input_length")) is not None and _count(info.get("max_batch_tokens")) is not None:
-        return "tei"
-    return None
+        cap = told.get("cap")
+        return ServerFacts(
+            owner,
+            _version(info.get("version", info.get("build_info"))),
+            models,
+            told.get("max_len"),
+            {} if cap is None else dict.fromkeys(_CAPPED[owner], cap),
+            _slots_of_ranks(info) or told.get("slots"),
+        )
 
 
 def _is_of_transformers(card: dict[str, Any]) -> bool:
@@ -311,43 +325,16 @@ def _is_of_transformers(card: dict[str, Any]) -> bool:
     return card.get("owned_by") in owners and card.get("status") in ({"value": "loaded"}, {"value": "unloaded"})
 
 
-def _sglang(info: dict[str, Any]) -> dict[str, Any]:
+def _slots_of_ranks(info: dict[str, Any]) -> int:
+    """Return what SGLang's data-parallel ranks run at once, together; 0: not told by each."""
     states = info.get("internal_states")
     ranks = [state for state in states if isinstance(state, dict)] if isinstance(states, list) else []
-    running = [_count(state.get("effective_max_running_requests_per_dp")) for state in ranks]
-    slots = sum(each for each in running if each is not None) if running and None not in running else None
-    return {"slots": slots or _count(info.get("max_running_requests"))}
-
-
-def _llamacpp(info: dict[str, Any]) -> dict[str, Any]:
-    settings = info.get("default_generation_settings")
-    length = _count(settings.get("n_ctx")) if isinstance(settings, dict) else None
-    return {"slots": _count(info.get("total_slots")), "max_len": length}
-
-
-def _tgi(info: dict[str, Any]) -> dict[str, Any]:
-    cap = _count(info.get("max_client_batch_size"))
-    return {
-        "slots": _count(info.get("max_concurrent_requests")),
-        "max_len": _count(info.get("max_total_tokens")),
-        "caps": {Kind.COMPLETION: cap} if cap is not None else {},
-    }
-
-
-def _tei(info: dict[str, Any]) -> dict[str, Any]:
-    # No length: longer inputs are cut by default (``auto_truncate``).
-    cap = _count(info.get("max_client_batch_size"))
-    return {
-        "slots": _count(info.get("max_concurrent_requests")),
-        "caps": dict.fromkeys(_POOLED, cap) if cap is not None else {},
-    }
+    running = [_count(state, "effective_max_running_requests_per_dp") or 0 for state in ranks]
+    return sum(running) if all(running) else 0
 
 
 def _served(card: dict[str, Any]) -> ServedModel:
-    meta = card.get("meta")
-    length = _count(card.get("max_model_len"))
-    if length is None and isinstance(meta, dict):
-        length = _count(meta.get("n_ctx"))
+    length = _count(card, "max_model_len") or _count(card, "meta.n_ctx")
     return ServedModel(card["id"], length, _name(card.get("parent")), _name(card.get("root")))
 
 
@@ -363,7 +350,11 @@ def _name(value: object) -> str | None:
     return value if isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME else None
 
 
-def _count(value: object) -> int | None:
+def _count(page: object, place: str) -> int | None:
+    """Return the number of a field, with dots between names, if it is one that can be believed."""
+    value = page
+    for name in place.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
     return value if type(value) is int and 0 < value <= _LARGEST_NUMBER else None
 
 

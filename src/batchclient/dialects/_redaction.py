@@ -20,7 +20,7 @@ import re
 from collections.abc import Collection, Iterator
 from itertools import islice
 
-__all__ = ["mark", "redact", "unmarked", "words_and_shown", "words_of"]
+__all__ = ["mark", "redact", "unmarked", "words_and_shown"]
 
 _LONGEST_MESSAGE = 400
 _LONGEST_READ = 4 * _LONGEST_MESSAGE
@@ -33,11 +33,10 @@ _SHORTEST_ECHO = 24
 _SHORTEST_PIECE = 12
 """The shortest piece of a prompt, in characters, that is looked for in a message."""
 _MOST_BYTES = 256 * 1024
-_WINDOW_BYTES = 128
+_WINDOW_BYTES = 96
 _NO_TEXTS = frozenset({"role", "type"})
 _PROTOCOL = frozenset({b"", b"role", b"content", b"type", b"text", b"user", b"system", b"assistant", b"tool", b"name"})
-_ODD = re.compile(rb"[\x00-\x1f\x7f\"'\\]")
-_TEXT = re.compile(rb'"((?:[^"\\]|\\.)*)"')
+_TEXT = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*)*)"')
 _OPENING = re.compile(r"\s*[\"']+")
 _CLOSING = re.compile(r"[\"']+\s*\Z")
 _MOST_PLACES = 32
@@ -57,28 +56,16 @@ def unmarked(message: str) -> str:
     return message.replace("\x02", "").replace("\x03", "")
 
 
-def words_of(message: str, prompts: Collection[bytes]) -> str:
-    """Return the server's own words of a message, to be judged; prompts are written as JSON."""
-    return _words_of(message, _quoted_forms(message, prompts))
-
-
 def redact(message: str, prompts: Collection[bytes], secrets: Collection[str]) -> str:
     """Cut prompts (written as JSON) and keys out of a server's message, and shorten the message."""
-    return _redacted(message, _quoted_forms(message, prompts), secrets)
+    return words_and_shown(message, prompts, secrets)[1]
 
 
 def words_and_shown(message: str, prompts: Collection[bytes], secrets: Collection[str]) -> tuple[str, str]:
-    """Return what ``words_of`` and ``redact`` return, with one look."""
+    """Return the server's own words of a message, to be judged, and what is shown of it."""
     forms = _quoted_forms(message, prompts)
-    return _words_of(message, forms), _redacted(message, forms, secrets)
-
-
-def _words_of(message: str, forms: Collection[str]) -> str:
     echoes = dict.fromkeys((form for form in forms if len(form) >= _SHORTEST_ECHO), "[prompt]")
-    return _without(_beginning(unmarked(message)), echoes, _SHORTEST_ECHO)
-
-
-def _redacted(message: str, forms: Collection[str], secrets: Collection[str]) -> str:
+    words = _without(_beginning(unmarked(message)), echoes, _SHORTEST_ECHO)
     labels = dict.fromkeys(forms, "[prompt]")
     for secret in secrets:
         if " " in secret:
@@ -87,13 +74,13 @@ def _redacted(message: str, forms: Collection[str], secrets: Collection[str]) ->
         elif not _is_plain(secret):
             labels.update(dict.fromkeys(_written(secret), "[key]"))
     parts = _PLACE.split(_beginning(message))
-    parts[::2] = [_without(unmarked(part), labels, 0) for part in parts[::2]]
-    message = "".join(parts)
+    parts[::2] = [_without(unmarked(part), labels) for part in parts[::2]]
+    shown = "".join(parts)
     for secret in filter(_is_plain, secrets):
         if len(secret) >= _SHORTEST_SECRET:
-            message = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "[key]", message)
-    message = " ".join(message.split())
-    return message if len(message) <= _LONGEST_MESSAGE else message[: _LONGEST_MESSAGE - 1] + "…"
+            shown = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "[key]", shown)
+    shown = " ".join(shown.split())
+    return words, shown if len(shown) <= _LONGEST_MESSAGE else shown[: _LONGEST_MESSAGE - 1] + "…"
 
 
 def _beginning(message: str) -> str:
@@ -112,31 +99,42 @@ def _quoted_forms(message: str, prompts: Collection[bytes]) -> set[str]:
     message = _beginning(unmarked(message))
     if not message or not prompts:
         return set()
-    plain = _unescaped(message)
-    written = {
-        message,
-        message.replace(", ", ","),
-        plain,
-        _write(plain)[1:-1],
-        _write(message)[1:-1],
-        json.dumps(message)[1:-1],
-    }
     looked_at = list(prompts)
     if sum(map(len, prompts)) > _MOST_BYTES:
         looked_at = [prompt[:_WINDOW_BYTES] + prompt[-_WINDOW_BYTES:] for prompt in prompts]
-    everything = b"\0".join(looked_at)
+    found = _shared(message, looked_at)
+    if not found:
+        return set()
+    return {
+        unmarked(form)
+        for prompt, seen in zip(prompts, looked_at, strict=True)
+        if any(piece in seen for piece in found)
+        for form in _forms(prompt)
+    }
+
+
+def _shared(message: str, prompts: Collection[bytes]) -> list[bytes]:
+    """Return pieces of prompts, as they are written, that a message has, too: pieces of it from
+    somewhere in a prompt, and texts whose beginning or end is somewhere in it.
+    """
+    everything = b"\0".join(prompts)
+    plain, compact = _unescaped(message), message.replace(", ", ",")
+    written = {message, compact, plain, _write(plain)[1:-1], _write(message)[1:-1], json.dumps(message)[1:-1]}
     pieces = {
-        text[at : at + _SHORTEST_PIECE].encode("utf-8", "surrogatepass")
+        _as_bytes(text[at : at + _SHORTEST_PIECE])
         for text in written
         for at in range(0, max(1, len(text) - _SHORTEST_PIECE + 1), _SHORTEST_PIECE)
     }
-    found = [piece for piece in pieces if piece in everything]
-    texts = b"\0".join(text.encode("utf-8", "surrogatepass") for text in written)
-    forms: set[str] = set()
-    for prompt, seen in zip(prompts, looked_at, strict=True):
-        if any(end in texts for end in _ends(seen)) or any(piece in seen for piece in found):
-            forms.update(map(unmarked, _forms(prompt)))
-    return forms
+    shared = [piece for piece in pieces if piece in everything]
+    said = _as_bytes(f"{message}\0{compact}\0{plain}")
+    texts = {text: _read(text) for text in {*_TEXT.findall(everything)} - _PROTOCOL}
+    texts |= {ids: ids for ids in prompts if not ids.startswith((b'"', b"[{"))}
+    shared += [
+        text
+        for text, read in texts.items()
+        if len(read) >= _SHORTEST_SECRET and (read[:_SHORTEST_PIECE] in said or read[-_SHORTEST_PIECE:] in said)
+    ]
+    return shared
 
 
 def _unescaped(message: str) -> str:
@@ -147,44 +145,19 @@ def _unescaped(message: str) -> str:
     return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _ends(written: bytes) -> list[bytes]:
-    """Return the beginning and the end of each text within JSON, in all forms; and of token ids."""
-    begin, end = written[1 : _SHORTEST_PIECE + 1], written[-_SHORTEST_PIECE - 1 : -1]
-    if written[:1] == b'"' and _is_written_alike(begin) and _is_written_alike(end):
-        return [begin, end] if len(written) > _SHORTEST_SECRET + 1 else []
-    ends = []
-    if not written.startswith((b'"', b"[{")):
-        spaced = written.replace(b",", b", ")
-        ends = [each for ids in (written, spaced) for each in (ids[:_SHORTEST_PIECE], ids[-_SHORTEST_PIECE:])]
-    for text in _TEXT.findall(written):
-        if text in _PROTOCOL:
-            continue
-        value = _read(text)
-        for part in (value[:_SHORTEST_PIECE], value[-_SHORTEST_PIECE:]):
-            as_bytes = part.encode("utf-8", "surrogatepass")
-            if not _is_written_alike(as_bytes):
-                for form in _written(part):
-                    ends += [
-                        each.encode("utf-8", "surrogatepass")
-                        for each in (form[:_SHORTEST_PIECE], form[-_SHORTEST_PIECE:])
-                    ]
-            elif len(part) >= _SHORTEST_SECRET:
-                ends.append(as_bytes)
-    return ends
-
-
-def _is_written_alike(text: bytes) -> bool:
-    """Whether JSON, ``repr`` and the text itself are the same."""
-    return text.isascii() and _ODD.search(text) is None
-
-
-def _read(text: bytes) -> str:
+def _read(text: bytes) -> bytes:
+    """Return a text within JSON without escapes."""
+    if b"\\" not in text:
+        return text
     try:
-        value: str = json.loads(b'"%b"' % text) if b"\\" in text else text.decode()
+        return _as_bytes(json.loads(b'"%b"' % text))
     except ValueError:
         # A character was cut in two.
-        return text.decode("utf-8", "ignore")
-    return value
+        return text
+
+
+def _as_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _written(text: str) -> set[str]:
@@ -223,30 +196,26 @@ def _texts_in(value: object) -> Iterator[str]:
                 yield from _texts_in(each)
 
 
-def _without(message: str, labels: dict[str, str], shortest_run: int) -> str:
+def _without(message: str, labels: dict[str, str], shortest_run: int = 0) -> str:
     """Cut forms out of a message, whole and in pieces; shorter pieces than ``shortest_run`` stay."""
-    cuts = sorted(
+    runs = sorted(
         (start, -end, labels[form])
         for form in labels
         if len(form) >= _SHORTEST_SECRET
         for start, end in _runs_of(form, message)
         if end - start >= shortest_run
     )
-    made, at = [], 0
-    while cuts:
+    made, at, longest = [message], 0, 0
+    for start, back, label in runs:
+        end = -back
+        if start >= at:
+            made[-1:], longest = [made[-1][: start - at], label, ""], 0
         # Those that overlap are one; the longest names it.
-        start, end, label = cuts[0][0], -cuts[0][1], cuts[0][2]
-        longest = end - start
-        taken = 1
-        while taken < len(cuts) and cuts[taken][0] < end:
-            if -cuts[taken][1] - cuts[taken][0] > longest:
-                longest, label = -cuts[taken][1] - cuts[taken][0], cuts[taken][2]
-            end = max(end, -cuts[taken][1])
-            taken += 1
-        del cuts[:taken]
-        made += [message[at:start], label]
-        at = end
-    return "".join([*made, message[at:]])
+        if end - start > longest:
+            longest, made[-2] = end - start, label
+        at = max(at, end)
+        made[-1] = message[at:]
+    return "".join(made)
 
 
 def _runs_of(form: str, message: str) -> set[tuple[int, int]]:
@@ -256,35 +225,30 @@ def _runs_of(form: str, message: str) -> set[tuple[int, int]]:
     whole = {(at, at + len(form)) for at in _places(form, message)}
     if len(form) <= _SHORTEST_PIECE:
         return whole
-    runs = set()
-    head, tail = form[:_SHORTEST_PIECE], form[-_SHORTEST_PIECE:]
-    for at in _places(head, message):
-        end = at + _SHORTEST_PIECE
-        while end < len(message) and end - at < len(form) and message[end] == form[end - at]:
-            end += 1
-        runs.add((at, end))
-    for at in _places(tail, message):
-        start, end = at, at + _SHORTEST_PIECE
-        while start and end - start < len(form) and message[start - 1] == form[start - end - 1]:
-            start -= 1
-        runs.add((start, end))
-    # Every run that long covers one of the message's pieces whole.
+    last = len(form) - _SHORTEST_PIECE
+    alike = {(at, 0) for at in _places(form[:_SHORTEST_PIECE], message)}
+    alike |= {(at, last) for at in _places(form[last:], message)}
+    # Every run of the middle that long covers one of the message's pieces whole.
     for at in range(0, len(message) - _SHORTEST_PIECE + 1, _SHORTEST_PIECE):
-        for place in islice(_places(message[at : at + _SHORTEST_PIECE], form), _MOST_PLACES):
-            start, end, ahead, behind = at, at + _SHORTEST_PIECE, place, place + _SHORTEST_PIECE
-            while start and ahead and message[start - 1] == form[ahead - 1]:
-                start, ahead = start - 1, ahead - 1
-            while end < len(message) and behind < len(form) and message[end] == form[behind]:
-                end, behind = end + 1, behind + 1
-            runs.add((start, end))
-    return whole | {_trimmed(start, end, message) for start, end in runs}
+        piece = message[at : at + _SHORTEST_PIECE]
+        alike |= {(at, place) for place in islice(_places(piece, form), _MOST_PLACES)}
+    return whole | {_run(at, place, form, message) for at, place in alike}
 
 
-def _trimmed(start: int, end: int, message: str) -> tuple[int, int]:
-    """Return a run without the quotes around it, which the server wrote, and blanks outside them."""
-    run = message[start:end]
+def _run(at: int, place: int, form: str, message: str) -> tuple[int, int]:
+    """Return the whole run of a message that is alike from a place in a form on, and before it.
+
+    The quotes around it, which the server wrote, and blanks outside them are left out.
+    """
+    ahead = behind = 0
+    while at > ahead and place > ahead and message[at - ahead - 1] == form[place - ahead - 1]:
+        ahead += 1
+    longest = min(len(message) - at, len(form) - place)
+    while behind < longest and message[at + behind] == form[place + behind]:
+        behind += 1
+    run = message[at - ahead : at + behind]
     before, after = _OPENING.match(run), _CLOSING.search(run)
-    return start + (len(before[0]) if before else 0), end - (len(after[0]) if after else 0)
+    return at - ahead + (len(before[0]) if before else 0), at + behind - (len(after[0]) if after else 0)
 
 
 def _places(piece: str, text: str) -> Iterator[int]:

@@ -2,10 +2,10 @@
 
 Rules:
 - Shares are whole numbers that add up to the server's sum. Prompt tokens are shared by the expected
-  lengths, output tokens by the texts' lengths.
-- A share is bounded by facts about its call: token ids, a text (at least a token), ``max_tokens``,
-  ``finish_reason: "length"``.
-- A sum below the bounds is none (llama.cpp tells the first prompt's usage): nothing is shared out.
+  lengths, output tokens by the texts' lengths; a text has a token at least.
+- Token ids are counted, and ``finish_reason: "length"`` means ``max_tokens``: what is known so is
+  no estimate, and the rest is the others'.
+- A sum that is too small is none (llama.cpp tells the first prompt's usage): nothing is shared out.
 - A share with a single possible value is exact, and not marked.
 - A streamed list's sum comes after the last answer, and no answer waits. The usage is then
   estimated from the call's own events and text.
@@ -22,7 +22,6 @@ __all__ = ["TOO_MANY", "Made", "estimated_tokens", "prompt_shares", "share_out",
 
 _BYTES_PER_TOKEN = 4
 """A rough mean for English text."""
-_ANY = 1 << 30
 TOO_MANY = 1 << 53
 """A number of tokens that is nonsense, and that arithmetic with fractions may not bear."""
 _MOST_BYTES_PER_EVENT = 16
@@ -41,39 +40,21 @@ def size_of(text: object) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-def share_out(total: int, weights: Sequence[int], least: Sequence[int], most: Sequence[int]) -> list[int]:
-    """Return whole numbers that add up to a total, in proportion to weights as far as bounds allow.
-
-    Args:
-        total: from the sum of ``least`` to the sum of ``most``.
-        weights: at least 0 each.
-        least, most: the bounds of each number.
+def share_out(total: int, sizes: Sequence[int]) -> list[int]:
+    """Return whole numbers that add up to a total: one for each size that is not 0, if the total is
+    enough for that, and the rest in proportion to the sizes.
     """
-    shares = [0] * len(weights)
-    free, left = list(range(len(weights))), total
-    while free:
-        heavy = {i: weights[i] for i in free}
-        whole = sum(heavy.values())
-        if not whole:
-            heavy, whole = dict.fromkeys(free, 1), len(free)
-        lack = {i: least[i] * whole - left * heavy[i] for i in free if left * heavy[i] < least[i] * whole}
-        excess = {i: left * heavy[i] - most[i] * whole for i in free if left * heavy[i] > most[i] * whole}
-        if not lack and not excess:
-            for i in free:
-                shares[i] = left * heavy[i] // whole
-            # The rest left by rounding down goes, one each, to the largest remainders: the heavier
-            # never has less.
-            rest = left - sum(shares[i] for i in free)
-            for i in sorted(free, key=lambda i: left * heavy[i] % whole, reverse=True)[:rest]:
-                shares[i] += 1
-            break
-        # Numbers on the side of the larger misfit stay at their bounds: the rest left to the others
-        # cannot free them again.
-        bound, fixed = (least, lack) if sum(lack.values()) >= sum(excess.values()) else (most, excess)
-        for i in fixed:
-            shares[i] = bound[i]
-            left -= bound[i]
-        free = [i for i in free if i not in fixed]
+    least = [int(size > 0) for size in sizes]
+    rest, whole = total - sum(least), sum(sizes)
+    if rest < 0:
+        least, rest = [0] * len(sizes), total
+    if not whole:
+        sizes, whole = [1] * len(sizes), len(sizes)
+    shares = [low + rest * size // whole for low, size in zip(least, sizes, strict=True)]
+    # What rounding down left goes, one each, to the largest remainders.
+    left = total - sum(shares)
+    for i in sorted(range(len(sizes)), key=lambda i: rest * sizes[i] % whole, reverse=True)[:left]:
+        shares[i] += 1
     return shares
 
 
@@ -92,8 +73,7 @@ def prompt_shares(batch: Batch, total: object) -> tuple[list[int], bool] | None:
         # Token ids are counted exactly. If they add up to the server's count, the server neither
         # cut nor added any.
         return sizes, False
-    least = [int(total >= len(sizes))] * len(sizes)
-    return share_out(total, sizes, least, [total] * len(sizes)), True
+    return share_out(total, sizes), True
 
 
 def shared_usages(batch: Batch, told: Usage, made: Sequence[Made]) -> list[Usage] | None:
@@ -104,49 +84,32 @@ def shared_usages(batch: Batch, told: Usage, made: Sequence[Made]) -> list[Usage
     prompts = prompt_shares(batch, told.prompt_tokens)
     if prompts is None:
         return None
-    n, left = batch.shape.weight, told.completion_tokens
-    shares: list[int | None] = []
-    open_: list[int] = []
-    sizes: list[int] = []
-    least: list[int] = []
-    most: list[int] = []
-    for start in range(0, len(made), n):
-        own = made[start : start + n]
-        ids = [count for _, _, count in own if count is not None]
-        if len(ids) == n:
-            shares.append(sum(ids))
-            left -= sum(ids)
-            continue
-        bounds = [_bounds(batch, size, reason) for size, reason, _ in own]
-        open_.append(len(shares))
-        shares.append(None)
-        sizes.append(sum(size for size, _, _ in own))
-        least.append(sum(low for low, _ in bounds))
-        most.append(sum(high for _, high in bounds))
-    if left < sum(least):
+    n = batch.shape.weight
+    requests = [made[start : start + n] for start in range(0, len(made), n)]
+    shares = [_known(batch, own) for own in requests]
+    open_ = [place for place, share in enumerate(shares) if share is None]
+    left = told.completion_tokens - sum(share or 0 for share in shares)
+    # An echoed prompt is a text without an output token.
+    sizes = [0 if batch.shape.echo else sum(size for size, _, _ in requests[place]) for place in open_]
+    texts = sum(size > 0 for size in sizes)
+    if left < texts:
         return None
-    if left > sum(most):
-        # More than asked for: the server counts tokens that are not in the texts.
-        most = [left] * len(open_)
-    for place, share in zip(open_, share_out(left, sizes, least, most), strict=True):
+    for place, share in zip(open_, share_out(left, sizes), strict=True) if open_ else ():
         shares[place] = share
-    # A single open share gets the rest; at the sum of all bounds each is at its own.
-    guessed = frozenset(open_ if len(open_) > 1 and left not in (sum(least), sum(most)) else ())
-    sizes_of_prompts, are_guessed = prompts
+    # A single open share gets the rest; where there is a token for each text, each has one.
+    guessed = frozenset(open_ if len(open_) > 1 and left > texts else ())
     return [
-        Usage(prompt, share or 0, are_guessed, place in guessed)
-        for place, (prompt, share) in enumerate(zip(sizes_of_prompts, shares, strict=True))
+        Usage(prompt, share or 0, prompts[1], place in guessed)
+        for place, (prompt, share) in enumerate(zip(prompts[0], shares, strict=True))
     ]
 
 
-def _bounds(batch: Batch, size: int, reason: str | None) -> tuple[int, int]:
-    """Return the fewest and the most tokens of a choice."""
+def _known(batch: Batch, own: Sequence[Made]) -> int | None:
+    """Return how many tokens a request's choices have: by their ids, or as all that were asked for."""
     limit = batch.shape.max_output_tokens
-    if limit and reason == "length":
-        return limit, limit
-    # An echoed prompt is a text without an output token. vLLM counts a token even with
-    # ``max_tokens`` 0.
-    return int(size > 0 and not batch.shape.echo), _ANY if limit is None else max(1, limit)
+    counts = [ids if ids is not None else limit if limit and reason == "length" else None for _, reason, ids in own]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def estimated_tokens(size: int, events: int, reason: str | None, limit: int | None) -> int:

@@ -29,7 +29,7 @@ from batchclient.errors import (
     ReadTimedOut,
     TransportError,
 )
-from batchclient.transport._exceptions import is_timeout
+from batchclient.transport._libraries import is_of
 from batchclient.types import Reply
 
 __all__ = ["ResponseWriter", "WholeResponse"]
@@ -164,7 +164,7 @@ class ResponseWriter:
         if isinstance(error, ConnectFailed):
             if cause == "PoolTimeout":
                 return library.PoolTimeout
-            return library.ConnectTimeout if is_timeout(error.__cause__) else library.ConnectError
+            return library.ConnectTimeout if is_of(type(error.__cause__), "TimeoutException") else library.ConnectError
         if isinstance(error, (ReadTimedOut, DeadlineExceeded)):
             return library.ReadTimeout
         if cause in ("RemoteProtocolError", "WriteError", "WriteTimeout"):

@@ -25,7 +25,7 @@ from pydantic_core import to_json
 
 from batchclient.errors import BatchClientError, DeadlineExceeded, DemuxError, DialectError, ReadTimedOut
 from batchclient.openai._keys import with_key
-from batchclient.transport._exceptions import is_timeout
+from batchclient.transport._libraries import is_of
 from batchclient.types import Reply
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def to_process(owner: Any, planned: Planned, reply: Reply, cast_to: Any) -> dict
 def error_of(owner: Any, planned: Planned, error: BatchClientError, request: Any = None) -> openai.OpenAIError:
     """Return openai's exception for an error; to ``request``, if openai has built it."""
     request = request_of(owner, planned, max(0, error.attempt - 1)) if request is None else request
-    if isinstance(error, (DeadlineExceeded, ReadTimedOut)) or is_timeout(error.__cause__):
+    if isinstance(error, (DeadlineExceeded, ReadTimedOut)) or is_of(type(error.__cause__), "TimeoutException"):
         return openai.APITimeoutError(request=request)
     if error.status is not None and error.status >= 400:
         reply = error.reply or Reply(None, {}, error.status)

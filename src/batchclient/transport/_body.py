@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from batchclient.errors import ConnectionLost, ResponseTooLarge
 from batchclient.transport._exceptions import misdelivered
 from batchclient.transport._ids import Mark
+
+if TYPE_CHECKING:
+    from batchclient.transport._httpx import HttpxConnection
+    from batchclient.transport.connection import Connection
 
 __all__ = ["Response"]
 
@@ -27,31 +32,33 @@ class Response:
     """A reply whose body has not been read yet; see ``WireResponse``.
 
     Args:
-        status, headers: of the reply.
-        next_piece: returns the next bytes of the body; empty: it has ended.
+        connection: brings the body.
+        headers: of the reply.
         release: takes the connection back, given whether another request may use it.
         mark: of the request, if the transport gave an id.
         most_bytes: cap on the decoded body.
+        may_go_on: whether another request may use the connection, as far as the head tells.
     """
 
-    __slots__ = ("_is_good", "_mark", "_most_bytes", "_next_piece", "_release", "headers", "status")
+    __slots__ = ("_mark", "_may_go_on", "_most_bytes", "_next_piece", "_release", "headers", "status")
 
     def __init__(
         self,
-        status: int,
+        connection: Connection | HttpxConnection,
         headers: Mapping[str, str],
-        next_piece: Callable[[], Awaitable[bytes]],
         release: Callable[[bool], Awaitable[None]],
         mark: Mark | None,
         most_bytes: int,
+        *,
+        may_go_on: bool,
     ) -> None:
-        self.status = status
+        self.status = connection.status
         self.headers = headers
-        self._next_piece = next_piece
+        self._next_piece = connection.next_piece
         self._release: Callable[[bool], Awaitable[None]] | None = release
         self._mark = mark
         self._most_bytes = most_bytes
-        self._is_good = True
+        self._may_go_on = may_go_on
 
     async def chunks(self) -> AsyncGenerator[bytes]:
         """Yield the decoded body as it arrives.
@@ -71,8 +78,8 @@ class Response:
                 left -= len(piece)
                 if left < 0:
                     raise ResponseTooLarge(f"the response is over max_response_bytes={self._most_bytes}")
-                if mark is not None and mark.is_anothers_body(piece):
-                    self._is_good = False
+                if mark is not None and mark.is_anothers(piece):
+                    self._may_go_on = False
                     raise misdelivered()
                 mark = None
                 yield piece
@@ -83,7 +90,7 @@ class Response:
         """Release the connection; it is closed if the body was not read to its end."""
         release, self._release = self._release, None
         if release is not None:
-            await release(self._is_good)
+            await release(self._may_go_on)
 
 
 def _layers(content_encoding: str) -> list[_Layer]:

@@ -3,8 +3,6 @@
 Rules:
 - A user's own transport, client or authentication may raise anything. The caller sees a failure of
   the network with the exception's class named.
-- Classes are known by their names, and no library is imported here: a user's own client may be
-  httpx2's, with equal names for other classes.
 - The texts of batchclient's errors name hosts and timeouts, never headers or bodies. An exception
   with headers or bodies in it does not become a cause.
 - A connection that could not be made differs from a broken one: only the first is surely no work
@@ -27,13 +25,12 @@ from batchclient.errors import (
     OutOfSockets,
     ReadTimedOut,
 )
+from batchclient.transport._libraries import is_of
 
 __all__ = [
     "SILENT",
     "broken",
     "cause_of",
-    "is_of",
-    "is_timeout",
     "misdelivered",
     "not_connected",
     "translated",
@@ -46,10 +43,7 @@ _WRONG_VERSION = "WRONG_VERSION_NUMBER"
 _NO_CERTIFICATE = ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE")
 """OpenSSL's words where the server wants a client's certificate: of TLS 1.3, and of 1.2."""
 _QUOTES = ": bytearray("
-_LIBRARIES = frozenset({"httpx", "httpx2"})
-"""httpx2 is httpx's fork, and openai's client uses it from its third major on. Both have the same
-names for different classes.
-"""
+"""With this h11 begins to quote bytes that are no HTTP. They may hold anything."""
 _UNCONNECTED: tuple[tuple[type[BaseException], str], ...] = (
     (ConnectionRefusedError, "a refused connection"),
     (socket.gaierror, "a name that does not resolve"),
@@ -60,16 +54,12 @@ _UNCONNECTED: tuple[tuple[type[BaseException], str], ...] = (
 """Why there is no connection, in words that errors, logs and statistics share."""
 _UNREACHABLE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN})
 _NO_SOCKETS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL})
-
-
-def is_of(kind: type, *names: str) -> bool:
-    """Whether a class, or a base of the class, is one of the named classes of httpx or httpx2."""
-    return any(base.__name__ in names and base.__module__.partition(".")[0] in _LIBRARIES for base in kind.__mro__)
-
-
-def is_timeout(error: BaseException | None) -> bool:
-    """Whether an HTTP library ran out of time: in connecting, in a pool, in writing or reading."""
-    return error is not None and is_of(type(error), "TimeoutException")
+_LIBRARYS_OWN: tuple[tuple[str, type[BatchClientError], str], ...] = (
+    ("PoolTimeout", ConnectFailed, "the HTTP client's pool had no connection free"),
+    ("ReadTimeout", ReadTimedOut, SILENT),
+    ("DecodingError", ConnectionLost, "the body could not be decompressed"),
+)
+"""Exceptions of httpx and httpx2 with one meaning each."""
 
 
 def cause_of(error: BaseException) -> BaseException | None:
@@ -101,42 +91,43 @@ def not_connected(error: BaseException, address: str) -> ConnectFailed:
     known = _known_cause(error, address)
     if known is not None:
         return known
-    if not str(error) and isinstance(error, TimeoutError):
+    if is_of(type(error), "ConnectTimeout") or (isinstance(error, TimeoutError) and not str(error)):
         return ConnectFailed(f"no connection{address} within the connect timeout")
     why = unconnected(error)
     hint = "; does the server speak http://?" if _WRONG_VERSION in str(error) else ""
     return ConnectFailed(f"no connection{address}: {f'{why} ({error})' if why else error}{hint}")
 
 
-def broken(error: BaseException | None, received: int, *, is_new: bool, address: str = "") -> BatchClientError:
+def broken(
+    error: BaseException | None, address: str = "", received: int = 0, *, is_new: bool = False
+) -> BatchClientError:
     """Return batchclient's error for a connection that broke before the reply's end.
 
     Args:
-        error: the socket's; ``None``: the server closed the connection.
+        error: the socket's, or an HTTP library's; ``None``: the server closed the connection.
+        address: behind "connection", where it is known.
         received: bytes of the reply's body.
         is_new: whether nothing was ever heard on the connection, which is not encrypted.
-        address: behind "connection", where it is known.
     """
     known = None if error is None else _known_cause(error, address)
     if known is not None:
         return known
-    why = str(error or "the server closed it before the end of its reply")
-    hint = "; does it speak https://?" if is_new and error is None else ""
-    return ConnectionLost(f"the connection broke{_after(received)}: {why}{hint}")
+    why = str(error or "").partition(_QUOTES)[0] or type(error).__name__
+    if error is None:
+        why = "the server closed it before the end of its reply"
+        why += "; does it speak https://?" if is_new else ""
+    return ConnectionLost(f"the connection broke{_after(received)}: {why}")
 
 
 def translated(error: BaseException, address: str = "", received: int = 0) -> BatchClientError:
     """Return batchclient's error for an exception of httpx, httpx2 or a user's own transport."""
     kind = type(error)
-    is_librarys = is_of(kind, "HTTPError", "InvalidURL", "StreamError")
-    if not is_librarys:
+    if not is_of(kind, "HTTPError", "InvalidURL", "StreamError"):
         # The text may hold anything.
         if isinstance(error, TimeoutError):
             return ReadTimedOut(f"the transport raised {kind.__name__}{_after(received)}")
         known = _known_cause(error, address)
         return known or ConnectionLost(f"the connection broke{_after(received)}: the transport raised {kind.__name__}")
-    if is_of(kind, "ConnectTimeout"):
-        return ConnectFailed(f"no connection{address} within the connect timeout")
     if _is_of_a_tunnel(error):
         # The rest is the proxy's own text, or the request's URL.
         status = str(error)[:3]
@@ -144,17 +135,12 @@ def translated(error: BaseException, address: str = "", received: int = 0) -> Ba
         # It wants a password, and will again.
         refused.retryable = status != "407"
         return refused
-    if is_of(kind, "ConnectError", "ProxyError", "UnsupportedProtocol"):
+    if is_of(kind, "ConnectTimeout", "ConnectError", "ProxyError", "UnsupportedProtocol"):
         return not_connected(error, address)
-    if is_of(kind, "PoolTimeout"):
-        return ConnectFailed("the HTTP client's pool had no connection free")
-    if is_of(kind, "ReadTimeout"):
-        return ReadTimedOut(SILENT)
-    if is_of(kind, "DecodingError"):
-        return ConnectionLost("the body could not be decompressed")
-    # h11's message about bytes that are no HTTP ends with the bytes, which may hold anything.
-    said = str(error).partition(_QUOTES)[0]
-    return ConnectionLost(f"the connection broke{_after(received)}: {said or kind.__name__}")
+    for name, ours, words in _LIBRARYS_OWN:
+        if is_of(kind, name):
+            return ours(words)
+    return broken(error, address, received)
 
 
 def misdelivered() -> ConnectionLost:

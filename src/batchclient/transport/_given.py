@@ -6,8 +6,8 @@ batchclient's.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 
 from batchclient.errors import BatchClientError, ConnectionLost
 from batchclient.transport import Timeouts, Transport, WireRequest, WireResponse
@@ -27,12 +27,8 @@ class GivenTransport:
 
     async def send(self, request: WireRequest, timeouts: Timeouts) -> WireResponse:
         """Send a request; return once the headers of the response are there."""
-        try:
+        with _as_ours():
             response = await self._transport.send(request, timeouts)
-        except BatchClientError:
-            raise
-        except Exception as error:  # a transport is the user's code
-            raise translated(error) from cause_of(error)
         try:
             return _GivenResponse(response)
         except AttributeError as error:
@@ -48,18 +44,20 @@ class _GivenResponse:
         self._response = response
         self.status = response.status
         self.headers = response.headers
+        self.aclose = response.aclose
 
     async def chunks(self) -> AsyncGenerator[bytes]:
-        received = 0
-        try:
+        with _as_ours():
             async with aclosing(self._response.chunks()) as chunks:
                 async for chunk in chunks:
-                    received += len(chunk)
                     yield chunk
-        except BatchClientError:
-            raise
-        except Exception as error:  # a transport is the user's code
-            raise translated(error, received=received) from cause_of(error)
 
-    async def aclose(self) -> None:
-        await self._response.aclose()
+
+@contextmanager
+def _as_ours() -> Iterator[None]:
+    try:
+        yield
+    except BatchClientError:
+        raise
+    except Exception as error:  # a transport is the user's code
+        raise translated(error) from cause_of(error)

@@ -27,53 +27,43 @@ _DIGITS = 8
 class RequestIds:
     """The ids of one transport."""
 
-    __slots__ = ("_bodies", "_count", "_length", "_prefix", "_prefix_bytes")
+    __slots__ = ("bodies", "count", "prefix")
 
     def __init__(self) -> None:
-        self._prefix = f"bc-{secrets.token_hex(6)}-"
-        self._prefix_bytes = self._prefix.encode()
-        self._length = len(self._prefix) + _DIGITS
-        self._count = 0
-        self._bodies = [0] * _REMEMBERED
-
-    def find_in(self, chunk: bytes) -> str | None:
-        """Return the transport's first id in some bytes."""
-        at = chunk.find(self._prefix_bytes)
-        return None if at < 0 else chunk[at : at + self._length].decode("latin-1")
-
-    def asked_for_other(self, told: str, content: int) -> bool:
-        """Whether an id belongs to a request of the transport with another body."""
-        if not told.startswith(self._prefix):
-            return False
-        try:
-            number = int(told[len(self._prefix) : self._length], 16)
-        except ValueError:
-            return False
-        return 0 < self._count - number <= _REMEMBERED and self._bodies[number % _REMEMBERED] != content
+        self.prefix: bytes = b"bc-%b-" % secrets.token_hex(6).encode()
+        self.count: int = 0
+        self.bodies: list[int] = [0] * _REMEMBERED
+        """The hashes of the last requests' bodies."""
 
     def mark(self, body: bytes) -> Mark:
         """Give an id to a request before it is sent."""
-        number = self._count
-        self._count = number + 1
-        content = self._bodies[number % _REMEMBERED] = hash(body)
-        return Mark(self, f"{self._prefix}{number:0{_DIGITS}x}", content)
+        number = self.count
+        self.count = number + 1
+        self.bodies[number % _REMEMBERED] = hash(body)
+        return Mark(self, number)
 
 
 class Mark:
-    """A request's id, and the hash of its body."""
+    """A request's id."""
 
-    __slots__ = ("_content", "_ids", "id")
+    __slots__ = ("_body", "_ids", "id")
 
-    def __init__(self, ids: RequestIds, own: str, content: int) -> None:
+    def __init__(self, ids: RequestIds, number: int) -> None:
         self._ids = ids
-        self.id: str = own
-        self._content = content
+        self._body = ids.bodies[number % _REMEMBERED]
+        self.id: bytes = b"%b%0*x" % (ids.prefix, _DIGITS, number)
 
-    def is_anothers_header(self, value: str | None) -> bool:
-        """Whether a reply's header is the id of a request with another body."""
-        return value is not None and value != self.id and self._ids.asked_for_other(value, self._content)
-
-    def is_anothers_body(self, chunk: bytes) -> bool:
-        """Whether a reply's body begins with the id of a request with another body."""
-        told = self._ids.find_in(chunk)
-        return told is not None and told != self.id and self._ids.asked_for_other(told, self._content)
+    def is_anothers(self, told: bytes) -> bool:
+        """Whether a reply's header, or the beginning of its body, has the id of a request of the
+        transport with another body.
+        """
+        ids = self._ids
+        at = told.find(ids.prefix)
+        if at < 0:
+            return False
+        begin = at + len(ids.prefix)
+        try:
+            number = int(told[begin : begin + _DIGITS], 16)
+        except ValueError:
+            return False
+        return 0 < ids.count - number <= _REMEMBERED and ids.bodies[number % _REMEMBERED] != self._body

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from batchclient.errors import ConfigError
-from batchclient.transport._library import library
+from batchclient.transport._libraries import library
 
 __all__ = ["proxy_for", "proxy_secrets"]
 

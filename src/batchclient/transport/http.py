@@ -1,9 +1,22 @@
-"""The way of a request to a server: directly, or over httpx where somebody is to see it.
+"""Requests to one base URL: the way that each takes, and its exchange, whichever way.
 
 A request goes directly (``direct``) on asyncio, if nobody looks on: no mock or instrumentation of
 httpx or httpx2, no debug log of httpcore, no proxy, and no ``Http(backend=…)``. This is decided for
 each request. Everything else goes over the library that is seen (``_httpx``), else over httpx, at
 about five times the CPU.
+
+Rules:
+- A request takes the connection that was used last, or a new one. It never waits for a connection,
+  and a connection carries one request at a time.
+- A used connection that breaks before a byte of the reply, within 50 ms of the request or twice the
+  time that its connecting took, was closed while idle: the request is sent again at once, once, on
+  a new connection. That is no attempt, and costs no retry. A later break may have been over the
+  request, which is the caller's to repeat.
+- A request with a body has an id (``_ids``), unless it brings one. A reply to another request of
+  the transport is refused, and ends its connection. So does a refused long request, of which the
+  server may have read a part.
+- What goes into a head was checked: no line break leaves.
+- No redirect is followed, and there are no cookies.
 """
 
 from __future__ import annotations
@@ -12,29 +25,38 @@ import asyncio
 import os
 import ssl
 from collections.abc import Mapping
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from batchclient.errors import ConfigError
-from batchclient.transport import Timeouts, WireRequest, WireResponse, root_of
-from batchclient.transport._exceptions import is_of
-from batchclient.transport._httpx import HttpxTransport
-from batchclient.transport._ids import ID_HEADER, RequestIds
-from batchclient.transport._library import library
-from batchclient.transport._observers import Observers
+import anyio.lowlevel
+
+from batchclient._version import __version__
+from batchclient.errors import ConfigError, ConnectionLost
+from batchclient.transport import Timeouts, WireRequest, root_of
+from batchclient.transport._addresses import check_headers
+from batchclient.transport._body import Response
+from batchclient.transport._exceptions import misdelivered
+from batchclient.transport._httpx import HttpxConnection, HttpxWay
+from batchclient.transport._ids import ID_HEADER, Mark, RequestIds
+from batchclient.transport._libraries import is_of, library, library_seen
 from batchclient.transport._proxies import proxy_for
-from batchclient.transport._rules import default_headers
+from batchclient.transport._rules import LONG_BODY_BYTES, Place
 
 if TYPE_CHECKING:
     import httpx
     import httpx2
 
-    from batchclient.transport.direct import DirectTransport
+    from batchclient.transport.connection import Connection
+    from batchclient.transport.direct import DirectWay
+
+    _Connection = Connection | HttpxConnection
+    _Way = DirectWay | HttpxWay
 
 __all__ = ["HttpTransport", "check_arguments"]
 
 _DIRECT = "directly"
+_NO_HEADERS: Mapping[str, str] = {}
 
 
 def check_arguments(http_client: object, backend: str | None) -> str | None:
@@ -54,7 +76,7 @@ def check_arguments(http_client: object, backend: str | None) -> str | None:
     try:
         library(backend)
         # A call imports nothing: after a fork the lock of a module may stay closed for ever.
-        found = _direct_transport()
+        found = _direct_way()
     except ImportError as error:
         message = f"http.backend: {backend!r} needs the extra batchclient[{backend}]"
         raise ConfigError(message, field="http.backend") from error
@@ -89,22 +111,19 @@ class HttpTransport:
     ) -> None:
         self._base_url, question, query = base_url.partition("?")
         self._query = question + query
+        self._most_bytes = max_response_bytes
         self._backend = backend
         self._client = client
         self._trust_env = trust_env
         self._proxy = proxy_for(base_url, backend) if trust_env and client is None else None
-        self._headers = default_headers(headers)
+        ours = {"content-type": "application/json", "accept": "*/*", "accept-encoding": "identity"}
+        self._headers = {**ours, "user-agent": f"batchclient/{__version__}", **_checked(headers)}
         is_given = ID_HEADER in self._headers or (client is not None and ID_HEADER in client.headers)
-        self._both: dict[str, Any] = {
-            "ids": None if is_given else RequestIds(),
-            "most_bytes": max_response_bytes,
-            "address": f" to {self._base_url}",
-        }
-        self._ways: dict[str, DirectTransport | HttpxTransport] = {}
-        is_free = client is None and self._proxy is None and backend is None
-        found = _direct_transport() if is_free else ""
-        self._make_direct = None if isinstance(found, str) else found
-        self._observers = Observers()
+        self._ids = None if is_given else RequestIds()
+        self._may_go_directly = client is None and self._proxy is None and not isinstance(_direct_way(), str)
+        self._ways: dict[str, _Way] = {}
+        self._busy: set[_Connection] = set()
+        self._closings = 0
 
     def __repr__(self) -> str:
         return f"<HttpTransport to {self._base_url}>"
@@ -112,29 +131,81 @@ class HttpTransport:
     @property
     def under_way(self) -> int:
         """Requests that have no whole reply yet."""
-        return sum(way.under_way for way in self._ways.values())
+        return len(self._busy)
 
-    async def send(self, request: WireRequest, timeouts: Timeouts) -> WireResponse:
+    async def send(self, request: WireRequest, timeouts: Timeouts) -> Response:
         """Send a request; return once the headers of the response are there."""
-        name = self._backend
+        way, closings = self._way(), self._closings
+        while way.idle:
+            connection = way.idle.pop()
+            if not connection.is_fit():
+                await connection.aclose()
+                continue
+            try:
+                return await self._send_on(way, connection, request, timeouts)
+            except ConnectionLost:
+                if not connection.was_closed_while_idle() or closings != self._closings:
+                    raise
+            break
+        connection = await way.connect(timeouts.connect_s)
+        if closings != self._closings:
+            await connection.aclose()
+            raise ConnectionLost("the client was closed")
+        return await self._send_on(way, connection, request, timeouts)
+
+    def _way(self) -> _Way:
+        """Return the way of a request that is sent now."""
+        name = self._backend or library_seen()
         if name is None:
-            name = self._observers.library_seen()
-        if name is None:
-            may_go_directly = self._make_direct is not None and asyncio._get_running_loop() is not None
-            name = _DIRECT if may_go_directly else "httpx"
+            name = _DIRECT if self._may_go_directly and asyncio._get_running_loop() is not None else "httpx"
         way = self._ways.get(name)
         if way is None:
             way = self._ways[name] = self._make(name)
-        return await way.send(request, timeouts)
+        return way
 
-    def _make(self, name: str) -> DirectTransport | HttpxTransport:
-        if name == _DIRECT and self._make_direct is not None:
-            return self._make_direct(self._url, self._headers, tls=self._tls, **self._both)
+    def _make(self, name: str) -> _Way:
+        place = Place(self._url, self._headers, self._tls, f" to {self._base_url}")
+        direct = _direct_way()
+        if name == _DIRECT and not isinstance(direct, str):
+            return direct(place)
         http, _ = library(name)
-        return HttpxTransport(
-            http, self._url, self._headers,
-            tls=self._tls, proxy=self._proxy, trust_env=self._trust_env, client=self._client, **self._both,
-        )  # fmt: skip
+        return HttpxWay(http, place, proxy=self._proxy, trust_env=self._trust_env, client=self._client)
+
+    async def _send_on(self, way: _Way, connection: _Connection, request: WireRequest, timeouts: Timeouts) -> Response:
+        is_long = len(request.body) > LONG_BODY_BYTES
+        self._busy.add(connection)
+        try:
+            # No frame that may fail has the written head, with its key, in a variable.
+            mark = self._start(way, connection, request, timeouts)
+            headers = await connection.wait_for_head()
+            told = headers.get(ID_HEADER)
+            if mark is not None and told is not None and mark.is_anothers(told.encode()):
+                raise misdelivered()
+        except BaseException as error:
+            if isinstance(error, ConnectionLost):
+                error.while_sending = is_long and connection.was_writing()
+            await self._release(way, connection, False)
+            raise
+        may_go_on = not (is_long and connection.status >= 400)
+        release = partial(self._release, way, connection)
+        return Response(connection, headers, release, mark, self._most_bytes, may_go_on=may_go_on)
+
+    def _start(self, way: _Way, connection: _Connection, request: WireRequest, timeouts: Timeouts) -> Mark | None:
+        """Write a request; return the mark of the id in it."""
+        own = _checked(dict(request.headers)) if request.headers else _NO_HEADERS
+        mark = None
+        if request.body and self._ids is not None and ID_HEADER not in own:
+            mark = self._ids.mark(request.body)
+        connection.start(way.written(request, own, mark), request.body, timeouts)
+        return mark
+
+    async def _release(self, way: _Way, connection: _Connection, reuse: bool) -> None:  # noqa: FBT001
+        """Take a connection back whose exchange has ended, or was broken off."""
+        self._busy.discard(connection)
+        if await connection.finish(reuse=reuse):
+            way.idle.append(connection)
+            while way.idle[0].is_late():
+                await way.idle.popleft().aclose()
 
     def _url(self, path: str, from_root: bool) -> str:  # noqa: FBT001  # given by place
         return (root_of(self._base_url) if from_root else self._base_url) + path + self._query
@@ -159,15 +230,33 @@ class HttpTransport:
 
     async def aclose(self) -> None:
         """Close every connection that is not the user's."""
+        self._closings += 1
+        idle = [connection for way in self._ways.values() for connection in way.idle]
         for way in self._ways.values():
-            await way.aclose()
+            way.idle.clear()
+        for connection in [*idle, *self._busy]:
+            await connection.aclose()
+        # asyncio closes the sockets in the loop's next turn.
+        await anyio.lowlevel.checkpoint()
+
+
+def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Return headers by lower-case name.
+
+    Raises:
+        ConfigError: a line break in one would start another header, or it is not the caller's.
+    """
+    try:
+        return check_headers(headers)
+    except ValueError as error:
+        raise ConfigError(f"headers: {error}", field="headers") from None
 
 
 @cache
-def _direct_transport() -> type[DirectTransport] | str:
+def _direct_way() -> type[DirectWay] | str:
     """Return the direct way's class, or why there is none: httptools cannot be imported."""
     try:
-        from batchclient.transport.direct import DirectTransport
+        from batchclient.transport.direct import DirectWay
     except ImportError as error:
         return str(error)
-    return DirectTransport
+    return DirectWay
