@@ -15,7 +15,7 @@ MAIN_PATH = [
     "_core/scheduler.py",
     "_core/granting.py",
     "_shell/exchange.py",
-    "dialects/completions.py",
+    "dialects/_routes.py",
 ]
 
 
