@@ -51,7 +51,7 @@ def scripted(tmp_path):
 @pytest.fixture
 def ask(cli, scripted, tmp_path):
     """Map rows; return the result, its lines, and the prompts that were sent."""
-    source = write_rows(tmp_path / "in.jsonl", rows_of(2000))
+    source = write_rows(tmp_path / "in.jsonl", rows_of(6000))
 
     def run(*options, max_tokens=64, first=2000):
         scripted.prompts.clear()
@@ -109,7 +109,9 @@ def test_a_classification_by_one_token_is_not_called_truncated(ask, scripted, ou
 
 
 def test_a_bound_that_is_far_off_ends_the_job_early(ask, out, journal):
-    done, lines, sent = ask("-o", out, "--fail-if", "empty>20%", "--fail-if", "truncated>1%", "--concurrency", 8)
+    done, lines, sent = ask(
+        "-o", out, "--fail-if", "empty>20%", "--fail-if", "truncated>1%", "--concurrency", 8, first=6000
+    )
     assert (done.exit_code, out.exists()) == (3, False)
     # A thread of the server may complain of the calls that were left.
     lines = lines[next(number for number, line in enumerate(lines) if line.startswith("Error: ")) :]
@@ -122,7 +124,8 @@ def test_a_bound_that_is_far_off_ends_the_job_early(ask, out, journal):
         "the same command with --retry-truncated 1 --max-tokens-at-most 128 lets the truncated answers go on, and sends"
         " no other answered row",
     ]
-    assert 50 <= len(sent) < 2000
+    # Some thousand rows are under way or read ahead on a busy machine.
+    assert 50 <= len(sent) < 6000
 
 
 def test_a_job_all_of_whose_rows_have_an_answer_is_whole(ask, out, journal):

@@ -137,5 +137,5 @@ class Dialect:
 
     @staticmethod
     def rate_limits(headers: Mapping[str, str]) -> tuple[RateWindow, ...]:
-        """Read OpenAI's and the IETF's headers: the servers send none, a gateway in front may."""
+        """Read OpenAI's headers: the servers send none, a gateway in front may."""
         return read_rate_limits(headers)

@@ -92,7 +92,7 @@ class Connection(asyncio.Protocol, Timed):
             lenient_spaces_after_chunk_size=True,
             lenient_version=True,
         )
-        self.wrote_at = self.now()
+        self.wrote_at: float = self.now()
         if not self._is_open:
             # It was closed since it was made, or taken.
             self._error = broken(None, is_new=not self._is_tls and not self._is_used)
@@ -156,7 +156,7 @@ class Connection(asyncio.Protocol, Timed):
         whole = self._is_open and self._is_complete and not self._is_spoilt
         # What was not read may have stopped the reading.
         if reuse and whole and not self._pieces and not self._unsent():
-            self.idle_since = self.now()
+            self.idle_since: float = self.now()
             return True
         self._close()
         return False
@@ -264,7 +264,7 @@ class Connection(asyncio.Protocol, Timed):
             self._close()
             return
         is_first = not self.was_heard
-        self.was_heard = True
+        self.was_heard: bool = True
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
