@@ -32,6 +32,7 @@ from batchclient._client.starting import Starting
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Adjustment, Resumed
 from batchclient._core.statistics import Statistics
+from batchclient._shell.announcer import Decision
 from batchclient._shell.callbacks import Callbacks
 from batchclient._shell.dialect_choice import DialectChoice
 from batchclient._shell.servers import ServerInfo
@@ -438,6 +439,13 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
                 health={**health, "ok": health["ok"] - runner.invalid, "invalid": runner.invalid},
             )
         return self._make_core().statistics()
+
+    def story(self) -> list[Decision]:
+        """Return the last 512 decisions of the client's own, oldest first: why is it as it is?
+
+        For example ``(12.4, "http://a/v1", "limit 256 → 128", "queue stood at the server")``.
+        """
+        return [] if self._runner is None else self._runner.story
 
     async def servers(self) -> list[ServerInfo]:
         """Ask each server now what it is and how busy it is; return that in the order of the servers.

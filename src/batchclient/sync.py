@@ -154,6 +154,9 @@ class SyncBatchClient:
     @_asking(lambda client: client.statistics)
     def statistics(self) -> None: ...
 
+    @_asking(lambda client: client.story)
+    def story(self) -> None: ...
+
     @_asking(lambda client: client.retune)
     def retune(self) -> None: ...
 

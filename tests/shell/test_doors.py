@@ -2,14 +2,16 @@
 
 import json
 from array import array
+from itertools import pairwise
 
 import anyio
 import pytest
 from tests.seams import connected
-from tests.shell.scripted import ScriptedTransport, error, make_client, settle
+from tests.shell.scripted import ScriptedTransport, echo, error, make_client, settle
 from tests.shell.test_sync import make_sync
 
 from batchclient import (
+    ConnectFailed,
     Batching,
     BatchClient, Choice, Classification, Completion, ConfigError, Embedding, Ranking, RowCall, Score, ServerInfo,
     ServerLoad, SyncBatchClient, Usage, read_call,
@@ -67,6 +69,24 @@ async def test_no_server_is_asked_that_is_not_to_be_asked():
     async with make_client(server) as client:
         assert await client.servers() == [ServerInfo("http://scripted/v1")]
     assert server.sent == []
+
+
+# What was decided ----------------------------------------------------------------------------------------------------
+
+
+async def test_the_story_tells_what_was_decided_of_which_server_when_and_why():
+    arguments = {"calls": lambda url: ScriptedTransport(echo, ConnectFailed("secret")), "model": "m", "limit": 8}
+    async with connected("http://a/v1?key=secret", **arguments) as client:
+        assert client.story() == []
+        await client.complete("p", max_tokens=1)
+        await client.complete("q", max_tokens=1)
+        client.retune(limit=4)
+        told = client.story()
+    assert {decision.server for decision in told} == {"http://a/v1"}
+    whats = [decision.what for decision in told]
+    assert (whats[0], whats[-1], "healthy" in whats or "recovering" in whats) == ("ejected", "limit 8 → 4", True)
+    assert "secret" not in str(told)
+    assert all(one.at_s <= other.at_s for one, other in pairwise(told))
 
 
 # Time in the queue ---------------------------------------------------------------------------------------------------

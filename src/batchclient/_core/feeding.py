@@ -151,8 +151,9 @@ class Feeding:
         """Remember a change and announce it."""
         adjustment = Adjustment(now, endpoint, setting, old, new, reason)
         self.adjustments.append(adjustment)
-        self.changes[self._endpoints.by_id[endpoint].shown_name, setting, "up" if new > old else "down"] += 1
-        self._command(Adjusted(adjustment))
+        name = self._endpoints.by_id[endpoint].shown_name
+        self.changes[name, setting, "up" if new > old else "down"] += 1
+        self._command(Adjusted(adjustment, name))
 
     def _observe(
         self,

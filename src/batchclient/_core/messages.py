@@ -396,9 +396,14 @@ class Adjustment:
 
 @dataclass(slots=True, eq=False)
 class Adjusted:
-    """A limit or a list cap has changed: for observers only; nothing is to be done."""
+    """A limit or a list cap has changed: for observers only; nothing is to be done.
+
+    Args:
+        name: the endpoint's base URL as it may be shown.
+    """
 
     adjustment: Adjustment
+    name: str = ""
 
 
 Command = (

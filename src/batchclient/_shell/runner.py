@@ -53,7 +53,7 @@ from batchclient._core.messages import (
     Woke,
 )
 from batchclient._core.statistics import EndpointStatistics
-from batchclient._shell.announcer import Announcer
+from batchclient._shell.announcer import Announcer, Decision
 from batchclient._shell.attempts import CANCELLED, Attempts
 from batchclient._shell.backend import Backend, Cancellable
 from batchclient._shell.dialect_choice import DialectChoice
@@ -136,7 +136,7 @@ class Runner:
         )
         self._tracing = tracing
         self._send = self._attempts.send if tracing is None else tracing.around(self._attempts.send)
-        self._announcer = Announcer(on_adjustment, logs)
+        self._announcer = Announcer(on_adjustment, logs, backend.now)
         self._events: list[tuple[Event, float]] = []
         """Of the present step: each has a turn."""
         self._due_now = False
@@ -195,6 +195,11 @@ class Runner:
         async with anyio.create_task_group() as group:
             for number in list(self._transports):
                 group.start_soon(self._questions.find_out, number)
+
+    @property
+    def story(self) -> list[Decision]:
+        """The last decisions of the core's own, oldest first."""
+        return list(self._announcer.story)
 
     async def look_at_servers(self, model: str | None) -> list[ServerInfo]:
         """Ask every server that may be asked what it is and how busy it is; ``model``: the client's."""
@@ -404,8 +409,8 @@ class Runner:
                     self.model_question.fail(error)
                 case Drained():
                     self._drained.set()
-                case Adjusted(adjustment):
-                    self._announcer.adjusted(adjustment)
+                case Adjusted():
+                    self._announcer.adjusted(command)
                 case EndpointGone(endpoint):
                     self._gone[endpoint].set()
                 case HealthChanged():
