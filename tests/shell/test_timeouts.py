@@ -8,9 +8,20 @@ from inspect import signature
 import anyio
 import pytest
 
-from batchclient import BadRequest, BatchClient, BatchMapFailed, DeadlineExceeded, Http, QueueFull, SyncBatchClient
+from batchclient import (
+    Backoff,
+    BadRequest,
+    BatchClient,
+    BatchMapFailed,
+    ConnectFailed,
+    DeadlineExceeded,
+    Http,
+    QueueFull,
+    SyncBatchClient,
+)
 from batchclient.simulator import Profile, SimulatedServer, SimulatorTransport
 from batchclient.types import NOT_GIVEN
+from tests.seams import connected
 from tests.shell.scripted import Reply, ScriptedTransport, answer_to, echo, make_client, settle
 from tests.shell.test_complete import call_all
 from tests.shell.test_sync import make_sync
@@ -160,3 +171,37 @@ def test_every_call_has_the_clients_timeout_by_default():
     }
     assert len(calls) == 24
     assert set(calls.values()) == {NOT_GIVEN}
+
+
+class BlackHole(ScriptedTransport):
+    """No connection is ever made: each try lasts as long as it may."""
+
+    def __init__(self):
+        super().__init__()
+        self.tried_s = []
+
+    async def send(self, request, timeouts):
+        self.tried_s.append(timeouts.connect_s)
+        await anyio.sleep(timeouts.connect_s)
+        raise ConnectFailed("connect timeout")
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "http", "tried_s"),
+    [(4, None, 2.0), (1.5, None, 1.0), (60, None, 5.0), (None, None, 5.0), (4, Http(connect_timeout_s=3.0), 3.0)],
+)
+async def test_a_connection_takes_half_of_its_calls_time_at_most(timeout_s, http, tried_s):
+    hole = BlackHole()
+    async with connected(
+        "http://hole/v1", calls=lambda _: hole, model="m", http=http, retry=Backoff(max_attempts=1)
+    ) as client:
+        await call_all(client, ["a"], max_tokens=1, timeout_s=timeout_s)
+    assert hole.tried_s[0] == pytest.approx(tried_s, abs=0.1)
+
+
+async def test_calls_of_a_server_that_no_connection_reaches_are_answered_by_another_in_their_time():
+    servers = {"http://hole/v1": BlackHole(), "http://other/v1": ScriptedTransport()}
+    async with connected(list(servers), calls=servers.get, model="m") as client:
+        outcomes = await call_all(client, PROMPTS, max_tokens=1, timeout_s=4)
+    assert servers["http://hole/v1"].tried_s
+    assert {prompt: outcome.text for prompt, outcome in outcomes.items()} == {p: answer_to(p) for p in PROMPTS}

@@ -151,6 +151,7 @@ class Starting(Calling):
             model=self._settings.model,
             on_server=self._calls.lengths.know,
             on_model=self._calls.found_model,
+            bounds_connect="connect_timeout_s" not in self._settings.http.model_fields_set,
             tracing=tracing,
         )
         self._calls.lengths.restart(len(self._endpoints))

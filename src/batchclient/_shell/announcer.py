@@ -1,4 +1,4 @@
-"""Tells the log, the client's story and the user's ``on_adjustment`` of what the core has decided."""
+"""Tells the log, the client's story and the user's ``on_adjustment`` of the core's decisions."""
 
 from __future__ import annotations
 

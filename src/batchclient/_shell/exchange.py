@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["BodyTimeouts", "Exchanges", "from_transport"]
 
 _LONGEST_ERROR_BODY = 65_536
+_SHORTEST_CONNECT_S = 1.0
 _SAYS_NOTHING = (204, 205)
 
 
@@ -83,6 +84,8 @@ class Exchanges:
         backend: the loop's clock.
         transports, dialects: by endpoint; the runner's own, and changed by the runner.
         timeouts: of each request.
+        bounds_connect: whether a connection gets half of its calls' time, a second at least, where
+            that is less than ``timeouts`` say: another server may then still have them.
         tell: tells the core of an event.
         body_timeouts: for the rest of a known reply.
         endpoint_log: logs events of endpoints.
@@ -97,7 +100,10 @@ class Exchanges:
         tell: Callable[[Event], None],
         body_timeouts: BodyTimeouts,
         endpoint_log: EndpointLog,
+        *,
+        bounds_connect: bool = False,
     ) -> None:
+        self._bounds_connect = bounds_connect
         self._log = endpoint_log
         self._backend = backend
         self._body_timeouts = body_timeouts
@@ -139,7 +145,8 @@ class Exchanges:
         request = dialect.encode(batch)
         if isinstance(request, Failure):
             return request
-        response = await self._transports[batch.endpoint].send(request, self._timeouts)
+        timeouts = self._connecting(batch, sent_at) if self._bounds_connect else self._timeouts
+        response = await self._transports[batch.endpoint].send(request, timeouts)
         batch.wire.read_at, batch.wire.replied = now(), True
         windows = dialect.rate_limits(response.headers)
         if windows:
@@ -190,6 +197,14 @@ class Exchanges:
         if answers:
             self._tell(Answered(batch, answers))
         return replace(failure, silent_s=now() - batch.wire.read_at)
+
+    def _connecting(self, batch: Batch, now: float) -> Timeouts:
+        """Return the timeouts of a request, with a connect timeout that its calls have the time for."""
+        ends = [request.deadline for request in batch.requests if request.deadline is not None]
+        connect_s = self._timeouts.connect_s
+        if not ends or connect_s is None or min(ends) - now >= 2 * connect_s:
+            return self._timeouts
+        return replace(self._timeouts, connect_s=max(_SHORTEST_CONNECT_S, (min(ends) - now) / 2))
 
     async def _read(
         self,

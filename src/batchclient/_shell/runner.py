@@ -87,6 +87,7 @@ class Runner:
         transports: one per endpoint, in the order of their ids.
         policy: when to try again.
         timeouts: of each request.
+        bounds_connect: whether a connection gets half of its calls' time; see ``Exchanges``.
         on_failure: told of each failed batch and its error, for the client to learn from.
         on_adjustment: the user's; told of each change of a limit or list cap.
         pages: for each page which the core may ask for, one transport per endpoint.
@@ -115,6 +116,7 @@ class Runner:
         on_model: Callable[[str], None] | None = None,
         body_timeouts: BodyTimeouts = _BODY_TIMEOUTS,
         page_timeout_s: float = _PAGE_TIMEOUT_S,
+        bounds_connect: bool = False,
         tracing: Tracing | None = None,
     ) -> None:
         self.backend = backend
@@ -130,7 +132,16 @@ class Runner:
         """Set when nothing is left at a removed endpoint."""
         self._tasks = Tasks(backend.spawn)
         logs = EndpointLog(backend.now, self._url_of)
-        exchanges = Exchanges(backend, self._transports, self._dialects, timeouts, self.tell, body_timeouts, logs)
+        exchanges = Exchanges(
+            backend,
+            self._transports,
+            self._dialects,
+            timeouts,
+            self.tell,
+            body_timeouts,
+            logs,
+            bounds_connect=bounds_connect,
+        )
         self._attempts = Attempts(
             self._tasks, exchanges, self._servers, policy, backend.now, on_failure, self.tell, logs
         )
