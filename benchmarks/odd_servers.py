@@ -39,11 +39,14 @@ import bisect
 import contextlib
 import gc
 import random
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the guises of ``tests``
 
 from _common import HERE, machine, median, provenance, table, write_results
 from _odd_clients import Call, Client, Work, careful, openai_settings, ours, raw_settings, untiring

@@ -34,6 +34,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the guises of ``tests``
+
 import httpx
 import openai
 from _common import machine, percentile, provenance, table

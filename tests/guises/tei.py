@@ -73,19 +73,14 @@ def _tokenize(server: ServerView, body: bytes) -> Reply:
 def _info(server: ServerView) -> dict[str, object]:
     return {
         "model_id": server.model,
-        "model_sha": None,
         "model_dtype": "float32",
         "model_type": {"embedding": {"pooling": "mean"}},
         "max_concurrent_requests": server.most_outstanding,
         "max_input_length": server.limits.max_model_len_tokens,
         "max_batch_tokens": 16_384,
-        "max_batch_requests": None,
         "max_client_batch_size": MAX_CLIENT_BATCH_SIZE,
         "auto_truncate": True,
-        "tokenization_workers": 2,
         "version": _VERSION,
-        "sha": None,
-        "docker_label": None,
     }
 
 

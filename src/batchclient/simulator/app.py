@@ -246,7 +246,9 @@ class EmbeddedServer:
         options = json.dumps(self._options | {"port": self.port})
         command = [sys.executable, "-m", "batchclient.simulator", options]
         pipe = subprocess.PIPE
-        self._child = child = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)  # noqa: S603
+        # A guise is imported from the same places as here.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        self._child = child = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)  # noqa: S603
         assert child.stdout is not None
         line = child.stdout.readline()
         if not line:

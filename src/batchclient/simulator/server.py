@@ -151,7 +151,7 @@ class SimulatedServer:
             elif not self._may_pass(path, route, named := dict(headers)):
                 self._reply(request_id, Reply(401, JSON_HEADERS, self.guise.unauthorized), now)
             elif route is None:
-                self._reply(request_id, self._page(method, path, body), now)
+                self._reply(request_id, self._handled(method, path, body), now)
             else:
                 call = read(route.model, body, self.limits).call(self.limits)
                 self._take(request_id, route, words, call, named, now)
@@ -216,7 +216,7 @@ class SimulatedServer:
         reply = words(HttpError(413))
         return reply._replace(headers=(*reply.headers, ("connection", "close")))
 
-    def _page(self, method: str, path: str, body: bytes) -> Reply:
+    def _handled(self, method: str, path: str, body: bytes) -> Reply:
         """Answer a request that generates nothing, which takes none of the engine's time.
 
         ``POST /simulator/faults`` replaces all faults, or leaves them as they were.

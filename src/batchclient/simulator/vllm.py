@@ -1,4 +1,4 @@
-"""vLLM 0.32 as the embedded server plays it: routes, pages, words of refusal.
+"""vLLM 0.32 as the embedded server plays it: routes, handlers, words of refusal.
 
 A real vLLM serves either generation or pooling. The embedded server serves both, so a test needs
 only one server.
@@ -61,7 +61,7 @@ def words(error: HttpError) -> Reply:
     return json_reply({"error": shown}, error.status)
 
 
-# Pages ---------------------------------------------------------------------------------------------------------------
+# Handlers -------------------------------------------------------------------------------------------------------------
 
 
 def _models(server: ServerView, _body: bytes) -> Reply:
