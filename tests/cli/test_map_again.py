@@ -472,7 +472,7 @@ def test_rows_that_the_servers_length_excludes_may_be_tried_again(cli, tmp_path,
 
     # Far more than are read ahead: those at the end are read once the length is known.
     source = write_rows(
-        tmp_path / "in.jsonl", [{"id": n, "prompt": [n] * (20 if n > 11_990 else 8)} for n in range(12_000)]
+        tmp_path / "in.jsonl", [{"id": n, "prompt": [n] * (20 if n > 5_990 else 8)} for n in range(6_000)]
     )
     with vllm("0.27.0", lambda: longest, refuse) as server:
         options = ["--base-url", server.url, "--model", "m", "--max-tokens", 1, "-o", out]
@@ -482,7 +482,7 @@ def test_rows_that_the_servers_length_excludes_may_be_tried_again(cli, tmp_path,
         assert len(errors) == 9
         assert (
             errors[-1]
-            == "line 12000: the prompt has 20 tokens, and the model's length is 16 with at least one for the answer"
+            == "line 6000: the prompt has 20 tokens, and the model's length is 16 with at least one for the answer"
         )
         assert "the same command runs 9 rows again that may succeed now" in done.stderr
         assert "mend the input" not in done.stderr

@@ -207,9 +207,10 @@ def test_the_loop_of_a_night_starts_a_killed_command_again(shell, server, cli, t
         csv.writer(file).writerows([("id", "text"), *enumerate(texts)])
     (loop,) = blocks("how-to/night-job", "text")
     assert "sleep 60" in loop
-    server.set_faults("slow=0.2")
+    # So that it is not done before it is killed: all rows are some sixteen requests.
+    server.set_faults("stall,after=8")
     process = shell(loop.replace("sleep 60", "sleep 0.01"))
-    wait_for(lambda: has_rows(part, 50))
+    wait_for(lambda: has_rows(part, 8))
     # Whoever writes the journal is named in its lease.
     os.kill(json.loads((tmp_path / "here" / "out.jsonl.journal.lease").read_text())["pid"], signal.SIGKILL)
     server.set_faults()
@@ -233,26 +234,14 @@ def test_the_options_of_bench(helped):
     assert helped("bench")[0] == set(re.findall(r"`(--[a-z][a-z-]+)", section))
 
 
-def test_the_reference_names_every_field_and_the_commands_answer(tmp_path):
+def test_the_reference_names_every_field_and_the_commands_answer(cli, server, tmp_path):
     """The command of the first look, with a shorter measurement; the port is a free one."""
     (first,) = [block for block in BENCH_BLOCKS if "--quick" in block]
-    with EmbeddedServer("instant", process=True) as server:
-        command = shlex.split(first.replace(URL, server.base_url))
-        assert command.pop(0) == "batchclient"
-        command += [
-            "--for",
-            "0.2",
-            "--warm-up",
-            "0.1",
-            "--output-tokens",
-            "4",
-            "--concurrency",
-            "8",
-            "--json",
-            str(tmp_path / "r.json"),
-        ]
-        done = subprocess.run([sys.executable, "-m", "batchclient", *command], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    command = shlex.split(first.replace(URL, server.base_url))
+    assert command.pop(0) == "batchclient"
+    shorter = ["--for", "0.2", "--warm-up", "0.1", "--output-tokens", "4", "--concurrency", "8"]
+    done = cli(*command, *shorter, "--json", tmp_path / "r.json")
+    assert done.exit_code == 0, done.stderr
     # On a busy machine every cell may have measured the client, and the answer says so.
     assert "suggested: BatchClient(…" in done.stdout or "too busy to measure the server" in done.stdout
     told = json.loads((tmp_path / "r.json").read_text())

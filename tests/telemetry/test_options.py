@@ -66,14 +66,10 @@ def test_the_environment_switches_spans_on_but_for_clients_inside_other_objects(
     assert len(globally.all) == (spans if reads else 0)
 
 
-def test_an_argument_wins_over_the_environment(globally, monkeypatch):
+async def test_an_argument_wins_over_the_environment(globally, monkeypatch):
     monkeypatch.setenv("BATCHCLIENT_OTEL", "1")
-
-    async def main():
-        async with make_client(ScriptedTransport(), telemetry=globally.telemetry(client_name="mine")) as client:
-            await client.complete("p", max_tokens=5)
-
-    asyncio.run(main())
+    async with make_client(ScriptedTransport(), telemetry=globally.telemetry(client_name="mine")) as client:
+        await client.complete("p", max_tokens=5)
     assert globally.call.attributes[name.CLIENT] == "mine"
 
 
@@ -88,17 +84,14 @@ def test_another_value_is_refused_with_the_variable(value, monkeypatch):
 # The drop-in and the transports ---------------------------------------------------------------------------------------
 
 
-def test_the_drop_in_takes_it(seen, mock_llm):
-    async def main():
-        tracer = seen.provider.get_tracer("mine")
-        async with AsyncOpenAI(
-            base_url=mock_llm.base_url, api_key="k", telemetry=seen.telemetry(), detect=False, server_metrics=False
-        ) as client:
-            with tracer.start_as_current_span("mine") as mine:
-                await client.completions.create(model="m", prompt="p", max_tokens=5)
-            return mine.get_span_context().span_id
-
-    parent = asyncio.run(main())
+async def test_the_drop_in_takes_it(seen, mock_llm):
+    tracer = seen.provider.get_tracer("mine")
+    async with AsyncOpenAI(
+        base_url=mock_llm.base_url, api_key="k", telemetry=seen.telemetry(), detect=False, server_metrics=False
+    ) as client:
+        with tracer.start_as_current_span("mine") as mine:
+            await client.completions.create(model="m", prompt="p", max_tokens=5)
+        parent = mine.get_span_context().span_id
     assert seen.call.parent.span_id == parent
     assert len(seen.requests) == 1
 
@@ -115,20 +108,17 @@ def test_the_blocking_drop_in_takes_it(seen, mock_llm):
     assert seen.call.parent.span_id == mine.get_span_context().span_id
 
 
-def test_the_transport_takes_it(seen, mock_llm):
-    async def main():
-        transport = BatchTransport(telemetry=seen.telemetry(), detect=False, server_metrics=False)
-        async with httpx.AsyncClient(transport=transport) as http:
-            bodies = [{"model": "m", "prompt": text, "max_tokens": 5} for text in ("a", "b")]
-            # What an instrumented library of the user's adds keeps no request from sharing.
-            headers = [{"traceparent": f"00-{n:032x}-{n:016x}-01"} for n in (1, 2)]
-            sent = [
-                http.post(f"{mock_llm.base_url}/completions", json=body, headers=more)
-                for body, more in zip(bodies, headers, strict=True)
-            ]
-            await asyncio.gather(*sent)
-
-    asyncio.run(main())
+async def test_the_transport_takes_it(seen, mock_llm):
+    transport = BatchTransport(telemetry=seen.telemetry(), detect=False, server_metrics=False)
+    async with httpx.AsyncClient(transport=transport) as http:
+        bodies = [{"model": "m", "prompt": text, "max_tokens": 5} for text in ("a", "b")]
+        # What an instrumented library of the user's adds keeps no request from sharing.
+        headers = [{"traceparent": f"00-{n:032x}-{n:016x}-01"} for n in (1, 2)]
+        sent = [
+            http.post(f"{mock_llm.base_url}/completions", json=body, headers=more)
+            for body, more in zip(bodies, headers, strict=True)
+        ]
+        await asyncio.gather(*sent)
     assert len(seen.calls) == 2
     assert len(seen.requests) == 1
     [request] = mock_llm.requests
