@@ -594,4 +594,4 @@ def test_a_dropped_clients_numbers_go_with_it_and_a_method_keeps_no_client(mock)
     del program
     gc.collect()
     assert gone() is None
-    assert samples(collector._metrics_page()[0].decode()) == {}
+    assert samples(scraped(collector)) == {}

@@ -172,6 +172,4 @@ async def test_a_request_without_seen_calls_has_no_span_and_no_header(seen):
     server = ScriptedTransport()
     async with make_client(server, telemetry=seen.telemetry(trace_rows=0.0)) as client:
         await client.batch_map(["a", "b"], "{}", max_tokens=5)
-        async with anyio.create_task_group():
-            pass
-    assert [headers_of(sent) for sent in server.sent] == [{}]
+    assert server.sent and not any(headers_of(sent) for sent in server.sent)
