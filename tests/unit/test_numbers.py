@@ -35,6 +35,7 @@ RESULTS = {
     *errors.__all__,
     *types.__all__,
     *STATISTICS,
+    "Decision",
     "MapProgress",
     "MapResult",
     "RowCall",

@@ -33,7 +33,7 @@ __all__ = ["Stuck", "VirtualClock", "VirtualLoop"]
 
 _STARTS_AT_S = 1000.0
 """Not 0, so that a time never set does not look like the start."""
-_FOR_THREADS_S = 1.0
+_FOR_THREADS_S = 10.0
 
 
 class Stuck(RuntimeError):
