@@ -327,6 +327,7 @@ class World:
     def check_health(self, batch):
         state = self.states[batch.endpoint].state
         if self.is_wrong_address(batch.endpoint):
+            self.probes[batch.endpoint] = batch.id
             return
         assert state != "ejected", "an ejected endpoint gets a probe, nothing else"
         if state == "probing":
@@ -456,7 +457,8 @@ class Machine(RuleBasedStateMachine):
         world = self.world
         core, statistics = world.core, world.core.statistics()
         for endpoint in statistics.endpoints:
-            assert endpoint.state != "probing" or world.probes[endpoint.id] in world.open, "its probe is over"
+            if endpoint.state == "probing" and not world.is_wrong_address(endpoint.id):
+                assert world.probes[endpoint.id] in world.open, "its probe is over"
         for endpoint in world.leaving:
             assert world.open_on(endpoint), "nothing is left there, and it is not gone"
         assert {endpoint.id for endpoint in statistics.endpoints} == {*world.endpoints, *world.leaving}
