@@ -160,8 +160,13 @@ class World:
     def look(self):
         """Note what the core says of its endpoints."""
         self.states = {endpoint.id: endpoint for endpoint in self.core.statistics().endpoints}
+        # One that is healthy again meanwhile may keep its old probe for long.
+        self.probes = {number: probe for number, probe in self.probes.items() if self.probing(number)}
         recovering = {number for number, endpoint in self.states.items() if endpoint.state == "recovering"}
         self.growth = {number: self.growth.get(number, (self.now, 0)) for number in recovering}
+
+    def probing(self, number):
+        return number in self.states and self.states[number].state == "probing"
 
     @property
     def serving(self):
