@@ -129,3 +129,20 @@ def test_no_module_is_part_of_a_circle_of_imports():
     # The registry loads these by name, which no import statement shows.
     imports["batchclient.dialects"] |= {name for name in imports if fnmatch(name, "batchclient.dialects.*")}
     TopologicalSorter(imports).prepare()  # a CycleError names the circle
+
+
+JUDGES = {"failures.py", "verdict.py", "outcomes/recovery_table.py"}
+"""In the core, who reads what a failure is: what everybody else asks for is a field of its ``Verdict``."""
+
+
+def test_three_modules_of_the_core_read_a_failures_kind_status_or_error():
+    reading = {
+        path.relative_to(SOURCE / "_core").as_posix()
+        for path, node in nodes(CORE)
+        if isinstance(node, ast.Compare)
+        for side in (node.left, *node.comparators)
+        if isinstance(side, ast.Attribute)
+        and side.attr in {"error", "kind", "retryable", "status"}
+        and (ast.unparse(side.value).endswith("failure") or path.name == "failures.py")
+    }
+    assert reading == JUDGES

@@ -79,10 +79,10 @@ class Fleet:
         """Tell an endpoint's health and rates how a batch failed."""
         endpoint, failure = self._endpoints.by_id[batch.endpoint], verdict.failure
         sign = Sign.ALIVE if batch.refused_freely and endpoint.health.in_use else verdict.sign
-        if endpoint.rates is not None and (sign is Sign.REFUSED or failure.kind is FailureKind.UNSUPPORTED):
+        if endpoint.rates is not None and (sign is Sign.REFUSED or verdict.is_unsent):
             endpoint.rates.refund(batch.charged_tokens, batch.sent_at, now)
-        if failure.status is not None or batch.wire.replied:
-            self.hear(endpoint, now if failure.status is not None else batch.wire.read_at, now)
+        if verdict.is_said or batch.wire.replied:
+            self.hear(endpoint, now if verdict.is_said else batch.wire.read_at, now)
         elif sign is Sign.SILENT and not batch.expired:
             self.end_unanswered(batch, now)
         if batch.moving:
@@ -102,7 +102,7 @@ class Fleet:
             change = endpoint.live(0, now, batch.sent_at)
         elif sign is not Sign.NOTHING:
             # Who takes a request before the connection breaks is no wrong address.
-            endpoint.health.answered_once |= failure.status is not None or sign is Sign.BROKEN
+            endpoint.health.answered_once |= verdict.is_said or sign is Sign.BROKEN
             self._endpoints.fail(endpoint, sign, batch.id, now, batch.sent_at, failure.seen)
         endpoint.health.end_probe(batch.id)
         if endpoint.health.state is not state:

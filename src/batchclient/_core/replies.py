@@ -259,7 +259,7 @@ class Replies:
             beside = batch.load.in_flight > len(batch.requests) * batch.shape.weight
             # Where nothing of the kind was ever answered, nobody knows whether load was the reason.
             # But if no socket is left, there are too many at once.
-            met_load = failure.status is None or (pace.is_known and beside)
+            met_load = not verdict.is_said or (pace.is_known and beside)
             batch.refused_for_load = met_load and not batch.refused_alone and not pace.takes_others
         if batch.refused_alone:
             batch.refused_freely &= is_free_aside(pasts)

@@ -24,6 +24,9 @@ was not started for."""
 _OF_ROUTES = (404, 405, 406, 411, 412, 415)
 """Statuses by which gateways and routers refuse lists (RFC 9110, section 15.5)."""
 _SILENT_GATEWAYS = (502, 504)
+_OF_FIREWALLS = 403
+"""Their status for a body with words that they do not let through."""
+_NO_MODEL = 404
 _SPLIT = frozenset({FailureKind.BAD_CALL, FailureKind.LIST_REFUSED, FailureKind.LIST_TOO_LONG})
 
 
@@ -79,10 +82,17 @@ class Verdict:
         is_told, is_of_the_endpoint, is_of_the_server: as the kind's.
         refuses_load: whether the server refuses work for now.
         is_full: whether it says that it is full: 503, 529.
+        is_said: whether the server itself said it, by a status.
+        is_own: whether it is the fault of a call, whoever sends it.
+        is_refused: whether the server refuses the request, for whatever reason but load.
+        is_unsent: whether the dialect has no form for the calls, and nothing was sent.
         may_be_lost: whether the server may have worked in vain.
         refuses_model: whether it concerns every call for the model alike.
         refuses_shape: whether it concerns every call of the shape on this server, and no other.
         may_mean_lists: whether a refusal of every call alike may be one of the list.
+        may_mean_the_route: whether a list on a route of its own may have failed for want of it.
+        may_mean_the_prompt: whether it may be a firewall's word on one prompt.
+        lacks_model: whether it may be the model that the server has not.
         closed: whether the connection closed, and nothing was said.
         says_nothing: whether it tells nothing of a model that is asked for again.
     """
@@ -96,10 +106,17 @@ class Verdict:
     is_of_the_server: bool
     refuses_load: bool
     is_full: bool
+    is_said: bool
+    is_own: bool
+    is_refused: bool
+    is_unsent: bool
     may_be_lost: bool
     refuses_model: bool
     refuses_shape: bool
     may_mean_lists: bool
+    may_mean_the_route: bool
+    may_mean_the_prompt: bool
+    lacks_model: bool
     closed: bool
     says_nothing: bool
 
@@ -125,10 +142,17 @@ def verdict_of(failure: Failure) -> Verdict:
         row.is_of_the_server,
         refuses_load,
         is_full=status in FULL,
+        is_said=status is not None,
+        is_own=kind is FailureKind.BAD_CALL,
+        is_refused=is_refused,
+        is_unsent=kind is FailureKind.UNSUPPORTED,
         may_be_lost=kind is FailureKind.MAYBE_PROCESSED,
         refuses_model=is_refused and (status in _OF_MODELS or error is NotFound),
         refuses_shape=kind is FailureKind.UNSUPPORTED or status in _NO_SUCH_CALL,
         may_mean_lists=is_refused and status in _OF_ROUTES,
+        may_mean_the_route=status is not None and kind in (FailureKind.REFUSED, FailureKind.MAYBE_PROCESSED),
+        may_mean_the_prompt=status == _OF_FIREWALLS,
+        lacks_model=status == _NO_MODEL,
         closed=status is None and issubclass(error, ConnectionLost),
         says_nothing=refuses_load or status is None or status in _SILENT_GATEWAYS,
     )

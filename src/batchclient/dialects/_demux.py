@@ -49,15 +49,15 @@ class Demux:
             raise DemuxError(f"the server sent choice {index} twice")
         return index
 
-    def finish(self, index: int) -> int | None:
-        """Tick off a checked index; return its prompt's position once all its choices have finished."""
+    def finish(self, index: int) -> bool:
+        """Tick off a checked index; return whether all choices of its prompt have finished."""
         self._seen[index] = 1
         position = index // self._n
         self._left[position] -= 1
         if self._left[position]:
-            return None
+            return False
         self._open -= 1
-        return position
+        return True
 
     def missing(self) -> DemuxError:
         """Return the error of a reply without all choices."""

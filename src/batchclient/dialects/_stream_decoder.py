@@ -217,7 +217,7 @@ class StreamDecoder(ReplyDecoder):
         if part.usage is None and (self._watch.sum_comes_last or self.cut):
             part.usage = self._estimate(position, part)
         self._over[index] = part.brings(piece) if event.get("usage") is None else {}
-        if self._demux.finish(index) is None:
+        if not self._demux.finish(index):
             return
         self.complete = self._demux.complete
         if position in self._lost:

@@ -39,7 +39,7 @@ from collections.abc import Callable
 from batchclient._core.granting import Granting
 from batchclient._core.kinds import Kind
 from batchclient._core.learnt.abilities import Abilities
-from batchclient._core.messages import Batch, Failed, FailureKind, Isolation, Request
+from batchclient._core.messages import Batch, Failed, Isolation, Request
 from batchclient._core.outcomes.recovery import Parked, Recovery
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
@@ -116,7 +116,7 @@ class MemberFirst:
             abilities.lists.refuse(now)
             self._recovery.send_singly(alive, batch.failures, isolation)
             return True
-        again = batch.failures > 0 or tried_lists or failure.kind is FailureKind.REFUSED
+        again = batch.failures > 0 or tried_lists or verdict.is_refused
         # A restart closes the connections of all lists at once.
         alone_counts = event.retry_delay_s is None or not (abilities.lists_proven or closed)
         if not again and not (alone_counts and abilities.lists_failed > 1):
@@ -137,7 +137,7 @@ class MemberFirst:
             sent = self._send(parked.requests[:1], parked, now)
             if sent is None:
                 return False
-            if parked.event.failure.status == 404:
+            if verdict_of(parked.event.failure).lacks_model:
                 # Meanwhile no further list is sent there for the model.
                 endpoint.denials.doubt(batch, endpoint.open.values(), now)
                 endpoint.denials.begin_probe(sent)
@@ -166,7 +166,8 @@ class MemberFirst:
         """Take in the member's failure; return the member if its failure is its own, and final."""
         batch = event.batch
         del self._under_way[batch.endpoint, batch.shape.kind]
-        own = event.failure.kind is FailureKind.BAD_CALL
+        verdict = verdict_of(event.failure)
+        own = verdict.is_own
         lists = self._recovery.unpark(batch.id, now)
         if batch.moving:
             for parked in lists:
@@ -183,8 +184,8 @@ class MemberFirst:
         for parked in lists:
             if not parked.requests:
                 continue
-            refused = parked.event.failure.kind is FailureKind.REFUSED
-            if refused and alive and not own and event.failure.kind is not FailureKind.REFUSED:
+            refused = verdict_of(parked.event.failure).is_refused
+            if refused and alive and not (own or verdict.is_refused):
                 # The route refused the list, and the member was put off: so are the others.
                 parked.event = Failed(parked.event.batch, event.failure, event.retry_delay_s)
             # If its caller has left, nothing was found out. If the member was refused for its own
@@ -243,6 +244,5 @@ def _differs_bare(batch: Batch) -> bool:
 
 def _may_be_the_route(event: Failed, abilities: Abilities) -> bool:
     """Whether a list was refused, or failed, on a route for lists which its server may not have."""
-    if abilities.lists_proven or not event.batch.wire.to_list_route or event.failure.status is None:
-        return False
-    return event.failure.kind in (FailureKind.REFUSED, FailureKind.MAYBE_PROCESSED)
+    doubted = event.batch.wire.to_list_route and not abilities.lists_proven
+    return doubted and verdict_of(event.failure).may_mean_the_route

@@ -230,7 +230,7 @@ class Recovery:
         self, event: Failed, alive: list[Request], endpoint: Endpoint, endpoints: Endpoints | None, now: float
     ) -> bool:
         """Whether refused calls may go to another endpoint at once; each endpoint gets one such try."""
-        if endpoints is None or event.failure.kind is not FailureKind.REJECTED:
+        if endpoints is None or not verdict_of(event.failure).refuses_load:
             return False
         return _refusals(alive) < len(endpoints.serving) and endpoints.take_now(event.batch.shape, endpoint, now)
 
@@ -266,7 +266,7 @@ class Recovery:
             # The second time: the callers are told not to try again either.
             event.failure = replace(failure, kind=FailureKind.REFUSED)
         isolation = batch.isolation
-        if isolation is not None and (failure.kind is FailureKind.BAD_CALL or isolation.blind):
+        if isolation is not None and (verdict_of(failure).is_own or isolation.blind):
             isolation.bad += len(alive)
             self._conclude(isolation, endpoint, batch, now)
 
@@ -279,7 +279,7 @@ class Recovery:
         self, event: Failed, alive: list[Request], endpoint: Endpoint, endpoints: Endpoints | None, now: float
     ) -> bool:
         """Requeue requests for an endpoint that may take their shape; return false if none may."""
-        batch, unsent = event.batch, event.failure.kind is FailureKind.UNSUPPORTED
+        batch, unsent = event.batch, verdict_of(event.failure).is_unsent
         if endpoints is None or not endpoints.others_in_use(endpoint):
             return False
         if not endpoints.others_take(batch.shape, endpoint, now):

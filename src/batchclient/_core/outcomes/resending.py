@@ -32,8 +32,6 @@ from batchclient.errors import BatchClientError
 
 __all__ = ["Resending"]
 
-_OF_FIREWALLS = 403
-"""Their status for a body with words that they do not let through."""
 _OFTEN = 8
 """Refusals of one call beside answers to others: one of two routers may not know the model."""
 _ENOUGH = 6
@@ -107,7 +105,7 @@ class Resending:
         batch, denials, under_way = event.batch, endpoint.denials, endpoint.open.values()
         served_at = batch.pace.answered_from if batch.pace.is_known else _held_since(batch, under_way, now)
         # A mock that has answered nothing means what it says.
-        may_be_own = event.failure.status == _OF_FIREWALLS and (served_at is not None or self._patience_s > 0)
+        may_be_own = verdict_of(event.failure).may_mean_the_prompt and (served_at is not None or self._patience_s > 0)
         is_searched = may_be_own and len(batch.requests) > 1
         for request in () if is_searched else alive:
             request.denied_at = min(request.denied_at, batch.sent_at)

@@ -88,7 +88,7 @@ def may_be_free(verdict: Verdict, refusals: int, seconds: float) -> bool:
         refusals: how often its calls were refused, this time included.
         seconds: how long the refusal took.
     """
-    if not verdict.refuses_load or verdict.failure.status is None or refusals > _MOST_FREE:
+    if not verdict.refuses_load or not verdict.is_said or refusals > _MOST_FREE:
         return False
     return not verdict.is_full or seconds <= _LATEST_S
 
