@@ -33,13 +33,19 @@ def passing_on(own, seen):
 
 
 class Wrapper:
-    """As ``wrapt``'s, by which OpenTelemetry wraps functions: it shows the attributes of what it wraps, and is a descriptor."""
+    """As ``wrapt``'s, by which OpenTelemetry wraps functions: it shows the attributes of what it wraps, is equal to it, and is a descriptor."""
 
     def __init__(self, wrapped, seen):
         self.wrapped, self.seen = wrapped, seen
 
     def __getattr__(self, name):
         return getattr(self.wrapped, name)
+
+    def __eq__(self, other):
+        return self.wrapped == other
+
+    def __hash__(self):
+        return hash(self.wrapped)
 
     def __get__(self, owner, kind=None):
         return Wrapper(self.wrapped.__get__(owner, kind), self.seen) if owner is not None else self

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import sys
 from functools import cache
+from operator import is_
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,9 @@ def library_seen() -> str | None:
     for name, log in _LOGS.items():
         if name in sys.modules:
             ways = _ways(name)
-            if ways != _own.get(name):
+            known = _own.get(name)
+            # By identity: wrapt's wrappers say that they are equal to what they wrap.
+            if known is None or not all(map(is_, ways, known)):
                 if not all(map(_is_own, ways, _homes(name))):
                     return name
                 _own[name] = ways
