@@ -194,6 +194,19 @@ def test_a_waiting_caller_is_handed_what_can_be_written():
     assert outcome.answers[0].text == "".join(pieces)
 
 
+def test_halves_of_characters_in_reasoning_and_in_arguments_are_joined_too():
+    def tool(index, arguments):
+        return {"tool_calls": [{"index": index, "function": {"arguments": arguments}}]}
+
+    said = [delta(reasoning="a\ud83d"), delta(reasoning="\ude00"), delta(**tool(1, "b\ud83d")),
+            delta(**tool(0, "c")), delta(**tool(1, "\ude00")), delta(reasoning="d\ud83d"), delta("stop")]
+    outcome = read(chats(to_caller=True), stream(*said))
+    assert [each.message for each in outcome.deltas] == [
+        {"reasoning": "a"}, {"reasoning": "\U0001f600"}, tool(1, "b"), tool(0, "c"), tool(1, "\U0001f600"),
+        {"reasoning": "d"}, {"reasoning": "\ufffd"},
+    ]  # fmt: skip
+
+
 def test_a_waiting_caller_is_handed_each_piece_unchanged_and_together_they_are_the_text():
     said = [{"content": ""}, {"content": [THINKING]}, {"content": [THINKING]}, {"content": PARTS[1:2]},
             {"content": " two"}]

@@ -8,7 +8,7 @@ Rules:
 - A text may be missing from the last piece, since LiteLLM leaves out empty values, and from a piece
   with reasoning.
 - Halves of a character that came in two pieces are joined (``_surrogates``). A waiting caller gets
-  the first half of a text's character with the next piece; elsewhere in a message a half is U+FFFD.
+  the first half with the next piece: of a text, of reasoning, of a tool call's arguments.
 - Token ids are handed out only where the caller asked for them: lists ask on their own account.
 """
 
@@ -66,8 +66,10 @@ class TextPieces:
         self._joined: dict[str, list[str]] = {}
         self._names: dict[str, None] | None = {} if verbatim else None
         """Every field's name, as a plain reply has all of them."""
-        self._half = ""
-        """Of a character whose other half comes with the next piece for a waiting caller."""
+        self._halves: dict[tuple[object, ...], str] = {}
+        """First halves of characters, kept until the next piece for a waiting caller; by their place
+        in the piece.
+        """
 
     @staticmethod
     def read_plain(choice: Mapping[str, Any], index: int, *, keeps_ids: bool) -> Choice:
@@ -186,20 +188,36 @@ class TextPieces:
 
     def delta(self, piece: Mapping[str, Any], index: int) -> Delta:
         """Return a piece for a caller who waits for each."""
-        return self._delta(piece, index, self._writable(_text_of(piece) or "", piece))
+        text = _text_of(piece) or ""
+        if self._halves or not text.isascii():
+            text = self._writable(text, ("text",), is_last=bool(piece.get("finish_reason")))
+        return self._delta(piece, index, text)
 
     def _delta(self, piece: Mapping[str, Any], index: int, text: str, message: dict[str, Any] | None = None) -> Delta:
         ids = piece.get("token_ids") if self._keeps_ids else None
         token_ids = None if ids is None else tuple(ids)
         return Delta(text, index, piece.get("finish_reason"), piece.get("logprobs"), token_ids, message)
 
-    def _writable(self, text: str, piece: Mapping[str, Any]) -> str:
-        """Return a text that can be written: half a character goes with the next piece, if one comes."""
-        text, self._half = self._half + text, ""
-        if ends_in_half(text) and not piece.get("finish_reason"):
-            text, self._half = text[:-1], text[-1]
-        written: str = mend(text)
-        return written
+    def _writable(self, value: Any, place: tuple[object, ...], *, is_last: bool) -> Any:
+        """Return what a piece holds so that it can be written.
+
+        Args:
+            value: the piece, or a part of it.
+            place: of the part in the piece: the names and numbers that lead to it.
+            is_last: whether no other piece follows.
+        """
+        if isinstance(value, str):
+            text = self._halves.pop(place, "") + value
+            if ends_in_half(text) and not is_last:
+                text, self._halves[place] = text[:-1], text[-1]
+            return mend(text)
+        if isinstance(value, dict):
+            return {mend(name): self._writable(each, (*place, name), is_last=is_last) for name, each in value.items()}
+        if isinstance(value, list):
+            numbers = [each.get("index", k) if isinstance(each, dict) else k for k, each in enumerate(value)]
+            parts = zip(numbers, value, strict=True)
+            return [self._writable(each, (*place, str(number)), is_last=is_last) for number, each in parts]
+        return value
 
 
 class MessagePieces(TextPieces):
@@ -275,12 +293,10 @@ class MessagePieces(TextPieces):
     def delta(self, piece: Mapping[str, Any], index: int) -> Delta:
         """Return a piece for a caller who waits for each."""
         message = {name: value for name, value in (piece.get("delta") or {}).items() if value is not None}
-        content = message.get("content", "")
-        if type(content) is str and (self._half or not content.isascii()):
-            content = self._writable(content, piece)
-            if content or "content" in message:
-                message["content"] = content
-        message = message if all(map(_is_ascii, message.values())) else mend(message)
+        if self._halves or not all(map(_is_ascii, message.values())):
+            is_last = bool(piece.get("finish_reason"))
+            left = [place[0] for place in self._halves if len(place) == 1] if is_last else []
+            message = self._writable({**dict.fromkeys(left, ""), **message}, (), is_last=is_last)
         return self._delta(piece, index, _content_of(message), message)
 
 

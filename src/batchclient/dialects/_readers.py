@@ -23,7 +23,6 @@ __all__ = [
     "StopReader",
     "UsageWatch",
     "index_of",
-    "legacy_logprobs",
     "unreadable",
 ]
 
@@ -229,20 +228,3 @@ class UsageWatch:
             self._learnt.usage_is_own = True
             self._began = None
         return usage
-
-
-def legacy_logprobs(tokens: list[tuple[str, float | None, dict[str, float]]], start: int = 0) -> dict[str, Any]:
-    """Return logprobs in the form of ``/v1/completions``, of tokens from character ``start`` on.
-
-    Each token is (text, logprob, the likeliest tokens with their logprobs).
-    """
-    offsets = []
-    for text, _, _ in tokens:
-        offsets.append(start)
-        start += len(text)
-    return {
-        "text_offset": offsets,
-        "token_logprobs": [logprob for _, logprob, _ in tokens],
-        "tokens": [text for text, _, _ in tokens],
-        "top_logprobs": [top for _, _, top in tokens],
-    }
