@@ -131,11 +131,11 @@ def test_no_module_is_part_of_a_circle_of_imports():
     TopologicalSorter(imports).prepare()  # a CycleError names the circle
 
 
-JUDGES = {"failures.py", "verdict.py", "outcomes/recovery_table.py"}
-"""In the core, who reads what a failure is: what everybody else asks for is a field of its ``Verdict``."""
+JUDGES = {"failures.py", "outcomes/recovery_table.py"}
+"""In the core, who reads what a failure is: what everybody else asks for is a property of ``Failure``."""
 
 
-def test_three_modules_of_the_core_read_a_failures_kind_status_or_error():
+def test_two_modules_of_the_core_read_a_failures_kind_status_or_error():
     reading = {
         path.relative_to(SOURCE / "_core").as_posix()
         for path, node in nodes(CORE)

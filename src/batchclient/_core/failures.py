@@ -1,4 +1,9 @@
-"""Why a batch failed, in the core's words."""
+"""Why a batch failed, in the core's words, and what that means: classified here, and nowhere else.
+
+For example a 503 without ``Retry-After``: its callers are told of it, another endpoint may not have
+it, it counts as ``overloaded``, a limit hears of it as ``DROPPED``, and to the endpoint's health it
+is a server error. How the calls go on is in ``outcomes``.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +11,36 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from batchclient.errors import BatchClientError, ConnectFailed, ConnectionLost, DialectError, ReadTimedOut
+from batchclient._core.limits.base import Outcome
+from batchclient.errors import (
+    BatchClientError,
+    CertificateRefused,
+    ConnectFailed,
+    ConnectionLost,
+    DialectError,
+    NotFound,
+    ReadTimedOut,
+    RemoteError,
+)
 
 if TYPE_CHECKING:
     from batchclient.types import Reply
 
-__all__ = ["FULL", "Failure", "FailureKind"]
+__all__ = ["Failure", "FailureKind", "Sign"]
 
-FULL = (503, 529)
+_FULL = (503, 529)
 """A full server: service unavailable (RFC 9110, section 15.6), Dynamo's "all workers are busy"."""
 _FORESEEN = (501, 502, 503, 504)
 """Not implemented, and gateways which do not reach a server (RFC 9110, section 15.6)."""
 _GATEWAYS = (502, 504)
 """Bad gateway, gateway timeout (RFC 9110, section 15.6)."""
 _REFUSED_BY_GATEWAYS = (502, 503, 504)
+_OF_MODELS = (401, 403, 404)
+_NO_SUCH_CALL = (405, 501)
+"""Method not allowed, not implemented (RFC 9110); llama.cpp answers 501 to kinds of calls which it
+was not started for."""
+_OF_ROUTES = (404, 405, 406, 411, 412, 415)
+"""Statuses by which gateways and routers refuse lists (RFC 9110, section 15.5)."""
 _AT_ONCE_S = 5.0
 """A later 502, 503 or 504 may be the end of some work."""
 _SILENCE_S = 20.0
@@ -55,6 +76,31 @@ class FailureKind(Enum):
     """Missing, doubled or unknown indices: send the prompts singly."""
 
 
+class Sign(Enum):
+    """The meaning of a batch's end for its endpoint. The value is the text in a reason."""
+
+    ALIVE = "an answer"
+    REFUSED = "no connection"
+    BROKEN = "a broken connection"
+    SILENT = "silence"
+    STILL = "an engine that stands still"
+    FAULTY = "a server error"
+    UNSERVED = "a gateway that reaches no server"
+    NOTHING = "nothing"
+
+
+_COUNTED = {
+    FailureKind.NOT_SENT: "broken",
+    FailureKind.MAYBE_PROCESSED: "broken",
+    FailureKind.MISMATCH: "broken",
+    FailureKind.REJECTED: "overloaded",
+}
+"""The outcome of the request in the metrics; of all others ``refused``."""
+_OF_THE_SERVER = frozenset({FailureKind.NOT_SENT, FailureKind.MAYBE_PROCESSED, FailureKind.REJECTED})
+_OF_THE_ENDPOINT = _OF_THE_SERVER | {FailureKind.MISMATCH}
+_OF_LISTS = frozenset({FailureKind.BAD_CALL, FailureKind.LIST_REFUSED, FailureKind.LIST_TOO_LONG})
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why a batch failed, in a form from which each caller's error is made.
@@ -70,6 +116,15 @@ class Failure:
         cause: the exception behind the failure, if any.
         once: a repeat would probably fail alike: try each call again at most once.
         reply: the server's own reply, where callers get it (``Shape.verbatim``).
+        out_of_memory: whether the server's memory did not hold the work: less work at once helps.
+        while_sending: whether the connection broke during or just after the writing of a body of
+            more than 64 KB: the server may have refused the length.
+        silent_s: seconds since the reply's last byte, or since the request was sent; 0: not
+            measured.
+        is_page: whether a page for people came instead of a reply, as a gateway sends under
+            maintenance.
+        begun: whether sending began at all: a batch may be ended before.
+        seen: why there was no connection, in a few words; empty: not known.
     """
 
     kind: FailureKind
@@ -83,26 +138,23 @@ class Failure:
     once: bool = False
     reply: Reply | None = None
     out_of_memory: bool = False
-    """Whether the server's memory did not hold the work: less work at once helps."""
     while_sending: bool = False
-    """Whether the connection broke during or just after the writing of a body of more than 64 KB:
-    the server may have refused the length."""
     silent_s: float = 0.0
-    """Seconds since the reply's last byte, or since the request was sent; 0: not measured."""
-
     is_page: bool = False
-    """Whether a page for people came instead of a reply, as a gateway sends under maintenance."""
-
     begun: bool = True
-    """Whether sending began at all: a batch may be ended before."""
-
     seen: str = ""
-    """Why there was no connection, in a few words; empty: not known."""
+
+    # How far the request came -----------------------------------------------------------------------------------
 
     @property
     def was_sent(self) -> bool:
         """Whether the server may have seen any part of the request."""
-        return self.begun and self.kind is not FailureKind.UNSUPPORTED and not issubclass(self.error, ConnectFailed)
+        return self.begun and not self.is_unsent and not issubclass(self.error, ConnectFailed)
+
+    @property
+    def is_unsent(self) -> bool:
+        """Whether the dialect has no form for the calls, and nothing was sent."""
+        return self.kind is FailureKind.UNSUPPORTED
 
     @property
     def taken_on(self) -> bool:
@@ -110,11 +162,21 @@ class Failure:
         return self.was_sent and self.kind is not FailureKind.REJECTED
 
     @property
+    def is_said(self) -> bool:
+        """Whether the server itself said it, by a status."""
+        return self.status is not None
+
+    @property
     def cut_off(self) -> bool:
         """Whether a gateway gave up: 502, 504 or a closed connection after over 20 s of silence."""
         if self.silent_s <= _SILENCE_S:
             return False
-        return self.status in _GATEWAYS or (self.status is None and issubclass(self.error, ConnectionLost))
+        return self.status in _GATEWAYS or self.closed
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection closed, and nothing was said."""
+        return self.status is None and issubclass(self.error, ConnectionLost)
 
     @property
     def unserved(self) -> bool:
@@ -127,25 +189,151 @@ class Failure:
         """Whether a gateway (504) or this client gave up, because nothing came for too long."""
         return self.cut_off or self.status == 504 or issubclass(self.error, ReadTimedOut)
 
+    # What it says of the server ---------------------------------------------------------------------------------
+
+    @property
+    def sign(self) -> Sign:
+        """What it means for the endpoint's health, whoever is to blame."""
+        may_be_processed = self.kind is FailureKind.MAYBE_PROCESSED
+        if self.kind is FailureKind.NOT_SENT:
+            return Sign.REFUSED
+        if self.cut_off:
+            return Sign.FAULTY
+        if self.unserved:
+            return Sign.UNSERVED
+        if self.status is not None:
+            return Sign.FAULTY if self.status >= 500 and self.status != 501 else Sign.ALIVE
+        if issubclass(self.error, RemoteError):
+            # The error came whole: no connection is to blame.
+            return Sign.FAULTY if may_be_processed else Sign.NOTHING
+        if may_be_processed:
+            return Sign.SILENT if issubclass(self.error, ReadTimedOut) else Sign.BROKEN
+        # With a wrong certificate no call is sent there again, but the next calls go elsewhere.
+        return Sign.BROKEN if issubclass(self.error, CertificateRefused) else Sign.NOTHING
+
+    @property
+    def load(self) -> Outcome:
+        """What it means for the limit, where load may be the cause."""
+        if self.refuses_load or self.out_of_memory:
+            return Outcome.DROPPED
+        return Outcome.LATE if self.cut_off else Outcome.IGNORED
+
+    @property
+    def counted(self) -> str:
+        """The outcome of the request in the metrics."""
+        if self.out_of_memory:
+            return "overloaded"
+        return "timed_out" if issubclass(self.error, ReadTimedOut) else _COUNTED.get(self.kind, "refused")
+
+    @property
+    def refuses_load(self) -> bool:
+        """Whether the server refuses work for now."""
+        return self.kind is FailureKind.REJECTED
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the server says that it is full."""
+        return self.status in _FULL
+
+    @property
+    def may_be_lost(self) -> bool:
+        """Whether the server may have worked in vain."""
+        return self.kind is FailureKind.MAYBE_PROCESSED
+
+    @property
+    def is_of_the_endpoint(self) -> bool:
+        """Whether another endpoint may not have it."""
+        return self.kind in _OF_THE_ENDPOINT
+
+    @property
+    def is_of_the_server(self) -> bool:
+        """Whether it may be a part of an outage."""
+        return self.kind in _OF_THE_SERVER
+
+    # What it says of the calls ----------------------------------------------------------------------------------
+
+    @property
+    def is_told(self) -> bool:
+        """Whether it concerns a caller; after any other the call is sent again in another form."""
+        return self.is_of_the_endpoint or self.is_refused
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is the fault of a call, whoever sends it."""
+        return self.kind is FailureKind.BAD_CALL
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the server refuses the request, for whatever reason but load."""
+        return self.kind is FailureKind.REFUSED
+
+    @property
+    def final(self) -> bool:
+        """Whether no policy may resend; a 4xx is left to the policy (a model may be loading)."""
+        return self.is_unsent or (self.is_refused and not (self.is_said and 400 <= (self.status or 0) < 500))
+
     @property
     def unforeseen(self) -> bool:
         """Whether a whole reply is no answer and names no culprit.
 
         Such are 424, any 5xx but 501 to 504, and a 2xx without an answer.
         """
-        if self.kind is not FailureKind.MAYBE_PROCESSED:
+        if not self.may_be_lost:
             return False
-        if issubclass(self.error, DialectError):
-            return True
-        status = self.status
-        return status is not None and (status == 424 or (status >= 500 and status not in _FORESEEN))
+        status = self.status or 0
+        return issubclass(self.error, DialectError) or status == 424 or (status >= 500 and status not in _FORESEEN)
 
     @property
-    def final(self) -> bool:
-        """Whether no policy may resend; a 4xx is left to the policy (a model may be loading)."""
-        if self.kind is FailureKind.UNSUPPORTED:
-            return True
-        return self.kind is FailureKind.REFUSED and not (self.status is not None and 400 <= self.status < 500)
+    def refuses_model(self) -> bool:
+        """Whether it concerns every call for the model alike."""
+        return self.is_refused and (self.status in _OF_MODELS or self.error is NotFound)
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether it tells nothing of a model that is asked for again."""
+        return self.refuses_load or self.status is None or self.status in _GATEWAYS
+
+    @property
+    def lacks_model(self) -> bool:
+        """Whether it may be the model that the server has not."""
+        return self.status == 404
+
+    @property
+    def refuses_shape(self) -> bool:
+        """Whether it concerns every call of the shape on this server, and no other."""
+        return self.is_unsent or self.status in _NO_SUCH_CALL
+
+    @property
+    def may_mean_the_prompt(self) -> bool:
+        """Whether it may be a firewall's word on one prompt."""
+        return self.status == 403
+
+    @property
+    def may_mean_lists(self) -> bool:
+        """Whether a refusal of every call alike may be one of the list."""
+        return self.is_refused and self.status in _OF_ROUTES
+
+    @property
+    def may_mean_the_route(self) -> bool:
+        """Whether a list on a route of its own may have failed for want of it."""
+        return self.is_said and (self.is_refused or self.may_be_lost)
+
+    def changes_form(self, *, streamed: bool, packed: bool, listed: bool) -> bool:
+        """Whether calls are sent again in another form, whatever the retry policy says.
+
+        Args:
+            streamed: whether the batch was asked for as a stream.
+            packed: whether numbers were asked for as base64.
+            listed: whether it was a list.
+        """
+        asked_for = {
+            FailureKind.FIELDS_REFUSED: True,
+            FailureKind.STREAM_REFUSED: streamed,
+            FailureKind.PACKING_REFUSED: packed,
+        }
+        return asked_for.get(self.kind, listed and self.kind in _OF_LISTS)
+
+    # Errors -----------------------------------------------------------------------------------------------------
 
     @property
     def of_the_server(self) -> Failure:

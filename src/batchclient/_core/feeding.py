@@ -36,7 +36,6 @@ from batchclient._core.messages import (
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.speed import work
-from batchclient._core.verdict import Verdict
 
 __all__ = ["Feeding"]
 
@@ -103,19 +102,19 @@ class Feeding:
             self.note_list_cap(endpoint, batch.shape.kind, abilities.told_cap, reason, now)
 
     def failed(
-        self, batch: Batch, verdict: Verdict, in_flight: int, left: list[Request], alive: int, now: float
+        self, batch: Batch, failure: Failure, in_flight: int, left: list[Request], alive: int, now: float
     ) -> None:
         """The unanswered requests of a batch have failed.
 
         Args:
             batch: the failed batch.
-            verdict: what its failure means.
+            failure: why it failed.
             in_flight: sequences in flight before.
             left: all unanswered requests; those without a caller are done already.
             alive: how many callers still wait.
         """
-        failure, outcome = verdict.failure, verdict.load if batch.refused_for_load else Outcome.IGNORED
-        if verdict.is_full and alive > 1 and in_flight == len(left) * batch.shape.weight:
+        outcome = failure.load if batch.refused_for_load else Outcome.IGNORED
+        if failure.is_full and alive > 1 and in_flight == len(left) * batch.shape.weight:
             # With nothing else in flight the list is too long, and not the limit too high.
             outcome = Outcome.IGNORED
         if alive:

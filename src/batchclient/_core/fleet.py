@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable
 
 from batchclient._core.asking import Asking
+from batchclient._core.failures import Sign
 from batchclient._core.feeding import Feeding
 from batchclient._core.learnt.proof import Proof
 from batchclient._core.limits import LimitChange
@@ -42,7 +43,6 @@ from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.health import HealthState
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.spent import ServerOutage
-from batchclient._core.verdict import Sign, Verdict
 from batchclient.errors import ReadTimedOut
 
 __all__ = ["Fleet"]
@@ -75,14 +75,14 @@ class Fleet:
         self._adjusted = feeding.adjusted
         self._note_list_cap = feeding.note_list_cap
 
-    def judge(self, batch: Batch, verdict: Verdict, now: float) -> None:
+    def judge(self, batch: Batch, failure: Failure, now: float) -> None:
         """Tell an endpoint's health and rates how a batch failed."""
-        endpoint, failure = self._endpoints.by_id[batch.endpoint], verdict.failure
-        sign = Sign.ALIVE if batch.refused_freely and endpoint.health.in_use else verdict.sign
-        if endpoint.rates is not None and (sign is Sign.REFUSED or verdict.is_unsent):
+        endpoint = self._endpoints.by_id[batch.endpoint]
+        sign = Sign.ALIVE if batch.refused_freely and endpoint.health.in_use else failure.sign
+        if endpoint.rates is not None and (sign is Sign.REFUSED or failure.is_unsent):
             endpoint.rates.refund(batch.charged_tokens, batch.sent_at, now)
-        if verdict.is_said or batch.wire.replied:
-            self.hear(endpoint, now if verdict.is_said else batch.wire.read_at, now)
+        if failure.is_said or batch.wire.replied:
+            self.hear(endpoint, now if failure.is_said else batch.wire.read_at, now)
         elif sign is Sign.SILENT and not batch.expired:
             self.end_unanswered(batch, now)
         if batch.moving:
@@ -102,7 +102,7 @@ class Fleet:
             change = endpoint.live(0, now, batch.sent_at)
         elif sign is not Sign.NOTHING:
             # Who takes a request before the connection breaks is no wrong address.
-            endpoint.health.answered_once |= verdict.is_said or sign is Sign.BROKEN
+            endpoint.health.answered_once |= failure.is_said or sign is Sign.BROKEN
             self._endpoints.fail(endpoint, sign, batch.id, now, batch.sent_at, failure.seen)
         endpoint.health.end_probe(batch.id)
         if endpoint.health.state is not state:

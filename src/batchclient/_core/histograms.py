@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from batchclient._core.failures import Failure
 from batchclient._core.requests import Batch, Request
-from batchclient._core.verdict import Verdict
 from batchclient.errors import BatchClientError
 from batchclient.types import Completion
 
@@ -210,13 +210,13 @@ class Observations:
                 if later > 0:
                     self._token_durations[key].observe(max(0.0, request_s - first_s) / later)
 
-    def request_ended(self, batch: Batch, server: str, now: float, verdict: Verdict | None = None) -> None:
-        """A request that was sent has ended; ``verdict``: of its failure, if it failed."""
+    def request_ended(self, batch: Batch, server: str, now: float, failure: Failure | None = None) -> None:
+        """A request that was sent has ended; ``failure``: why it failed, if it did."""
         size, kind = len(batch.requests), batch.shape.kind._value_
         size_class = SIZE_CLASSES[bisect_left(_LARGEST_OF_CLASS, size)]
         self._batch_sizes[(server,)].observe(size)
         self._request_durations[server, kind, size_class].observe(now - batch.sent_at)
-        self.outcomes[server, kind, "answered" if verdict is None else _outcome(batch, verdict)] += 1
+        self.outcomes[server, kind, "answered" if failure is None else _outcome(batch, failure)] += 1
 
     def calls_ended(self, requests: Iterable[Request], outcome: str, now: float) -> None:
         """Some calls have ended. The front that shares a request counts its callers itself."""
@@ -242,6 +242,6 @@ class Observations:
         return model
 
 
-def _outcome(batch: Batch, verdict: Verdict) -> str:
+def _outcome(batch: Batch, failure: Failure) -> str:
     is_ours = batch.ended_for is None and (batch.aborting or batch.moving)
-    return "cancelled" if is_ours else verdict.counted
+    return "cancelled" if is_ours else failure.counted

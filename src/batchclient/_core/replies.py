@@ -35,7 +35,6 @@ from batchclient._core.servers.outage import Outage
 from batchclient._core.servers.pace import is_free_aside, may_be_free
 from batchclient._core.spent import note_attempt
 from batchclient._core.statistics import Counters
-from batchclient._core.verdict import Verdict, verdict_of
 from batchclient._core.waiting.deadlines import Deadlines
 from batchclient._core.waiting.queue import Queue
 
@@ -196,26 +195,25 @@ class Replies:
     def failed(self, event: Failed, now: float, *, paused: bool) -> None:
         """A batch has failed; ``paused``: nothing may be sent now."""
         batch, failure = event.batch, event.failure
-        verdict = verdict_of(failure)
         endpoint = self._endpoints.by_id[batch.endpoint]
         in_flight = endpoint.in_flight
         left, alive = self._take_back(batch, endpoint, now)
         if failure.was_sent:
-            self._counters.request_ended(batch, endpoint.shown_name, now, verdict)
-        note_attempt(alive, batch, verdict, now)
-        if not failure.taken_on or verdict.refuses_model:
+            self._counters.request_ended(batch, endpoint.shown_name, now, failure)
+        note_attempt(alive, batch, failure, now)
+        if not failure.taken_on or failure.refuses_model:
             self._deadlines.take_back(alive, batch.sent_at)
-        self._judge_refusal(event, verdict, left, alive, endpoint, now)
+        self._judge_refusal(event, left, alive, endpoint, now)
         if batch.expired:
             self._times.learn_at_least(batch.shape.answer_key, now - batch.sent_at, now)
         if not batch.streamed and failure.silent:
             endpoint.can(batch.shape.kind).plain_cut = True
-        self._fleet.judge(batch, verdict, now)
-        self._outage.watch(now, failure if verdict.is_of_the_server else None)
-        if endpoint.denials.end_probe(batch, verdict):
+        self._fleet.judge(batch, failure, now)
+        self._outage.watch(now, failure if failure.is_of_the_server else None)
+        if endpoint.denials.end_probe(batch, failure):
             self._fleet.tell_refusals(batch, failure, now)
-        self._feeding.failed(batch, verdict, in_flight, left, len(alive), now)
-        if verdict.is_of_the_endpoint:
+        self._feeding.failed(batch, failure, in_flight, left, len(alive), now)
+        if failure.is_of_the_endpoint:
             for request in alive:
                 request.failed_on = endpoint.id
         alive = self._ends.fail_begun(alive, event, now)
@@ -226,7 +224,7 @@ class Replies:
         self._feeding.note_list_cap(endpoint, batch.shape.kind, list_cap, failure.kind.value, now)
         if endpoint.leaving:
             self._fleet.see_off(endpoint)
-        elif verdict.refuses_load and self._queue.size and now >= endpoint.tell_hold_at:
+        elif failure.refuses_load and self._queue.size and now >= endpoint.tell_hold_at:
             self._tell_hold(batch, endpoint, now)
 
     def _tell_hold(self, batch: Batch, endpoint: Endpoint, now: float) -> None:
@@ -236,30 +234,30 @@ class Replies:
             self._command(HealthChanged(endpoint.id, endpoint.name, "held", held[1]))
 
     def _judge_refusal(
-        self, event: Failed, verdict: Verdict, left: list[Request], alive: list[Request], endpoint: Endpoint, now: float
+        self, event: Failed, left: list[Request], alive: list[Request], endpoint: Endpoint, now: float
     ) -> None:
         """Find out whether a failure is a free refusal, and what may be sent there next."""
         batch, failure, pace, seconds = event.batch, event.failure, event.batch.pace, now - event.batch.sent_at
-        rejected, lost = verdict.refuses_load, verdict.may_be_lost
+        rejected, lost = failure.refuses_load, failure.may_be_lost
         tried = pace.failed(batch, len(left) * batch.shape.weight, now, lost=lost, refused=rejected)
         if not (rejected or failure.out_of_memory):
             return
         pasts = [request.endured for request in alive if request.endured is not None]
         refusals = max((past.refusals for past in pasts), default=0)
         takes_work = endpoint.takes_work(seconds, now)
-        if may_be_free(verdict, refusals, seconds):
+        if may_be_free(failure, refusals, seconds):
             batch.refusal_s = seconds
             shared = failure.out_of_memory and (endpoint.in_flight or batch.load.in_flight > batch.shape.weight)
             batch.refused_freely = takes_work or bool(shared)
         if rejected and not failure.out_of_memory:
             if not all(past.is_refused_alone for past in pasts):
                 pace.count(batch, endpoint.open.values())
-            late = not may_be_free(verdict, 0, seconds)
+            late = not may_be_free(failure, 0, seconds)
             batch.refused_alone = not late and pace.refuses_alone(pasts, now, takes_work=takes_work)
             beside = batch.load.in_flight > len(batch.requests) * batch.shape.weight
             # Where nothing of the kind was ever answered, nobody knows whether load was the reason.
             # But if no socket is left, there are too many at once.
-            met_load = not verdict.is_said or (pace.is_known and beside)
+            met_load = not failure.is_said or (pace.is_known and beside)
             batch.refused_for_load = met_load and not batch.refused_alone and not pace.takes_others
         if batch.refused_alone:
             batch.refused_freely &= is_free_aside(pasts)

@@ -19,7 +19,6 @@ from typing import TypeVar
 
 from batchclient._core.failures import Failure
 from batchclient._core.requests import Batch, Endured, Request, RequestState
-from batchclient._core.verdict import Verdict
 from batchclient.errors import BatchClientError
 
 __all__ = [
@@ -85,21 +84,21 @@ class ServerOutage:
         return self.ended_at is None or self.ended_at > since
 
 
-def note_attempt(requests: Iterable[Request], batch: Batch, verdict: Verdict, now: float) -> None:
+def note_attempt(requests: Iterable[Request], batch: Batch, failure: Failure, now: float) -> None:
     """An attempt at some calls has failed."""
-    is_told = verdict.is_told and not batch.moving
+    is_told = failure.is_told and not batch.moving
     for request in requests:
         endured = request.endured
         if endured is None:
             request.endured = endured = Endured()
         endured.in_attempts_s += now - batch.sent_at
         endured.paused_since = now
-        if verdict.refuses_load:
+        if failure.refuses_load:
             endured.refusals += 1
             if endured.refusals == 1:
                 endured.refused_first = batch.id
         if is_told:
-            endured.failure = verdict.failure
+            endured.failure = failure
 
 
 def note_pause(requests: Iterable[Request], now: float) -> None:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from batchclient._core.histograms import Histogram, Observations
 from batchclient._core.lane import Lane
-from batchclient._core.messages import Adjustment, Batch
-from batchclient._core.verdict import Verdict
+from batchclient._core.messages import Adjustment, Batch, Failure
 from batchclient.health import Health, no_answers
 
 __all__ = [
@@ -223,12 +222,12 @@ class Counters:
     observed: Observations = field(default_factory=Observations)
     health: dict[Health, int] = field(default_factory=no_answers)
 
-    def request_ended(self, batch: Batch, server: str, now: float, verdict: Verdict | None = None) -> None:
-        """Count a request that was sent and has ended; ``verdict``: of its failure, if it failed."""
+    def request_ended(self, batch: Batch, server: str, now: float, failure: Failure | None = None) -> None:
+        """Count a request that was sent and has ended; ``failure``: why it failed, if it did."""
         self.list_sizes[len(batch.requests)] += 1
         if batch.alone:
             self.alone[batch.alone] += 1
-        self.observed.request_ended(batch, server, now, verdict)
+        self.observed.request_ended(batch, server, now, failure)
 
     def snapshot(
         self,

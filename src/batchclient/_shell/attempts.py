@@ -16,7 +16,6 @@ from dataclasses import replace
 from random import Random
 
 from batchclient._core.messages import Batch, Event, Failed, Failure, FailureKind
-from batchclient._core.verdict import changes_form
 from batchclient._shell.callbacks import ends_task
 from batchclient._shell.exchange import Exchanges
 from batchclient._shell.log import EndpointLog, log
@@ -125,7 +124,7 @@ class Attempts:
         error = failure.to_error(batch.failures + 1)
         self._on_failure(batch, error)
         listed = len(batch.requests) > 1
-        is_no_retry = changes_form(failure, streamed=batch.streamed, packed=batch.packed, listed=listed)
+        is_no_retry = failure.changes_form(streamed=batch.streamed, packed=batch.packed, listed=listed)
         most = batch.shape.max_attempts
         if is_no_retry or (most is not None and batch.failures + 1 >= most):
             return None

@@ -43,7 +43,6 @@ from batchclient._core.messages import Batch, Failed, Isolation, Request
 from batchclient._core.outcomes.recovery import Parked, Recovery
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
-from batchclient._core.verdict import verdict_of
 
 __all__ = ["MemberFirst"]
 
@@ -89,14 +88,13 @@ class MemberFirst:
             endpoint: where the list failed.
             paused: whether nothing may be sent now.
         """
-        batch, verdict, abilities = event.batch, verdict_of(event.failure), endpoint.can(event.batch.shape.kind)
-        failure = event.failure
+        batch, failure, abilities = event.batch, event.failure, endpoint.can(event.batch.shape.kind)
         tried_lists, tried_form = abilities.failed(batch)
         listed = len(batch.requests) > 1
-        refused = listed and verdict.may_mean_lists
+        refused = listed and failure.may_mean_lists
         in_doubt = not abilities.lists_proven or abilities.lists.in_doubt or event.retry_delay_s is None
         # Lists are in doubt, or their calls would fail.
-        closed = listed and verdict.closed and in_doubt
+        closed = listed and failure.closed and in_doubt
         by_list = refused or closed or _may_be_the_route(event, abilities)
         if not alive or not (failure.unforeseen or failure.while_sending or by_list):
             return False
@@ -116,7 +114,7 @@ class MemberFirst:
             abilities.lists.refuse(now)
             self._recovery.send_singly(alive, batch.failures, isolation)
             return True
-        again = batch.failures > 0 or tried_lists or verdict.is_refused
+        again = batch.failures > 0 or tried_lists or failure.is_refused
         # A restart closes the connections of all lists at once.
         alone_counts = event.retry_delay_s is None or not (abilities.lists_proven or closed)
         if not again and not (alone_counts and abilities.lists_failed > 1):
@@ -137,7 +135,7 @@ class MemberFirst:
             sent = self._send(parked.requests[:1], parked, now)
             if sent is None:
                 return False
-            if verdict_of(parked.event.failure).lacks_model:
+            if parked.event.failure.lacks_model:
                 # Meanwhile no further list is sent there for the model.
                 endpoint.denials.doubt(batch, endpoint.open.values(), now)
                 endpoint.denials.begin_probe(sent)
@@ -166,8 +164,7 @@ class MemberFirst:
         """Take in the member's failure; return the member if its failure is its own, and final."""
         batch = event.batch
         del self._under_way[batch.endpoint, batch.shape.kind]
-        verdict = verdict_of(event.failure)
-        own = verdict.is_own
+        own = event.failure.is_own
         lists = self._recovery.unpark(batch.id, now)
         if batch.moving:
             for parked in lists:
@@ -184,8 +181,8 @@ class MemberFirst:
         for parked in lists:
             if not parked.requests:
                 continue
-            refused = verdict_of(parked.event.failure).is_refused
-            if refused and alive and not (own or verdict.is_refused):
+            refused = parked.event.failure.is_refused
+            if refused and alive and not (own or event.failure.is_refused):
                 # The route refused the list, and the member was put off: so are the others.
                 parked.event = Failed(parked.event.batch, event.failure, event.retry_delay_s)
             # If its caller has left, nothing was found out. If the member was refused for its own
@@ -205,7 +202,7 @@ class MemberFirst:
         batch, recovery, abilities = event.batch, self._recovery, endpoint.can(event.batch.shape.kind)
         if event.failure.while_sending:
             self._begin_search(parked, now)
-        elif verdict_of(event.failure).may_mean_lists:
+        elif event.failure.may_mean_lists:
             abilities.lists.refuse(now)
             recovery.send_singly(alive, batch.failures, batch.isolation)
         elif _differs_bare(batch) and not abilities.proves_form(batch):
@@ -245,4 +242,4 @@ def _differs_bare(batch: Batch) -> bool:
 def _may_be_the_route(event: Failed, abilities: Abilities) -> bool:
     """Whether a list was refused, or failed, on a route for lists which its server may not have."""
     doubted = event.batch.wire.to_list_route and not abilities.lists_proven
-    return doubted and verdict_of(event.failure).may_mean_the_route
+    return doubted and event.failure.may_mean_the_route

@@ -32,7 +32,6 @@ from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.pace import aside_s
 from batchclient._core.spent import note_pause
 from batchclient._core.statistics import Counters
-from batchclient._core.verdict import verdict_of
 from batchclient._core.waiting.queue import Group, Queue
 
 __all__ = ["Parked", "Recovery"]
@@ -184,7 +183,7 @@ class Recovery:
             endpoint: where the batch failed.
             endpoints: all endpoints; ``None``: no other is known, and none has ever answered.
         """
-        if verdict_of(event.failure).refuses_shape and self._pass_on(event, alive, endpoint, endpoints, now):
+        if event.failure.refuses_shape and self._pass_on(event, alive, endpoint, endpoints, now):
             return True
         others = endpoints is not None and endpoints.others_in_use(endpoint)
         known = endpoints is not None and endpoints.known
@@ -230,7 +229,7 @@ class Recovery:
         self, event: Failed, alive: list[Request], endpoint: Endpoint, endpoints: Endpoints | None, now: float
     ) -> bool:
         """Whether refused calls may go to another endpoint at once; each endpoint gets one such try."""
-        if endpoints is None or not verdict_of(event.failure).refuses_load:
+        if endpoints is None or not event.failure.refuses_load:
             return False
         return _refusals(alive) < len(endpoints.serving) and endpoints.take_now(event.batch.shape, endpoint, now)
 
@@ -266,7 +265,7 @@ class Recovery:
             # The second time: the callers are told not to try again either.
             event.failure = replace(failure, kind=FailureKind.REFUSED)
         isolation = batch.isolation
-        if isolation is not None and (verdict_of(failure).is_own or isolation.blind):
+        if isolation is not None and (failure.is_own or isolation.blind):
             isolation.bad += len(alive)
             self._conclude(isolation, endpoint, batch, now)
 
@@ -279,7 +278,7 @@ class Recovery:
         self, event: Failed, alive: list[Request], endpoint: Endpoint, endpoints: Endpoints | None, now: float
     ) -> bool:
         """Requeue requests for an endpoint that may take their shape; return false if none may."""
-        batch, unsent = event.batch, verdict_of(event.failure).is_unsent
+        batch, unsent = event.batch, event.failure.is_unsent
         if endpoints is None or not endpoints.others_in_use(endpoint):
             return False
         if not endpoints.others_take(batch.shape, endpoint, now):

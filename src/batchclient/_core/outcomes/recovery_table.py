@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from batchclient._core.failures import FULL
 from batchclient._core.learnt.abilities import Abilities
 from batchclient._core.messages import Batch, Failed, Failure, FailureKind, Request
 from batchclient._core.servers.endpoint import Endpoint
@@ -137,7 +136,7 @@ def _first_list(case: Case) -> bool:
 def _too_long_for_its_queue(case: Case) -> bool:
     # The server's queue is shorter than the list. A 429 that names a rest is about a rate.
     batch, failure = case.batch, case.failure
-    full = failure.status in FULL or (failure.status == 429 and failure.retry_after_s is None)
+    full = failure.is_full or (failure.status == 429 and failure.retry_after_s is None)
     longer = len(batch.requests) > case.abilities.longest_list
     again = batch.failures > 0 or any(one.endured is not None and one.endured.refusals > 1 for one in case.alive)
     return full and again and longer and not case.endpoint.in_flight

@@ -27,7 +27,6 @@ from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.pace import HELD_RATIO
 from batchclient._core.spent import seconds
-from batchclient._core.verdict import verdict_of
 from batchclient.errors import BatchClientError
 
 __all__ = ["Resending"]
@@ -92,7 +91,7 @@ class Resending:
         self._recovery.isolated(batch, good, endpoint, now)
 
     def _resend_by_table(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float) -> None:
-        if verdict_of(event.failure).refuses_model and event.retry_delay_s is None:
+        if event.failure.refuses_model and event.retry_delay_s is None:
             self._refused(event, alive, endpoint, now)
         elif alive and not self._recovery.try_again(event, alive, endpoint, now, self._endpoints):
             self._ends.fail(alive, event, now)
@@ -105,7 +104,7 @@ class Resending:
         batch, denials, under_way = event.batch, endpoint.denials, endpoint.open.values()
         served_at = batch.pace.answered_from if batch.pace.is_known else _held_since(batch, under_way, now)
         # A mock that has answered nothing means what it says.
-        may_be_own = verdict_of(event.failure).may_mean_the_prompt and (served_at is not None or self._patience_s > 0)
+        may_be_own = event.failure.may_mean_the_prompt and (served_at is not None or self._patience_s > 0)
         is_searched = may_be_own and len(batch.requests) > 1
         for request in () if is_searched else alive:
             request.denied_at = min(request.denied_at, batch.sent_at)

@@ -33,10 +33,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from batchclient._core.failures import Failure
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Shape
 from batchclient._core.servers.pace import HELD_RATIO, Pace
-from batchclient._core.verdict import Verdict
 
 __all__ = ["Denials", "Doubt", "Subject", "pause_s"]
 
@@ -146,17 +146,17 @@ class Denials:
         doubt.probe = batch.id
         doubt.held_at = min(doubt.held_at, batch.sent_at + doubt.held_s)
 
-    def end_probe(self, batch: Batch, verdict: Verdict) -> bool:
+    def end_probe(self, batch: Batch, failure: Failure) -> bool:
         """End a probe by its failure; return whether a model that was answered is refused once more."""
         subject = batch.shape.subject
         doubt = self.models.get(subject)
         if doubt is None or doubt.probe != batch.id:
             return False
         doubt.probe = None
-        if not (verdict.says_nothing or verdict.refuses_model):
+        if not (failure.says_nothing or failure.refuses_model):
             del self.models[subject]
             return False
-        return not verdict.says_nothing and batch.pace.is_known
+        return not failure.says_nothing and batch.pace.is_known
 
     def answered(self, batch: Batch) -> None:
         """Remove the doubt of an answered batch's model, unless the batch was sent before."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from batchclient._core.failures import Sign
 from batchclient._core.learnt.proof import Proof
 from batchclient._core.requests import Shape
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.health import HealthState
 from batchclient._core.servers.pace import Pace
 from batchclient._core.spent import ServerOutage
-from batchclient._core.verdict import Sign
 
 __all__ = ["Endpoints"]
 

@@ -44,8 +44,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+from batchclient._core.failures import Sign
 from batchclient._core.servers.pace import HELD_RATIO
-from batchclient._core.verdict import Sign
 
 __all__ = ["Health", "HealthState"]
 

@@ -55,7 +55,6 @@ from collections.abc import Collection, Iterable
 
 from batchclient._core.failures import Failure
 from batchclient._core.requests import Batch, Endured
-from batchclient._core.verdict import Verdict
 
 __all__ = ["ANSWERED_S", "HELD_RATIO", "LONGEST_REST_S", "Pace", "aside_s", "is_free_aside", "may_be_free"]
 
@@ -80,17 +79,17 @@ _FIRST_BELIEVED_S, _BELIEVED_S = 0.25, 60.0
 _NONE, _NEXT = -1, -2
 
 
-def may_be_free(verdict: Verdict, refusals: int, seconds: float) -> bool:
+def may_be_free(failure: Failure, refusals: int, seconds: float) -> bool:
     """Whether a failure is a refusal for load which is free if the server takes other work.
 
     Args:
-        verdict: what the batch's failure means.
+        failure: of a batch.
         refusals: how often its calls were refused, this time included.
         seconds: how long the refusal took.
     """
-    if not verdict.refuses_load or not verdict.is_said or refusals > _MOST_FREE:
+    if not failure.refuses_load or not failure.is_said or refusals > _MOST_FREE:
         return False
-    return not verdict.is_full or seconds <= _LATEST_S
+    return not failure.is_full or seconds <= _LATEST_S
 
 
 def is_free_aside(pasts: Collection[Endured]) -> bool:
