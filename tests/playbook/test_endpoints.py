@@ -46,6 +46,54 @@ def test_the_statistics_say_that_refusals_hold_calls_back_and_until_when():
     assert (play.in_flight, play.endpoints[0].blocked_by) == (4, "")
 
 
+def test_the_statistics_say_that_an_outage_holds_calls_back_and_then_the_slow_start():
+    play = Playbook(limit=[8, 8], max_size=1)
+    requests = calls(8)
+    play.submit(requests[0]) >> Woke() << ["send c0 @0"]
+    play.at(1.0) >> failed(requests[0], FailureKind.NOT_SENT) << ["send c0 @1"]
+    assert (play.endpoints[0].blocked_until, play.endpoints[0].blocked_by) == (1.5, "the server's outage")
+    # One call may go now. None has come, so nobody knows how long the outage lasts.
+    play.at(1.6) >> Woke() << []
+    assert (play.endpoints[0].blocked_until, play.endpoints[0].blocked_by) == (None, "the server's outage")
+    play.submit(requests[1]) >> Woke() << ["send c1 @0"]
+    # By then the server will have held it for ten times as long as the failure took.
+    assert (play.endpoints[0].blocked_until, play.endpoints[0].blocked_by) == (11.6, "the server's outage")
+    # An eighth of the limit at first.
+    play.at(1.7) >> answered(requests[1]) << ["resolve c1"]
+    assert play.endpoints[0].blocked_by == ""
+    play.submit(requests[2]) >> Woke() << ["send c2 @0"]
+    assert (play.endpoints[0].in_flight, play.endpoints[0].blocked_until) == (1, 3.2)
+    assert play.endpoints[0].blocked_by == "the server's slow start"
+
+
+def test_a_call_that_misses_its_deadline_behind_a_slow_start_says_so():
+    play = Playbook(limit=8, max_size=1)
+    (a, b), (c, d) = calls("a b"), calls("c d", deadline=2.0)
+    play.submit(a) >> Woke() << ["send a"]
+    play >> answered(a) << ["resolve a"]
+    play.submit(b) >> Woke() << ["send b"]
+    play.at(1.0) >> failed(b, FailureKind.NOT_SENT) << []
+    play.at(1.5) >> Woke() << ["send b"]
+    play.submit(c, d) >> Woke() << []
+    # An eighth of the limit at first.
+    play.at(1.6) >> answered(b) << ["resolve b", "send c"]
+    play.at(2.0) >> Woke() << ["abort c", "reject c d: DeadlineExceeded"]
+    assert "in the queue, where the server's slow start held it back: 0.5 s" in play.errors["d"].message
+
+
+def test_an_answer_of_another_server_sends_no_second_probe():
+    play = Playbook(limit=[8, 1], max_size=1)
+    a, b, c, d = calls("a b c d")
+    play.submit(a) >> Woke() << ["send a @0"]
+    play >> failed(a, FailureKind.NOT_SENT) << ["send a @1"]
+    play.at(0.5).submit(b) >> Woke() << ["send b @0"]
+    play.submit(c, d) >> Woke() << []
+    # Now b is under way for long enough to be taken on; an answer of the other server comes before its timer.
+    play.at(0.8) >> answered(a) << ["resolve a", "send c @1"]
+    play.at(0.9) >> Woke() << []
+    assert (play.endpoints[0].state, play.endpoints[0].blocked_by) == ("recovering", "the server's slow start")
+
+
 def test_it_is_told_once_a_minute_that_refusals_hold_queued_calls_back():
     play, requests = refused_thrice()
     told = []

@@ -172,13 +172,13 @@ class Checks:
         return Verdict.NOT_HERE
 
     def _held_by_refusals(self, look: Look) -> Verdict | None:
+        hold = look.endpoint.sendable(look.now, look.group.shape)
+        if hold is not None:
+            self._wake(hold.next_at)
+            return Verdict.NOT_HERE
         pace = look.endpoint.pace(look.group.shape)
         if pace.is_open:
             return None
-        until = pace.held_until(look.now)
-        if until is not None:
-            self._wake(until)
-            return Verdict.NOT_HERE
         # A refused call may be to blame itself: it would find out again and again.
         past = look.oldest.endured
         finds_out = not pace.under_way and look.untried and not look.endpoint.denials.models

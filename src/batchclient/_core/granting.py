@@ -25,6 +25,8 @@ Rules 3, 5 and 9 of the scheduler, and:
 
 from __future__ import annotations
 
+import math
+
 from batchclient._core.batching import BatchingRule
 from batchclient._core.checks import Checks, Look, Verdict
 from batchclient._core.learnt.lengths import OutputLengths
@@ -88,7 +90,7 @@ class Granting:
             return batches
         serving = self._endpoints.serving
         if len(serving) == 1:
-            if self._is_open(serving[0], now, lone=True):
+            if self._is_open(serving[0], now):
                 self._grant_on(serving[0], now, batches, lone=True)
         else:
             self._share_out(serving, now, batches)
@@ -97,24 +99,14 @@ class Granting:
             self.wake_at = None
         return batches
 
-    def _is_open(self, endpoint: Endpoint, now: float, *, lone: bool = False) -> bool:
+    def _is_open(self, endpoint: Endpoint, now: float) -> bool:
         """Whether an endpoint may be granted on; if not, note when it may."""
-        health = endpoint.health
-        if not health.ailing:
+        hold = endpoint.sendable(now)
+        if hold is None:
             return True
-        if health.state is HealthState.AWAITED:
-            return False
-        # A lone endpoint with a wrong address is not waited for: its calls fail at once.
-        if lone and health.is_wrong_address:
-            return True
-        if health.is_closed(now):
-            assert health.closed_until is not None
-            self._wake(health.closed_until)
-            return False
-        health.grow(endpoint.limit.limit, now)
-        if health.taken_on_at is not None:
-            self._wake(health.taken_on_at)
-        return health.probe is None
+        if hold.next_at < math.inf:
+            self._wake(hold.next_at)
+        return False
 
     def _share_out(self, serving: list[Endpoint], now: float, batches: list[Batch]) -> None:
         """Grant batch by batch, each on the best endpoint for the oldest call."""
@@ -175,7 +167,7 @@ class Granting:
         look = self._look_at(endpoint, now, most, lone=lone, shelter=shelter)
         passed_over: list[Group] = []
         looked_at, more, fits = 0.0, False, False
-        while endpoint.free > 0 and looked_at < _GROUPS_LOOKED_AT and not self._is_over_rate(look):
+        while endpoint.free > 0 and looked_at < _GROUPS_LOOKED_AT and self._is_open(endpoint, now):
             found = self._queue.pop(look.above)
             if found is None:
                 break
@@ -217,7 +209,7 @@ class Granting:
         look.untried = shelter
         health = endpoint.health
         if health.ailing and health.state is HealthState.EJECTED:
-            look.probe = not (lone and health.is_wrong_address)
+            look.probe = not endpoint.is_hopeless
             look.others = self._endpoints.others_in_use(endpoint)
             # A call which failed here is no probe: an outage must not use up its attempts.
             look.sheltered = look.probe and shelter and (look.others or not health.refuses)
@@ -239,13 +231,6 @@ class Granting:
         self._queue.restore(group)
         return bool(requests)
 
-    def _is_over_rate(self, look: Look) -> bool:
-        rates = look.endpoint.rates
-        if rates is None or (ready_at := rates.ready_at(look.now)) is None:
-            return False
-        self._wake(ready_at)
-        return True
-
     def grant_bare(
         self, requests: list[Request], endpoint: Endpoint, failures: int, isolation: Isolation, now: float
     ) -> Batch | None:
@@ -261,14 +246,12 @@ class Granting:
             ``None`` if the endpoint has no room for them now.
         """
         weight, rates = len(requests) * requests[0].shape.weight, endpoint.rates
-        if endpoint.leaving or not endpoint.health.in_use or not self._is_open(endpoint, now):
+        if not endpoint.health.in_use or not self._is_open(endpoint, now):
             return None
         if endpoint.free < weight and (endpoint.in_flight or len(requests) > 1):
             return None
         tokens = self._taking.tokens(requests[0])
-        if rates is not None and (
-            rates.ready_at(now) is not None or rates.affordable(len(requests), tokens, now)[0] < len(requests)
-        ):
+        if rates is not None and rates.affordable(len(requests), tokens, now)[0] < len(requests):
             return None
         group = Group(requests[0].shape, sealed=True, failures=failures, isolation=isolation, bare=True)
         group.lane = self._queue.lane_of(group.shape)

@@ -228,10 +228,10 @@ class Replies:
             self._tell_hold(batch, endpoint, now)
 
     def _tell_hold(self, batch: Batch, endpoint: Endpoint, now: float) -> None:
-        held = batch.pace.held_back(now)
-        if held is not None:
+        hold = batch.pace.hold(now)
+        if hold is not None:
             endpoint.tell_hold_at = now + _TOLD_EVERY_S
-            self._command(HealthChanged(endpoint.id, endpoint.name, "held", held[1]))
+            self._command(HealthChanged(endpoint.id, endpoint.name, "held", hold.why))
 
     def _judge_refusal(
         self, event: Failed, left: list[Request], alive: list[Request], endpoint: Endpoint, now: float

@@ -39,8 +39,10 @@ class EndpointStatistics:
             back, or only an answer ends the hold.
         blocked_by: why calls are held back: ``"requests_per_minute"`` or ``"tokens_per_minute"``,
             the client's own settings; ``"the server's Retry-After"``; ``"the server's refusals"``;
-            or ``"the gateway's rate limit"``, once the gateway says nothing is left. Empty while
-            nothing is held back.
+            ``"the gateway's rate limit"``, once the gateway says nothing is left; ``"the server's
+            outage"`` while a call is to find out, or finds out, whether the server is back; ``"the
+            server's slow start"``; or ``"the wait for the server"``, which has never answered.
+            Empty while nothing is held back.
         id: a number which no other endpoint of the client ever has.
         base_url: without the query, which may hold a key.
         state: ``"healthy"``; ``"ejected"``: failed, and left alone; ``"probing"``: a call finds out

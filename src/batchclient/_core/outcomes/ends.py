@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from batchclient._core.messages import AbortBatch, Batch, Command, Failed, Failure, Reject, Request, RequestState
+from batchclient._core.messages import AbortBatch, Batch, Command, Failed, Reject, Request, RequestState, Shape
 from batchclient._core.outcomes.recovery import Recovery
 from batchclient._core.servers.endpoints import Endpoints
+from batchclient._core.servers.hold import OUTAGE, Hold
 from batchclient._core.servers.pace import LONGEST_REST_S
 from batchclient._core.spent import ServerOutage, seconds, time_spent, was_mostly_queued, with_cause
 from batchclient._core.statistics import Counters
@@ -153,8 +154,10 @@ class Ends:
         """Return the hold on a queued call at all endpoints; empty: none."""
         if paused:
             return "pause()"
-        holds = [endpoint.held_back(now, request.shape) for endpoint in self._endpoints.serving]
-        return "" if None in holds else " and ".join(dict.fromkeys(hold[1] for hold in holds if hold is not None))
+        holds = [endpoint.hold(now, request.shape) for endpoint in self._endpoints.serving]
+        reasons = dict.fromkeys("" if hold is None else hold.why for hold in holds)
+        # An outage of all of them is told with its time.
+        return "" if "" in reasons or [*reasons] == [OUTAGE] else " and ".join(reasons)
 
     def too_late(
         self, request: Request, now: float, held_by: str = "", since: float | None = None, crowd: str = ""
@@ -211,24 +214,34 @@ class Ends:
         """
         if paused:
             return
-        if any(endpoint.held_back(now) is None for endpoint in self._endpoints.serving):
+        if self._rest(now) is None:
             return
-        ends: dict[Request, tuple[float, Failure]] = {}
+        ends: dict[Request, Hold] = {}
         for request in self._deadlines.before(now + LONGEST_REST_S):
-            rests = [endpoint.rest(request.shape, now) for endpoint in self._endpoints.serving]
-            known = [rest for rest in rests if rest is not None]
-            until, failure = min(known, key=lambda rest: rest[0], default=(now, None))
-            if failure is not None and len(known) == len(rests) and (request.deadline or now) <= until:
-                ends[request] = until - now, failure
+            rest = self._rest(now, request.shape)
+            if rest is not None and (request.deadline or now) <= rest.until:
+                ends[request] = rest
 
         def own(request: Request) -> BatchClientError:
-            rest_s, said = ends[request]
+            said, rest_s = ends[request].words, ends[request].until - now
+            assert said is not None
             spent = time_spent(request, (), now)
             why = f"no call is sent for {seconds(rest_s)}, and the call's timeout_s ends before"
             message = f"{said.message} ({why}{': ' if spent else ''}{spent})"
             return replace(said, message=message, retry_after_s=rest_s).to_error(request.attempts)
 
         self.end(list(ends), own, now)
+
+    def _rest(self, now: float, shape: Shape | None = None) -> Hold | None:
+        """The rest that ends first, if every server has asked for one."""
+        first: Hold | None = None
+        for endpoint in self._endpoints.serving:
+            rests = [hold for hold in endpoint.holds(now, shape) if hold.words is not None]
+            if not rests:
+                return None
+            rest = max(rests, key=lambda hold: hold.until)
+            first = rest if first is None or rest.until < first.until else first
+        return first
 
     def fail_begun(self, requests: list[Request], event: Failed, now: float) -> list[Request]:
         """Fail requests whose answers have begun, which cannot begin anew; return the rest."""

@@ -11,17 +11,19 @@ Rules:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 
 from batchclient._core.kinds import Kind
 from batchclient._core.learnt.abilities import Abilities
 from batchclient._core.learnt.proof import Proof
 from batchclient._core.limits import Limit, LimitChange, Sample
-from batchclient._core.messages import Batch, Failure, FailureKind, RateWindow, Shape
+from batchclient._core.messages import Batch, RateWindow, Shape
 from batchclient._core.servers.budget import RetryBudget
 from batchclient._core.servers.dead_engine import DeadEngine
 from batchclient._core.servers.denials import Denials, Subject
 from batchclient._core.servers.health import Health
+from batchclient._core.servers.hold import SLOW_START, Hold
 from batchclient._core.servers.pace import ANSWERED_S, HELD_RATIO, Pace
 from batchclient._core.servers.rates import Rates
 from batchclient._core.servers.silence import Silence
@@ -29,7 +31,6 @@ from batchclient._core.servers.speed import Speed
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.spent import ServerOutage, seconds
 from batchclient._core.statistics import EndpointStatistics
-from batchclient.errors import RateLimited
 
 __all__ = ["Endpoint"]
 
@@ -39,7 +40,7 @@ _VERDICT_HOLDS_S = 3600.0
 _MOST_PACES = 1024
 _HELD_TURNS = 5
 _TURN_S = 0.05
-_NOTHING_LEFT = Failure(FailureKind.REJECTED, RateLimited, "the gateway says that nothing is left of its rate limit")
+_REMOVED = Hold(math.inf, "its removal", math.inf)
 
 
 class Endpoint:
@@ -70,6 +71,7 @@ class Endpoint:
         "held_since",
         "id",
         "in_flight",
+        "is_lone",
         "leaving",
         "limit",
         "max_size",
@@ -107,6 +109,8 @@ class Endpoint:
         """The server's name and version, for display; ``None``: not found out."""
         self.leaving = False
         """Whether the endpoint was removed, and its calls in flight are still awaited."""
+        self.is_lone = True
+        """Whether no other endpoint serves."""
         self.limit = limit
         self.max_size = max_size
         self._known_caps = known_caps
@@ -207,26 +211,48 @@ class Endpoint:
             self.paces[subject] = pace = Pace()
         return pace
 
-    def held_back(self, now: float, shape: Shape | None = None) -> tuple[float, str] | None:
-        """Until when calls are held back though permits are free, and why; ``None``: none are.
+    def sendable(self, now: float, shape: Shape | None = None) -> Hold | None:
+        """The gate. Move on with time; return what holds the next request back.
 
-        Without a ``shape``: for the calls that are held back longest.
+        ``None``: it may go, with as many sequences as permits are ``free``; to an ejected endpoint
+        a single call. Without a ``shape`` the answer is for calls of every kind and model.
+        """
+        if self.leaving:
+            return _REMOVED
+        if self.health.ailing and not self.is_hopeless:
+            self.health.grow(self.limit.limit, now)
+            hold = self.health.hold(now)
+            if hold is not None and (hold.next_at > now or self.health.probe is not None):
+                return hold
+        if self.rates is not None and (hold := self.rates.sendable(now)) is not None:
+            return hold
+        return None if shape is None else self.pace(shape).sendable(now)
+
+    def holds(self, now: float, shape: Shape | None = None) -> list[Hold]:
+        """All that holds calls back now though permits are free. Changes nothing.
+
+        Without a ``shape``: calls of any kind and model.
         """
         paces = self.paces.values() if shape is None else (self.pace(shape),)
         # Where no permit is free, it is the limit that holds calls back, and no spell.
-        holds = [pace.held_back(now) for pace in paces if pace.rest_until is not None or self.free > 0]
-        holds.append(self.rates.held(now) if self.rates is not None else None)
-        return max((hold for hold in holds if hold is not None), key=lambda hold: hold[0], default=None)
+        holds = [pace.hold(now) for pace in paces if pace.rest_until is not None or self.free > 0]
+        if self.rates is not None:
+            holds.append(self.rates.hold(now))
+        if self.health.ailing:
+            holds.append(self.health.hold(now))
+            if self.free <= 0 < self.limit.limit - self.in_flight:
+                until = self.health.grows_at or math.inf
+                holds.append(Hold(until, SLOW_START, until))
+        return [hold for hold in holds if hold is not None]
 
-    def rest(self, shape: Shape, now: float) -> tuple[float, Failure] | None:
-        """Until when the server wishes to be sent no such calls, and its words; ``None``: no such wish."""
-        pace = self.pace(shape)
-        rest_until = pace.rest_until if pace.is_at_rest(now) else None
-        paused_until = 0.0 if self.rates is None or self.rates.paused_until is None else self.rates.paused_until
-        until = max(rest_until or 0.0, paused_until)
-        if until <= now:
-            return None
-        return until, pace.refusal if pace.refusal is not None and rest_until == until else _NOTHING_LEFT
+    def hold(self, now: float, shape: Shape | None = None) -> Hold | None:
+        """The longest of these; ``None``: nothing holds calls back."""
+        return max(self.holds(now, shape), key=lambda hold: hold.until, default=None)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether this is the only endpoint, and a wrong address: nothing is waited for."""
+        return self.is_lone and self.health.is_wrong_address
 
     def answer(self, sequences: int, now: float, sent_at: float | None = None) -> LimitChange | None:
         """Take in an answer; return the change of the limit, if an outage ends."""
@@ -332,7 +358,7 @@ class Endpoint:
 
     def statistics(self, now: float) -> EndpointStatistics:
         """Return a snapshot."""
-        blocked_until, blocked_by = self.held_back(now) or (None, "")
+        hold = self.hold(now)
         return EndpointStatistics(
             limit=self.limit.limit,
             limit_reason=self.limit.reason,
@@ -341,8 +367,8 @@ class Endpoint:
             batch_size_cap=self.list_cap(now),
             lists_refused=not self.can().lists.allows(now),
             streams_refused=not self.can().streams(now),
-            blocked_until=blocked_until,
-            blocked_by=blocked_by,
+            blocked_until=hold.until if hold is not None and hold.until < math.inf else None,
+            blocked_by="" if hold is None else hold.why,
             id=self.id,
             base_url=self.name,
             state="leaving" if self.leaving else self.health.state.value,

@@ -15,7 +15,6 @@ from batchclient._core.learnt.proof import Proof
 from batchclient._core.requests import Shape
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.health import HealthState
-from batchclient._core.servers.pace import Pace
 from batchclient._core.spent import ServerOutage
 
 __all__ = ["Endpoints"]
@@ -29,6 +28,7 @@ class Endpoints:
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         self.by_id = {endpoint.id: endpoint for endpoint in endpoints}
         self.serving = list(self.by_id.values())
+        self._count()
 
     def __iter__(self) -> Iterator[Endpoint]:
         return iter(self.by_id.values())
@@ -90,14 +90,10 @@ class Endpoints:
 
     def takers(self, choices: list[Endpoint], shape: Shape, now: float) -> list[Endpoint]:
         """The ``choices`` that may take a call of this shape; all, if none may."""
-        free = [endpoint for endpoint in choices if self._is_free(endpoint.pace(shape), now)] or choices
+        free = [endpoint for endpoint in choices if endpoint.pace(shape).sendable(now) is None] or choices
         if not any(endpoint.denials.shapes for endpoint in free):
             return free
         return [endpoint for endpoint in free if not self.leaves(shape, endpoint, now)] or free
-
-    @staticmethod
-    def _is_free(pace: Pace, now: float) -> bool:
-        return pace.is_open or pace.held_until(now) is None
 
     def fail(
         self, endpoint: Endpoint, sign: Sign, batch: int, now: float, sent_at: float | None = None, seen: str = ""
@@ -116,6 +112,7 @@ class Endpoints:
         assert endpoint.id not in self.by_id, "an endpoint's id is given once"
         self.by_id[endpoint.id] = endpoint
         self.serving.append(endpoint)
+        self._count()
 
     def remove(self, endpoint: Endpoint) -> None:
         """Serve an endpoint no more; it stays in ``by_id`` until ``forget``."""
@@ -123,11 +120,16 @@ class Endpoints:
             assert len(self.serving) > 1, "the last endpoint stays"
             endpoint.leaving = True
             self.serving.remove(endpoint)
+            self._count()
             self._keep_one_in_use()
 
     def forget(self, endpoint: Endpoint) -> None:
         """Drop an endpoint with nothing in flight."""
         del self.by_id[endpoint.id]
+
+    def _count(self) -> None:
+        for endpoint in self.serving:
+            endpoint.is_lone = len(self.serving) == 1
 
     def _keep_one_in_use(self) -> None:
         """If none is in use, probe those ejected but not vanished (the panic rule)."""

@@ -42,9 +42,11 @@ probe after 30 s; here the pauses are shorter because only one call finds out.
 
 from __future__ import annotations
 
+import math
 from enum import Enum
 
 from batchclient._core.failures import Sign
+from batchclient._core.servers.hold import AWAITED, OUTAGE, Hold
 from batchclient._core.servers.pace import HELD_RATIO
 
 __all__ = ["Health", "HealthState"]
@@ -155,11 +157,17 @@ class Health:
         """Whether the endpoint refused at least three connections and never answered."""
         return not self.answered_once and self._refusals >= _REFUSALS_OF_A_STRANGER
 
-    def is_closed(self, now: float) -> bool:
-        """Whether the endpoint is ejected and its pause not over."""
-        if self.closed_until is not None and now >= self.closed_until:
-            self.closed_until = None
-        return self.closed_until is not None
+    def hold(self, now: float) -> Hold | None:
+        """What holds calls back; ``None``: nothing, though fewer than the limit may be allowed."""
+        if self.in_use:
+            return None
+        if self.state is HealthState.AWAITED:
+            return Hold(math.inf, AWAITED, math.inf)
+        at = self.closed_until if self.state is HealthState.EJECTED else self.taken_on_at
+        if at is not None and now < at:
+            return Hold(at, OUTAGE, at)
+        # The pause is over: one call may find out, and more not before its end.
+        return Hold(math.inf, OUTAGE, now)
 
     def begin_probe(self, batch: int, now: float) -> float:
         """Note that one call is sent to find out; return when it will have been taken on."""

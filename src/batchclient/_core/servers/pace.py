@@ -55,6 +55,7 @@ from collections.abc import Collection, Iterable
 
 from batchclient._core.failures import Failure
 from batchclient._core.requests import Batch, Endured
+from batchclient._core.servers.hold import REFUSALS, REST, Hold
 
 __all__ = ["ANSWERED_S", "HELD_RATIO", "LONGEST_REST_S", "Pace", "aside_s", "is_free_aside", "may_be_free"]
 
@@ -363,18 +364,18 @@ class Pace:
             self.left += 1
         return tried
 
-    def held_until(self, now: float) -> float | None:
-        """Until when nothing may be sent, unless an answer comes; ``None``: a request may go now."""
-        if self.is_at_rest(now):
-            assert self.rest_until is not None
-            if not self._may_try:
-                return self.rest_until
-            at = max(self._believed_until, self._paused_until)
-            return min(at, self.rest_until) if now < at else None
-        if self.left is None:
+    def sendable(self, now: float) -> Hold | None:
+        """Move on with time; return what holds the next request back, ``None``: it may go now."""
+        if self.is_open:
             return None
-        if now < self._paused_until:
-            return self._paused_until
+        if not self.is_at_rest(now) and self.left is not None and now >= self._paused_until:
+            self._end_spell(now)
+        hold = self.hold(now)
+        return hold if hold is not None and hold.next_at > now else None
+
+    def _end_spell(self, now: float) -> None:
+        """End a spell that is over; let more go after each further time of a spell."""
+        assert self.left is not None
         if not self._grows and (now >= self._until or self._owed <= 0):
             self._grows = True
             self.left += 1
@@ -383,18 +384,18 @@ class Pace:
             self.left = max(self.left, 1, self.under_way // 4)
         if now >= self._until:
             self._until = now + self._spell_s
-        return self._until if self._is_full else None
 
     @property
     def _is_full(self) -> bool:
         """Whether nothing more may be sent in a spell before an answer."""
         return not self.left and self.in_flight > 0 and self.in_flight >= _HELD_SHARE * self._held
 
-    def held_back(self, now: float) -> tuple[float, str] | None:
-        """Until when calls are held back, unless an answer comes, and why; ``None``: none are."""
+    def hold(self, now: float) -> Hold | None:
+        """What holds calls back, unless an answer comes; ``None``: nothing. Changes nothing."""
         if self.rest_until is not None and now < self.rest_until:
-            return self.rest_until, "the server's Retry-After"
+            tries_at = max(self._believed_until, self._paused_until) if self._may_try else self.rest_until
+            return Hold(self.rest_until, REST, min(tries_at, self.rest_until), self.refusal)
         until = self._paused_until if now < self._paused_until else self._until
         if self.left is None or now >= until or not (now < self._paused_until or self._is_full):
             return None
-        return until, "the server's refusals"
+        return Hold(until, REFUSALS, until)

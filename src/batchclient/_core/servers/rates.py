@@ -25,7 +25,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from batchclient._core.failures import Failure, FailureKind
 from batchclient._core.messages import RateWindow
+from batchclient._core.servers.hold import GATEWAYS_LIMIT, Hold
+from batchclient.errors import RateLimited
 
 __all__ = ["Rates", "TokenBucket"]
 
@@ -35,6 +38,7 @@ _LONGEST_GATHERING_S = 1.0
 _LONGEST_PAUSE_S = 60.0
 _ROUNDING = 1e-6
 """A bucket this near to an amount has the amount: times are floats."""
+_NOTHING_LEFT = Failure(FailureKind.REJECTED, RateLimited, "the gateway says that nothing is left of its rate limit")
 
 
 class TokenBucket:
@@ -98,21 +102,22 @@ class Rates:
     def __repr__(self) -> str:
         return f"<Rates requests {self._requests!r}, tokens {self._tokens!r}>"
 
-    def ready_at(self, now: float) -> float | None:
-        """Return the time when a request may be sent; ``None``: now."""
+    def sendable(self, now: float) -> Hold | None:
+        """Return what holds the next request back, whatever its tokens; ``None``: it may go now."""
         if self.paused_until is not None:
             if now < self.paused_until:
-                return self.paused_until
+                return self.hold(now)
             self.paused_until = None
         if self._requests is not None and not self._requests.has(1.0, now):
-            return self._hold("requests_per_minute", self._requests.when(1.0, now))
+            self._hold("requests_per_minute", self._requests.when(1.0, now))
+            return self.hold(now)
         return None
 
-    def held(self, now: float) -> tuple[float, str] | None:
-        """Return the end of a hold, and the setting or gateway behind it; ``None``: no hold."""
+    def hold(self, now: float) -> Hold | None:
+        """Return a gateway's pause, or the last hold by a setting; ``None``: there is none now."""
         if self.paused_until is not None and now < self.paused_until:
-            return self.paused_until, "the gateway's rate limit"
-        return (self._held_until, self._held_by) if now < self._held_until else None
+            return Hold(self.paused_until, GATEWAYS_LIMIT, self.paused_until, _NOTHING_LEFT)
+        return Hold(self._held_until, self._held_by, self._held_until) if now < self._held_until else None
 
     def affordable(self, calls: int, call_tokens: float, now: float) -> tuple[int, float]:
         """Return how many of some calls may go together now; if none, the time to wait for."""
