@@ -3,7 +3,6 @@
 from batchclient import AdaptiveLimit
 from batchclient._client.make_limit import make_limit
 from batchclient._client.settings import make_settings
-from batchclient._core.asking import LoadTimes
 from batchclient._core.kinds import Kind
 from batchclient._core.limits import FixedLimit, Limit, LimitChange, Outcome, Sample, ServerLoad
 from batchclient._core.limits.bounds import Bounds
@@ -18,14 +17,12 @@ from batchclient._core.messages import (
     Adjustment,
     Answered,
     Ask,
-    AskOutcome,
     Asked,
     Batch,
     Cancelled,
     CloseRequested,
     DrainRequested,
     Drained,
-    DropAsk,
     EndpointAdded,
     EndpointGone,
     EndpointRemoved,
@@ -37,7 +34,6 @@ from batchclient._core.messages import (
     Isolation,
     LoadReported,
     ModelWanted,
-    Page,
     Paused,
     RateWindow,
     RatesReported,
@@ -72,7 +68,6 @@ __all__ = [
     "Adjustment",
     "Answered",
     "Ask",
-    "AskOutcome",
     "Asked",
     "Batch",
     "Bounds",
@@ -80,7 +75,6 @@ __all__ = [
     "CloseRequested",
     "DrainRequested",
     "Drained",
-    "DropAsk",
     "EndpointAdded",
     "EndpointGone",
     "EndpointRemoved",
@@ -96,11 +90,9 @@ __all__ = [
     "LimitChange",
     "LimitControl",
     "LoadReported",
-    "LoadTimes",
     "ModelWanted",
     "Objective",
     "Outcome",
-    "Page",
     "Paused",
     "RateWindow",
     "RatesReported",

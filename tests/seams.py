@@ -31,7 +31,6 @@ __all__ = [
     "connected",
     "wall_time",
     "watch_cores",
-    "with_cores",
     "with_jitter",
     "with_runners",
 ]
@@ -93,11 +92,6 @@ def with_runners(monkeypatch, **arguments):
     monkeypatch.setattr(starting_module, "Runner", partial(Runner, **arguments))
 
 
-def with_cores(monkeypatch, **arguments):
-    """Have every client that starts in this test make its core with these arguments, such as ``load_times``."""
-    monkeypatch.setattr(starting_module, "Scheduler", partial(Scheduler, **arguments))
-
-
 def bridged(*args, bridge=None, **arguments):
     """A ``SyncBatchClient`` whose bridge ``bridge_of`` returns; ``bridge``: the bridge's arguments."""
     made = []
@@ -136,10 +130,7 @@ def watch_cores(monkeypatch, *, told=lambda event: None, commanded=lambda comman
             commanded(commands)
             return commands
 
-    # With the arguments that ``with_cores`` said before.
-    monkeypatch.setattr(
-        starting_module, "Scheduler", partial(Watched, **getattr(starting_module.Scheduler, "keywords", {}))
-    )
+    monkeypatch.setattr(starting_module, "Scheduler", Watched)
 
 
 @contextmanager

@@ -30,14 +30,12 @@ from tests.core import (
     Answered,
     Ask,
     Asked,
-    AskOutcome,
     Batch,
     Failed,
     Failure,
     FailureKind,
     Limit,
     LoadReported,
-    Page,
     Reject,
     Request,
     Resolve,
@@ -54,6 +52,8 @@ from batchclient._client.connections import Connections
 from batchclient._client.make_limit import make_limit
 from batchclient._client.settings import make_settings
 from batchclient._shell.dialect_choice import DialectChoice
+from batchclient._shell.load_watch import LoadTimes
+from batchclient._shell.pages import Page
 from batchclient.dialects import make_dialect
 from batchclient.errors import ConnectionLost
 from batchclient.retry import Backoff
@@ -66,6 +66,9 @@ __all__ = ["Client", "Setup", "client_setup", "limit_setup"]
 _CLOSED = Failure(FailureKind.MAYBE_PROCESSED, ConnectionLost, "nobody waited for it any more")
 _URL = "http://lab/v1"
 _POLICY = Backoff()
+_LOAD_TIMES = LoadTimes()
+_NO_PAGE_S = 60.0
+"""From a question for a page that is not there to the next."""
 _SAYS_NOTHING_AFTER_S = 0.005
 """From the question which server it is to an answer that tells nothing."""
 
@@ -128,7 +131,9 @@ class Client:
         self._run = run
         self._setup = setup
         limit = setup.make_limit()
-        self.core = Scheduler(setup.settings, [limit], pages=setup.pages, asks_first=lambda: True)
+        self.core = Scheduler(
+            setup.settings, [limit], asks_first=(lambda: True) if Page.SERVER in setup.pages else None
+        )
         self.trace = Trace(scenario.duration_s)
         self.trace.limits.append((now, limit.limit))
         self.delivered = 0
@@ -138,6 +143,9 @@ class Client:
         self._closed: set[int] = set()
         self._rng = random.Random(f"{seed}/retry")
         self._known_at = math.inf
+        self._load_at = math.inf
+        """When the server's load may be asked for."""
+        self._no_load_before = 0.0
         self.workloads: list[Running] = []
         for place, workload in enumerate(filter(None, (scenario.workload, scenario.urgent))):
             rng = random.Random(f"{seed}/urgent" if place else f"{seed}/calls")
@@ -151,6 +159,10 @@ class Client:
         if self._known_at <= now:
             self._known_at = math.inf
             self._hear_of_server(now)
+        if self._load_at <= now:
+            self._load_at = math.inf
+            if core.heeds_load(0):
+                self._read_page(now)
         for workload in self.workloads:
             if workload.next_at <= now:
                 workload.woke(now)
@@ -162,7 +174,11 @@ class Client:
         """Obey the scheduler's commands until none is left."""
         self._obey(now)
         self._core_at = core_at = self.core.next_deadline()
-        next_at = self._known_at if core_at is None else min(core_at, self._known_at)
+        if self.core.idle:
+            self._load_at = math.inf
+        next_at = min(self._known_at, self._load_at)
+        if core_at is not None and core_at < next_at:
+            next_at = core_at
         for workload in self.workloads:
             if workload.next_at < next_at:
                 next_at = workload.next_at
@@ -180,8 +196,7 @@ class Client:
             facts = known.facts
             _, caps = choice.of(facts)
             self.core.handle(ServerKnown(0, caps, facts.takes, facts.server, facts.event_per_token), now)
-        outcome = AskOutcome.NOTHING if known is None else AskOutcome.ANSWERED
-        self.core.handle(Asked(0, Page.SERVER, outcome), now)
+        self.core.handle(Asked(0, answered=True), now)
 
     # Replies --------------------------------------------------------------------------------------
 
@@ -213,11 +228,8 @@ class Client:
                 elif kind is SendBatch:
                     self._send(command.batch, now)
                 elif kind is Ask:
-                    if command.page is Page.SERVER:
-                        known = self._run.scenario.known
-                        self._known_at = now + (_SAYS_NOTHING_AFTER_S if known is None else known.after_s / 40)
-                    else:
-                        self._read_page(now)
+                    known = self._run.scenario.known
+                    self._known_at = now + (_SAYS_NOTHING_AFTER_S if known is None else known.after_s / 40)
                 elif kind is Adjusted:
                     adjustment = command.adjustment
                     if adjustment.setting == "limit":
@@ -244,10 +256,10 @@ class Client:
 
     def _read_page(self, now: float) -> None:
         load = self._run.server.load() if self._run.scenario.has_page else None
+        self._no_load_before = now + (_NO_PAGE_S if load is None else _LOAD_TIMES.every_s)
+        self._load_at = self._no_load_before
         if load is not None:
             self.core.handle(LoadReported(0, load), now)
-        outcome = AskOutcome.NOTHING if load is None else AskOutcome.ANSWERED
-        self.core.handle(Asked(0, Page.LOAD, outcome), now)
 
     # Calls ----------------------------------------------------------------------------------------
 
@@ -266,6 +278,8 @@ class Client:
         trace.prompts += len(batch.requests)
         for request in batch.requests:
             request.waiter.sent_at = now
+        if self._load_at == math.inf and Page.LOAD in self._setup.pages:
+            self._load_at = max(now + _LOAD_TIMES.first_after_s, self._no_load_before)
         self._run.front.send(batch, now)
 
     def _resolve(self, request: Request, tokens: int, now: float) -> None:

@@ -8,7 +8,7 @@
     play.at(0.7) >> answered(b) << ["resolve b"]
     play.at(0.9) >> failed(a, FailureKind.REFUSED) << ["reject a: BadRequest"]
 
-Commands are written as ``send a b``, ``abort a b``, ``resolve a``, ``reject a b: QueueFull``, ``ask LOAD``, ``drop LOAD``, ``wait over: …`` and ``drained``;
+Commands are written as ``send a b``, ``abort a b``, ``resolve a``, ``reject a b: QueueFull``, ``ask``, ``wait over: …`` and ``drained``;
 with several endpoints ``send a b @1``. Calls are named by their waiter, and an answer's text is its call's name, so that every ``resolve``
 also checks that nobody got another's answer. What must hold after every step is checked after every step.
 """
@@ -22,7 +22,6 @@ from tests.core import (
     Answered,
     Ask,
     Drained,
-    DropAsk,
     EndpointGone,
     Failed,
     Failure,
@@ -105,20 +104,18 @@ class Playbook:
 
     Args:
         limit: sequences in flight, or an algorithm; a list of them makes as many endpoints.
-        pages: what servers can be asked beside the calls.
-        asks_first: whether they may be asked which they are before their first list.
+        asks_first: whether servers may be asked which they are before their first list; ``None``: never.
         trusts_lists: whether servers get lists though they do not say which they are; ``False``: they are
             strangers, and prove their lists first.
         settings: fields of ``SchedulerSettings``.
     """
 
-    def __init__(self, limit=4, pages=(), *, asks_first=False, trusts_lists=True, **settings):
+    def __init__(self, limit=4, *, asks_first=None, trusts_lists=True, **settings):
         limits = limit if isinstance(limit, list) else [limit]
         self.scheduler = Scheduler(
             SchedulerSettings(trusts_lists=lambda: trusts_lists, **settings),
             [FixedLimit(n) if isinstance(n, int) else n for n in limits],
-            pages=pages,
-            asks_first=lambda: asks_first,
+            asks_first=None if asks_first is None else lambda: asks_first,
         )
         self.now = 0.0
         self.sent = []
@@ -176,10 +173,8 @@ class Playbook:
                 self.sent.append(batch)
                 assert {request.shape for request in batch.requests} == {batch.shape}, "one shape per batch"
                 return f"send {_names(batch.requests)}{self._place(batch.endpoint)}"
-            case Ask(endpoint, page, anew):
-                return f"ask {page.name}{' anew' if anew else ''}{self._place(endpoint)}"
-            case DropAsk(endpoint, page):
-                return f"drop {page.name}{self._place(endpoint)}"
+            case Ask(endpoint, anew):
+                return f"ask{' anew' if anew else ''}{self._place(endpoint)}"
             case AbortBatch(batch):
                 return f"abort {_names(batch.requests)}"
             case Resolve(answers):

@@ -5,7 +5,6 @@ import random
 import pytest
 
 from tests.core import (
-    AskOutcome,
     Asked,
     Cancelled,
     CloseRequested,
@@ -16,7 +15,6 @@ from tests.core import (
     FixedLimit,
     HealthChanged,
     ModelWanted,
-    Page,
     Paused,
     Resumed,
     Submitted,
@@ -30,15 +28,15 @@ REFUSED = Failure(FailureKind.NOT_SENT, ConnectFailed, "no connection", seen="a 
 
 def waiting(*limits, wait=600.0, **settings):
     """A client that waits for its servers."""
-    return Playbook(list(limits), [Page.SERVER], wait_for_server_s=wait, **settings)
+    return Playbook(list(limits), asks_first=False, wait_for_server_s=wait, **settings)
 
 
 def absent(endpoint=0):
-    return Asked(endpoint, Page.SERVER, AskOutcome.SILENCE, REFUSED)
+    return Asked(endpoint, answered=False, failure=REFUSED)
 
 
 def there(endpoint=0):
-    return Asked(endpoint, Page.SERVER, AskOutcome.ANSWERED)
+    return Asked(endpoint, answered=True)
 
 
 def states(play):
@@ -48,10 +46,10 @@ def states(play):
 def test_calls_wait_for_the_servers_answer_to_its_question_and_then_go_together():
     play = waiting(4)
     a, b = calls("a b")
-    play.submit(a, b) >> Woke() << ["ask SERVER"]
+    play.submit(a, b) >> Woke() << ["ask"]
     play.at(0.1) >> absent() << []
     assert (states(play), play.endpoints[0].reason) == (["awaited"], "a refused connection")
-    play.at(1.1) >> Woke() << ["ask SERVER anew"]
+    play.at(1.1) >> Woke() << ["ask anew"]
     play.at(1.2) >> there() << ["send a b"]
     assert (a.attempts, states(play), play.endpoints[0].outage) == (1, ["healthy"], "")
     play.at(2.0) >> answered(a, b) << ["resolve a b"]
@@ -72,16 +70,16 @@ def test_a_server_is_asked_each_second_at_first_and_then_every_five():
 def test_no_call_goes_to_another_server_before_that_one_has_answered_however_late():
     play = waiting(1, 1, wait=30.0)
     first, *more = calls(3)
-    play.submit(first, *more) >> Woke() << ["ask SERVER @0", "ask SERVER @1"]
+    play.submit(first, *more) >> Woke() << ["ask @0", "ask @1"]
     play.at(0.1) >> absent(1) << []
     play.at(0.2) >> there(0) << ["send c0 @0"]
-    play.at(1.1) >> Woke() << ["ask SERVER anew @1"]
+    play.at(1.1) >> Woke() << ["ask anew @1"]
     play.at(100.0)
     play.scheduler.handle(absent(1), play.now)
     (told,) = [one.outage for one in play.scheduler.commands()]
     assert told == "waiting for endpoint 1, which has not answered yet, for 99.9 s by now: a refused connection"
     assert states(play) == ["healthy", "awaited"]
-    play.at(101.0) >> Woke() << ["ask SERVER anew @1"]
+    play.at(101.0) >> Woke() << ["ask anew @1"]
     play.at(101.1) >> there(1) << ["send c1 @1"]
     assert {call.attempts for call in more} == {1, 0}
 
@@ -89,21 +87,21 @@ def test_no_call_goes_to_another_server_before_that_one_has_answered_however_lat
 def test_a_server_that_joins_later_is_awaited_too():
     play = waiting(1, 1)
     a, b, c = calls("a b c")
-    play.submit(a, b, c) >> Woke() << ["ask SERVER @0", "ask SERVER @1"]
+    play.submit(a, b, c) >> Woke() << ["ask @0", "ask @1"]
     play >> there(0) << ["send a @0"]
     play >> there(1) << ["send b @1"]
     play.at(1.0) >> EndpointAdded(2, FixedLimit(1)) << []
-    play >> Woke() << ["ask SERVER @2"]
+    play >> Woke() << ["ask @2"]
     play.at(1.1) >> there(2) << ["send c @2"]
 
 
 def test_at_the_end_of_the_wait_all_calls_fail_at_once_and_later_ones_are_tried():
     play = waiting(1, 1, wait=600.0)
     a, b, c = calls("a b c")
-    play.submit(a).at(0.0) >> Woke() << ["ask SERVER @0", "ask SERVER @1"]
+    play.submit(a).at(0.0) >> Woke() << ["ask @0", "ask @1"]
     play >> absent(0) << []
     play >> absent(1) << []
-    play.at(300.0).submit(b) >> Woke() << ["ask SERVER anew @0", "ask SERVER anew @1"]
+    play.at(300.0).submit(b) >> Woke() << ["ask anew @0", "ask anew @1"]
     assert play.wakes_at == 600.0
     message = "no server answered in 600 s: endpoint 0 (a refused connection), endpoint 1 (a refused connection)"
     play.at(600.0) >> Woke() << ["reject a b: NoServerAnswered", f"wait over: {message}"]
@@ -120,7 +118,7 @@ def test_at_the_end_of_the_wait_all_calls_fail_at_once_and_later_ones_are_tried(
 def test_no_error_speaks_of_a_wait_that_was_given_up():
     play = waiting(1, 1, wait=10.0)
     (a,) = calls("a", deadline=20.0)
-    play.submit(a) >> Woke() << ["ask SERVER @0", "ask SERVER @1"]
+    play.submit(a) >> Woke() << ["ask @0", "ask @1"]
     play >> absent(1) << []
     play >> there(0) << ["send a @0"]
     play >> EndpointRemoved(0) << []
@@ -134,7 +132,7 @@ def test_no_error_speaks_of_a_wait_that_was_given_up():
 def test_a_server_that_has_answered_and_goes_away_has_an_outage():
     play = waiting(2, outage_patience_s=30.0)
     a, b = calls("a b")
-    play.submit(a) >> Woke() << ["ask SERVER"]
+    play.submit(a) >> Woke() << ["ask"]
     play >> there() << ["send a"]
     play.at(1.0) >> failed(a, FailureKind.NOT_SENT, delay=0.0) << []
     assert play.endpoints[0].outage == "an outage of endpoint 0 has begun: no connection"
@@ -145,11 +143,11 @@ def test_a_server_that_has_answered_and_goes_away_has_an_outage():
 def test_the_other_servers_arrival_ends_an_outage():
     play = waiting(1, 1)
     (a,) = calls("a")
-    play.submit(a) >> Woke() << ["ask SERVER @0", "ask SERVER @1"]
+    play.submit(a) >> Woke() << ["ask @0", "ask @1"]
     play >> absent(1) << []
     play >> there(0) << ["send a @0"]
     play.at(1.0) >> failed(a, FailureKind.NOT_SENT, delay=0.0) << []
-    play >> Woke() << ["ask SERVER anew @1"]
+    play >> Woke() << ["ask anew @1"]
     play.at(1.2) >> there(1) << ["send a @1"]
 
 
@@ -157,14 +155,14 @@ def test_the_other_servers_arrival_ends_an_outage():
 def test_only_calls_under_way_ask_and_a_wait_ends_with_its_last_caller(gone_first):
     play = waiting(1, wait=10.0)
     a, b = calls("a b")
-    play.submit(a) >> Woke() << ["ask SERVER"]
+    play.submit(a) >> Woke() << ["ask"]
     for event in (Cancelled(a), absent()) if gone_first else (absent(), Cancelled(a)):
         play >> event << []
     assert play.wakes_at is None
     # A later call waits anew, for the whole time.
-    play.at(3600.0).submit(b) >> Woke() << ["ask SERVER anew"]
+    play.at(3600.0).submit(b) >> Woke() << ["ask anew"]
     play.at(3600.1) >> absent() << []
-    play.at(3609.9) >> Woke() << ["ask SERVER anew"]
+    play.at(3609.9) >> Woke() << ["ask anew"]
     play >> absent() << []
     play.at(3610.0) >> Woke()
     assert play.seen == [
@@ -187,14 +185,14 @@ def test_a_wait_ends_when_no_call_waits_for_the_model_any_more():
 
 def test_a_pause_ends_a_wait_and_it_begins_anew():
     play = waiting(1, wait=10.0)
-    play.submit(*calls("a")) >> Woke() << ["ask SERVER"]
+    play.submit(*calls("a")) >> Woke() << ["ask"]
     play.at(4.0) >> Paused() << []
     play.at(20.0) >> absent() << []
     assert play.endpoints[0].state == "awaited"
     play.at(30.0) >> Resumed() << []
-    play >> Woke() << ["ask SERVER anew"]
+    play >> Woke() << ["ask anew"]
     play >> absent() << []
-    play.at(39.9) >> Woke() << ["ask SERVER anew"]
+    play.at(39.9) >> Woke() << ["ask anew"]
     play >> absent() << []
     play.at(40.0) >> Woke()
     assert play.seen[0] == "reject a: NoServerAnswered"
@@ -203,12 +201,12 @@ def test_a_pause_ends_a_wait_and_it_begins_anew():
 def test_the_servers_left_after_a_removal_are_waited_for_anew():
     play = waiting(1, 1, wait=10.0)
     a, b = calls("a b")
-    play.submit(a) >> Woke() << ["ask SERVER @0", "ask SERVER @1"]
+    play.submit(a) >> Woke() << ["ask @0", "ask @1"]
     play >> absent(1) << []
     play >> there(0) << ["send a @0"]
     play.at(0.5) >> answered(a) << ["resolve a"]
     play.at(50.0) >> EndpointRemoved(0) << ["gone @0"]
-    play.at(60.0).submit(b) >> Woke() << ["ask SERVER anew @1"]
+    play.at(60.0).submit(b) >> Woke() << ["ask anew @1"]
     play >> absent(1) << []
     assert play.wakes_at == 61.0
     play.at(70.0) >> Woke()
@@ -218,9 +216,9 @@ def test_the_servers_left_after_a_removal_are_waited_for_anew():
 def test_a_wait_keeps_a_calls_deadline_and_says_what_was_waited_for():
     play = waiting(1)
     (a,) = calls("a", deadline=3.0)
-    play.submit(a) >> Woke() << ["ask SERVER"]
+    play.submit(a) >> Woke() << ["ask"]
     play >> absent() << []
-    play.at(1.0) >> Woke() << ["ask SERVER anew"]
+    play.at(1.0) >> Woke() << ["ask anew"]
     play.at(3.0) >> Woke() << ["reject a: DeadlineExceeded"]
     told = "3 s in the queue; waiting for endpoint 0, which has not answered yet, for 3 s by now: a refused connection"
     assert (told in play.errors["a"].message, type(play.errors["a"].__cause__)) == (True, ConnectFailed)
@@ -240,15 +238,15 @@ def test_the_question_for_the_model_begins_the_wait_and_a_pause_does_not():
     play.submit(*calls("a")) >> Woke() << []
     play.at(50.0) >> Woke() << []
     play >> Resumed() << []
-    play >> Woke() << ["ask SERVER"]
+    play >> Woke() << ["ask"]
     assert play.wakes_at == 65.0
 
 
 def test_a_server_that_has_told_all_and_still_loads_is_asked_again():
     play = waiting(1)
-    play.submit(*calls("a")) >> Woke() << ["ask SERVER"]
-    play >> Asked(0, Page.SERVER, AskOutcome.ANSWERED, REFUSED) << []
-    play.at(1.0) >> Woke() << ["ask SERVER anew"]
+    play.submit(*calls("a")) >> Woke() << ["ask"]
+    play >> Asked(0, answered=True, failure=REFUSED) << []
+    play.at(1.0) >> Woke() << ["ask anew"]
 
 
 def test_every_call_ends_whatever_happens_during_the_wait():
@@ -296,14 +294,14 @@ def test_closing_ends_the_wait_and_a_pause_keeps_calls_back():
     play >> Paused() << []
     play.submit(a) >> Woke() << []
     play.at(0.5) >> Resumed() << []
-    play >> Woke() << ["ask SERVER"]
+    play >> Woke() << ["ask"]
     play >> Paused() << []
     play.at(1.0) >> there() << []
     play >> Resumed() << ["send a"]
 
     play = waiting(1)
-    play.submit(b) >> Woke() << ["ask SERVER"]
-    play.at(1.0) >> CloseRequested() << ["drop SERVER", "reject b: ClientClosed", "drained"]
+    play.submit(b) >> Woke() << ["ask"]
+    play.at(1.0) >> CloseRequested() << ["reject b: ClientClosed", "drained"]
     assert play.wakes_at is None
 
 

@@ -3,7 +3,6 @@
 import pytest
 
 from tests.core import (
-    AskOutcome,
     Asked,
     EndpointAdded,
     Failed,
@@ -11,7 +10,6 @@ from tests.core import (
     FailureKind,
     FixedLimit,
     Kind,
-    Page,
     ServerKnown,
     Woke,
 )
@@ -194,16 +192,16 @@ def test_a_server_that_says_which_it_is_gets_lists_at_once():
 
 @pytest.mark.parametrize("server", ["vllm 0.32.0", None])
 def test_the_servers_word_is_waited_for_before_the_first_single_that_could_be_in_a_list(server):
-    play = Playbook(64, [Page.SERVER], asks_first=True, trusts_lists=False, max_size=32)
-    play.submit(*calls(40)) >> Woke() << ["ask SERVER"]
+    play = Playbook(64, asks_first=True, trusts_lists=False, max_size=32)
+    play.submit(*calls(40)) >> Woke() << ["ask"]
     play.at(0.004) >> ServerKnown(0, {}, None, server)
-    play >> Asked(0, Page.SERVER, AskOutcome.ANSWERED)
+    play >> Asked(0, answered=True)
     assert sizes(play) == ([32, 8] if server else [8] + [1] * 16)
 
 
 def test_a_server_that_says_nothing_in_its_quarter_of_a_second_is_a_stranger():
-    play = Playbook(64, [Page.SERVER], asks_first=True, trusts_lists=False, max_size=32)
-    play.submit(*calls(40)) >> Woke() << ["ask SERVER"]
+    play = Playbook(64, asks_first=True, trusts_lists=False, max_size=32)
+    play.submit(*calls(40)) >> Woke() << ["ask"]
     while not play.sent:
         play.at(play.wakes_at) >> Woke()
     assert (play.now, sizes(play)) == (0.25, [8] + [1] * 16)

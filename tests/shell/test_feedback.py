@@ -181,3 +181,62 @@ async def test_nothing_is_kept_of_a_removed_server_that_had_no_metrics_page(capl
             assert await come_and_go(12) < before + 12
     absent = [record for record in caplog.records if record.event == "metrics_page_absent"]
     assert len(absent) == 25, "said once of each server"
+
+
+# Which servers are watched, and how often -----------------------------------------------------------------------------
+
+
+async def test_a_lone_call_is_not_worth_a_question():
+    server, page = ScriptedTransport(held=True), MetricsPage()
+    async with make(server, page, batching=Batching(max_size=1)) as client:
+        async with anyio.create_task_group() as group:
+            group.start_soon(under_way, client, server, 10.0, 1)
+            await anyio.sleep(5.0)
+            assert page.asked_at == []
+            started = anyio.current_time()
+            group.start_soon(client.complete, "another")
+    assert page.asked_at[0] - started == pytest.approx(1.0)
+
+
+async def test_a_slow_page_is_asked_for_less_often():
+    server, page = ScriptedTransport(held=True), MetricsPage()
+    page.takes_s = 0.8
+    async with make(server, page, batching=Batching(max_size=1)) as client:
+        await under_way(client, server, 6.0)
+    assert page.intervals() == [1.6, 1.6, 1.6]
+    assert page.most_open == 1
+
+
+async def test_each_server_is_asked_for_itself():
+    server, pages = (
+        ScriptedTransport(held=True),
+        {"http://a/v1": MetricsPage(reply=http(404)), "http://b/v1": MetricsPage()},
+    )
+    seams = {"calls": lambda url: server, "metrics": pages.__getitem__}
+    async with connected(list(pages), **seams, model="m", limit=4, detect=False) as client:
+        await under_way(client, server, 2.2, calls=8)
+    assert [len(page.asked_at) for page in pages.values()] == [1, 3]
+
+
+class SlowToDrop(MetricsPage):
+    """A dropped question takes a while to close its connection."""
+
+    async def send(self, request, timeouts):
+        try:
+            return await super().send(request, timeouts)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(0.5)
+            raise
+
+
+async def test_a_question_that_is_slow_to_end_leaves_one_watch_of_the_calls_that_follow():
+    server, page = ScriptedTransport(held=True), SlowToDrop("hangs")
+    async with make(server, page) as client:
+        await under_way(client, server, 1.2)
+        server.held = True
+        async with anyio.create_task_group() as group:
+            group.start_soon(under_way, client, server, 2.8)
+            await anyio.sleep(0.8)
+            group.start_soon(client.complete, "another")
+    assert page.intervals(since=1) == [0.5, 0.5, 0.5]

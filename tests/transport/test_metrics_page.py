@@ -7,11 +7,12 @@ import json
 import httpx
 import pytest
 import respx
-from tests.seams import watch_cores, with_cores, with_runners
+from tests.seams import watch_cores, with_runners
 from tests.fakes.raw import RawServer, answer, reset, response
 
 from batchclient import BatchClient, Batching, Http
-from tests.core import LoadReported, LoadTimes
+from batchclient._shell.load_watch import LoadTimes
+from tests.core import LoadReported
 
 SOON = LoadTimes(first_after_s=0.02, every_s=0.02, pause_ratio=0.0)
 PAGE = b'vllm:num_requests_running{engine="0"} 3\nvllm:num_requests_waiting{engine="0"} 0\n'
@@ -20,8 +21,7 @@ PAGE = b'vllm:num_requests_running{engine="0"} 3\nvllm:num_requests_waiting{engi
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     """The first question after 20 ms, then every 20 ms."""
-    with_cores(monkeypatch, load_times=SOON)
-    with_runners(monkeypatch, page_timeout_s=0.1)
+    with_runners(monkeypatch, page_timeout_s=0.1, load_times=SOON)
 
 
 class Server:
@@ -126,7 +126,7 @@ async def test_no_call_notices_what_becomes_of_a_question(on_page, backend):
 
 @pytest.mark.parametrize("on_page", [endless, bomb], ids=lambda each: each.__name__)
 async def test_no_more_of_a_page_is_read_than_a_page_may_have(on_page, backend, monkeypatch, caplog):
-    with_runners(monkeypatch, page_timeout_s=10.0)
+    with_runners(monkeypatch, page_timeout_s=10.0, load_times=SOON)
     caplog.set_level("INFO", "batchclient")
 
     async def hold(heard, reader, writer, server):
@@ -215,7 +215,7 @@ async def test_respx_neither_counts_nor_fails_a_question_it_does_not_know(caplog
         route = router.post("http://server.test/v1/completions").mock(side_effect=slow)
         async with BatchClient("http://server.test/v1", model="m", detect=False) as client:
             await asyncio.gather(*[client.complete(f"p{number}", max_tokens=1) for number in range(4)])
-        assert "asking for the metrics page failed" in caplog.text, "a question was asked"
+        assert "asking for /metrics failed" in caplog.text, "a question was asked"
         assert [call.request.method for call in router.calls] == ["POST"]
         assert route.call_count == 1
 

@@ -20,10 +20,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote
 
-from batchclient._core.messages import Page
 from batchclient._shell.callbacks import call_back
 from batchclient._shell.log import log
-from batchclient._shell.pages import LARGEST_PAGE_BYTES
+from batchclient._shell.pages import LARGEST_PAGE_BYTES, Page
 from batchclient.errors import ConfigError
 from batchclient.transport import Transport, root_of
 from batchclient.transport._addresses import host_of

@@ -26,6 +26,7 @@ from batchclient._shell.callbacks import ends_unwrapped
 from batchclient._shell.dialect_choice import DialectChoice
 from batchclient._shell.forks import forget_in_child
 from batchclient._shell.fronts import Core
+from batchclient._shell.pages import Page
 from batchclient._shell.runner import Runner
 from batchclient.errors import ClientClosed, ConfigError
 from batchclient.retry import RetryPolicy
@@ -168,8 +169,7 @@ class Starting(Calling):
             settings,
             [self._make_limit() for _ in names],
             names,
-            self._connections.pages,
-            asks_first=self._connections.asks_first,
+            self._connections.asks_first if Page.SERVER in self._connections.pages else None,
         )
         return SingleFlight(core) if self._settings.single_flight else core
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from batchclient._core.messages import Asked, Command, HealthChanged, Page
+from batchclient._core.messages import Asked, Command, HealthChanged
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.health import Health, HealthState
@@ -77,7 +77,7 @@ class Arrivals:
     def asked(self, event: Asked, now: float) -> bool:
         """A question has ended; return whether its server was awaited."""
         endpoint, failure = self._endpoints.by_id.get(event.endpoint), event.failure
-        if event.page is Page.LOAD or endpoint is None or endpoint.health.state is not HealthState.AWAITED:
+        if endpoint is None or endpoint.health.state is not HealthState.AWAITED:
             return False
         if failure is None:
             self._end(endpoint, "it has answered", now)

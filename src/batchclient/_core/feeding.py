@@ -127,13 +127,13 @@ class Feeding:
             if late < len(gone):
                 self._observe(batch, in_flight, len(gone) - late, Outcome.WASTED, now)
 
-    def on_load(self, event: LoadReported, took_s: float, now: float) -> bool:
-        """A server has reported its load, asked ``took_s`` ago; return whether a limit changed."""
+    def on_load(self, event: LoadReported, now: float) -> bool:
+        """A server has reported its load; return whether a limit changed."""
         endpoint = self._endpoints.by_id.get(event.endpoint)
         if endpoint is None:
             return False
         before = endpoint.limit.limit
-        change = endpoint.limit.on_load(event.load, endpoint.in_flight, now, took_s)
+        change = endpoint.limit.on_load(event.load, endpoint.in_flight, now, event.took_s)
         if change is None:
             return False
         self.adjusted(endpoint.id, "limit", before, change.limit, change.reason, now)

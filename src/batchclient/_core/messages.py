@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 from batchclient._core.failures import Failure, FailureKind
 from batchclient._core.kinds import Kind
@@ -21,7 +20,6 @@ __all__ = [
     "Adjustment",
     "Answered",
     "Ask",
-    "AskOutcome",
     "Asked",
     "Batch",
     "Cancelled",
@@ -29,7 +27,6 @@ __all__ = [
     "Command",
     "DrainRequested",
     "Drained",
-    "DropAsk",
     "EndpointAdded",
     "EndpointGone",
     "EndpointRemoved",
@@ -41,7 +38,6 @@ __all__ = [
     "Isolation",
     "LoadReported",
     "ModelWanted",
-    "Page",
     "Paused",
     "RateWindow",
     "RatesReported",
@@ -149,10 +145,11 @@ UNPIN = 0
 
 @dataclass(slots=True, eq=False)
 class LoadReported:
-    """A server has reported how busy it is."""
+    """A server has reported how busy it is, asked ``took_s`` ago."""
 
     endpoint: int
     load: ServerLoad
+    took_s: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -186,33 +183,17 @@ class RateWindow:
     reset_s: float
 
 
-class Page(Enum):
-    """The sorts of question put to servers beside the calls."""
-
-    LOAD = "how busy it is"
-    SERVER = "which server it is"
-
-
-class AskOutcome(Enum):
-    """How a question went."""
-
-    ANSWERED = "answered"
-    NOTHING = "nothing"
-    """There is no such page, or nothing known on it."""
-    SILENCE = "silence"
-    """Nothing came; a later question may be answered."""
-
-
 @dataclass(slots=True, eq=False)
 class Asked:
-    """A question has ended, or a page read for another reason leaves nothing to ask.
+    """The question which server an endpoint is has ended; ``ServerKnown`` is told before.
 
-    The page's content is told before. ``failure``: the server does not seem to be there.
+    Args:
+        answered: whether nothing is left to ask, also since the pages were read for another reason.
+        failure: why the server does not seem to be there.
     """
 
     endpoint: int
-    page: Page
-    outcome: AskOutcome
+    answered: bool
     failure: Failure | None = None
 
 
@@ -316,22 +297,13 @@ class Reject:
 
 @dataclass(slots=True, eq=False)
 class Ask:
-    """Ask a server for a page; one ``Asked`` follows unless ``DropAsk`` comes first.
+    """Ask an endpoint which server it is; one ``Asked`` follows, unless it is asked again before.
 
     ``anew``: another server may be there than the one identified before.
     """
 
     endpoint: int
-    page: Page
     anew: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class DropAsk:
-    """A question is no longer wanted."""
-
-    endpoint: int
-    page: Page
 
 
 @dataclass(slots=True, eq=False)
@@ -406,16 +378,4 @@ class Adjusted:
     name: str = ""
 
 
-Command = (
-    SendBatch
-    | AbortBatch
-    | Resolve
-    | Reject
-    | Ask
-    | DropAsk
-    | WaitOver
-    | Drained
-    | EndpointGone
-    | Adjusted
-    | HealthChanged
-)
+Command = SendBatch | AbortBatch | Resolve | Reject | Ask | WaitOver | Drained | EndpointGone | Adjusted | HealthChanged

@@ -38,11 +38,11 @@ Rules (numbered as in ``docs/explanation/batching.md``):
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from batchclient._core.arrivals import Arrivals
-from batchclient._core.asking import Asking, LoadTimes
+from batchclient._core.asking import Asking
 from batchclient._core.batching import BatchingRule
 from batchclient._core.feeding import Feeding
 from batchclient._core.fleet import Fleet
@@ -67,7 +67,6 @@ from batchclient._core.messages import (
     Failed,
     LoadReported,
     ModelWanted,
-    Page,
     Paused,
     RatesReported,
     Request,
@@ -102,12 +101,6 @@ from batchclient.errors import CallAborted, ClientClosed, DeadlineExceeded, Queu
 
 __all__ = ["Scheduler"]
 
-_LOAD_TIMES = LoadTimes()
-
-
-def _never() -> bool:
-    return False
-
 
 class Scheduler:
     """The state machine behind a client. See the rules at the top of this file.
@@ -115,9 +108,9 @@ class Scheduler:
     Args:
         limits: a limit algorithm per endpoint.
         names: the endpoints' base URLs as they may be shown; none, or one per endpoint.
-        pages: the pages for which servers may be asked beside the calls.
-        asks_first: whether they may be asked which servers they are before their first list; called
-            when the first call is queued, and when an endpoint comes or comes back.
+        asks_first: whether servers may be asked which they are before their first list; called when
+            the first call is queued, and when an endpoint comes or comes back. ``None``: they are
+            not to be asked at all.
     """
 
     def __init__(
@@ -125,9 +118,7 @@ class Scheduler:
         settings: SchedulerSettings,
         limits: Sequence[Limit],
         names: Sequence[str] = (),
-        pages: Iterable[Page] = (),
-        load_times: LoadTimes = _LOAD_TIMES,
-        asks_first: Callable[[], bool] = _never,
+        asks_first: Callable[[], bool] | None = None,
     ) -> None:
         if not limits:
             raise ValueError("a scheduler needs at least one endpoint")
@@ -151,7 +142,7 @@ class Scheduler:
         self._feeding = Feeding(self._endpoints, self._lengths, self._say)
         self._stalls = Stalls(watched=settings.heeds_time)
         self._arrivals = Arrivals(self._endpoints, settings.wait_for_server_s, self._say)
-        self._asking = Asking(pages, self._by_id, self._asks_for_load, self._say, load_times, asks_first)
+        self._asking = Asking(self._by_id, self._say, asks_first)
         self._fleet = Fleet(self._endpoints, self._batches, self._say, self._feeding, self._asking)
         rule = BatchingRule(settings, self._lengths)
         self._taking = Taking(self._queue, rule, self._lengths, self._counters, self._times, self._deadlines)
@@ -247,7 +238,7 @@ class Scheduler:
             if time is not None and time < earliest:
                 earliest = time
         dues = (proof.due_at for proof in self._endpoints.proofs)
-        for time in (self._asking.next(), self._stalls.due_at, self._arrivals.due, *dues):
+        for time in (self._asking.look_at, self._stalls.due_at, self._arrivals.due, *dues):
             # Another event than ``Woke`` may have come since the time was due.
             if time is not None and time < earliest:
                 earliest = max(time, self._now)
@@ -265,6 +256,15 @@ class Scheduler:
             adjustments=self._feeding.adjustments,
             changes=self._feeding.changes,
         )
+
+    def heeds_load(self, endpoint: int) -> bool:
+        """Whether an endpoint's load could change anything now.
+
+        No limit is below 1: one sequence matters only at an ailing endpoint, as a probe may wait in
+        vain.
+        """
+        it = self._by_id.get(endpoint)
+        return it is not None and (it.in_flight > 1 or (it.in_flight == 1 and it.health.ailing))
 
     @property
     def idle(self) -> bool:
@@ -340,7 +340,7 @@ class Scheduler:
         self._settle()
 
     def _on_load(self, event: LoadReported) -> None:
-        changed = self._feeding.on_load(event, self._asking.load_took_s(event.endpoint, self._now), self._now)
+        changed = self._feeding.on_load(event, self._now)
         if self._fleet.look_for_life(event, self._now):
             self._outage.watch(self._now, STILL)
             changed = True
@@ -365,28 +365,19 @@ class Scheduler:
         if self._fleet.look_for_returns(self._now):
             self._outage.watch(self._now)
         self._settle()
-        self._asking.look(self._now)
+        if self._asking.look_at is not None:
+            self._asking.look(self._now)
 
     def _on_asked(self, event: Asked) -> None:
         if self._arrivals.asked(event, self._now):
             self._outage.watch(self._now)
         self._asking.asked(event, self._now, busy=not self.idle)
-        if event.page is Page.SERVER:
-            # Lists wait no longer, nor does any call for a server that was awaited.
-            self._settle()
+        # Lists wait no longer, nor does any call for a server that was awaited.
+        self._settle()
 
     def _on_model_wanted(self, event: ModelWanted) -> None:
         self._model_wanted = event.wanted
         self._settle()
-
-    def _asks_for_load(self, endpoint: int) -> bool:
-        """Whether an endpoint's load could change anything now.
-
-        No limit is below 1: one sequence matters only at an ailing endpoint, as a probe may wait in
-        vain.
-        """
-        it = self._by_id[endpoint]
-        return it.in_flight > 1 or (it.in_flight == 1 and it.health.ailing)
 
     def _on_paused(self, event: Paused) -> None:
         self._paused = True

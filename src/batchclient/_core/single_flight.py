@@ -19,6 +19,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 
@@ -161,6 +162,11 @@ class SingleFlight:
     def total_limit(self) -> int:
         """The scheduler's total limit."""
         return self._scheduler.total_limit
+
+    @property
+    def heeds_load(self) -> Callable[[int], bool]:
+        """Whether an endpoint's load could change anything now."""
+        return self._scheduler.heeds_load
 
     # Callers come and go ---------------------------------------------------------------------------------------
 

@@ -1,17 +1,16 @@
-"""Asks servers for their pages at the core's command (``_core/asking.py``), beside the calls.
+"""Reads servers' pages: which server it is, at the core's command (``_core/asking``), and its load.
 
 Rules:
-- Each endpoint has a connection for each sort of question, with short time limits of its own.
-- Finding out a server takes at most three GETs, in sequence (``dialects/_fingerprints.py``). No
-  page is fetched twice, but after ``Ask.anew``, or where nobody was there.
+- Each endpoint has a connection for each page, with short time limits of its own.
+- Finding out a server takes at most three GETs, in sequence (``dialects/_fingerprints``). No page
+  is fetched twice, but after ``Ask.anew``, or where nobody was there.
 - A failed question never fails a call. A missing metrics page is logged, once.
-- A question ends with exactly one ``Asked``, after ``LoadReported`` or ``ServerKnown`` if any,
-  unless the question is dropped or the client closed.
+- A question ends with exactly one ``Asked``, after ``ServerKnown`` if anything is known, unless it
+  is asked anew before, or the client closed.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -20,11 +19,10 @@ from http import HTTPStatus
 import anyio
 
 from batchclient._core.limits import ServerLoad
-from batchclient._core.messages import Ask, Asked, AskOutcome, Event, Failure, FailureKind, LoadReported, Page
-from batchclient._shell.backend import Backend
+from batchclient._core.messages import Ask, Asked, Event, Failure, FailureKind
 from batchclient._shell.exchange import from_transport
 from batchclient._shell.log import EndpointLog
-from batchclient._shell.pages import LARGEST_PAGE_BYTES, FetchedPage, StartTask, read_page
+from batchclient._shell.pages import LARGEST_PAGE_BYTES, FetchedPage, Page, StartTask, read_page
 from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
 from batchclient.dialects._metrics import EMPTIED_BY_READING, parse_metrics
 from batchclient.dialects._status import failure_of
@@ -47,7 +45,6 @@ class Questions:
     """The questions of a runner.
 
     Args:
-        backend: the loop's clock.
         transports: for each page in use, one transport per endpoint; closed by ``aclose``.
         start_task: starts a task that ends with the runner.
         tell: tells the core.
@@ -59,7 +56,6 @@ class Questions:
 
     def __init__(
         self,
-        backend: Backend,
         transports: Mapping[Page, Sequence[Transport]],
         start_task: StartTask,
         tell: Callable[[Event], None],
@@ -68,8 +64,6 @@ class Questions:
         timeout_s: float,
         endpoint_log: EndpointLog,
     ) -> None:
-        self._log = endpoint_log
-        self._backend = backend
         self._transports = {
             (number, page): transport for page, each in transports.items() for number, transport in enumerate(each)
         }
@@ -79,83 +73,13 @@ class Questions:
         self._model = model
         self._timeout_s = timeout_s
         self._timeouts = Timeouts(connect_s=1.0, read_s=timeout_s, write_s=1.0)
+        self._log = endpoint_log
         self._fingerprints: dict[int, Fingerprint] = {}
-        self._reading: defaultdict[int, anyio.Lock] = defaultdict(lambda: anyio.Lock(fast_acquire=True))
+        self._reading: dict[int, anyio.Lock] = {}
         """By endpoint: two readers would ask for a page twice."""
-        self._under_way: dict[tuple[int, Page], tuple[Ask, Callable[[], object]]] = {}
-        """Each open question, and its cancellation."""
+        self._open: dict[int, tuple[Ask, Callable[[], object]]] = {}
+        """By endpoint: the open question, and its cancellation."""
         self._said: set[tuple[int, str]] = set()
-
-    def ask(self, question: Ask) -> None:
-        """Fetch and read a page."""
-        key = question.endpoint, question.page
-        if question.anew:
-            self._fingerprints.pop(question.endpoint, None)
-        work = self._ask_for_load if question.page is Page.LOAD else self._ask_for_server
-        self._under_way[key] = question, _starting
-        cancel = self._start_task(partial(work, question), _starting)
-        # An eager task may be over already.
-        if self._under_way.get(key, (None,))[0] is question:
-            self._under_way[key] = question, cancel
-
-    def drop(self, endpoint: int, page: Page) -> None:
-        """End a question under way."""
-        _, cancel = self._under_way.pop((endpoint, page), (None, _starting))
-        cancel()
-
-    def _end(
-        self, question: Ask, outcome: AskOutcome, say: Callable[[], object] | None, failure: Failure | None = None
-    ) -> None:
-        """Tell the core a page's facts, then the outcome of the question, unless dropped."""
-        key = question.endpoint, question.page
-        if self._under_way.get(key, (None,))[0] is question:
-            del self._under_way[key]
-            if say is not None:
-                say()
-            self._tell(Asked(question.endpoint, question.page, outcome, failure))
-
-    def adopt(self, endpoint: int, fingerprint: Fingerprint) -> None:
-        """Go on from an endpoint's pages which were read for another reason."""
-        known = self._fingerprints.get(endpoint)
-        if (endpoint, Page.SERVER) not in self._transports or (known is not None and known.heard):
-            return
-        self._fingerprints[endpoint] = fingerprint
-        self._conclude(endpoint, fingerprint)
-        if not fingerprint.open:
-            self._tell(Asked(endpoint, Page.SERVER, AskOutcome.ANSWERED))
-
-    async def find_out(self, endpoint: int) -> ServerFacts | None:
-        """Ask a server now which server it is, without a call under way, and return its facts.
-
-        The client knows the facts afterwards, too. ``None``: this server is not to be asked.
-        """
-        if (endpoint, Page.SERVER) not in self._transports:
-            return None
-        fingerprint = self._fingerprints.setdefault(endpoint, Fingerprint())
-        failure = await self._read_server(endpoint, fingerprint)
-        self._conclude(endpoint, fingerprint)
-        if failure is not None:
-            # GETs in vain do not count.
-            self._fingerprints.pop(endpoint, None)
-        elif not fingerprint.open:
-            self._tell(Asked(endpoint, Page.SERVER, AskOutcome.ANSWERED))
-        return fingerprint.facts()
-
-    async def look_at(self, endpoint: int) -> tuple[ServerFacts | None, ServerLoad | None]:
-        """Ask a server now what it is, and how busy; ``None``: it may not be asked, or does not say."""
-        facts, load = None, None
-        if (endpoint, Page.SERVER) in self._transports:
-            fingerprint = Fingerprint()
-            await self._read_server(endpoint, fingerprint)
-            known = self._fingerprints.get(endpoint)
-            if (endpoint, Page.SERVER) in self._transports and (fingerprint.heard or known is None):
-                # What it says now stands for what it said before.
-                self._fingerprints[endpoint] = known = fingerprint
-                self._conclude(endpoint, fingerprint)
-            facts = None if known is None else known.facts()
-        if (endpoint, Page.LOAD) in self._transports:
-            load, _ = await self._fetch_load(endpoint)
-        return facts, load
 
     def add(self, endpoint: int, transports: Mapping[Page, Transport]) -> None:
         """Serve another endpoint."""
@@ -163,10 +87,10 @@ class Questions:
 
     async def remove(self, endpoint: int) -> None:
         """Close the connections of a removed endpoint."""
+        self._drop(endpoint)
         self._fingerprints.pop(endpoint, None)
+        self._reading.pop(endpoint, None)
         self._said = {said for said in self._said if said[0] != endpoint}
-        for page in Page:
-            self.drop(endpoint, page)
         await self._close([key for key in self._transports if key[0] == endpoint])
 
     async def aclose(self) -> None:
@@ -179,75 +103,114 @@ class Questions:
             for key in keys:
                 closing.push_async_callback(self._transports.pop(key).aclose)
 
+    def has_page(self, endpoint: int, page: Page) -> bool:
+        """Whether an endpoint may be asked for a page."""
+        return (endpoint, page) in self._transports
+
     # How busy it is --------------------------------------------------------------------------------------------------
 
-    async def _ask_for_load(self, question: Ask) -> None:
-        endpoint, outcome, load = question.endpoint, AskOutcome.SILENCE, None
-        try:
-            load, trouble = await self._fetch_load(endpoint)
-            if load is not None:
-                outcome = AskOutcome.ANSWERED
-            elif trouble is not None:
-                outcome = AskOutcome.NOTHING
-                self._say_once(endpoint, trouble)
-        finally:
-            self._end(question, outcome, None if load is None else lambda: self._tell(LoadReported(endpoint, load)))
+    async def fetch_load(self, endpoint: int) -> tuple[ServerLoad | None, bool]:
+        """Return a server's load, or ``None``, and whether none is to be expected for a while."""
+        load, trouble = await self._fetch_load(endpoint)
+        if trouble and (endpoint, trouble) not in self._said:
+            self._said.add((endpoint, trouble))
+            message = "no metrics page at endpoint %d (%s): its load is not watched"
+            self._log("metrics_page_absent", endpoint, message, endpoint, trouble, reason=trouble)
+        return load, bool(trouble)
 
-    async def _fetch_load(self, endpoint: int) -> tuple[ServerLoad | None, str | None]:
+    async def _fetch_load(self, endpoint: int) -> tuple[ServerLoad | None, str]:
         """Return the load, or why none comes for a while, or neither: one may come next time."""
         fingerprint = self._fingerprints.get(endpoint)
         if fingerprint is not None and fingerprint.facts().dialect in EMPTIED_BY_READING:
             return None, "reading it would empty it for others"
-        transport = self._transports.get((endpoint, Page.LOAD))
-        if transport is None:
-            return None, None
-        try:
-            async with deadline(self._timeout_s):
-                status, _, page = await read_page(transport, _METRICS, self._timeouts, only_success=True)
-        except ResponseTooLarge:
+        page = await self._fetch(endpoint, Page.LOAD, _METRICS)
+        if isinstance(page, ResponseTooLarge):
             return None, f"it is over {LARGEST_PAGE_BYTES} bytes"
-        except (BatchClientError, TimeoutError):
-            return None, None
-        except Exception as error:  # whatever a mocked transport raises: no call may suffer for it
-            kind = type(error).__name__
-            message = "asking for the metrics page failed: %s"
-            self._log("question_failed", endpoint, message, kind, page=_METRICS.path, error=kind)
-            return None, None
-        if status >= 500:
-            return None, None
+        if isinstance(page, Exception) or page is _NO_SERVER or page[0] >= 500:
+            return None, ""
+        status, _, body = page
         if not 200 <= status < 300:
             return None, f"it answers {status}"
-        load = parse_metrics(page, self._model)
-        return load, None if load is not None else "nothing on it is known here"
-
-    def _say_once(self, endpoint: int, trouble: str) -> None:
-        if (endpoint, trouble) not in self._said:
-            self._said.add((endpoint, trouble))
-            message = "no metrics page at endpoint %d (%s): its load is not watched"
-            self._log("metrics_page_absent", endpoint, message, endpoint, trouble, reason=trouble)
+        load = parse_metrics(body, self._model)
+        return load, "" if load is not None else "nothing on it is known here"
 
     # Which server it is ----------------------------------------------------------------------------------------------
 
-    async def _ask_for_server(self, question: Ask) -> None:
-        endpoint, outcome = question.endpoint, AskOutcome.SILENCE
+    def ask(self, question: Ask) -> None:
+        """Find out which server an endpoint is; an open question about it is dropped."""
+        endpoint = question.endpoint
+        self._drop(endpoint)
+        if question.anew:
+            self._fingerprints.pop(endpoint, None)
+        self._open[endpoint] = question, _starting
+        cancel = self._start_task(partial(self._ask, question), _starting)
+        # An eager task may be over already.
+        if endpoint in self._open:
+            self._open[endpoint] = question, cancel
+
+    def _drop(self, endpoint: int) -> None:
+        _, cancel = self._open.pop(endpoint, (None, _starting))
+        cancel()
+
+    async def _ask(self, question: Ask) -> None:
+        endpoint = question.endpoint
         fingerprint = self._fingerprints.setdefault(endpoint, Fingerprint())
         failure: Failure | None = _CANCELLED
+        answered = False
         try:
             failure = await self._read_server(endpoint, fingerprint)
-            if not fingerprint.open:
-                outcome = AskOutcome.ANSWERED
+            answered = not fingerprint.open
         finally:
-            self._end(question, outcome, lambda: self._conclude(endpoint, fingerprint), failure)
+            if self._open.get(endpoint, (None,))[0] is question:
+                del self._open[endpoint]
+                self._conclude(endpoint, fingerprint)
+                self._tell(Asked(endpoint, answered, failure))
+
+    async def find_out(self, endpoint: int, *, anew: bool = False) -> ServerFacts | None:
+        """Ask a server now which server it is, without a call under way, and return its facts.
+
+        The client knows the facts afterwards, too. ``None``: this server is not to be asked.
+
+        Args:
+            anew: whatever it said before, which stands where it says nothing now.
+        """
+        if not self.has_page(endpoint, Page.SERVER):
+            return None
+        known = self._fingerprints.get(endpoint)
+        fingerprint = Fingerprint() if anew or known is None else known
+        failure = await self._read_server(endpoint, fingerprint)
+        if anew and known is not None and not fingerprint.heard:
+            return known.facts()
+        self._keep(endpoint, fingerprint)
+        if failure is not None:
+            # GETs in vain do not count.
+            self._fingerprints.pop(endpoint, None)
+        return fingerprint.facts()
+
+    def adopt(self, endpoint: int, fingerprint: Fingerprint) -> None:
+        """Go on from an endpoint's pages which were read for another reason."""
+        known = self._fingerprints.get(endpoint)
+        if known is None or not known.heard:
+            self._keep(endpoint, fingerprint)
+
+    def _keep(self, endpoint: int, fingerprint: Fingerprint) -> None:
+        if self.has_page(endpoint, Page.SERVER):
+            self._fingerprints[endpoint] = fingerprint
+            self._conclude(endpoint, fingerprint)
+            if not fingerprint.open:
+                self._tell(Asked(endpoint, answered=True))
 
     async def _read_server(self, endpoint: int, fingerprint: Fingerprint) -> Failure | None:
         """Read the pages that are left, if any; return why the server does not seem to be there."""
         failure = None
-        async with self._reading[endpoint]:
+        async with self._reading.setdefault(endpoint, anyio.Lock(fast_acquire=True)):
             while (request := fingerprint.next()) is not None:
-                page = await self._fetch_page(endpoint, request)
+                page = await self._fetch(endpoint, Page.SERVER, request)
                 failure = absence(page, heard=fingerprint.heard)
                 if page is _NO_SERVER:
                     fingerprint.give_up()
+                elif isinstance(page, ResponseTooLarge):
+                    fingerprint.take(200, {}, b"")
                 elif isinstance(page, Exception) or not fingerprint.take(*page):
                     break
         return failure
@@ -262,17 +225,17 @@ class Questions:
             message = "endpoint %d does not say which server it is; it is spoken to as before"
             self._log("server_unknown", endpoint, message, endpoint)
 
-    async def _fetch_page(self, endpoint: int, request: WireRequest) -> FetchedPage | BatchClientError | TimeoutError:
+    async def _fetch(
+        self, endpoint: int, page: Page, request: WireRequest
+    ) -> FetchedPage | BatchClientError | TimeoutError:
         """Return a page, or why nothing came; something may come another time."""
-        transport = self._transports.get((endpoint, Page.SERVER))
+        transport = self._transports.get((endpoint, page))
         if transport is None:
             # The endpoint was removed meanwhile.
             return _NO_SERVER
         try:
             async with deadline(self._timeout_s):
-                return await read_page(transport, request, self._timeouts)
-        except ResponseTooLarge:
-            return 200, {}, b""
+                return await read_page(transport, request, self._timeouts, only_success=page is Page.LOAD)
         except (BatchClientError, TimeoutError) as error:
             return error
         except Exception as error:  # whatever a mocked transport raises: no call may suffer for it

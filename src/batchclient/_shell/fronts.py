@@ -34,6 +34,11 @@ class Core(Protocol):
         """Sequences that may be in flight at all endpoints together."""
         ...
 
+    @property
+    def heeds_load(self) -> Callable[[int], bool]:
+        """Whether an endpoint's load could change anything now."""
+        ...
+
     def handle(self, event: Event, now: float) -> None:
         """Take in an event."""
         ...

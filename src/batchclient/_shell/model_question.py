@@ -25,7 +25,7 @@ from random import Random
 import anyio
 
 from batchclient._core.failures import Failure, FailureKind
-from batchclient._core.messages import Asked, AskOutcome, Event, ModelWanted, Page
+from batchclient._core.messages import Asked, Event, ModelWanted
 from batchclient._core.outcomes.ends import copy_of
 from batchclient._core.spent import seconds
 from batchclient._shell.asking import OF_GATEWAYS, absence
@@ -230,7 +230,7 @@ class ModelQuestion:
                 self._tried = (attempt, error)
                 failure = absence(raised, heard=fingerprint.heard)
                 if self._is_awaited(number) and (failure is not None or raised.status is not None):
-                    self._hear(Asked(number, Page.SERVER, AskOutcome.SILENCE, failure))
+                    self._hear(Asked(number, answered=False, failure=failure))
                     if failure is not None:
                         await anyio.sleep(min(_LONGEST_PAUSE_S, max(1.0, attempt * _PAUSE_RATIO)) / len(places))
                         continue

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
+from enum import Enum
 
 from batchclient.transport import Timeouts, Transport, WireRequest
 from batchclient.transport._deadline import deadline
 
-__all__ = ["BODY_TRICKLES", "LARGEST_PAGE_BYTES", "FetchedPage", "StartTask", "read_page"]
+__all__ = ["BODY_TRICKLES", "LARGEST_PAGE_BYTES", "FetchedPage", "Page", "StartTask", "read_page"]
 
 BODY_TRICKLES = "the headers came, and the body did not end"
 LARGEST_PAGE_BYTES = 2 * 1024 * 1024
 """A real vLLM's metrics page has 50 kB per engine."""
+
+
+class Page(Enum):
+    """The sorts of question put to servers beside the calls."""
+
+    LOAD = "how busy it is"
+    SERVER = "which server it is"
+
 
 FetchedPage = tuple[int, Mapping[str, str], bytes]
 """Status, headers, body."""

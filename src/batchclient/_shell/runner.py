@@ -35,13 +35,11 @@ from batchclient._core.messages import (
     Command,
     Drained,
     DrainRequested,
-    DropAsk,
     EndpointAdded,
     EndpointGone,
     EndpointRemoved,
     Event,
     HealthChanged,
-    Page,
     Reject,
     Request,
     RequestState,
@@ -59,7 +57,9 @@ from batchclient._shell.backend import Backend, Cancellable
 from batchclient._shell.dialect_choice import DialectChoice
 from batchclient._shell.exchange import BodyTimeouts, Exchanges
 from batchclient._shell.fronts import Core, Tracing
+from batchclient._shell.load_watch import LoadTimes, LoadWatch
 from batchclient._shell.log import EndpointLog
+from batchclient._shell.pages import Page
 from batchclient._shell.servers import ServerInfo, Servers, info_of
 from batchclient._shell.tasks import Tasks
 from batchclient.errors import BatchClientError, ClientClosed
@@ -74,6 +74,7 @@ if TYPE_CHECKING:
 __all__ = ["Runner"]
 
 _BODY_TIMEOUTS = BodyTimeouts()
+_LOAD_TIMES = LoadTimes()
 _PAGE_TIMEOUT_S = 2.0
 
 
@@ -90,12 +91,13 @@ class Runner:
         bounds_connect: whether a connection gets half of its calls' time; see ``Exchanges``.
         on_failure: told of each failed batch and its error, for the client to learn from.
         on_adjustment: the user's; told of each change of a limit or list cap.
-        pages: for each page which the core may ask for, one transport per endpoint.
+        pages: for each page that may be asked for beside the calls, one transport per endpoint.
         model: the model of the calls, if all are for one.
         on_server: told of each server found out, for the client's own conclusions.
         on_model: told of the model's name, if the servers were asked.
         body_timeouts: for the rest of a known reply.
         page_timeout_s: the most time for a page asked for beside the calls, seconds.
+        load_times: when servers are asked for their load.
         tracing: makes spans, if any are made.
     """
 
@@ -116,6 +118,7 @@ class Runner:
         on_model: Callable[[str], None] | None = None,
         body_timeouts: BodyTimeouts = _BODY_TIMEOUTS,
         page_timeout_s: float = _PAGE_TIMEOUT_S,
+        load_times: LoadTimes = _LOAD_TIMES,
         bounds_connect: bool = False,
         tracing: Tracing | None = None,
     ) -> None:
@@ -176,7 +179,11 @@ class Runner:
         self._on_server = on_server
         self._on_model = on_model
         self._questions: Questions = Questions(
-            backend, pages, self.start_reader, self._hear, self._report_server, model, page_timeout_s, logs
+            pages, self.start_reader, self._hear, self._report_server, model, page_timeout_s, logs
+        )
+        self._watches_load = Page.LOAD in pages
+        self._load_watch = LoadWatch(
+            backend, self.start_reader, self._questions.fetch_load, core.heeds_load, self._hear, load_times
         )
         self.model_question: ModelQuestion = ModelQuestion(
             backend,
@@ -217,7 +224,8 @@ class Runner:
         found: dict[int, tuple[ServerFacts | None, ServerLoad | None]] = {}
 
         async def look_at(number: int) -> None:
-            found[number] = await self._questions.look_at(number)
+            facts = await self._questions.find_out(number, anew=True)
+            found[number] = facts, (await self._questions.fetch_load(number))[0]
 
         async with anyio.create_task_group() as group:
             for number in list(self._transports):
@@ -309,6 +317,7 @@ class Runner:
                 async with AsyncExitStack() as closing:
                     closing.push_async_callback(transport.aclose)
                     closing.push_async_callback(self._questions.remove, number)
+                    closing.callback(self._load_watch.forget, number)
 
     async def drain(self) -> None:
         """Take no more calls, wait for all to end, then stop."""
@@ -328,6 +337,7 @@ class Runner:
         if not self.ended:
             self.ended = True
             self.tell(CloseRequested())
+            self._load_watch.stop()
             for number, on_stop in list(self._readers.items()):
                 self._stop_reader(number)
                 on_stop()
@@ -405,6 +415,8 @@ class Runner:
                             waiter.set_result(completion)
                 case SendBatch(batch):
                     self._tasks.start(batch.id, self._send, batch)
+                    if self._watches_load and batch.endpoint not in self._load_watch.watched:
+                        self._load_watch.begin(batch.endpoint)
                 case Reject(errors):
                     for request, error in errors:
                         waiter = request.waiter
@@ -414,8 +426,6 @@ class Runner:
                     self._abort(batch)
                 case Ask():
                     self._questions.ask(command)
-                case DropAsk(endpoint, page):
-                    self._questions.drop(endpoint, page)
                 case WaitOver(error):
                     self.model_question.fail(error)
                 case Drained():
@@ -432,6 +442,8 @@ class Runner:
             self._attempts.end(batch, batch.ended_for or CANCELLED, begun=False)
 
     def _set_timer(self, now: float) -> None:
+        if self._load_watch.watched and self.core.idle:
+            self._load_watch.stop()
         deadline = self.core.next_deadline()
         if deadline is not None and deadline <= now:
             if not self._due_now:

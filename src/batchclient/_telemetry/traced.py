@@ -125,6 +125,7 @@ class TracedCore:
         """The batch that the present event has ended; its last calls are to be looked at."""
         self.next_deadline: Callable[[], float | None] = core.next_deadline
         self.statistics: Callable[[], Statistics] = core.statistics
+        self.heeds_load: Callable[[int], bool] = core.heeds_load
 
     def __repr__(self) -> str:
         return repr(self._core)
