@@ -1,4 +1,4 @@
-"""Watches how busy the servers are, while it matters; the limits and the dead-engine rule hear of it.
+"""Watches how busy the servers are, while it matters: for the limits, and to tell a dead engine.
 
 Rules:
 - A server's metrics page is asked for while at least two sequences are in flight there: a limit of
