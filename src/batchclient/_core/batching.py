@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from batchclient._core.conditions import COMPANY, HEAVY, PROOF, REFILL, Turn, Wait
+from batchclient._core.learnt.abilities import Abilities
 from batchclient._core.learnt.lengths import OutputLengths
 from batchclient._core.learnt.proof import like_singles
 from batchclient._core.messages import Request, Shape
@@ -9,7 +13,7 @@ from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.waiting.queue import Group
 
-__all__ = ["BatchingRule"]
+__all__ = ["BatchingRule", "Terms"]
 
 _ANY = 1 << 30
 _ENDS_AT_ONCE_TOKENS = 4
@@ -35,6 +39,25 @@ _PROOF, _BESIDE_PROOF = 8, 16
 More would be refused sooner by servers that bear few requests."""
 
 
+class Terms(NamedTuple):
+    """How calls of a shape may go to an endpoint now.
+
+    Args:
+        abilities: what the server can do with such calls.
+        cap: the longest list that the endpoint takes.
+        plain_size: how long a list may go plain where a stream sends an event per token; 0: it is
+            streamed.
+        is_stranger: whether lists are to be proved first.
+        alone: why the calls go singly; ``None``: they may share a list.
+    """
+
+    abilities: Abilities
+    cap: int
+    plain_size: int
+    is_stranger: bool
+    alone: str | None
+
+
 class BatchingRule:
     """The rule, with its numbers and the learnt output lengths. Deciding changes nothing."""
 
@@ -48,68 +71,65 @@ class BatchingRule:
         """Go on with other numbers."""
         self._settings = settings
 
-    def decide(
-        self,
-        group: Group,
-        oldest: Request,
-        endpoint: Endpoint,
-        now: float,
-        held_since: float | None,
-        *,
-        room: int | None = None,
-        urgent: bool = False,
-    ) -> tuple[int, float | None, bool]:
-        """Decide how many requests of a group to send now.
+    def terms(self, shape: Shape, endpoint: Endpoint, now: float) -> Terms:
+        """Return how calls of a shape may go: asked once for each batch."""
+        abilities, cap = endpoint.can(shape.kind), endpoint.list_cap(now, shape.kind)
+        plain_size = self._plain_size(shape, endpoint, abilities)
+        alone = shape.alone_reason
+        if alone is None:
+            alone = self._only_single(shape, endpoint, now) if cap == 1 else self._better_alone(shape, plain_size)
+        return Terms(abilities, cap, plain_size, endpoint.is_stranger(shape.kind, now), alone)
 
-        Args:
-            oldest: the group's oldest request.
-            held_since: since when free permits have been held there.
-            room: permits free to the group's priority class; ``None``: all free permits.
-            urgent: the class is above the lowest in use, so the group neither lingers nor is held.
+    def size(self, turn: Turn, group: Group, oldest: Request) -> tuple[int, Terms] | Wait:
+        """Decide how many requests of a group to send now: at least one, and how; or why they wait.
 
-        Returns:
-            How many; if none, until when the group waits, and whether younger groups wait behind.
+        A group above the lowest class in use neither lingers nor is held.
         """
-        settings = self._settings
+        settings, endpoint, now = self._settings, turn.endpoint, turn.now
+        room = turn.room(group)
+        if isinstance(room, Wait):
+            return room
+        terms = self.terms(group.shape, endpoint, now)
         weight = group.shape.weight
-        free = (endpoint.free if room is None else room) // weight
-        longest = self._longest_list(group, endpoint, now)
-        if longest > 1 and not group.sealed and endpoint.is_stranger(group.shape.kind, now):
+        free = room // weight
+        longest = self._longest_list(terms, group, endpoint, now)
+        if longest > 1 and terms.is_stranger and not group.sealed:
             longest = self._at_stranger(group, endpoint, longest, free, now)
-            if not 0 < longest <= max(1, free):
+            if longest > max(1, free):
+                return Wait(PROOF, blocks=True)
+            if not longest and endpoint.proof is not None:
                 # Whatever else it waits for comes back when singles end.
-                return 0, endpoint.proof.alone_until if endpoint.proof and not longest else None, longest > 0
+                return Wait(PROOF, endpoint.proof.alone_until)
         want = min(group.size, longest)
         if endpoint.in_flight == 0:
-            return max(1, min(want, free)), None, False
+            return max(1, min(want, free)), terms
         if free < (want if group.whole else 1):
-            return 0, None, now >= oldest.queued_at + settings.starvation_s
-        if urgent:
-            return min(want, free), None, False
+            return Wait(HEAVY, blocks=now >= oldest.queued_at + settings.starvation_s)
+        size = min(want, free)
+        if turn.is_urgent(group):
+            return size, terms
         if not group.sealed and want < free and group.size < longest:
             until = oldest.queued_at + settings.linger_s
             if now < until:
-                return 0, until, False
+                return Wait(COMPANY, until)
         quantum = max(1, int(endpoint.limit.limit * settings.refill_ratio)) // weight
         if free < min(want, quantum):
-            until = (now if held_since is None else held_since) + settings.refill_s
+            until = (now if endpoint.held_since is None else endpoint.held_since) + settings.refill_s
             if now < until:
-                return 0, until, True
-        return min(want, free), None, False
+                return Wait(REFILL, until, blocks=True)
+        return size, terms
 
-    def _longest_list(self, group: Group, endpoint: Endpoint, now: float) -> int:
-        shape, settings = group.shape, self._settings
-        if self.alone(shape, endpoint, now):
+    def _longest_list(self, terms: Terms, group: Group, endpoint: Endpoint, now: float) -> int:
+        if terms.alone is not None:
             return 1
-        longest = endpoint.list_cap(now, shape.kind)
         if group.sealed:
             # The rest of a list which was sent already.
-            return longest
-        if settings.size_for is not None:
-            chosen = settings.size_for(group.size)
+            return terms.cap
+        if self._settings.size_for is not None:
+            chosen = self._settings.size_for(group.size)
             if chosen is not None:
-                return max(1, min(chosen, endpoint.list_cap(now, shape.kind, _ANY)))
-        return min(longest, self._plain_size(shape, endpoint) or longest)
+                return max(1, min(chosen, endpoint.list_cap(now, group.shape.kind, _ANY)))
+        return min(terms.cap, terms.plain_size or terms.cap)
 
     def _at_stranger(self, group: Group, endpoint: Endpoint, longest: int, free: int, now: float) -> int:
         """How many calls share a request where lists are not proved; 0: none may go now."""
@@ -124,37 +144,36 @@ class BatchingRule:
         goes = size <= group.size - lacking and (not lacking or size + lacking <= free)
         return size if goes else 1
 
-    def alone(self, shape: Shape, endpoint: Endpoint, now: float) -> str | None:
-        """Why calls of a shape go singly, or ``None``."""
-        if shape.alone_reason is not None:
-            return shape.alone_reason
-        if endpoint.list_cap(now, shape.kind) == 1:
-            abilities = endpoint.can(shape.kind)
-            if not abilities.lists.allows(now):
-                return "lists refused"
-            if endpoint.serves_lists(shape.kind, now) is False:
-                return "lists are served one prompt after another"
-            return "no lists of this kind" if abilities.known_cap == 1 else "max_size is 1"
+    @staticmethod
+    def _only_single(shape: Shape, endpoint: Endpoint, now: float) -> str:
+        """Why an endpoint takes no lists of such calls."""
+        abilities = endpoint.can(shape.kind)
+        if not abilities.lists.allows(now):
+            return "lists refused"
+        if endpoint.serves_lists(shape.kind, now) is False:
+            return "lists are served one prompt after another"
+        return "no lists of this kind" if abilities.known_cap == 1 else "max_size is 1"
+
+    def _better_alone(self, shape: Shape, plain_size: int) -> str | None:
+        """Why such calls had better go singly, or ``None``."""
         longest = self._settings.alone_above_tokens
         expected = self._lengths.expected(shape.answer_key, shape.max_output_tokens)
         if expected > longest:
             return "long output expected"
         if shape.lists_plain and expected > _PLAIN_SHARE * longest and not self._end_together(shape, expected):
             return "long output expected, and the list cannot stream"
-        if self._plain_size(shape, endpoint) == 1:
-            return "a stream would send an event per token"
-        return None
+        return "a stream would send an event per token" if plain_size == 1 else None
 
     def _end_together(self, shape: Shape, expected: int) -> bool:
         """Whether a plain list costs its members no time: all answers end together."""
         short = expected <= _TOGETHER_SHARE * self._settings.alone_above_tokens
         return short and self._lengths.fills(shape.answer_key, shape.max_output_tokens)
 
-    def _plain_size(self, shape: Shape, endpoint: Endpoint) -> int:
+    def _plain_size(self, shape: Shape, endpoint: Endpoint, abilities: Abilities) -> int:
         """How long a list may go plain where a stream sends an event per token; 0: it is streamed."""
         most, key = shape.max_output_tokens, shape.answer_key
         settled = shape.lists_plain or shape.plain_only or shape.echo or not self._settings.streams_lists
-        if settled or not endpoint.can(shape.kind).event_per_token or not self._ends_soon(shape, endpoint):
+        if settled or not abilities.event_per_token or not self._ends_soon(shape, abilities):
             return 0
         if self._lengths.fills(key, most):
             return _ANY
@@ -165,20 +184,20 @@ class BatchingRule:
             return 0
         return max(1, limit // (_IDLE_SHARE * max(1, expected)))
 
-    def _ends_soon(self, shape: Shape, endpoint: Endpoint) -> bool:
+    def _ends_soon(self, shape: Shape, abilities: Abilities) -> bool:
         """Whether a plain reply does no harm: it ends before a gateway cuts the silence, and no
         objective needs the time of a first token.
         """
         most = shape.max_output_tokens
-        cut = endpoint.can(shape.kind).plain_cut or self._settings.watches_first_tokens
+        cut = abilities.plain_cut or self._settings.watches_first_tokens
         return most is not None and most <= _SOON_TOKENS and not cut
 
-    def wants_stream(self, shape: Shape, size: int, endpoint: Endpoint, now: float) -> bool:
+    def wants_stream(self, terms: Terms, shape: Shape, size: int, endpoint: Endpoint, now: float) -> bool:
         """Whether to stream a batch, as far as failures of such calls allow.
 
         Plain go members that finish together, and requests that cannot be streamed. Where a stream
         sends an event per token, it costs client and server many times the CPU of a plain answer:
-        lists of ``_plain_size`` go plain there, and so do lone calls, unless a plain one was given
+        lists of ``plain_size`` go plain there, and so do lone calls, unless a plain one was given
         up for its silence. The first lone call on an idle server is streamed, which tells which
         server that is.
         """
@@ -186,14 +205,13 @@ class BatchingRule:
             return False
         if size > 1 and (shape.lists_plain or not self._settings.streams_lists):
             return False
-        most = shape.max_output_tokens
+        most, costly = shape.max_output_tokens, terms.abilities.event_per_token
         together = most is not None and most <= _ENDS_AT_ONCE_TOKENS
-        costly = endpoint.can(shape.kind).event_per_token
         if size > 1:
-            together = together or size <= self._plain_size(shape, endpoint)
+            together = together or size <= terms.plain_size
         elif costly or (costly is None and endpoint.in_flight > 0):
-            together = together or self._ends_soon(shape, endpoint)
+            together = together or self._ends_soon(shape, terms.abilities)
         if shape.to_caller or (shape.echo and most):
             # The caller wants every piece; or a plain list cannot both echo and count tokens.
             together = False
-        return not (together or shape.plain_only) and endpoint.can(shape.kind).streaming.allows(now)
+        return not (together or shape.plain_only) and terms.abilities.streaming.allows(now)

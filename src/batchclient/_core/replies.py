@@ -98,8 +98,8 @@ class Replies:
         self._resending = resending
         self._command = command
 
-    def answered(self, event: Answered, now: float, *, paused: bool) -> None:
-        """Some calls of a batch have their answers; ``paused``: nothing may be sent now."""
+    def answered(self, event: Answered, now: float) -> None:
+        """Some calls of a batch have their answers."""
         batch = event.batch
         endpoint = self._endpoints.by_id[batch.endpoint]
         weight = batch.shape.weight
@@ -131,7 +131,7 @@ class Replies:
         if tally.count:
             self._learn(event, endpoint, in_flight, tally, now)
             if lone_member:
-                self._resending.member_first.answered(batch, now, paused=paused)
+                self._resending.member_first.answered(batch, now)
         if event.ended:
             if batch.failures:
                 endpoint.budget.charge(-batch.tokens_at_risk, endpoint.limit.limit, now)
@@ -192,8 +192,8 @@ class Replies:
             charged = batch.charged_tokens * len(usages) / len(batch.requests)
             endpoint.rates.correct(sum(usage.total_tokens for usage in usages) - charged, now)
 
-    def failed(self, event: Failed, now: float, *, paused: bool) -> None:
-        """A batch has failed; ``paused``: nothing may be sent now."""
+    def failed(self, event: Failed, now: float) -> None:
+        """A batch has failed."""
         batch, failure = event.batch, event.failure
         endpoint = self._endpoints.by_id[batch.endpoint]
         in_flight = endpoint.in_flight
@@ -218,7 +218,7 @@ class Replies:
                 request.failed_on = endpoint.id
         alive = self._ends.fail_begun(alive, event, now)
         list_cap = endpoint.list_cap(now, batch.shape.kind)
-        self._resending.failed(event, alive, endpoint, now, paused=paused)
+        self._resending.failed(event, alive, endpoint, now)
         if batch.wire.lost_tokens and any(request.state is not RequestState.DONE for request in alive):
             self._counters.lost_tokens += batch.wire.lost_tokens
         self._feeding.note_list_cap(endpoint, batch.shape.kind, list_cap, failure.kind.value, now)

@@ -44,6 +44,7 @@ from typing import Any
 from batchclient._core.arrivals import Arrivals
 from batchclient._core.asking import Asking
 from batchclient._core.batching import BatchingRule
+from batchclient._core.builder import BatchBuilder
 from batchclient._core.feeding import Feeding
 from batchclient._core.fleet import Fleet
 from batchclient._core.granting import Granting
@@ -91,7 +92,6 @@ from batchclient._core.settings import SchedulerSettings
 from batchclient._core.spent import with_cause
 from batchclient._core.stalls import Stalls
 from batchclient._core.statistics import Counters, Statistics
-from batchclient._core.taking import Taking
 from batchclient._core.waiting.deadlines import Deadlines
 from batchclient._core.waiting.lanes import Lanes
 from batchclient._core.waiting.order import Order
@@ -139,16 +139,14 @@ class Scheduler:
         self._batches: dict[int, Batch] = {}
         self._commands: list[Command] = []
         self._counters = Counters()
-        self._feeding = Feeding(self._endpoints, self._lengths, self._say)
+        self._feeding = Feeding(self._endpoints, self._lengths, self._commands.append)
         self._stalls = Stalls(watched=settings.heeds_time)
-        self._arrivals = Arrivals(self._endpoints, settings.wait_for_server_s, self._say)
-        self._asking = Asking(self._by_id, self._say, asks_first)
-        self._fleet = Fleet(self._endpoints, self._batches, self._say, self._feeding, self._asking)
+        self._arrivals = Arrivals(self._endpoints, settings.wait_for_server_s, self._commands.append)
+        self._asking = Asking(self._by_id, self._commands.append, asks_first)
+        self._fleet = Fleet(self._endpoints, self._batches, self._commands.append, self._feeding, self._asking)
         rule = BatchingRule(settings, self._lengths)
-        self._taking = Taking(self._queue, rule, self._lengths, self._counters, self._times, self._deadlines)
-        self._granting = Granting(
-            self._endpoints, self._queue, rule, settings.length_reach, self._lengths, self._taking
-        )
+        builder = BatchBuilder(self._queue, rule, self._lengths, self._counters, self._times, self._deadlines)
+        self._granting = Granting(self._endpoints, self._queue, rule, settings, self._lengths, builder)
         self._recovery = Recovery(self._queue, self._counters)
         self._ends = Ends(
             self._endpoints,
@@ -158,7 +156,7 @@ class Scheduler:
             self._batches,
             self._deadlines,
             self._counters,
-            self._say,
+            self._commands.append,
         )
         patience_s = settings.outage_patience_s if settings.waits_out_refusals else 0.0
         self._resending = Resending(self._endpoints, self._recovery, self._ends, self._granting, self._send, patience_s)
@@ -177,35 +175,37 @@ class Scheduler:
             outage=self._outage,
             ends=self._ends,
             resending=self._resending,
-            command=self._say,
+            command=self._commands.append,
         )
         self._now = 0.0
+        self._wake_at = math.inf
+        """When to grant again though nothing else happens."""
         self._fresh_calls = False
-        self._paused = False
         self._model_wanted = False
         self._draining = False
         self._drained_said = False
-        # A dictionary look-up instead of a chain of isinstance: ``handle`` runs once per call.
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            Submitted: self._on_submitted,
-            Cancelled: self._on_cancelled,
-            Answered: self._on_answered,
-            Failed: self._on_failed,
-            Woke: self._on_woke,
-            Paused: self._on_paused,
-            Resumed: self._on_resumed,
-            Retuned: self._on_retuned,
-            LoadReported: self._on_load,
-            Asked: self._on_asked,
-            ModelWanted: self._on_model_wanted,
-            RatesReported: self._on_rates,
-            ServerKnown: self._on_server_known,
-            EndpointAdded: self._on_endpoint_added,
-            EndpointRemoved: self._on_endpoint_removed,
-            DrainRequested: self._on_drain,
-            AbortRequested: self._on_abort,
-            CloseRequested: self._on_close,
+        # A look-up instead of a chain of isinstance: ``handle`` runs once per call.
+        self._handlers: dict[type, Callable[[Any, float], bool | None]] = {
+            Submitted: self._submit,
+            Cancelled: self._cancel,
+            Answered: self._replies.answered,
+            Failed: self._replies.failed,
+            Woke: self._wake,
+            Paused: self._pause,
+            Resumed: self._resume,
+            Retuned: self._retune,
+            LoadReported: self._take_load,
+            Asked: self._take_outcome,
+            ModelWanted: self._want_model,
+            RatesReported: self._take_rates,
+            ServerKnown: self._fleet.know,
+            EndpointAdded: self._add_endpoint,
+            EndpointRemoved: self._remove_endpoint,
+            DrainRequested: self._drain,
+            AbortRequested: self._abort,
+            CloseRequested: self._close,
         }
+        """What an event changes; ``False``: nothing has to be settled after it."""
 
     def __repr__(self) -> str:
         load = self._endpoints.described(self._now)
@@ -218,31 +218,32 @@ class Scheduler:
         # The clock may be behind a timer which fired early. ``max`` costs 60 ns, for each call.
         if now > self._now:  # noqa: PLR1730
             self._now = now
-        self._handlers[type(event)](event)
+        if self._handlers[type(event)](event, self._now) is not False:
+            self._settle()
 
     def commands(self) -> list[Command]:
         """Return the pending commands, in order, and forget them."""
-        commands, self._commands = self._commands, []
+        commands = self._commands.copy()
+        self._commands.clear()
         return commands
 
     def next_deadline(self) -> float | None:
         """When to call ``handle(Woke(), …)`` next; ``None``: not before another event."""
-        if self._fresh_calls and not self._paused:
+        if self._fresh_calls and not self._granting.is_paused:
             return self._now
-        patience_ends = self._outage.next(
-            self._queue.size + self._overflow.size + self._recovery.backing_off, self._now
-        )
-        due, parked_until = self._recovery.next_due(), self._recovery.parked_until(self._endpoints)
-        earliest = math.inf
-        for time in (self._deadlines.next(), self._granting.wake_at, due, patience_ends, parked_until):
-            if time is not None and time < earliest:
-                earliest = time
-        dues = (proof.due_at for proof in self._endpoints.proofs)
-        for time in (self._asking.look_at, self._stalls.due_at, self._arrivals.due, *dues):
-            # Another event than ``Woke`` may have come since the time was due.
-            if time is not None and time < earliest:
-                earliest = max(time, self._now)
-        return None if earliest == math.inf else earliest
+        times: list[float | None] = [
+            self._wake_at, self._asking.look_at, self._stalls.due_at, self._arrivals.due
+        ]  # fmt: skip
+        if self._deadlines.is_used:
+            times.append(self._deadlines.next())
+        if self._waiting:
+            times += [self._outage.due, self._recovery.next_due(), self._recovery.parked_until(self._endpoints)]
+        for endpoint in self._endpoints.serving:
+            if endpoint.proof is not None:
+                times.append(endpoint.proof.due_at)
+        # Another event than ``Woke`` may have come since the time was due.
+        earliest = min([time for time in times if time is not None])
+        return None if earliest == math.inf else max(earliest, self._now)
 
     def statistics(self) -> Statistics:
         """Return a snapshot."""
@@ -267,9 +268,14 @@ class Scheduler:
         return it is not None and (it.in_flight > 1 or (it.in_flight == 1 and it.health.ailing))
 
     @property
+    def _waiting(self) -> int:
+        """How many calls are not in flight."""
+        return self._queue.size + self._overflow.size + self._recovery.backing_off
+
+    @property
     def idle(self) -> bool:
         """Whether no call and no batch is left."""
-        return not (self._queue.size or self._overflow.size or self._recovery.backing_off or self._batches)
+        return not (self._batches or self._waiting)
 
     @property
     def total_limit(self) -> int:
@@ -284,110 +290,92 @@ class Scheduler:
     def too_late(self, request: Request, since: float) -> DeadlineExceeded:
         """The error of a caller who has waited since ``since`` and whose deadline has passed."""
         return self._ends.too_late(
-            request, self._now, self._ends.held_by(request, self._now, paused=self._paused), since
+            request, self._now, self._ends.held_by(request, self._now, paused=self._granting.is_paused), since
         )
 
-    # Calls come and go -----------------------------------------------------------------------------------------
+    # Events ----------------------------------------------------------------------------------------------------
 
-    def _on_submitted(self, event: Submitted) -> None:
-        request = event.request
+    def _submit(self, event: Submitted, now: float) -> bool:
+        request, deadline = event.request, event.request.deadline
         request.seq = self._counters.submitted
         self._counters.submitted += 1
-        now, deadline = self._now, request.deadline
         request.queued_at = now
-        if self._draining:
-            self._ends.reject([request], ClientClosed("the client takes no more calls"), now)
-            return
         request.patient = event.may_wait
-        if deadline is not None and deadline <= now:
-            self._ends.reject([request], self._ends.too_late(request, now), now)
-            return
         # In a shallow queue a call pays a single comparison for the bound.
         full = self._queue.size >= self._settings.max_queued and self._overflow.is_full(request)
-        if full and self._settings.raise_when_full and not event.may_wait:
-            queued = self._queue.lane_of(request.shape).size
-            message = f"{queued} calls are queued (max_queued={self._settings.max_queued})"
-            outages = self._endpoints.outages_after(now)
-            message += "".join(f"; {outage.sentence(now)}" for outage in outages)
-            self._ends.reject([request], with_cause(QueueFull(message), request, outages), now)
-            return
-        if deadline is not None:
-            self._deadlines.add(request)
-        if full:
-            self._overflow.add(request)
-            return
-        self._prompts.place(request)
-        self._queue.add(request)
-        self._fresh_calls = True
+        if self._draining:
+            self._ends.reject([request], ClientClosed("the client takes no more calls"), now)
+        elif deadline is not None and deadline <= now:
+            self._ends.reject([request], self._ends.too_late(request, now), now)
+        elif full and self._settings.raise_when_full and not event.may_wait:
+            self._ends.reject([request], self._queue_full(request, now), now)
+        else:
+            if deadline is not None:
+                self._deadlines.add(request)
+            if full:
+                self._overflow.add(request)
+            else:
+                self._prompts.place(request)
+                self._queue.add(request)
+                self._fresh_calls = True
+        return False
 
-    def _on_cancelled(self, event: Cancelled) -> None:
+    def _queue_full(self, request: Request, now: float) -> QueueFull:
+        queued = self._queue.lane_of(request.shape).size
+        message = f"{queued} calls are queued (max_queued={self._settings.max_queued})"
+        outages = self._endpoints.outages_after(now)
+        message += "".join(f"; {outage.sentence(now)}" for outage in outages)
+        return with_cause(QueueFull(message), request, outages)
+
+    def _cancel(self, event: Cancelled, now: float) -> bool:
         request = event.request
         if request.state in (RequestState.DONE, RequestState.ABANDONED):
-            return
+            return False
         self._counters.cancelled += 1
-        self._counters.observed.calls_ended((request,), "cancelled", self._now)
+        self._counters.observed.calls_ended((request,), "cancelled", now)
         self._ends.detach(request)
-        self._settle()
+        return True
 
-    # Answers and failures ------------------------------------------------------------------------------------------
+    def _take_load(self, event: LoadReported, now: float) -> bool:
+        changed = self._feeding.on_load(event, now)
+        if self._fleet.look_for_life(event, now):
+            self._outage.watch(now, STILL)
+            return True
+        return changed
 
-    def _on_answered(self, event: Answered) -> None:
-        self._replies.answered(event, self._now, paused=self._paused)
-        self._settle()
-
-    def _on_failed(self, event: Failed) -> None:
-        self._replies.failed(event, self._now, paused=self._paused)
-        self._settle()
-
-    def _on_load(self, event: LoadReported) -> None:
-        changed = self._feeding.on_load(event, self._now)
-        if self._fleet.look_for_life(event, self._now):
-            self._outage.watch(self._now, STILL)
-            changed = True
-        if changed:
-            self._settle()
-
-    def _send(self, batch: Batch) -> None:
-        self._batches[batch.id] = batch
-        self._commands.append(SendBatch(batch))
-        self._asking.sent(self._now)
-        self._stalls.sent(self._now)
-
-    def _say(self, command: Command) -> None:
-        # ``commands()`` replaces the list, so the list's ``append`` cannot be handed out.
-        self._commands.append(command)
-
-    # Time and the ends -----------------------------------------------------------------------------------------
-
-    def _on_woke(self, event: Woke) -> None:
-        if self._stalls.woke(self._now):
-            self._feeding.trusts_from = self._now
-        if self._fleet.look_for_returns(self._now):
-            self._outage.watch(self._now)
+    def _wake(self, event: Woke, now: float) -> bool:
+        if self._stalls.woke(now):
+            self._feeding.trusts_from = now
+        if self._fleet.look_for_returns(now):
+            self._outage.watch(now)
         self._settle()
         if self._asking.look_at is not None:
-            self._asking.look(self._now)
+            self._asking.look(now)
+        return False
 
-    def _on_asked(self, event: Asked) -> None:
-        if self._arrivals.asked(event, self._now):
-            self._outage.watch(self._now)
-        self._asking.asked(event, self._now, busy=not self.idle)
+    def _take_outcome(self, event: Asked, now: float) -> None:
+        if self._arrivals.asked(event, now):
+            self._outage.watch(now)
         # Lists wait no longer, nor does any call for a server that was awaited.
-        self._settle()
+        self._asking.asked(event, now, busy=not self.idle)
 
-    def _on_model_wanted(self, event: ModelWanted) -> None:
+    def _want_model(self, event: ModelWanted, now: float) -> None:
         self._model_wanted = event.wanted
-        self._settle()
 
-    def _on_paused(self, event: Paused) -> None:
-        self._paused = True
-        self._granting.wake_at = None
+    def _take_rates(self, event: RatesReported, now: float) -> bool:
+        self._fleet.hear_rates(event, now)
+        # Calls that it holds back are looked at with the reply that it came with.
+        return False
 
-    def _on_resumed(self, event: Resumed) -> None:
-        self._paused = False
-        self._settle()
+    def _pause(self, event: Paused, now: float) -> bool:
+        self._granting.is_paused = True
+        self._wake_at = math.inf
+        return False
 
-    def _on_retuned(self, event: Retuned) -> None:
+    def _resume(self, event: Resumed, now: float) -> None:
+        self._granting.is_paused = False
+
+    def _retune(self, event: Retuned, now: float) -> None:
         before = self._settings
         if event.settings is not None:
             self._settings = event.settings
@@ -395,87 +383,92 @@ class Scheduler:
             self._queue.retune(event.settings)
             self._overflow.max_queued = event.settings.max_queued
             self._stalls.watched = event.settings.heeds_time
-        self._fleet.retune(event, before, self._now)
-        self._settle()
+        self._fleet.retune(event, before, now)
 
-    def _on_rates(self, event: RatesReported) -> None:
-        # The event grants nothing; calls it holds back are looked at with the reply it came with.
-        self._fleet.hear_rates(event, self._now)
-
-    def _on_server_known(self, event: ServerKnown) -> None:
-        self._fleet.know(event, self._now)
-        self._settle()
-
-    def _on_endpoint_added(self, event: EndpointAdded) -> None:
+    def _add_endpoint(self, event: EndpointAdded, now: float) -> None:
         self._fleet.add(event, self._settings)
         self._arrivals.add(self._by_id[event.endpoint])
-        self._outage.watch(self._now)
-        self._settle()
+        self._outage.watch(now)
 
-    def _on_endpoint_removed(self, event: EndpointRemoved) -> None:
-        self._fleet.remove(event, self._now)
-        self._outage.watch(self._now)
-        self._settle()
+    def _remove_endpoint(self, event: EndpointRemoved, now: float) -> None:
+        self._fleet.remove(event, now)
+        self._outage.watch(now)
 
-    def _on_drain(self, event: DrainRequested) -> None:
+    def _drain(self, event: DrainRequested, now: float) -> None:
         self._draining = True
-        self._settle()
 
-    def _on_abort(self, event: AbortRequested) -> None:
-        self._ends.end_all(CallAborted("the call was ended by abort()"), self._now)
-        self._settle()
+    def _abort(self, event: AbortRequested, now: float) -> None:
+        self._ends.end_all(CallAborted("the call was ended by abort()"), now)
 
-    def _on_close(self, event: CloseRequested) -> None:
+    def _close(self, event: CloseRequested, now: float) -> None:
         self._draining = True
         self._asking.close()
         self._arrivals.due = None
-        self._ends.end_all(ClientClosed("the client was closed while the call was under way"), self._now)
-        self._settle()
+        self._ends.end_all(ClientClosed("the client was closed while the call was under way"), now)
+
+    # After an event --------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
         """Bring everything up to ``now``: expire, requeue backed-off calls, admit, grant."""
         now = self._now
-        if expired := self._deadlines.expired(now):
-            for request in expired:
-                batch = request.batch
-                if batch is not None and not batch.expired:
-                    batch.expired = True
-                    self._fleet.end_unanswered(batch, now)
-            self._ends.expire(expired, now, paused=self._paused)
-        for proof in self._endpoints.proofs:
-            self._fleet.judge_lists(proof, now)
-        if self._recovery.parks:
+        if self._deadlines.is_used:
+            self._expire(now)
+        for endpoint in self._endpoints.serving:
+            if endpoint.proof is not None:
+                self._fleet.judge_lists(endpoint.proof, now)
+        if self._recovery.backing_off:
             self._resending.member_first.let_go(self._endpoints, now)
-        self._recovery.requeue(now)
+            self._recovery.requeue(now)
         if self._outage.began_at is not None:
             impatient = self._outage.impatient(self._ends.waiting, now)
             self._ends.end(impatient, lambda request: self._outage.error(request, now), now)
         if self._settings.wait_for_server_s:
-            error = self._arrivals.look(now, busy=self._model_wanted or not (self.idle or self._paused))
+            error = self._arrivals.look(now, busy=self._model_wanted or not (self.idle or self._granting.is_paused))
             if error is not None:
                 self._ends.end(self._ends.waiting(), lambda _: copy_of(error), now)
-                self._say(WaitOver(error))
-        if not self._batches:
-            self._ends.end_held(now, paused=self._paused)
+                self._commands.append(WaitOver(error))
+        if self._deadlines.is_used and not self._batches:
+            self._ends.end_held(now, paused=self._granting.is_paused)
         self._admit()
         self._fresh_calls = False
-        if not self._paused:
-            if not self._batches and self._queue.size:
-                self._feeding.resumed(now)
-            if self._asking.unasked and self._queue.size:
-                self._asking.ask_first(now)
-            for batch in self._granting.grant(now):
-                self._send(batch)
-            if hopeless := self._taking.hopeless:
-                self._taking.hopeless = []
-                self._ends.give_up(hopeless, now)
-        self._admit()
-        if not self._batches and self.idle:
+        self._wake_at = math.inf
+        if self._queue.size and not self._granting.is_paused:
+            self._grant(now)
+            self._admit()
+        if self.idle:
             self._asking.sleep()
             self._stalls.sleep()
             if self._draining and not self._drained_said:
                 self._drained_said = True
                 self._commands.append(Drained())
+
+    def _expire(self, now: float) -> None:
+        """End the calls whose deadlines have passed."""
+        expired = self._deadlines.expired(now)
+        for request in expired:
+            batch = request.batch
+            if batch is not None and not batch.expired:
+                batch.expired = True
+                self._fleet.end_unanswered(batch, now)
+        if expired:
+            self._ends.expire(expired, now, paused=self._granting.is_paused)
+
+    def _grant(self, now: float) -> None:
+        if not self._batches:
+            self._feeding.resumed(now)
+        if self._asking.unasked:
+            self._asking.ask_first(now)
+        batches, hopeless, self._wake_at = self._granting.grant(now)
+        for batch in batches:
+            self._send(batch)
+        if hopeless:
+            self._ends.give_up(hopeless, now)
+
+    def _send(self, batch: Batch) -> None:
+        self._batches[batch.id] = batch
+        self._commands.append(SendBatch(batch))
+        self._asking.sent(self._now)
+        self._stalls.sent(self._now)
 
     def _admit(self) -> None:
         """Let calls waiting outside into the queue, in order, while there is room."""

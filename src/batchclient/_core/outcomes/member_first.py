@@ -79,14 +79,13 @@ class MemberFirst:
         """Whether a batch holds a lone member."""
         return batch.bare and self._under_way.get((batch.endpoint, batch.shape.kind)) == batch.id
 
-    def take(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float, *, paused: bool) -> bool:
+    def take(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float) -> bool:
         """Take over a failed list; return false for other batches, and for most first failures.
 
         Args:
             event: the failure.
             alive: the requests whose callers still wait.
             endpoint: where the list failed.
-            paused: whether nothing may be sent now.
         """
         batch, failure, abilities = event.batch, event.failure, endpoint.can(event.batch.shape.kind)
         tried_lists, tried_form = abilities.failed(batch)
@@ -119,9 +118,9 @@ class MemberFirst:
         alone_counts = event.retry_delay_s is None or not (abilities.lists_proven or closed)
         if not again and not (alone_counts and abilities.lists_failed > 1):
             return False
-        return self._try_one(Parked(event, alive, endpoint, now + _LONGEST_WAIT_S), now, paused=paused)
+        return self._try_one(Parked(event, alive, endpoint, now + _LONGEST_WAIT_S), now)
 
-    def _try_one(self, parked: Parked, now: float, *, paused: bool) -> bool:
+    def _try_one(self, parked: Parked, now: float) -> bool:
         """Send one member alone, or await another list's trial; return false if neither works."""
         batch, endpoint, recovery = parked.event.batch, parked.endpoint, self._recovery
         key = (endpoint.id, batch.shape.kind)
@@ -130,7 +129,7 @@ class MemberFirst:
             isolation = batch.isolation
             if isolation is None:
                 batch.isolation = isolation = Isolation(size=len(parked.requests))
-            if paused or isolation.trials >= _MOST_TRIALS:
+            if isolation.trials >= _MOST_TRIALS:
                 return False
             sent = self._send(parked.requests[:1], parked, now)
             if sent is None:
@@ -153,14 +152,14 @@ class MemberFirst:
             self._send_batch(sent)
         return sent
 
-    def answered(self, batch: Batch, now: float, *, paused: bool) -> None:
+    def answered(self, batch: Batch, now: float) -> None:
         """Take in the member's answer: the lists waiting for the trial are taken apart."""
         del self._under_way[batch.endpoint, batch.shape.kind]
         for parked in self._recovery.unpark(batch.id, now):
             if parked.requests:
-                self._take_apart(parked, now, paused=paused)
+                self._take_apart(parked, now)
 
-    def failed(self, event: Failed, alive: list[Request], now: float, *, paused: bool) -> list[Request]:
+    def failed(self, event: Failed, alive: list[Request], now: float) -> list[Request]:
         """Take in the member's failure; return the member if its failure is its own, and final."""
         batch = event.batch
         del self._under_way[batch.endpoint, batch.shape.kind]
@@ -187,7 +186,7 @@ class MemberFirst:
                 parked.event = Failed(parked.event.batch, event.failure, event.retry_delay_s)
             # If its caller has left, nothing was found out. If the member was refused for its own
             # sake, the server lives.
-            if (alive and not own) or not self._try_one(parked, now, paused=paused):
+            if (alive and not own) or not self._try_one(parked, now):
                 self._resend_by_table(parked.event, parked.requests, parked.endpoint, now)
         return alive if own or not lists else []
 
@@ -197,7 +196,7 @@ class MemberFirst:
             if parked.requests:
                 self._resend_by_table(parked.event, parked.requests, parked.endpoint, now)
 
-    def _take_apart(self, parked: Parked, now: float, *, paused: bool) -> None:
+    def _take_apart(self, parked: Parked, now: float) -> None:
         event, alive, endpoint = parked.event, parked.requests, parked.endpoint
         batch, recovery, abilities = event.batch, self._recovery, endpoint.can(event.batch.shape.kind)
         if event.failure.while_sending:
@@ -209,7 +208,7 @@ class MemberFirst:
             if batch.isolation is None:
                 batch.isolation = Isolation(size=len(alive))
             # To the same endpoint: another server's answer would tell nothing.
-            if paused or self._send(alive, parked, now) is None:
+            if self._send(alive, parked, now) is None:
                 recovery.send_bare(alive, batch)
         elif not abilities.lists_proven or abilities.lists.in_doubt:
             abilities.lists.refuse(now)

@@ -64,22 +64,21 @@ class Resending:
         self._patience_s = patience_s
         self.member_first = MemberFirst(recovery, granting, send, self._resend_by_table)
 
-    def failed(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float, *, paused: bool) -> None:
+    def failed(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float) -> None:
         """Take in a batch's failure.
 
         Args:
             event: the failure.
             alive: its unanswered requests whose callers still wait.
             endpoint: where the batch failed.
-            paused: whether nothing may be sent now.
         """
         batch, member_first = event.batch, self.member_first
         if batch.bare and member_first.is_trial(batch):
-            alive = member_first.failed(event, alive, now, paused=paused)
+            alive = member_first.failed(event, alive, now)
         if batch.moving:
             if alive:
                 self._recovery.move(alive, batch)
-        elif not member_first.take(event, alive, endpoint, now, paused=paused):
+        elif not member_first.take(event, alive, endpoint, now):
             self._resend_by_table(event, alive, endpoint, now)
 
     def hasten(self, now: float) -> None:

@@ -26,18 +26,20 @@ Lea, C. Flood, OOPSLA 2014).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from batchclient._core.requests import Request
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.health import HealthState
 
-__all__ = ["choose", "expected_waits"]
+__all__ = ["choose", "no_later"]
 
 _FAMILY_BOUND_RATIO = 1.25
 _UINT64 = (1 << 64) - 1
 
 
-def expected_waits(endpoints: Sequence[Endpoint], now: float) -> list[float]:
+def _expected_waits(endpoints: Sequence[Endpoint], now: float) -> list[float]:
     """Return each endpoint's expected wait for the next call, in seconds per unit of work.
 
     If no endpoint was measured, the waits are only relative: ``seconds`` is 1 everywhere.
@@ -50,25 +52,33 @@ def expected_waits(endpoints: Sequence[Endpoint], now: float) -> list[float]:
     ]
 
 
-def choose(endpoints: Sequence[Endpoint], family: int, failed_on: int, now: float) -> Endpoint:
+def choose(endpoints: Sequence[Endpoint], call: Request, now: float) -> Endpoint:
     """Return the endpoint for the next call.
 
-    Args:
-        endpoints: at least one, each to be granted on now; an ejected one only for a probe.
-        family: the call's prefix family; 0: none.
-        failed_on: the id of the endpoint where the call failed last; -1: none.
+    ``endpoints``: at least one, each to be granted on now; an ejected one only for a probe.
     """
-    waits = expected_waits(endpoints, now)
-    choices = list(zip(waits, endpoints, strict=True))
-    if failed_on >= 0:
-        choices = [choice for choice in choices if choice[1].id != failed_on] or choices
-    for _, endpoint in choices:
+    waits = dict(zip(endpoints, _expected_waits(endpoints, now), strict=True))
+    choices = [endpoint for endpoint in endpoints if endpoint.id != call.failed_on] or endpoints
+    near = _FAMILY_BOUND_RATIO * min(waits[endpoint] for endpoint in choices)
+
+    def cost(endpoint: Endpoint) -> tuple[float, float, int]:
         if endpoint.health.state is HealthState.EJECTED:
-            return endpoint
-    if family:
-        bound = _FAMILY_BOUND_RATIO * min(wait for wait, _ in choices)
-        return max((one for wait, one in choices if wait <= bound), key=lambda one: _affinity(family, one.id))
-    return min(choices, key=lambda choice: (choice[0], -choice[1].free))[1]
+            return -math.inf, 0.0, 0
+        affinity = _affinity(call.family, endpoint.id) if call.family and waits[endpoint] <= near else 0
+        return -affinity, waits[endpoint], -endpoint.free
+
+    return min(choices, key=cost)
+
+
+def no_later(others: list[Endpoint], held: Endpoint, held_s: float, now: float) -> list[Endpoint]:
+    """Return the endpoints which answer a call no later than one that is held for a while.
+
+    ``held_s``: for how many seconds per unit of the call's work.
+    """
+    if not all(endpoint.speed.is_known for endpoint in (held, *others)):
+        return others
+    *waits, wait = _expected_waits([*others, held], now)
+    return [other for other, its in zip(others, waits, strict=True) if its <= wait + held_s]
 
 
 def _affinity(family: int, endpoint: int) -> int:

@@ -133,12 +133,17 @@ class Denials:
             pace.answered_from = max(pace.answered_from, doubt.sent_at)
             del self.models[subject]
             return None
-        if doubt is None or (served and doubt.refusals < _DOUBTED_AFTER):
+        if doubt is None or not self.is_doubted(subject, pace):
             return None
         if elsewhere:
             return now if doubt.probe is None and now >= doubt.ask_again_at else math.inf
         at = math.inf if doubt.probe is not None else doubt.ask_again_at if patient and served else now
         return min(at, doubt.held_at) if served else at
+
+    def is_doubted(self, subject: Subject, pace: Pace) -> bool:
+        """Whether a call is to find out about a model; ``pace``: of the model's calls."""
+        doubt = self.models.get(subject)
+        return doubt is not None and not (pace.is_known and doubt.refusals < _DOUBTED_AFTER)
 
     def begin_probe(self, batch: Batch) -> None:
         """Note a batch of one call, sent to find out."""

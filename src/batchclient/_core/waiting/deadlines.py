@@ -31,11 +31,13 @@ _GONE = (RequestState.DONE, RequestState.ABANDONED)
 class Deadlines:
     """Requests by deadline."""
 
-    __slots__ = ("_ended", "_heap", "_run")
+    __slots__ = ("_ended", "_heap", "_run", "is_used")
 
     def __init__(self) -> None:
         self._run: deque[tuple[float, int, Request]] = deque()
         self._heap: list[tuple[float, int, Request]] = []
+        self.is_used = False
+        """Whether any call ever had a deadline."""
         self._ended = 0
         """How many entries are of calls reported as ended."""
 
@@ -47,7 +49,7 @@ class Deadlines:
         assert request.deadline is not None
         if request.watched:
             return
-        request.watched = True
+        request.watched = self.is_used = True
         entry = (request.deadline, request.seq, request)
         if not self._run or self._run[-1][0] <= request.deadline:
             self._run.append(entry)

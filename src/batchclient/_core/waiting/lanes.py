@@ -54,7 +54,17 @@ class Reserve:
 class Lanes:
     """All lanes, and the choice between them; tenants without a weight have 1."""
 
-    __slots__ = ("_accounts", "_floor", "_in_flight", "_lanes", "_seen", "_weights", "has_tenants", "ready")
+    __slots__ = (
+        "_accounts",
+        "_floor",
+        "_in_flight",
+        "_lanes",
+        "_seen",
+        "_weights",
+        "has_classes",
+        "has_tenants",
+        "ready",
+    )
 
     def __init__(self, weights: Mapping[str, float] | None = None) -> None:
         self._weights = dict(weights or {})
@@ -66,6 +76,8 @@ class Lanes:
         """When a call of each class was last seen."""
         self._in_flight: dict[int, int] = {}
         """Sequences of each class, on all endpoints."""
+        self.has_classes = False
+        """Whether calls of two classes were ever seen."""
         self.has_tenants = False
         """Whether any call ever named a tenant."""
         self.ready: dict[Lane, None] = {}
@@ -94,9 +106,11 @@ class Lanes:
     def see(self, priority: int, now: float) -> None:
         """A call of a class was seen."""
         self._seen[priority] = max(now, self._seen.get(priority, now))
+        self.has_classes = len(self._seen) > 1
 
-    def take(self, lane: Lane, sequences: int) -> None:
+    def take(self, lane: Lane, sequences: int, now: float) -> None:
         """Some sequences of a lane are in flight from now on."""
+        self._seen[lane.priority] = now
         lane.in_flight += sequences
         self._in_flight[lane.priority] = self._in_flight.get(lane.priority, 0) + sequences
 

@@ -1,13 +1,13 @@
-"""Taking: from requests of a group to a batch, whose permits count as used before sending.
+"""From requests of a group to a batch, whose permits count as used before it is sent.
 
-A call which cannot make the deadline goes to ``hopeless``, and fails without being sent.
+A call which cannot make its deadline is sorted out, and fails without being sent.
 """
 
 from __future__ import annotations
 
 import math
 
-from batchclient._core.batching import BatchingRule
+from batchclient._core.batching import BatchingRule, Terms
 from batchclient._core.learnt.lengths import OutputLengths
 from batchclient._core.learnt.proof import Proof
 from batchclient._core.learnt.times import ServiceTimes, is_fresh
@@ -18,15 +18,15 @@ from batchclient._core.statistics import Counters
 from batchclient._core.waiting.deadlines import Deadlines
 from batchclient._core.waiting.queue import FamilyGroup, Group, Queue
 
-__all__ = ["Taking"]
+__all__ = ["BatchBuilder"]
 
 _IN_FLIGHT = RequestState.IN_FLIGHT
 
 
-class Taking:
-    """Makes a scheduler's batches. ``rule`` decides the form of a batch."""
+class BatchBuilder:
+    """Makes a scheduler's batches. ``rule`` decides whether a batch is streamed."""
 
-    __slots__ = ("_counters", "_deadlines", "_lengths", "_queue", "_rule", "_sent", "_times", "hopeless")
+    __slots__ = ("_counters", "_deadlines", "_lengths", "_queue", "_rule", "_sent", "_times")
 
     def __init__(
         self,
@@ -44,29 +44,26 @@ class Taking:
         self._times = times
         self._deadlines = deadlines
         self._sent = 0
-        self.hopeless: list[Request] = []
-        """Calls which cannot make the deadline; the scheduler ends and removes them."""
 
     def is_too_old(self, oldest: Request, now: float) -> bool:
         """Whether the oldest call is probably, not surely, too late; if surely, it is refused."""
-        assert oldest.deadline is not None
-        if not self._times.known:
+        if oldest.deadline is None or not self._times.known:
             return False
         key, left_s = oldest.shape.answer_key, oldest.deadline - now
         return self._times.shortest(key, now) <= left_s < self._times.likely(key, now)
 
-    def sort_out(self, requests: list[Request], now: float) -> list[Request]:
-        """Take out calls too late for their deadlines; return the others."""
+    def sort_out(self, requests: list[Request], now: float) -> tuple[list[Request], list[Request]]:
+        """Return the calls that may be in time, and those too late for their deadlines."""
         if not self._times.known:
-            return requests
+            return requests, []
         key = requests[0].shape.answer_key
         shortest_s, likely_s = self._times.shortest(key, now), self._times.likely(key, now)
         # As a rule all calls have time enough, as the earliest of all deadlines shows.
         earliest = self._deadlines.next()
         if not likely_s or earliest is None or earliest >= now + max(likely_s, shortest_s):
-            return requests
+            return requests, []
         crowded = self._queue.size > 0 and self._deadlines.last() > now + likely_s
-        late, in_time = [], []
+        in_time, late = [], []
         for request in requests:
             left_s = math.inf if request.deadline is None else request.deadline - now
             # While others with more time wait, no permit is spent on a call which is probably late.
@@ -76,41 +73,29 @@ class Taking:
                 late.append(request)
             else:
                 in_time.append(request)
-        self.hopeless += late
-        return in_time
+        return in_time, late
 
-    def make_batch(self, group: Group, requests: list[Request], endpoint: Endpoint, now: float) -> Batch:
+    def build(self, terms: Terms, group: Group, requests: list[Request], endpoint: Endpoint, now: float) -> Batch:
         """Make a batch of some requests of a group, and take the permits."""
-        shape, lane = group.shape, group.lane
+        shape, lane, abilities = group.shape, group.lane, terms.abilities
         assert lane is not None, "a group in the queue has a lane"
         size = len(requests)
-        is_stranger = endpoint.is_stranger(shape.kind, now)
-        company = "lists are not proved yet" if is_stranger else "no company"
-        alone = (self._rule.alone(shape, endpoint, now) or company) if size == 1 else ""
-        prompt_tokens, oldest_at = 0, requests[0].queued_at
-        for request in requests:
-            request.state = _IN_FLIGHT
-            request.attempts += 1
-            request.group = None
-            prompt_tokens += request.prompt_tokens
-            if request.queued_at < oldest_at:  # noqa: PLR1730  # as in ``handle``
-                oldest_at = request.queued_at
-        self._sent += 1
-        abilities = endpoint.can(shape.kind)
-        streamed = self._rule.wants_stream(shape, size, endpoint, now)
+        sequences = size * shape.weight
+        company = "lists are not proved yet" if terms.is_stranger else "no company"
+        streamed = self._rule.wants_stream(terms, shape, size, endpoint, now)
         bare = group.bare or not abilities.form(streamed=streamed).allows(now)
-        # A caller who takes the pieces always has them: a bare batch lacks only fields we add.
-        streamed = streamed and (shape.to_caller or not bare)
+        self._sent += 1
         batch = Batch(
             id=self._sent,
             endpoint=endpoint.id,
             shape=shape,
             requests=requests,
-            streamed=streamed,
+            # A caller who takes the pieces always has them: a bare batch lacks only fields we add.
+            streamed=streamed and (shape.to_caller or not bare),
             failures=group.failures,
             sent_at=now,
-            oldest_at=oldest_at,
-            alone=alone,
+            oldest_at=requests[0].queued_at,
+            alone=(terms.alone or company) if size == 1 else "",
             isolation=group.isolation,
             packed=shape.packable and not bare and abilities.packing.allows(now),
             bare=bare,
@@ -120,32 +105,43 @@ class Taking:
             load=LoadAtSend(endpoint.area(now), endpoint.limit.limit),
             lane=lane,
         )
-        abilities.sent(batch)
-        endpoint.open[batch.id] = batch
-        if is_stranger and size > 1 and not group.sealed and endpoint.proof is None:
-            endpoint.proof = Proof(batch, endpoint.open)
+        prompt_tokens = 0
         for request in requests:
+            request.state = _IN_FLIGHT
+            request.attempts += 1
+            request.group = None
             request.batch = batch
+            prompt_tokens += request.prompt_tokens
+            if request.queued_at < batch.oldest_at:  # noqa: PLR1730  # as in ``handle``
+                batch.oldest_at = request.queued_at
         self._deadlines.begin(requests, now)
+        if terms.is_stranger and size > 1 and not group.sealed and endpoint.proof is None:
+            endpoint.proof = Proof(batch, endpoint.open)
         if type(group) is FamilyGroup:
             assert self._queue.conversations is not None
             self._queue.conversations.granted(requests, endpoint.id, now)
             batch.has_families = True
-        if endpoint.rates is not None:
-            batch.charged_tokens = sum(map(self.tokens, requests))
-            endpoint.rates.charge(batch.charged_tokens, now)
-        endpoint.take(size * shape.weight, now)
-        batch.pace = endpoint.pace(shape)
-        batch.pace.sent(batch.id, size * shape.weight)
-        batch.load.in_flight = endpoint.in_flight
-        self._queue.lanes.take(lane, size * shape.weight)
         expected = shape.weight * self._lengths.expected(shape.answer_key, shape.max_output_tokens)
-        self._queue.lanes.charge(batch, expected)
         batch.tokens_at_risk = prompt_tokens + size * expected
-        if not group.failures:
-            endpoint.budget.sent(batch.tokens_at_risk, size)
+        abilities.sent(batch)
+        self._take_permits(batch, endpoint, sequences, now)
+        self._queue.lanes.take(lane, sequences, now)
+        self._queue.lanes.charge(batch, expected)
         self._counters.observed.sent(batch)
         return batch
+
+    def _take_permits(self, batch: Batch, endpoint: Endpoint, sequences: int, now: float) -> None:
+        """The endpoint works on the batch from now on."""
+        endpoint.open[batch.id] = batch
+        if endpoint.rates is not None:
+            batch.charged_tokens = sum(map(self.tokens, batch.requests))
+            endpoint.rates.charge(batch.charged_tokens, now)
+        endpoint.take(sequences, now)
+        batch.load.in_flight = endpoint.in_flight
+        batch.pace = endpoint.pace(batch.shape)
+        batch.pace.sent(batch.id, sequences)
+        if not batch.failures:
+            endpoint.budget.sent(batch.tokens_at_risk, len(batch.requests))
 
     def tokens(self, request: Request) -> int:
         """Tokens which a call is expected to cost, at least 1."""

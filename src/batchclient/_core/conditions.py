@@ -1,0 +1,191 @@
+"""The conditions of granting: why the group at the queue's front may not go to an endpoint now.
+
+Each is a function of an endpoint's turn, the group and its oldest call. It returns ``None``, or why
+the group is passed over and until when. For example a model that the endpoint refused a moment ago:
+its calls are passed over until its next probe is due.
+
+A call may find out whether something holds: an ejected endpoint, a refused model, a spell of
+refusals. Calls that failed for it before are spared while fresh ones can find out.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from batchclient._core.messages import Request
+from batchclient._core.servers.endpoint import Endpoint
+from batchclient._core.servers.endpoints import Endpoints
+from batchclient._core.servers.health import HealthState
+from batchclient._core.waiting.lanes import Reserve
+from batchclient._core.waiting.queue import FamilyGroup, Group, Queue
+
+__all__ = [
+    "COMPANY", "CONDITIONS", "HEAVY", "PROOF", "RATE", "REFILL", "TRIED", "UNKNOWN", "Turn", "Wait",
+]  # fmt: skip
+
+COMPANY, REFILL = "for company", "for more free permits"
+HEAVY, PROOF = "for as many permits as a call takes", "for the proof of lists"
+_RESERVED, _KEPT = "for more than the reserve", "for a conversation that is about to come back"
+RATE, UNKNOWN = "for its tokens per minute", "for the server's word on which it is"
+TRIED, _ELSEWHERE = "its calls failed so before", "another endpoint takes it"
+_DOUBT, _REFUSALS = "its model was refused", "the server refuses such calls"
+_BRIEF = frozenset({COMPANY, PROOF, REFILL, _KEPT, _RESERVED})
+_NOT_HERE = 1 / 64
+_FEW = 4
+"""So many calls of a refused list find out as fresh ones do; of more the guilty may come first."""
+
+
+class Wait(NamedTuple):
+    """Why a group is passed over, and until when.
+
+    Args:
+        why: one of the reasons above, in words.
+        until: when to look again though nothing else happens; ``inf``: not before an event.
+        blocks: whether younger groups of its class wait behind it.
+    """
+
+    why: str
+    until: float = math.inf
+    blocks: bool = False
+
+    @property
+    def counts(self) -> float:
+        """What it counts of the groups that are looked at in one step.
+
+        There may be hundreds of a model in doubt, or of calls too heavy for the free permits, with
+        ``n`` and a seed each, at 5 µs a look.
+        """
+        return 1 if self.why in _BRIEF else _NOT_HERE
+
+
+class Turn:
+    """An endpoint's turn at the queue.
+
+    Args:
+        most: the longest fresh list; ``None``: any.
+    """
+
+    __slots__ = (
+        "endpoint", "endpoints", "has_spared", "is_troubled", "most", "now", "probes", "queue", "reserve", "spares",
+        "wake_at",
+    )  # fmt: skip
+
+    def __init__(self, endpoint: Endpoint, endpoints: Endpoints, queue: Queue, now: float, most: int | None) -> None:
+        self.endpoint = endpoint
+        self.endpoints = endpoints
+        self.queue = queue
+        self.now = now
+        self.most = most
+        health, denials = endpoint.health, endpoint.denials
+        self.probes = health.state is HealthState.EJECTED and not endpoint.is_hopeless
+        """Whether a single call is to find out whether the endpoint is back."""
+        self.is_troubled = self.probes or bool(denials.models or denials.shapes)
+        """Whether a call may have to find out about the endpoint, or go elsewhere."""
+        self.spares = True
+        """Whether calls that failed before are spared: fresh ones may find out."""
+        self.has_spared = False
+        self.wake_at = math.inf
+        """When to look again though nothing else happens."""
+        self.reserve: Reserve | None = None
+        """The permits which the lowest class leaves to the others."""
+        if queue.lanes.has_classes:
+            self.look_at_reserve()
+
+    def look_at_reserve(self) -> None:
+        """Look at the reserve anew: permits were taken."""
+        # A recovering endpoint may have fewer sequences in flight than its limit.
+        most = self.endpoint.in_flight + self.endpoint.free
+        self.reserve = self.queue.lanes.reserve(most, len(self.endpoints.serving), self.now)
+
+    def is_urgent(self, group: Group) -> bool:
+        """Whether a group's class is above the lowest in use."""
+        return self.reserve is not None and group.shape.priority > self.reserve.lowest
+
+    def room(self, group: Group) -> int | Wait:
+        """Return the permits that are free to a group's class, at least 1; or why there are none."""
+        room, reserve = self.endpoint.free, self.reserve
+        if self.is_urgent(group):
+            return room
+        if reserve is not None:
+            room -= reserve.unused
+            if room <= 0:
+                # To the lowest class the endpoint is full.
+                return Wait(_RESERVED, blocks=True)
+        if type(group) is FamilyGroup:
+            assert self.queue.conversations is not None, "a group of families comes from a queue that looks at them"
+            # One that has come back is no longer awaited: the permit kept for it is free.
+            awaited, awaited_until = self.queue.conversations.awaited(self.endpoint.id, self.now)
+            room -= awaited
+            if room <= 0:
+                return Wait(_KEPT, awaited_until)
+        return room
+
+    def lets_pass(self, group: Group, wait: Wait) -> bool:
+        """Whether higher classes may pass a group of the lowest which holds back its own.
+
+        They may, up to their reserve, if the group's calls can run beside it.
+        """
+        reserve = self.reserve
+        if reserve is None or self.is_urgent(group) or wait.why == RATE:
+            return False
+        runs_beside = group.shape.weight <= self.endpoint.limit.limit - reserve.permits and reserve.unused > 0
+        return runs_beside or wait.why not in (HEAVY, PROOF)
+
+    def doubts_model(self, group: Group) -> bool:
+        """Whether a single call of a group is to find out about its model."""
+        denials = self.endpoint.denials
+        return bool(denials.models) and denials.is_doubted(group.shape.subject, self.endpoint.pace(group.shape))
+
+
+def failed_here(turn: Turn, _group: Group, oldest: Request) -> Wait | None:
+    """A call which failed here is no probe: an outage must not use up its attempts."""
+    if not (turn.probes and turn.spares) or oldest.failed_on != turn.endpoint.id:
+        return None
+    if turn.endpoints.others_in_use(turn.endpoint):
+        return Wait(_ELSEWHERE)
+    return None if turn.endpoint.health.refuses else Wait(TRIED)
+
+
+def left_to_others(turn: Turn, group: Group, _oldest: Request) -> Wait | None:
+    """The endpoint refused calls of the shape, and another may take them."""
+    lacking = turn.endpoint.denials.shapes
+    if not lacking or not turn.endpoints.leaves(group.shape, turn.endpoint, turn.now):
+        return None
+    return Wait(_ELSEWHERE, lacking[group.shape.answer_key])
+
+
+def model_in_doubt(turn: Turn, group: Group, oldest: Request) -> Wait | None:
+    """The endpoint refused the model, or the key."""
+    endpoint, shape, now = turn.endpoint, group.shape, turn.now
+    if not endpoint.denials.models:
+        return None
+    elsewhere = turn.endpoints.others_take(shape, endpoint, now)
+    at = endpoint.denials.probes_at(
+        shape.subject, endpoint.pace(shape), now, elsewhere=elsewhere, patient=oldest.patient
+    )
+    if at is None:
+        return None
+    if at > now:
+        return Wait(_DOUBT, at)
+    # Of a refused list nobody knows yet who is to blame.
+    untried = oldest.denied_at == math.inf and (group.isolation is None or group.size <= _FEW)
+    return None if untried or not turn.spares else Wait(TRIED)
+
+
+def held_by_refusals(turn: Turn, group: Group, oldest: Request) -> Wait | None:
+    """The server refuses such calls, or has asked for a rest."""
+    pace = turn.endpoint.pace(group.shape)
+    if pace.is_open:
+        return None
+    hold = pace.sendable(turn.now)
+    if hold is not None:
+        return Wait(_REFUSALS, hold.next_at)
+    # A refused call may be to blame itself: it would find out again and again.
+    finds_out = turn.spares and not pace.under_way and not turn.endpoint.denials.models
+    was_refused = oldest.endured is not None and oldest.endured.refusals > 0
+    return Wait(TRIED) if finds_out and was_refused else None
+
+
+CONDITIONS = (failed_here, left_to_others, model_in_doubt, held_by_refusals)
+"""In the order in which they are asked."""
