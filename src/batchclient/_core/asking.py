@@ -59,7 +59,7 @@ class Asking:
         asks_first: whether a server may be asked before its first list; ``None``: never at all.
     """
 
-    __slots__ = ("_asks_first", "_command", "_endpoints", "_questions", "look_at", "unasked")
+    __slots__ = ("_asks_first", "_command", "_endpoints", "look_at", "questions", "unasked")
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Asking:
         self._endpoints = endpoints
         self._command = command
         self._asks_first = asks_first
-        self._questions: dict[int, _Question] = {}
+        self.questions: dict[int, _Question] = {}
         """By endpoint; a known one has none."""
         self.look_at: float | None = None
         """When a question may be due; ``None``: not before a call is made, or a batch is sent."""
@@ -82,27 +82,27 @@ class Asking:
     def add(self, number: int) -> None:
         """An endpoint was added."""
         if self._asks_first is not None:
-            self._questions[number] = _Question()
+            self.questions[number] = _Question()
             self.unasked, self.look_at = True, None
 
     def remove(self, number: int) -> None:
         """An endpoint has gone."""
-        self._questions.pop(number, None)
+        self.questions.pop(number, None)
 
     def ask_first(self, now: float) -> None:
         """Calls are queued: ask before their first lists are sent, if that may be; the lists wait."""
         self.unasked = False
-        new = [number for number, question in self._questions.items() if question.ask_at is None]
+        new = [number for number, question in self.questions.items() if question.ask_at is None]
         if self._awaits or (new and self._asks_first is not None and self._asks_first()):
             self.look_at = now
             for number in new:
-                self._questions[number].ask_at = now
+                self.questions[number].ask_at = now
                 self._endpoints[number].hold_lists(now)
 
     def sent(self, now: float) -> None:
         """A batch is sent."""
-        if self._questions and self.look_at is None:
-            for question in self._questions.values():
+        if self.questions and self.look_at is None:
+            for question in self.questions.values():
                 if question.ask_at is None:
                     question.ask_at = now + _AFTER_S
             self.look(now)
@@ -110,7 +110,7 @@ class Asking:
     def look(self, now: float) -> None:
         """Ask the questions due now."""
         waiting = []
-        for number, question in self._questions.items():
+        for number, question in self.questions.items():
             if question.ask_at is None or question.is_open:
                 continue
             if question.ask_at <= now + _EARLY_S:
@@ -122,7 +122,7 @@ class Asking:
 
     def asked(self, event: Asked, now: float, *, busy: bool) -> None:
         """A question has ended, or needs no asking; ``busy``: calls are under way."""
-        question = self._questions.get(event.endpoint)
+        question = self.questions.get(event.endpoint)
         if question is None:
             return
         self._endpoints[event.endpoint].release_lists()
@@ -132,7 +132,7 @@ class Asking:
             question.ask_at = now + pauses[min(question.silences, len(pauses) - 1)]
             question.silences += 1
         else:
-            del self._questions[event.endpoint]
+            del self.questions[event.endpoint]
         self.look_at = None
         if busy:
             self.look(now)
@@ -140,7 +140,7 @@ class Asking:
     def ask_again(self, number: int, now: float) -> None:
         """An endpoint has come back, perhaps as another server."""
         if self._asks_first is not None and number in self._endpoints:
-            self._questions[number] = _Question(now, anew=True)
+            self.questions[number] = _Question(now, anew=True)
             if self._asks_first():
                 self._endpoints[number].hold_lists(now)
             self.look_at = None
@@ -154,11 +154,11 @@ class Asking:
 
     def close(self) -> None:
         """The client closes: ask nothing more."""
-        self._asks_first, self._questions, self.look_at = None, {}, None
+        self._asks_first, self.questions, self.look_at = None, {}, None
 
     @property
     def _awaits(self) -> bool:
-        return any(self._is_awaited(number) for number in self._questions)
+        return any(self._is_awaited(number) for number in self.questions)
 
     def _is_awaited(self, number: int) -> bool:
         return self._endpoints[number].health.state is HealthState.AWAITED

@@ -11,7 +11,7 @@ from batchclient._core.learnt.proof import like_singles
 from batchclient._core.messages import Request, Shape
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.settings import SchedulerSettings
-from batchclient._core.waiting.queue import Group
+from batchclient._core.waiting.queue import FamilyGroup, Group
 
 __all__ = ["BatchingRule", "Terms"]
 
@@ -86,9 +86,12 @@ class BatchingRule:
         A group above the lowest class in use neither lingers nor is held.
         """
         settings, endpoint, now = self._settings, turn.endpoint, turn.now
-        room = turn.room(group)
-        if isinstance(room, Wait):
-            return room
+        room = endpoint.free
+        if turn.reserve is not None or type(group) is FamilyGroup:
+            left = turn.room(group)
+            if isinstance(left, Wait):
+                return left
+            room = left
         terms = self.terms(group.shape, endpoint, now)
         weight = group.shape.weight
         free = room // weight
@@ -106,7 +109,7 @@ class BatchingRule:
         if free < (want if group.whole else 1):
             return Wait(HEAVY, blocks=now >= oldest.queued_at + settings.starvation_s)
         size = min(want, free)
-        if turn.is_urgent(group):
+        if turn.reserve is not None and turn.is_urgent(group):
             return size, terms
         if not group.sealed and want < free and group.size < longest:
             until = oldest.queued_at + settings.linger_s

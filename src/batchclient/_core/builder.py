@@ -26,7 +26,7 @@ _IN_FLIGHT = RequestState.IN_FLIGHT
 class BatchBuilder:
     """Makes a scheduler's batches. ``rule`` decides whether a batch is streamed."""
 
-    __slots__ = ("_counters", "_deadlines", "_lengths", "_queue", "_rule", "_sent", "_times")
+    __slots__ = ("_counters", "_lengths", "_queue", "_rule", "_sent", "_times", "deadlines")
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class BatchBuilder:
         self._lengths = lengths
         self._counters = counters
         self._times = times
-        self._deadlines = deadlines
+        self.deadlines = deadlines
         self._sent = 0
 
     def is_too_old(self, oldest: Request, now: float) -> bool:
@@ -59,10 +59,10 @@ class BatchBuilder:
         key = requests[0].shape.answer_key
         shortest_s, likely_s = self._times.shortest(key, now), self._times.likely(key, now)
         # As a rule all calls have time enough, as the earliest of all deadlines shows.
-        earliest = self._deadlines.next()
+        earliest = self.deadlines.next()
         if not likely_s or earliest is None or earliest >= now + max(likely_s, shortest_s):
             return requests, []
-        crowded = self._queue.size > 0 and self._deadlines.last() > now + likely_s
+        crowded = self._queue.size > 0 and self.deadlines.last() > now + likely_s
         in_time, late = [], []
         for request in requests:
             left_s = math.inf if request.deadline is None else request.deadline - now
@@ -105,16 +105,19 @@ class BatchBuilder:
             load=LoadAtSend(endpoint.area(now), endpoint.limit.limit),
             lane=lane,
         )
-        prompt_tokens = 0
+        prompt_tokens, is_timed = 0, False
         for request in requests:
             request.state = _IN_FLIGHT
             request.attempts += 1
             request.group = None
             request.batch = batch
+            if request.timeout_s is not None:
+                is_timed = True
             prompt_tokens += request.prompt_tokens
             if request.queued_at < batch.oldest_at:  # noqa: PLR1730  # as in ``handle``
                 batch.oldest_at = request.queued_at
-        self._deadlines.begin(requests, now)
+        if is_timed:
+            self.deadlines.begin(requests, now)
         if terms.is_stranger and size > 1 and not group.sealed and endpoint.proof is None:
             endpoint.proof = Proof(batch, endpoint.open)
         if type(group) is FamilyGroup:

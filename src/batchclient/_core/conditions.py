@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from batchclient._core.messages import Request
+from batchclient._core.messages import Batch, Request
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.health import HealthState
@@ -132,8 +132,18 @@ class Turn:
         runs_beside = group.shape.weight <= self.endpoint.limit.limit - reserve.permits and reserve.unused > 0
         return runs_beside or wait.why not in (HEAVY, PROOF)
 
-    def doubts_model(self, group: Group) -> bool:
-        """Whether a single call of a group is to find out about its model."""
+    def finds_out(self, group: Group) -> bool:
+        """Whether a single call of a group is to find out about the endpoint, or about its model."""
+        return self.probes or self._doubts_model(group)
+
+    def begin_probes(self, batch: Batch, group: Group) -> None:
+        """A batch of a group is sent, perhaps to find out."""
+        if self.probes:
+            self.wake_at = min(self.wake_at, self.endpoint.health.begin_probe(batch.id, self.now))
+        if self._doubts_model(group):
+            self.endpoint.denials.begin_probe(batch)
+
+    def _doubts_model(self, group: Group) -> bool:
         denials = self.endpoint.denials
         return bool(denials.models) and denials.is_doubted(group.shape.subject, self.endpoint.pace(group.shape))
 

@@ -14,7 +14,6 @@ Rules:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from batchclient._core.asking import Asking
@@ -117,13 +116,10 @@ class Fleet:
         if endpoint.health.state is not state:
             self._tell_health(endpoint, limit, change, now)
 
-    def look_for_returns(self, now: float) -> bool:
-        """Whether any server is back now, since it has taken a probe on."""
-        back = [one for one in self._endpoints.serving if (one.health.taken_on_at or math.inf) <= now]
-        for endpoint in back:
-            limit = endpoint.limit.limit
-            self._tell_health(endpoint, limit, endpoint.live(0, now), now)
-        return bool(back)
+    def take_back(self, endpoint: Endpoint, now: float) -> None:
+        """A server is back, since it has taken a probe on."""
+        limit = endpoint.limit.limit
+        self._tell_health(endpoint, limit, endpoint.live(0, now), now)
 
     def look_for_life(self, event: LoadReported, now: float) -> bool:
         """A server has reported its load; return whether to give it up for a still engine."""

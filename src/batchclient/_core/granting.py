@@ -200,7 +200,7 @@ class Granting:
         if isinstance(cut, Wait):
             return cut
         size, terms = cut
-        if turn.probes or turn.doubts_model(group):
+        if turn.is_troubled and turn.finds_out(group):
             # A single call is to find out.
             size = 1
         elif turn.most is not None and not group.whole:
@@ -220,17 +220,17 @@ class Granting:
     def _take(self, turn: Turn, group: Group, oldest: Request, size: int, terms: Terms, granted: _Granted) -> bool:
         """Make a batch of the group at the front; return false if all its calls were hopeless."""
         endpoint, now, (batches, hopeless) = turn.endpoint, turn.now, granted
-        newest = oldest.deadline is not None and self._builder.is_too_old(oldest, now)
-        taken = self._queue.take(group, size, self._settings.length_reach, now, newest=newest)
-        requests, late = self._builder.sort_out(taken, now)
-        hopeless += late
+        are_timed = self._builder.deadlines.is_used
+        newest = are_timed and self._builder.is_too_old(oldest, now)
+        requests = self._queue.take(group, size, self._settings.length_reach, now, newest=newest)
+        if are_timed:
+            requests, late = self._builder.sort_out(requests, now)
+            hopeless += late
         if requests:
             batch = self._builder.build(terms, group, requests, endpoint, now)
             batches.append(batch)
-            if turn.probes:
-                turn.wake_at = min(turn.wake_at, endpoint.health.begin_probe(batch.id, now))
-            if turn.doubts_model(group):
-                endpoint.denials.begin_probe(batch)
+            if turn.is_troubled:
+                turn.begin_probes(batch, group)
         self._queue.restore(group)
         return bool(requests)
 

@@ -43,14 +43,10 @@ class Lane:
         """Sequences in flight."""
         self.prompt_tokens: int = 0
         self.completion_tokens: int = 0
+        """Tokens of answered calls, as the server counted them."""
 
     def __repr__(self) -> str:
         return f"<Lane of class {self.priority}: {self.size} queued, {self.in_flight} in flight>"
-
-    def serve(self, prompt_tokens: int, completion_tokens: int) -> None:
-        """Count tokens, as the server counted them."""
-        self.prompt_tokens += prompt_tokens
-        self.completion_tokens += completion_tokens
 
     @property
     def is_idle(self) -> bool:

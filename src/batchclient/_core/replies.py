@@ -175,7 +175,8 @@ class Replies:
         observed.served(server, batch.shape.model, tally.prompt_tokens, tally.made_tokens)
         if tally.has_first_tokens:
             observed.streamed(batch, server, event.answers, now)
-        batch.lane.serve(tally.prompt_tokens, tally.made_tokens)
+        batch.lane.prompt_tokens += tally.prompt_tokens
+        batch.lane.completion_tokens += tally.made_tokens
         if batch.expected_tokens:
             self._lanes.settle(batch, event.answers)
         self._prompts.learn(batch, event.answers)

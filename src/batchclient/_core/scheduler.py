@@ -231,9 +231,7 @@ class Scheduler:
         """When to call ``handle(Woke(), …)`` next; ``None``: not before another event."""
         if self._fresh_calls and not self._granting.is_paused:
             return self._now
-        times: list[float | None] = [
-            self._wake_at, self._asking.look_at, self._stalls.due_at, self._arrivals.due
-        ]  # fmt: skip
+        times = [self._asking.look_at, self._stalls.due_at, self._arrivals.due]
         if self._deadlines.is_used:
             times.append(self._deadlines.next())
         if self._waiting:
@@ -241,8 +239,11 @@ class Scheduler:
         for endpoint in self._endpoints.serving:
             if endpoint.proof is not None:
                 times.append(endpoint.proof.due_at)
+        earliest = self._wake_at
+        for time in times:
+            if time is not None and time < earliest:
+                earliest = time
         # Another event than ``Woke`` may have come since the time was due.
-        earliest = min([time for time in times if time is not None])
         return None if earliest == math.inf else max(earliest, self._now)
 
     def statistics(self) -> Statistics:
@@ -344,10 +345,12 @@ class Scheduler:
         return changed
 
     def _wake(self, event: Woke, now: float) -> bool:
-        if self._stalls.woke(now):
+        if self._stalls.due_at is not None and self._stalls.woke(now):
             self._feeding.trusts_from = now
-        if self._fleet.look_for_returns(now):
-            self._outage.watch(now)
+        for endpoint in self._endpoints.serving:
+            if (endpoint.health.taken_on_at or math.inf) <= now:
+                self._fleet.take_back(endpoint, now)
+                self._outage.watch(now)
         self._settle()
         if self._asking.look_at is not None:
             self._asking.look(now)
@@ -429,15 +432,18 @@ class Scheduler:
                 self._commands.append(WaitOver(error))
         if self._deadlines.is_used and not self._batches:
             self._ends.end_held(now, paused=self._granting.is_paused)
-        self._admit()
+        if self._overflow.size:
+            self._admit()
         self._fresh_calls = False
         self._wake_at = math.inf
         if self._queue.size and not self._granting.is_paused:
             self._grant(now)
-            self._admit()
-        if self.idle:
-            self._asking.sleep()
-            self._stalls.sleep()
+            if self._overflow.size:
+                self._admit()
+        if not self._batches and self.idle:
+            self._stalls.due_at = None
+            if self._asking.questions:
+                self._asking.sleep()
             if self._draining and not self._drained_said:
                 self._drained_said = True
                 self._commands.append(Drained())
@@ -467,13 +473,13 @@ class Scheduler:
     def _send(self, batch: Batch) -> None:
         self._batches[batch.id] = batch
         self._commands.append(SendBatch(batch))
-        self._asking.sent(self._now)
+        if self._asking.questions:
+            self._asking.sent(self._now)
         self._stalls.sent(self._now)
 
     def _admit(self) -> None:
         """Let calls waiting outside into the queue, in order, while there is room."""
-        if self._overflow.size:
-            for request in self._overflow.admit():
-                self._prompts.place(request)
-                self._queue.add(request)
-                self._fresh_calls = True
+        for request in self._overflow.admit():
+            self._prompts.place(request)
+            self._queue.add(request)
+            self._fresh_calls = True

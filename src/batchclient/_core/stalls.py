@@ -37,7 +37,3 @@ class Stalls:
             return False
         self.due_at = now + _EVERY_S
         return now - due_at > _STALL_S
-
-    def sleep(self) -> None:
-        """No call is under way."""
-        self.due_at = None
