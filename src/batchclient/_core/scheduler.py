@@ -152,7 +152,6 @@ class Scheduler:
             self._endpoints,
             self._queue,
             self._overflow,
-            self._recovery,
             self._batches,
             self._deadlines,
             self._counters,
@@ -235,7 +234,11 @@ class Scheduler:
         if self._deadlines.is_used:
             times.append(self._deadlines.next())
         if self._waiting:
-            times += [self._outage.due, self._recovery.next_due(), self._recovery.parked_until(self._endpoints)]
+            times += [
+                self._outage.due,
+                self._recovery.next_due(),
+                self._resending.member_first.next_due(self._endpoints),
+            ]
         for endpoint in self._endpoints.serving:
             if endpoint.proof is not None:
                 times.append(endpoint.proof.due_at)
@@ -251,7 +254,7 @@ class Scheduler:
         return self._counters.snapshot(
             queued=self._queue.size,
             waiting=self._overflow.size,
-            backing_off=self._recovery.backing_off,
+            backing_off=self._queue.later.size,
             endpoints=tuple(endpoint.statistics(self._now) for endpoint in self._endpoints),
             lanes=self._lanes.all(),
             arrivals=self._queue.arrivals(),
@@ -271,7 +274,7 @@ class Scheduler:
     @property
     def _waiting(self) -> int:
         """How many calls are not in flight."""
-        return self._queue.size + self._overflow.size + self._recovery.backing_off
+        return self._queue.waiting + self._overflow.size
 
     @property
     def idle(self) -> bool:
@@ -419,7 +422,7 @@ class Scheduler:
         for endpoint in self._endpoints.serving:
             if endpoint.proof is not None:
                 self._fleet.judge_lists(endpoint.proof, now)
-        if self._recovery.backing_off:
+        if self._queue.later.size:
             self._resending.member_first.let_go(self._endpoints, now)
             self._recovery.requeue(now)
         if self._outage.began_at is not None:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from batchclient._core.messages import AbortBatch, Batch, Command, Failed, Reject, Request, RequestState, Shape
-from batchclient._core.outcomes.recovery import Recovery
 from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.hold import OUTAGE, Hold
 from batchclient._core.servers.pace import LONGEST_REST_S
@@ -93,18 +92,17 @@ class Ends:
 
     Args:
         endpoints: where the calls may be in flight.
-        queue, overflow, recovery, batches: where the calls may be.
+        queue, overflow, batches: where the calls may be.
         command: takes a command.
     """
 
-    __slots__ = ("_batches", "_command", "_counters", "_deadlines", "_endpoints", "_overflow", "_queue", "_recovery")
+    __slots__ = ("_batches", "_command", "_counters", "_deadlines", "_endpoints", "_overflow", "_queue")
 
     def __init__(
         self,
         endpoints: Endpoints,
         queue: Queue,
         overflow: Overflow,
-        recovery: Recovery,
         batches: dict[int, Batch],
         deadlines: Deadlines,
         counters: Counters,
@@ -113,7 +111,6 @@ class Ends:
         self._endpoints = endpoints
         self._queue = queue
         self._overflow = overflow
-        self._recovery = recovery
         self._batches = batches
         self._deadlines = deadlines
         self._counters = counters
@@ -125,10 +122,8 @@ class Ends:
         request.state = RequestState.DONE
         if state is RequestState.WAITING:
             self._overflow.discard(request)
-        elif state is RequestState.QUEUED:
+        elif state is RequestState.QUEUED or state is RequestState.BACKING_OFF:
             self._queue.discard(request)
-        elif state is RequestState.BACKING_OFF:
-            self._recovery.backing_off -= 1
         elif state is RequestState.IN_FLIGHT:
             batch = request.batch
             assert batch is not None, "a request in flight is in a batch"
@@ -259,16 +254,15 @@ class Ends:
             spent = time_spent(request, outages, now)
             return with_cause(type(error)(f"{error.message}: {spent}" if spent else error.message), request, outages)
 
-        requests = self._overflow.requests()
-        requests += self._recovery.requests()
+        requests = self._overflow.requests() + self._queue.later.requests()
         requests += [request for batch in self._batches.values() for request in batch.requests]
-        requests += self._queue.requests()
+        requests += self._queue.queued()
         ended = (RequestState.NEW, RequestState.DONE, RequestState.ABANDONED)
         self.end([request for request in requests if request.state not in ended], own, now)
 
     def waiting(self) -> list[Request]:
         """Return every call not in flight."""
-        return self._overflow.requests() + self._recovery.requests() + self._queue.requests()
+        return self._overflow.requests() + self._queue.requests()
 
     def end(self, requests: list[Request], error_for: Callable[[Request], BatchClientError], now: float) -> None:
         """Tell callers that their calls end here, wherever the calls are."""

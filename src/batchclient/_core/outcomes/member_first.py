@@ -190,11 +190,17 @@ class MemberFirst:
                 self._resend_by_table(parked.event, parked.requests, parked.endpoint, now)
         return alive if own or not lists else []
 
+    def next_due(self, endpoints: Endpoints) -> float | None:
+        """When the first list has waited long enough for a member's answer, if another may have it."""
+        times = [self._recovery.parked_until(trial, endpoints) for trial in self._under_way.values()]
+        return min((time for time in times if time is not None), default=None)
+
     def let_go(self, endpoints: Endpoints, now: float) -> None:
         """Resend by the table lists that have waited long enough for a member's answer."""
-        for parked in self._recovery.unpark_late(endpoints, now):
-            if parked.requests:
-                self._resend_by_table(parked.event, parked.requests, parked.endpoint, now)
+        for trial in list(self._under_way.values()):
+            for parked in self._recovery.unpark_late(trial, endpoints, now):
+                if parked.requests:
+                    self._resend_by_table(parked.event, parked.requests, parked.endpoint, now)
 
     def _take_apart(self, parked: Parked, now: float) -> None:
         event, alive, endpoint = parked.event, parked.requests, parked.endpoint

@@ -20,12 +20,9 @@ Rules:
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
 from dataclasses import dataclass, replace
-from itertools import takewhile
 
-from batchclient._core.messages import Batch, Failed, FailureKind, Isolation, Request, RequestState
+from batchclient._core.messages import Batch, Failed, FailureKind, Isolation, Request
 from batchclient._core.outcomes.recovery_table import Case, Way, row_for
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
@@ -53,17 +50,14 @@ class Parked:
 
 
 @dataclass(frozen=True, slots=True)
-class _Resend:
-    """Requests waiting to be tried again together."""
+class _Retry:
+    """What requests need, besides time, to be tried again together."""
 
-    requests: list[Request]
-    failures: int
-    isolation: Isolation | None
     endpoint: Endpoint
     """Where the requests failed."""
-    tokens: float
+    calls: int
+    tokens: float = 0.0
     """The cost of sending the requests again, taken from the endpoint's retry budget."""
-    bare: bool = False
     refusal_s: float | None = None
     """How long the refusal took, if it may turn out to be free."""
     hastens: bool = False
@@ -75,97 +69,70 @@ class _Resend:
 class Recovery:
     """Requeues failed requests."""
 
-    __slots__ = (
-        "_backoff", "_counters", "_parked", "_queue", "_ticket", "_unpaid", "_unpaid_until", "backing_off", "hopeless",
-    )  # fmt: skip
+    __slots__ = ("_counters", "_later", "_queue", "_unpaid", "_unpaid_until", "hopeless")
 
     def __init__(self, queue: Queue, counters: Counters) -> None:
         self._queue = queue
+        self._later = queue.later
         self._counters = counters
-        self._backoff: list[tuple[float, int, _Resend]] = []
-        self._unpaid: dict[int, deque[_Resend]] = {}
-        """Requests past their pause, waiting for the retry budget, by endpoint, in order."""
+        self._unpaid: dict[int, Endpoint] = {}
+        """Endpoints for whose retry budgets requests past their pause stand in line."""
         self._unpaid_until: float | None = None
-        self._parked: dict[int, list[Parked]] = {}
-        """Failed lists waiting for the end of a batch, by the batch's id."""
-        self._ticket = 0
-        self.backing_off = 0
-        """The number of requests waiting to be tried again."""
         self.hopeless: list[Request] = []
         """Of the last failure: calls whose pause, asked for by the server, ends after the deadline.
         ``Resending`` ends and removes them."""
 
     def next_due(self) -> float | None:
         """Return the time when the first request is due."""
-        # An entry's calls may all have gone. With no call left, there is nothing to wake for.
-        if not self.backing_off:
-            return None
-        due = self._backoff[0][0] if self._backoff else None
-        if self._unpaid_until is None:
-            return due
-        return self._unpaid_until if due is None else min(due, self._unpaid_until)
+        times = (self._later.next(), self._unpaid_until if self._later.size else None)
+        return min((time for time in times if time is not None), default=None)
 
     def requeue(self, now: float) -> None:
         """Queue the requests whose pause is over and whose retry is paid for."""
         if self._unpaid:
             self._unpaid_until = None
-            for number, unpaid in list(self._unpaid.items()):
-                while unpaid and self._pay(unpaid[0], now):
-                    unpaid.popleft()
-                if not unpaid:
-                    del self._unpaid[number]
-        while self._backoff and self._backoff[0][0] <= now:
-            resend = heapq.heappop(self._backoff)[2]
-            line = self._unpaid.get(resend.endpoint.id)
-            if line is None:
-                if self._pay(resend, now):
-                    continue
-                self._unpaid[resend.endpoint.id] = line = deque()
-            line.append(resend)
-            self._counters.retries_delayed += 1
+            for endpoint in list(self._unpaid.values()):
+                while (group := self._later.first(endpoint)) is not None and self._pay(group, now):
+                    self._later.leave(endpoint)
+                if group is None:
+                    del self._unpaid[endpoint.id]
+        while (due := self._later.pop(now)) is not None:
+            endpoint = _retry_of(due).endpoint
+            if endpoint.id in self._unpaid or not self._pay(due, now):
+                self._unpaid[endpoint.id] = endpoint
+                self._later.hold(due, endpoint)
+                self._counters.retries_delayed += 1
 
     def hasten(self, now: float) -> None:
         """A call was answered, and none is queued: two that stepped aside need wait no longer."""
-        hastened = list[tuple[float, int, _Resend]]()
-        while self._backoff and len(hastened) < _HASTENED:
-            due, ticket, resend = self._backoff[0]
-            if any(request.state is RequestState.BACKING_OFF for request in resend.requests):
-                pace = resend.endpoint.pace(resend.requests[0].shape)
-                if not resend.hastens or (resend.rests and not pace.lets_go(now)):
-                    break
-                hastened.append((min(due, now), ticket, resend))
-            heapq.heappop(self._backoff)
-        for entry in hastened:
-            heapq.heappush(self._backoff, entry)
+        hastened = list[Group]()
+        while len(hastened) < _HASTENED and (group := self._later.peek()) is not None:
+            retry = _retry_of(group)
+            if not retry.hastens or (retry.rests and not retry.endpoint.pace(group.shape).lets_go(now)):
+                break
+            self._later.pop(group.not_before)
+            hastened.append(group)
+        for group in hastened:
+            group.not_before = min(group.not_before, now)
+            self._later.push(group)
 
-    def _pay(self, resend: _Resend, now: float) -> bool:
+    def _pay(self, group: Group, now: float) -> bool:
         """Queue some requests again; return false if their endpoint's retry budget is in debt."""
-        alive = [request for request in resend.requests if request.state is RequestState.BACKING_OFF]
-        if not alive:
+        if not group.size:
             return True
-        endpoint = resend.endpoint
+        retry = _retry_of(group)
+        endpoint = retry.endpoint
         limit = endpoint.limit.limit
-        free = not resend.tokens or (resend.refusal_s is not None and endpoint.takes_work(resend.refusal_s, now))
-        if not free and not endpoint.budget.take(resend.tokens * len(alive) / len(resend.requests), limit, now):
+        free = not retry.tokens or (retry.refusal_s is not None and endpoint.takes_work(retry.refusal_s, now))
+        if not free and not endpoint.budget.take(retry.tokens * group.size / retry.calls, limit, now):
             until = endpoint.budget.when(limit, now)
             self._unpaid_until = until if self._unpaid_until is None else min(until, self._unpaid_until)
             return False
-        self.backing_off -= len(alive)
-        note_pause(alive, now)
-        if free and resend.tokens and resend.failures == 1:
-            endpoint.budget.sent(-resend.tokens, -len(resend.requests))
-        failures = resend.failures - (free and resend.tokens > 0)
-        self._resend(alive, failures, resend.isolation, bare=resend.bare)
+        if free and retry.tokens and group.failures == 1:
+            endpoint.budget.sent(-retry.tokens, -retry.calls)
+        group.failures -= free and retry.tokens > 0
+        note_pause(self._queue.come_back(group), now)
         return True
-
-    def requests(self) -> list[Request]:
-        """Return every request waiting to be tried again."""
-        resends = [resend for _, _, resend in self._backoff]
-        for line in self._unpaid.values():
-            resends += line
-        waiting = [request for resend in resends for request in resend.requests]
-        waiting += [request for parked in self._parked.values() for one in parked for request in one.requests]
-        return [request for request in waiting if request.state is RequestState.BACKING_OFF]
 
     def try_again(
         self,
@@ -294,52 +261,41 @@ class Recovery:
 
     def step_aside(self, requests: list[Request], batch: Batch, endpoint: Endpoint, until: float) -> None:
         """Requeue refused requests after a pause; no failure is counted, and nothing is paid."""
-        for request in requests:
-            request.state = RequestState.BACKING_OFF
-        self.backing_off += len(requests)
         self._counters.retries += 1
-        resend = _Resend(requests, batch.failures, batch.isolation, endpoint, 0.0, batch.bare)
-        heapq.heappush(self._backoff, (until, batch.id, resend))
+        retry = _Retry(endpoint, len(requests))
+        self._later.add(
+            _group(requests, batch.failures, batch.isolation, bare=batch.bare, retry=retry), requests, until
+        )
 
     def park(self, parked: Parked, until: int) -> None:
         """Let a failed list wait for the end of a batch."""
-        for request in parked.requests:
-            request.state = RequestState.BACKING_OFF
-        self.backing_off += len(parked.requests)
-        self._parked.setdefault(until, []).append(parked)
+        group = Group(parked.event.batch.shape, sealed=True, retry=parked)
+        self._later.add(group, parked.requests, parked.until, until)
 
-    @property
-    def parks(self) -> bool:
-        """Whether any list waits for a batch."""
-        return bool(self._parked)
-
-    def parked_until(self, endpoints: Endpoints) -> float | None:
-        """When a list has waited long enough, since another endpoint may have the list, if any."""
-        if not self._parked:
+    def parked_until(self, trial: int, endpoints: Endpoints) -> float | None:
+        """When the lists of a line have waited long enough, since another endpoint may have the list."""
+        group = self._later.first(trial)
+        if group is None or not endpoints.others_in_use(_parked_of(group).endpoint):
             return None
-        firsts = [lists[0] for lists in self._parked.values() if lists]
-        return min((one.until for one in firsts if endpoints.others_in_use(one.endpoint)), default=None)
+        return group.not_before
 
-    def unpark(self, batch: int, now: float) -> list[Parked]:
+    def unpark(self, trial: int, now: float) -> list[Parked]:
         """Return the lists that waited for a batch, without requests whose callers have gone."""
-        return self._free(self._parked.pop(batch, []), now)
+        return [self._free(group, now) for group in self._later.dissolve(trial)]
 
-    def unpark_late(self, endpoints: Endpoints, now: float) -> list[Parked]:
+    def unpark_late(self, trial: int, endpoints: Endpoints, now: float) -> list[Parked]:
         """Return, likewise, lists which have waited long enough."""
-        late: list[Parked] = []
-        for lists in self._parked.values():
-            # Those that wait for one batch are of its endpoint, the first that failed in front.
-            due = list(takewhile(lambda one: one.until <= now and endpoints.others_in_use(one.endpoint), lists))
-            del lists[: len(due)]
-            late += due
-        return self._free(late, now)
+        late = list[Parked]()
+        while (until := self.parked_until(trial, endpoints)) is not None and until <= now:
+            late.append(self._free(self._later.leave(trial), now))
+        return late
 
-    def _free(self, lists: list[Parked], now: float) -> list[Parked]:
-        for parked in lists:
-            parked.requests = [one for one in parked.requests if one.state is RequestState.BACKING_OFF]
-            self.backing_off -= len(parked.requests)
-            note_pause(parked.requests, now)
-        return lists
+    def _free(self, group: Group, now: float) -> Parked:
+        parked = _parked_of(group)
+        parked.requests = [request for request in parked.requests if request.group is group]
+        self._later.release(group)
+        note_pause(parked.requests, now)
+        return parked
 
     def search(self, alive: list[Request], batch: Batch) -> None:
         """Split a list refused for one of its prompts, or for all."""
@@ -382,9 +338,7 @@ class Recovery:
         whole: bool = False,
         bare: bool = False,
     ) -> None:
-        shape = requests[0].shape
-        group = Group(shape, sealed=True, whole=whole, failures=failures, isolation=isolation, bare=bare)
-        self._queue.add_sealed(requests, group)
+        self._queue.put_back(requests, _group(requests, failures, isolation, whole=whole, bare=bare))
 
     def _back_off(self, failed: Case, alive: list[Request], failures: int, until: float) -> None:
         batch, endpoint = failed.batch, failed.endpoint
@@ -392,16 +346,11 @@ class Recovery:
         if batch.streamed and not failed.listed and failed.failure.unforeseen:
             # Nothing in this form was ever answered: from the second failure on the call goes bare.
             bare = bare or (batch.failures > 0 and not failed.abilities.proves_form(batch))
-        for request in alive:
-            request.state = RequestState.BACKING_OFF
-        self.backing_off += len(alive)
         free, rests = batch.refused_freely, failed.failure.retry_after_s is not None
         unserved = failed.failure.unserved and batch.refusal_s is None
         tokens = 0.0 if batch.refused_alone or free or unserved else _tokens(alive, batch)
-        resend = _Resend(alive, failures, batch.isolation, endpoint, tokens, bare, batch.refusal_s, free, rests)
-        self._ticket += 1
-        # The ticket breaks ties: resends are not comparable.
-        heapq.heappush(self._backoff, (until, self._ticket, resend))
+        retry = _Retry(endpoint, len(alive), tokens, batch.refusal_s, free, rests)
+        self._later.add(_group(alive, failures, batch.isolation, bare=bare, retry=retry), alive, until)
 
     def isolated(self, batch: Batch, good: int, endpoint: Endpoint, now: float) -> None:
         """Take in good prompts of a split list; if all are good, the list was refused as such."""
@@ -423,6 +372,29 @@ class Recovery:
             abilities.halves_answered(isolation.size, now)
         elif not isolation.listed and (isolation.blind or not abilities.lists_proven):
             abilities.lists.refuse(now)
+
+
+def _group(
+    requests: list[Request],
+    failures: int,
+    isolation: Isolation | None,
+    *,
+    whole: bool = False,
+    bare: bool = False,
+    retry: object = None,
+) -> Group:
+    shape = requests[0].shape
+    return Group(shape, sealed=True, whole=whole, failures=failures, isolation=isolation, bare=bare, retry=retry)
+
+
+def _retry_of(group: Group) -> _Retry:
+    assert isinstance(group.retry, _Retry), "a group that waits for its time is a retry"
+    return group.retry
+
+
+def _parked_of(group: Group) -> Parked:
+    assert isinstance(group.retry, Parked), "a group that waits for a trial is a parked list"
+    return group.retry
 
 
 def _halves(requests: list[Request]) -> list[list[Request]]:

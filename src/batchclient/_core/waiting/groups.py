@@ -19,14 +19,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from batchclient._core.lane import Lane
-from batchclient._core.messages import Isolation, Request, RequestState, Shape
+from batchclient._core.messages import Isolation, Request, Shape
 from batchclient._core.prefixes.conversations import Conversations
 from batchclient._core.prefixes.families import PrefixTree
 from batchclient._core.waiting.order import Order
 
 __all__ = ["FamilyGroup", "Group", "RankedGroup"]
 
-_QUEUED = RequestState.QUEUED
 _SMALLEST_SWEEP = 64
 _LOOKED_AT = 64
 """How many calls out of reach a ranked batch passes over before the search stops."""
@@ -43,7 +42,9 @@ class Group:
         "failures",
         "isolation",
         "lane",
+        "not_before",
         "order",
+        "retry",
         "sealed",
         "shape",
         "size",
@@ -61,6 +62,7 @@ class Group:
         failures: int = 0,
         isolation: Isolation | None = None,
         bare: bool = False,
+        retry: object = None,
     ) -> None:
         self.shape = shape
         self.bare = bare
@@ -68,6 +70,10 @@ class Group:
         self.whole = whole
         self.failures = failures
         self.isolation = isolation
+        self.retry = retry
+        """What whoever lets the group wait keeps for its return; opaque here."""
+        self.not_before = 0.0
+        """Until when the group waits, outside the order (see ``later``)."""
         self.lane: Lane | None = None
         """The queue's own: the lane in which the group waits."""
         self.ticket = 0
@@ -95,7 +101,7 @@ class Group:
         self._dead += 1
         if self._dead > _SMALLEST_SWEEP and self._dead > self.size:
             for index in list(self._buckets):
-                live = deque(request for request in self._buckets[index] if request.state is _QUEUED)
+                live = deque(request for request in self._buckets[index] if request.group is self)
                 if live:
                     self._buckets[index] = live
                 else:
@@ -106,7 +112,7 @@ class Group:
         """The live request which came first."""
         first: Request | None = None
         for bucket in self._buckets.values():
-            while bucket and bucket[0].state is not _QUEUED:
+            while bucket and bucket[0].group is not self:
                 bucket.popleft()
                 self._dead -= 1
             if bucket and (first is None or bucket[0].seq < first.seq):
@@ -115,7 +121,7 @@ class Group:
 
     def first(self) -> Request | None:
         """The same request; nothing is changed, so dead requests before it are passed each time."""
-        firsts = [next((one for one in bucket if one.state is _QUEUED), None) for bucket in self._buckets.values()]
+        firsts = [next((one for one in bucket if one.group is self), None) for bucket in self._buckets.values()]
         return min((one for one in firsts if one is not None), key=lambda one: one.seq, default=None)
 
     def rank(self) -> tuple[float, int] | None:
@@ -145,7 +151,7 @@ class Group:
                 # All that fit at once: a look at the room for each call costs more than the taking.
                 come = [bucket.popleft() for _ in range(min(count - len(taken), len(bucket)))]
                 if self._dead:
-                    live = [request for request in come if request.state is _QUEUED]
+                    live = [request for request in come if request.group is self]
                     self._dead -= len(come) - len(live)
                     taken += live
                 else:
@@ -165,7 +171,7 @@ class Group:
             if newest is None:
                 break
             request = newest.pop()
-            if request.state is _QUEUED:
+            if request.group is self:
                 taken.append(request)
             else:
                 self._dead -= 1
@@ -183,7 +189,7 @@ class Group:
         """The live requests, in no particular order."""
         for bucket in self._buckets.values():
             for request in bucket:
-                if request.state is _QUEUED:
+                if request.group is self:
                     yield request
 
 

@@ -21,6 +21,7 @@ from batchclient._core.prefixes.families import SHORTEST_PREFIX, Families
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.waiting.groups import FamilyGroup, Group, RankedGroup
 from batchclient._core.waiting.lanes import Lanes
+from batchclient._core.waiting.later import Later
 from batchclient._core.waiting.order import Order
 
 __all__ = ["FamilyGroup", "Group", "Queue"]
@@ -58,6 +59,7 @@ class Queue:
         "_ticket",
         "conversations",
         "lanes",
+        "later",
         "size",
     )
 
@@ -79,6 +81,8 @@ class Queue:
         """Of the lanes that are ready."""
         self._ticket = 0
         self.size = 0
+        """Calls in the order."""
+        self.later = Later()
 
     @classmethod
     def made_for(cls, settings: SchedulerSettings, order: Order, lanes: Lanes) -> Queue:
@@ -118,24 +122,38 @@ class Queue:
             self._push(group)
         return group
 
-    def add_sealed(self, requests: list[Request], group: Group) -> None:
+    def put_back(self, requests: list[Request], group: Group) -> None:
         """Queue requests which failed together, under the rank of the oldest."""
+        for request in requests:
+            request.group = group
+            group.add(request)
+        self._enter(group, requests)
+
+    def come_back(self, group: Group) -> list[Request]:
+        """A group of ``later`` waits no longer; return its requests."""
+        requests = self.later.release(group)
+        self._enter(group, requests)
+        return requests
+
+    def _enter(self, group: Group, requests: list[Request]) -> None:
+        """Take requests which failed together, in their group, into the order."""
         self._enter_lane(group, requests[0].queued_at)
         for request in requests:
             request.state = _QUEUED
-            request.group = group
-            group.add(request)
         self.size += len(requests)
         assert group.lane is not None
         group.lane.size += len(requests)
         self._push(group)
 
     def discard(self, request: Request) -> None:
-        """A queued request has ended; its state must already say so."""
+        """A waiting request has ended; its state must already say so."""
         group = request.group
-        assert isinstance(group, Group) and group.lane is not None, "only a queued request can be discarded"
+        assert isinstance(group, Group), "only a waiting request can be discarded"
         request.group = None
         group.discard()
+        if group.lane is None:
+            self.later.size -= 1
+            return
         group.lane.size -= 1
         self._drop_if_empty(group)
         self.size -= 1
@@ -194,8 +212,17 @@ class Queue:
         entries = chain.from_iterable(heap.entries for heap in self._heaps.values())
         return any(group.size and group.shape.weight <= most for _, _, _, group in entries)
 
+    @property
+    def waiting(self) -> int:
+        """How many calls wait, for a permit or to be tried again."""
+        return self.size + self.later.size
+
     def requests(self) -> list[Request]:
-        """Every queued request, oldest first."""
+        """Every waiting request: those to be tried again, then those in the order."""
+        return self.later.requests() + self.queued()
+
+    def queued(self) -> list[Request]:
+        """Every request in the order, oldest first."""
         entries = chain.from_iterable(heap.entries for heap in self._heaps.values())
         groups = {id(group): group for _, _, _, group in entries}
         return sorted((request for group in groups.values() for request in group), key=lambda request: request.seq)
