@@ -67,9 +67,8 @@ class Arrivals:
         elif now >= self.due:
             told = ", ".join(f"{endpoint.shown_name} ({endpoint.health.reason})" for endpoint in awaited)
             for endpoint in awaited:
-                self._end(endpoint, "it is waited for no longer", now)
                 endpoint.outage = None
-                self._tell(endpoint)
+                self._end(endpoint, "it is waited for no longer", now)
             self.due = None
             return NoServerAnswered(f"no server answered in {seconds(self._wait_s)}: {told}")
         return None
@@ -82,7 +81,6 @@ class Arrivals:
         if failure is None:
             self._end(endpoint, "it has answered", now)
             endpoint.health.answered_once = True
-            self._tell(endpoint, "" if endpoint.outage is None else endpoint.outage.sentence(now))
             return True
         outage = endpoint.outage
         if outage is None:
@@ -98,9 +96,11 @@ class Arrivals:
     def _end(self, endpoint: Endpoint, reason: str, now: float) -> None:
         endpoint.health = Health()
         endpoint.health.reason = reason
-        if endpoint.outage is not None:
-            endpoint.outage.ended_at = now
+        outage = endpoint.outage
+        if outage is not None:
+            outage.ended_at = now
+        self._tell(endpoint, "" if outage is None else outage.sentence(now))
 
-    def _tell(self, endpoint: Endpoint, words: str = "") -> None:
+    def _tell(self, endpoint: Endpoint, words: str) -> None:
         health = endpoint.health
         self._command(HealthChanged(endpoint.id, endpoint.name, health.state.value, health.reason, words))

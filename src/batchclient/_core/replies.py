@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from batchclient._core.feeding import Feeding
+from batchclient._core.adjustments import Adjustments
 from batchclient._core.fleet import Fleet
 from batchclient._core.kinds import Kind
 from batchclient._core.learnt.answers import Tally
@@ -29,10 +29,10 @@ from batchclient._core.messages import (
 )
 from batchclient._core.outcomes.ends import Ends
 from batchclient._core.outcomes.resending import Resending
+from batchclient._core.samples import LimitSamples
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.outage import Outage
-from batchclient._core.servers.pace import is_free_aside, may_be_free
 from batchclient._core.spent import note_attempt
 from batchclient._core.statistics import Counters
 from batchclient._core.waiting.deadlines import Deadlines
@@ -47,13 +47,13 @@ class Replies:
     """The replies of a scheduler. ``batches`` are the scheduler's open batches, by id."""
 
     __slots__ = (
+        "_adjustments",
         "_batches",
         "_command",
         "_counters",
         "_deadlines",
         "_endpoints",
         "_ends",
-        "_feeding",
         "_fleet",
         "_lanes",
         "_outage",
@@ -61,6 +61,7 @@ class Replies:
         "_prompts",
         "_queue",
         "_resending",
+        "_samples",
         "_times",
     )
 
@@ -75,7 +76,8 @@ class Replies:
         prompts: PromptLengths,
         times: ServiceTimes,
         deadlines: Deadlines,
-        feeding: Feeding,
+        samples: LimitSamples,
+        adjustments: Adjustments,
         fleet: Fleet,
         outage: Outage,
         ends: Ends,
@@ -91,7 +93,8 @@ class Replies:
         self._prompts = prompts
         self._times = times
         self._deadlines = deadlines
-        self._feeding = feeding
+        self._samples = samples
+        self._adjustments = adjustments
         self._fleet = fleet
         self._outage = outage
         self._ends = ends
@@ -136,7 +139,7 @@ class Replies:
             if batch.failures:
                 endpoint.budget.charge(-batch.tokens_at_risk, endpoint.limit.limit, now)
             batch.pace.answered(batch, endpoint.limit.limit, now)
-            self._feeding.ended(batch, endpoint, now)
+            self._adjustments.list_ended(batch, endpoint, now)
             if not self._queue.size:
                 self._resending.hasten(now)
             if endpoint.proof is not None:
@@ -157,11 +160,10 @@ class Replies:
         if endpoint.health.ailing:
             self._fleet.welcome(endpoint, sequences, batch.sent_at, now)
             self._outage.watch(now)
-        else:
-            endpoint.answer(sequences, now)
-        if endpoint.outage is not None and endpoint.outage.ended_at is None and endpoint.health.in_use:
-            self._fleet.end_refusals(endpoint, endpoint.outage, now)
-        if endpoint.silence.since is not None:
+        endpoint.answer(now)
+        if endpoint.outage is not None and endpoint.health.in_use:
+            self._fleet.end_refusals(endpoint, now)
+        if endpoint.life.silent_since is not None:
             self._fleet.hear(endpoint, now, now)
         endpoint.can(batch.shape.kind).answered(batch, lone_member=lone_member)
 
@@ -182,12 +184,14 @@ class Replies:
         self._prompts.learn(batch, event.answers)
         if tally.made_tokens:
             self._outputs.learn(batch.shape.answer_key, tally.made_tokens / (tally.count * batch.shape.weight))
-        self._feeding.answered(event, in_flight, tally, now)
+        self._samples.answered(event, in_flight, tally, now)
         if batch.isolation is not None:
             kind = batch.shape.kind
             list_cap = endpoint.list_cap(now, kind)
             self._resending.isolated(batch, tally.count, endpoint, now)
-            self._feeding.note_list_cap(endpoint, kind, list_cap, "every prompt of a refused list was well alone", now)
+            self._adjustments.note_list_cap(
+                endpoint, kind, list_cap, "every prompt of a refused list was well alone", now
+            )
         if endpoint.rates is not None:
             usages = [completion.usage for _, completion in event.answers if completion.usage is not None]
             charged = batch.charged_tokens * len(usages) / len(batch.requests)
@@ -204,7 +208,7 @@ class Replies:
         note_attempt(alive, batch, failure, now)
         if not failure.taken_on or failure.refuses_model:
             self._deadlines.take_back(alive, batch.sent_at)
-        self._judge_refusal(event, left, alive, endpoint, now)
+        endpoint.failed(event, left, alive, now)
         if batch.expired:
             self._times.learn_at_least(batch.shape.answer_key, now - batch.sent_at, now)
         if not batch.streamed and failure.silent:
@@ -213,7 +217,7 @@ class Replies:
         self._outage.watch(now, failure if failure.is_of_the_server else None)
         if endpoint.denials.end_probe(batch, failure):
             self._fleet.tell_refusals(batch, failure, now)
-        self._feeding.failed(batch, failure, in_flight, left, len(alive), now)
+        self._samples.failed(batch, failure, in_flight, left, len(alive), now)
         if failure.is_of_the_endpoint:
             for request in alive:
                 request.failed_on = endpoint.id
@@ -222,7 +226,7 @@ class Replies:
         self._resending.failed(event, alive, endpoint, now)
         if batch.wire.lost_tokens and any(request.state is not RequestState.DONE for request in alive):
             self._counters.lost_tokens += batch.wire.lost_tokens
-        self._feeding.note_list_cap(endpoint, batch.shape.kind, list_cap, failure.kind.value, now)
+        self._adjustments.note_list_cap(endpoint, batch.shape.kind, list_cap, failure.kind.value, now)
         if endpoint.leaving:
             self._fleet.see_off(endpoint)
         elif failure.refuses_load and self._queue.size and now >= endpoint.tell_hold_at:
@@ -233,45 +237,6 @@ class Replies:
         if hold is not None:
             endpoint.tell_hold_at = now + _TOLD_EVERY_S
             self._command(HealthChanged(endpoint.id, endpoint.name, "held", hold.why))
-
-    def _judge_refusal(
-        self, event: Failed, left: list[Request], alive: list[Request], endpoint: Endpoint, now: float
-    ) -> None:
-        """Find out whether a failure is a free refusal, and what may be sent there next."""
-        batch, failure, pace, seconds = event.batch, event.failure, event.batch.pace, now - event.batch.sent_at
-        rejected, lost = failure.refuses_load, failure.may_be_lost
-        tried = pace.failed(batch, len(left) * batch.shape.weight, now, lost=lost, refused=rejected)
-        if not (rejected or failure.out_of_memory):
-            return
-        pasts = [request.endured for request in alive if request.endured is not None]
-        refusals = max((past.refusals for past in pasts), default=0)
-        takes_work = endpoint.takes_work(seconds, now)
-        if may_be_free(failure, refusals, seconds):
-            batch.refusal_s = seconds
-            shared = failure.out_of_memory and (endpoint.in_flight or batch.load.in_flight > batch.shape.weight)
-            batch.refused_freely = takes_work or bool(shared)
-        if rejected and not failure.out_of_memory:
-            if not all(past.is_refused_alone for past in pasts):
-                pace.count(batch, endpoint.open.values())
-            late = not may_be_free(failure, 0, seconds)
-            batch.refused_alone = not late and pace.refuses_alone(pasts, now, takes_work=takes_work)
-            beside = batch.load.in_flight > len(batch.requests) * batch.shape.weight
-            # Where nothing of the kind was ever answered, nobody knows whether load was the reason.
-            # But if no socket is left, there are too many at once.
-            met_load = not failure.is_said or (pace.is_known and beside)
-            batch.refused_for_load = met_load and not batch.refused_alone and not pace.takes_others
-        if batch.refused_alone:
-            batch.refused_freely &= is_free_aside(pasts)
-        else:
-            rest_s = 0.0 if pace.takes_others else pace.rest(failure.of_the_server, now)
-            if failure.out_of_memory and batch.refused_freely:
-                pace.start_over(now)
-            elif (batch.refused_freely or pace.is_full_at_first) and not tried:
-                pace.refused(rest_s, now)
-            if batch.refused_freely and not pace.under_way:
-                pace.pause(event.jitter, now)
-        if batch.refused_freely and not batch.failures:
-            endpoint.budget.sent(-batch.tokens_at_risk * len(left) / len(batch.requests), -len(left))
 
     def _take_back(self, batch: Batch, endpoint: Endpoint, now: float) -> tuple[list[Request], list[Request]]:
         """Take back a failed batch's permits; return its open requests, and those with a caller."""

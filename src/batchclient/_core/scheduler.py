@@ -41,11 +41,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from batchclient._core.adjustments import Adjustments
 from batchclient._core.arrivals import Arrivals
 from batchclient._core.asking import Asking
 from batchclient._core.batching import BatchingRule
 from batchclient._core.builder import BatchBuilder
-from batchclient._core.feeding import Feeding
 from batchclient._core.fleet import Fleet
 from batchclient._core.granting import Granting
 from batchclient._core.histograms import Observations
@@ -84,9 +84,10 @@ from batchclient._core.outcomes.ends import Ends, copy_of
 from batchclient._core.outcomes.recovery import Recovery
 from batchclient._core.outcomes.resending import Resending
 from batchclient._core.replies import Replies
-from batchclient._core.servers.dead_engine import STILL
+from batchclient._core.samples import LimitSamples
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
+from batchclient._core.servers.life import STILL
 from batchclient._core.servers.outage import Outage
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.spent import with_cause
@@ -139,11 +140,12 @@ class Scheduler:
         self._batches: dict[int, Batch] = {}
         self._commands: list[Command] = []
         self._counters = Counters()
-        self._feeding = Feeding(self._endpoints, self._lengths, self._commands.append)
+        self._adjustments = Adjustments(self._commands.append)
+        self._samples = LimitSamples(self._endpoints, self._lengths, self._adjustments)
         self._stalls = Stalls(watched=settings.heeds_time)
         self._arrivals = Arrivals(self._endpoints, settings.wait_for_server_s, self._commands.append)
         self._asking = Asking(self._by_id, self._commands.append, asks_first)
-        self._fleet = Fleet(self._endpoints, self._batches, self._commands.append, self._feeding, self._asking)
+        self._fleet = Fleet(self._endpoints, self._commands.append, self._adjustments, self._asking)
         rule = BatchingRule(settings, self._lengths)
         builder = BatchBuilder(self._queue, rule, self._lengths, self._counters, self._times, self._deadlines)
         self._granting = Granting(self._endpoints, self._queue, rule, settings, self._lengths, builder)
@@ -159,7 +161,7 @@ class Scheduler:
         )
         patience_s = settings.outage_patience_s if settings.waits_out_refusals else 0.0
         self._resending = Resending(self._endpoints, self._recovery, self._ends, self._granting, self._send, patience_s)
-        self._outage = Outage(self._endpoints, self._batches, settings.outage_patience_s)
+        self._outage = Outage(self._endpoints, settings.outage_patience_s)
         self._replies = Replies(
             endpoints=self._endpoints,
             queue=self._queue,
@@ -169,7 +171,8 @@ class Scheduler:
             prompts=self._prompts,
             times=self._times,
             deadlines=self._deadlines,
-            feeding=self._feeding,
+            samples=self._samples,
+            adjustments=self._adjustments,
             fleet=self._fleet,
             outage=self._outage,
             ends=self._ends,
@@ -258,8 +261,8 @@ class Scheduler:
             endpoints=tuple(endpoint.statistics(self._now) for endpoint in self._endpoints),
             lanes=self._lanes.all(),
             arrivals=self._queue.arrivals(),
-            adjustments=self._feeding.adjustments,
-            changes=self._feeding.changes,
+            adjustments=self._adjustments.last,
+            changes=self._adjustments.changes,
         )
 
     def heeds_load(self, endpoint: int) -> bool:
@@ -341,7 +344,7 @@ class Scheduler:
         return True
 
     def _take_load(self, event: LoadReported, now: float) -> bool:
-        changed = self._feeding.on_load(event, now)
+        changed = self._samples.on_load(event, now)
         if self._fleet.look_for_life(event, now):
             self._outage.watch(now, STILL)
             return True
@@ -349,9 +352,10 @@ class Scheduler:
 
     def _wake(self, event: Woke, now: float) -> bool:
         if self._stalls.due_at is not None and self._stalls.woke(now):
-            self._feeding.trusts_from = now
+            self._samples.trusts_from = now
         for endpoint in self._endpoints.serving:
-            if (endpoint.health.taken_on_at or math.inf) <= now:
+            health = endpoint.health
+            if health.taken_on_at is not None and health.taken_on_at <= now:
                 self._fleet.take_back(endpoint, now)
                 self._outage.watch(now)
         self._settle()
@@ -464,7 +468,7 @@ class Scheduler:
 
     def _grant(self, now: float) -> None:
         if not self._batches:
-            self._feeding.resumed(now)
+            self._samples.resumed(now)
         if self._asking.unasked:
             self._asking.ask_first(now)
         batches, hopeless, self._wake_at = self._granting.grant(now)

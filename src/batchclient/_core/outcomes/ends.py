@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from batchclient._core.messages import AbortBatch, Batch, Command, Failed, Reject, Request, RequestState, Shape
 from batchclient._core.servers.endpoints import Endpoints
-from batchclient._core.servers.hold import OUTAGE, Hold
+from batchclient._core.servers.hold import AWAITED, OUTAGE, Hold
 from batchclient._core.servers.pace import LONGEST_REST_S
 from batchclient._core.spent import ServerOutage, seconds, time_spent, was_mostly_queued, with_cause
 from batchclient._core.statistics import Counters
@@ -152,7 +152,8 @@ class Ends:
         holds = [endpoint.hold(now, request.shape) for endpoint in self._endpoints.serving]
         reasons = dict.fromkeys("" if hold is None else hold.why for hold in holds)
         # An outage of all of them is told with its time.
-        return "" if "" in reasons or [*reasons] == [OUTAGE] else " and ".join(reasons)
+        is_told = reasons.keys() <= {OUTAGE, AWAITED}
+        return "" if "" in reasons or is_told else " and ".join(reasons)
 
     def too_late(
         self, request: Request, now: float, held_by: str = "", since: float | None = None, crowd: str = ""

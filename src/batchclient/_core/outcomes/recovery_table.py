@@ -166,7 +166,7 @@ def _worth_another_try(case: Case) -> bool:
     if not case.may_be_retried or case.failure.final:
         return False
     # A server that has answered calls is behind that page.
-    once = case.failure.once and not (case.failure.is_page and case.endpoint.served_at > -math.inf)
+    once = case.failure.once and not (case.failure.is_page and case.endpoint.life.served_at > -math.inf)
     return not (once and all(request.met_before for request in case.alive))
 
 

@@ -17,16 +17,15 @@ from collections.abc import Callable, Iterable, Mapping
 from batchclient._core.kinds import Kind
 from batchclient._core.learnt.abilities import Abilities
 from batchclient._core.learnt.proof import Proof
-from batchclient._core.limits import Limit, LimitChange, Sample
-from batchclient._core.messages import Batch, RateWindow, Shape
+from batchclient._core.limits import Limit
+from batchclient._core.messages import Batch, Failed, RateWindow, Request, Shape
 from batchclient._core.servers.budget import RetryBudget
-from batchclient._core.servers.dead_engine import DeadEngine
 from batchclient._core.servers.denials import Denials, Subject
 from batchclient._core.servers.health import Health
 from batchclient._core.servers.hold import SLOW_START, Hold
+from batchclient._core.servers.life import Life
 from batchclient._core.servers.pace import ANSWERED_S, HELD_RATIO, Pace
-from batchclient._core.servers.rates import Rates
-from batchclient._core.servers.silence import Silence
+from batchclient._core.servers.rates import Rates, pause_of
 from batchclient._core.servers.speed import Speed
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.spent import ServerOutage, seconds
@@ -63,9 +62,7 @@ class Endpoint:
         "_known_caps",
         "_turn_ends",
         "abandoned",
-        "answered_at",
         "budget",
-        "dead_engine",
         "denials",
         "health",
         "held_since",
@@ -73,20 +70,21 @@ class Endpoint:
         "in_flight",
         "is_lone",
         "leaving",
+        "life",
         "limit",
         "max_size",
         "name",
         "open",
         "outage",
         "paces",
+        "pause",
         "proof",
         "rates",
-        "served_at",
         "server",
-        "silence",
         "slots",
         "speed",
         "tell_hold_at",
+        "told_limit",
         "trusts_lists",
         "verdicts",
     )
@@ -112,6 +110,8 @@ class Endpoint:
         self.is_lone = True
         """Whether no other endpoint serves."""
         self.limit = limit
+        self.told_limit = limit.limit
+        """The limit that was announced last."""
         self.max_size = max_size
         self._known_caps = known_caps
         self.trusts_lists: Callable[[], bool] = bool
@@ -129,19 +129,16 @@ class Endpoint:
         self.abandoned = 0
         self.held_since: float | None = None
         """Since when free permits are held back, to be granted together; ``None``: no hold."""
+        self.pause: Hold | None = None
+        """Asked for by a gateway with nothing left of its rate limit."""
         self.rates: Rates | None = None
         """Bounds per minute; ``None``: permits are the only bound."""
         self.budget = RetryBudget()
         self.health = Health()
         self.outage: ServerOutage | None = None
         """The latest outage, perhaps over."""
-        self.silence = Silence()
+        self.life = Life()
         self.denials = Denials()
-        self.dead_engine = DeadEngine()
-        self.answered_at = float("-inf")
-        """When the server last answered anything."""
-        self.served_at = float("-inf")
-        """When the server last answered a call."""
         self.paces: dict[Subject, Pace] = {}
         self.tell_hold_at = float("-inf")
         """From when on it may be told that refusals hold calls back."""
@@ -224,6 +221,10 @@ class Endpoint:
             hold = self.health.hold(now)
             if hold is not None and (hold.next_at > now or self.health.probe is not None):
                 return hold
+        if self.pause is not None:
+            if now < self.pause.until:
+                return self.pause
+            self.pause = None
         if self.rates is not None and (hold := self.rates.sendable(now)) is not None:
             return hold
         return None if shape is None else self.pace(shape).sendable(now)
@@ -236,6 +237,8 @@ class Endpoint:
         paces = self.paces.values() if shape is None else (self.pace(shape),)
         # Where no permit is free, it is the limit that holds calls back, and no spell.
         holds = [pace.hold(now) for pace in paces if pace.rest_until is not None or self.free > 0]
+        if self.pause is not None and now < self.pause.until:
+            holds.append(self.pause)
         if self.rates is not None:
             holds.append(self.rates.hold(now))
         if self.health.ailing:
@@ -254,22 +257,16 @@ class Endpoint:
         """Whether this is the only endpoint, and a wrong address: nothing is waited for."""
         return self.is_lone and self.health.is_wrong_address
 
-    def answer(self, sequences: int, now: float, sent_at: float | None = None) -> LimitChange | None:
-        """Take in an answer; return the change of the limit, if an outage ends."""
-        self.served_at = now
-        health = self.health
-        if health.ailing:
-            return self.live(sequences, now, sent_at)
-        # ``live`` for a healthy endpoint, without a function call: this branch runs for each reply.
-        self.answered_at = now
-        health.answered_once = True
-        return None
+    def answer(self, now: float) -> None:
+        """A call was answered."""
+        life = self.life
+        life.served_at = life.answered_at = now
+        self.health.answered_once = True
 
-    def live(self, sequences: int, now: float, sent_at: float | None = None) -> LimitChange | None:
-        """Take in a sign of life with ``sequences`` done; return the change of the limit."""
-        health, change = self.health, None
-        self.answered_at = now
-        if health.ailing and health.answer(sequences, self.limit.limit, now, sent_at):
+    def live(self, sequences: int, now: float, sent_at: float | None = None) -> None:
+        """Take in a sign of life with ``sequences`` done."""
+        self.life.answered_at = now
+        if self.health.ailing and self.health.answer(sequences, self.limit.limit, now, sent_at):
             self.speed.forget()
             self._event_per_token = None
             for abilities in self._abilities.values():
@@ -277,16 +274,55 @@ class Endpoint:
                 abilities.event_per_token = None
                 abilities.plain_cut = False
             self.verdicts.clear()
-            change = self.limit.on_restart(now)
-        health.answered_once = True
-        return change
+            self.limit.on_restart(now)
+        self.health.answered_once = True
+
+    def failed(self, event: Failed, left: list[Request], alive: list[Request], now: float) -> None:
+        """A batch has failed: judge its refusal, if it is one, and what may be sent next (see ``pace``).
+
+        Args:
+            event: the failure.
+            left: the calls without an answer.
+            alive: those whose callers wait.
+            now: the time.
+        """
+        batch = event.batch
+        batch.pace.failed(
+            batch,
+            event.failure,
+            len(left) * batch.shape.weight,
+            [request.endured for request in alive if request.endured is not None],
+            self.open.values(),
+            now,
+            takes_work=self.takes_work(now - batch.sent_at, now),
+            jitter=event.jitter,
+        )
+        if batch.refused_freely and not batch.failures:
+            self.budget.sent(-batch.tokens_at_risk * len(left) / len(batch.requests), -len(left))
+
+    def read_at(self) -> float:
+        """When a part of a reply under way last came; ``-inf``: none has begun."""
+        notes = (batch.wire for batch in self.open.values())
+        return max((wire.read_at for wire in notes if wire.replied), default=-math.inf)
 
     def takes_work(self, refusal_s: float, now: float) -> bool:
         """Whether the server takes other work than what it refused after ``refusal_s`` (``pace``)."""
-        if now - self.served_at <= ANSWERED_S:
+        if now - self.life.served_at <= ANSWERED_S:
             return True
         oldest = next(iter(self.open.values()), None)
         return oldest is not None and 0 < now - oldest.sent_at >= HELD_RATIO * refusal_s
+
+    @property
+    def probe_is_answering(self) -> bool:
+        """Whether a probe is under way, and its reply has begun."""
+        probe = self.health.probe
+        batch = None if probe is None else self.open.get(probe)
+        return batch is not None and batch.wire.heard
+
+    @property
+    def open_outage(self) -> ServerOutage | None:
+        """The outage that has begun and not ended, if any."""
+        return self.outage if self.outage is not None and self.outage.ended_at is None else None
 
     @property
     def shown_name(self) -> str:
@@ -295,22 +331,19 @@ class Endpoint:
 
     def nothing_came(self, now: float) -> str:
         """Say for how long nothing has come from the server; empty if it is not silent."""
-        since = self.silence.since
+        since = self.life.silent_since
         return "" if since is None else f"nothing came from {self.shown_name} for {seconds(now - since)}"
 
     def set_rates(self, settings: SchedulerSettings) -> None:
-        """Begin with full buckets; a gateway's pause stays."""
-        paused_until = self.rates.paused_until if self.rates is not None else None
-        self.rates = None
-        if settings.requests_per_minute is not None or settings.tokens_per_minute is not None or paused_until:
-            self.rates = Rates(settings.requests_per_minute, settings.tokens_per_minute)
-            self.rates.paused_until = paused_until
+        """Begin with full buckets."""
+        requests, tokens = settings.requests_per_minute, settings.tokens_per_minute
+        self.rates = None if requests is None and tokens is None else Rates(requests, tokens)
 
     def hear_rates(self, windows: Iterable[RateWindow], now: float) -> None:
-        """Take in a gateway's word on its remaining limits."""
-        if self.rates is None:
-            self.rates = Rates()
-        self.rates.observe(windows, now)
+        """Take in a gateway's word on its remaining limits; a shorter pause ends no longer one."""
+        pause = pause_of(windows, now)
+        if pause is not None and (self.pause is None or pause.until > self.pause.until):
+            self.pause = pause
 
     def can(self, kind: Kind = Kind.COMPLETION) -> Abilities:
         """Return the server's abilities for calls of a kind."""
@@ -375,10 +408,6 @@ class Endpoint:
             reason="it was removed" if self.leaving else self.health.reason,
             retry_budget_tokens=int(self.budget.level(self.limit.limit, now)),
             server=self.server,
-            outage=self.outage.sentence(now) if self.outage is not None and self.outage.ended_at is None else "",
-            silent_since=self.silence.since,
+            outage="" if self.open_outage is None else self.open_outage.sentence(now),
+            silent_since=self.life.silent_since,
         )
-
-    def observe(self, sample: Sample) -> LimitChange | None:
-        """Feed the limit algorithm; return the resulting change, if any."""
-        return self.limit.on_sample(sample)

@@ -8,6 +8,7 @@ Rules:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 from batchclient._core.failures import Sign
@@ -41,6 +42,11 @@ class Endpoints:
         return any(other is not endpoint and other.health.in_use for other in self.serving)
 
     @property
+    def any_in_use(self) -> bool:
+        """Whether calls go to any endpoint as they come."""
+        return any(endpoint.health.in_use for endpoint in self.serving)
+
+    @property
     def known(self) -> bool:
         """Whether any serving endpoint has ever answered."""
         return any(endpoint.health.answered_once for endpoint in self.serving)
@@ -58,7 +64,7 @@ class Endpoints:
     def described(self, now: float) -> str:
         """Describe the sequences in flight, silent servers, and the outages if every one has one."""
         in_flight = sum(endpoint.in_flight for endpoint in self)
-        silences = [endpoint.nothing_came(now) for endpoint in self if endpoint.silence.since is not None]
+        silences = [endpoint.nothing_came(now) for endpoint in self if endpoint.life.silent_since is not None]
         told = [*silences, *(outage.sentence(now) for outage in self.outages_after(now))]
         return f"{in_flight} in flight" + "".join(f"; {one}" for one in told)
 
@@ -103,7 +109,7 @@ class Endpoints:
         there, since, until = False, endpoint.health.row_since or now, now if sent_at is None else sent_at
         if sign is Sign.UNSERVED:
             holds = endpoint.health.in_use and any(since <= one.sent_at <= until for one in endpoint.open.values())
-            there = holds or endpoint.served_at == float("-inf")
+            there = holds or endpoint.life.served_at == -math.inf
         if endpoint.health.fail(sign, batch, now, others=others, sent_at=sent_at, seen=seen, there=there):
             self._keep_one_in_use()
 
@@ -133,7 +139,7 @@ class Endpoints:
 
     def _keep_one_in_use(self) -> None:
         """If none is in use, probe those ejected but not vanished (the panic rule)."""
-        if not any(endpoint.health.in_use for endpoint in self.serving):
+        if not self.any_in_use:
             for endpoint in self.serving:
                 if endpoint.health.state is HealthState.EJECTED and not endpoint.health.vanished:
                     endpoint.health.open_now()

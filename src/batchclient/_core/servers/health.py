@@ -1,8 +1,16 @@
 """The health of an endpoint: ejected by failures, probed by one call, brought back step by step.
 
-    HEALTHY ──failures in a row──▶ EJECTED ──pause over, one call sent──▶ PROBING
-    PROBING ──the call fails: longer pause──▶ EJECTED
-    PROBING ──the endpoint answers──▶ RECOVERING ──each answer allows one more sequence──▶ HEALTHY
+    state       what happens                                      then
+    HEALTHY     a row of failures (``_RULES``), others in use     EJECTED, for a pause
+                or the server vanished
+    EJECTED     the pause is over, and one call is sent           PROBING
+    PROBING     the call fails                                    EJECTED, for a longer pause;
+                                                                  HEALTHY if no other is in use
+                the call says nothing of the server               EJECTED, the pause is over
+                the endpoint answers, or has taken the call on    RECOVERING
+    RECOVERING  answers have brought its share up to the limit    HEALTHY
+                a row of failures, as HEALTHY                     EJECTED
+    AWAITED     its question is answered (``arrivals``)           HEALTHY
 
 Rules:
 - One connection that cannot be made (here a refused connection, whatever the cause) ejects; so do 3
@@ -44,10 +52,12 @@ from __future__ import annotations
 
 import math
 from enum import Enum
+from typing import NamedTuple
 
 from batchclient._core.failures import Sign
 from batchclient._core.servers.hold import AWAITED, OUTAGE, Hold
 from batchclient._core.servers.pace import HELD_RATIO
+from batchclient._core.servers.pause import Pause
 
 __all__ = ["Health", "HealthState"]
 
@@ -78,35 +88,40 @@ class HealthState(Enum):
     """None before its first answer, to a question beside the calls (see ``arrivals``)."""
 
 
-_EJECTS_AFTER = {Sign.REFUSED: 1, Sign.STILL: 1, Sign.BROKEN: 3, Sign.SILENT: 3, Sign.FAULTY: 5, Sign.UNSERVED: 5}
-_VANISHES_AFTER = {Sign.REFUSED: 0, Sign.STILL: 0, Sign.BROKEN: 8, Sign.UNSERVED: 16}
-"""Failures in a row, beside the first. Where every second request meets a dead replica, 16 in a row
-are one in 65,536."""
+class _Rule(NamedTuple):
+    """What failures of a sign do.
+
+    Args:
+        ejects_after: failures in a row, of any sign, that eject.
+        vanishes_after: failures in a row, beside the first, after which the server has vanished;
+            ``None``: they do not show that.
+        is_cheap: whether a probe costs a caller nothing, since such a failure comes at once.
+    """
+
+    ejects_after: int
+    vanishes_after: int | None = None
+    is_cheap: bool = False
+
+
+_RULES = {
+    Sign.REFUSED: _Rule(1, 0, is_cheap=True),
+    Sign.STILL: _Rule(1, 0),
+    Sign.BROKEN: _Rule(3, 8),
+    Sign.SILENT: _Rule(3),
+    Sign.FAULTY: _Rule(5),
+    # Where every second request meets a dead replica, 16 in a row are one in 65,536.
+    Sign.UNSERVED: _Rule(5, 16, is_cheap=True),
+}
 
 
 class Health:
     """The health of an endpoint."""
 
     __slots__ = (
-        "_doubled_at",
-        "_ejections",
-        "_failures",
-        "_healthy_since",
-        "_refusals",
-        "_row",
-        "ailing",
-        "allowed",
-        "answered_once",
-        "closed_until",
-        "failed_in_s",
-        "failing_since",
-        "probe",
-        "reason",
-        "row_since",
-        "state",
-        "taken_on_at",
-        "vanished",
-    )
+        "_doubled_at", "_failures", "_healthy_since", "_pause", "_pause_if_cheap", "_refusals", "_row", "ailing",
+        "allowed", "answered_once", "closed_until", "failed_in_s", "failing_since", "probe", "reason", "row_since",
+        "state", "taken_on_at", "vanished",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.state = HealthState.HEALTHY
@@ -118,26 +133,25 @@ class Health:
         """The end of an ejected endpoint's pause."""
         self.probe: int | None = None
         """The id of the batch that probes the endpoint."""
+        self.taken_on_at: float | None = None
+        """When the probe will have been under way so long that the server has taken it on."""
         self.allowed: int | None = None
         """Most sequences in flight during a recovery, below the limit."""
         self.answered_once = False
         self.failed_in_s = 0.0
         """How long the last failed request was under way."""
-        self.taken_on_at: float | None = None
-        """When the probe will have been under way so long that the server has taken it on."""
         self.failing_since = 0.0
         """When its first failure after its last answer was."""
         self.vanished = False
         """Whether the last ejection was for vanishing: the probe then waits for the pause."""
-        self._refusals = 0
-        self._failures = 0
-        self._ejections = 0
-        self._healthy_since = 0.0
         self.row_since: float | None = None
         """The time of the first in a row of failures of a server that may have vanished."""
         self._row = 0
         """Those in the row whose requests were sent after the first."""
-        self._doubled_at = 0.0
+        self._refusals = self._failures = 0
+        self._pause = Pause(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        self._pause_if_cheap = Pause(_FIRST_REFUSAL_PAUSE_S, _LONGEST_REFUSAL_PAUSE_S)
+        self._healthy_since = self._doubled_at = 0.0
 
     def __repr__(self) -> str:
         return f"<Health {self.state.value}: {self.reason}>"
@@ -226,44 +240,45 @@ class Health:
             seen: the failure in a few words; the sign's words, if not given.
             there: whether something else shows that the server is there.
         """
+        rule = _RULES[sign]
+        self._count(sign, rule, now if sent_at is None else sent_at, now)
+        is_probe = self.state is HealthState.PROBING and batch == self.probe
+        if not (self.in_use or is_probe):
+            # A batch in flight at the ejection says nothing new.
+            return False
+        if not is_probe and self._failures < rule.ejects_after:
+            return False
+        times = "" if self._failures == 1 else f"{self._failures} failures in a row, the last: "
+        reason = f"{times}{seen or sign.value}"
+        # A probe after an earlier vanishing is no second opinion.
+        vanished = rule.vanishes_after is not None and (is_probe or self._row >= rule.vanishes_after) and not there
+        if not others and not vanished:
+            self.reason = f"in use because no other is: {reason}"
+            if is_probe:
+                self._return(HealthState.HEALTHY)
+            return False
+        if self.state is HealthState.HEALTHY and now - self._healthy_since > _WELL_AFTER_S:
+            self._pause.forget()
+            self._pause_if_cheap.forget()
+        pause_s, if_cheap_s = self._pause.take(), self._pause_if_cheap.take()
+        if rule.is_cheap:
+            pause_s = if_cheap_s if others else min(if_cheap_s, _LONGEST_OF_THE_LAST_S)
+        self._return(HealthState.EJECTED)
+        self.reason, self.vanished, self.closed_until = reason, vanished, now + pause_s
+        return True
+
+    def _count(self, sign: Sign, rule: _Rule, sent_at: float, now: float) -> None:
         self.ailing = True
         if not self._failures:
             self.failing_since = now
         self._failures += 1
-        self.failed_in_s = 0.0 if sent_at is None else now - sent_at
-        if sign is Sign.REFUSED:
-            self._refusals += 1
-        if sign in _VANISHES_AFTER:
+        self._refusals += sign is Sign.REFUSED
+        self.failed_in_s = now - sent_at
+        if rule.vanishes_after is not None:
             if self.row_since is None:
                 self.row_since = now
-            elif sent_at is None or sent_at >= self.row_since:
+            elif sent_at >= self.row_since:
                 self._row += 1
-        if self.state is HealthState.EJECTED or (self.state is HealthState.PROBING and batch != self.probe):
-            # A batch in flight at the ejection says nothing new.
-            return False
-        if self.state is not HealthState.PROBING and self._failures < _EJECTS_AFTER[sign]:
-            return False
-        times = "" if self._failures == 1 else f"{self._failures} failures in a row, the last: "
-        seen = seen or sign.value
-        # A probe after an earlier vanishing is no second opinion.
-        needed = 0 if self.state is HealthState.PROBING else _VANISHES_AFTER.get(sign, 0)
-        vanished = sign in _VANISHES_AFTER and self._row >= needed and not there
-        if not others and not vanished:
-            self.reason = f"in use because no other is: {times}{seen}"
-            if self.state is HealthState.PROBING:
-                self._return(HealthState.HEALTHY)
-            return False
-        if self.state is HealthState.HEALTHY and now - self._healthy_since > _WELL_AFTER_S:
-            self._ejections = 0
-        self._ejections += 1
-        self.state, self.vanished = HealthState.EJECTED, vanished
-        self.allowed = self.probe = self.taken_on_at = None
-        self.reason = f"{times}{seen}"
-        first, longest = _FIRST_PAUSE_S, _LONGEST_PAUSE_S
-        if sign is Sign.REFUSED or sign is Sign.UNSERVED:
-            first, longest = _FIRST_REFUSAL_PAUSE_S, _LONGEST_REFUSAL_PAUSE_S if others else _LONGEST_OF_THE_LAST_S
-        self.closed_until = now + min(longest, first * 2.0 ** min(self._ejections - 1, 10))
-        return True
 
     def answer(self, sequences: int, limit: int, now: float, sent_at: float | None = None) -> bool:
         """Take in an ailing endpoint's answer; return whether the server counts as restarted.

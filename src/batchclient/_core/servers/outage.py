@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from batchclient._core.failures import Failure, FailureKind
-from batchclient._core.messages import Batch, Request
+from batchclient._core.messages import Request
 from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.spent import time_spent
 from batchclient.errors import BatchClientError, ConnectFailed
@@ -37,18 +37,13 @@ _UNKNOWN = Failure(FailureKind.NOT_SENT, ConnectFailed, "no server is in use")
 class Outage:
     """Whether there is an outage, and which calls have lost their patience.
 
-    Args:
-        batches: the open batches by their ids; the scheduler's own table.
-        patience_s: how long a call waits in an outage.
+    ``patience_s`` is how long a call waits in an outage.
     """
 
-    __slots__ = (
-        "_batches", "_endpoints", "_failure", "_looked_at", "_outlasted", "_patience_s", "began_at", "due",
-    )  # fmt: skip
+    __slots__ = ("_endpoints", "_failure", "_looked_at", "_outlasted", "_patience_s", "began_at", "due")
 
-    def __init__(self, endpoints: Endpoints, batches: dict[int, Batch], patience_s: float) -> None:
+    def __init__(self, endpoints: Endpoints, patience_s: float) -> None:
         self._endpoints = endpoints
-        self._batches = batches
         self._patience_s = patience_s
         self._failure = _UNKNOWN
         self._looked_at = -math.inf
@@ -57,25 +52,25 @@ class Outage:
         self.began_at: float | None = None
         """``None``: no outage."""
         self.due: float | None = None
-        """When to check the waiting calls next."""
+        """When to check the waiting calls next; ``inf``: once the probe has ended."""
 
     def __repr__(self) -> str:
         return "<Outage: none>" if self.began_at is None else f"<Outage since {self.began_at:.3f} s>"
 
     def watch(self, now: float, failure: Failure | None = None) -> None:
         """Note that endpoints came, went or changed state, perhaps by an endpoint's ``failure``."""
-        serving = self._endpoints.serving
-        if any(endpoint.health.in_use for endpoint in serving):
+        if self._endpoints.any_in_use:
             self.began_at = self.due = None
-        elif self.began_at is not None or self._endpoints.known:
-            if failure is not None:
-                self._failure = failure.of_the_server
-            if self.began_at is None:
-                self.began_at = now
-                self.due = now + self._patience_s
-            elif self._outlasted and self.due is not None:
-                # The ended probe was the servers' last chance.
-                self.due = min(self.due, max(now, self._looked_at + _LOOK_AGAIN_S))
+            return
+        if self.began_at is None and not self._endpoints.known:
+            return
+        if failure is not None:
+            self._failure = failure.of_the_server
+        if self.began_at is None:
+            self.began_at, self.due = now, now + self._patience_s
+        elif self._outlasted and self.due is not None:
+            # The ended probe was the servers' last chance.
+            self.due = min(self.due, max(now, self._looked_at + _LOOK_AGAIN_S))
 
     def next(self, waiting: int, now: float) -> float | None:
         """Return the time of the next check of waiting calls, if any wait."""
@@ -85,27 +80,20 @@ class Outage:
         """Return the calls of ``waiting()`` which have lost their patience. For an outage only."""
         if self.due is not None and now < self.due:
             return []
-        if any(self._is_answering(endpoint.health.probe) for endpoint in self._endpoints.serving):
+        if any(endpoint.probe_is_answering for endpoint in self._endpoints.serving):
             self._outlasted, self.due = True, math.inf
             return []
         self._looked_at = now
-        self._outlasted = False
-        late: list[Request] = []
+        ends = [(self._patience_of(request), request) for request in waiting()]
+        # A probe's calls may come back.
+        probes = [batch for endpoint in self._endpoints for batch in endpoint.open.values()]
+        of_probes = [self._patience_of(request) for batch in probes for request in batch.requests]
+        soon = now + _ROUNDING
+        self._outlasted = any(until <= soon for until in of_probes)
         # A call made after this check has all its patience left.
-        earliest = now + self._patience_s
-        for request in waiting():
-            until = self._patience_of(request)
-            if until <= now + _ROUNDING:
-                late.append(request)
-            else:
-                earliest = min(earliest, until)
-        for batch in self._batches.values():
-            # A probe's calls may come back.
-            ends = [self._patience_of(request) for request in batch.requests]
-            self._outlasted = self._outlasted or min(ends) <= now + _ROUNDING
-            earliest = min([earliest, *(until for until in ends if until > now + _ROUNDING)])
-        self.due = max(now + _LOOK_AGAIN_S, earliest)
-        return late
+        later = [until for until in (*of_probes, *(end[0] for end in ends)) if until > soon]
+        self.due = max(now + _LOOK_AGAIN_S, min([now + self._patience_s, *later]))
+        return [request for until, request in ends if until <= soon]
 
     def _patience_of(self, request: Request) -> float:
         assert self.began_at is not None, "patience is asked for in an outage"
@@ -117,7 +105,3 @@ class Outage:
         told = f": {spent}" if spent else ""
         message = f"{self._failure.message} (no server came back within outage_patience_s{told})"
         return replace(self._failure, message=message).to_error(request.attempts)
-
-    def _is_answering(self, probe: int | None) -> bool:
-        batch = self._batches.get(probe) if probe is not None else None
-        return batch is not None and batch.wire.heard

@@ -56,8 +56,9 @@ from collections.abc import Collection, Iterable
 from batchclient._core.failures import Failure
 from batchclient._core.requests import Batch, Endured
 from batchclient._core.servers.hold import REFUSALS, REST, Hold
+from batchclient._core.servers.pause import Pause
 
-__all__ = ["ANSWERED_S", "HELD_RATIO", "LONGEST_REST_S", "Pace", "aside_s", "is_free_aside", "may_be_free"]
+__all__ = ["ANSWERED_S", "HELD_RATIO", "LONGEST_REST_S", "Pace", "aside_s"]
 
 ANSWERED_S = 10.0
 HELD_RATIO = 10.0
@@ -80,7 +81,7 @@ _FIRST_BELIEVED_S, _BELIEVED_S = 0.25, 60.0
 _NONE, _NEXT = -1, -2
 
 
-def may_be_free(failure: Failure, refusals: int, seconds: float) -> bool:
+def _may_be_free(failure: Failure, refusals: int, seconds: float) -> bool:
     """Whether a failure is a refusal for load which is free if the server takes other work.
 
     Args:
@@ -93,7 +94,7 @@ def may_be_free(failure: Failure, refusals: int, seconds: float) -> bool:
     return not failure.is_full or seconds <= _LATEST_S
 
 
-def is_free_aside(pasts: Collection[Endured]) -> bool:
+def _is_free_aside(pasts: Collection[Endured]) -> bool:
     """Whether the latest refusal of calls with these pasts, refused alone, is free."""
     return any(
         past.refusals <= _MOST_FREE_ASIDE or past.in_attempts_s + past.in_pauses_s < _FREE_ASIDE_S for past in pasts
@@ -130,9 +131,9 @@ class Pace:
     """What one endpoint may be sent of one flow."""
 
     __slots__ = (
-        "_are_void", "_believed_s", "_believed_until", "_grows", "_held", "_lists", "_owed", "_pause_s",
-        "_paused_until", "_run", "_share", "_spell_s", "_trial", "_tries_at", "_until", "answered_from", "in_flight",
-        "is_open", "left", "refusal", "rest_until", "served_at", "under_way",
+        "_answers_to_go", "_are_void", "_belief", "_believed_until", "_grows", "_held", "_lists", "_pause",
+        "_paused_until", "_run", "_served_at", "_share", "_spell", "_trial", "_tries_at", "_until", "answered_from",
+        "credits", "in_flight", "is_open", "refusal", "rest_until", "under_way",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -140,11 +141,11 @@ class Pace:
         """Whether any number of requests may be sent: there is neither a spell nor a rest."""
         self.under_way = self.in_flight = 0
         """Requests under way, and their sequences."""
-        self.served_at = -math.inf
+        self._served_at = -math.inf
         """When a call was last answered."""
         self.answered_from = -math.inf
         """When the latest answered request was sent."""
-        self.left: int | None = None
+        self.credits: int | None = None
         """Requests that may be sent now, with none under way one more; ``None``: no spell."""
         self.rest_until: float | None = None
         """The end of a rest."""
@@ -156,7 +157,7 @@ class Pace:
         """Refused requests in a row; and refused lists, of which single calls say nothing."""
         self._trial = _NONE
         """The id of the request that finds out whether a rest holds; ``_NEXT``: the next one."""
-        self._believed_until, self._believed_s = -math.inf, _FIRST_BELIEVED_S
+        self._belief, self._believed_until = Pause(_FIRST_BELIEVED_S, _BELIEVED_S, 8.0), -math.inf
         """Until when rests are not tried."""
         self._are_void = False
         """Whether the latest such request was answered, and none was refused since."""
@@ -167,23 +168,82 @@ class Pace:
         self._until = self._paused_until = -math.inf
         self._held = 0.0
         """Sequences which the server held beside those that it refused; without a rest only."""
-        self._owed = 0.0
+        self._answers_to_go = 0.0
         """Answered requests which are due before the spell ends early."""
-        self._spell_s = _SHORTEST_SPELL_S
-        self._pause_s = _FIRST_PAUSE_S
+        self._spell = Pause(_SHORTEST_SPELL_S, _LONGEST_SPELL_S)
+        self._pause = Pause(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
 
     def __repr__(self) -> str:
-        return f"<Pace: {self.left} until {self._until:.3f} s>"
+        return f"<Pace: {self.credits} until {self._until:.3f} s>"
 
     # Refusals ------------------------------------------------------------------------------------------------------
 
-    def count(self, batch: Batch, under_way: Collection[Batch]) -> None:
-        """Count a refused request; ``under_way`` are those of the endpoint, the earliest first."""
+    def failed(
+        self,
+        batch: Batch,
+        failure: Failure,
+        sequences: int,
+        pasts: Collection[Endured],
+        under_way: Collection[Batch],
+        now: float,
+        *,
+        takes_work: bool,
+        jitter: float,
+    ) -> None:
+        """A request has ended without an answer: it was lost, refused, or to blame itself.
+
+        Of a refusal for load the batch is told whether it is free, alone, and about load.
+
+        Args:
+            batch: the request.
+            failure: why it failed.
+            sequences: those without an answer.
+            pasts: of its calls that still wait.
+            under_way: all other requests of the endpoint, the earliest first.
+            now: the time.
+            takes_work: whether the server takes other work than this.
+            jitter: random, from 0 to 1.
+        """
+        tried = self._ended(batch, failure, sequences, now)
+        if not (failure.refuses_load or failure.out_of_memory):
+            return
+        seconds, weight = now - batch.sent_at, batch.shape.weight
+        if _may_be_free(failure, max((past.refusals for past in pasts), default=0), seconds):
+            batch.refusal_s = seconds
+            beside = len(under_way) > 0 or batch.load.in_flight > weight
+            batch.refused_freely = takes_work or (failure.out_of_memory and beside)
+        if failure.refuses_load and not failure.out_of_memory:
+            if not all(past.is_refused_alone for past in pasts):
+                self._count(batch, under_way)
+            in_time = _may_be_free(failure, 0, seconds)
+            batch.refused_alone = in_time and self._refuses_alone(pasts, now, takes_work=takes_work)
+            # Where nothing of the kind was ever answered, nobody knows whether load was the reason.
+            # But if no socket is left, there are too many at once.
+            beside = self.is_known and batch.load.in_flight > len(batch.requests) * weight
+            met_load = beside or not failure.is_said
+            batch.refused_for_load = met_load and not batch.refused_alone and not self._takes_others
+        if batch.refused_alone:
+            batch.refused_freely &= _is_free_aside(pasts)
+            return
+        rest_s = 0.0 if self._takes_others else self._rest(failure.of_the_server, now)
+        # None was ever answered, and others are under way: the server is full at first.
+        is_full = self.under_way > 0 and not self.is_known and self._refuses_in_a_row
+        if failure.out_of_memory and batch.refused_freely:
+            self._start_over(now)
+        elif (batch.refused_freely or is_full) and not tried:
+            self._begin_spell(rest_s, now)
+        if batch.refused_freely and not self.under_way:
+            self._hold_all(jitter, now)
+
+    def _count(self, batch: Batch, under_way: Collection[Batch]) -> None:
+        """Count a refused request."""
         size = len(batch.requests)
         self._share += (1 - self._share) / _SHARE_OF
+        # Thousands may be under way: each row is read as far as it must be.
         self._run.count(batch.id, (one.id for one in under_way if one.pace is self))
         if size > 1:
-            self._lists.count(batch.id, (one.id for one in under_way if one.pace is self and len(one.requests) >= size))
+            longer = (one.id for one in under_way if one.pace is self and len(one.requests) >= size)
+            self._lists.count(batch.id, longer)
 
     @property
     def is_known(self) -> bool:
@@ -196,71 +256,61 @@ class Pace:
         return self._lists.length >= _RUN
 
     @property
-    def refuses_in_a_row(self) -> bool:
-        """Whether the latest requests were refused, three in a row."""
+    def _refuses_in_a_row(self) -> bool:
         return self._run.length >= _RUN
 
     @property
-    def refuses_many(self) -> bool:
-        """Whether more than a quarter of the latest calls were refused."""
-        return self._share > _SHARE
-
-    @property
-    def takes_others(self) -> bool:
+    def _takes_others(self) -> bool:
         """Whether others are under way that were sent beside the last refused requests."""
-        return self.under_way > 0 and not self.refuses_in_a_row
+        return self.under_way > 0 and not self._refuses_in_a_row
 
-    @property
-    def is_full_at_first(self) -> bool:
-        """Whether requests are refused in a row while others are under way, and none was ever answered."""
-        return self.under_way > 0 and not self.is_known and self.refuses_in_a_row
-
-    def refuses_alone(self, pasts: Collection[Endured], now: float, *, takes_work: bool) -> bool:
-        """Whether calls with these pasts are refused alone; ``takes_work``: the server takes other work."""
+    def _refuses_alone(self, pasts: Collection[Endured], now: float, *, takes_work: bool) -> bool:
+        """Whether calls with these pasts are refused alone."""
         refusals = min((past.refusals for past in pasts), default=1)
         known = bool(pasts) and all(past.is_refused_alone for past in pasts)
         if not (known or takes_work):
             return False
         always = refusals >= _ALWAYS and self._run.answered > min(past.refused_first for past in pasts)
-        if not (known or always or self._takes_nothing(now) or not self.refuses_in_a_row):
+        takes_nothing = not self.under_way and now - self._served_at > ANSWERED_S
+        if not (known or always or takes_nothing or not self._refuses_in_a_row):
             return False
-        if self.left is not None and always:
+        if self.credits is not None and always:
             # Load was not the reason: the places are free again.
-            self.left += 1 if refusals > _ALWAYS else refusals
-        elif self._grows and self.refuses_many:
-            self.refused(0.0, now)
+            self.credits += 1 if refusals > _ALWAYS else refusals
+        elif self._grows and self._share > _SHARE:
+            self._begin_spell(0.0, now)
         for past in pasts:
             past.is_refused_alone = True
         return True
 
-    def _takes_nothing(self, now: float) -> bool:
-        return not self.under_way and now - self.served_at > ANSWERED_S
+    # Spells --------------------------------------------------------------------------------------------------------
 
-    def refused(self, rest_s: float, now: float) -> None:
+    def _begin_spell(self, rest_s: float, now: float) -> None:
         """A request was refused, and not alone; ``rest_s`` is the rest that is kept, 0 if none."""
-        if self.left is None or self._grows:
-            soon = now < self._until + 2 * self._spell_s
-            self._spell_s = min(_LONGEST_SPELL_S, 2 * self._spell_s) if soon else _SHORTEST_SPELL_S
-            self._owed, self._held, self._grows = 0.0, math.inf, False
-        self.left, self.is_open = 0, False
+        if self.credits is None or self._grows:
+            if now < self._until + 2 * self._spell.s:
+                self._spell.take()
+            else:
+                self._spell.forget()
+            self._answers_to_go, self._held, self._grows = 0.0, math.inf, False
+        self.credits, self.is_open = 0, False
         self._held = 0.0 if rest_s else min(self._held, self.in_flight)
-        self._owed += _ANSWERS
-        self._until = max(self._until, now + self._spell_s)
+        self._answers_to_go += _ANSWERS
+        self._until = max(self._until, now + self._spell.s)
 
-    def start_over(self, now: float) -> None:
+    def _start_over(self, now: float) -> None:
         """Grow from what is under way: memory ran out, or a first rest is over. Each answer brings two."""
-        self.left, self._grows, self.is_open = 0, True, False
-        self._held, self._until = 0.0, now + self._spell_s
+        self.credits, self._grows, self.is_open = 0, True, False
+        self._held, self._until = 0.0, now + self._spell.s
 
-    def pause(self, jitter: float, now: float) -> None:
-        """Nothing is under way any more in a spell; ``jitter`` is random, from 0 to 1."""
-        self._paused_until = now + (1 - jitter / 2) * self._pause_s
-        self._until = max(self._until, self._paused_until + self._spell_s)
-        self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s)
+    def _hold_all(self, jitter: float, now: float) -> None:
+        """Nothing is under way any more in a spell."""
+        self._paused_until = now + (1 - jitter / 2) * self._pause.take()
+        self._until = max(self._until, self._paused_until + self._spell.s)
 
     # Rests ---------------------------------------------------------------------------------------------------------
 
-    def rest(self, refusal: Failure, now: float) -> float:
+    def _rest(self, refusal: Failure, now: float) -> float:
         """The server may wish a rest; return how long it is to be, 0 if there is no such wish."""
         if refusal.retry_after_s is None:
             return 0.0
@@ -290,14 +340,14 @@ class Pace:
         """Whether a rest lasts. Ends a rest that is over."""
         if self.rest_until is not None and now >= self.rest_until:
             self._end_rest(now)
-            self.left = max(1, self.left or 0)
+            self.credits = max(1, self.credits or 0)
         return self.rest_until is not None
 
     def _end_rest(self, now: float) -> None:
-        answered = self.left or 0
+        answered = self.credits or 0
         self.rest_until, self._trial = None, _NONE
-        self.start_over(now)
-        self.left = answered
+        self._start_over(now)
+        self.credits = answered
 
     # Requests ------------------------------------------------------------------------------------------------------
 
@@ -305,15 +355,15 @@ class Pace:
         """A request is sent."""
         self.under_way += 1
         self.in_flight += sequences
-        if self.left:
-            self.left -= 1
+        if self.credits:
+            self.credits -= 1
         if self._trial == _NEXT or (self._trial == _NONE and self.rest_until is not None):
             self._trial = batch
 
     def served(self, batch: Batch, sequences: int, now: float) -> None:
         """Some sequences of a request have their answers."""
         self.in_flight -= sequences
-        self.served_at = now
+        self._served_at = now
         if batch.id > self._run.answered:
             self._run.answered = batch.id
             self.answered_from = max(self.answered_from, batch.sent_at)
@@ -328,67 +378,64 @@ class Pace:
             self._rest_was_void(now)
         if self.is_open:
             return
-        if self.left is not None:
-            self.left += 2 if self._grows else 1
-            self._owed -= 1
-            self._pause_s = _FIRST_PAUSE_S
-            if self._grows and self.under_way + self.left >= limit:
-                self.left = None
+        if self.credits is not None:
+            self.credits += 2 if self._grows else 1
+            self._answers_to_go -= 1
+            self._pause.forget()
+            if self._grows and self.under_way + self.credits >= limit:
+                self.credits = None
                 self.is_open = self.rest_until is None
 
     def _rest_was_void(self, now: float) -> None:
-        self._believed_s, self._are_void = _FIRST_BELIEVED_S, True
+        self._belief.forget()
+        self._are_void = True
         if self.rest_until is not None:
             self._end_rest(now)
         self._trial = _NONE
 
-    def failed(self, batch: Batch, sequences: int, now: float, *, lost: bool, refused: bool) -> bool:
-        """A request has ended without an answer: it was lost, refused, or to blame itself.
-
-        Return whether it was sent in a rest, to find out whether the rest holds.
-        """
+    def _ended(self, batch: Batch, failure: Failure, sequences: int, now: float) -> bool:
+        """A request has ended without an answer; return whether it was to find out if a rest holds."""
         self.under_way -= 1
         self.in_flight -= sequences
-        tried = batch.id == self._trial
+        tried, refused = batch.id == self._trial, failure.refuses_load
         if refused and (tried or self._are_void):
             self._tries_at = self.in_flight / 2
             self._are_void = False
         if tried:
             self._trial = _NONE
             if refused and not self.under_way:
-                self._believed_until = now + self._believed_s
-                self._believed_s = min(_BELIEVED_S, 8 * self._believed_s)
-        if lost:
+                self._believed_until = now + self._belief.take()
+        if failure.may_be_lost:
             self._held -= sequences
-        elif self.left is not None and (tried or not refused):
-            self.left += 1
+        elif self.credits is not None and (tried or not refused):
+            self.credits += 1
         return tried
 
     def sendable(self, now: float) -> Hold | None:
         """Move on with time; return what holds the next request back, ``None``: it may go now."""
         if self.is_open:
             return None
-        if not self.is_at_rest(now) and self.left is not None and now >= self._paused_until:
+        if not self.is_at_rest(now) and self.credits is not None and now >= self._paused_until:
             self._end_spell(now)
         hold = self.hold(now)
         return hold if hold is not None and hold.next_at > now else None
 
     def _end_spell(self, now: float) -> None:
         """End a spell that is over; let more go after each further time of a spell."""
-        assert self.left is not None
-        if not self._grows and (now >= self._until or self._owed <= 0):
+        assert self.credits is not None
+        if not self._grows and (now >= self._until or self._answers_to_go <= 0):
             self._grows = True
-            self.left += 1
+            self.credits += 1
         elif now >= self._until:
             # Answers that take minutes say nothing meanwhile.
-            self.left = max(self.left, 1, self.under_way // 4)
+            self.credits = max(self.credits, 1, self.under_way // 4)
         if now >= self._until:
-            self._until = now + self._spell_s
+            self._until = now + self._spell.s
 
     @property
     def _is_full(self) -> bool:
         """Whether nothing more may be sent in a spell before an answer."""
-        return not self.left and self.in_flight > 0 and self.in_flight >= _HELD_SHARE * self._held
+        return not self.credits and self.in_flight > 0 and self.in_flight >= _HELD_SHARE * self._held
 
     def hold(self, now: float) -> Hold | None:
         """What holds calls back, unless an answer comes; ``None``: nothing. Changes nothing."""
@@ -396,6 +443,6 @@ class Pace:
             tries_at = max(self._believed_until, self._paused_until) if self._may_try else self.rest_until
             return Hold(self.rest_until, REST, min(tries_at, self.rest_until), self.refusal)
         until = self._paused_until if now < self._paused_until else self._until
-        if self.left is None or now >= until or not (now < self._paused_until or self._is_full):
+        if self.credits is None or now >= until or not (now < self._paused_until or self._is_full):
             return None
         return Hold(until, REFUSALS, until)

@@ -14,8 +14,8 @@ Rules:
   not: many servers count refused requests.
 - The last hold is remembered with the setting behind it, for ``statistics()`` and for the errors of
   calls which waited too long.
-- A gateway may report that nothing is left (``RateWindow``). The endpoint then pauses until the
-  gateway's reset, for a minute at most.
+- A gateway may report that nothing is left (``RateWindow``). Then nothing is sent until its reset,
+  for a minute at most.
 
 Source: J. Turner, "New directions in communications", IEEE Communications Magazine 24(10), 1986,
 for the bucket. As a meter the bucket is ITU-T I.371's GCRA with the burst as its tolerance.
@@ -30,7 +30,7 @@ from batchclient._core.messages import RateWindow
 from batchclient._core.servers.hold import GATEWAYS_LIMIT, Hold
 from batchclient.errors import RateLimited
 
-__all__ = ["Rates", "TokenBucket"]
+__all__ = ["Rates", "pause_of"]
 
 _BURST_RATIO = 0.1
 _GATHERED_CALLS = 8
@@ -86,38 +86,29 @@ class TokenBucket:
 class Rates:
     """The rates of one endpoint; ``None``: no such limit."""
 
-    __slots__ = ("_held_by", "_held_until", "_requests", "_tokens", "paused_until")
+    __slots__ = ("_held", "_requests", "_tokens")
 
-    def __init__(self, requests_per_minute: float | None = None, tokens_per_minute: float | None = None) -> None:
+    def __init__(self, requests_per_minute: float | None, tokens_per_minute: float | None) -> None:
         self._requests = self._tokens = None
         if requests_per_minute is not None:
             self._requests = TokenBucket(requests_per_minute, max(1.0, _BURST_RATIO * requests_per_minute))
         if tokens_per_minute is not None:
             self._tokens = TokenBucket(tokens_per_minute, _BURST_RATIO * tokens_per_minute)
-        self.paused_until: float | None = None
-        """The end of a pause, asked for by a gateway with nothing left."""
-        self._held_by = ""
-        self._held_until = 0.0
+        self._held: Hold | None = None
 
     def __repr__(self) -> str:
         return f"<Rates requests {self._requests!r}, tokens {self._tokens!r}>"
 
     def sendable(self, now: float) -> Hold | None:
         """Return what holds the next request back, whatever its tokens; ``None``: it may go now."""
-        if self.paused_until is not None:
-            if now < self.paused_until:
-                return self.hold(now)
-            self.paused_until = None
-        if self._requests is not None and not self._requests.has(1.0, now):
-            self._hold("requests_per_minute", self._requests.when(1.0, now))
-            return self.hold(now)
-        return None
+        if self._requests is None or self._requests.has(1.0, now):
+            return None
+        self._hold("requests_per_minute", self._requests.when(1.0, now))
+        return self._held
 
     def hold(self, now: float) -> Hold | None:
-        """Return a gateway's pause, or the last hold by a setting; ``None``: there is none now."""
-        if self.paused_until is not None and now < self.paused_until:
-            return Hold(self.paused_until, GATEWAYS_LIMIT, self.paused_until, _NOTHING_LEFT)
-        return Hold(self._held_until, self._held_by, self._held_until) if now < self._held_until else None
+        """Return the last hold by a setting; ``None``: there is none now."""
+        return self._held if self._held is not None and now < self._held.until else None
 
     def affordable(self, calls: int, call_tokens: float, now: float) -> tuple[int, float]:
         """Return how many of some calls may go together now; if none, the time to wait for."""
@@ -153,12 +144,14 @@ class Rates:
             self._tokens.take(tokens, now)
 
     def _hold(self, setting: str, until: float) -> float:
-        self._held_by, self._held_until = setting, until
+        self._held = Hold(until, setting, until)
         return until
 
-    def observe(self, windows: Iterable[RateWindow], now: float) -> None:
-        """Take in a gateway's word on its remaining limits."""
-        for window in windows:
-            if window.remaining == 0 and window.reset_s > 0:
-                until = now + min(window.reset_s, _LONGEST_PAUSE_S)
-                self.paused_until = until if self.paused_until is None else max(until, self.paused_until)
+
+def pause_of(windows: Iterable[RateWindow], now: float) -> Hold | None:
+    """Return the pause that a gateway's word on its remaining limits means; ``None``: none."""
+    resets = [window.reset_s for window in windows if window.remaining == 0 and window.reset_s > 0]
+    if not resets:
+        return None
+    until = now + min(max(resets), _LONGEST_PAUSE_S)
+    return Hold(until, GATEWAYS_LIMIT, until, _NOTHING_LEFT)

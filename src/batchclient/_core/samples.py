@@ -1,4 +1,4 @@
-"""Samples for the limits, and the memory of how the limits changed.
+"""Samples for the limits: what each ended sequence says of the load.
 
 Rules:
 - Each ended sequence is told once to its endpoint's limit, with the load during its service. With
@@ -8,54 +8,35 @@ Rules:
   server's load. A request cut off by a gateway is late, too.
 - Batches under way while our own event loop stood still are told as ignored, refusals excepted:
   their times are not the server's.
-- Every change of a limit or a list cap is an ``Adjustment``: remembered, and a command. A cap which
-  grows back with time is told with the next batch that ends.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable
+import math
 
-from batchclient._core.kinds import Kind
+from batchclient._core.adjustments import Adjustments
+from batchclient._core.failures import Failure
 from batchclient._core.learnt.answers import Tally
 from batchclient._core.learnt.lengths import OutputLengths
 from batchclient._core.learnt.times import is_fresh
 from batchclient._core.limits import Outcome, Sample
-from batchclient._core.messages import (
-    Adjusted,
-    Adjustment,
-    Answered,
-    Batch,
-    Command,
-    Failure,
-    LoadReported,
-    Request,
-    RequestState,
-)
-from batchclient._core.servers.endpoint import Endpoint
+from batchclient._core.messages import Answered, Batch, LoadReported, Request, RequestState
 from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.speed import work
 
-__all__ = ["Feeding"]
-
-_REMEMBERED = 256
+__all__ = ["LimitSamples"]
 
 
-class Feeding:
-    """Feeds the limits of one scheduler's endpoints."""
+class LimitSamples:
+    """Tells the limits of one scheduler's endpoints what was observed."""
 
-    __slots__ = ("_command", "_endpoints", "_lengths", "adjustments", "changes", "trusts_from")
+    __slots__ = ("_adjustments", "_endpoints", "_lengths", "trusts_from")
 
-    def __init__(self, endpoints: Endpoints, lengths: OutputLengths, command: Callable[[Command], None]) -> None:
+    def __init__(self, endpoints: Endpoints, lengths: OutputLengths, adjustments: Adjustments) -> None:
         self._endpoints = endpoints
         self._lengths = lengths
-        self._command = command
-        self.adjustments: deque[Adjustment] = deque(maxlen=_REMEMBERED)
-        """The last changes, oldest first."""
-        self.changes: Counter[tuple[str, ...]] = Counter()
-        """All changes, by endpoint, setting and direction."""
-        self.trusts_from = float("-inf")
+        self._adjustments = adjustments
+        self.trusts_from = -math.inf
         """Batches sent before this time are not measured."""
 
     def answered(self, event: Answered, in_flight: int, tally: Tally, now: float) -> None:
@@ -88,18 +69,8 @@ class Feeding:
     def resumed(self, now: float) -> None:
         """Calls are about to be sent, and nothing is in flight anywhere."""
         for endpoint in self._endpoints.serving:
-            before = endpoint.limit.limit
-            change = endpoint.limit.on_resume(now)
-            if change is not None:
-                self.adjusted(endpoint.id, "limit", before, change.limit, change.reason, now)
-
-    def ended(self, batch: Batch, endpoint: Endpoint, now: float) -> None:
-        """A batch was answered whole: note how the reply streamed; longer lists may be tried again."""
-        abilities = endpoint.can(batch.shape.kind)
-        abilities.ended(batch)
-        if abilities.told_cap is not None:
-            reason = "some time has passed: longer lists are tried again"
-            self.note_list_cap(endpoint, batch.shape.kind, abilities.told_cap, reason, now)
+            if endpoint.limit.on_resume(now) is not None:
+                self._adjustments.note_limit(endpoint, now)
 
     def failed(
         self, batch: Batch, failure: Failure, in_flight: int, left: list[Request], alive: int, now: float
@@ -132,27 +103,10 @@ class Feeding:
         endpoint = self._endpoints.by_id.get(event.endpoint)
         if endpoint is None:
             return False
-        before = endpoint.limit.limit
-        change = endpoint.limit.on_load(event.load, endpoint.in_flight, now, event.took_s)
-        if change is None:
+        if endpoint.limit.on_load(event.load, endpoint.in_flight, now, event.took_s) is None:
             return False
-        self.adjusted(endpoint.id, "limit", before, change.limit, change.reason, now)
+        self._adjustments.note_limit(endpoint, now)
         return True
-
-    def note_list_cap(self, endpoint: Endpoint, kind: Kind, before: int, reason: str, now: float) -> None:
-        """An endpoint's list cap may have changed; ``before`` is the old cap."""
-        after = endpoint.list_cap(now, kind)
-        if after != before:
-            self.adjusted(endpoint.id, _list_setting(kind), before, after, reason, now)
-            endpoint.can(kind).told_cap = after
-
-    def adjusted(self, endpoint: int, setting: str, old: int, new: int, reason: str, now: float) -> None:
-        """Remember a change and announce it."""
-        adjustment = Adjustment(now, endpoint, setting, old, new, reason)
-        self.adjustments.append(adjustment)
-        name = self._endpoints.by_id[endpoint].shown_name
-        self.changes[name, setting, "up" if new > old else "down"] += 1
-        self._command(Adjusted(adjustment, name))
 
     def _observe(
         self,
@@ -172,11 +126,10 @@ class Feeding:
             outcome = Outcome.IGNORED
         seconds = now - batch.sent_at
         mean = (endpoint.area(now) - batch.load.area) / seconds if seconds > 0 else float(in_flight)
-        before = endpoint.limit.limit
         if outcome is Outcome.SUCCESS and len(self._endpoints.serving) > 1:
             units = work(self._lengths.expected(batch.shape.answer_key, batch.shape.max_output_tokens))
-            endpoint.speed.measure(seconds, units, mean / before, requests, now)
-        change = endpoint.observe(
+            endpoint.speed.measure(seconds, units, mean / endpoint.limit.limit, requests, now)
+        change = endpoint.limit.on_sample(
             Sample(
                 now,
                 batch.sent_at,
@@ -198,11 +151,7 @@ class Feeding:
             )
         )
         if change is not None:
-            self.adjusted(batch.endpoint, "limit", before, change.limit, change.reason, now)
-
-
-def _list_setting(kind: Kind) -> str:
-    return "batch_size_cap" if kind is Kind.COMPLETION else f"batch_size_cap of {kind.value}"
+            self._adjustments.note_limit(endpoint, now)
 
 
 def _is_late(request: Request, batch: Batch, now: float) -> bool:

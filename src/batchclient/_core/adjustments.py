@@ -1,0 +1,60 @@
+"""The memory of how limits and list caps changed; every change is a command, too.
+
+For example a limit that was 64 and is 32 after refusals is announced once, with its reason. A list
+cap which grows back with time is told with the next batch that ends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+
+from batchclient._core.kinds import Kind
+from batchclient._core.messages import Adjusted, Adjustment, Batch, Command
+from batchclient._core.servers.endpoint import Endpoint
+
+__all__ = ["Adjustments"]
+
+_REMEMBERED = 256
+
+
+class Adjustments:
+    """The adjustments of one scheduler; ``command`` takes a command."""
+
+    __slots__ = ("_command", "changes", "last")
+
+    def __init__(self, command: Callable[[Command], None]) -> None:
+        self._command = command
+        self.last: deque[Adjustment] = deque(maxlen=_REMEMBERED)
+        """The last changes, oldest first."""
+        self.changes: Counter[tuple[str, ...]] = Counter()
+        """All changes, by endpoint, setting and direction."""
+
+    def note_limit(self, endpoint: Endpoint, now: float) -> None:
+        """An endpoint's limit may have changed since it was last told."""
+        before, after = endpoint.told_limit, endpoint.limit.limit
+        if after != before:
+            endpoint.told_limit = after
+            self._tell(endpoint, "limit", before, after, endpoint.limit.reason, now)
+
+    def note_list_cap(self, endpoint: Endpoint, kind: Kind, before: int, reason: str, now: float) -> None:
+        """An endpoint's list cap may have changed; ``before`` is the old cap."""
+        after = endpoint.list_cap(now, kind)
+        if after != before:
+            setting = "batch_size_cap" if kind is Kind.COMPLETION else f"batch_size_cap of {kind.value}"
+            self._tell(endpoint, setting, before, after, reason, now)
+            endpoint.can(kind).told_cap = after
+
+    def list_ended(self, batch: Batch, endpoint: Endpoint, now: float) -> None:
+        """A batch was answered whole: note how the reply streamed; longer lists may be tried again."""
+        abilities = endpoint.can(batch.shape.kind)
+        abilities.ended(batch)
+        if abilities.told_cap is not None:
+            reason = "some time has passed: longer lists are tried again"
+            self.note_list_cap(endpoint, batch.shape.kind, abilities.told_cap, reason, now)
+
+    def _tell(self, endpoint: Endpoint, setting: str, old: int, new: int, reason: str, now: float) -> None:
+        adjustment, name = Adjustment(now, endpoint.id, setting, old, new, reason), endpoint.shown_name
+        self.last.append(adjustment)
+        self.changes[name, setting, "up" if new > old else "down"] += 1
+        self._command(Adjusted(adjustment, name))
