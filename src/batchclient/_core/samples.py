@@ -48,23 +48,12 @@ class LimitSamples:
             # An answer without a waiting caller took its time and brought nothing.
             late = all(_is_late(batch.requests[position], batch, now) for position, _ in event.answers)
             outcome = Outcome.LATE if late else Outcome.WASTED
-        first_tokens_s = tally.first_tokens_s * batch.shape.weight
         shared_tokens = 0.0
         if batch.has_families and tally.prompt_tokens:
             requests = [batch.requests[position] for position, _ in event.answers]
             size = sum(len(request.prompt) for request in requests)
             shared_tokens = tally.prompt_tokens * sum(request.shared for request in requests) / size
-        self._observe(
-            batch,
-            in_flight,
-            tally.count,
-            outcome,
-            now,
-            tally.prompt_tokens,
-            tally.used_tokens,
-            first_tokens_s,
-            shared_tokens,
-        )
+        self._observe(batch, in_flight, tally.count, outcome, now, tally, shared_tokens)
 
     def resumed(self, now: float) -> None:
         """Calls are about to be sent, and nothing is in flight anywhere."""
@@ -115,9 +104,7 @@ class LimitSamples:
         requests: int,
         outcome: Outcome,
         now: float,
-        prompt_tokens: int = 0,
-        completion_tokens: int = 0,
-        first_tokens_s: float = 0.0,
+        tally: Tally | None = None,
         shared_tokens: float = 0.0,
         failure: Failure | None = None,
     ) -> None:
@@ -137,9 +124,9 @@ class LimitSamples:
                 mean,
                 batch.load.in_flight,
                 requests * batch.shape.weight,
-                prompt_tokens,
-                completion_tokens,
-                first_tokens_s,
+                0 if tally is None else tally.prompt_tokens,
+                0 if tally is None else tally.used_tokens,
+                0.0 if tally is None else tally.first_tokens_s * batch.shape.weight,
                 outcome,
                 batch.load.admitted_at,
                 shared_tokens,

@@ -278,25 +278,10 @@ class Endpoint:
         self.health.answered_once = True
 
     def failed(self, event: Failed, left: list[Request], alive: list[Request], now: float) -> None:
-        """A batch has failed: judge its refusal, if it is one, and what may be sent next (see ``pace``).
-
-        Args:
-            event: the failure.
-            left: the calls without an answer.
-            alive: those whose callers wait.
-            now: the time.
-        """
+        """A batch has failed: judge its refusal, if it is one (see ``Pace.failed``)."""
         batch = event.batch
-        batch.pace.failed(
-            batch,
-            event.failure,
-            len(left) * batch.shape.weight,
-            [request.endured for request in alive if request.endured is not None],
-            self.open.values(),
-            now,
-            takes_work=self.takes_work(now - batch.sent_at, now),
-            jitter=event.jitter,
-        )
+        takes_work = self.takes_work(now - batch.sent_at, now)
+        batch.pace.failed(event, left, alive, self.open.values(), now, takes_work=takes_work)
         if batch.refused_freely and not batch.failures:
             self.budget.sent(-batch.tokens_at_risk * len(left) / len(batch.requests), -len(left))
 

@@ -54,7 +54,8 @@ import math
 from collections.abc import Collection, Iterable
 
 from batchclient._core.failures import Failure
-from batchclient._core.requests import Batch, Endured
+from batchclient._core.messages import Failed
+from batchclient._core.requests import Batch, Endured, Request
 from batchclient._core.servers.hold import REFUSALS, REST, Hold
 from batchclient._core.servers.pause import Pause
 
@@ -180,33 +181,30 @@ class Pace:
 
     def failed(
         self,
-        batch: Batch,
-        failure: Failure,
-        sequences: int,
-        pasts: Collection[Endured],
+        event: Failed,
+        left: list[Request],
+        alive: list[Request],
         under_way: Collection[Batch],
         now: float,
         *,
         takes_work: bool,
-        jitter: float,
     ) -> None:
         """A request has ended without an answer: it was lost, refused, or to blame itself.
 
         Of a refusal for load the batch is told whether it is free, alone, and about load.
 
         Args:
-            batch: the request.
-            failure: why it failed.
-            sequences: those without an answer.
-            pasts: of its calls that still wait.
+            event: the failure.
+            left, alive: the calls without an answer, and those of them whose callers wait.
             under_way: all other requests of the endpoint, the earliest first.
             now: the time.
             takes_work: whether the server takes other work than this.
-            jitter: random, from 0 to 1.
         """
-        tried = self._ended(batch, failure, sequences, now)
+        batch, failure = event.batch, event.failure
+        tried = self._ended(batch, failure, len(left) * batch.shape.weight, now)
         if not (failure.refuses_load or failure.out_of_memory):
             return
+        pasts = [request.endured for request in alive if request.endured is not None]
         seconds, weight = now - batch.sent_at, batch.shape.weight
         if _may_be_free(failure, max((past.refusals for past in pasts), default=0), seconds):
             batch.refusal_s = seconds
@@ -233,7 +231,7 @@ class Pace:
         elif (batch.refused_freely or is_full) and not tried:
             self._begin_spell(rest_s, now)
         if batch.refused_freely and not self.under_way:
-            self._hold_all(jitter, now)
+            self._hold_all(event.jitter, now)
 
     def _count(self, batch: Batch, under_way: Collection[Batch]) -> None:
         """Count a refused request."""
