@@ -65,6 +65,7 @@ class Fleet:
         self._command = command
         self._asking = asking
         self._adjustments = adjustments
+        self._count()
 
     def judge(self, batch: Batch, failure: Failure, now: float) -> None:
         """Tell an endpoint's health and rates how a batch failed."""
@@ -86,7 +87,9 @@ class Fleet:
         elif sign is not Sign.NOTHING:
             # Who takes a request before the connection breaks is no wrong address.
             health.answered_once |= failure.is_said or sign is Sign.BROKEN
-            self._endpoints.fail(endpoint, sign, batch.id, now, batch.sent_at, failure.seen)
+            others = self._endpoints.others_in_use(endpoint)
+            if endpoint.fail(sign, batch.id, now, others=others, sent_at=batch.sent_at, seen=failure.seen):
+                self._keep_one_in_use()
         health.end_probe(batch.id)
         if health.state is not state:
             self._tell_health(endpoint, now, failure)
@@ -118,7 +121,9 @@ class Fleet:
             return False
         # At once, so that nothing more is sent there before these batches have ended.
         probe = endpoint.health.probe
-        self._endpoints.fail(endpoint, Sign.STILL, _NO_BATCH if probe is None else probe, now)
+        others = self._endpoints.others_in_use(endpoint)
+        endpoint.fail(Sign.STILL, _NO_BATCH if probe is None else probe, now, others=others)
+        self._keep_one_in_use()
         self._tell_health(endpoint, now, STILL)
         for batch in own:
             if not batch.aborting:
@@ -177,7 +182,11 @@ class Fleet:
 
     def add(self, event: EndpointAdded, settings: SchedulerSettings) -> None:
         """An endpoint was added."""
-        self._endpoints.add(Endpoint.made_for(settings, event.endpoint, event.limit, event.name))
+        endpoint, endpoints = Endpoint.made_for(settings, event.endpoint, event.limit, event.name), self._endpoints
+        assert endpoint.id not in endpoints.by_id, "an endpoint's id is given once"
+        endpoints.by_id[endpoint.id] = endpoint
+        endpoints.serving.append(endpoint)
+        self._count()
         self._asking.add(event.endpoint)
 
     def know(self, event: ServerKnown, now: float) -> None:
@@ -214,7 +223,13 @@ class Fleet:
         endpoint = self._endpoints.by_id.get(event.endpoint)
         if endpoint is None:
             return
-        self._endpoints.remove(endpoint)
+        serving = self._endpoints.serving
+        if not endpoint.leaving:
+            assert len(serving) > 1, "the last endpoint stays"
+            endpoint.leaving = True
+            serving.remove(endpoint)
+            self._count()
+            self._keep_one_in_use()
         endpoint.limit.interrupt(now)
         if not event.drain:
             for batch in endpoint.open.values():
@@ -223,10 +238,21 @@ class Fleet:
                     self._abort(batch)
         self.see_off(endpoint)
 
+    def _count(self) -> None:
+        for endpoint in self._endpoints.serving:
+            endpoint.is_lone = len(self._endpoints.serving) == 1
+
+    def _keep_one_in_use(self) -> None:
+        """If none is in use, probe those ejected but not vanished (the panic rule)."""
+        if not self._endpoints.any_in_use:
+            for endpoint in self._endpoints.serving:
+                if endpoint.health.state is HealthState.EJECTED and not endpoint.health.vanished:
+                    endpoint.health.open_now()
+
     def see_off(self, endpoint: Endpoint) -> None:
         """Forget a leaving endpoint if its last batch is over."""
         if not (endpoint.in_flight or endpoint.open):
-            self._endpoints.forget(endpoint)
+            del self._endpoints.by_id[endpoint.id]
             self._asking.remove(endpoint.id)
             self._command(EndpointGone(endpoint.id))
 

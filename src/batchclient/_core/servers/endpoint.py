@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 
+from batchclient._core.failures import Sign
 from batchclient._core.kinds import Kind
 from batchclient._core.learnt.abilities import Abilities
 from batchclient._core.learnt.proof import Proof
@@ -284,6 +285,16 @@ class Endpoint:
         batch.pace.failed(event, left, alive, self.open.values(), now, takes_work=takes_work)
         if batch.refused_freely and not batch.failures:
             self.budget.sent(-batch.tokens_at_risk * len(left) / len(batch.requests), -len(left))
+
+    def fail(
+        self, sign: Sign, batch: int, now: float, *, others: bool, sent_at: float | None = None, seen: str = ""
+    ) -> bool:
+        """A batch has failed for a reason of the server's: return whether it is now ejected (see ``Health.fail``)."""
+        there, since, until = False, self.health.row_since or now, now if sent_at is None else sent_at
+        if sign is Sign.UNSERVED:
+            holds = self.health.in_use and any(since <= one.sent_at <= until for one in self.open.values())
+            there = holds or self.life.served_at == -math.inf
+        return self.health.fail(sign, batch, now, others=others, sent_at=sent_at, seen=seen, there=there)
 
     def read_at(self) -> float:
         """When a part of a reply under way last came; ``-inf``: none has begun."""

@@ -8,14 +8,11 @@ Rules:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 
-from batchclient._core.failures import Sign
 from batchclient._core.learnt.proof import Proof
 from batchclient._core.requests import Shape
 from batchclient._core.servers.endpoint import Endpoint
-from batchclient._core.servers.health import HealthState
 from batchclient._core.spent import ServerOutage
 
 __all__ = ["Endpoints"]
@@ -29,7 +26,6 @@ class Endpoints:
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         self.by_id = {endpoint.id: endpoint for endpoint in endpoints}
         self.serving = list(self.by_id.values())
-        self._count()
 
     def __iter__(self) -> Iterator[Endpoint]:
         return iter(self.by_id.values())
@@ -100,49 +96,6 @@ class Endpoints:
         if not any(endpoint.denials.shapes for endpoint in free):
             return free
         return [endpoint for endpoint in free if not self.leaves(shape, endpoint, now)] or free
-
-    def fail(
-        self, endpoint: Endpoint, sign: Sign, batch: int, now: float, sent_at: float | None = None, seen: str = ""
-    ) -> None:
-        """Take in the failure of a batch for a reason of its endpoint's; ``seen`` says it in words."""
-        others = self.others_in_use(endpoint)
-        there, since, until = False, endpoint.health.row_since or now, now if sent_at is None else sent_at
-        if sign is Sign.UNSERVED:
-            holds = endpoint.health.in_use and any(since <= one.sent_at <= until for one in endpoint.open.values())
-            there = holds or endpoint.life.served_at == -math.inf
-        if endpoint.health.fail(sign, batch, now, others=others, sent_at=sent_at, seen=seen, there=there):
-            self._keep_one_in_use()
-
-    def add(self, endpoint: Endpoint) -> None:
-        """Serve another endpoint."""
-        assert endpoint.id not in self.by_id, "an endpoint's id is given once"
-        self.by_id[endpoint.id] = endpoint
-        self.serving.append(endpoint)
-        self._count()
-
-    def remove(self, endpoint: Endpoint) -> None:
-        """Serve an endpoint no more; it stays in ``by_id`` until ``forget``."""
-        if not endpoint.leaving:
-            assert len(self.serving) > 1, "the last endpoint stays"
-            endpoint.leaving = True
-            self.serving.remove(endpoint)
-            self._count()
-            self._keep_one_in_use()
-
-    def forget(self, endpoint: Endpoint) -> None:
-        """Drop an endpoint with nothing in flight."""
-        del self.by_id[endpoint.id]
-
-    def _count(self) -> None:
-        for endpoint in self.serving:
-            endpoint.is_lone = len(self.serving) == 1
-
-    def _keep_one_in_use(self) -> None:
-        """If none is in use, probe those ejected but not vanished (the panic rule)."""
-        if not self.any_in_use:
-            for endpoint in self.serving:
-                if endpoint.health.state is HealthState.EJECTED and not endpoint.health.vanished:
-                    endpoint.health.open_now()
 
     def __repr__(self) -> str:
         return f"<Endpoints {list(self.by_id)}>"
