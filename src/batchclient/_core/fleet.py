@@ -103,11 +103,6 @@ class Fleet:
         if endpoint.health.state is not state:
             self._tell_health(endpoint, now)
 
-    def take_back(self, endpoint: Endpoint, now: float) -> None:
-        """A server is back, since it has taken a probe on."""
-        self.welcome(endpoint, 0, None, now)
-
-
     def look_for_life(self, event: LoadReported, now: float) -> bool:
         """A server has reported its load; return whether to give it up for a still engine."""
         endpoint = self._endpoints.by_id.get(event.endpoint)

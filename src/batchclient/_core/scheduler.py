@@ -354,9 +354,8 @@ class Scheduler:
         if self._stalls.due_at is not None and self._stalls.woke(now):
             self._samples.trusts_from = now
         for endpoint in self._endpoints.serving:
-            health = endpoint.health
-            if health.taken_on_at is not None and health.taken_on_at <= now:
-                self._fleet.take_back(endpoint, now)
+            if (endpoint.health.taken_on_at or math.inf) <= now:
+                self._fleet.welcome(endpoint, 0, None, now)
                 self._outage.watch(now)
         self._settle()
         if self._asking.look_at is not None:
