@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from batchclient._core.conditions import COMPANY, HEAVY, PROOF, REFILL, Turn, Wait
+from batchclient._core.conditions import HEAVY, PROOF, REFILL, Turn, Wait
 from batchclient._core.learnt.abilities import Abilities
 from batchclient._core.learnt.lengths import OutputLengths
 from batchclient._core.learnt.proof import like_singles
@@ -114,7 +114,7 @@ class BatchingRule:
         if not group.sealed and want < free and group.size < longest:
             until = oldest.queued_at + settings.linger_s
             if now < until:
-                return Wait(COMPANY, until)
+                return Wait("for company", until)
         quantum = max(1, int(endpoint.limit.limit * settings.refill_ratio)) // weight
         if free < min(want, quantum):
             until = (now if endpoint.held_since is None else endpoint.held_since) + settings.refill_s

@@ -20,18 +20,11 @@ from batchclient._core.servers.health import HealthState
 from batchclient._core.waiting.lanes import Reserve
 from batchclient._core.waiting.queue import FamilyGroup, Group, Queue
 
-__all__ = [
-    "COMPANY", "CONDITIONS", "HEAVY", "PROOF", "RATE", "REFILL", "TRIED", "UNKNOWN", "Turn", "Wait",
-]  # fmt: skip
+__all__ = ["CONDITIONS", "HEAVY", "PROOF", "RATE", "REFILL", "TRIED", "Turn", "Wait"]
 
-COMPANY, REFILL = "for company", "for more free permits"
 HEAVY, PROOF = "for as many permits as a call takes", "for the proof of lists"
-_RESERVED, _KEPT = "for more than the reserve", "for a conversation that is about to come back"
-RATE, UNKNOWN = "for its tokens per minute", "for the server's word on which it is"
-TRIED, _ELSEWHERE = "its calls failed so before", "another endpoint takes it"
-_DOUBT, _REFUSALS = "its model was refused", "the server refuses such calls"
-_BRIEF = frozenset({COMPANY, PROOF, REFILL, _KEPT, _RESERVED})
-_NOT_HERE = 1 / 64
+REFILL, RATE = "for more free permits", "for its tokens per minute"
+TRIED = "its calls failed so before"
 _FEW = 4
 """So many calls of a refused list find out as fresh ones do; of more the guilty may come first."""
 
@@ -40,7 +33,7 @@ class Wait(NamedTuple):
     """Why a group is passed over, and until when.
 
     Args:
-        why: one of the reasons above, in words.
+        why: in words; those above are looked at.
         until: when to look again though nothing else happens; ``inf``: not before an event.
         blocks: whether younger groups of its class wait behind it.
     """
@@ -48,15 +41,6 @@ class Wait(NamedTuple):
     why: str
     until: float = math.inf
     blocks: bool = False
-
-    @property
-    def counts(self) -> float:
-        """What it counts of the groups that are looked at in one step.
-
-        There may be hundreds of a model in doubt, or of calls too heavy for the free permits, with
-        ``n`` and a seed each, at 5 µs a look.
-        """
-        return 1 if self.why in _BRIEF else _NOT_HERE
 
 
 class Turn:
@@ -111,14 +95,14 @@ class Turn:
             room -= reserve.unused
             if room <= 0:
                 # To the lowest class the endpoint is full.
-                return Wait(_RESERVED, blocks=True)
+                return Wait("for more than the reserve", blocks=True)
         if type(group) is FamilyGroup:
             assert self.queue.conversations is not None, "a group of families comes from a queue that looks at them"
             # One that has come back is no longer awaited: the permit kept for it is free.
             awaited, awaited_until = self.queue.conversations.awaited(self.endpoint.id, self.now)
             room -= awaited
             if room <= 0:
-                return Wait(_KEPT, awaited_until)
+                return Wait("for a conversation that is about to come back", awaited_until)
         return room
 
     def lets_pass(self, group: Group, wait: Wait) -> bool:
@@ -153,7 +137,7 @@ def failed_here(turn: Turn, _group: Group, oldest: Request) -> Wait | None:
     if not (turn.probes and turn.spares) or oldest.failed_on != turn.endpoint.id:
         return None
     if turn.endpoints.others_in_use(turn.endpoint):
-        return Wait(_ELSEWHERE)
+        return Wait("another endpoint takes it")
     return None if turn.endpoint.health.refuses else Wait(TRIED)
 
 
@@ -162,7 +146,7 @@ def left_to_others(turn: Turn, group: Group, _oldest: Request) -> Wait | None:
     lacking = turn.endpoint.denials.shapes
     if not lacking or not turn.endpoints.leaves(group.shape, turn.endpoint, turn.now):
         return None
-    return Wait(_ELSEWHERE, lacking[group.shape.answer_key])
+    return Wait("another endpoint takes it", lacking[group.shape.answer_key])
 
 
 def model_in_doubt(turn: Turn, group: Group, oldest: Request) -> Wait | None:
@@ -177,7 +161,7 @@ def model_in_doubt(turn: Turn, group: Group, oldest: Request) -> Wait | None:
     if at is None:
         return None
     if at > now:
-        return Wait(_DOUBT, at)
+        return Wait("its model was refused", at)
     # Of a refused list nobody knows yet who is to blame.
     untried = oldest.denied_at == math.inf and (group.isolation is None or group.size <= _FEW)
     return None if untried or not turn.spares else Wait(TRIED)
@@ -190,7 +174,7 @@ def held_by_refusals(turn: Turn, group: Group, oldest: Request) -> Wait | None:
         return None
     hold = pace.sendable(turn.now)
     if hold is not None:
-        return Wait(_REFUSALS, hold.next_at)
+        return Wait("the server refuses such calls", hold.next_at)
     # A refused call may be to blame itself: it would find out again and again.
     finds_out = turn.spares and not pace.under_way and not turn.endpoint.denials.models
     was_refused = oldest.endured is not None and oldest.endured.refusals > 0

@@ -20,7 +20,8 @@ Rules 3, 5 and 9 of the scheduler, and:
   of higher classes wait neither for company nor for a refill. A group of the lowest class holds
   back younger calls of its own class only.
 - Where the oldest call will probably miss its deadline, the newest go first: otherwise every call
-  would be late.
+  would be late. A call that surely misses it fails without being sent.
+- A batch's permits count as used before it is sent.
 """
 
 from __future__ import annotations
@@ -28,26 +29,33 @@ from __future__ import annotations
 import math
 
 from batchclient._core.batching import BatchingRule, Terms
-from batchclient._core.builder import BatchBuilder
-from batchclient._core.conditions import CONDITIONS, HEAVY, RATE, REFILL, TRIED, UNKNOWN, Turn, Wait
+from batchclient._core.conditions import CONDITIONS, HEAVY, RATE, REFILL, TRIED, Turn, Wait
 from batchclient._core.learnt.lengths import OutputLengths
-from batchclient._core.messages import Batch, Isolation, Request
+from batchclient._core.learnt.proof import Proof
+from batchclient._core.learnt.times import ServiceTimes, is_fresh
+from batchclient._core.messages import Batch, Isolation, Request, RequestState
+from batchclient._core.requests import LoadAtSend
 from batchclient._core.servers.choice import choose, no_later
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.speed import work
 from batchclient._core.settings import SchedulerSettings
-from batchclient._core.waiting.queue import Group, Queue
+from batchclient._core.statistics import Counters
+from batchclient._core.waiting.deadlines import Deadlines
+from batchclient._core.waiting.queue import FamilyGroup, Group, Queue
 
 __all__ = ["Granting"]
 
-_GROUPS_LOOKED_AT = 16
-"""How many groups one step passes over for want of company before it stops looking."""
+_MOST_PASSED_OVER = 1024
+"""Groups that one step passes over before it stops looking, at 5 µs a look. There may be hundreds
+of a model in doubt, or of calls too heavy for the free permits, with ``n`` and a seed each."""
 _SHORTEST_SHARE = 8
 """No list is cut shorter to keep another endpoint busy: singles cost client and server more than
 they bring."""
 _UNKNOWN_LIMIT = 64
 """Calls in flight at a server that has not said yet which it is, and how many it takes at once."""
+
+_IN_FLIGHT = RequestState.IN_FLIGHT
 
 _Granted = tuple[list[Batch], list[Request]]
 """Batches to send, whose permits are taken; and calls that cannot make their deadlines."""
@@ -56,23 +64,30 @@ _Granted = tuple[list[Batch], list[Request]]
 class Granting:
     """Grants a scheduler's permits."""
 
-    __slots__ = ("_builder", "_endpoints", "_lengths", "_queue", "_rule", "_settings", "is_paused")
+    __slots__ = (
+        "_counters", "_deadlines", "_endpoints", "_lengths", "_queue", "_rule", "_sent", "_settings", "_times",
+        "is_paused",
+    )  # fmt: skip
 
     def __init__(
         self,
+        settings: SchedulerSettings,
         endpoints: Endpoints,
         queue: Queue,
-        rule: BatchingRule,
-        settings: SchedulerSettings,
         lengths: OutputLengths,
-        builder: BatchBuilder,
+        times: ServiceTimes,
+        deadlines: Deadlines,
+        counters: Counters,
     ) -> None:
+        self._settings = settings
         self._endpoints = endpoints
         self._queue = queue
-        self._rule = rule
-        self._settings = settings
         self._lengths = lengths
-        self._builder = builder
+        self._times = times
+        self._deadlines = deadlines
+        self._counters = counters
+        self._rule = BatchingRule(settings, lengths)
+        self._sent = 0
         self.is_paused = False
         """Whether the caller lets nothing be sent."""
 
@@ -147,19 +162,17 @@ class Granting:
         endpoint, queue = turn.endpoint, self._queue
         passed_over: list[Group] = []
         above: int | None = None
-        looked_at, more, fits, is_held = 0.0, False, False, False
-        while (hold := endpoint.sendable(turn.now)) is None and endpoint.free > 0 and looked_at < _GROUPS_LOOKED_AT:
-            if not queue.size or (found := queue.pop(above)) is None:
+        more, fits, is_held = False, False, False
+        while (hold := endpoint.sendable(turn.now)) is None and endpoint.free > 0:
+            if not queue.size or len(passed_over) == _MOST_PASSED_OVER or (found := queue.pop(above)) is None:
                 break
             group, oldest = found
             cut = self._cut(turn, group, oldest)
             if not isinstance(cut, Wait):
                 fits = False
-                sent = self._take(turn, group, oldest, *cut, granted)
-                if turn.probes and sent:
-                    break
+                self._take(turn, group, oldest, *cut, granted)
                 if len(self._endpoints.serving) > 1:
-                    more = endpoint.free > 0 and queue.size > 0
+                    more = endpoint.free > 0 and queue.size > 0 and endpoint.health.probe is None
                     break
                 if turn.reserve is not None:
                     turn.look_at_reserve()
@@ -167,7 +180,6 @@ class Granting:
             passed_over.append(group)
             turn.wake_at = min(turn.wake_at, cut.until)
             is_held = is_held or cut.why == REFILL
-            looked_at += cut.counts
             if cut.why == HEAVY and not fits:
                 # Where all that wait are too heavy a look at each would find nothing.
                 fits = group.shape.weight <= endpoint.free or queue.has_any(endpoint.free)
@@ -206,7 +218,7 @@ class Granting:
         elif turn.most is not None and not group.whole:
             size = min(size, turn.most)
         if endpoint.rates is not None:
-            size, until = endpoint.rates.affordable(size, self._builder.tokens(oldest), now)
+            size, until = endpoint.rates.affordable(size, self._tokens(oldest), now)
             if not size:
                 # No younger, cheaper call goes before it.
                 return Wait(RATE, until, blocks=True)
@@ -214,25 +226,54 @@ class Granting:
             # It goes once the server has said which it is.
             held_until = endpoint.lists_held_until(now)
             if held_until is not None:
-                return Wait(UNKNOWN, held_until)
+                return Wait("for the server's word on which it is", held_until)
         return size, terms
 
-    def _take(self, turn: Turn, group: Group, oldest: Request, size: int, terms: Terms, granted: _Granted) -> bool:
-        """Make a batch of the group at the front; return false if all its calls were hopeless."""
+    def _take(self, turn: Turn, group: Group, oldest: Request, size: int, terms: Terms, granted: _Granted) -> None:
+        """Make a batch of the group at the front, if not all its calls are hopeless."""
         endpoint, now, (batches, hopeless) = turn.endpoint, turn.now, granted
-        are_timed = self._builder.deadlines.is_used
-        newest = are_timed and self._builder.is_too_old(oldest, now)
+        are_timed = self._deadlines.is_used
+        newest = are_timed and self._is_too_old(oldest, now)
         requests = self._queue.take(group, size, self._settings.length_reach, now, newest=newest)
         if are_timed:
-            requests, late = self._builder.sort_out(requests, now)
+            requests, late = self._sort_out(requests, now)
             hopeless += late
         if requests:
-            batch = self._builder.build(terms, group, requests, endpoint, now)
+            batch = self._build(terms, group, requests, endpoint, now)
             batches.append(batch)
             if turn.is_troubled:
                 turn.begin_probes(batch, group)
         self._queue.restore(group)
-        return bool(requests)
+
+    def _is_too_old(self, oldest: Request, now: float) -> bool:
+        """Whether the oldest call is probably, not surely, too late; if surely, it is refused."""
+        if oldest.deadline is None or not self._times.known:
+            return False
+        key, left_s = oldest.shape.answer_key, oldest.deadline - now
+        return self._times.shortest(key, now) <= left_s < self._times.likely(key, now)
+
+    def _sort_out(self, requests: list[Request], now: float) -> tuple[list[Request], list[Request]]:
+        """Return the calls that may be in time, and those too late for their deadlines."""
+        if not self._times.known:
+            return requests, []
+        key = requests[0].shape.answer_key
+        shortest_s, likely_s = self._times.shortest(key, now), self._times.likely(key, now)
+        # As a rule all calls have time enough, as the earliest of all deadlines shows.
+        earliest = self._deadlines.next()
+        if not likely_s or earliest is None or earliest >= now + max(likely_s, shortest_s):
+            return requests, []
+        crowded = self._queue.size > 0 and self._deadlines.last() > now + likely_s
+        in_time, late = [], []
+        for request in requests:
+            left_s = math.inf if request.deadline is None else request.deadline - now
+            # While others with more time wait, no permit is spent on a call which is probably late.
+            # A fresh call is tried: the limit must learn if even a fresh call is late.
+            if left_s < (likely_s if crowded and not is_fresh(request, now) else shortest_s):
+                request.group = None
+                late.append(request)
+            else:
+                in_time.append(request)
+        return in_time, late
 
     def grant_bare(
         self, requests: list[Request], endpoint: Endpoint, failures: int, isolation: Isolation, now: float
@@ -248,9 +289,87 @@ class Granting:
         if endpoint.free < size * shape.weight and (endpoint.in_flight or size > 1):
             return None
         if rates is not None:
-            affordable, _ = rates.affordable(size, self._builder.tokens(requests[0]), now)
+            affordable, _ = rates.affordable(size, self._tokens(requests[0]), now)
             if affordable < size:
                 return None
         group = Group(shape, sealed=True, failures=failures, isolation=isolation, bare=True)
         group.lane = self._queue.lane_of(shape)
-        return self._builder.build(self._rule.terms(shape, endpoint, now), group, requests, endpoint, now)
+        return self._build(self._rule.terms(shape, endpoint, now), group, requests, endpoint, now)
+
+    def _build(self, terms: Terms, group: Group, requests: list[Request], endpoint: Endpoint, now: float) -> Batch:
+        """Make a batch of some requests of a group, and take the permits."""
+        shape, lane, abilities = group.shape, group.lane, terms.abilities
+        assert lane is not None, "a group in the queue has a lane"
+        size = len(requests)
+        sequences = size * shape.weight
+        company = "lists are not proved yet" if terms.is_stranger else "no company"
+        streamed = self._rule.wants_stream(terms, shape, size, endpoint, now)
+        bare = group.bare or not abilities.form(streamed=streamed).allows(now)
+        self._sent += 1
+        batch = Batch(
+            id=self._sent,
+            endpoint=endpoint.id,
+            shape=shape,
+            requests=requests,
+            # A caller who takes the pieces always has them: a bare batch lacks only fields we add.
+            streamed=streamed and (shape.to_caller or not bare),
+            failures=group.failures,
+            sent_at=now,
+            oldest_at=requests[0].queued_at,
+            alone=(terms.alone or company) if size == 1 else "",
+            isolation=group.isolation,
+            packed=shape.packable and not bare and abilities.packing.allows(now),
+            bare=bare,
+            unanswered=size,
+            callers=size,
+            answered=bytearray(size),
+            load=LoadAtSend(endpoint.area(now), endpoint.limit.limit),
+            lane=lane,
+        )
+        prompt_tokens, is_timed = 0, False
+        for request in requests:
+            request.state = _IN_FLIGHT
+            request.attempts += 1
+            request.group = None
+            request.batch = batch
+            if request.timeout_s is not None:
+                is_timed = True
+            prompt_tokens += request.prompt_tokens
+            if request.queued_at < batch.oldest_at:  # noqa: PLR1730  # as in ``handle``
+                batch.oldest_at = request.queued_at
+        if is_timed:
+            self._deadlines.begin(requests, now)
+        if terms.is_stranger and size > 1 and not group.sealed and endpoint.proof is None:
+            endpoint.proof = Proof(batch, endpoint.open)
+        if type(group) is FamilyGroup:
+            assert self._queue.conversations is not None
+            self._queue.conversations.granted(requests, endpoint.id, now)
+            batch.has_families = True
+        expected = shape.weight * self._lengths.expected(shape.answer_key, shape.max_output_tokens)
+        batch.tokens_at_risk = prompt_tokens + size * expected
+        abilities.sent(batch)
+        self._take_permits(batch, endpoint, sequences, now)
+        self._queue.lanes.take(lane, sequences, now)
+        if self._queue.lanes.has_tenants:
+            self._queue.lanes.charge(batch, expected)
+        self._counters.observed.sent(batch)
+        return batch
+
+    def _take_permits(self, batch: Batch, endpoint: Endpoint, sequences: int, now: float) -> None:
+        """The endpoint works on the batch from now on."""
+        endpoint.open[batch.id] = batch
+        if endpoint.rates is not None:
+            batch.charged_tokens = sum(map(self._tokens, batch.requests))
+            endpoint.rates.charge(batch.charged_tokens, now)
+        endpoint.take(sequences, now)
+        batch.load.in_flight = endpoint.in_flight
+        batch.pace = endpoint.pace(batch.shape)
+        batch.pace.sent(batch.id, sequences)
+        if not batch.failures:
+            endpoint.budget.sent(batch.tokens_at_risk, len(batch.requests))
+
+    def _tokens(self, request: Request) -> int:
+        """Tokens which a call is expected to cost, at least 1."""
+        shape = request.shape
+        output = shape.weight * self._lengths.expected(shape.answer_key, shape.max_output_tokens)
+        return max(1, request.prompt_tokens + output)

@@ -44,8 +44,6 @@ from typing import Any
 from batchclient._core.adjustments import Adjustments
 from batchclient._core.arrivals import Arrivals
 from batchclient._core.asking import Asking
-from batchclient._core.batching import BatchingRule
-from batchclient._core.builder import BatchBuilder
 from batchclient._core.fleet import Fleet
 from batchclient._core.granting import Granting
 from batchclient._core.histograms import Observations
@@ -146,9 +144,9 @@ class Scheduler:
         self._arrivals = Arrivals(self._endpoints, settings.wait_for_server_s, self._commands.append)
         self._asking = Asking(self._by_id, self._commands.append, asks_first)
         self._fleet = Fleet(self._endpoints, self._commands.append, self._adjustments, self._asking)
-        rule = BatchingRule(settings, self._lengths)
-        builder = BatchBuilder(self._queue, rule, self._lengths, self._counters, self._times, self._deadlines)
-        self._granting = Granting(self._endpoints, self._queue, rule, settings, self._lengths, builder)
+        self._granting = Granting(
+            settings, self._endpoints, self._queue, self._lengths, self._times, self._deadlines, self._counters
+        )
         self._recovery = Recovery(self._queue, self._counters)
         self._ends = Ends(
             self._endpoints,

@@ -146,12 +146,7 @@ class Lanes:
         account.counter = max(account.counter, self._floor)
 
     def charge(self, batch: Batch, expected_tokens: int) -> None:
-        """Charge a granted batch's tenant, with ``expected_tokens`` of output per request.
-
-        Without tenants nobody is charged.
-        """
-        if not self.has_tenants:
-            return
+        """Charge a granted batch's tenant, with ``expected_tokens`` of output per request."""
         account = batch.lane.account
         self._floor = max(self._floor, account.counter)
         # At least 1, because 0 stands for a batch without a charge.
