@@ -140,7 +140,7 @@ class Replies:
                 endpoint.budget.charge(-batch.tokens_at_risk, endpoint.limit.limit, now)
             batch.pace.answered(batch, endpoint.limit.limit, now)
             self._adjustments.list_ended(batch, endpoint, now)
-            if not self._queue.size:
+            if self._queue.later.size and not self._queue.size:
                 self._resending.hasten(now)
             if endpoint.proof is not None:
                 endpoint.proof.answered(batch, now)

@@ -234,12 +234,10 @@ class Scheduler:
         times = [self._asking.look_at, self._stalls.due_at, self._arrivals.due]
         if self._deadlines.is_used:
             times.append(self._deadlines.next())
-        if self._waiting:
-            times += [
-                self._outage.due,
-                self._recovery.next_due(),
-                self._resending.member_first.next_due(self._endpoints),
-            ]
+        if self._queue.later.size:
+            times += [self._recovery.next_due(), self._resending.member_first.next_due(self._endpoints)]
+        if self._outage.due is not None and (self._queue.waiting or self._overflow.size):
+            times.append(self._outage.due)
         for endpoint in self._endpoints.serving:
             if endpoint.proof is not None:
                 times.append(endpoint.proof.due_at)
@@ -273,14 +271,9 @@ class Scheduler:
         return it is not None and (it.in_flight > 1 or (it.in_flight == 1 and it.health.ailing))
 
     @property
-    def _waiting(self) -> int:
-        """How many calls are not in flight."""
-        return self._queue.waiting + self._overflow.size
-
-    @property
     def idle(self) -> bool:
         """Whether no call and no batch is left."""
-        return not (self._batches or self._waiting)
+        return not (self._batches or self._queue.waiting or self._overflow.size)
 
     @property
     def total_limit(self) -> int:
