@@ -289,7 +289,10 @@ class Endpoint:
     def fail(
         self, sign: Sign, batch: int, now: float, *, others: bool, sent_at: float | None = None, seen: str = ""
     ) -> bool:
-        """A batch has failed for a reason of the server's: return whether it is now ejected (see ``Health.fail``)."""
+        """A batch has failed for a reason of the server's; return whether that is now ejected.
+
+        See ``Health.fail``.
+        """
         there, since, until = False, self.health.row_since or now, now if sent_at is None else sent_at
         if sign is Sign.UNSERVED:
             holds = self.health.in_use and any(since <= one.sent_at <= until for one in self.open.values())
