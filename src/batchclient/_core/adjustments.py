@@ -30,12 +30,14 @@ class Adjustments:
         self.changes: Counter[tuple[str, ...]] = Counter()
         """All changes, by endpoint, setting and direction."""
 
-    def note_limit(self, endpoint: Endpoint, now: float) -> None:
-        """An endpoint's limit may have changed since it was last told."""
+    def note_limit(self, endpoint: Endpoint, now: float) -> bool:
+        """An endpoint's limit may have changed since it was last told; return whether it has."""
         before, after = endpoint.told_limit, endpoint.limit.limit
-        if after != before:
-            endpoint.told_limit = after
-            self._tell(endpoint, "limit", before, after, endpoint.limit.reason, now)
+        if after == before:
+            return False
+        endpoint.told_limit = after
+        self._tell(endpoint, "limit", before, after, endpoint.limit.reason, now)
+        return True
 
     def note_list_cap(self, endpoint: Endpoint, kind: Kind, before: int, reason: str, now: float) -> None:
         """An endpoint's list cap may have changed; ``before`` is the old cap."""

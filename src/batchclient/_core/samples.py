@@ -58,7 +58,8 @@ class LimitSamples:
     def resumed(self, now: float) -> None:
         """Calls are about to be sent, and nothing is in flight anywhere."""
         for endpoint in self._endpoints.serving:
-            if endpoint.limit.on_resume(now) is not None:
+            endpoint.limit.on_resume(now)
+            if endpoint.limit.limit != endpoint.told_limit:
                 self._adjustments.note_limit(endpoint, now)
 
     def failed(
@@ -92,10 +93,8 @@ class LimitSamples:
         endpoint = self._endpoints.by_id.get(event.endpoint)
         if endpoint is None:
             return False
-        if endpoint.limit.on_load(event.load, endpoint.in_flight, now, event.took_s) is None:
-            return False
-        self._adjustments.note_limit(endpoint, now)
-        return True
+        endpoint.limit.on_load(event.load, endpoint.in_flight, now, event.took_s)
+        return self._adjustments.note_limit(endpoint, now)
 
     def _observe(
         self,
@@ -116,7 +115,7 @@ class LimitSamples:
         if outcome is Outcome.SUCCESS and len(self._endpoints.serving) > 1:
             units = work(self._lengths.expected(batch.shape.answer_key, batch.shape.max_output_tokens))
             endpoint.speed.measure(seconds, units, mean / endpoint.limit.limit, requests, now)
-        change = endpoint.limit.on_sample(
+        endpoint.limit.on_sample(
             Sample(
                 now,
                 batch.sent_at,
@@ -137,7 +136,7 @@ class LimitSamples:
                 failure is not None and failure.out_of_memory,
             )
         )
-        if change is not None:
+        if endpoint.limit.limit != endpoint.told_limit:
             self._adjustments.note_limit(endpoint, now)
 
 
