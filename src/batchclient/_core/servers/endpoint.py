@@ -244,9 +244,9 @@ class Endpoint:
             holds.append(self.rates.hold(now))
         if self.health.ailing:
             holds.append(self.health.hold(now))
-            if self.free <= 0 < self.limit.limit - self.in_flight:
-                until = self.health.grows_at or math.inf
-                holds.append(Hold(until, SLOW_START, until))
+            grows_at = self.health.grows_at
+            if grows_at is not None and grows_at > now and self.free <= 0 < self.limit.limit - self.in_flight:
+                holds.append(Hold(grows_at, SLOW_START, grows_at))
         return [hold for hold in holds if hold is not None]
 
     def hold(self, now: float, shape: Shape | None = None) -> Hold | None:
