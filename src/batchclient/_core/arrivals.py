@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from batchclient._core.messages import Asked, Command, HealthChanged
+from batchclient._core.messages import Asked
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
-from batchclient._core.servers.health import Health, HealthState
+from batchclient._core.servers.health import HealthState
 from batchclient._core.spent import ServerOutage, seconds
 from batchclient.errors import NoServerAnswered
 
@@ -35,15 +35,15 @@ class Arrivals:
 
     Args:
         wait_s: how long calls wait for a first server, seconds; 0: no server is awaited.
-        command: takes a command.
+        tell: announces an endpoint's state, with its reason and the words to log.
     """
 
-    __slots__ = ("_command", "_endpoints", "_tell_at", "_wait_s", "due")
+    __slots__ = ("_endpoints", "_tell", "_tell_at", "_wait_s", "due")
 
-    def __init__(self, endpoints: Endpoints, wait_s: float, command: Callable[[Command], None]) -> None:
+    def __init__(self, endpoints: Endpoints, wait_s: float, tell: Callable[[Endpoint, str, str], None]) -> None:
         self._endpoints = endpoints
         self._wait_s = wait_s
-        self._command = command
+        self._tell = tell
         self._tell_at: dict[int, float] = {}
         """When a wait is told next, by endpoint."""
         self.due: float | None = None
@@ -54,8 +54,7 @@ class Arrivals:
     def add(self, endpoint: Endpoint) -> None:
         """Await the first answer of an endpoint."""
         if self._wait_s:
-            health = endpoint.health
-            health.state, health.ailing, health.reason = HealthState.AWAITED, True, "it has not answered yet"
+            endpoint.health.wait()
 
     def look(self, now: float, *, busy: bool) -> NoServerAnswered | None:
         """Begin the wait for a first server if somebody waits, else end it; return its error in the end."""
@@ -90,17 +89,12 @@ class Arrivals:
         if now >= self._tell_at.get(endpoint.id, now):
             self._tell_at[endpoint.id] = now + _TOLD_EVERY_S
             bound = "" if self.due is None else f"; calls wait {seconds(self._wait_s)} at most"
-            self._tell(endpoint, f"{outage.sentence(now)}{bound}")
+            self._tell(endpoint, outage.seen, f"{outage.sentence(now)}{bound}")
         return True
 
     def _end(self, endpoint: Endpoint, reason: str, now: float) -> None:
-        endpoint.health = Health()
-        endpoint.health.reason = reason
+        endpoint.health.end_wait(reason)
         outage = endpoint.outage
         if outage is not None:
             outage.ended_at = now
-        self._tell(endpoint, "" if outage is None else outage.sentence(now))
-
-    def _tell(self, endpoint: Endpoint, words: str) -> None:
-        health = endpoint.health
-        self._command(HealthChanged(endpoint.id, endpoint.name, health.state.value, health.reason, words))
+        self._tell(endpoint, reason, "" if outage is None else outage.sentence(now))

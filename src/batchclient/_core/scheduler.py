@@ -141,9 +141,9 @@ class Scheduler:
         self._adjustments = Adjustments(self._commands.append)
         self._samples = LimitSamples(self._endpoints, self._lengths, self._adjustments)
         self._stalls = Stalls(watched=settings.heeds_time)
-        self._arrivals = Arrivals(self._endpoints, settings.wait_for_server_s, self._commands.append)
         self._asking = Asking(self._by_id, self._commands.append, asks_first)
         self._fleet = Fleet(self._endpoints, self._commands.append, self._adjustments, self._asking)
+        self._arrivals = Arrivals(self._endpoints, settings.wait_for_server_s, self._fleet.tell)
         self._granting = Granting(
             settings, self._endpoints, self._queue, self._lengths, self._times, self._deadlines, self._counters
         )

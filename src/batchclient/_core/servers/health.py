@@ -183,6 +183,14 @@ class Health:
         # The pause is over: one call may find out, and more not before its end.
         return Hold(math.inf, OUTAGE, now)
 
+    def wait(self) -> None:
+        """Wait for the first answer, to a question beside the calls."""
+        self.state, self.ailing, self.reason = HealthState.AWAITED, True, "it has not answered yet"
+
+    def end_wait(self, reason: str) -> None:
+        """It has come, or is waited for no longer."""
+        self.state, self.ailing, self.reason = HealthState.HEALTHY, False, reason
+
     def begin_probe(self, batch: int, now: float) -> float:
         """Note that one call is sent to find out; return when it will have been taken on."""
         self.state = HealthState.PROBING
