@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from batchclient._core.outcomes.recovery_table import TABLE
+from batchclient._core.outcomes.table import TABLE
 from batchclient._metrics.registry import METRICS
 from batchclient._shell.log import EVENTS
 from batchclient._telemetry.conventions import ATTRIBUTES, READ_AT
@@ -59,9 +59,21 @@ def spans() -> str:
     return table(("attribute", "of", "meaning"), rows) + f"\nRead at `{READ_AT}`.\n"
 
 
+def said(function: Callable[..., object] | None) -> str:
+    """The docstring of a condition, as a part of a sentence."""
+    words = " ".join(((function and function.__doc__) or "").split())
+    return words[:1].lower() + words[1:].rstrip(".")
+
+
 def recovery() -> str:
     rows = [
-        (", ".join(kind.value for kind in row.kinds) or "any", row.when, row.way.value, row.learnt) for row in TABLE
+        (
+            ", ".join(kind.value for kind in row.kinds) or "any",
+            said(row.when),
+            row.way.value,
+            said(row.learn),
+        )
+        for row in TABLE
     ]
     return table(("the failure", "when", "how the calls go again", "the server then"), rows)
 

@@ -27,8 +27,8 @@ from batchclient._core.messages import (
     RequestState,
     Resolve,
 )
-from batchclient._core.outcomes.ends import Ends
-from batchclient._core.outcomes.resending import Resending
+from batchclient._core.outcomes.errors import CallErrors
+from batchclient._core.outcomes.outcomes import Outcomes
 from batchclient._core.samples import LimitSamples
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
@@ -53,14 +53,15 @@ class Replies:
         "_counters",
         "_deadlines",
         "_endpoints",
-        "_ends",
+        "_errors",
         "_fleet",
         "_lanes",
         "_outage",
+        "_outcomes",
         "_outputs",
         "_prompts",
         "_queue",
-        "_resending",
+        "_outcomes",
         "_samples",
         "_times",
     )
@@ -80,8 +81,8 @@ class Replies:
         adjustments: Adjustments,
         fleet: Fleet,
         outage: Outage,
-        ends: Ends,
-        resending: Resending,
+        errors: CallErrors,
+        outcomes: Outcomes,
         command: Callable[[Command], None],
     ) -> None:
         self._endpoints = endpoints
@@ -97,8 +98,8 @@ class Replies:
         self._adjustments = adjustments
         self._fleet = fleet
         self._outage = outage
-        self._ends = ends
-        self._resending = resending
+        self._errors = errors
+        self._outcomes = outcomes
         self._command = command
 
     def answered(self, event: Answered, now: float) -> None:
@@ -113,7 +114,7 @@ class Replies:
         tally = Tally(batch, event.answers, observed.of_answers(kind._value_), health, now)
         lone_member = False
         if tally.count:
-            lone_member = batch.bare and self._resending.member_first.is_trial(batch)
+            lone_member = batch.bare and self._outcomes.member_first.is_trial(batch)
             self._credit(batch, endpoint, tally.count * weight, now, lone_member=lone_member)
             batch.pace.served(batch, tally.count * weight, now)
         endpoint.abandoned -= tally.abandoned * weight
@@ -134,14 +135,14 @@ class Replies:
         if tally.count:
             self._learn(event, endpoint, in_flight, tally, now)
             if lone_member:
-                self._resending.member_first.answered(batch, now)
+                self._outcomes.member_first.answered(batch, now)
         if event.ended:
             if batch.failures:
                 endpoint.budget.charge(-batch.tokens_at_risk, endpoint.limit.limit, now)
             batch.pace.answered(batch, endpoint.limit.limit, now)
             self._adjustments.list_ended(batch, endpoint, now)
             if self._queue.later.size and not self._queue.size:
-                self._resending.hasten(now)
+                self._outcomes.retries.hasten(now)
             if endpoint.proof is not None:
                 endpoint.proof.answered(batch, now)
             self._counters.request_ended(batch, endpoint.shown_name, now)
@@ -188,7 +189,7 @@ class Replies:
         if batch.isolation is not None:
             kind = batch.shape.kind
             list_cap = endpoint.list_cap(now, kind)
-            self._resending.isolated(batch, tally.count, endpoint, now)
+            self._outcomes.retries.found(batch, endpoint, now, good=tally.count)
             self._adjustments.note_list_cap(
                 endpoint, kind, list_cap, "every prompt of a refused list was well alone", now
             )
@@ -221,9 +222,9 @@ class Replies:
         if failure.is_of_the_endpoint:
             for request in alive:
                 request.failed_on = endpoint.id
-        alive = self._ends.fail_begun(alive, event, now)
+        alive = self._errors.fail_begun(alive, failure, now)
         list_cap = endpoint.list_cap(now, batch.shape.kind)
-        self._resending.failed(event, alive, endpoint, now)
+        self._outcomes.failed(event, alive, endpoint, now)
         if batch.wire.lost_tokens and any(request.state is not RequestState.DONE for request in alive):
             self._counters.lost_tokens += batch.wire.lost_tokens
         self._adjustments.note_list_cap(endpoint, batch.shape.kind, list_cap, failure.kind.value, now)

@@ -78,9 +78,9 @@ from batchclient._core.messages import (
     WaitOver,
     Woke,
 )
-from batchclient._core.outcomes.ends import Ends, copy_of
-from batchclient._core.outcomes.recovery import Recovery
-from batchclient._core.outcomes.resending import Resending
+from batchclient._core.outcomes.errors import CallErrors, copy_of
+from batchclient._core.outcomes.outcomes import Outcomes
+from batchclient._core.outcomes.retries import Retries
 from batchclient._core.replies import Replies
 from batchclient._core.samples import LimitSamples
 from batchclient._core.servers.endpoint import Endpoint
@@ -147,8 +147,8 @@ class Scheduler:
         self._granting = Granting(
             settings, self._endpoints, self._queue, self._lengths, self._times, self._deadlines, self._counters
         )
-        self._recovery = Recovery(self._queue, self._counters)
-        self._ends = Ends(
+        self._retries = Retries(self._queue, self._counters)
+        self._errors = CallErrors(
             self._endpoints,
             self._queue,
             self._overflow,
@@ -158,7 +158,9 @@ class Scheduler:
             self._commands.append,
         )
         patience_s = settings.outage_patience_s if settings.waits_out_refusals else 0.0
-        self._resending = Resending(self._endpoints, self._recovery, self._ends, self._granting, self._send, patience_s)
+        self._outcomes = Outcomes(
+            self._endpoints, self._retries, self._errors, self._granting, self._counters, self._send, patience_s
+        )
         self._outage = Outage(self._endpoints, settings.outage_patience_s)
         self._replies = Replies(
             endpoints=self._endpoints,
@@ -173,8 +175,8 @@ class Scheduler:
             adjustments=self._adjustments,
             fleet=self._fleet,
             outage=self._outage,
-            ends=self._ends,
-            resending=self._resending,
+            errors=self._errors,
+            outcomes=self._outcomes,
             command=self._commands.append,
         )
         self._now = 0.0
@@ -235,7 +237,7 @@ class Scheduler:
         if self._deadlines.is_used:
             times.append(self._deadlines.next())
         if self._queue.later.size:
-            times += [self._recovery.next_due(), self._resending.member_first.next_due(self._endpoints)]
+            times += [self._retries.next_due(), self._outcomes.member_first.next_due(self._endpoints)]
         if self._outage.due is not None and (self._queue.waiting or self._overflow.size):
             times.append(self._outage.due)
         for endpoint in self._endpoints.serving:
@@ -287,9 +289,7 @@ class Scheduler:
 
     def too_late(self, request: Request, since: float) -> DeadlineExceeded:
         """The error of a caller who has waited since ``since`` and whose deadline has passed."""
-        return self._ends.too_late(
-            request, self._now, self._ends.held_by(request, self._now, paused=self._granting.is_paused), since
-        )
+        return self._errors.too_late(request, self._now, paused=self._granting.is_paused, since=since)
 
     # Events ----------------------------------------------------------------------------------------------------
 
@@ -302,11 +302,11 @@ class Scheduler:
         # In a shallow queue a call pays a single comparison for the bound.
         full = self._queue.size >= self._settings.max_queued and self._overflow.is_full(request)
         if self._draining:
-            self._ends.reject([request], ClientClosed("the client takes no more calls"), now)
+            self._errors.end([request], lambda _: ClientClosed("the client takes no more calls"), now)
         elif deadline is not None and deadline <= now:
-            self._ends.reject([request], self._ends.too_late(request, now), now)
+            self._errors.end([request], lambda _: self._errors.too_late(request, now, paused=False), now)
         elif full and self._settings.raise_when_full and not event.may_wait:
-            self._ends.reject([request], self._queue_full(request, now), now)
+            self._errors.end([request], lambda _: self._queue_full(request, now), now)
         else:
             if deadline is not None:
                 self._deadlines.add(request)
@@ -331,7 +331,7 @@ class Scheduler:
             return False
         self._counters.cancelled += 1
         self._counters.observed.calls_ended((request,), "cancelled", now)
-        self._ends.detach(request)
+        self._errors.detach(request)
         return True
 
     def _take_load(self, event: LoadReported, now: float) -> bool:
@@ -398,13 +398,13 @@ class Scheduler:
         self._draining = True
 
     def _abort(self, event: AbortRequested, now: float) -> None:
-        self._ends.end_all(CallAborted("the call was ended by abort()"), now)
+        self._errors.end_all(CallAborted("the call was ended by abort()"), now)
 
     def _close(self, event: CloseRequested, now: float) -> None:
         self._draining = True
         self._asking.close()
         self._arrivals.due = None
-        self._ends.end_all(ClientClosed("the client was closed while the call was under way"), now)
+        self._errors.end_all(ClientClosed("the client was closed while the call was under way"), now)
 
     # After an event --------------------------------------------------------------------------------------------
 
@@ -417,18 +417,18 @@ class Scheduler:
             if endpoint.proof is not None:
                 self._fleet.judge_lists(endpoint.proof, now)
         if self._queue.later.size:
-            self._resending.member_first.let_go(self._endpoints, now)
-            self._recovery.requeue(now)
+            self._outcomes.member_first.let_go(self._endpoints, now)
+            self._retries.requeue(now)
         if self._outage.began_at is not None:
-            impatient = self._outage.impatient(self._ends.waiting, now)
-            self._ends.end(impatient, lambda request: self._outage.error(request, now), now)
+            impatient = self._outage.impatient(self._errors.waiting, now)
+            self._errors.end(impatient, lambda request: self._outage.error(request, now), now)
         if self._settings.wait_for_server_s:
             error = self._arrivals.look(now, busy=self._model_wanted or not (self.idle or self._granting.is_paused))
             if error is not None:
-                self._ends.end(self._ends.waiting(), lambda _: copy_of(error), now)
+                self._errors.end(self._errors.waiting(), lambda _: copy_of(error), now)
                 self._commands.append(WaitOver(error))
-        if self._deadlines.is_used and not self._batches:
-            self._ends.end_held(now, paused=self._granting.is_paused)
+        if self._deadlines.is_used and not (self._batches or self._granting.is_paused):
+            self._errors.end_held(now)
         if self._overflow.size:
             self._admit()
         self._fresh_calls = False
@@ -454,7 +454,7 @@ class Scheduler:
                 batch.expired = True
                 self._fleet.end_unanswered(batch, now)
         if expired:
-            self._ends.expire(expired, now, paused=self._granting.is_paused)
+            self._errors.expire(expired, now, paused=self._granting.is_paused)
 
     def _grant(self, now: float) -> None:
         if not self._batches:
@@ -465,7 +465,7 @@ class Scheduler:
         for batch in batches:
             self._send(batch)
         if hopeless:
-            self._ends.give_up(hopeless, now)
+            self._errors.give_up(hopeless, now)
 
     def _send(self, batch: Batch) -> None:
         self._batches[batch.id] = batch

@@ -39,7 +39,7 @@ from batchclient._core.messages import (
     SendBatch,
     Submitted,
 )
-from batchclient._core.outcomes.ends import copy_of
+from batchclient._core.outcomes.errors import copy_of
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.statistics import Statistics
 from batchclient._core.waiting.deadlines import Deadlines

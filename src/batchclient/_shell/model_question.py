@@ -26,7 +26,7 @@ import anyio
 
 from batchclient._core.failures import Failure, FailureKind
 from batchclient._core.messages import Asked, Event, ModelWanted
-from batchclient._core.outcomes.ends import copy_of
+from batchclient._core.outcomes.errors import copy_of
 from batchclient._core.spent import seconds
 from batchclient._shell.asking import OF_GATEWAYS, absence
 from batchclient._shell.backend import Backend, Cancellable, Waiter

@@ -18,7 +18,7 @@ Rules:
 - If the member is answered, and no list ever was, or lists are on trial after a refusal, the rest
   goes singly. So do all calls for a while.
 - If the member is answered, and lists were before, halves go as for a refused list
-  (``Recovery.search``), each once. Prompts failing alone are tried again as the policy allows. If
+  (``Retries.search``), each once. Prompts failing alone are tried again as the policy allows. If
   every prompt alone was answered, but no part of several prompts, the server has stopped taking
   lists. If both halves of two lists in a row were answered, lists were too long.
 - A 404, 405, 406, 411, 412 or 415 may mean the list: one member goes at once, and if it is
@@ -40,8 +40,8 @@ from batchclient._core.granting import Granting
 from batchclient._core.kinds import Kind
 from batchclient._core.learnt.abilities import Abilities
 from batchclient._core.messages import Batch, Failed, Isolation, Request
-from batchclient._core.outcomes.recovery import Parked, Recovery
-from batchclient._core.servers.endpoint import Endpoint
+from batchclient._core.outcomes.retries import Retries
+from batchclient._core.outcomes.table import FailedBatch
 from batchclient._core.servers.endpoints import Endpoints
 
 __all__ = ["MemberFirst"]
@@ -59,16 +59,16 @@ class MemberFirst:
         resend_by_table: sends a failed list again by the table of failures.
     """
 
-    __slots__ = ("_granting", "_recovery", "_resend_by_table", "_send_batch", "_under_way")
+    __slots__ = ("_granting", "_resend_by_table", "_retries", "_send_batch", "_under_way")
 
     def __init__(
         self,
-        recovery: Recovery,
+        retries: Retries,
         granting: Granting,
         send: Callable[[Batch], None],
-        resend_by_table: Callable[[Failed, list[Request], Endpoint, float], None],
+        resend_by_table: Callable[[FailedBatch], None],
     ) -> None:
-        self._recovery = recovery
+        self._retries = retries
         self._granting = granting
         self._send_batch = send
         self._resend_by_table = resend_by_table
@@ -79,75 +79,73 @@ class MemberFirst:
         """Whether a batch holds a lone member."""
         return batch.bare and self._under_way.get((batch.endpoint, batch.shape.kind)) == batch.id
 
-    def take(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float) -> bool:
+    def take(self, failed: FailedBatch) -> bool:
         """Take over a failed list; return false for other batches, and for most first failures.
 
         Args:
-            event: the failure.
-            alive: the requests whose callers still wait.
-            endpoint: where the list failed.
+            failed: the list.
         """
-        batch, failure, abilities = event.batch, event.failure, endpoint.can(event.batch.shape.kind)
+        event, batch, failure, abilities = failed.event, failed.batch, failed.failure, failed.abilities
+        alive, now = failed.alive, failed.now
         tried_lists, tried_form = abilities.failed(batch)
-        listed = len(batch.requests) > 1
-        refused = listed and failure.may_mean_lists
+        refused = failed.is_list and failure.may_mean_lists
         in_doubt = not abilities.lists_proven or abilities.lists.in_doubt or event.retry_delay_s is None
         # Lists are in doubt, or their calls would fail.
-        closed = listed and failure.closed and in_doubt
+        closed = failed.is_list and failure.closed and in_doubt
         by_list = refused or closed or _may_be_the_route(event, abilities)
         if not alive or not (failure.unforeseen or failure.while_sending or by_list):
             return False
         if not refused and abilities.form_failed(batch, now, tried=tried_form):
             # The form is known to fail here: the calls go again at once, bare.
-            self._recovery.send_bare(alive, batch)
+            self._retries.again(alive, batch, bare=True)
             return True
-        if not listed:
+        if not failed.is_list:
             return False
         isolation = batch.isolation
         if isolation is not None and isolation.blind:
-            self._search(event, alive, endpoint, now)
+            self._search(failed)
             return True
         abilities.lists_failed += 1
         if batch.bare and not abilities.lists_proven:
             # A member was answered in this form, so the list is to blame.
             abilities.lists.refuse(now)
-            self._recovery.send_singly(alive, batch.failures, isolation)
+            self._retries.singly(alive, batch)
             return True
         again = batch.failures > 0 or tried_lists or failure.is_refused
         # A restart closes the connections of all lists at once.
         alone_counts = event.retry_delay_s is None or not (abilities.lists_proven or closed)
         if not again and not (alone_counts and abilities.lists_failed > 1):
             return False
-        return self._try_one(Parked(event, alive, endpoint, now + _LONGEST_WAIT_S), now)
+        return self._try_one(failed)
 
-    def _try_one(self, parked: Parked, now: float) -> bool:
+    def _try_one(self, failed: FailedBatch) -> bool:
         """Send one member alone, or await another list's trial; return false if neither works."""
-        batch, endpoint, recovery = parked.event.batch, parked.endpoint, self._recovery
+        batch, endpoint, now = failed.batch, failed.endpoint, failed.now
         key = (endpoint.id, batch.shape.kind)
         trial = self._under_way.get(key)
         if trial is None:
             isolation = batch.isolation
             if isolation is None:
-                batch.isolation = isolation = Isolation(size=len(parked.requests))
+                batch.isolation = isolation = Isolation(size=len(failed.alive))
             if isolation.trials >= _MOST_TRIALS:
                 return False
-            sent = self._send(parked.requests[:1], parked, now)
+            sent = self._send(failed.alive[:1], failed)
             if sent is None:
                 return False
-            if parked.event.failure.lacks_model:
+            if failed.failure.lacks_model:
                 # Meanwhile no further list is sent there for the model.
                 endpoint.denials.doubt(batch, endpoint.open.values(), now)
                 endpoint.denials.begin_probe(sent)
             isolation.trials += 1
-            parked.requests = parked.requests[1:]
+            failed.alive = failed.alive[1:]
             self._under_way[key] = trial = sent.id
-        recovery.park(parked, trial)
+        self._retries.park(failed, trial, now + _LONGEST_WAIT_S)
         return True
 
-    def _send(self, requests: list[Request], parked: Parked, now: float) -> Batch | None:
-        batch = parked.event.batch
+    def _send(self, requests: list[Request], failed: FailedBatch) -> Batch | None:
+        batch = failed.batch
         assert batch.isolation is not None, "a list of which a member goes first has one"
-        sent = self._granting.grant_bare(requests, parked.endpoint, batch.failures, batch.isolation, now)
+        sent = self._granting.grant_bare(requests, failed.endpoint, batch.failures, batch.isolation, failed.now)
         if sent is not None:
             self._send_batch(sent)
         return sent
@@ -155,87 +153,85 @@ class MemberFirst:
     def answered(self, batch: Batch, now: float) -> None:
         """Take in the member's answer: the lists waiting for the trial are taken apart."""
         del self._under_way[batch.endpoint, batch.shape.kind]
-        for parked in self._recovery.unpark(batch.id, now):
-            if parked.requests:
-                self._take_apart(parked, now)
+        for parked in self._retries.unpark(batch.id, now):
+            if parked.alive:
+                self._take_apart(parked)
 
-    def failed(self, event: Failed, alive: list[Request], now: float) -> list[Request]:
-        """Take in the member's failure; return the member if its failure is its own, and final."""
-        batch = event.batch
+    def failed(self, failed: FailedBatch) -> None:
+        """Take in the member's failure. The member stays failed if its failure is its own, and final."""
+        event, batch, alive = failed.event, failed.batch, failed.alive
         del self._under_way[batch.endpoint, batch.shape.kind]
         own = event.failure.is_own
-        lists = self._recovery.unpark(batch.id, now)
+        lists = self._retries.unpark(batch.id, failed.now)
         if batch.moving:
             for parked in lists:
-                if parked.requests:
-                    self._recovery.move(parked.requests, parked.event.batch)
-            return alive
+                self._retries.move(parked.alive, parked.batch)
+            return
         if alive and not own and lists:
             # Behind the others: the next trial takes another member. The longer of the two pauses
             # holds for all.
-            lists[0].requests += alive
+            lists[0].alive += alive
             first = lists[0].event
             if first.retry_delay_s is not None and event.retry_delay_s is not None:
                 first.retry_delay_s = max(first.retry_delay_s, event.retry_delay_s)
         for parked in lists:
-            if not parked.requests:
+            if not parked.alive:
                 continue
-            refused = parked.event.failure.is_refused
+            refused = parked.failure.is_refused
             if refused and alive and not (own or event.failure.is_refused):
                 # The route refused the list, and the member was put off: so are the others.
-                parked.event = Failed(parked.event.batch, event.failure, event.retry_delay_s)
+                parked.event = Failed(parked.batch, event.failure, event.retry_delay_s)
             # If its caller has left, nothing was found out. If the member was refused for its own
             # sake, the server lives.
-            if (alive and not own) or not self._try_one(parked, now):
-                self._resend_by_table(parked.event, parked.requests, parked.endpoint, now)
-        return alive if own or not lists else []
+            if (alive and not own) or not self._try_one(parked):
+                self._resend_by_table(parked)
+        if lists and not own:
+            failed.alive = []
 
     def next_due(self, endpoints: Endpoints) -> float | None:
         """When the first list has waited long enough for a member's answer, if another may have it."""
-        times = [self._recovery.parked_until(trial, endpoints) for trial in self._under_way.values()]
+        times = [self._retries.parked_until(trial, endpoints) for trial in self._under_way.values()]
         return min((time for time in times if time is not None), default=None)
 
     def let_go(self, endpoints: Endpoints, now: float) -> None:
         """Resend by the table lists that have waited long enough for a member's answer."""
         for trial in list(self._under_way.values()):
-            for parked in self._recovery.unpark_late(trial, endpoints, now):
-                if parked.requests:
-                    self._resend_by_table(parked.event, parked.requests, parked.endpoint, now)
+            for parked in self._retries.unpark_late(trial, endpoints, now):
+                if parked.alive:
+                    self._resend_by_table(parked)
 
-    def _take_apart(self, parked: Parked, now: float) -> None:
-        event, alive, endpoint = parked.event, parked.requests, parked.endpoint
-        batch, recovery, abilities = event.batch, self._recovery, endpoint.can(event.batch.shape.kind)
-        if event.failure.while_sending:
-            self._begin_search(parked, now)
-        elif event.failure.may_mean_lists:
-            abilities.lists.refuse(now)
-            recovery.send_singly(alive, batch.failures, batch.isolation)
+    def _take_apart(self, failed: FailedBatch) -> None:
+        batch, alive, failure, abilities = failed.batch, failed.alive, failed.failure, failed.abilities
+        if failure.while_sending:
+            self._begin_search(failed)
+        elif failure.may_mean_lists:
+            abilities.lists.refuse(failed.now)
+            self._retries.singly(alive, batch)
         elif _differs_bare(batch) and not abilities.proves_form(batch):
             if batch.isolation is None:
                 batch.isolation = Isolation(size=len(alive))
             # To the same endpoint: another server's answer would tell nothing.
-            if self._send(alive, parked, now) is None:
-                recovery.send_bare(alive, batch)
+            if self._send(alive, failed) is None:
+                self._retries.again(alive, batch, bare=True)
         elif not abilities.lists_proven or abilities.lists.in_doubt:
-            abilities.lists.refuse(now)
-            recovery.send_singly(alive, batch.failures, batch.isolation)
+            abilities.lists.refuse(failed.now)
+            self._retries.singly(alive, batch)
         else:
-            self._begin_search(parked, now)
+            self._begin_search(failed)
 
-    def _begin_search(self, parked: Parked, now: float) -> None:
-        batch = parked.event.batch
+    def _begin_search(self, failed: FailedBatch) -> None:
+        batch = failed.batch
         isolation = batch.isolation
         if isolation is None:
-            batch.isolation = isolation = Isolation(size=len(parked.requests))
+            batch.isolation = isolation = Isolation(size=len(failed.alive))
         isolation.blind = True
         batch.failures += 1
-        self._search(parked.event, parked.requests, parked.endpoint, now)
+        self._search(failed)
 
-    def _search(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float) -> None:
-        batch = event.batch
-        if event.failure.while_sending:
-            endpoint.can(batch.shape.kind).shorten_lists(len(batch.requests), None, now)
-        self._recovery.search(alive, batch)
+    def _search(self, failed: FailedBatch) -> None:
+        if failed.failure.while_sending:
+            failed.abilities.shorten_lists(len(failed.batch.requests), None, failed.now)
+        self._retries.search(failed.alive, failed.batch)
 
 
 def _differs_bare(batch: Batch) -> bool:

@@ -19,7 +19,7 @@ Rules:
 - A model that was answered before is in doubt from the third refusal in a row on. That doubt ends,
   too, once such a call is under way for far longer than refusals take: it was taken on.
 - A 403 may be a firewall's word on one prompt: only six in a row are believed.
-- Calls of maps wait for a model that was answered before (``resending``). They find out at growing
+- Calls of maps wait for a model that was answered before (``outcomes``). They find out at growing
   pauses, since accounts are locked by repeated wrong keys, those first which were not refused yet.
 - A refused shape has no form in the endpoint's dialect, or was answered with 405 or 501. Its calls
   go to another endpoint in use which has not refused the shape, and are not tried here again for

@@ -1,0 +1,212 @@
+"""Calls of a failed batch go again: in which company, in which form, and when.
+
+Rules:
+- Calls which failed together are tried again together, sealed: none mixes with fresh calls.
+- A list perhaps spoilt by one prompt is split in halves, again and again, until the guilty prompts
+  are alone. If only refusals come, the rest go singly. If every prompt is good alone, the list was
+  refused as such.
+- Calls that wait for a time then wait for the retry budget of the failed endpoint. Refused calls
+  that wait only to let others pass are paid for by the others' answers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchclient._core.messages import Batch, Isolation, Request
+from batchclient._core.outcomes.table import FailedBatch
+from batchclient._core.servers.endpoint import Endpoint
+from batchclient._core.servers.endpoints import Endpoints
+from batchclient._core.spent import note_pause
+from batchclient._core.statistics import Counters
+from batchclient._core.waiting.queue import Group, Queue
+
+__all__ = ["Retries"]
+
+_HASTENED = 2
+
+
+class Retries:
+    """Sends calls again."""
+
+    __slots__ = ("_counters", "_later", "_queue", "_unpaid", "_unpaid_until")
+
+    def __init__(self, queue: Queue, counters: Counters) -> None:
+        self._queue = queue
+        self._later = queue.later
+        self._counters = counters
+        self._unpaid: dict[int, Endpoint] = {}
+        """Endpoints for whose retry budgets calls past their pause stand in line."""
+        self._unpaid_until: float | None = None
+
+    # At once ----------------------------------------------------------------------------------------------------
+
+    def again(self, requests: list[Request], batch: Batch, **other: Any) -> None:
+        """Send some calls of a batch again together; ``other``: how their group is not like the batch."""
+        self._queue.put_back(requests, _group(requests, batch, **other))
+
+    def move(self, requests: list[Request], batch: Batch) -> None:
+        """Send the calls of a batch again to another endpoint."""
+        if requests:
+            self._counters.retries += 1
+            self.again(requests, batch)
+
+    def singly(self, requests: list[Request], batch: Batch, **other: Any) -> None:
+        """Send the prompts of a list again one by one."""
+        for request in requests:
+            self.again([request], batch, bare=False, **other)
+
+    def halves(self, requests: list[Request], batch: Batch, isolation: Isolation | None = None) -> None:
+        """Send a list again in two halves."""
+        self._counters.splits += 1
+        for half in _halves(requests):
+            self.again(half, batch, isolation=isolation, whole=True)
+
+    def search(self, requests: list[Request], batch: Batch) -> None:
+        """Split a list refused for one of its prompts, or for all."""
+        if not requests:
+            return
+        isolation = batch.isolation or Isolation(size=len(requests))
+        isolation.refused += 1
+        if isolation.good or isolation.refused <= isolation.size.bit_length():
+            self.halves(requests, batch, isolation)
+            return
+        # More refusals than one guilty prompt can cause, and no prompt is good: most are bad, and
+        # halving would ask for each twice.
+        self._counters.splits += 1
+        self.singly(requests, batch, isolation=isolation)
+
+    def found(self, batch: Batch, endpoint: Endpoint, now: float, *, good: int = 0, bad: int = 0) -> None:
+        """Take in good or bad prompts of a split list; conclude once every prompt has ended."""
+        isolation = batch.isolation
+        if isolation is None:
+            return
+        isolation.good += good
+        isolation.bad += bad
+        isolation.listed = isolation.listed or (good > 0 and len(batch.requests) > 1)
+        if isolation.good + isolation.bad < isolation.size:
+            return
+        abilities = endpoint.can(batch.shape.kind)
+        if isolation.bad:
+            abilities.halves_answered(0, now)
+        elif isolation.blind and isolation.refused == 1:
+            abilities.halves_answered(isolation.size, now)
+        elif not isolation.listed and (isolation.blind or not abilities.lists_proven):
+            abilities.lists.refuse(now)
+
+    # Later ------------------------------------------------------------------------------------------------------
+
+    def aside(self, failed: FailedBatch, failures: int, until: float) -> None:
+        """Let refused calls wait by themselves, lists in halves."""
+        for half in _halves(failed.alive):
+            self.later(half, failed, until, failures=failures)
+
+    def later(self, requests: list[Request], failed: FailedBatch, until: float, **other: Any) -> None:
+        """Send calls again together after a time, once their retry is paid for."""
+        if requests:
+            self._later.add(_group(requests, failed.batch, retry=failed, **other), requests, until)
+
+    def next_due(self) -> float | None:
+        """Return the time when the first call is due."""
+        times = (self._later.next(), self._unpaid_until if self._later.size else None)
+        return min((time for time in times if time is not None), default=None)
+
+    def requeue(self, now: float) -> None:
+        """Queue the calls whose pause is over and whose retry is paid for."""
+        if self._unpaid:
+            self._unpaid_until = None
+            for endpoint in list(self._unpaid.values()):
+                while (group := self._later.first(endpoint)) is not None and self._pay(group, now):
+                    self._later.leave(endpoint)
+                if group is None:
+                    del self._unpaid[endpoint.id]
+        while (due := self._later.pop(now)) is not None:
+            endpoint = _failed(due).endpoint
+            if endpoint.id in self._unpaid or not self._pay(due, now):
+                self._unpaid[endpoint.id] = endpoint
+                self._later.hold(due, endpoint)
+                self._counters.retries_delayed += 1
+
+    def hasten(self, now: float) -> None:
+        """A call was answered, and none is queued: two that stepped aside need wait no longer."""
+        hastened = list[Group]()
+        while len(hastened) < _HASTENED and (group := self._later.peek()) is not None:
+            failed = _failed(group)
+            rests = failed.failure.retry_after_s is not None
+            if not failed.batch.refused_freely or (rests and not failed.batch.pace.lets_go(now)):
+                break
+            self._later.pop(group.not_before)
+            hastened.append(group)
+        for group in hastened:
+            group.not_before = min(group.not_before, now)
+            self._later.push(group)
+
+    def _pay(self, group: Group, now: float) -> bool:
+        """Queue some calls again; return false if their endpoint's retry budget is in debt."""
+        if not group.size:
+            return True
+        failed = _failed(group)
+        endpoint, limit, refusal_s = failed.endpoint, failed.endpoint.limit.limit, failed.batch.refusal_s
+        has_price = failed.has_price
+        free = not has_price or (refusal_s is not None and endpoint.takes_work(refusal_s, now))
+        tokens = failed.tokens_of(group.size)
+        if not free and not endpoint.budget.take(tokens, limit, now):
+            until = endpoint.budget.when(limit, now)
+            self._unpaid_until = until if self._unpaid_until is None else min(until, self._unpaid_until)
+            return False
+        if free and has_price and group.failures == 1:
+            endpoint.budget.sent(-tokens, -group.size)
+        group.failures -= free and has_price
+        note_pause(self._queue.come_back(group), now)
+        return True
+
+    # When another batch has ended -------------------------------------------------------------------------------
+
+    def park(self, failed: FailedBatch, trial: int, until: float) -> None:
+        """Let a failed list wait for the end of a batch, until a time if another endpoint may have it."""
+        self._later.add(_group(failed.alive, failed.batch, retry=failed), failed.alive, until, trial)
+
+    def parked_until(self, trial: int, endpoints: Endpoints) -> float | None:
+        """When the lists of a line have waited long enough, since another endpoint may have the list."""
+        group = self._later.first(trial)
+        if group is None or not endpoints.others_in_use(_failed(group).endpoint):
+            return None
+        return group.not_before
+
+    def unpark(self, trial: int, now: float) -> list[FailedBatch]:
+        """Return the lists that waited for a batch, without requests whose callers have gone."""
+        return [self._free(group, now) for group in self._later.dissolve(trial)]
+
+    def unpark_late(self, trial: int, endpoints: Endpoints, now: float) -> list[FailedBatch]:
+        """Return, likewise, lists which have waited long enough."""
+        late = list[FailedBatch]()
+        while (until := self.parked_until(trial, endpoints)) is not None and until <= now:
+            late.append(self._free(self._later.leave(trial), now))
+        return late
+
+    def _free(self, group: Group, now: float) -> FailedBatch:
+        failed = _failed(group)
+        failed.now, failed.alive = now, [request for request in failed.alive if request.group is group]
+        self._later.release(group)
+        for request in failed.alive:
+            request.group = None
+        note_pause(failed.alive, now)
+        return failed
+
+
+def _group(requests: list[Request], batch: Batch, **other: Any) -> Group:
+    """Return an empty sealed group for some calls, like their batch but for what is said."""
+    like_it = {"failures": batch.failures, "isolation": batch.isolation, "bare": batch.bare}
+    # A list may be a single member, which has gone ahead.
+    shape = requests[0].shape if requests else batch.shape
+    return Group(shape, sealed=True, **like_it | other)
+
+
+def _failed(group: Group) -> FailedBatch:
+    assert isinstance(group.retry, FailedBatch), "a group that waits is of a failed batch"
+    return group.retry
+
+
+def _halves(requests: list[Request]) -> list[list[Request]]:
+    middle = (len(requests) + 1) // 2
+    return [half for half in (requests[:middle], requests[middle:]) if half]

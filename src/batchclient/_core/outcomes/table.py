@@ -1,0 +1,326 @@
+"""What becomes of a failed batch's calls, as a table: the first row that applies.
+
+The order: another server or another form, then what costs no attempt, then the retry policy.
+
+``docs/explanation/batching.md`` shows the same rows (``python scripts/tables.py recovery``). A row
+has the kinds of failure, a condition, the way in which the calls go again, and what is learnt of
+the endpoint. The docstring of a condition, or of what is learnt, is its text in the docs.
+``outcomes`` carries the rows out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from batchclient._core.learnt.abilities import Abilities
+from batchclient._core.messages import Batch, Failed, Failure, FailureKind, Request
+from batchclient._core.servers.endpoint import Endpoint
+from batchclient._core.servers.endpoints import Endpoints
+
+__all__ = ["TABLE", "FailedBatch", "Row", "Way", "row_for"]
+
+_UNSERVED_S = 15.0
+"""Where one of several replicas is dead, so many tries meet another."""
+
+
+class Way(Enum):
+    """The way in which calls go again."""
+
+    AT_ONCE = "together, at once"
+    BARE = "together, at once: plain and without our fields"
+    SINGLY = "one by one, at once"
+    HALVES = "in two halves, at once"
+    SEARCH = "in halves, and those again, until the guilty are alone"
+    ASIDE = "by themselves, after a pause that doubles; lists in halves"
+    ASK = "to a server that may have the model; else one call finds out for all"
+    LATER = "together, when the retry policy says"
+    NOT = "they fail"
+
+
+@dataclass(slots=True, eq=False)
+class FailedBatch:
+    """A failed batch.
+
+    Args:
+        event: the failure, and the retry policy's decision.
+        alive: the requests whose callers still wait.
+        endpoint: where the batch failed.
+        endpoints: all of them.
+        now: when the way of the calls is chosen.
+    """
+
+    event: Failed
+    alive: list[Request]
+    endpoint: Endpoint
+    endpoints: Endpoints
+    now: float
+
+    @property
+    def batch(self) -> Batch:
+        return self.event.batch
+
+    @property
+    def failure(self) -> Failure:
+        return self.event.failure
+
+    @property
+    def is_list(self) -> bool:
+        return len(self.batch.requests) > 1
+
+    @property
+    def abilities(self) -> Abilities:
+        """The endpoint's abilities for such calls."""
+        return self.endpoint.can(self.batch.shape.kind)
+
+    @property
+    def may_be_retried(self) -> bool:
+        """Whether the retry policy wants another try."""
+        return self.event.retry_delay_s is not None
+
+    @property
+    def others_take(self) -> bool:
+        """Whether another endpoint is in use that has not refused such calls."""
+        return self.endpoints.others_take(self.batch.shape, self.endpoint, self.now)
+
+    @property
+    def refusals(self) -> int:
+        """How often each of the calls was refused for load, at least."""
+        return min((one.endured.refusals for one in self.alive if one.endured is not None), default=0)
+
+    @property
+    def refuses_model(self) -> bool:
+        """Whether key or model are refused, and the retry policy gives up."""
+        return self.failure.refuses_model and not self.may_be_retried
+
+    @property
+    def has_price(self) -> bool:
+        """Whether the retry budget pays for another attempt, if no refusal turns out to be free."""
+        batch, failure = self.batch, self.failure
+        unserved = failure.unserved and batch.refusal_s is None
+        return not (batch.refused_alone or batch.refused_freely or unserved or self.refuses_model)
+
+    def tokens_of(self, calls: int) -> float:
+        """Return the tokens at risk in sending so many of the calls again."""
+        return self.batch.tokens_at_risk * calls / len(self.batch.requests)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the table.
+
+    Args:
+        kinds: the kinds of failure; empty: any.
+        way: how the calls go again.
+        when: the condition; ``None``: always.
+        learn: changes the endpoint's abilities; ``None``: nothing is learnt.
+        is_retry: whether the row counts as a retry, of calls that were sent.
+        is_attempt: whether it does, and as a failed attempt, for the calls and the endpoint's
+            retry budget. A free refusal never is an attempt.
+    """
+
+    kinds: tuple[FailureKind, ...]
+    way: Way
+    when: Callable[[FailedBatch], bool] | None = None
+    learn: Callable[[FailedBatch], None] | None = None
+    is_retry: bool = False
+    is_attempt: bool = False
+
+
+def row_for(failed: FailedBatch) -> Row:
+    """Return the first row that applies; the last row always does."""
+    kind = failed.failure.kind
+    rows = (row for row in TABLE if not row.kinds or kind in row.kinds)
+    return next(row for row in rows if row.when is None or row.when(failed))
+
+
+# When -----------------------------------------------------------------------------------------------------------------
+
+
+def _server_is_removed(failed: FailedBatch) -> bool:
+    """Its server was removed."""
+    return failed.batch.moving
+
+
+def _is_denied(failed: FailedBatch) -> bool:
+    """401, 403 or 404 for key or model, and the retry policy gives up."""
+    return failed.refuses_model
+
+
+def _lacks_such_calls(failed: FailedBatch) -> bool:
+    """The server has no such calls (no form for them, 405, 501), and another in use may have them."""
+    return failed.failure.refuses_shape and failed.others_take
+
+
+def _waits_for_a_server(failed: FailedBatch) -> bool:
+    """No connection, and another server is in use or one has ever answered;
+    or 502, 503 or 504 within 5 s, and the server is away.
+    """
+    endpoints, endpoint = failed.endpoints, failed.endpoint
+    if failed.failure.kind is FailureKind.NOT_SENT:
+        return endpoints.others_in_use(endpoint) or endpoints.known
+    return failed.failure.unserved and not endpoint.health.in_use
+
+
+def _is_wrong_address(failed: FailedBatch) -> bool:
+    """Nothing was ever reached at this address."""
+    return failed.endpoint.health.is_wrong_address
+
+
+def _stream_ended_early(failed: FailedBatch) -> bool:
+    """A stream of several ended without all of them, for the first time."""
+    return failed.batch.streamed and failed.failure.once and not failed.abilities.stream_doubted
+
+
+def _is_stream(failed: FailedBatch) -> bool:
+    """It was asked for as a stream."""
+    return failed.batch.streamed
+
+
+def _is_packed(failed: FailedBatch) -> bool:
+    """Numbers were asked for as base64."""
+    return failed.batch.packed
+
+
+def _is_list(failed: FailedBatch) -> bool:
+    """A list."""
+    return failed.is_list
+
+
+def _is_first_list(failed: FailedBatch) -> bool:
+    """A list, and no list was ever answered."""
+    return failed.is_list and not failed.abilities.lists_proven
+
+
+def _is_list_to_be_retried(failed: FailedBatch) -> bool:
+    """A list, and the retry policy allows it."""
+    return failed.is_list and failed.may_be_retried
+
+
+def _is_too_long_for_its_queue(failed: FailedBatch) -> bool:
+    """503, 529, or 429 without `Retry-After`, for the second time; nothing else is in flight there,
+    and no list as long was ever answered.
+    """
+    # The server's queue is shorter than the list. A 429 that names a rest is about a rate.
+    batch, failure = failed.batch, failed.failure
+    full = failure.is_full or (failure.status == 429 and failure.retry_after_s is None)
+    longer = len(batch.requests) > failed.abilities.longest_list
+    again = batch.failures > 0 or any(one.endured is not None and one.endured.refusals > 1 for one in failed.alive)
+    return full and again and longer and not failed.endpoint.in_flight
+
+
+def _is_taken_elsewhere(failed: FailedBatch) -> bool:
+    """Another server in use, not at rest, which has not refused the calls."""
+    endpoints = failed.endpoints
+    if not failed.may_be_retried or failed.refusals >= len(endpoints.serving):
+        return False
+    return endpoints.take_now(failed.batch.shape, failed.endpoint, failed.now)
+
+
+def _lists_are_refused(failed: FailedBatch) -> bool:
+    """A list, the third in a row; free, or nothing was ever answered and there is no `Retry-After`."""
+    # Of a list without any call that is always refused one as long is taken soon.
+    batch, failure = failed.batch, failed.failure
+    unknown = not batch.pace.is_known and failure.retry_after_s is None and not failure.out_of_memory
+    refused = batch.pace.refuses_lists and (batch.refused_freely or unknown)
+    return failed.is_list and refused and failed.may_be_retried
+
+
+def _is_free(failed: FailedBatch) -> bool:
+    """A free refusal: the server takes other work, and the retry policy does not give up."""
+    return (failed.batch.refused_alone or failed.batch.refused_freely) and failed.may_be_retried
+
+
+def _is_unserved_lately(failed: FailedBatch) -> bool:
+    """502, 503 or 504 within 5 s, from the second on, for 15 s; the server takes other work, and
+    the retry policy allows it.
+    """
+    past = failed.alive[0].endured
+    if past is None or not failed.batch.failures or not failed.failure.unserved or not failed.may_be_retried:
+        return False
+    now = past.paused_since
+    takes_others = failed.endpoint.takes_work(now - failed.batch.sent_at, now)
+    return takes_others and past.in_attempts_s + past.in_pauses_s < _UNSERVED_S
+
+
+def _is_worth_another_try(failed: FailedBatch) -> bool:
+    """The retry policy allows it; once at most where the same would happen again."""
+    failure = failed.failure
+    if not failed.may_be_retried or failure.final:
+        return False
+    # A server that has answered calls is behind that page.
+    once = failure.once and not (failure.is_page and failed.endpoint.life.served_at > -math.inf)
+    return not (once and all(request.met_before for request in failed.alive))
+
+
+# What is learnt -------------------------------------------------------------------------------------------------------
+
+
+def _no_such_calls(failed: FailedBatch) -> None:
+    """No such calls for 30 s."""
+    failed.endpoint.denials.lack(failed.batch.shape, failed.now)
+    for request in failed.alive:
+        # An unsent request was no attempt; a server's own refusal was.
+        request.attempts -= failed.failure.is_unsent
+
+
+def _no_such_fields(_failed: FailedBatch) -> None:
+    """Such fields are left out."""
+    # By the endpoint's dialect. Its optional fields are few, so the row comes to an end.
+
+
+def _doubt_streams(failed: FailedBatch) -> None:
+    """Streams are in doubt."""
+    failed.abilities.stream_doubted = True
+
+
+def _no_streams(failed: FailedBatch) -> None:
+    """No streams."""
+    failed.abilities.streaming.refuse(failed.now)
+
+
+def _no_base64(failed: FailedBatch) -> None:
+    """No base64."""
+    failed.abilities.packing.refuse(failed.now)
+
+
+def _no_lists(failed: FailedBatch) -> None:
+    """No lists."""
+    failed.abilities.lists.refuse(failed.now)
+
+
+def _shorter_lists(failed: FailedBatch) -> None:
+    """Shorter lists."""
+    failed.abilities.shorten_lists(len(failed.batch.requests), failed.failure.list_cap, failed.now)
+
+
+TABLE = (
+    Row((), Way.AT_ONCE, _server_is_removed, is_retry=True),
+    Row((FailureKind.REFUSED,), Way.ASK, _is_denied),
+    Row((), Way.AT_ONCE, _lacks_such_calls, _no_such_calls, is_retry=True),
+    Row((), Way.AT_ONCE, _waits_for_a_server, is_retry=True),
+    Row((FailureKind.NOT_SENT,), Way.NOT, _is_wrong_address),
+    Row((FailureKind.FIELDS_REFUSED,), Way.AT_ONCE, None, _no_such_fields),
+    Row((FailureKind.STREAM_REFUSED,), Way.BARE, _stream_ended_early, _doubt_streams),
+    Row((FailureKind.STREAM_REFUSED,), Way.AT_ONCE, _is_stream, _no_streams),
+    Row((FailureKind.PACKING_REFUSED,), Way.AT_ONCE, _is_packed, _no_base64),
+    # Each prompt then has a shape of its own, which any server takes.
+    Row((FailureKind.LIST_REFUSED,), Way.SINGLY, _is_first_list, _no_lists),
+    Row((FailureKind.LIST_TOO_LONG,), Way.HALVES, _is_list, _shorter_lists),
+    Row((FailureKind.BAD_CALL, FailureKind.LIST_REFUSED), Way.SEARCH, _is_list),
+    # A server that answers only the first prompt of a list does so every time. The first list was
+    # the probe: unserved prompts are sent again, whatever the retry policy says.
+    Row((FailureKind.MISMATCH,), Way.SINGLY, _is_first_list, _no_lists),
+    Row((), Way.HALVES, _is_too_long_for_its_queue, _shorter_lists),
+    Row((FailureKind.REJECTED,), Way.AT_ONCE, _is_taken_elsewhere, is_attempt=True),
+    Row((FailureKind.REJECTED,), Way.HALVES, _lists_are_refused, _shorter_lists),
+    Row((FailureKind.REJECTED,), Way.ASIDE, _is_free, is_attempt=True),
+    # At once, since the form is another; but the failure is an attempt and has its price.
+    Row((FailureKind.MISMATCH,), Way.SINGLY, _is_list_to_be_retried, is_attempt=True),
+    Row((), Way.LATER, _is_unserved_lately, is_retry=True),
+    Row((), Way.LATER, _is_worth_another_try, is_attempt=True),
+    Row((), Way.NOT),
+)
+"""The rows, in order."""
