@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Failure", "FailureKind", "Sign"]
 
-_FULL = (503, 529)
-"""A full server: service unavailable (RFC 9110, section 15.6), Dynamo's "all workers are busy"."""
 _FORESEEN = (501, 502, 503, 504)
 """Not implemented, and gateways which do not reach a server (RFC 9110, section 15.6)."""
 _GATEWAYS = (502, 504)
@@ -96,9 +94,18 @@ _COUNTED = {
     FailureKind.REJECTED: "overloaded",
 }
 """The outcome of the request in the metrics; of all others ``refused``."""
-_OF_THE_SERVER = frozenset({FailureKind.NOT_SENT, FailureKind.MAYBE_PROCESSED, FailureKind.REJECTED})
-_OF_THE_ENDPOINT = _OF_THE_SERVER | {FailureKind.MISMATCH}
 _OF_LISTS = frozenset({FailureKind.BAD_CALL, FailureKind.LIST_REFUSED, FailureKind.LIST_TOO_LONG})
+
+
+class _Is:
+    """Whether a field of a failure has one of some values: an attribute of ``Failure``."""
+
+    def __init__(self, name: str, *values: object) -> None:
+        self._name = name
+        self.values = values
+
+    def __get__(self, failure: Failure, _owner: type[Failure] | None = None) -> bool:
+        return getattr(failure, self._name) in self.values
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,17 +151,35 @@ class Failure:
     begun: bool = True
     seen: str = ""
 
+    refuses_load = _Is("kind", FailureKind.REJECTED)
+    """Whether the server refuses work for now."""
+    may_be_lost = _Is("kind", FailureKind.MAYBE_PROCESSED)
+    """Whether the server may have worked in vain."""
+    is_of_the_server = _Is("kind", FailureKind.NOT_SENT, FailureKind.MAYBE_PROCESSED, FailureKind.REJECTED)
+    """Whether it may be a part of an outage."""
+    is_of_the_endpoint = _Is("kind", *is_of_the_server.values, FailureKind.MISMATCH)
+    """Whether another endpoint may not have it."""
+    is_refused = _Is("kind", FailureKind.REFUSED)
+    """Whether the server refuses the request, for whatever reason but load."""
+    is_told = _Is("kind", *is_of_the_endpoint.values, FailureKind.REFUSED)
+    """Whether it concerns a caller; after any other the call is sent again in another form."""
+    is_own = _Is("kind", FailureKind.BAD_CALL)
+    """Whether it is the fault of a call, whoever sends it."""
+    is_unsent = _Is("kind", FailureKind.UNSUPPORTED)
+    """Whether the dialect has no form for the calls, and nothing was sent."""
+    is_full = _Is("status", 503, 529)
+    """Whether it is full: RFC 9110, section 15.6; Dynamo's "all workers are busy"."""
+    lacks_model = _Is("status", 404)
+    """Whether it may be the model that the server has not."""
+    may_mean_the_prompt = _Is("status", 403)
+    """Whether it may be a firewall's word on one prompt."""
+
     # How far the request came -----------------------------------------------------------------------------------
 
     @property
     def was_sent(self) -> bool:
         """Whether the server may have seen any part of the request."""
         return self.begun and not self.is_unsent and not issubclass(self.error, ConnectFailed)
-
-    @property
-    def is_unsent(self) -> bool:
-        """Whether the dialect has no form for the calls, and nothing was sent."""
-        return self.kind is FailureKind.UNSUPPORTED
 
     @property
     def taken_on(self) -> bool:
@@ -225,47 +250,7 @@ class Failure:
             return "overloaded"
         return "timed_out" if issubclass(self.error, ReadTimedOut) else _COUNTED.get(self.kind, "refused")
 
-    @property
-    def refuses_load(self) -> bool:
-        """Whether the server refuses work for now."""
-        return self.kind is FailureKind.REJECTED
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the server says that it is full."""
-        return self.status in _FULL
-
-    @property
-    def may_be_lost(self) -> bool:
-        """Whether the server may have worked in vain."""
-        return self.kind is FailureKind.MAYBE_PROCESSED
-
-    @property
-    def is_of_the_endpoint(self) -> bool:
-        """Whether another endpoint may not have it."""
-        return self.kind in _OF_THE_ENDPOINT
-
-    @property
-    def is_of_the_server(self) -> bool:
-        """Whether it may be a part of an outage."""
-        return self.kind in _OF_THE_SERVER
-
     # What it says of the calls ----------------------------------------------------------------------------------
-
-    @property
-    def is_told(self) -> bool:
-        """Whether it concerns a caller; after any other the call is sent again in another form."""
-        return self.is_of_the_endpoint or self.is_refused
-
-    @property
-    def is_own(self) -> bool:
-        """Whether it is the fault of a call, whoever sends it."""
-        return self.kind is FailureKind.BAD_CALL
-
-    @property
-    def is_refused(self) -> bool:
-        """Whether the server refuses the request, for whatever reason but load."""
-        return self.kind is FailureKind.REFUSED
 
     @property
     def final(self) -> bool:
@@ -294,19 +279,9 @@ class Failure:
         return self.refuses_load or self.status is None or self.status in _GATEWAYS
 
     @property
-    def lacks_model(self) -> bool:
-        """Whether it may be the model that the server has not."""
-        return self.status == 404
-
-    @property
     def refuses_shape(self) -> bool:
         """Whether it concerns every call of the shape on this server, and no other."""
         return self.is_unsent or self.status in _NO_SUCH_CALL
-
-    @property
-    def may_mean_the_prompt(self) -> bool:
-        """Whether it may be a firewall's word on one prompt."""
-        return self.status == 403
 
     @property
     def may_mean_lists(self) -> bool:

@@ -58,10 +58,10 @@ class Replies:
         "_lanes",
         "_outage",
         "_outcomes",
+        "_outcomes",
         "_outputs",
         "_prompts",
         "_queue",
-        "_outcomes",
         "_samples",
         "_times",
     )

@@ -14,11 +14,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
 
 from batchclient._core.learnt.abilities import Abilities
 from batchclient._core.messages import Batch, Failed, Failure, FailureKind, Request
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
+
+_Of = TypeVar("_Of")
 
 __all__ = ["TABLE", "FailedBatch", "Row", "Way", "row_for"]
 
@@ -139,19 +142,40 @@ def row_for(failed: FailedBatch) -> Row:
 # When -----------------------------------------------------------------------------------------------------------------
 
 
-def _server_is_removed(failed: FailedBatch) -> bool:
-    """Its server was removed."""
-    return failed.batch.moving
+def _said(words: str, of: Callable[[FailedBatch], _Of]) -> Callable[[FailedBatch], _Of]:
+    """Give what fits into a line its words."""
+    of.__doc__ = words
+    return of
 
 
-def _is_denied(failed: FailedBatch) -> bool:
-    """401, 403 or 404 for key or model, and the retry policy gives up."""
-    return failed.refuses_model
-
-
-def _lacks_such_calls(failed: FailedBatch) -> bool:
-    """The server has no such calls (no form for them, 405, 501), and another in use may have them."""
-    return failed.failure.refuses_shape and failed.others_take
+_server_is_removed = _said("Its server was removed.", lambda failed: failed.batch.moving)
+_is_denied = _said(
+    "401, 403 or 404 for key or model, and the retry policy gives up.", lambda failed: failed.refuses_model
+)
+_is_wrong_address = _said(
+    "Nothing was ever reached at this address.", lambda failed: failed.endpoint.health.is_wrong_address
+)
+_stream_ended_early = _said(
+    "A stream of several ended without all of them, for the first time.",
+    lambda failed: failed.batch.streamed and failed.failure.once and not failed.abilities.stream_doubted,
+)
+_is_stream = _said("It was asked for as a stream.", lambda failed: failed.batch.streamed)
+_is_packed = _said("Numbers were asked for as base64.", lambda failed: failed.batch.packed)
+_is_list = _said("A list.", lambda failed: failed.is_list)
+_is_first_list = _said(
+    "A list, and no list was ever answered.", lambda failed: failed.is_list and not failed.abilities.lists_proven
+)
+_is_list_to_be_retried = _said(
+    "A list, and the retry policy allows it.", lambda failed: failed.is_list and failed.may_be_retried
+)
+_lacks_such_calls = _said(
+    "The server has no such calls (no form for them, 405, 501), and another in use may have them.",
+    lambda failed: failed.failure.refuses_shape and failed.others_take,
+)
+_is_free = _said(
+    "A free refusal: the server takes other work, and the retry policy does not give up.",
+    lambda failed: (failed.batch.refused_alone or failed.batch.refused_freely) and failed.may_be_retried,
+)
 
 
 def _waits_for_a_server(failed: FailedBatch) -> bool:
@@ -162,41 +186,6 @@ def _waits_for_a_server(failed: FailedBatch) -> bool:
     if failed.failure.kind is FailureKind.NOT_SENT:
         return endpoints.others_in_use(endpoint) or endpoints.known
     return failed.failure.unserved and not endpoint.health.in_use
-
-
-def _is_wrong_address(failed: FailedBatch) -> bool:
-    """Nothing was ever reached at this address."""
-    return failed.endpoint.health.is_wrong_address
-
-
-def _stream_ended_early(failed: FailedBatch) -> bool:
-    """A stream of several ended without all of them, for the first time."""
-    return failed.batch.streamed and failed.failure.once and not failed.abilities.stream_doubted
-
-
-def _is_stream(failed: FailedBatch) -> bool:
-    """It was asked for as a stream."""
-    return failed.batch.streamed
-
-
-def _is_packed(failed: FailedBatch) -> bool:
-    """Numbers were asked for as base64."""
-    return failed.batch.packed
-
-
-def _is_list(failed: FailedBatch) -> bool:
-    """A list."""
-    return failed.is_list
-
-
-def _is_first_list(failed: FailedBatch) -> bool:
-    """A list, and no list was ever answered."""
-    return failed.is_list and not failed.abilities.lists_proven
-
-
-def _is_list_to_be_retried(failed: FailedBatch) -> bool:
-    """A list, and the retry policy allows it."""
-    return failed.is_list and failed.may_be_retried
 
 
 def _is_too_long_for_its_queue(failed: FailedBatch) -> bool:
@@ -228,11 +217,6 @@ def _lists_are_refused(failed: FailedBatch) -> bool:
     return failed.is_list and refused and failed.may_be_retried
 
 
-def _is_free(failed: FailedBatch) -> bool:
-    """A free refusal: the server takes other work, and the retry policy does not give up."""
-    return (failed.batch.refused_alone or failed.batch.refused_freely) and failed.may_be_retried
-
-
 def _is_unserved_lately(failed: FailedBatch) -> bool:
     """502, 503 or 504 within 5 s, from the second on, for 15 s; the server takes other work, and
     the retry policy allows it.
@@ -257,6 +241,10 @@ def _is_worth_another_try(failed: FailedBatch) -> bool:
 
 # What is learnt -------------------------------------------------------------------------------------------------------
 
+_no_streams = _said("No streams.", lambda failed: failed.abilities.streaming.refuse(failed.now))
+_no_base64 = _said("No base64.", lambda failed: failed.abilities.packing.refuse(failed.now))
+_no_lists = _said("No lists.", lambda failed: failed.abilities.lists.refuse(failed.now))
+
 
 def _no_such_calls(failed: FailedBatch) -> None:
     """No such calls for 30 s."""
@@ -274,21 +262,6 @@ def _no_such_fields(_failed: FailedBatch) -> None:
 def _doubt_streams(failed: FailedBatch) -> None:
     """Streams are in doubt."""
     failed.abilities.stream_doubted = True
-
-
-def _no_streams(failed: FailedBatch) -> None:
-    """No streams."""
-    failed.abilities.streaming.refuse(failed.now)
-
-
-def _no_base64(failed: FailedBatch) -> None:
-    """No base64."""
-    failed.abilities.packing.refuse(failed.now)
-
-
-def _no_lists(failed: FailedBatch) -> None:
-    """No lists."""
-    failed.abilities.lists.refuse(failed.now)
 
 
 def _shorter_lists(failed: FailedBatch) -> None:
