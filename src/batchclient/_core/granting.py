@@ -231,6 +231,7 @@ class Granting:
 
     def _take(self, turn: Turn, group: Group, oldest: Request, size: int, terms: Terms, granted: _Granted) -> None:
         """Make a batch of the group at the front, if not all its calls are hopeless."""
+        assert size > 0, "a group that may go has calls that go"
         endpoint, now, (batches, hopeless) = turn.endpoint, turn.now, granted
         are_timed = self._deadlines.is_used
         newest = are_timed and self._is_too_old(oldest, now)
