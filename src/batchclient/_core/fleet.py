@@ -39,6 +39,7 @@ from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.health import HealthState
 from batchclient._core.servers.life import STILL
+from batchclient._core.servers.outage import Outage
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.spent import ServerOutage
 from batchclient.errors import ReadTimedOut
@@ -53,18 +54,24 @@ class Fleet:
     """Keeps the endpoints of a scheduler.
 
     ``adjustments`` are told of changed limits and list caps. ``asking`` is told which endpoints
-    exist, and which may be another server now.
+    exist, and which may be another server now. ``outage`` is told of failures and returns.
     """
 
-    __slots__ = ("_adjustments", "_asking", "_command", "_endpoints")
+    __slots__ = ("_adjustments", "_asking", "_command", "_endpoints", "_outage")
 
     def __init__(
-        self, endpoints: Endpoints, command: Callable[[Command], None], adjustments: Adjustments, asking: Asking
+        self,
+        endpoints: Endpoints,
+        command: Callable[[Command], None],
+        adjustments: Adjustments,
+        asking: Asking,
+        outage: Outage,
     ) -> None:
         self._endpoints = endpoints
         self._command = command
         self._asking = asking
         self._adjustments = adjustments
+        self._outage = outage
         self._count()
 
     def judge(self, batch: Batch, failure: Failure, now: float) -> None:
@@ -78,7 +85,12 @@ class Fleet:
             self.end_unanswered(batch, now)
         if batch.moving:
             health.end_probe(batch.id)
-            return
+        else:
+            self._judge_health(endpoint, batch, failure, now)
+        self._outage.watch(now, failure if failure.is_of_the_server else None)
+
+    def _judge_health(self, endpoint: Endpoint, batch: Batch, failure: Failure, now: float) -> None:
+        health = endpoint.health
         sign, state = _sign_of(batch, failure, endpoint), health.state
         if sign is Sign.SILENT and failure.sign is Sign.NOTHING:
             failure = _UNHEARD
@@ -102,6 +114,7 @@ class Fleet:
         endpoint.live(sequences, now, sent_at)
         if endpoint.health.state is not state:
             self._tell_health(endpoint, now)
+        self._outage.watch(now)
 
     def look_for_life(self, event: LoadReported, now: float) -> bool:
         """A server has reported its load; return whether to give it up for a still engine."""
@@ -124,6 +137,7 @@ class Fleet:
             if not batch.aborting:
                 batch.ended_for = STILL
                 self._abort(batch)
+        self._outage.watch(now, STILL)
         return True
 
     def _abort(self, batch: Batch) -> None:

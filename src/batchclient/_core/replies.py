@@ -14,7 +14,7 @@ from batchclient._core.adjustments import Adjustments
 from batchclient._core.fleet import Fleet
 from batchclient._core.kinds import Kind
 from batchclient._core.learnt.answers import Tally
-from batchclient._core.learnt.lengths import OutputLengths, PromptLengths
+from batchclient._core.learnt.lengths import PromptLengths
 from batchclient._core.learnt.times import ServiceTimes
 from batchclient._core.messages import (
     AbortBatch,
@@ -27,12 +27,10 @@ from batchclient._core.messages import (
     RequestState,
     Resolve,
 )
-from batchclient._core.outcomes.errors import CallErrors
 from batchclient._core.outcomes.outcomes import Outcomes
 from batchclient._core.samples import LimitSamples
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
-from batchclient._core.servers.outage import Outage
 from batchclient._core.spent import note_attempt
 from batchclient._core.statistics import Counters
 from batchclient._core.waiting.deadlines import Deadlines
@@ -53,13 +51,9 @@ class Replies:
         "_counters",
         "_deadlines",
         "_endpoints",
-        "_errors",
         "_fleet",
         "_lanes",
-        "_outage",
         "_outcomes",
-        "_outcomes",
-        "_outputs",
         "_prompts",
         "_queue",
         "_samples",
@@ -73,15 +67,12 @@ class Replies:
         queue: Queue,
         batches: dict[int, Batch],
         counters: Counters,
-        outputs: OutputLengths,
         prompts: PromptLengths,
         times: ServiceTimes,
         deadlines: Deadlines,
         samples: LimitSamples,
         adjustments: Adjustments,
         fleet: Fleet,
-        outage: Outage,
-        errors: CallErrors,
         outcomes: Outcomes,
         command: Callable[[Command], None],
     ) -> None:
@@ -90,15 +81,12 @@ class Replies:
         self._lanes = queue.lanes
         self._batches = batches
         self._counters = counters
-        self._outputs = outputs
         self._prompts = prompts
         self._times = times
         self._deadlines = deadlines
         self._samples = samples
         self._adjustments = adjustments
         self._fleet = fleet
-        self._outage = outage
-        self._errors = errors
         self._outcomes = outcomes
         self._command = command
 
@@ -160,7 +148,6 @@ class Replies:
             endpoint.denials.answered(batch)
         if endpoint.health.ailing:
             self._fleet.welcome(endpoint, sequences, batch.sent_at, now)
-            self._outage.watch(now)
         endpoint.answer(now)
         if endpoint.outage is not None and endpoint.health.in_use:
             self._fleet.end_refusals(endpoint, now)
@@ -182,9 +169,7 @@ class Replies:
         batch.lane.completion_tokens += tally.made_tokens
         if batch.expected_tokens:
             self._lanes.settle(batch, event.answers)
-        self._prompts.learn(batch, event.answers)
-        if tally.made_tokens:
-            self._outputs.learn(batch.shape.answer_key, tally.made_tokens / (tally.count * batch.shape.weight))
+        self._prompts.learn(batch, event.answers, tally.made_tokens)
         self._samples.answered(event, in_flight, tally, now)
         if batch.isolation is not None:
             kind = batch.shape.kind
@@ -215,14 +200,12 @@ class Replies:
         if not batch.streamed and failure.silent:
             endpoint.can(batch.shape.kind).plain_cut = True
         self._fleet.judge(batch, failure, now)
-        self._outage.watch(now, failure if failure.is_of_the_server else None)
         if endpoint.denials.end_probe(batch, failure):
             self._fleet.tell_refusals(batch, failure, now)
         self._samples.failed(batch, failure, in_flight, left, len(alive), now)
         if failure.is_of_the_endpoint:
             for request in alive:
                 request.failed_on = endpoint.id
-        alive = self._errors.fail_begun(alive, failure, now)
         list_cap = endpoint.list_cap(now, batch.shape.kind)
         self._outcomes.failed(event, alive, endpoint, now)
         if batch.wire.lost_tokens and any(request.state is not RequestState.DONE for request in alive):

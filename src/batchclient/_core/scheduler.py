@@ -85,7 +85,6 @@ from batchclient._core.replies import Replies
 from batchclient._core.samples import LimitSamples
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
-from batchclient._core.servers.life import STILL
 from batchclient._core.servers.outage import Outage
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.spent import with_cause
@@ -142,7 +141,8 @@ class Scheduler:
         self._samples = LimitSamples(self._endpoints, self._lengths, self._adjustments)
         self._stalls = Stalls(watched=settings.heeds_time)
         self._asking = Asking(self._by_id, self._commands.append, asks_first)
-        self._fleet = Fleet(self._endpoints, self._commands.append, self._adjustments, self._asking)
+        self._outage = Outage(self._endpoints, settings.outage_patience_s)
+        self._fleet = Fleet(self._endpoints, self._commands.append, self._adjustments, self._asking, self._outage)
         self._arrivals = Arrivals(self._endpoints, settings.wait_for_server_s, self._fleet.tell)
         self._granting = Granting(
             settings, self._endpoints, self._queue, self._lengths, self._times, self._deadlines, self._counters
@@ -161,21 +161,17 @@ class Scheduler:
         self._outcomes = Outcomes(
             self._endpoints, self._retries, self._errors, self._granting, self._counters, self._send, patience_s
         )
-        self._outage = Outage(self._endpoints, settings.outage_patience_s)
         self._replies = Replies(
             endpoints=self._endpoints,
             queue=self._queue,
             batches=self._batches,
             counters=self._counters,
-            outputs=self._lengths,
             prompts=self._prompts,
             times=self._times,
             deadlines=self._deadlines,
             samples=self._samples,
             adjustments=self._adjustments,
             fleet=self._fleet,
-            outage=self._outage,
-            errors=self._errors,
             outcomes=self._outcomes,
             command=self._commands.append,
         )
@@ -336,10 +332,7 @@ class Scheduler:
 
     def _take_load(self, event: LoadReported, now: float) -> bool:
         changed = self._samples.on_load(event, now)
-        if self._fleet.look_for_life(event, now):
-            self._outage.watch(now, STILL)
-            return True
-        return changed
+        return self._fleet.look_for_life(event, now) or changed
 
     def _wake(self, event: Woke, now: float) -> bool:
         if self._stalls.due_at is not None and self._stalls.woke(now):
@@ -347,7 +340,6 @@ class Scheduler:
         for endpoint in self._endpoints.serving:
             if (endpoint.health.taken_on_at or math.inf) <= now:
                 self._fleet.welcome(endpoint, 0, None, now)
-                self._outage.watch(now)
         self._settle()
         if self._asking.look_at is not None:
             self._asking.look(now)

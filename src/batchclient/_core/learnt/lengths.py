@@ -137,9 +137,11 @@ class PromptLengths:
         self._of_shapes[shape] = ratios
         return ratios
 
-    def learn(self, batch: Batch, answers: Sequence[tuple[int, Completion]]) -> None:
-        """Take in the server's count for one of some answers, chosen regardless of its length."""
+    def learn(self, batch: Batch, answers: Sequence[tuple[int, Completion]], made_tokens: int) -> None:
+        """Take in some answers' output tokens, and the prompt's of one, chosen regardless of length."""
         shape = batch.shape
+        if made_tokens:
+            self._outputs.learn(shape.answer_key, made_tokens / (len(answers) * shape.weight))
         if shape.counted:
             return
         position, completion = answers[batch.id % len(answers)]

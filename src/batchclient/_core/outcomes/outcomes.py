@@ -81,6 +81,7 @@ class Outcomes:
             now: the time.
         """
         batch, member_first = event.batch, self.member_first
+        alive = self._errors.fail_begun(alive, event.failure, now)
         failed = FailedBatch(event, alive, endpoint, self._endpoints, now)
         if batch.bare and member_first.is_trial(batch):
             member_first.failed(failed)

@@ -72,10 +72,6 @@ class Outage:
             # The ended probe was the servers' last chance.
             self.due = min(self.due, max(now, self._looked_at + _LOOK_AGAIN_S))
 
-    def next(self, waiting: int, now: float) -> float | None:
-        """Return the time of the next check of waiting calls, if any wait."""
-        return None if self.due is None or self.due == math.inf or not waiting else max(self.due, now)
-
     def impatient(self, waiting: Callable[[], list[Request]], now: float) -> list[Request]:
         """Return the calls of ``waiting()`` which have lost their patience. For an outage only."""
         if self.due is not None and now < self.due:
