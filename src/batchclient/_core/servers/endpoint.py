@@ -82,6 +82,7 @@ class Endpoint:
         "proof",
         "rates",
         "server",
+        "shown_name",
         "slots",
         "speed",
         "tell_hold_at",
@@ -100,6 +101,8 @@ class Endpoint:
     ) -> None:
         self.id = number
         self.name = name
+        self.shown_name = name or f"endpoint {number}"
+        """The base URL as it may be shown, or a stand-in."""
         self.slots: int | None = None
         """The sequences taken at once, by the server's own word."""
         self._held_turns = 0
@@ -322,11 +325,6 @@ class Endpoint:
     def open_outage(self) -> ServerOutage | None:
         """The outage that has begun and not ended, if any."""
         return self.outage if self.outage is not None and self.outage.ended_at is None else None
-
-    @property
-    def shown_name(self) -> str:
-        """The base URL as it may be shown, or a stand-in."""
-        return self.name or f"endpoint {self.id}"
 
     def nothing_came(self, now: float) -> str:
         """Say for how long nothing has come from the server; empty if it is not silent."""
