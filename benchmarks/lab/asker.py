@@ -51,9 +51,8 @@ from tests.core import (
 from batchclient._client.connections import Connections
 from batchclient._client.make_limit import make_limit
 from batchclient._client.settings import make_settings
-from batchclient._shell.dialect_choice import DialectChoice
-from batchclient._shell.load_watch import LoadTimes
-from batchclient._shell.pages import Page
+from batchclient._shell.pages import Page, PageTimes
+from batchclient._shell.servers import DialectChoice
 from batchclient.dialects import make_dialect
 from batchclient.errors import ConnectionLost
 from batchclient.retry import Backoff
@@ -66,7 +65,7 @@ __all__ = ["Client", "Setup", "client_setup", "limit_setup"]
 _CLOSED = Failure(FailureKind.MAYBE_PROCESSED, ConnectionLost, "nobody waited for it any more")
 _URL = "http://lab/v1"
 _POLICY = Backoff()
-_LOAD_TIMES = LoadTimes()
+_PAGE_TIMES = PageTimes()
 _NO_PAGE_S = 60.0
 """From a question for a page that is not there to the next."""
 _SAYS_NOTHING_AFTER_S = 0.005
@@ -256,7 +255,7 @@ class Client:
 
     def _read_page(self, now: float) -> None:
         load = self._run.server.load() if self._run.scenario.has_page else None
-        self._no_load_before = now + (_NO_PAGE_S if load is None else _LOAD_TIMES.every_s)
+        self._no_load_before = now + (_NO_PAGE_S if load is None else _PAGE_TIMES.every_s)
         self._load_at = self._no_load_before
         if load is not None:
             self.core.handle(LoadReported(0, load), now)
@@ -279,7 +278,7 @@ class Client:
         for request in batch.requests:
             request.waiter.sent_at = now
         if self._load_at == math.inf and Page.LOAD in self._setup.pages:
-            self._load_at = max(now + _LOAD_TIMES.first_after_s, self._no_load_before)
+            self._load_at = max(now + _PAGE_TIMES.first_after_s, self._no_load_before)
         self._run.front.send(batch, now)
 
     def _resolve(self, request: Request, tokens: int, now: float) -> None:

@@ -20,7 +20,7 @@ from batchclient._core.histograms import Histogram
 from batchclient._core.limits import ServerLoad
 from batchclient._core.messages import Adjustment
 from batchclient._core.statistics import EndpointStatistics, LaneStatistics, Statistics
-from batchclient._shell.announcer import Decision
+from batchclient._shell.log import Decision
 from batchclient._shell.servers import ServerInfo
 from batchclient._version import __version__
 from batchclient.client import BatchClient

@@ -32,10 +32,9 @@ from batchclient._client.starting import Starting
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Adjustment, Resumed
 from batchclient._core.statistics import Statistics
-from batchclient._shell.announcer import Decision
 from batchclient._shell.callbacks import Callbacks
-from batchclient._shell.dialect_choice import DialectChoice
-from batchclient._shell.servers import ServerInfo
+from batchclient._shell.log import Decision
+from batchclient._shell.servers import DialectChoice, ServerInfo
 from batchclient.errors import ConfigError
 from batchclient.retry import Backoff, RetryPolicy
 from batchclient.stream import Stream
@@ -58,8 +57,8 @@ _FOR_CALLS = (
     "anyio._backends._asyncio",
     "batchclient._calls.structured",
     "batchclient._client.make_limit",
-    "batchclient._shell.asking",
     "batchclient._shell.model_question",
+    "batchclient._shell.watcher",
     "concurrent.futures.thread",
     "batchclient.dialects._dialect",
 )
@@ -445,7 +444,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
 
         For example ``(12.4, "http://a/v1", "limit 256 → 128", "queue stood at the server")``.
         """
-        return [] if self._runner is None else self._runner.story
+        return [] if self._runner is None else list(self._runner.story)
 
     async def servers(self) -> list[ServerInfo]:
         """Ask each server now what it is and how busy it is; return that in the order of the servers.

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from batchclient._core.messages import Adjustment
 from batchclient._core.settings import SchedulerSettings
-from batchclient._shell.batch_size import BatchSize
+from batchclient._shell.callbacks import Callbacks
 from batchclient.errors import ConfigError
 from batchclient.transport._addresses import check_headers, check_key, check_url
 
 if TYPE_CHECKING:
-    from batchclient._shell.callbacks import Callbacks
     from batchclient.dialects._dialect import Dialect
 
 __all__ = [
@@ -275,9 +275,9 @@ class Settings(Checked):
             trusts_lists: whether servers that do not say which they are get lists without a proof.
         """
         batching, schedule = self.batching, self.schedule
-        size_for = batching.size_for
-        if size_for is not None and callbacks is not None:
-            size_for = callbacks.guard("size_for", size_for)
+        size_for: Callable[[int], int | None] | None = batching.size_for
+        if batching.size_for is not None:
+            size_for = (callbacks or Callbacks()).hook("size_for", partial(_size_of, batching.size_for))
         return SchedulerSettings(
             linger_s=batching.linger_s,
             refill_s=batching.refill_s,
@@ -294,7 +294,7 @@ class Settings(Checked):
             group_prefixes=schedule.group_prefixes,
             tenant_weights=schedule.tenant_weights,
             length_reach=dialect.length_reach if batching.length_reach is None else batching.length_reach,
-            size_for=None if size_for is None else BatchSize(size_for),
+            size_for=size_for,
             known_caps=dialect.caps,
             requests_per_minute=self.requests_per_minute,
             tokens_per_minute=self.tokens_per_minute,
@@ -302,6 +302,13 @@ class Settings(Checked):
             wait_for_server_s=self.wait_for_server_s,
             trusts_lists=trusts_lists,
         )
+
+
+def _size_of(choose: Callable[[int], int], queue_depth: int) -> int:
+    size = choose(queue_depth)
+    if not isinstance(size, int) or isinstance(size, bool):
+        raise TypeError(f"size_for answers a {type(size).__name__}, not a whole number")
+    return size
 
 
 _C = TypeVar("_C", bound=Checked)

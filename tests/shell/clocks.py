@@ -1,6 +1,7 @@
 """Virtual time for asyncio, as it is published, and a way to run in it; trio brings its own (``trio.testing.MockClock``)."""
 
 import asyncio
+import weakref
 
 import anyio
 
@@ -20,7 +21,7 @@ FAR_OFF_S = 1e5
 
 
 class WatchedLoop(VirtualLoop):
-    """Remembers its timers."""
+    """Remembers its timers, and keeps none alive."""
 
     def __init__(self):
         self.timers = []
@@ -29,14 +30,15 @@ class WatchedLoop(VirtualLoop):
     def call_at(self, when, callback, *args, context=None):
         timer = super().call_at(when, callback, *args, context=context)
         if len(self.timers) > 10_000:
-            self.timers = self._live_timers()
-        self.timers.append(timer)
+            self.timers = list(map(weakref.ref, self._live_timers()))
+        self.timers.append(weakref.ref(timer))
         return timer
 
     def _live_timers(self):
         # The loop calls a timer that is due within the clock's resolution.
         soon = self.time() + self._clock_resolution
-        return [each for each in self.timers if not each.cancelled() and each.when() >= soon]
+        timers = [timer for each in self.timers if (timer := each()) is not None]
+        return [each for each in timers if not each.cancelled() and each.when() >= soon]
 
     def alive(self):
         """Timers that will still fire, and tasks other than the one that asks."""

@@ -5,6 +5,7 @@ import time
 
 import anyio
 import pytest
+from tests.core import Scheduler
 from tests.shell.scripted import ScriptedTransport, answer_to, error, make_client
 from tests.shell.test_complete import call_all
 from tests.unit.test_log import STANDARD, records
@@ -40,6 +41,16 @@ async def test_every_record_has_the_fields_of_its_event():
     assert began.levelname == "WARNING" and began.reason in began.getMessage()
     # Five requests failed within ten seconds or so.
     assert len([record for record in kept if record.event == "attempt_failed"]) < 5
+
+
+async def test_a_record_of_a_server_takes_no_snapshot_of_the_whole_client(monkeypatch):
+    snapshots, whole = [], Scheduler.statistics
+    monkeypatch.setattr(Scheduler, "statistics", lambda self: snapshots.append(1) or whole(self))
+    with records() as kept:
+        async with make_client(eventful_server(), retry=Backoff(max_attempts=9)) as client:
+            await eventful(client)
+    assert {record.endpoint for record in kept} == {URL}
+    assert snapshots == []
 
 
 @pytest.mark.parametrize("kind", ["raises", "blocks"])

@@ -227,7 +227,7 @@ async def test_a_policy_that_fails_ends_the_question_with_the_servers_error(capl
             with pytest.raises(ServerFault, match="Loading model"):
                 await client.complete("p")
         assert (server.about.asked, len(policy.asked)) == (["/models"], 1)
-    assert caplog.text.count("the retry policy failed; the question for the model ends") == 4
+    assert caplog.text.count("the retry policy failed; nothing is tried again") == 4
 
 
 async def test_a_key_that_is_refused_is_not_tried_again():

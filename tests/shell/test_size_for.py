@@ -40,6 +40,23 @@ async def test_one_that_fails_leaves_the_clients_own_rule(caplog):
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
+@pytest.mark.parametrize("answer", [None, "8", 8.0, True, [8]], ids=repr)
+async def test_what_is_no_whole_number_is_ignored_and_said_once(answer, caplog):
+    server = ScriptedTransport()
+    client = make_client(server, batching=Batching(size_for=lambda queue_depth: answer, max_size=4), limit=64)
+    with caplog.at_level("DEBUG", "batchclient"):
+        assert await sizes(server, client, 12) == [4, 4, 4]
+    (record,) = [record for record in caplog.records if record.event == "size_for_failed"]
+    assert record.levelname == "WARNING"
+    assert f"size_for answers a {type(answer).__name__}, not a whole number" in caplog.text
+
+
+async def test_it_may_fail_now_and_then():
+    server = ScriptedTransport()
+    table = Batching(size_for=lambda queue_depth: 2 // (queue_depth != 8), max_size=4)
+    assert await sizes(server, make_client(server, batching=table, limit=64), 16) == [4, 2, 2, 2, 2, 2, 2]
+
+
 async def test_lists_of_one_length_bucket():
     server = ScriptedTransport()
     await sizes(server, make_client(server, batching=Batching(length_reach=0), limit=64), 20)

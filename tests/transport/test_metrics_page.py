@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -11,17 +12,17 @@ from tests.seams import watch_cores, with_runners
 from tests.fakes.raw import RawServer, answer, reset, response
 
 from batchclient import BatchClient, Batching, Http
-from batchclient._shell.load_watch import LoadTimes
+from batchclient._shell.pages import PageTimes
 from tests.core import LoadReported
 
-SOON = LoadTimes(first_after_s=0.02, every_s=0.02, pause_ratio=0.0)
+SOON = PageTimes(timeout_s=0.1, first_after_s=0.02, every_s=0.02, pause_ratio=0.0)
 PAGE = b'vllm:num_requests_running{engine="0"} 3\nvllm:num_requests_waiting{engine="0"} 0\n'
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     """The first question after 20 ms, then every 20 ms."""
-    with_runners(monkeypatch, page_timeout_s=0.1, load_times=SOON)
+    with_runners(monkeypatch, page_times=SOON)
 
 
 class Server:
@@ -126,7 +127,7 @@ async def test_no_call_notices_what_becomes_of_a_question(on_page, backend):
 
 @pytest.mark.parametrize("on_page", [endless, bomb], ids=lambda each: each.__name__)
 async def test_no_more_of_a_page_is_read_than_a_page_may_have(on_page, backend, monkeypatch, caplog):
-    with_runners(monkeypatch, page_timeout_s=10.0, load_times=SOON)
+    with_runners(monkeypatch, page_times=replace(SOON, timeout_s=10.0))
     caplog.set_level("INFO", "batchclient")
 
     async def hold(heard, reader, writer, server):

@@ -4,14 +4,18 @@ import ast
 import logging
 from contextlib import contextmanager
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import batchclient
-from batchclient._shell.log import EVENTS, EndpointLog, Recent, log, notice_of
+from tests.core import Notice
+from batchclient._shell.log import EVENTS, EndpointLog, Recent, log
 
 SOURCE = Path(batchclient.__file__).parent
-NOTICES = {"outage_began", "outage_ended", "server_awaited", "server_arrived", "silence_began", "silence_ended"}
+NOTICES = set(get_args(Notice))
+HOOKS = {"on_adjustment_failed", "progress_failed", "size_for_failed"}
+"""Of users' functions, whose guard makes the event's name of the function's."""
 STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -40,12 +44,12 @@ def test_every_event_of_the_code_is_in_the_table_and_the_other_way_round():
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
                 called = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
-                if called in ("log", "_log"):
+                if called in ("log", "_log", "_note"):
                     event = EVENTS[node.args[0].value]
                     named = {keyword.arg for keyword in node.keywords} - {None, "exc_info", "level", "left_out"}
                     assert named <= set(event.fields), f"{path.name}: {event.name}"
                     logged.add(event.name)
-    assert logged | NOTICES == set(EVENTS)
+    assert logged | NOTICES | HOOKS == set(EVENTS)
 
 
 def test_no_field_takes_the_place_of_one_of_the_standard_librarys():
@@ -108,16 +112,6 @@ def test_a_record_below_the_level_costs_no_look_at_the_endpoint():
     with records(logging.INFO) as kept:
         tell("question_failed", 0, "asking failed", page="/", error="OSError")
     assert kept == []
-
-
-def test_the_cores_sentences_are_events():
-    for sentence, name in [
-        ("an outage of http://a/v1 has begun: 3 failures in a row", "outage_began"),
-        ("an outage of http://a/v1 ended after 7 s: it has begun to answer", "outage_ended"),
-        ("a silence of endpoint 0 has begun: nothing has come for 90 s", "silence_began"),
-        ("a silence of endpoint 0 ended after 90 s: a page", "silence_ended"),
-    ]:
-        assert notice_of(sentence) == name
 
 
 def test_a_handler_that_raises_ends_nothing():

@@ -120,7 +120,7 @@ class ControlMethods(Starting):
             self._dialects.key_hint = ""
         number = 0
         if runner is not None:
-            runner.hide(secrets)
+            runner.servers.hide(secrets)
             pages = {page: make(url) for page, make in self._connections.pages.items()}
             number = runner.add_endpoint(self._connections.for_calls(url), pages, self._make_limit(), shown(url))
             self._calls.lengths.endpoints.add(number)
@@ -166,7 +166,7 @@ class ControlMethods(Starting):
             finally:
                 # A server whose connections failed to close has left, too; after a cancellation,
                 # calls may be left there.
-                if entry in self._leaving and not runner.has_endpoint(entry[1]):
+                if entry in self._leaving and entry[1] not in runner.servers:
                     self._leaving.remove(entry)
 
     def abort(self) -> None:

@@ -535,7 +535,7 @@ class MapMethods(Calling):
             journaled=journaled,
             repairs=Repairs(*retries, make=self._make_again),
             fail_if=bounds,
-            ticker=None if progress is None else Ticker(self._callbacks.guard("progress", progress)),
+            ticker=None if progress is None else Ticker(self._callbacks.hook("progress", progress)),
         )
 
     def _make_again(self, request: Request, item: Any, fields: dict[str, Any]) -> Request:

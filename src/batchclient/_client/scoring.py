@@ -169,7 +169,7 @@ class ScoringMethods(Calling):
         self._calls.check(model, timeout_s, params, priority, tenant, Kind.SCORE)
         if not texts:
             return []
-        kind = Kind.SCORE if self._start().mixes_queries else Kind.RERANK
+        kind = Kind.SCORE if self._start().servers.mixes_queries else Kind.RERANK
         pairs = [(query, text) for text in texts]
         scores: list[Score] = await self._call_all(kind, pairs, model, timeout_s, params, priority, tenant)
         ranked = [

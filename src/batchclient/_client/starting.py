@@ -23,11 +23,11 @@ from batchclient._core.scheduler import Scheduler
 from batchclient._core.single_flight import SingleFlight
 from batchclient._shell.backend import AsyncioBackend, Backend, TrioBackend
 from batchclient._shell.callbacks import ends_unwrapped
-from batchclient._shell.dialect_choice import DialectChoice
 from batchclient._shell.forks import forget_in_child
 from batchclient._shell.fronts import Core
 from batchclient._shell.pages import Page
 from batchclient._shell.runner import Runner
+from batchclient._shell.servers import DialectChoice
 from batchclient.errors import ClientClosed, ConfigError
 from batchclient.retry import RetryPolicy
 from batchclient.transport import Timeouts
@@ -147,7 +147,7 @@ class Starting(Calling):
             self._retry,
             Timeouts(connect_s=self._settings.http.connect_timeout_s, read_s=self._settings.http.read_timeout_s),
             self._calls.learn,
-            None if on_adjustment is None else self._callbacks.guard("on_adjustment", on_adjustment),
+            None if on_adjustment is None else self._callbacks.hook("on_adjustment", on_adjustment),
             pages={page: [make(url) for url, _ in self._endpoints] for page, make in self._connections.pages.items()},
             model=self._settings.model,
             on_server=self._calls.lengths.know,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from batchclient._core.messages import Asked
+from batchclient._core.messages import Asked, Notice
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.health import HealthState
@@ -35,12 +35,12 @@ class Arrivals:
 
     Args:
         wait_s: how long calls wait for a first server, seconds; 0: no server is awaited.
-        tell: announces an endpoint's state, with its reason and the words to log.
+        tell: announces an endpoint's state, with its reason, and a warning with what it is of.
     """
 
     __slots__ = ("_endpoints", "_tell", "_tell_at", "_wait_s", "due")
 
-    def __init__(self, endpoints: Endpoints, wait_s: float, tell: Callable[[Endpoint, str, str], None]) -> None:
+    def __init__(self, endpoints: Endpoints, wait_s: float, tell: Callable[[Endpoint, str, Notice, str], None]) -> None:
         self._endpoints = endpoints
         self._wait_s = wait_s
         self._tell = tell
@@ -89,7 +89,7 @@ class Arrivals:
         if now >= self._tell_at.get(endpoint.id, now):
             self._tell_at[endpoint.id] = now + _TOLD_EVERY_S
             bound = "" if self.due is None else f"; calls wait {seconds(self._wait_s)} at most"
-            self._tell(endpoint, outage.seen, f"{outage.sentence(now)}{bound}")
+            self._tell(endpoint, outage.seen, "server_awaited", f"{outage.sentence(now)}{bound}")
         return True
 
     def _end(self, endpoint: Endpoint, reason: str, now: float) -> None:
@@ -97,4 +97,4 @@ class Arrivals:
         outage = endpoint.outage
         if outage is not None:
             outage.ended_at = now
-        self._tell(endpoint, reason, "" if outage is None else outage.sentence(now))
+        self._tell(endpoint, reason, "server_arrived", "" if outage is None else outage.sentence(now))

@@ -1,7 +1,7 @@
 """When servers are asked which they are: beside the calls, never instead of a call.
 
 ``Ask`` is the command; the shell reads the pages. ``ServerKnown`` brings what they say, ``Asked``
-the end of the question. (How busy a server is holds no call: see ``_shell/load_watch``.)
+the end of the question. (How busy a server is holds no call: see ``_shell/watcher``.)
 
 Rules:
 - Servers are asked only while calls are under way; with none under way no timer runs. An open

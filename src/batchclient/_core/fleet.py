@@ -31,6 +31,7 @@ from batchclient._core.messages import (
     FailureKind,
     HealthChanged,
     LoadReported,
+    Notice,
     RatesReported,
     Retuned,
     ServerKnown,
@@ -164,7 +165,8 @@ class Fleet:
         if words:
             is_silent = endpoint.life.silent_since is not None
             reason = "nothing comes from it" if is_silent else "something came from it"
-            self.tell(endpoint, reason, words, "silent" if is_silent else "")
+            notice: Notice = "silence_began" if is_silent else "silence_ended"
+            self.tell(endpoint, reason, notice, words, "silent" if is_silent else "")
 
     def tell_refusals(self, batch: Batch, failure: Failure, now: float) -> None:
         """The call that was to find out about a model is refused: its server is away for its calls."""
@@ -176,19 +178,19 @@ class Fleet:
             return
         seen = f"{failure.status} to every call for the model {batch.shape.model!r}"
         endpoint.outage = ServerOutage(endpoint.shown_name, seen, doubt.since, failure.of_the_server)
-        self.tell(endpoint, seen, endpoint.outage.opening(now))
+        self.tell(endpoint, seen, "outage_began", endpoint.outage.opening(now))
 
     def end_refusals(self, endpoint: Endpoint, now: float) -> None:
         """A server in use has answered, which perhaps refused its calls."""
         outage = endpoint.open_outage
         if outage is not None:
             outage.ended_at = now
-            self.tell(endpoint, endpoint.health.reason, outage.sentence(now))
+            self.tell(endpoint, endpoint.health.reason, "outage_ended", outage.sentence(now))
 
-    def tell(self, endpoint: Endpoint, reason: str, words: str, state: str = "") -> None:
+    def tell(self, endpoint: Endpoint, reason: str, notice: Notice, words: str, state: str = "") -> None:
         """Announce an endpoint's state, or another word for it, with the warning to log, if any."""
         state = state or endpoint.health.state.value
-        self._command(HealthChanged(endpoint.id, endpoint.name, state, reason, words))
+        self._command(HealthChanged(endpoint.id, endpoint.name, state, reason, words, notice if words else None))
 
     def add(self, event: EndpointAdded, settings: SchedulerSettings) -> None:
         """An endpoint was added."""
@@ -291,7 +293,7 @@ class Fleet:
         is_known = is_ejected and endpoint.open_outage is not None
         words = self._follow_outage(endpoint, failure, now)
         if not is_known:
-            self.tell(endpoint, health.reason, words)
+            self.tell(endpoint, health.reason, "outage_ended" if health.in_use else "outage_began", words)
         if health.state is HealthState.RECOVERING:
             self._asking.ask_again(endpoint.id, now)
         if is_ejected:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from batchclient._core.failures import Failure, FailureKind
 from batchclient._core.kinds import Kind
@@ -38,6 +39,7 @@ __all__ = [
     "Isolation",
     "LoadReported",
     "ModelWanted",
+    "Notice",
     "Paused",
     "RateWindow",
     "RatesReported",
@@ -325,6 +327,10 @@ class EndpointGone:
     endpoint: int
 
 
+Notice = Literal["outage_began", "outage_ended", "server_awaited", "server_arrived", "silence_began", "silence_ended"]
+"""What a warning is of; events of the log."""
+
+
 @dataclass(slots=True, eq=False)
 class HealthChanged:
     """An endpoint's state has changed: for observers only; nothing is to be done.
@@ -335,6 +341,7 @@ class HealthChanged:
             ``"held"``: it is as it was, and calls wait for refusals.
         reason: why.
         outage: the warning to give, if an outage or a silence of the endpoint began or ended now.
+        notice: what the warning is of.
     """
 
     endpoint: int
@@ -342,6 +349,7 @@ class HealthChanged:
     state: str
     reason: str
     outage: str = ""
+    notice: Notice | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ from batchclient._core.servers.outage import Outage
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.spent import with_cause
 from batchclient._core.stalls import Stalls
-from batchclient._core.statistics import Counters, Statistics
+from batchclient._core.statistics import Counters, EndpointStatistics, Statistics
 from batchclient._core.waiting.deadlines import Deadlines
 from batchclient._core.waiting.lanes import Lanes
 from batchclient._core.waiting.order import Order
@@ -258,6 +258,11 @@ class Scheduler:
             adjustments=self._adjustments.last,
             changes=self._adjustments.changes,
         )
+
+    def endpoint(self, number: int) -> EndpointStatistics | None:
+        """Return a snapshot of one endpoint; ``None``: there is none, or it has gone."""
+        endpoint = self._by_id.get(number)
+        return None if endpoint is None else endpoint.statistics(self._now)
 
     def heeds_load(self, endpoint: int) -> bool:
         """Whether an endpoint's load could change anything now.

@@ -41,7 +41,7 @@ from batchclient._core.messages import (
 )
 from batchclient._core.outcomes.errors import copy_of
 from batchclient._core.scheduler import Scheduler
-from batchclient._core.statistics import Statistics
+from batchclient._core.statistics import EndpointStatistics, Statistics
 from batchclient._core.waiting.deadlines import Deadlines
 from batchclient.errors import BatchClientError
 from batchclient.health import no_answers
@@ -162,6 +162,11 @@ class SingleFlight:
     def total_limit(self) -> int:
         """The scheduler's total limit."""
         return self._scheduler.total_limit
+
+    @property
+    def endpoint(self) -> Callable[[int], EndpointStatistics | None]:
+        """Return a snapshot of one endpoint."""
+        return self._scheduler.endpoint
 
     @property
     def heeds_load(self) -> Callable[[int], bool]:

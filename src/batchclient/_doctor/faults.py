@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from batchclient._core.failures import Failure, FailureKind
 from batchclient._doctor.facts import Facts, Fault
-from batchclient._shell.model_question import name_models
+from batchclient._shell.faults import name_models
 from batchclient._shell.pages import FetchedPage
 from batchclient.dialects._fingerprints import ServerFacts
 from batchclient.dialects._redaction import redact

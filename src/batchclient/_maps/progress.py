@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from batchclient._shell.log import log
 from batchclient.health import Health, no_answers
 from batchclient.types import MapProgress
 
@@ -89,7 +88,7 @@ class Ticker:
     """Tells how far a map is.
 
     Args:
-        function: the user's, guarded: nothing but an ``Exception`` comes out.
+        function: the user's, guarded: nothing comes out.
 
     Attributes:
         owner: a weak reference to the map.
@@ -99,7 +98,6 @@ class Ticker:
 
     def __init__(self, function: Callable[[MapProgress], object]) -> None:
         self._function = function
-        self._has_failed = False
         self._runner: Runner | None = None
         self._began_at = 0.0
         self._timer: Cancellable | None = None
@@ -135,7 +133,7 @@ class Ticker:
         if owner is None or runner is None:
             return
         rows: Counts = owner.counts
-        now = MapProgress(
+        progress = MapProgress(
             read=rows.read,
             answered=rows.answered,
             failed=rows.failed,
@@ -148,9 +146,4 @@ class Ticker:
             seconds=runner.backend.now() - self._began_at,
             invalid=rows.invalid,
         )
-        try:
-            self._function(now)
-        except Exception:  # the user's code
-            if not self._has_failed:
-                self._has_failed = True
-                log("progress_failed", "progress failed; this is said once", exc_info=True)
+        self._function(progress)

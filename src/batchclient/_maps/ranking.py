@@ -48,7 +48,7 @@ def request_of_pairs(item: tuple[Any, Any, Any], row: Row, runner: Runner, kind:
         raise ConfigError(f"documents is a list of texts, not {what}", field="documents")
     if wanted is not None and (type(wanted) is not int or wanted < 1):
         raise ConfigError(f"top_n is a whole number of at least 1, not {wanted!r:.40}", field="top_n")
-    of_pair = Kind.SCORE if kind is Kind.SCORE or runner.mixes_queries else Kind.RERANK
+    of_pair = Kind.SCORE if kind is Kind.SCORE or runner.servers.mixes_queries else Kind.RERANK
     answers: list[Any] = [None] * len(documents)
     share = Share(_Whole(row, runner, answers, kind, wanted), len(documents))
     requests = [make((query, each), _Pair(row, share, answers, place), of_pair) for place, each in enumerate(documents)]

@@ -213,7 +213,7 @@ def _going_on(item: Any, fields: dict[str, Any], answer: Completion, kind: Kind,
         if isinstance(item, str):
             return None if ids is not None or not text else item + text
         return None if ids is None else [*item, *ids]
-    if not runner.continues_chats or ids is not None or not text or _says_more(choice):
+    if not runner.servers.continues_chats or ids is not None or not text or _says_more(choice):
         return None
     if fields.get("continue_final_message"):
         begun = item[-1].get("content")

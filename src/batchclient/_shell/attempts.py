@@ -6,7 +6,6 @@ Rules:
 - The retry policy decides whether a failed attempt is repeated, within the call's own
   ``max_attempts``. Calls sent again in another form (singly, in halves, without a field) are no
   retry: no policy is asked.
-- A policy is the user's code: its results and errors are not trusted.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from batchclient._shell.callbacks import ends_task
 from batchclient._shell.exchange import Exchanges
 from batchclient._shell.log import EndpointLog, log
 from batchclient._shell.servers import Servers
-from batchclient._shell.tasks import Tasks
 from batchclient.errors import BatchClientError, CallAborted
 from batchclient.retry import RetryPolicy
 
@@ -33,8 +31,7 @@ class Attempts:
     """The attempts of a runner.
 
     Args:
-        tasks: lists an attempt's task by the batch's id.
-        policy: when to try again.
+        policy: when to try again; guarded (``Callbacks.guard_policy``).
         on_failure: told of each failed batch and its error, for the client to learn from.
         tell: tells the core.
         endpoint_log: logs events of endpoints.
@@ -42,7 +39,6 @@ class Attempts:
 
     def __init__(
         self,
-        tasks: Tasks,
         exchanges: Exchanges,
         servers: Servers,
         policy: RetryPolicy,
@@ -52,7 +48,6 @@ class Attempts:
         endpoint_log: EndpointLog,
     ) -> None:
         self._log = endpoint_log
-        self._tasks = tasks
         self._exchanges = exchanges
         self._servers = servers
         self._policy = policy
@@ -63,15 +58,6 @@ class Attempts:
 
     async def send(self, batch: Batch) -> None:
         """Make an attempt: the whole work of a task."""
-        if not self._tasks.begins(batch.id):
-            return
-        try:
-            await self._make(batch)
-        finally:
-            # Also if the end raises: ``aclose`` waits for the task.
-            self._tasks.forget(batch.id)
-
-    async def _make(self, batch: Batch) -> None:
         failure: Failure | None
         over = self._exchanges.over
         try:
@@ -128,9 +114,4 @@ class Attempts:
         most = batch.shape.max_attempts
         if is_no_retry or (most is not None and batch.failures + 1 >= most):
             return None
-        try:
-            return self._policy.decide(error, batch.failures + 1, self._now() - batch.oldest_at, self._rng)
-        except Exception:  # a policy is the user's code
-            message = "the retry policy failed; batch %d is not tried again"
-            log("retry_policy_failed", message, batch.id, exc_info=True, batch=batch.id)
-            return None
+        return self._policy.decide(error, batch.failures + 1, self._now() - batch.oldest_at, self._rng)

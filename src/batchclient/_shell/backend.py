@@ -40,66 +40,6 @@ class Waiter(Protocol):
     def set_exception(self, error: BaseException, /) -> None: ...
 
 
-class Backend(Protocol):
-    """The runner's view of an async library."""
-
-    def now(self) -> float:
-        """Monotonic seconds."""
-        ...
-
-    def waiter(self) -> Any:
-        """Return a fresh waiter."""
-        ...
-
-    def wait(self, waiter: Any) -> Awaitable[Any]:
-        """Sleep until the waiter is set."""
-        ...
-
-    def spawn(self, work: Callable[[Any], Awaitable[None]], argument: Any) -> Cancellable:
-        """Start a task."""
-        ...
-
-    def call_soon(self, function: Callable[[], None]) -> None:
-        """Call after one turn of the event loop."""
-        ...
-
-    def call_soon_threadsafe(self, function: Callable[[], None]) -> None:
-        """Call likewise, from anywhere: a finalizer may run in any thread.
-
-        Raises:
-            RuntimeError: the event loop is over.
-        """
-        ...
-
-    def call_at(self, time: float, function: Callable[[], None]) -> Cancellable:
-        """Call at a time."""
-        ...
-
-    def raise_soon(self, error: BaseException) -> None:
-        """Let the event loop raise an error in its next turn, out of nobody's task."""
-        ...
-
-    def note_work(self) -> None:
-        """Note that calls were made: an event loop ended by ``raise_soon`` runs again."""
-        ...
-
-    def at_end(self, close: Callable[[], Awaitable[None]]) -> AsyncGenerator[None] | None:
-        """Call when the loop ends or the result is dropped; ``None``: neither can be seen."""
-        ...
-
-    def is_current(self) -> bool:
-        """Whether the caller runs in this event loop."""
-        ...
-
-    def is_running(self) -> bool:
-        """Whether this event loop runs, perhaps in another thread."""
-        ...
-
-    def is_gone(self) -> bool:
-        """Whether this event loop is closed: remaining tasks are only being collected."""
-        ...
-
-
 class AsyncioBackend:
     """The asyncio side. Belongs to the loop in which it was made."""
 
@@ -107,7 +47,7 @@ class AsyncioBackend:
         self.loop = asyncio.get_running_loop()
         self._context = context
         self.now = self.loop.time
-        self.waiter = self.loop.create_future
+        self.waiter: Callable[[], Any] = self.loop.create_future
         self._ends = False
         """Whether the loop was told to end, and has had no work since."""
         self._ended = False
@@ -138,7 +78,11 @@ class AsyncioBackend:
         self.loop.call_soon(function, context=self._context)
 
     def call_soon_threadsafe(self, function: Callable[[], None]) -> None:
-        """Call likewise, from anywhere."""
+        """Call likewise, from anywhere: a finalizer may run in any thread.
+
+        Raises:
+            RuntimeError: the event loop is over.
+        """
         self.loop.call_soon_threadsafe(function, context=self._context)
 
     def call_at(self, time: float, function: Callable[[], None]) -> asyncio.TimerHandle:
@@ -161,7 +105,7 @@ class AsyncioBackend:
         raise error
 
     def note_work(self) -> None:
-        """Note that a user's function may now end another run of the loop."""
+        """Note that calls were made: a loop that a user's function has ended runs again."""
         if self._ended:
             self._ends = self._ended = False
 
@@ -189,7 +133,7 @@ class AsyncioBackend:
         return self.loop.is_running()
 
     def is_gone(self) -> bool:
-        """Whether this event loop is closed."""
+        """Whether this event loop is closed: remaining tasks are only being collected."""
         return self.loop.is_closed()
 
 
@@ -205,7 +149,7 @@ class TrioBackend:
         self._token = trio.lowlevel.current_trio_token()
         self.now = trio.current_time
 
-    def waiter(self) -> TrioWaiter:
+    def waiter(self) -> Any:
         """Return a fresh waiter.
 
         Raises:
@@ -316,3 +260,7 @@ class TrioWaiter:
         if self._error is not None:
             raise self._error
         return self._result
+
+
+Backend = AsyncioBackend | TrioBackend
+"""The runner's view of an async library."""

@@ -6,9 +6,10 @@ Rules:
   ``StopIteration`` out of a generator.
 - A function called in its caller's own task (``call_back``) raises anything else there.
 - A function called within a step of the runner (``Callbacks.guard``) raises nothing but an
-  ``Exception``. An attempt must end, and the core must not be left in the midst of an event. Ctrl-C
-  and ``sys.exit()`` reach the program a turn later: the event loop raises both itself, as from any
-  callback of its own. On trio both come out of ``async with``.
+  ``Exception``; one that can be done without (``Callbacks.hook``) raises nothing. An attempt must
+  end, and the core must not be left in the midst of an event. Ctrl-C and ``sys.exit()`` reach the
+  program a turn later: the event loop raises both itself, as from any callback of its own. On trio
+  both come out of ``async with``.
 - A transport is awaited, within a task of the client. Its error is the call's failure, unless the
   error ends the task (``ends_task``).
 """
@@ -23,6 +24,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import anyio
+
+from batchclient._shell.log import log
 
 if TYPE_CHECKING:
     from batchclient._shell.backend import Backend
@@ -100,8 +103,24 @@ class Callbacks:
 
         return guarded
 
+    def hook(self, name: str, function: Callable[_P, _T]) -> Callable[_P, _T | None]:
+        """Return the function, guarded: ``None`` where it fails, which the log says once."""
+        guarded, has_failed = self.guard(name, function), False
+
+        def hook(*args: _P.args, **kwargs: _P.kwargs) -> _T | None:
+            nonlocal has_failed
+            try:
+                return guarded(*args, **kwargs)
+            except Exception:
+                if not has_failed:
+                    has_failed = True
+                    log(f"{name}_failed", f"{name} failed, and is done without; this is said once", exc_info=True)
+                return None
+
+        return hook
+
     def guard_policy(self, policy: RetryPolicy) -> RetryPolicy:
-        """Return the retry policy, guarded: it returns ``None`` or a time, or raises."""
+        """Return the retry policy, guarded: it returns ``None`` or a time."""
 
         def decide(*asked: Any) -> float | None:
             delay_s = policy.decide(*asked)
@@ -114,4 +133,11 @@ class Callbacks:
 
 class _Guarded:
     def __init__(self, decide: Callable[..., float | None]) -> None:
-        self.decide = decide
+        self._decide = decide
+
+    def decide(self, *asked: Any) -> float | None:
+        try:
+            return self._decide(*asked)
+        except Exception:
+            log("retry_policy_failed", "the retry policy failed; nothing is tried again", exc_info=True)
+            return None

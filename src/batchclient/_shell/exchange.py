@@ -21,29 +21,26 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from batchclient._core.messages import Answered, Batch, Event, Failure, FailureKind, RatesReported
+from batchclient._core.messages import Answered, Batch, Event, Failure, RatesReported
 from batchclient._shell.backend import Backend
+from batchclient._shell.faults import from_transport
 from batchclient._shell.log import EndpointLog
 from batchclient.errors import (
     BatchClientError,
-    ConnectFailed,
     ConnectionLost,
-    OutOfSockets,
     ReadTimedOut,
-    ResponseTooLarge,
     TransportError,
 )
-from batchclient.transport import Timeouts, Transport, WireResponse
+from batchclient.transport import Timeouts, WireResponse
 from batchclient.transport._deadline import deadline
-from batchclient.transport._exceptions import unconnected
 from batchclient.types import Completion, Delta, Reply
 
 if TYPE_CHECKING:
     from batchclient._shell.pieces import Pieces
+    from batchclient._shell.servers import Server
     from batchclient.dialects._decoder import ReplyDecoder
-    from batchclient.dialects._dialect import Dialect
 
-__all__ = ["BodyTimeouts", "Exchanges", "from_transport"]
+__all__ = ["BodyTimeouts", "Exchanges"]
 
 _LONGEST_ERROR_BODY = 65_536
 _SHORTEST_CONNECT_S = 1.0
@@ -65,24 +62,12 @@ class BodyTimeouts:
     end_s: float = 0.5
 
 
-class _Use:
-    """The number of requests at one server."""
-
-    __slots__ = ("ending", "most", "under_way")
-
-    def __init__(self) -> None:
-        self.under_way = 0
-        self.most = 0
-        self.ending = 0
-        """Answered requests whose bodies have not ended."""
-
-
 class Exchanges:
     """The exchanges of a runner.
 
     Args:
         backend: the loop's clock.
-        transports, dialects: by endpoint; the runner's own, and changed by the runner.
+        servers: by endpoint; the runner's own, and changed by the runner.
         timeouts: of each request.
         bounds_connect: whether a connection gets half of its calls' time, a second at least, where
             that is less than ``timeouts`` say: another server may then still have them.
@@ -94,8 +79,7 @@ class Exchanges:
     def __init__(
         self,
         backend: Backend,
-        transports: Mapping[int, Transport],
-        dialects: Mapping[int, Dialect],
+        servers: Mapping[int, Server],
         timeouts: Timeouts,
         tell: Callable[[Event], None],
         body_timeouts: BodyTimeouts,
@@ -107,46 +91,39 @@ class Exchanges:
         self._log = endpoint_log
         self._backend = backend
         self._body_timeouts = body_timeouts
-        self._transports = transports
-        self._dialects = dialects
+        self._servers = servers
         self._timeouts = timeouts
         self._tell = tell
-        self._said: set[str] = set()
-        self._uses: dict[int, _Use] = {}
+        self._has_said = False
         self.over: set[int] = set()
         """Batches whose end was told to the core before the end of their bodies."""
 
     async def run(self, batch: Batch) -> Failure | None:
         """Send a batch, tell the core its answers as they come; return why some have none."""
-        use = self._uses.get(batch.endpoint)
-        if use is None:
-            use = self._uses[batch.endpoint] = _Use()
-        use.under_way += 1
-        use.most = max(use.most, use.under_way)
+        server = self._servers[batch.endpoint]
+        server.under_way += 1
+        server.most = max(server.most, server.under_way)
         try:
             try:
-                return await self._exchange(batch, use)
+                return await self._exchange(batch, server)
             except ConnectionLost as error:
                 if not error.misdelivered or batch.id in self.over:
                     raise
-                return await self._exchange(batch, use)
+                return await self._exchange(batch, server)
         except BatchClientError as error:
             failure = from_transport(error, listed=len(batch.requests) > 1)
             return replace(failure, silent_s=self._backend.now() - batch.wire.read_at)
         finally:
-            use.under_way -= 1
-            if not use.under_way and batch.endpoint not in self._transports:
-                # The endpoint was removed.
-                self._uses.pop(batch.endpoint, None)
+            server.under_way -= 1
 
-    async def _exchange(self, batch: Batch, use: _Use) -> Failure | None:
-        dialect, now = self._dialects[batch.endpoint], self._backend.now
+    async def _exchange(self, batch: Batch, server: Server) -> Failure | None:
+        dialect, now = server.dialect, self._backend.now
         sent_at = batch.wire.read_at = now()
         request = dialect.encode(batch)
         if isinstance(request, Failure):
             return request
         timeouts = self._connecting(batch, sent_at) if self._bounds_connect else self._timeouts
-        response = await self._transports[batch.endpoint].send(request, timeouts)
+        response = await server.transport.send(request, timeouts)
         batch.wire.read_at, batch.wire.replied = now(), True
         windows = dialect.rate_limits(response.headers)
         if windows:
@@ -156,7 +133,7 @@ class Exchanges:
         decoder: ReplyDecoder | None = None
         try:
             if not 200 <= response.status < 300 or response.status in _SAYS_NOTHING:
-                body = await self._read_some(response, batch.endpoint)
+                body = await self._read_some(response, batch)
                 failed = dialect.failure(batch, response.status, response.headers, body, time.time())
                 failed = replace(failed, silent_s=batch.wire.read_at - sent_at)
                 if not verbatim:
@@ -168,15 +145,15 @@ class Exchanges:
             async with aclosing(response.chunks()) as chunks:
                 await self._read(batch, decoder, pending, response, chunks)
                 batch.wire.events = decoder.events
-                self._count_events(batch, decoder, dialect)
+                self._count_events(batch, decoder, server)
                 if decoder.complete and not decoder.failed:
                     if pending.added == len(batch.requests):
                         self.over.add(batch.id)
                         self._tell(Answered(batch, pending.take(), ended=True))
                         if not decoder.cut:
-                            await self._await_end(chunks, None, pending, use)
+                            await self._await_end(batch, chunks, None, pending, server)
                         return None
-                    await self._await_end(chunks, decoder, pending, use)
+                    await self._await_end(batch, chunks, decoder, pending, server)
             answers, failure = decoder.end(now())
             if verbatim:
                 _add_head(answers, response)
@@ -188,9 +165,7 @@ class Exchanges:
             try:
                 await response.aclose()
             except Exception as error:  # a socket that fails to close is closed; the answers are none the worse
-                kind = type(error).__name__
-                message = "a connection failed to close: %s"
-                self._log("connection_close_failed", batch.endpoint, message, kind, error=kind)
+                self._note("connection_close_failed", batch, "a connection failed to close: %s", error)
         if failure is None:
             self._tell(Answered(batch, answers, ended=True))
             return None
@@ -242,15 +217,20 @@ class Exchanges:
                 raise ReadTimedOut("the server sent bytes, but no event for read_timeout_s")
 
     async def _await_end(
-        self, chunks: AsyncGenerator[bytes], decoder: ReplyDecoder | None, pending: _Pending, use: _Use
+        self,
+        batch: Batch,
+        chunks: AsyncGenerator[bytes],
+        decoder: ReplyDecoder | None,
+        pending: _Pending,
+        server: Server,
     ) -> None:
         """Read on after the last choice: to a usage, with a decoder, and to the end."""
-        if decoder is None and use.ending >= use.most:
+        if decoder is None and server.ending >= server.most:
             # A call with a usage to come still has its permit, and is counted by the permit.
             return
         timeouts = self._body_timeouts
-        use.under_way -= 1
-        use.ending += 1
+        server.under_way -= 1
+        server.ending += 1
         try:
             async with deadline(timeouts.end_s if decoder is None else timeouts.usage_s):
                 async for chunk in chunks:
@@ -260,27 +240,26 @@ class Exchanges:
                             return
         except (TransportError, TimeoutError) as error:
             # The reply is whole: nothing is lost but a connection.
-            kind = type(error).__name__
-            self._log("reply_end_failed", pending.endpoint, "a reply that was whole did not end: %s", kind, error=kind)
+            self._note("reply_end_failed", batch, "a reply that was whole did not end: %s", error)
         finally:
-            use.ending -= 1
-            use.under_way += 1
+            server.ending -= 1
+            server.under_way += 1
 
-    def _count_events(self, batch: Batch, decoder: ReplyDecoder, dialect: Dialect) -> None:
+    def _count_events(self, batch: Batch, decoder: ReplyDecoder, server: Server) -> None:
         """Log a server which sends many more events than asked for."""
         choices = len(batch.requests) * batch.shape.weight
-        if batch.shape.to_caller or decoder.events <= 2 * choices:
+        if self._has_said or batch.shape.to_caller or decoder.events <= 2 * choices:
             return
         # By now the server may be known as unable to send fewer.
-        spoken = self._dialects.get(batch.endpoint, dialect)
-        if decoder.events > (1 + spoken.events_per_choice(batch.shape)) * choices:
-            self._say_once(
-                batch.endpoint,
+        if decoder.events > (1 + server.dialect.events_per_choice(batch.shape)) * choices:
+            self._has_said = True
+            message = (
                 "the server sends an event per token: it ignores stream_interval (vLLM before 0.27 does), which costs"
-                " this client about five times the CPU per streamed call",
+                " this client about five times the CPU per streamed call"
             )
+            self._log("event_per_token", batch.endpoint, message)
 
-    async def _read_some(self, response: WireResponse, endpoint: int) -> bytes:
+    async def _read_some(self, response: WireResponse, batch: Batch) -> bytes:
         """Read an error's body up to a size worth showing, or the part that came in time."""
         body = b""
         try:
@@ -291,8 +270,7 @@ class Exchanges:
                         if len(body) > _LONGEST_ERROR_BODY:
                             break
         except TransportError as error:
-            kind = type(error).__name__
-            self._log("error_body_broken", endpoint, "the body of an error broke off: %s", kind, error=kind)
+            self._note("error_body_broken", batch, "the body of an error broke off: %s", error)
         return body
 
     async def _hand_out(self, decoder: ReplyDecoder, sink: Pieces, *, ended: bool) -> float:
@@ -306,10 +284,10 @@ class Exchanges:
                 await sink.wait_for_room()
         return self._backend.now()
 
-    def _say_once(self, endpoint: int, message: str) -> None:
-        if message not in self._said:
-            self._said.add(message)
-            self._log("event_per_token", endpoint, message)
+    def _note(self, event: str, batch: Batch, message: str, error: Exception) -> None:
+        """Log what is no failure of any call."""
+        kind = type(error).__name__
+        self._log(event, batch.endpoint, message, kind, error=kind)
 
 
 class _Pending:
@@ -335,16 +313,6 @@ class _Pending:
         self._answers += answers
         self.added += len(answers)
 
-    @property
-    def endpoint(self) -> int:
-        """The endpoint of the batch."""
-        return self._batch.endpoint
-
-    @property
-    def holds(self) -> bool:
-        """Whether any answer is untold."""
-        return bool(self._answers)
-
     def take(self) -> list[tuple[int, Completion]]:
         """Return the untold answers, for a caller who tells them now."""
         answers, self._answers = self._answers, []
@@ -360,23 +328,3 @@ def _add_head(answers: list[tuple[int, Completion]], response: WireResponse) -> 
     for _, answer in answers:
         if answer.reply is not None:
             answer.reply.headers, answer.reply.status = response.headers, response.status
-
-
-def from_transport(error: BatchClientError, *, listed: bool) -> Failure:
-    """Return the meaning of a transport's error for the requests sent; ``listed``: several in one."""
-    if isinstance(error, ConnectFailed) and not error.retryable:
-        kind = FailureKind.REFUSED
-    elif isinstance(error, OutOfSockets):
-        # As if the server had refused work: fewer at once help, and the server is not to blame.
-        kind = FailureKind.REJECTED
-    elif isinstance(error, ConnectFailed):
-        kind = FailureKind.NOT_SENT
-    elif isinstance(error, ResponseTooLarge):
-        kind = FailureKind.LIST_TOO_LONG if listed else FailureKind.REFUSED
-    elif isinstance(error, TransportError):
-        kind = FailureKind.MAYBE_PROCESSED
-    else:
-        kind = FailureKind.REFUSED
-    while_sending = isinstance(error, ConnectionLost) and error.while_sending
-    seen = unconnected(error.__cause__) if isinstance(error, ConnectFailed) else ""
-    return Failure(kind, type(error), error.message, cause=error.__cause__, while_sending=while_sending, seen=seen)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from batchclient._core.messages import Batch, Command, Event
-from batchclient._core.statistics import Statistics
+from batchclient._core.statistics import EndpointStatistics, Statistics
 
 __all__ = ["Core", "Tracing"]
 
@@ -32,6 +32,11 @@ class Core(Protocol):
     @property
     def total_limit(self) -> int:
         """Sequences that may be in flight at all endpoints together."""
+        ...
+
+    @property
+    def endpoint(self) -> Callable[[int], EndpointStatistics | None]:
+        """Return a snapshot of one endpoint."""
         ...
 
     @property

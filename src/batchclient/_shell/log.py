@@ -12,20 +12,18 @@ Rules:
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["EVENTS", "LEFT_OUT", "EndpointLog", "Event", "Recent", "log", "notice_of"]
+__all__ = ["EVENTS", "LEFT_OUT", "Decision", "EndpointLog", "Event", "Recent", "log"]
 
 LEFT_OUT = "left_out"
 """The field with the number of records left out."""
 _log = logging.getLogger("batchclient")
 _EVERY_S = 10.0
 _MOST_KEYS = 1024
-_NOTICE = re.compile(r"an? (outage|silence) of .*? (has begun|ended after)\b")
 _ERROR, _WARNING, _INFO, _DEBUG = logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG
 
 
@@ -50,7 +48,7 @@ class Event:
 
 _ALL = (
     Event("internal_error", _ERROR, ("batch",), "batchclient itself failed; its calls have an error"),
-    Event("retry_policy_failed", _ERROR, ("batch",), "your retry policy failed; the calls are not tried again"),
+    Event("retry_policy_failed", _ERROR, (), "your retry policy failed; the calls are not tried again"),
     Event("on_adjustment_failed", _ERROR, (), "your `on_adjustment` failed; said once"),
     Event("progress_failed", _ERROR, (), "your `progress` failed; said once"),
     Event("close_failed", _ERROR, (), "the client of a `SyncBatchClient` failed to close"),
@@ -193,12 +191,17 @@ class EndpointLog:
         log(name, message, *args, endpoint=self._url_of(endpoint), **fields)
 
 
-def notice_of(sentence: str) -> str:
-    """Return the name of the event that a sentence about an outage, a silence or a wait announces."""
-    if sentence.startswith("waiting for "):
-        return "server_awaited"
-    if ", after a wait of " in sentence:
-        return "server_arrived"
-    found = _NOTICE.match(sentence)
-    assert found is not None, "the core announces beginnings and ends"
-    return f"{found[1]}_{'began' if found[2] == 'has begun' else 'ended'}"
+class Decision(NamedTuple):
+    """Something that the client decided by itself about a server.
+
+    Args:
+        at_s: seconds since the client's first call.
+        server: its base URL, without a query.
+        what: such as ``"limit 256 → 128"``, ``"batch_size_cap 64 → 32"`` or the server's new state.
+        why: in the client's own words and numbers; nothing that a server or a prompt says.
+    """
+
+    at_s: float
+    server: str
+    what: str
+    why: str

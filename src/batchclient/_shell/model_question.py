@@ -9,13 +9,11 @@ Rules:
   waiting call. A later call asks again.
 - A server that is awaited (``_core/arrivals.py``) is asked until it is there, or its wait is over.
 - The question ends with its last waiting call, after a deadline or a cancellation.
-
-A call for a model which its server lacks gets an error with the known models: ``name_models``. A
-call answered by an HTML page gets an error with the page's place: ``name_place``.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -28,15 +26,13 @@ from batchclient._core.failures import Failure, FailureKind
 from batchclient._core.messages import Asked, Event, ModelWanted
 from batchclient._core.outcomes.errors import copy_of
 from batchclient._core.spent import seconds
-from batchclient._shell.asking import OF_GATEWAYS, absence
-from batchclient._shell.backend import Backend, Cancellable, Waiter
 from batchclient._shell.callbacks import ends_task
-from batchclient._shell.dialect_choice import DialectChoice
-from batchclient._shell.log import log
+from batchclient._shell.faults import absence, name_place, shown_names
 from batchclient._shell.pages import BODY_TRICKLES, FetchedPage, StartTask, read_page
-from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
+from batchclient._shell.servers import DialectChoice
+from batchclient.dialects._fingerprints import Fingerprint
 from batchclient.dialects._redaction import redact, words_and_shown
-from batchclient.dialects._replies import HTML_PAGE, error_in, read_retry_after
+from batchclient.dialects._replies import error_in, read_retry_after
 from batchclient.dialects._status import failure_of
 from batchclient.errors import (
     AuthenticationFailed,
@@ -45,15 +41,13 @@ from batchclient.errors import (
     ConfigError,
     ConnectFailed,
     DeadlineExceeded,
-    DialectError,
-    NotFound,
     ReadTimedOut,
     TransportError,
 )
 from batchclient.retry import RetryPolicy
 from batchclient.transport import Timeouts, Transport, WireRequest
 
-__all__ = ["ModelQuestion", "name_models", "name_place"]
+__all__ = ["ModelQuestion"]
 
 _REFUSALS_OF_A_STRANGER = 3
 """Refused connections; as in ``_core/servers/health``."""
@@ -63,19 +57,31 @@ _BODY_TIMEOUT_S = 5.0
 """A body begun is one packet, or a few."""
 _LONGEST_PAUSE_S = 5.0
 _PAUSE_RATIO = 0.1
-_MOST_NAMED = 20
-_LONGEST_SHOWN = 100
 _Found = Callable[[str, int, Fingerprint], None]
+
+
+class _Round:
+    """One question under way, from its first waiting call to its end."""
+
+    def __init__(self) -> None:
+        self.over = anyio.Event()
+        self.error: BatchClientError | None = None
+        """Of the end."""
+        self.stop: Callable[[], object] | None = None
+        self.attempts = 0
+        self.failure: BatchClientError | None = None
+        """Of the last failed attempt."""
+        self.has_trickled = False
 
 
 class ModelQuestion:
     """Asks a runner's servers for the model.
 
     Args:
-        backend: the loop's clock, waiters and timer.
+        now: the time, seconds.
         transports: (endpoint's id, transport) of the endpoints served now.
         start_task: starts a task that ends with the runner.
-        policy: when to try again.
+        policy: when to try again; guarded.
         timeouts: of each request.
         choice: holds the keys to cut out of servers' messages, and the hint for a missing key.
         found: told of the model's name, its endpoint, and the pages read there.
@@ -86,7 +92,7 @@ class ModelQuestion:
 
     def __init__(
         self,
-        backend: Backend,
+        now: Callable[[], float],
         transports: Callable[[], Sequence[tuple[int, Transport]]],
         start_task: StartTask,
         policy: RetryPolicy,
@@ -97,7 +103,7 @@ class ModelQuestion:
         hear: Callable[[Event], None],
         is_awaited: Callable[[int], bool],
     ) -> None:
-        self._backend = backend
+        self._now = now
         self._hear = hear
         self._is_awaited = is_awaited
         self._transports = transports
@@ -108,16 +114,12 @@ class ModelQuestion:
         self._found = found
         self._url_of = url_of
         self._rng = Random()  # jitter only  # noqa: S311
-        self._waiting: dict[Waiter, None] = {}
-        self._stop: Callable[[], object] | None = None
+        self._round: _Round | None = None
+        self._waiting = 0
         self._nobody_waits: anyio.Event | None = None
-        self._round = 0
-        self._trickled = False
-        self._tried: tuple[int, BatchClientError | None] = (0, None)
-        """Of the question under way: attempts, and the error of the last failed attempt."""
 
     def __repr__(self) -> str:
-        return f"<ModelQuestion, {len(self._waiting)} wait>"
+        return f"<ModelQuestion, {self._waiting} wait>"
 
     async def wait(self, deadline: float | None) -> None:
         """Sleep until the model is known.
@@ -127,26 +129,27 @@ class ModelQuestion:
             DeadlineExceeded: ``deadline`` came first.
             BatchClientError: the servers cannot be asked; the same error as of an unsent call.
         """
-        waiter = self._backend.waiter()
-        self._waiting[waiter] = None
-        timer: Cancellable | None = None
-        if deadline is not None:
-            timer = self._backend.call_at(deadline, partial(self._expire, waiter, self._backend.now()))
+        began_at = self._now()
+        self._waiting += 1
         try:
-            if self._stop is None:
-                self._stop = _nothing
-                self._round += 1
-                stop = self._start_task(partial(self._ask, self._round), self.close)
-                # An eager task may be over already.
-                if self._stop is _nothing:
-                    self._stop = stop
-            await self._backend.wait(waiter)
+            asked = self._round
+            if asked is None:
+                asked = self._round = _Round()
+                asked.stop = self._start_task(partial(self._ask, asked), self.close)
+            with anyio.CancelScope(deadline=math.inf if deadline is None else deadline):
+                await asked.over.wait()
+            is_over = asked.over.is_set()
         finally:
-            if timer is not None:
-                timer.cancel()
-            self._waiting.pop(waiter, None)
+            self._waiting -= 1
             if not self._waiting:
-                self._end()
+                self._end(self._round, None)
+                if self._nobody_waits is not None:
+                    self._nobody_waits.set()
+                    self._nobody_waits = None
+        if not is_over:
+            raise self._too_late(asked, began_at)
+        if asked.error is not None:
+            raise copy_of(asked.error)
 
     async def settled(self) -> None:
         """Return once no call waits any more."""
@@ -161,95 +164,78 @@ class ModelQuestion:
 
     def fail(self, error: BatchClientError) -> None:
         """End every waiting call with an error."""
-        for waiter in self._waiting:
-            if not waiter.done():
-                waiter.set_exception(copy_of(error))
+        self._end(self._round, error)
 
-    def _expire(self, waiter: Waiter, since: float) -> None:
-        if waiter.done():
+    def _too_late(self, asked: _Round, began_at: float) -> DeadlineExceeded:
+        tries = f" in {asked.attempts} attempt{'s' if asked.attempts > 1 else ''}" if asked.attempts else ""
+        waited = f"{seconds(self._now() - began_at)}{tries}"
+        error = DeadlineExceeded(f"the call's timeout_s passed while the server was asked for its model: {waited}")
+        error.__cause__ = None if asked.failure is None else copy_of(asked.failure)
+        return error
+
+    def _end(self, asked: _Round | None, error: BatchClientError | None) -> None:
+        """End the present question, unless another was asked since."""
+        if asked is None or asked is not self._round:
             return
-        attempts, failure = self._tried
-        tries = f" in {attempts} attempt{'s' if attempts > 1 else ''}" if attempts else ""
-        asked = f"{seconds(self._backend.now() - since)}{tries}"
-        error = DeadlineExceeded(f"the call's timeout_s passed while the server was asked for its model: {asked}")
-        error.__cause__ = None if failure is None else copy_of(failure)
-        waiter.set_exception(error)
+        self._round = None
+        asked.error = error
+        asked.over.set()
+        if asked.stop is not None:
+            asked.stop()
+        self._hear(ModelWanted(wanted=False))
 
-    def _end(self) -> None:
-        stop, self._stop = self._stop, None
-        if stop is not None:
-            stop()
-        if self._nobody_waits is not None:
-            self._nobody_waits.set()
-            self._nobody_waits = None
-
-    async def _ask(self, number: int) -> None:
+    async def _ask(self, asked: _Round) -> None:
         try:
-            await self._try()
-        except BaseException as error:  # a policy and a transport may be the user's code
+            await self._try(asked)
+        except BaseException as error:  # a transport may be the user's code
             failed = error
             if not isinstance(failed, BatchClientError):
                 failed = BatchClientError(f"asking for the server's model failed: {type(error).__name__}")
                 failed.__cause__ = error
-            # After an ended question the next may have begun, and the calls waiting now wait for
-            # the next.
-            if self._round == number:
-                self.fail(failed)
+            asked.stop = None
+            self._end(asked, failed)
             if ends_task(error):
                 raise
         else:
-            for waiter in self._waiting:
-                if not waiter.done():
-                    waiter.set_result(None)
-        finally:
-            if self._round == number:
-                self._stop = None
-                self._hear(ModelWanted(wanted=False))
+            asked.stop = None
+            self._end(asked, None)
 
-    async def _try(self) -> None:
+    async def _try(self, asked: _Round) -> None:
         """Ask until a server has answered.
 
         Raises:
             BatchClientError: the last server's error, once the policy gives up.
         """
-        began, attempt, strangers, self._trickled = self._backend.now(), 0, 0, False
-        self._tried = (0, None)
+        began, strangers = self._now(), 0
         self._hear(ModelWanted())
         while True:
             places = list(self._transports())
-            number, transport = places[attempt % len(places)]
-            attempt += 1
-            self._tried = (attempt, self._tried[1])
+            number, transport = places[asked.attempts % len(places)]
+            asked.attempts += 1
             fingerprint = Fingerprint()
             try:
-                return await self._read(number, transport, attempt, fingerprint)
+                return await self._read(number, transport, asked, fingerprint)
             except ConfigError:
                 raise
             except BatchClientError as raised:
-                error = _as_of_a_call(raised, attempt)
-                self._tried = (attempt, error)
+                error = asked.failure = _as_of_a_call(raised, asked.attempts)
                 failure = absence(raised, heard=fingerprint.heard)
                 if self._is_awaited(number) and (failure is not None or raised.status is not None):
                     self._hear(Asked(number, answered=False, failure=failure))
                     if failure is not None:
-                        await anyio.sleep(min(_LONGEST_PAUSE_S, max(1.0, attempt * _PAUSE_RATIO)) / len(places))
+                        await anyio.sleep(min(_LONGEST_PAUSE_S, max(1.0, asked.attempts * _PAUSE_RATIO)) / len(places))
                         continue
                 strangers = strangers + 1 if isinstance(error, ConnectFailed) else 0
                 if isinstance(raised, ReadTimedOut) and not raised.retryable:
                     raise error from None
             if strangers >= _REFUSALS_OF_A_STRANGER * len(places):
                 raise error
-            try:
-                delay_s = self._policy.decide(error, attempt, self._backend.now() - began, self._rng)
-            except Exception:  # a policy is the user's code
-                message = "the retry policy failed; the question for the model ends"
-                log("retry_policy_failed", message, exc_info=True, batch=None)
-                delay_s = None
+            delay_s = self._policy.decide(error, asked.attempts, self._now() - began, self._rng)
             if delay_s is None:
                 raise error
             await anyio.sleep(delay_s)
 
-    async def _fetch(self, transport: Transport, request: WireRequest) -> FetchedPage:
+    async def _fetch(self, transport: Transport, request: WireRequest, asked: _Round) -> FetchedPage:
         silence_s = self._timeouts.read_s
         headers_s = _TIMEOUT_S if silence_s is None else min(_TIMEOUT_S, silence_s)
         body_s = min(_BODY_TIMEOUT_S, headers_s)
@@ -261,11 +247,11 @@ class ModelQuestion:
                 raise ReadTimedOut(message) from None
             began = ReadTimedOut(f"the server began to say which model it serves, and had not ended {body_s:g} s later")
             # A starting server says nothing: this server may have paused once.
-            began.retryable = not self._trickled
-            self._trickled = True
+            began.retryable = not asked.has_trickled
+            asked.has_trickled = True
             raise began from None
 
-    async def _read(self, number: int, transport: Transport, attempt: int, fingerprint: Fingerprint) -> None:
+    async def _read(self, number: int, transport: Transport, asked: _Round, fingerprint: Fingerprint) -> None:
         """Ask one server.
 
         Raises:
@@ -274,7 +260,7 @@ class ModelQuestion:
         """
         first_status, server = 0, "the server"
         while not fingerprint.names_models and (request := fingerprint.next()) is not None:
-            status, headers, body = await self._fetch(transport, request)
+            status, headers, body = await self._fetch(transport, request, asked)
             first_status = first_status or status
             if "html" in headers.get("content-type", ""):
                 server = f"{self._url_of(number) or server}, which sends HTML pages,"
@@ -288,7 +274,7 @@ class ModelQuestion:
                 # A key that is refused is refused of every call.
                 way_out = "" if failure.error is AuthenticationFailed else "; with model=… nothing is asked"
                 message = f"{failure.message}{hint} (asked for its model{way_out})"
-                raise replace(failure, message=message).to_error(attempt)
+                raise replace(failure, message=message).to_error(asked.attempts)
         names = [redact(name, (), self._choice.secrets) for name in fingerprint.facts().base_models()]
         if not names:
             # The list of models is asked for first.
@@ -297,36 +283,9 @@ class ModelQuestion:
             message = f"no model, and {server} does not say which it serves{why}: BatchClient(…, model=…)"
             raise ConfigError(message, field="model")
         if len(names) > 1:
-            message = f"no model, and the server has several: {_shown(names)}; name one: BatchClient(…, model=…)"
+            message = f"no model, and the server has several: {shown_names(names)}; name one: BatchClient(…, model=…)"
             raise ConfigError(message, field="model")
         self._found(fingerprint.facts().base_models()[0], number, fingerprint)
-
-
-def name_models(failure: Failure, model: str, facts: ServerFacts | None, secrets: tuple[str, ...]) -> Failure:
-    """Add the names of a server's models to its failure for want of a model."""
-    names = [served.id for served in facts.models] if facts is not None else []
-    if failure.error is not NotFound or not names or model in names:
-        return failure
-    shown = _shown([redact(name, (), secrets) for name in names])
-    return replace(failure, message=f"{failure.message} (model={model[:_LONGEST_SHOWN]!r}; the server has {shown})")
-
-
-def name_place(failure: Failure, url_of: Callable[[int], str], endpoint: int) -> Failure:
-    """Add the URL to a failure for an HTML page, and ask whether the URL is right.
-
-    A gateway in front of the right server sends such pages with 502, 503 or 504.
-    """
-    page = failure.message == f"{failure.status}: {HTML_PAGE}"
-    if not page and not (failure.error is DialectError and "text/html" in failure.message):
-        return failure
-    came = " from " if page else "; it came from "
-    question = "" if failure.status in OF_GATEWAYS else " (is base_url right, and an LLM server's?)"
-    return replace(failure, message=f"{failure.message}{came}{url_of(endpoint) or 'the server'}{question}")
-
-
-def _shown(names: list[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(repr(name[:_LONGEST_SHOWN]) for name in names[:_MOST_NAMED]) + more
 
 
 def _as_of_a_call(error: BatchClientError, attempt: int) -> BatchClientError:
@@ -335,7 +294,3 @@ def _as_of_a_call(error: BatchClientError, attempt: int) -> BatchClientError:
         return error
     # Without the frames of the original: keys are among their variables.
     return Failure(FailureKind.NOT_SENT, type(error), error.message, cause=error.__cause__).to_error(attempt)
-
-
-def _nothing() -> None:
-    """Stand for the cancellation of a task being started."""

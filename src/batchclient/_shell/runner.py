@@ -15,6 +15,7 @@ Rules:
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -50,32 +51,27 @@ from batchclient._core.messages import (
     WaitOver,
     Woke,
 )
-from batchclient._core.statistics import EndpointStatistics
-from batchclient._shell.announcer import Announcer, Decision
 from batchclient._shell.attempts import CANCELLED, Attempts
 from batchclient._shell.backend import Backend, Cancellable
-from batchclient._shell.dialect_choice import DialectChoice
 from batchclient._shell.exchange import BodyTimeouts, Exchanges
 from batchclient._shell.fronts import Core, Tracing
-from batchclient._shell.load_watch import LoadTimes, LoadWatch
-from batchclient._shell.log import EndpointLog
-from batchclient._shell.pages import Page
-from batchclient._shell.servers import ServerInfo, Servers, info_of
+from batchclient._shell.log import Decision, EndpointLog
+from batchclient._shell.pages import Page, PageTimes
+from batchclient._shell.servers import DialectChoice, ServerInfo, Servers, info_of
 from batchclient._shell.tasks import Tasks
 from batchclient.errors import BatchClientError, ClientClosed
 from batchclient.retry import RetryPolicy
 from batchclient.transport import Timeouts, Transport
 
 if TYPE_CHECKING:
-    from batchclient._shell.asking import Questions
     from batchclient._shell.model_question import ModelQuestion
     from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
 
 __all__ = ["Runner"]
 
 _BODY_TIMEOUTS = BodyTimeouts()
-_LOAD_TIMES = LoadTimes()
-_PAGE_TIMEOUT_S = 2.0
+_MOST_TOLD = 512
+_PAGE_TIMES = PageTimes()
 
 
 class Runner:
@@ -86,18 +82,17 @@ class Runner:
         core: the scheduler, or a front of it.
         dialects: makes an endpoint's dialect.
         transports: one per endpoint, in the order of their ids.
-        policy: when to try again.
+        policy: when to try again; guarded.
         timeouts: of each request.
         bounds_connect: whether a connection gets half of its calls' time; see ``Exchanges``.
         on_failure: told of each failed batch and its error, for the client to learn from.
-        on_adjustment: the user's; told of each change of a limit or list cap.
+        on_adjustment: the user's, guarded; told of each change of a limit or list cap.
         pages: for each page that may be asked for beside the calls, one transport per endpoint.
         model: the model of the calls, if all are for one.
         on_server: told of each server found out, for the client's own conclusions.
         on_model: told of the model's name, if the servers were asked.
         body_timeouts: for the rest of a known reply.
-        page_timeout_s: the most time for a page asked for beside the calls, seconds.
-        load_times: when servers are asked for their load.
+        page_times: when servers are asked for pages beside the calls.
         tracing: makes spans, if any are made.
     """
 
@@ -117,8 +112,7 @@ class Runner:
         on_server: Callable[[int, ServerFacts, float], None] | None = None,
         on_model: Callable[[str], None] | None = None,
         body_timeouts: BodyTimeouts = _BODY_TIMEOUTS,
-        page_timeout_s: float = _PAGE_TIMEOUT_S,
-        load_times: LoadTimes = _LOAD_TIMES,
+        page_times: PageTimes = _PAGE_TIMES,
         bounds_connect: bool = False,
         tracing: Tracing | None = None,
     ) -> None:
@@ -127,37 +121,17 @@ class Runner:
         self.ended: bool = False
         self._process = os.getpid()
         self._now = backend.now
-        self._servers = Servers(dialects, len(transports), self._url_of)
-        self._dialects = self._servers.dialects
-        self._transports = dict(enumerate(transports))
-        self._endpoints_made = len(transports)
-        self._gone: dict[int, anyio.Event] = {}
-        """Set when nothing is left at a removed endpoint."""
+        self._log = EndpointLog(backend.now, self._url_of)
         self._tasks = Tasks(backend.spawn)
-        logs = EndpointLog(backend.now, self._url_of)
-        exchanges = Exchanges(
-            backend,
-            self._transports,
-            self._dialects,
-            timeouts,
-            self.tell,
-            body_timeouts,
-            logs,
-            bounds_connect=bounds_connect,
-        )
-        self._attempts = Attempts(
-            self._tasks, exchanges, self._servers, policy, backend.now, on_failure, self.tell, logs
-        )
-        self._tracing = tracing
-        self._send = self._attempts.send if tracing is None else tracing.around(self._attempts.send)
-        self._announcer = Announcer(on_adjustment, logs, backend.now)
+        self._on_adjustment = on_adjustment
+        self._began_at = backend.now()
+        self.story: deque[Decision] = deque(maxlen=_MOST_TOLD)
+        """The last decisions of the core's own, oldest first."""
         self._events: list[tuple[Event, float]] = []
         """Of the present step: each has a turn."""
         self._due_now = False
         self._timer: Cancellable | None = None
         self._timer_at = 0.0
-        self._readers: dict[int, Callable[[], None]] = {}
-        self._readers_started = 0
         self.waited_for: list[object] = []
         """Maps with a waiting caller: perhaps nothing else holds them and their waiting tasks."""
         self.reused = 0
@@ -173,21 +147,34 @@ class Runner:
         """Whether all is closed."""
         # Imported when the client is made: within ``import batchclient`` both would take a tenth of
         # the time.
-        from batchclient._shell.asking import Questions
         from batchclient._shell.model_question import ModelQuestion
+        from batchclient._shell.watcher import Watcher, Watching
 
         self._on_server = on_server
         self._on_model = on_model
-        self._questions: Questions = Questions(
-            pages, self.start_reader, self._hear, self._report_server, model, page_timeout_s, logs
+        shared = Watching(
+            backend, self.start_reader, self._hear, self._report_server, core.heeds_load, self._log, model, page_times
         )
+        self.servers: Servers = Servers(dialects, partial(Watcher, shared=shared), self._url_of, self._log)
+        for place, transport in enumerate(transports):
+            self.servers.add(transport, {page: of_page[place] for page, of_page in pages.items()})
         self._watches_load = Page.LOAD in pages
-        self._load_watch = LoadWatch(
-            backend, self.start_reader, self._questions.fetch_load, core.heeds_load, self._hear, load_times
-        )
-        self.model_question: ModelQuestion = ModelQuestion(
+        self._watched = shared.under_way
+        exchanges = Exchanges(
             backend,
-            lambda: list(self._transports.items()),
+            self.servers,
+            timeouts,
+            self.tell,
+            body_timeouts,
+            self._log,
+            bounds_connect=bounds_connect,
+        )
+        self._attempts = Attempts(exchanges, self.servers, policy, backend.now, on_failure, self.tell, self._log)
+        self._tracing = tracing
+        self._send = self._attempts.send if tracing is None else tracing.around(self._attempts.send)
+        self.model_question: ModelQuestion = ModelQuestion(
+            backend.now,
+            lambda: [(number, server.transport) for number, server in self.servers.items()],
             self.start_reader,
             policy,
             timeouts,
@@ -195,42 +182,31 @@ class Runner:
             self._hear_model,
             self._url_of,
             self._hear,
-            lambda number: any(each.id == number and each.state == "awaited" for each in self._endpoints()),
+            lambda number: (now := core.endpoint(number)) is not None and now.state == "awaited",
         )
-
-    @property
-    def mixes_queries(self) -> bool:
-        """Whether, as far as known, every server scores pairs of several queries in a request."""
-        return self._servers.mixes_queries
-
-    @property
-    def continues_chats(self) -> bool:
-        """Whether every server is known to go on with a conversation's last message."""
-        return self._servers.continues_chats
 
     async def find_out_servers(self) -> None:
         """Wait until every server that may be asked, and answers, is known."""
         async with anyio.create_task_group() as group:
-            for number in list(self._transports):
-                group.start_soon(self._questions.find_out, number)
-
-    @property
-    def story(self) -> list[Decision]:
-        """The last decisions of the core's own, oldest first."""
-        return list(self._announcer.story)
+            for server in self.servers.values():
+                group.start_soon(server.watcher.find_out)
 
     async def look_at_servers(self, model: str | None) -> list[ServerInfo]:
         """Ask every server that may be asked what it is and how busy it is; ``model``: the client's."""
         found: dict[int, tuple[ServerFacts | None, ServerLoad | None]] = {}
 
         async def look_at(number: int) -> None:
-            facts = await self._questions.find_out(number, anew=True)
-            found[number] = facts, (await self._questions.fetch_load(number))[0]
+            watcher = self.servers[number].watcher
+            found[number] = await watcher.find_out(anew=True), (await watcher.fetch_load())[0]
 
         async with anyio.create_task_group() as group:
-            for number in list(self._transports):
+            for number in self.servers:
                 group.start_soon(look_at, number)
-        return [info_of(each.base_url, *found[each.id], model) for each in self._endpoints() if each.id in found]
+        return [
+            info_of(each.base_url, *found[each.id], model)
+            for each in self.core.statistics().endpoints
+            if each.id in found
+        ]
 
     def submit(self, request: Request, *, may_wait: bool = False) -> None:
         """Make a call; the waiter is set at the end."""
@@ -258,10 +234,8 @@ class Runner:
 
     def _url_of(self, endpoint: int) -> str:
         """Return an endpoint's base URL as it may be shown; an empty text once the endpoint is gone."""
-        return next((each.base_url for each in self._endpoints() if each.id == endpoint), "")
-
-    def _endpoints(self) -> Sequence[EndpointStatistics]:
-        return self.core.statistics().endpoints
+        now = self.core.endpoint(endpoint)
+        return "" if now is None else now.base_url
 
     def _hear(self, event: Event) -> None:
         """Take in the outcome of a question."""
@@ -270,9 +244,9 @@ class Runner:
 
     def _report_server(self, endpoint: int, facts: ServerFacts) -> None:
         """Take in which server an endpoint is; batches under way go on as encoded."""
-        if self.ended or endpoint not in self._dialects:
+        if self.ended or endpoint not in self.servers:
             return
-        caps = self._servers.learn(endpoint, facts)
+        caps = self.servers.learn(endpoint, facts)
         if self._on_server is not None:
             self._on_server(endpoint, facts, self._now())
         self.tell(ServerKnown(endpoint, caps, facts.takes, facts.server, facts.event_per_token))
@@ -281,43 +255,28 @@ class Runner:
         """Take in the model named by a server."""
         if self._on_model is not None:
             self._on_model(name)
-        self._questions.adopt(endpoint, fingerprint)
+        if endpoint in self.servers:
+            self.servers[endpoint].watcher.adopt(fingerprint)
 
     def add_endpoint(self, transport: Transport, pages: Mapping[Page, Transport], limit: Limit, name: str) -> int:
         """Serve another endpoint; return its id."""
-        number = self._endpoints_made
-        self._endpoints_made += 1
-        self._transports[number] = transport
-        self._servers.add(number)
-        self._questions.add(number, pages)
+        number = self.servers.add(transport, pages)
         self.tell(EndpointAdded(number, limit, name))
         return number
-
-    def hide(self, secrets: tuple[str, ...]) -> None:
-        """Cut further secrets out of every server's messages."""
-        self._servers.hide(secrets)
-
-    def has_endpoint(self, number: int) -> bool:
-        """Whether an endpoint is served, or leaves and is not yet closed."""
-        return number in self._transports
 
     async def remove_endpoint(self, number: int, *, drain: bool) -> None:
         """Serve an endpoint no more; wait until its calls and connections have ended.
 
         A cancelled endpoint leaves all the same; its idle connections are closed with the runner.
         """
-        gone = self._gone.setdefault(number, anyio.Event())
+        server = self.servers[number]
         self.tell(EndpointRemoved(number, drain))
-        await gone.wait()
-        self._servers.remove(number)
-        self._gone.pop(number, None)
-        transport = self._transports.pop(number, None)
-        if transport is not None:
+        await server.gone.wait()
+        if self.servers.pop(number, None) is not None:
             with anyio.CancelScope(shield=True):
                 async with AsyncExitStack() as closing:
-                    closing.push_async_callback(transport.aclose)
-                    closing.push_async_callback(self._questions.remove, number)
-                    closing.callback(self._load_watch.forget, number)
+                    closing.push_async_callback(server.transport.aclose)
+                    closing.push_async_callback(server.watcher.aclose)
 
     async def drain(self) -> None:
         """Take no more calls, wait for all to end, then stop."""
@@ -337,12 +296,9 @@ class Runner:
         if not self.ended:
             self.ended = True
             self.tell(CloseRequested())
-            self._load_watch.stop()
-            for number, on_stop in list(self._readers.items()):
-                self._stop_reader(number)
-                on_stop()
-            # Answered batches whose bodies have not ended.
-            self._tasks.cancel_the_rest()
+            self._stop_watching()
+            # Readers, and answered batches whose bodies have not ended.
+            self._tasks.stop()
         with anyio.CancelScope(shield=True):
             await self._tasks.over()
             try:
@@ -360,34 +316,22 @@ class Runner:
                 closing.push_async_callback(self._tracing.aclose)
             # A task cancelled before its first step is over in the next turn.
             closing.push_async_callback(anyio.lowlevel.checkpoint)
-            holders: list[Transport | Questions] = [*self._transports.values(), self._questions]
-            for holder in holders:
-                closing.push_async_callback(holder.aclose)
+            for server in self.servers.values():
+                closing.push_async_callback(server.transport.aclose)
+                closing.push_async_callback(server.watcher.aclose)
 
     def start_reader(self, read: Callable[[], Awaitable[None]], on_stop: Callable[[], None]) -> Callable[[], object]:
         """Start a task that reads a map's documents, or a server's page; return the cancellation.
 
         ``on_stop`` is called if the runner is closed before the work is done.
         """
-        self._readers_started += 1
-        number = -self._readers_started
-        self._readers[number] = on_stop
-        self._tasks.start(number, self._read, (number, read))
-        return partial(self._stop_reader, number)
+        key = object()
+        self._tasks.start(key, self._read, read, on_stop)
+        return partial(self._tasks.cancel, key)
 
-    async def _read(self, number_and_work: tuple[int, Callable[[], Awaitable[None]]]) -> None:
-        number, read = number_and_work
-        if not self._tasks.begins(number):
-            return
-        try:
-            await read()
-        finally:
-            self._readers.pop(number, None)
-            self._tasks.forget(number)
-
-    def _stop_reader(self, number: int) -> None:
-        if self._tasks.cancel(number):
-            self._readers.pop(number, None)
+    async def _read(self, read: Callable[[], Awaitable[None]]) -> None:
+        # A method: whoever holds the reading task holds the runner, and so every call's waiter.
+        await read()
 
     # The step ------------------------------------------------------------------------------------------------------
 
@@ -415,8 +359,8 @@ class Runner:
                             waiter.set_result(completion)
                 case SendBatch(batch):
                     self._tasks.start(batch.id, self._send, batch)
-                    if self._watches_load and batch.endpoint not in self._load_watch.watched:
-                        self._load_watch.begin(batch.endpoint)
+                    if self._watches_load and batch.endpoint not in self._watched:
+                        self.servers[batch.endpoint].watcher.watch()
                 case Reject(errors):
                     for request, error in errors:
                         waiter = request.waiter
@@ -425,25 +369,55 @@ class Runner:
                 case AbortBatch(batch):
                     self._abort(batch)
                 case Ask():
-                    self._questions.ask(command)
+                    self.servers[command.endpoint].watcher.ask(command)
                 case WaitOver(error):
                     self.model_question.fail(error)
                 case Drained():
                     self._drained.set()
                 case Adjusted():
-                    self._announcer.adjusted(command)
+                    self._tell_adjusted(command)
                 case EndpointGone(endpoint):
-                    self._gone[endpoint].set()
+                    self.servers[endpoint].gone.set()
                 case HealthChanged():
-                    self._announcer.health_changed(command)
+                    self._tell_health(command)
 
     def _abort(self, batch: Batch) -> None:
         if self._tasks.cancel(batch.id):
             self._attempts.end(batch, batch.ended_for or CANCELLED, begun=False)
 
+    def _tell_adjusted(self, change: Adjusted) -> None:
+        """Tell the log, the story and the user's hook of a new limit or list cap."""
+        it = change.adjustment
+        self._decided(change.name, f"{it.setting} {it.old} → {it.new}", it.reason)
+        facts = {"setting": it.setting, "old": it.old, "new": it.new, "reason": it.reason}
+        self._log("adjusted", it.endpoint, "endpoint %d: %s %d -> %d: %s", it.endpoint, *facts.values(), **facts)
+        if self._on_adjustment is not None:
+            self._on_adjustment(it)
+
+    def _tell_health(self, change: HealthChanged) -> None:
+        """Tell the log and the story of a server that goes, returns, or is sent less."""
+        at, name, state, reason = change.endpoint, change.name, change.state, change.reason
+        self._decided(name, state, reason)
+        if state == "held":
+            message = "endpoint %d (%s) is sent less, and calls wait: %s"
+            self._log("calls_held", at, message, at, name, reason, reason=reason)
+            return
+        self._log(
+            "endpoint_state", at, "endpoint %d (%s) is %s: %s", at, name, state, reason, state=state, reason=reason
+        )
+        if change.notice is not None:
+            self._log(change.notice, at, "%s", change.outage, reason=reason)
+
+    def _decided(self, server: str, what: str, why: str) -> None:
+        self.story.append(Decision(self._now() - self._began_at, server, what, why))
+
+    def _stop_watching(self) -> None:
+        for watcher in list(self._watched.values()):
+            watcher.rest()
+
     def _set_timer(self, now: float) -> None:
-        if self._load_watch.watched and self.core.idle:
-            self._load_watch.stop()
+        if self._watched and self.core.idle:
+            self._stop_watching()
         deadline = self.core.next_deadline()
         if deadline is not None and deadline <= now:
             if not self._due_now:

@@ -1,8 +1,8 @@
-"""A runner's knowledge of its servers: each endpoint's dialect, and the facts found out.
+"""The servers of a runner: the ways to each, in which dialect it is spoken to, what was found out.
 
 Rules:
-- An endpoint has the assumed dialect, then, from the next batch after its server is known, the
-  server's own. Batches under way go on as encoded.
+- An endpoint has the given dialect, or else an assumed one, then, from the next batch after its
+  server is known, the server's own. Batches under way go on as encoded.
 - A dialect stays while its server is of the same sort, with all that it has learnt.
 """
 
@@ -12,16 +12,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import anyio
+
 from batchclient._core.kinds import Kind
 from batchclient._core.limits import ServerLoad
 from batchclient._core.messages import Batch, Failure
-from batchclient._shell.dialect_choice import DialectChoice
-from batchclient._shell.log import log
+from batchclient._shell.faults import name_models, name_place
+from batchclient._shell.log import EndpointLog
+from batchclient._shell.pages import Page
+from batchclient.dialects import make_dialect
 
 if TYPE_CHECKING:
+    from batchclient._shell.watcher import Watcher
+    from batchclient.dialects._dialect import Dialect
     from batchclient.dialects._fingerprints import ServerFacts
+    from batchclient.transport import Transport
 
-__all__ = ["ServerInfo", "Servers", "info_of"]
+__all__ = ["DialectChoice", "Server", "ServerInfo", "Servers", "info_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,71 +76,129 @@ def info_of(url: str, facts: ServerFacts | None, load: ServerLoad | None, model:
     return ServerInfo(url, facts.known, facts.version, names, length, facts.slots, load)
 
 
-class Servers:
-    """The servers of a runner.
+class DialectChoice:
+    """Which dialect a client's servers are spoken to in. Its runners share it.
+
+    Args:
+        given: the name; ``None``: to be found out.
+        secrets: keys to cut out of servers' messages; more may be added.
+        key_hint: added to the error of a server that asks for a key.
+
+    Raises:
+        ConfigError: no dialect has the name.
+    """
+
+    __slots__ = ("at_first", "given", "key_hint", "secrets")
+
+    def __init__(self, given: str | None, secrets: tuple[str, ...], key_hint: str = "") -> None:
+        self.given: str | None = given
+        self.key_hint: str = key_hint
+        self.secrets: tuple[str, ...] = secrets
+        self.at_first: Dialect = self.make()
+        """The dialect assumed for every server until the server is known."""
+
+    def make(self) -> Dialect:
+        """Return a fresh dialect for an unknown endpoint."""
+        return make_dialect(self.given, self.secrets)
+
+    def of(self, facts: ServerFacts) -> tuple[Dialect, Mapping[Kind, int]]:
+        """Return a fresh dialect for a server, and its caps; stated caps come before usual ones."""
+        # An unknown server may be a gateway in front of any other. The assumed dialect learns by
+        # refusals, and so can do no less than a dialect that asks for nothing.
+        dialect = make_dialect(self.given or facts.known, self.secrets)
+        caps = dict(dialect.caps)
+        for kind, cap in facts.caps.items():
+            # A 1 is no number of the server's: such lists are absent, or cannot be told apart.
+            if caps.get(kind) != 1:
+                caps[kind] = cap
+        return dialect, caps
+
+
+class Server:
+    """One server of a runner: the ways to it, its dialect, and what was found out about it.
+
+    Args:
+        transport: of its calls.
+        dialect: assumed, or given.
+        watcher: reads its pages.
+    """
+
+    __slots__ = ("dialect", "ending", "facts", "gone", "most", "transport", "under_way", "watcher")
+
+    def __init__(self, transport: Transport, dialect: Dialect, watcher: Watcher) -> None:
+        self.transport = transport
+        self.dialect = dialect
+        self.watcher = watcher
+        self.facts: ServerFacts | None = None
+        self.gone = anyio.Event()
+        """Set when nothing is left at a removed endpoint."""
+        self.under_way = 0
+        """Requests there now."""
+        self.most = 0
+        """The most that ever were."""
+        self.ending = 0
+        """Answered requests whose bodies have not ended."""
+
+
+class Servers(dict[int, Server]):
+    """The servers of a runner, by endpoint. An endpoint's id is given once.
 
     Args:
         choice: makes an endpoint's dialect.
-        count: the number of endpoints at first; their ids begin at 0.
+        make_watcher: makes an endpoint's watcher, of its id and the transports of its pages.
         url_of: returns an endpoint's base URL as it may be shown, or an empty text.
+        endpoint_log: logs events of endpoints.
     """
 
     def __init__(
         self,
         choice: DialectChoice,
-        count: int,
+        make_watcher: Callable[[int, Mapping[Page, Transport]], Watcher],
         url_of: Callable[[int], str],
+        endpoint_log: EndpointLog,
     ) -> None:
+        super().__init__()
         self._choice = choice
+        self._make_watcher = make_watcher
         self._url_of = url_of
-        self.dialects = {number: choice.make() for number in range(count)}
-        """By endpoint."""
-        self._facts: dict[int, ServerFacts] = {}
+        self._log = endpoint_log
+        self._made = 0
 
-    def add(self, endpoint: int) -> None:
-        """Serve another endpoint."""
-        self.dialects[endpoint] = self._choice.make()
-
-    def remove(self, endpoint: int) -> None:
-        """Serve an endpoint no more."""
-        self.dialects.pop(endpoint, None)
-        self._facts.pop(endpoint, None)
+    def add(self, transport: Transport, pages: Mapping[Page, Transport]) -> int:
+        """Serve another endpoint; return its id."""
+        number = self._made
+        self._made += 1
+        self[number] = Server(transport, self._choice.make(), self._make_watcher(number, pages))
+        return number
 
     def learn(self, endpoint: int, facts: ServerFacts) -> Mapping[Kind, int]:
-        """Take in which server an endpoint is; return the caps of lists there."""
+        """Take in which server an endpoint is; return how many prompts it takes per request."""
+        server, before = self[endpoint], self[endpoint].facts
         dialect, caps = self._choice.of(facts)
-        before = self._facts.get(endpoint)
         if (before.known if before is not None else None) != facts.known:
-            self.dialects[endpoint] = dialect
+            server.dialect = dialect
         if before != facts:
-            self._facts[endpoint] = facts
-            log(
-                "server_known",
-                "endpoint %d is %s",
-                endpoint,
-                facts,
-                endpoint=self._url_of(endpoint),
-                server=facts.server,
-            )
+            server.facts = facts
+            self._log("server_known", endpoint, "endpoint %d is %s", endpoint, facts, server=facts.server)
             if facts.singly:
-                message, url = "endpoint %d takes no lists, and gets calls singly: %s", self._url_of(endpoint)
-                log("no_lists", message, endpoint, facts.singly, endpoint=url, reason=facts.singly)
+                message = "endpoint %d takes no lists, and gets calls singly: %s"
+                self._log("no_lists", endpoint, message, endpoint, facts.singly, reason=facts.singly)
         return caps
 
     def hide(self, secrets: tuple[str, ...]) -> None:
         """Cut further secrets out of every server's messages."""
-        for dialect in self.dialects.values():
-            dialect.hide(secrets)
+        for server in self.values():
+            server.dialect.hide(secrets)
 
     @property
     def mixes_queries(self) -> bool:
         """Whether, as far as known, every server scores pairs of several queries in a request."""
-        return all(getattr(dialect, "mixes_queries", False) for dialect in self.dialects.values())
+        return all(server.dialect.mixes_queries for server in self.values())
 
     @property
     def continues_chats(self) -> bool:
         """Whether every server is known to go on with a conversation's last message."""
-        return all(getattr(dialect, "continues_chats", False) for dialect in self.dialects.values())
+        return all(server.dialect.continues_chats for server in self.values())
 
     def explain(self, batch: Batch, failure: Failure) -> Failure:
         """Add to a failure: to a 401 the key's lack or refusal, to a 404 the server's models, if
@@ -141,7 +206,6 @@ class Servers:
         """
         if failure.status == 401:
             return replace(failure, message=failure.message + self._choice.key_hint)
-        from batchclient._shell.model_question import name_models, name_place
-
         failure = name_place(failure, self._url_of, batch.endpoint)
-        return name_models(failure, batch.shape.model, self._facts.get(batch.endpoint), self._choice.secrets)
+        server = self.get(batch.endpoint)
+        return name_models(failure, batch.shape.model, None if server is None else server.facts, self._choice.secrets)

@@ -1,16 +1,14 @@
-"""The tasks of one runner, by number: batches have positive numbers, readers negative ones.
+"""The tasks of one runner, by a key of their own: a batch's id, or any object.
 
 Rules:
-- A task is listed from its start until it is forgotten. ``over`` waits until the list is empty.
+- A task is listed from its start to its end. ``over`` waits until the list is empty.
 - A task cancelled before its first step never takes the step, and never reports. ``cancel`` tells
-  its caller, who reports instead.
-- At its first step a task asks whether it is still listed (``begins``): a backend may start a
-  cancelled task.
+  its caller, who reports instead. (A backend may start a cancelled task.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Any
 
 import anyio
@@ -20,69 +18,76 @@ from batchclient._shell.backend import Cancellable
 __all__ = ["Tasks"]
 
 
-class _Starting:
-    """Stands for a task being started."""
+class _Task:
+    """A listed task. ``handle`` is missing while the task is being started."""
 
-    def cancel(self) -> None:
-        """Do nothing: the task finds out at its first step."""
+    __slots__ = ("handle", "has_begun", "is_cancelled", "on_stop")
+
+    def __init__(self, on_stop: Callable[[], None] | None) -> None:
+        self.handle: Cancellable | None = None
+        self.has_begun = False
+        self.is_cancelled = False
+        self.on_stop = on_stop
 
 
-_STARTING = _Starting()
-
-
-class Tasks(dict[int, Cancellable]):
+class Tasks:
     """The listed tasks. ``spawn`` is the backend's."""
 
     def __init__(self, spawn: Callable[[Callable[[Any], Awaitable[None]], Any], Cancellable]) -> None:
-        super().__init__()
         self._spawn = spawn
-        self._started: set[int] = set()
-        self._cancelled: set[int] = set()
+        self._listed: dict[Hashable, _Task] = {}
         self._none_left: anyio.Event | None = None
 
-    def start(self, number: int, work: Callable[[Any], Awaitable[None]], argument: Any) -> None:
-        """Start a task."""
-        self[number] = _STARTING
-        task = self._spawn(work, argument)
-        # An eager task may be over already.
-        if number in self:
-            self[number] = task
+    def start(
+        self,
+        key: Hashable,
+        work: Callable[[Any], Awaitable[None]],
+        argument: Any,
+        on_stop: Callable[[], None] | None = None,
+    ) -> None:
+        """Start a task; ``on_stop`` is called if the task is stopped before its end (``stop``)."""
+        task = self._listed[key] = _Task(on_stop)
+        task.handle = self._spawn(self._run, (key, task, work, argument))
 
-    def begins(self, number: int) -> bool:
-        """Note a task's first step; return whether the task may go on."""
-        if number not in self:
-            return False
-        self._started.add(number)
-        return True
+    async def _run(self, started: tuple[Hashable, _Task, Callable[[Any], Awaitable[None]], Any]) -> None:
+        key, task, work, argument = started
+        if key not in self._listed:
+            return
+        task.has_begun = True
+        try:
+            await work(argument)
+        finally:
+            # Also if its end raises: ``over`` waits for the task.
+            self._forget(key)
 
-    def cancel(self, number: int) -> bool:
+    def cancel(self, key: Hashable) -> bool:
         """Cancel a task; return whether it will never take its first step, and so never report."""
-        task = self.get(number)
+        task = self._listed.get(key)
         if task is None:
             return False
-        self._cancelled.add(number)
-        task.cancel()
-        if number in self._started:
-            return False
-        self.forget(number)
-        return True
+        task.is_cancelled = True
+        if task.handle is not None:
+            task.handle.cancel()
+        if not task.has_begun:
+            self._forget(key)
+        return not task.has_begun
 
-    def cancel_the_rest(self) -> None:
+    def stop(self) -> None:
         """Cancel the uncancelled tasks: a second cancellation would break into tidying up."""
-        for number in [number for number in self if number not in self._cancelled]:
-            self.cancel(number)
+        for key, task in list(self._listed.items()):
+            if not task.is_cancelled:
+                self.cancel(key)
+            if task.on_stop is not None:
+                task.on_stop()
 
-    def forget(self, number: int) -> None:
-        """Take a finished task off the list."""
-        self.pop(number, None)
-        self._started.discard(number)
-        self._cancelled.discard(number)
-        if not self and self._none_left is not None:
+    def _forget(self, key: Hashable) -> None:
+        self._listed.pop(key, None)
+        if not self._listed and self._none_left is not None:
             self._none_left.set()
 
     async def over(self) -> None:
         """Wait until all tasks are over."""
-        if self:
+        if self._listed:
             if self._none_left is None:
                 self._none_left = anyio.Event()
             await self._none_left.wait()

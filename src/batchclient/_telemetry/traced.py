@@ -48,7 +48,7 @@ from batchclient._core.messages import (
     Submitted,
 )
 from batchclient._core.single_flight import callers_of
-from batchclient._core.statistics import Statistics
+from batchclient._core.statistics import EndpointStatistics, Statistics
 from batchclient._telemetry import conventions as name
 from batchclient._telemetry.attributes import Attributes, of_address, of_answer, of_batch, of_row, of_shape
 from batchclient._telemetry.records import Call, Row, Sent
@@ -125,6 +125,7 @@ class TracedCore:
         """The batch that the present event has ended; its last calls are to be looked at."""
         self.next_deadline: Callable[[], float | None] = core.next_deadline
         self.statistics: Callable[[], Statistics] = core.statistics
+        self.endpoint: Callable[[int], EndpointStatistics | None] = core.endpoint
         self.heeds_load: Callable[[int], bool] = core.heeds_load
 
     def __repr__(self) -> str:
