@@ -24,21 +24,25 @@ class WatchedLoop(VirtualLoop):
     """Remembers its timers, and keeps none alive."""
 
     def __init__(self):
-        self.timers = []
+        self._made = []
         super().__init__()
 
     def call_at(self, when, callback, *args, context=None):
         timer = super().call_at(when, callback, *args, context=context)
-        if len(self.timers) > 10_000:
-            self.timers = list(map(weakref.ref, self._live_timers()))
-        self.timers.append(weakref.ref(timer))
+        if len(self._made) > 10_000:
+            self._made = list(map(weakref.ref, self._live_timers()))
+        self._made.append(weakref.ref(timer))
         return timer
+
+    @property
+    def timers(self):
+        """Those that somebody still holds."""
+        return [timer for each in self._made if (timer := each()) is not None]
 
     def _live_timers(self):
         # The loop calls a timer that is due within the clock's resolution.
         soon = self.time() + self._clock_resolution
-        timers = [timer for each in self.timers if (timer := each()) is not None]
-        return [each for each in timers if not each.cancelled() and each.when() >= soon]
+        return [each for each in self.timers if not each.cancelled() and each.when() >= soon]
 
     def alive(self):
         """Timers that will still fire, and tasks other than the one that asks."""
