@@ -163,7 +163,8 @@ class Granting:
         passed_over: list[Group] = []
         above: int | None = None
         more, fits, is_held = False, False, False
-        while (hold := endpoint.sendable(turn.now)) is None and endpoint.free > 0:
+        hold = endpoint.sendable(turn.now)
+        while hold is None and endpoint.free > 0:
             if not queue.size or len(passed_over) == _MOST_PASSED_OVER or (found := queue.pop(above)) is None:
                 break
             group, oldest = found
@@ -176,6 +177,8 @@ class Granting:
                     break
                 if turn.reserve is not None:
                     turn.look_at_reserve()
+                if endpoint.free > 0:
+                    hold = endpoint.sendable(turn.now)
                 continue
             passed_over.append(group)
             turn.wake_at = min(turn.wake_at, cut.until)
