@@ -305,7 +305,6 @@ class Granting:
         shape, lane, abilities = group.shape, group.lane, terms.abilities
         assert lane is not None, "a group in the queue has a lane"
         size = len(requests)
-        sequences = size * shape.weight
         company = "lists are not proved yet" if terms.is_stranger else "no company"
         streamed = self._rule.wants_stream(terms, shape, size, endpoint, now)
         bare = group.bare or not abilities.form(streamed=streamed).allows(now)
@@ -352,25 +351,14 @@ class Granting:
         expected = shape.weight * self._lengths.expected(shape.answer_key, shape.max_output_tokens)
         batch.tokens_at_risk = prompt_tokens + size * expected
         abilities.sent(batch)
-        self._take_permits(batch, endpoint, sequences, now)
-        self._queue.lanes.take(lane, sequences, now)
+        if endpoint.rates is not None:
+            batch.charged_tokens = sum(map(self._tokens, requests))
+        endpoint.take(batch, now)
+        self._queue.lanes.take(lane, size * shape.weight, now)
         if self._queue.lanes.has_tenants:
             self._queue.lanes.charge(batch, expected)
         self._counters.observed.sent(batch)
         return batch
-
-    def _take_permits(self, batch: Batch, endpoint: Endpoint, sequences: int, now: float) -> None:
-        """The endpoint works on the batch from now on."""
-        endpoint.open[batch.id] = batch
-        if endpoint.rates is not None:
-            batch.charged_tokens = sum(map(self._tokens, batch.requests))
-            endpoint.rates.charge(batch.charged_tokens, now)
-        endpoint.take(sequences, now)
-        batch.load.in_flight = endpoint.in_flight
-        batch.pace = endpoint.pace(batch.shape)
-        batch.pace.sent(batch.id, sequences)
-        if not batch.failures:
-            endpoint.budget.sent(batch.tokens_at_risk, len(batch.requests))
 
     def _tokens(self, request: Request) -> int:
         """Tokens which a call is expected to cost, at least 1."""

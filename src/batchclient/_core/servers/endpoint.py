@@ -166,11 +166,20 @@ class Endpoint:
         free, allowed = self.limit.limit - self.in_flight, self.health.allowed
         return free if allowed is None else min(free, allowed - self.in_flight)
 
-    def take(self, sequences: int, now: float) -> None:
-        """Take permits for a batch sent in this step."""
+    def take(self, batch: Batch, now: float) -> None:
+        """Take the permits of a batch sent in this step."""
+        sequences = len(batch.requests) * batch.shape.weight
         self._area += self.in_flight * (now - self._area_at)
         self._area_at = now
         self.in_flight += sequences
+        self.open[batch.id] = batch
+        batch.load.in_flight = self.in_flight
+        batch.pace = self.pace(batch.shape)
+        batch.pace.sent(batch.id, sequences)
+        if not batch.failures:
+            self.budget.sent(batch.tokens_at_risk, len(batch.requests))
+        if self.rates is not None:
+            self.rates.charge(batch.charged_tokens, now)
 
     def give_back(self, sequences: int, now: float) -> None:
         """Return permits."""
