@@ -7,22 +7,23 @@ import gc
 import sys
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
-__all__ = ["held", "held_bytes"]
+__all__ = ["held", "held_bytes", "reachable"]
 
 _NOT_ITS_OWN = (type, ModuleType, FunctionType, BuiltinFunctionType)
 
 
 def held(root, kind):
     """How many different objects of a type can be reached from an object, itself left out."""
-    return sum(isinstance(each, kind) for each in _reachable(root))
+    return sum(isinstance(each, kind) for each in reachable(root))
 
 
 def held_bytes(root):
     """Bytes of an object and of all that can be reached from it."""
-    return sys.getsizeof(root) + sum(map(sys.getsizeof, _reachable(root)))
+    return sys.getsizeof(root) + sum(map(sys.getsizeof, reachable(root)))
 
 
-def _reachable(root):
+def reachable(root):
+    """The objects that can be reached from an object, itself left out."""
     seen, found, waiting = {id(root)}, [], [root]
     while waiting:
         each = waiting.pop()

@@ -1,11 +1,16 @@
 """What the contracts of ``make lint`` cannot say: which imports are needed, no circles, no calls for the time."""
 
 import ast
+from collections import deque
 from fnmatch import fnmatch
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import grimp
+
+from tests.core import Batch, FailureKind, Request, Woke
+from tests.inspection import reachable
+from tests.playbook.playbook import Playbook, calls, failed, shape
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "batchclient"
@@ -14,6 +19,7 @@ PURE = [*CORE, *sorted((SOURCE / "dialects").glob("*.py"))]
 # What the core needs of the standard library; anything else wants a reason.
 KNOWN_TO_THE_CORE = {
     "__future__",
+    "abc",
     "batchclient",
     "bisect",
     "collections",
@@ -146,3 +152,43 @@ def test_two_modules_of_the_core_read_a_failures_kind_status_or_error():
         and (ast.unparse(side.value).endswith("failure") or path.name == "failures.py")
     }
     assert reading == JUDGES
+
+
+def contents(value):
+    """What a collection holds, however deep in collections."""
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, (list, tuple, set, deque)):
+        for one in value:
+            yield from contents(one)
+    else:
+        yield value
+
+
+def holders_of_waiting_calls(scheduler):
+    """The classes of the core whose attributes hold calls that wait, or groups of them."""
+    for each in reachable(scheduler):
+        family = type(each).__mro__
+        if not family[0].__module__.startswith("batchclient._core") or isinstance(each, (Request, Batch)):
+            continue
+        names = {name for kind in family for name in getattr(kind, "__slots__", ())} | set(
+            getattr(each, "__dict__", ())
+        )
+        held = [one for name in names for one in contents(getattr(each, name, None))]
+        if any(type(one).__name__ == "Group" or (isinstance(one, Request) and one.batch is None) for one in held):
+            # Each sort of index is one of a group's.
+            yield "Index" if "Index" in {kind.__name__ for kind in family} else family[0].__name__
+
+
+def test_calls_wait_in_six_structures_and_nowhere_else():
+    found = set()
+    for order in ("fcfs", "shortest_first", "deadline"):
+        play = Playbook(limit=2, max_size=1, order=order, max_queued=3)
+        first, second = calls("first second", shape(alone_reason="so that each is a request"))
+        play.submit(first, second) >> Woke()
+        play >> failed(first, FailureKind.MAYBE_PROCESSED, delay=9.0)
+        play.submit(*calls("a b c d e f", deadline=30.0), *calls("g", deadline=20.0)) >> Woke()
+        assert (play.backing_off, play.waiting > 0) == (1, True)
+        found.update(holders_of_waiting_calls(play.scheduler))
+    # What failed is kept with the group of its calls.
+    assert found - {"FailedBatch"} == {"Queue", "Lane", "Group", "Index", "Later", "Deadlines"}

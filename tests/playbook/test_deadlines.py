@@ -108,9 +108,11 @@ def test_a_call_that_waits_outside_is_told_of_the_pause_too():
     (a, b) = calls("a b", deadline=2.0)
     play >> Paused() << []
     play.submit(a, b)
+    assert (play.queued, play.waiting) == (1, 1)
     play.at(2.0) >> Woke()
-    assert play.errors["b"].message == (
-        "the call's timeout_s passed while waiting for a place in the queue, which pause() held back: 2 s in the queue"
+    assert (
+        play.errors["b"].message
+        == "the call's timeout_s passed in the queue, where pause() held it back: 2 s in the queue"
     )
 
 
@@ -156,10 +158,7 @@ def test_a_deadline_that_falls_due_with_the_failure_is_told_once():
     [
         ("flight", "while the server worked on it: 0 s in the queue, 2 s in 1 attempt"),
         ("backoff", "while waiting to be tried again: 0 s in the queue, 0 s in 1 attempt, 2 s between attempts"),
-        (
-            "outside",
-            f"while waiting for a place in the queue: 2 s in the queue; {WAY_OUT.format('2 calls are queued')}",
-        ),
+        ("outside", f"in the queue: 2 s in the queue; {WAY_OUT.format('2 calls are queued')}"),
         ("queue", f"in the queue: 2 s in the queue; {WAY_OUT.format('1 call is queued')}"),
         ("submission", "before it was queued"),
     ],

@@ -5,7 +5,7 @@ from tests.inspection import held
 from tests.playbook.playbook import Playbook, answered, calls
 
 
-def test_calls_over_max_queued_wait_outside_and_come_in_in_order():
+def test_calls_over_max_queued_are_counted_apart_and_go_in_order():
     play = Playbook(limit=1, max_queued=2)
     a, b, c, d, e = calls("a b c d e")
     play.submit(a) >> Woke() << ["send a"]
@@ -17,15 +17,13 @@ def test_calls_over_max_queued_wait_outside_and_come_in_in_order():
     assert (play.queued, play.waiting) == (0, 0)
 
 
-def test_calls_let_in_by_a_grant_are_looked_at_in_the_next_step():
+def test_calls_over_max_queued_travel_with_those_before_them():
     play = Playbook(limit=4, max_queued=2)
     a, b, c, d = calls("a b c d")
     play.submit(a, b, c, d)
     assert (play.queued, play.waiting) == (2, 2)
-    play >> Woke() << ["send a b"]
-    assert (play.queued, play.waiting) == (2, 0)
-    assert play.wakes_at == 0.0
-    play >> Woke() << ["send c d"]
+    play >> Woke() << ["send a b c d"]
+    assert (play.queued, play.waiting) == (0, 0)
 
 
 def test_a_full_queue_refuses_calls_where_that_was_asked_for():
@@ -63,7 +61,7 @@ def test_calls_that_wait_outside_are_aborted_too():
     play.submit(a) >> Woke() << ["send a"]
     play.submit(b, c)
     play >> AbortRequested()
-    assert sorted(play.seen) == ["abort a", "reject c a b: CallAborted"]
+    assert sorted(play.seen) == ["abort a", "reject a b c: CallAborted"]
     assert (play.queued, play.waiting) == (0, 0)
 
 

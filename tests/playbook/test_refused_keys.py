@@ -35,7 +35,7 @@ def test_after_the_first_refusal_one_call_finds_out_and_all_that_is_queued_fails
     play >> refused(everyone[0], status) << ["reject a b: AuthenticationFailed", "send e"]
     # What was in flight before says nothing new.
     play >> refused(everyone[2], status) << ["reject c d: AuthenticationFailed"]
-    rest = "n f g h i j k l m"
+    rest = "f g h i j k l m n"
     play >> refused(everyone[4], status) << ["reject e: AuthenticationFailed", f"reject {rest}: AuthenticationFailed"]
     assert (len(play.sent), play.failed, play.wakes_at) == (3, 14, None)
     play.scheduler.handle(Woke(), play.now)

@@ -55,7 +55,6 @@ class State(Enum):
     """In which state a fault finds what it hits. The value is the table's column."""
 
     # Of the call; of an event that concerns all calls, of any of them.
-    WAITING = "waiting"
     QUEUED = "queued"
     BACKING_OFF = "backing off"
     IN_FLIGHT = "in flight"
@@ -90,7 +89,7 @@ LISTS_ONLY = frozenset({Fault.NO_LISTS, Fault.LISTS_FAIL, Fault.LIST_TOO_LONG})
 
 def cannot_be(fault: Fault, state: State) -> str | None:
     """Why a fault never finds this state; ``None`` if it can."""
-    if fault in SERVER_FAULTS and state in (State.WAITING, State.QUEUED, State.BACKING_OFF):
+    if fault in SERVER_FAULTS and state in (State.QUEUED, State.BACKING_OFF):
         return "a server's fault hits what was sent to it"
     if fault in LISTS_ONLY and state is State.ALONE:
         return "it is about lists"

@@ -27,7 +27,7 @@ from tests.simulation.watch import WatchedCore
 
 __all__ = ["Outcome", "run_seed", "run_seeds"]
 
-_BY_THE_USER = [RequestState.WAITING, RequestState.QUEUED, RequestState.BACKING_OFF, RequestState.IN_FLIGHT]
+_BY_THE_USER = [RequestState.QUEUED, RequestState.BACKING_OFF, RequestState.IN_FLIGHT]
 
 
 @dataclass

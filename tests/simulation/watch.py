@@ -41,7 +41,6 @@ __all__ = ["WatchedCore"]
 _CLOCK_S = 1e-6
 """More than the resolution of the event loop's clock."""
 _OPEN = {
-    RequestState.WAITING: State.WAITING,
     RequestState.QUEUED: State.QUEUED,
     RequestState.BACKING_OFF: State.BACKING_OFF,
     RequestState.IN_FLIGHT: State.IN_FLIGHT,
@@ -327,7 +326,7 @@ class WatchedCore:
                 f"the server works on {working}, the client knows of {endpoint.in_flight}"
             )
         # Spelt out: a dictionary of states would be the dearest part of a run.
-        waiting = queued = backing_off = in_flight = 0
+        queued = backing_off = in_flight = 0
         earliest = math.inf
         for request in self.live.values():
             state = request.state
@@ -335,15 +334,13 @@ class WatchedCore:
                 in_flight += 1
             elif state is RequestState.QUEUED:
                 queued += 1
-            elif state is RequestState.WAITING:
-                waiting += 1
             elif state is RequestState.BACKING_OFF:
                 backing_off += 1
             if request.deadline is not None and request.deadline < earliest:
                 earliest = request.deadline
-        counted = (statistics.waiting, statistics.queued, statistics.backing_off)
-        assert counted == (waiting, queued, backing_off), "the counts are not those of the calls"
-        assert len(self.live) == waiting + queued + backing_off + in_flight, "a call that has not ended is somewhere"
+        counted = (statistics.waiting + statistics.queued, statistics.backing_off)
+        assert counted == (queued, backing_off), "the counts are not those of the calls"
+        assert len(self.live) == queued + backing_off + in_flight, "a call that has not ended is somewhere"
         assert self.core.idle == (not self.open and not self.live)
         if earliest < math.inf:
             wake_at = self.core.next_deadline()

@@ -11,7 +11,7 @@ from batchclient._core.learnt.proof import like_singles
 from batchclient._core.messages import Request, Shape
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.settings import SchedulerSettings
-from batchclient._core.waiting.queue import FamilyGroup, Group
+from batchclient._core.waiting.queue import Group, has_families
 
 __all__ = ["BatchingRule", "Terms"]
 
@@ -87,7 +87,7 @@ class BatchingRule:
         """
         settings, endpoint, now = self._settings, turn.endpoint, turn.now
         room = endpoint.free
-        if turn.reserve is not None or type(group) is FamilyGroup:
+        if turn.reserve is not None or has_families(group):
             left = turn.room(group)
             if isinstance(left, Wait):
                 return left

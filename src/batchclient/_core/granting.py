@@ -42,7 +42,7 @@ from batchclient._core.servers.speed import work
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Counters
 from batchclient._core.waiting.deadlines import Deadlines
-from batchclient._core.waiting.queue import FamilyGroup, Group, Queue
+from batchclient._core.waiting.queue import Group, Queue, has_families
 
 __all__ = ["Granting"]
 
@@ -344,7 +344,7 @@ class Granting:
             self._deadlines.begin(requests, now)
         if terms.is_stranger and size > 1 and not group.sealed and endpoint.proof is None:
             endpoint.proof = Proof(batch, endpoint.open)
-        if type(group) is FamilyGroup:
+        if has_families(group):
             assert self._queue.conversations is not None
             self._queue.conversations.granted(requests, endpoint.id, now)
             batch.has_families = True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = ["Account", "Lane"]
 
 
@@ -20,25 +22,30 @@ class Account:
 
 
 class Lane:
-    """A tenant's calls of a priority class; higher classes go earlier."""
+    """A tenant's calls of a priority class, which go before those of lower classes."""
 
     __slots__ = (
         "account",
         "completion_tokens",
+        "groups",
         "in_flight",
+        "max_queued",
         "priority",
         "prompt_tokens",
         "size",
-        "waiting",
+        "sweep_at",
     )
 
-    def __init__(self, priority: int, account: Account) -> None:
+    def __init__(self, priority: int, account: Account, max_queued: int = 0) -> None:
         self.priority: int = priority
         self.account: Account = account
+        self.max_queued: int = max_queued
         self.size: int = 0
-        """Calls queued."""
-        self.waiting: int = 0
-        """Calls waiting for a place in the queue."""
+        """Calls that wait."""
+        self.groups: list[tuple[float, int, int, Any]] = []
+        """The queue's own, a heap: (rank, number of submission, ticket, group)."""
+        self.sweep_at: int = 0
+        """The queue's own: how long the heap may become before it is swept."""
         self.in_flight: int = 0
         """Sequences in flight."""
         self.prompt_tokens: int = 0
@@ -49,6 +56,16 @@ class Lane:
         return f"<Lane of class {self.priority}: {self.size} queued, {self.in_flight} in flight>"
 
     @property
+    def queued(self) -> int:
+        """Calls that have a place: ``max_queued`` at most."""
+        return min(self.size, self.max_queued)
+
+    @property
+    def waiting(self) -> int:
+        """Calls beyond ``max_queued``."""
+        return self.size - self.queued
+
+    @property
     def is_idle(self) -> bool:
         """Whether the lane has no call anywhere."""
-        return not (self.size or self.waiting or self.in_flight)
+        return not (self.size or self.in_flight)

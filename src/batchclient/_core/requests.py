@@ -94,7 +94,6 @@ class RequestState(Enum):
     """
 
     NEW = "new"
-    WAITING = "waiting"
     QUEUED = "queued"
     BACKING_OFF = "backing off"
     IN_FLIGHT = "in flight"

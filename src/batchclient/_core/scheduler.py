@@ -93,7 +93,6 @@ from batchclient._core.statistics import Counters, EndpointStatistics, Statistic
 from batchclient._core.waiting.deadlines import Deadlines
 from batchclient._core.waiting.lanes import Lanes
 from batchclient._core.waiting.order import Order
-from batchclient._core.waiting.overflow import Overflow
 from batchclient._core.waiting.queue import Queue
 from batchclient.errors import CallAborted, ClientClosed, DeadlineExceeded, QueueFull
 
@@ -129,10 +128,9 @@ class Scheduler:
         self._lengths = OutputLengths()
         self._prompts = PromptLengths(self._lengths)
         self._times = ServiceTimes()
-        self._lanes = Lanes(settings.tenant_weights)
+        self._lanes = Lanes(settings.tenant_weights, settings.max_queued)
         order = Order(settings.order, settings.aging_s, self._lengths)
         self._queue = Queue.made_for(settings, order, self._lanes)
-        self._overflow = Overflow(self._queue, settings.max_queued)
         self._deadlines = Deadlines()
         self._batches: dict[int, Batch] = {}
         self._commands: list[Command] = []
@@ -151,7 +149,6 @@ class Scheduler:
         self._errors = CallErrors(
             self._endpoints,
             self._queue,
-            self._overflow,
             self._batches,
             self._deadlines,
             self._counters,
@@ -207,7 +204,8 @@ class Scheduler:
 
     def __repr__(self) -> str:
         load = self._endpoints.described(self._now)
-        return f"<Scheduler: {self._queue.size} queued, {self._overflow.size} waiting, {load}>"
+        outside = self._queue.outside
+        return f"<Scheduler: {self._queue.size - outside} queued, {outside} waiting, {load}>"
 
     # The contract ----------------------------------------------------------------------------------------------
 
@@ -234,7 +232,7 @@ class Scheduler:
             times.append(self._deadlines.next())
         if self._queue.later.size:
             times += [self._retries.next_due(), self._outcomes.member_first.next_due(self._endpoints)]
-        if self._outage.due is not None and (self._queue.waiting or self._overflow.size):
+        if self._outage.due is not None and self._queue.waiting:
             times.append(self._outage.due)
         for endpoint in self._endpoints.serving:
             if endpoint.proof is not None:
@@ -248,9 +246,10 @@ class Scheduler:
 
     def statistics(self) -> Statistics:
         """Return a snapshot."""
+        outside = self._queue.outside
         return self._counters.snapshot(
-            queued=self._queue.size,
-            waiting=self._overflow.size,
+            queued=self._queue.size - outside,
+            waiting=outside,
             backing_off=self._queue.later.size,
             endpoints=tuple(endpoint.statistics(self._now) for endpoint in self._endpoints),
             lanes=self._lanes.all(),
@@ -276,7 +275,7 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Whether no call and no batch is left."""
-        return not (self._batches or self._queue.waiting or self._overflow.size)
+        return not (self._batches or self._queue.waiting)
 
     @property
     def total_limit(self) -> int:
@@ -300,27 +299,22 @@ class Scheduler:
         self._counters.submitted += 1
         request.queued_at = now
         request.patient = event.may_wait
-        # In a shallow queue a call pays a single comparison for the bound.
-        full = self._queue.size >= self._settings.max_queued and self._overflow.is_full(request)
         if self._draining:
             self._errors.end([request], lambda _: ClientClosed("the client takes no more calls"), now)
         elif deadline is not None and deadline <= now:
             self._errors.end([request], lambda _: self._errors.too_late(request, now, paused=False), now)
-        elif full and self._settings.raise_when_full and not event.may_wait:
+        elif self._settings.raise_when_full and not event.may_wait and self._queue.is_full(request.shape):
             self._errors.end([request], lambda _: self._queue_full(request, now), now)
         else:
             if deadline is not None:
                 self._deadlines.add(request)
-            if full:
-                self._overflow.add(request)
-            else:
-                self._prompts.place(request)
-                self._queue.add(request)
-                self._fresh_calls = True
+            self._prompts.place(request)
+            self._queue.add(request)
+            self._fresh_calls = True
         return False
 
     def _queue_full(self, request: Request, now: float) -> QueueFull:
-        queued = self._queue.lane_of(request.shape).size
+        queued = self._queue.lane_of(request.shape).queued
         message = f"{queued} calls are queued (max_queued={self._settings.max_queued})"
         outages = self._endpoints.outages_after(now)
         message += "".join(f"; {outage.sentence(now)}" for outage in outages)
@@ -378,7 +372,6 @@ class Scheduler:
             self._settings = event.settings
             self._granting.retune(event.settings)
             self._queue.retune(event.settings)
-            self._overflow.max_queued = event.settings.max_queued
             self._stalls.watched = event.settings.heeds_time
         self._fleet.retune(event, before, now)
 
@@ -406,7 +399,7 @@ class Scheduler:
     # After an event --------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Bring everything up to ``now``: expire, requeue backed-off calls, admit, grant."""
+        """Bring everything up to ``now``: expire, requeue backed-off calls, grant."""
         now = self._now
         if self._deadlines.is_used:
             self._expire(now)
@@ -426,14 +419,10 @@ class Scheduler:
                 self._commands.append(WaitOver(error))
         if self._deadlines.is_used and not (self._batches or self._granting.is_paused):
             self._errors.end_held(now)
-        if self._overflow.size:
-            self._admit()
         self._fresh_calls = False
         self._wake_at = math.inf
         if self._queue.size and not self._granting.is_paused:
             self._grant(now)
-            if self._overflow.size:
-                self._admit()
         if not self._batches and self.idle:
             self._stalls.due_at = None
             if self._asking.questions:
@@ -470,10 +459,3 @@ class Scheduler:
         if self._asking.questions:
             self._asking.sent(self._now)
         self._stalls.sent(self._now)
-
-    def _admit(self) -> None:
-        """Let calls waiting outside into the queue, in order, while there is room."""
-        for request in self._overflow.admit():
-            self._prompts.place(request)
-            self._queue.add(request)
-            self._fresh_calls = True

@@ -117,7 +117,7 @@ def by_tenant(lanes: Iterable[Lane], arrivals: Mapping[Lane, float]) -> dict[str
 
 def _sum(lanes: list[Lane], arrivals: Mapping[Lane, float]) -> LaneStatistics:
     return LaneStatistics(
-        queued=sum(lane.size for lane in lanes),
+        queued=sum(lane.queued for lane in lanes),
         waiting=sum(lane.waiting for lane in lanes),
         in_flight=sum(lane.in_flight for lane in lanes),
         prompt_tokens=sum(lane.prompt_tokens for lane in lanes),

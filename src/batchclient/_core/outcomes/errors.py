@@ -20,7 +20,6 @@ from batchclient._core.servers.pace import LONGEST_REST_S
 from batchclient._core.spent import ServerOutage, seconds, time_spent, was_mostly_queued, with_cause
 from batchclient._core.statistics import Counters
 from batchclient._core.waiting.deadlines import Deadlines
-from batchclient._core.waiting.overflow import Overflow
 from batchclient._core.waiting.queue import Queue
 from batchclient.errors import BatchClientError, DeadlineExceeded
 
@@ -29,10 +28,9 @@ __all__ = ["CallErrors", "copy_of"]
 _WHERE = {
     RequestState.IN_FLIGHT: "while the server worked on it",
     RequestState.BACKING_OFF: "while waiting to be tried again",
-    RequestState.WAITING: "while waiting for a place in the queue",
     RequestState.NEW: "before it was queued",
 }
-_HELD = {RequestState.QUEUED: ", where {} held it back", RequestState.WAITING: ", which {} held back"}
+_HELD = {RequestState.QUEUED: ", where {} held it back"}
 _ADVICE = (
     "A job can give more time, or none, and bound the server's silence with http=Http(read_timeout_s=…);"
     " a service can refuse calls earlier, with a lower max_queued and when_full='raise'"
@@ -53,17 +51,16 @@ class CallErrors:
 
     Args:
         endpoints: where the calls may be in flight.
-        queue, overflow, batches: where the calls may be.
+        queue, batches: where the calls may be.
         command: takes a command.
     """
 
-    __slots__ = ("_batches", "_command", "_counters", "_deadlines", "_endpoints", "_overflow", "_queue")
+    __slots__ = ("_batches", "_command", "_counters", "_deadlines", "_endpoints", "_queue")
 
     def __init__(
         self,
         endpoints: Endpoints,
         queue: Queue,
-        overflow: Overflow,
         batches: dict[int, Batch],
         deadlines: Deadlines,
         counters: Counters,
@@ -71,7 +68,6 @@ class CallErrors:
     ) -> None:
         self._endpoints = endpoints
         self._queue = queue
-        self._overflow = overflow
         self._batches = batches
         self._deadlines = deadlines
         self._counters = counters
@@ -95,11 +91,9 @@ class CallErrors:
 
     def detach(self, request: Request) -> None:
         """Take a request without an answer out of its place, if it is in any."""
-        batch, is_waiting = request.batch, request.state is RequestState.WAITING
+        batch = request.batch
         request.state = RequestState.DONE if batch is None else RequestState.ABANDONED
-        if is_waiting:
-            self._overflow.discard(request)
-        elif request.group is not None:
+        if request.group is not None:
             self._queue.discard(request)
         elif batch is not None:
             self._endpoints.by_id[batch.endpoint].abandoned += batch.shape.weight
@@ -112,7 +106,7 @@ class CallErrors:
 
     def waiting(self) -> list[Request]:
         """Return every call not in flight."""
-        return self._overflow.requests() + self._queue.requests()
+        return self._queue.requests()
 
     def end_all(self, error: BatchClientError, now: float) -> None:
         """End every call, each with an account of its time."""
@@ -121,7 +115,7 @@ class CallErrors:
             outages, spent = self._account(request, now)
             return with_cause(type(error)(_because(error.message, spent)), request, outages)
 
-        requests = self._overflow.requests() + self._queue.later.requests()
+        requests = self._queue.later.requests()
         requests += [request for batch in self._batches.values() for request in batch.requests]
         requests += self._queue.queued()
         ended = (RequestState.DONE, RequestState.ABANDONED)
@@ -246,7 +240,7 @@ class CallErrors:
 
     def _crowd(self, taken: int = 0) -> str:
         """Say how many calls are queued for how many places; ``taken`` are just out of the queue."""
-        queued, limit = self._queue.size + self._overflow.size + taken, self._endpoints.total_limit
+        queued, limit = self._queue.size + taken, self._endpoints.total_limit
         calls = "1 call is" if queued == 1 else f"{queued} calls are"
         return f"{calls} queued, and {limit} sequence{'' if limit == 1 else 's'} may be in flight"
 

@@ -59,6 +59,7 @@ class Lanes:
         "_floor",
         "_in_flight",
         "_lanes",
+        "_max_queued",
         "_seen",
         "_weights",
         "has_classes",
@@ -66,8 +67,9 @@ class Lanes:
         "ready",
     )
 
-    def __init__(self, weights: Mapping[str, float] | None = None) -> None:
+    def __init__(self, weights: Mapping[str, float] | None = None, max_queued: int = 0) -> None:
         self._weights = dict(weights or {})
+        self._max_queued = max_queued
         self._accounts: dict[str | None, Account] = {}
         self._lanes: dict[tuple[int, str | None], Lane] = {}
         self._floor = 0.0
@@ -93,9 +95,15 @@ class Lanes:
             if account is None:
                 weight = 1.0 if tenant is None else self._weights.get(tenant, 1.0)
                 self._accounts[tenant] = account = Account(tenant, weight)
-            self._lanes[priority, tenant] = lane = Lane(priority, account)
+            self._lanes[priority, tenant] = lane = Lane(priority, account, self._max_queued)
             self.has_tenants = self.has_tenants or tenant is not None
         return lane
+
+    def retune(self, max_queued: int) -> None:
+        """Give each lane another bound."""
+        self._max_queued = max_queued
+        for lane in self._lanes.values():
+            lane.max_queued = max_queued
 
     def all(self) -> list[Lane]:
         """Every remembered lane: idle tenants' lanes are forgotten once there are thousands."""

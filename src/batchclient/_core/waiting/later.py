@@ -38,7 +38,6 @@ class Later:
         """Let calls that failed together wait until a time, or at the end of a line."""
         for request in requests:
             request.state = _BACKING_OFF
-            request.group = group
             group.add(request)
         group.not_before = not_before
         self.size += len(requests)

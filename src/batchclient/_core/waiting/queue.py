@@ -1,45 +1,38 @@
-"""The queue: calls waiting for a permit, in groups which may share a batch.
+"""The queue: calls that wait, in groups which may share a batch.
 
 Rules:
-- A request waits in the group of its shape, or of its mixed shape if it has one; ``groups`` has the
-  order inside.
+- A request waits in the group of its shape; the group has the order inside (see ``groups``).
 - Groups wait in their lane (tenant and priority class), ordered by rank (see ``order``); ``lanes``
   chooses the next lane.
 - The order is a heap per lane, whose stale entries are dropped when seen. All steps are O(log
   groups) or amortised O(1); no cost grows with the number of queued requests.
+- ``max_queued`` bounds a lane's calls that have a place. Those beyond it wait all the same, behind
+  the others, and are only counted apart: a million background calls keep neither an interactive
+  call nor another tenant's outside.
+- Calls to be tried again wait in ``later``, until their group comes back as an ordinary group.
 """
 
 from __future__ import annotations
 
 import heapq
-from itertools import chain
+from collections.abc import Iterator, Sequence
 
 from batchclient._core.lane import Lane
 from batchclient._core.messages import Request, RequestState, Shape
 from batchclient._core.prefixes.conversations import Conversations
 from batchclient._core.prefixes.families import SHORTEST_PREFIX, Families
 from batchclient._core.settings import SchedulerSettings
-from batchclient._core.waiting.groups import FamilyGroup, Group, RankedGroup
+from batchclient._core.waiting.groups import Buckets, Group, Ranks
 from batchclient._core.waiting.lanes import Lanes
 from batchclient._core.waiting.later import Later
 from batchclient._core.waiting.order import Order
+from batchclient._core.waiting.prefix_tree import PrefixTree
 
-__all__ = ["FamilyGroup", "Group", "Queue"]
+__all__ = ["Group", "Queue", "has_families"]
 
 _QUEUED = RequestState.QUEUED
 _SMALLEST_SWEEP = 64
 _NONE_SO_LONG = 1 << 62
-
-
-class _Heap:
-    """A lane's groups by rank. When a group is pushed again, the older entry is stale."""
-
-    __slots__ = ("entries", "sweep_at")
-
-    def __init__(self) -> None:
-        self.entries: list[tuple[float, int, int, Group]] = []
-        """(rank, number of submission, ticket, group)."""
-        self.sweep_at = _SMALLEST_SWEEP
 
 
 class Queue:
@@ -52,7 +45,6 @@ class Queue:
     __slots__ = (
         "_families",
         "_fresh",
-        "_heaps",
         "_order",
         "_ranked",
         "_shortest",
@@ -77,8 +69,6 @@ class Queue:
         # A short prompt pays a single comparison.
         self._shortest = SHORTEST_PREFIX if longest_run_s is not None else _NONE_SO_LONG
         self._fresh: dict[bytes, Group] = {}
-        self._heaps: dict[Lane, _Heap] = {}
-        """Of the lanes that are ready."""
         self._ticket = 0
         self.size = 0
         """Calls in the order."""
@@ -92,57 +82,65 @@ class Queue:
 
     def retune(self, settings: SchedulerSettings) -> None:
         """Go on with other numbers: whoever bounds the lengths in a batch has no batches of families."""
+        self.lanes.retune(settings.max_queued)
         if self.conversations is None:
             return
         self._shortest = SHORTEST_PREFIX if settings.length_reach is None else _NONE_SO_LONG
         if settings.length_reach is not None:
-            for group in list(self._fresh.values()):
-                if isinstance(group, FamilyGroup):
-                    self.restore(self._regroup(group, Group(group.shape, self._order)))
+            for group in self._fresh.values():
+                if has_families(group):
+                    group.sort_by(Buckets())
 
     def lane_of(self, shape: Shape) -> Lane:
         """The lane in which calls of a shape wait."""
         return self.lanes.lane(shape.priority, shape.tenant)
 
-    def add(self, request: Request) -> Group:
-        """Queue a fresh request; return its group."""
-        group = self._fresh.get(request.shape.key)
+    def is_full(self, shape: Shape) -> bool:
+        """Whether no call of a shape finds a place."""
+        lane = self.lane_of(shape)
+        return lane.size >= lane.max_queued
+
+    def add(self, request: Request) -> None:
+        """Queue a fresh request."""
+        shape = request.shape
+        group = self._fresh.get(shape.key)
         if group is None:
-            group = self._open(request)
+            group = self._fresh[shape.key] = Group(
+                shape, self._order, index=Ranks(self._order) if self._ranked else None
+            )
+            self._enter_lane(group, request.queued_at)
         request.state = _QUEUED
         if len(request.prompt) >= self._shortest:
-            group = self._add_to_family(request, group)
+            group.add(request, self._join_family(request, group))
         else:
-            request.group = group
             group.add(request)
         self.size += 1
         group.lane.size += 1  # type: ignore[union-attr]  # a group in the queue has one
         if not group.ticket or (self._ranked and group.rank() == (self._order.rank(request), request.seq)):
             # The group was empty, or the request goes before all others in it.
             self._push(group)
-        return group
 
     def put_back(self, requests: list[Request], group: Group) -> None:
         """Queue requests which failed together, under the rank of the oldest."""
         for request in requests:
-            request.group = group
             group.add(request)
-        self._enter(group, requests)
+        self._enter(group)
 
     def come_back(self, group: Group) -> list[Request]:
         """A group of ``later`` waits no longer; return its requests."""
         requests = self.later.release(group)
-        self._enter(group, requests)
+        self._enter(group)
         return requests
 
-    def _enter(self, group: Group, requests: list[Request]) -> None:
-        """Take requests which failed together, in their group, into the order."""
-        self._enter_lane(group, requests[0].queued_at)
-        for request in requests:
+    def _enter(self, group: Group) -> None:
+        """Take a group of requests which failed together into the order."""
+        oldest = group.oldest()
+        assert oldest is not None, "a group that comes back is not empty"
+        lane = self._enter_lane(group, oldest.queued_at)
+        for request in group:
             request.state = _QUEUED
-        self.size += len(requests)
-        assert group.lane is not None
-        group.lane.size += len(requests)
+        self.size += group.size
+        lane.size += group.size
         self._push(group)
 
     def discard(self, request: Request) -> None:
@@ -182,7 +180,7 @@ class Queue:
             if not ranks:
                 return None
             lane = self.lanes.choose(ranks)
-        group = heapq.heappop(self._heaps[lane].entries)[3]
+        group: Group = heapq.heappop(lane.groups)[3]
         group.ticket = 0
         oldest = group.oldest()
         assert oldest is not None, "a group in the order is not empty"
@@ -209,8 +207,7 @@ class Queue:
 
     def has_any(self, most: int) -> bool:
         """Whether a call of at most so many sequences waits in the order."""
-        entries = chain.from_iterable(heap.entries for heap in self._heaps.values())
-        return any(group.size and group.shape.weight <= most for _, _, _, group in entries)
+        return any(group.size and group.shape.weight <= most for group in self._groups(*self.lanes.ready))
 
     @property
     def waiting(self) -> int:
@@ -223,74 +220,47 @@ class Queue:
 
     def queued(self) -> list[Request]:
         """Every request in the order, oldest first."""
-        entries = chain.from_iterable(heap.entries for heap in self._heaps.values())
-        groups = {id(group): group for _, _, _, group in entries}
-        return sorted((request for group in groups.values() for request in group), key=lambda request: request.seq)
+        waiting = (request for group in self._groups(*self.lanes.ready) for request in group)
+        return sorted(waiting, key=lambda request: request.seq)
+
+    @property
+    def outside(self) -> int:
+        """How many calls have no place, since their lane has ``max_queued`` calls before them."""
+        return sum(lane.waiting for lane in self.lanes.all())
 
     def arrivals(self) -> dict[Lane, float]:
-        """When the oldest queued call of each lane was made, for lanes that have one.
-
-        Nothing is changed. Under ``fcfs`` the first entry usually tells; else each group is asked.
-        """
+        """When the oldest queued call of each lane was made, for lanes that have one."""
         oldest: dict[Lane, float] = {}
-        for lane, heap in self._heaps.items():
-            if not heap.entries:
-                continue
-            _, seq, ticket, group = heap.entries[0]
-            first = group.first() if group.ticket == ticket and not self._ranked else None
-            if first is None or first.seq != seq:
-                groups = {id(entry[3]): entry[3] for entry in heap.entries}
-                firsts = [one for group in groups.values() if (one := group.first()) is not None]
-                first = min(firsts, key=lambda one: one.seq, default=None)
-            if first is not None:
-                oldest[lane] = first.queued_at
+        for lane in self.lanes.ready:
+            if self._first(lane) is not None:
+                # Under ``fcfs`` the first group has it; else each group is asked.
+                groups = self._groups(lane) if self._ranked else (lane.groups[0][3],)
+                firsts = (one for group in groups if (one := group.oldest()) is not None)
+                oldest[lane] = min(firsts, key=lambda one: one.seq).queued_at
         return oldest
 
-    def _open(self, request: Request) -> Group:
-        """Begin the group of a shape."""
-        shape, order = request.shape, self._order
-        group: Group
-        if self._ranked:
-            group = RankedGroup(shape, order)
-        elif len(request.prompt) >= self._shortest:
-            assert self.conversations is not None
-            group = FamilyGroup(shape, order, self.conversations)
-        else:
-            group = Group(shape, order)
-        self._fresh[shape.key] = group
-        self._enter_lane(group, request.queued_at)
-        return group
+    @staticmethod
+    def _groups(*lanes: Lane) -> Iterator[Group]:
+        """The groups in some lanes' order, each once."""
+        return (entry[3] for lane in lanes for entry in lane.groups if entry[3].ticket == entry[2])
 
-    def _enter_lane(self, group: Group, now: float) -> None:
+    def _enter_lane(self, group: Group, now: float) -> Lane:
         group.lane = lane = self.lane_of(group.shape)
         group.order = self._order
         self.lanes.see(lane.priority, now)
         if not lane.size:
             self.lanes.come_back(lane)
+        return lane
 
-    def _add_to_family(self, request: Request, group: Group) -> Group:
+    def _join_family(self, request: Request, group: Group) -> Sequence[int]:
         path = self._families.join(request)
         assert self.conversations is not None
         if request.family:
             self.conversations.came(request, request.queued_at)
-        if not self._ranked and not isinstance(group, FamilyGroup):
+        if not self._ranked and not has_families(group):
             # Once in a group's life.
-            group = self._regroup(group, FamilyGroup(group.shape, self._order, self.conversations))
-        request.group = group
-        if isinstance(group, FamilyGroup):
-            group.add(request, path)
-        else:
-            group.add(request)
-        return group
-
-    def _regroup(self, old: Group, new: Group) -> Group:
-        """Keep the calls of a fresh group in another sort of group."""
-        new.lane = old.lane
-        for request in old.give_up():
-            request.group = new
-            new.add(request)
-        self._fresh[new.shape.key] = new
-        return new
+            group.sort_by(PrefixTree(self.conversations))
+        return path
 
     def _drop_if_empty(self, group: Group) -> None:
         if not group.size and not group.sealed and self._fresh.get(group.shape.key) is group:
@@ -298,13 +268,13 @@ class Queue:
 
     def _first(self, lane: Lane) -> tuple[float, int] | None:
         """The rank of a lane's first group, stale entries dropped; ``None`` if no group waits."""
-        heap = self._heaps[lane].entries
+        heap = lane.groups
         while heap:
             rank, seq, ticket, group = heap[0]
             if group.ticket != ticket or not group.size:
                 heapq.heappop(heap)
                 continue
-            place = group.rank()
+            place: tuple[float, int] | None = group.rank()
             assert place is not None, "a group with requests has a first one"
             if place == (rank, seq):
                 return place
@@ -318,18 +288,20 @@ class Queue:
         # The ticket marks the group's valid entry and breaks ties, since groups are not comparable.
         self._ticket += 1
         group.ticket = self._ticket
-        heap = self._heaps.get(lane)
-        if heap is None:
-            self._heaps[lane] = heap = _Heap()
-            self.lanes.ready[lane] = None
-        heapq.heappush(heap.entries, (*place, self._ticket, group))
-        if len(heap.entries) > heap.sweep_at:
+        self.lanes.ready[lane] = None
+        heapq.heappush(lane.groups, (*place, self._ticket, group))
+        if len(lane.groups) > max(_SMALLEST_SWEEP, lane.sweep_at):
             # A full or paused endpoint looks at nobody: groups without calls must not pile up.
-            heap.entries = [entry for entry in heap.entries if entry[3].ticket == entry[2] and entry[3].size]
-            heapq.heapify(heap.entries)
-            heap.sweep_at = max(_SMALLEST_SWEEP, 2 * len(heap.entries))
+            lane.groups = [entry for entry in lane.groups if entry[3].ticket == entry[2] and entry[3].size]
+            heapq.heapify(lane.groups)
+            lane.sweep_at = 2 * len(lane.groups)
 
     def _forget(self, lane: Lane) -> None:
         """No group waits in a lane."""
         del self.lanes.ready[lane]
-        del self._heaps[lane]
+        lane.sweep_at = 0
+
+
+def has_families(group: Group) -> bool:
+    """Whether the calls of a group go by their prefixes."""
+    return type(group.index) is PrefixTree

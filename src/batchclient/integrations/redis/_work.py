@@ -12,7 +12,7 @@ from batchclient.types import Completion
 
 __all__ = ["Work"]
 
-_NOT_SENT = frozenset({RequestState.NEW, RequestState.WAITING, RequestState.QUEUED, RequestState.BACKING_OFF})
+_NOT_SENT = frozenset({RequestState.NEW, RequestState.QUEUED, RequestState.BACKING_OFF})
 
 
 class _Owner(Protocol):
