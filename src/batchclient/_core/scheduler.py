@@ -130,7 +130,7 @@ class Scheduler:
         self._times = ServiceTimes()
         self._lanes = Lanes(settings.tenant_weights, settings.max_queued)
         order = Order(settings.order, settings.aging_s, self._lengths)
-        self._queue = Queue.made_for(settings, order, self._lanes)
+        self._queue = Queue(settings, order, self._lanes)
         self._deadlines = Deadlines()
         self._batches: dict[int, Batch] = {}
         self._commands: list[Command] = []

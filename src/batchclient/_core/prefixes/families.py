@@ -21,7 +21,7 @@ from collections import OrderedDict
 
 from batchclient._core.messages import Request
 
-__all__ = ["Families", "length_of", "path_of", "rungs"]
+__all__ = ["Families", "length_of", "path_of"]
 
 SHORTEST_PREFIX = 256
 """Bytes on the wire, about 64 tokens of a text or of token ids: shorter prefixes save next to
@@ -32,12 +32,11 @@ shared rung covers at least half of a shared prefix."""
 _REMEMBERED = 16_384
 
 
-def rungs(prompt: bytes, seed: int = 0) -> list[int]:
-    """Checksums of the prompt's first 256, 512, … bytes, as far as it goes; never 0."""
-    size = len(prompt)
-    view = memoryview(prompt)
+def path_of(request: Request) -> list[int]:
+    """The request's rungs, never 0. Like a server's cache, they depend on model and prompt alone."""
+    size, view = len(request.prompt), memoryview(request.prompt)
     sums: list[int] = []
-    checksum = seed
+    checksum = zlib.crc32(request.shape.model.encode())
     for start, end in _STEPS:
         if size < end:
             break
@@ -45,11 +44,6 @@ def rungs(prompt: bytes, seed: int = 0) -> list[int]:
         # With the length included, rungs of two lengths are never equal.
         sums.append(checksum << 15 | end)
     return sums
-
-
-def path_of(request: Request) -> list[int]:
-    """The request's rungs. Like a server's cache, they depend on model and prompt alone."""
-    return rungs(request.prompt, zlib.crc32(request.shape.model.encode()))
 
 
 class Families:

@@ -26,7 +26,6 @@ __all__ = ["Buckets", "Group", "Index", "Ranks"]
 _SMALLEST_SWEEP = 64
 _LOOKED_AT = 64
 """How many calls out of reach a ranked batch passes over before the search stops."""
-_FCFS = Order()
 
 
 class Index(ABC):
@@ -62,7 +61,6 @@ class Group:
         "isolation",
         "lane",
         "not_before",
-        "order",
         "retry",
         "sealed",
         "shape",
@@ -74,7 +72,6 @@ class Group:
     def __init__(
         self,
         shape: Shape,
-        order: Order = _FCFS,
         *,
         sealed: bool = False,
         whole: bool = False,
@@ -99,7 +96,6 @@ class Group:
         self.ticket = 0
         """The queue's own: the number of the group's valid entry in the order."""
         self.size = 0
-        self.order = order
         self.index = index
         self._arrivals: deque[Request] = deque()
         self._bucket: int | None = None
@@ -140,12 +136,12 @@ class Group:
             arrivals.popleft()
         return arrivals[0] if arrivals else None
 
-    def rank(self) -> tuple[float, int] | None:
+    def rank(self, order: Order) -> tuple[float, int] | None:
         """The group's place: rank and number of its first request; ``None`` if it is empty."""
         if type(self.index) is Ranks:
             return self.index.first(self)
         oldest = self.oldest()
-        return None if oldest is None else (self.order.rank(oldest), oldest.seq)
+        return None if oldest is None else (order.rank(oldest), oldest.seq)
 
     def take(self, count: int, reach: int | None, now: float) -> list[Request]:
         """Remove and return up to ``count`` requests.

@@ -36,11 +36,7 @@ _NONE_SO_LONG = 1 << 62
 
 
 class Queue:
-    """All waiting groups, ranked by ``order``, by lane.
-
-    ``longest_run_s`` is how long a prefix family may go before older calls, seconds; ``None``:
-    prefixes are ignored.
-    """
+    """All waiting groups, ranked by ``order``, by lane."""
 
     __slots__ = (
         "_families",
@@ -55,30 +51,20 @@ class Queue:
         "size",
     )
 
-    def __init__(
-        self,
-        order: Order | None = None,
-        lanes: Lanes | None = None,
-        longest_run_s: float | None = None,
-    ) -> None:
-        self.lanes = lanes or Lanes()
-        self._order = order or Order()
-        self._ranked = not self._order.is_arrival
+    def __init__(self, settings: SchedulerSettings, order: Order, lanes: Lanes) -> None:
+        self.lanes = lanes
+        self._order = order
+        self._ranked = not order.is_arrival
         self._families = Families()
-        self.conversations = None if longest_run_s is None else Conversations(longest_run_s)
+        families = settings.group_prefixes and settings.length_reach is None
+        self.conversations = Conversations(settings.starvation_s) if families else None
         # A short prompt pays a single comparison.
-        self._shortest = SHORTEST_PREFIX if longest_run_s is not None else _NONE_SO_LONG
+        self._shortest = SHORTEST_PREFIX if families else _NONE_SO_LONG
         self._fresh: dict[bytes, Group] = {}
         self._ticket = 0
         self.size = 0
         """Calls in the order."""
         self.later = Later()
-
-    @classmethod
-    def made_for(cls, settings: SchedulerSettings, order: Order, lanes: Lanes) -> Queue:
-        """Make a queue by the settings."""
-        families = settings.group_prefixes and settings.length_reach is None
-        return cls(order, lanes, settings.starvation_s if families else None)
 
     def retune(self, settings: SchedulerSettings) -> None:
         """Go on with other numbers: whoever bounds the lengths in a batch has no batches of families."""
@@ -105,9 +91,7 @@ class Queue:
         shape = request.shape
         group = self._fresh.get(shape.key)
         if group is None:
-            group = self._fresh[shape.key] = Group(
-                shape, self._order, index=Ranks(self._order) if self._ranked else None
-            )
+            group = self._fresh[shape.key] = Group(shape, index=Ranks(self._order) if self._ranked else None)
             self._enter_lane(group, request.queued_at)
         request.state = _QUEUED
         if len(request.prompt) >= self._shortest:
@@ -116,7 +100,7 @@ class Queue:
             group.add(request)
         self.size += 1
         group.lane.size += 1  # type: ignore[union-attr]  # a group in the queue has one
-        if not group.ticket or (self._ranked and group.rank() == (self._order.rank(request), request.seq)):
+        if not group.ticket or (self._ranked and group.rank(self._order) == (self._order.rank(request), request.seq)):
             # The group was empty, or the request goes before all others in it.
             self._push(group)
 
@@ -246,7 +230,6 @@ class Queue:
 
     def _enter_lane(self, group: Group, now: float) -> Lane:
         group.lane = lane = self.lane_of(group.shape)
-        group.order = self._order
         self.lanes.see(lane.priority, now)
         if not lane.size:
             self.lanes.come_back(lane)
@@ -274,7 +257,7 @@ class Queue:
             if group.ticket != ticket or not group.size:
                 heapq.heappop(heap)
                 continue
-            place: tuple[float, int] | None = group.rank()
+            place: tuple[float, int] | None = group.rank(self._order)
             assert place is not None, "a group with requests has a first one"
             if place == (rank, seq):
                 return place
@@ -283,7 +266,7 @@ class Queue:
         return None
 
     def _push(self, group: Group) -> None:
-        place, lane = group.rank(), group.lane
+        place, lane = group.rank(self._order), group.lane
         assert place is not None and lane is not None
         # The ticket marks the group's valid entry and breaks ties, since groups are not comparable.
         self._ticket += 1
