@@ -54,8 +54,8 @@ class Group:
 
     __slots__ = (
         "_arrivals",
-        "_bucket",
         "bare",
+        "bucket",
         "failures",
         "index",
         "isolation",
@@ -98,7 +98,7 @@ class Group:
         self.size = 0
         self.index = index
         self._arrivals: deque[Request] = deque()
-        self._bucket: int | None = None
+        self.bucket: int | None = None
         """The length bucket of all requests, while they have no index."""
 
     def __repr__(self) -> str:
@@ -112,10 +112,10 @@ class Group:
         self.size += 1
         if self.index is not None:
             self.index.add(request, path)
-        elif request.bucket != self._bucket:
-            if self._bucket is not None and not self.whole:
+        elif request.bucket != self.bucket:
+            if self.bucket is not None and not self.whole:
                 self.sort_by(Buckets())
-            self._bucket = request.bucket
+            self.bucket = request.bucket
 
     def sort_by(self, index: Index) -> None:
         """Let the requests go in another order from now on."""
@@ -224,6 +224,9 @@ class Buckets(Index):
                 del self._buckets[index]
         for request in taken:
             request.group = None
+        if len(self._buckets) == 1:
+            # As if no other length had come.
+            group.bucket, group.index = next(iter(self._buckets)), None
         return taken
 
 
