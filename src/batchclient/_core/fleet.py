@@ -77,7 +77,7 @@ class Fleet:
 
     def judge(self, batch: Batch, failure: Failure, now: float) -> None:
         """Tell an endpoint's health and rates how a batch failed."""
-        endpoint, health = self._endpoints.by_id[batch.endpoint], self._endpoints.by_id[batch.endpoint].health
+        endpoint = self._endpoints.by_id[batch.endpoint]
         if endpoint.rates is not None and (failure.sign is Sign.REFUSED or failure.is_unsent):
             endpoint.rates.refund(batch.charged_tokens, batch.sent_at, now)
         if failure.is_said or batch.wire.replied:
@@ -85,7 +85,7 @@ class Fleet:
         elif failure.sign is Sign.SILENT and not batch.expired:
             self.end_unanswered(batch, now)
         if batch.moving:
-            health.end_probe(batch.id)
+            endpoint.health.end_probe(batch.id)
         else:
             self._judge_health(endpoint, batch, failure, now)
         self._outage.watch(now, failure if failure.is_of_the_server else None)
@@ -123,9 +123,9 @@ class Fleet:
         if endpoint is None:
             return False
         self.hear(endpoint, now, now)
-        own = list(endpoint.open.values())
         if endpoint.health.state is HealthState.EJECTED:
             return False
+        own = list(endpoint.open.values())
         if not endpoint.life.stands_still(event.load, sum(batch.tokens_at_risk for batch in own), now):
             return False
         # At once, so that nothing more is sent there before these batches have ended.

@@ -89,17 +89,12 @@ class HealthState(Enum):
 
 
 class _Rule(NamedTuple):
-    """What failures of a sign do.
-
-    Args:
-        ejects_after: failures in a row, of any sign, that eject.
-        vanishes_after: failures in a row, beside the first, after which the server has vanished;
-            ``None``: they do not show that.
-        is_cheap: whether a probe costs a caller nothing, since such a failure comes at once.
-    """
+    """What failures of a sign do. ``is_cheap``: a probe costs no caller time, as they come at once."""
 
     ejects_after: int
+    """Failures in a row, of any sign."""
     vanishes_after: int | None = None
+    """Failures in a row, beside the first; ``None``: they do not show that the server has vanished."""
     is_cheap: bool = False
 
 
