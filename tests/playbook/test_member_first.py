@@ -529,3 +529,15 @@ def test_nothing_of_a_list_is_sent_while_the_client_is_paused():
     play >> answered(a) << ["resolve a"]
     play >> Resumed() << ["send b c d"]
     assert play.last.bare
+
+
+def test_a_list_of_which_one_caller_is_left_goes_first_itself_and_leaves_nothing_waiting():
+    play = Playbook(limit=8, max_size=2)
+    a, b, c, d = calls("a b c d")
+    play.submit(a, b, c, d) >> Woke() << ["send a b", "send c d"]
+    play >> Cancelled(c) << []
+    play >> failed(a, MAYBE, status=500, error=ServerFault) << ["reject a b: ServerFault"]
+    play >> failed(d, MAYBE, status=500, error=ServerFault) << ["send d"]
+    assert play.last.bare
+    play >> answered(d) << ["resolve d"]
+    assert (play.backing_off, play.wakes_at) == (0, None)
