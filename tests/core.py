@@ -4,9 +4,8 @@ from batchclient import AdaptiveLimit
 from batchclient._client.make_limit import make_limit
 from batchclient._client.settings import make_settings
 from batchclient._core.kinds import Kind
-from batchclient._core.limits import FixedLimit, Limit, LimitChange, Outcome, Sample, ServerLoad
-from batchclient._core.limits.bounds import Bounds
-from batchclient._core.limits.control import LimitControl
+from batchclient._core.limits import LimitChange, Outcome, Sample, ServerLoad
+from batchclient._core.limits.control import Limit
 from batchclient._core.limits.objective import Objective
 from batchclient._core.limits.search import Search
 from batchclient._core.limits.trial import Turn
@@ -56,6 +55,15 @@ from batchclient._core.settings import SchedulerSettings
 from batchclient._core.single_flight import SingleFlight
 
 
+class FixedLimit(Limit):
+    """A number that nothing moves but a pin."""
+
+    __slots__ = ()
+
+    def on_sample(self, sample):
+        return None
+
+
 def limit_with(limit, **objectives):
     """The limit of a client that promises these, and that has at most so many calls in flight."""
     adaptive = AdaptiveLimit(start=limit, max=limit, **objectives)
@@ -71,7 +79,6 @@ __all__ = [
     "Ask",
     "Asked",
     "Batch",
-    "Bounds",
     "Cancelled",
     "CloseRequested",
     "DrainRequested",
@@ -89,7 +96,6 @@ __all__ = [
     "Kind",
     "Limit",
     "LimitChange",
-    "LimitControl",
     "LoadReported",
     "ModelWanted",
     "Notice",

@@ -32,8 +32,7 @@ from benchmarks.lab.draws import Draw, draw
 from benchmarks.lab.driver import Run
 from benchmarks.lab.trace import Trace
 from tests.core import (
-    FixedLimit,
-    LimitControl,
+    Limit,
 )
 
 __all__ = ["ARMS", "VERSION", "ArmJob", "ArmRun", "FixedRun", "GridJob", "best", "grid", "run_all", "run_arm"]
@@ -143,7 +142,7 @@ def _mean(values: Sequence[float]) -> float:
 def run_fixed(drawn: Draw, limit: int) -> FixedRun:
     """A fixed limit on a draw."""
     scenario = replace(drawn.scenario, has_page=False)
-    traces = Run(scenario, limit_setup(scenario, LimitControl(FixedLimit(limit))), drawn.seed).run()
+    traces = Run(scenario, limit_setup(scenario, Limit(limit)), drawn.seed).run()
     end = scenario.duration_s
     latency_s = _latency_s(drawn, traces[0])
     return FixedRun(limit, *_rates(drawn, traces), latency_s, traces[0].urgent_wait_s(end / 2, end))

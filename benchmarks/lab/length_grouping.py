@@ -34,7 +34,6 @@ from benchmarks.lab.workloads import Calls, Lengths
 from tests.core import (
     FixedLimit,
     Limit,
-    LimitControl,
     Search,
 )
 
@@ -53,7 +52,7 @@ STATIC_ANSWERS = {
 }
 STATIC_LIMITS: Mapping[str, Callable[[], Limit]] = {
     "64": lambda: FixedLimit(64),
-    "found (the default)": lambda: LimitControl(Search()),
+    "found (the default)": lambda: Limit(Search()),
 }
 
 

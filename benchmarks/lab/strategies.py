@@ -39,7 +39,6 @@ from benchmarks.lab.workloads import Calls, Lengths, Once, Running
 from tests.core import (
     FixedLimit,
     Limit,
-    LimitControl,
     Request,
     Retuned,
     Search,
@@ -97,7 +96,7 @@ STRATEGIES = (
         lambda: FixedLimit(BATCH),
     ),
     Strategy("continuous, 256 in flight", {}, lambda: FixedLimit(256), plain=False),
-    Strategy("continuous, limit found (the default)", {}, lambda: LimitControl(Search()), plain=False),
+    Strategy("continuous, limit found (the default)", {}, lambda: Limit(Search()), plain=False),
 )
 
 

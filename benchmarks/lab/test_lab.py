@@ -22,8 +22,7 @@ from benchmarks.lab.profiles import SCENARIOS, RateLimit, Scenario
 from benchmarks.lab.strategies import BATCH, STRATEGIES, cases, run
 from benchmarks.lab.workloads import Callers, Calls, Closed, Conversations, Lengths, Once
 from tests.core import (
-    FixedLimit,
-    LimitControl,
+    Limit,
     Objective,
     Search,
 )
@@ -41,13 +40,13 @@ def short(name: str, **changes: object) -> Scenario:
     return replace(SCENARIOS[name], duration_s=SHORT_S, **changes)
 
 
-def found() -> LimitControl:
+def found() -> Limit:
     """The limit of a client that was told nothing."""
-    return LimitControl(Search())
+    return Limit(Search())
 
 
-def fixed(limit: int) -> LimitControl:
-    return LimitControl(FixedLimit(limit))
+def fixed(limit: int) -> Limit:
+    return Limit(limit)
 
 
 def settled(trace: Trace) -> float:
@@ -218,7 +217,7 @@ def test_a_latency_objective_is_kept_where_lengths_differ(objective_s, most_s, l
     # Fixed limits of 256, 128 and 16 have 12.65, 9.44 and 8.46 s, at 1, 0.66 and 0.1 of the throughput.
     # An earlier version looked only at answers sent after its last change; of those the short ones had ended.
     for seed in range(3):
-        trace = simulate(SCENARIOS["A"], LimitControl(Search(), [Objective(objective_s)]), seed)
+        trace = simulate(SCENARIOS["A"], Limit(Search(), [Objective(objective_s)]), seed)
         assert trace.latency_s(120, 240)[1] <= most_s
         assert trace.throughput(120, 240) >= least * 12_482
 

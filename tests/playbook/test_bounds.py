@@ -7,7 +7,6 @@ from tests.core import (
     FailureKind,
     FixedLimit,
     Limit,
-    LimitControl,
     Outcome,
     Woke,
 )
@@ -23,7 +22,7 @@ class Told(Limit):
     __slots__ = ("samples",)
 
     def __init__(self, limit):
-        super().__init__(limit, "given")
+        super().__init__(limit)
         self.samples = []
 
     def on_sample(self, sample):
@@ -31,32 +30,32 @@ class Told(Limit):
 
 
 def told(limit):
-    return [(sample.sequences, sample.outcome, sample.cut_off) for sample in limit.samples]
+    return [(sample.sequences, sample.outcome) for sample in limit.samples]
 
 
 # What a gateway cuts off --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("failure", "outcome", "is_cut_off"),
+    ("failure", "outcome"),
     [
-        ({"silent_s": 25.0}, Outcome.LATE, True),
-        ({"silent_s": 25.0, "status": 502, "error": ServerFault}, Outcome.LATE, True),
-        ({"silent_s": 25.0, "status": 504, "error": ServerFault}, Outcome.LATE, True),
-        ({"silent_s": 20.0}, Outcome.IGNORED, False),
-        ({"silent_s": 20.0, "status": 504, "error": ServerFault}, Outcome.IGNORED, False),
-        ({"silent_s": 25.0, "status": 500, "error": ServerFault}, Outcome.IGNORED, False),
-        ({"silent_s": 600.0, "error": ReadTimedOut}, Outcome.IGNORED, False),
+        ({"silent_s": 25.0}, Outcome.CUT_OFF),
+        ({"silent_s": 25.0, "status": 502, "error": ServerFault}, Outcome.CUT_OFF),
+        ({"silent_s": 25.0, "status": 504, "error": ServerFault}, Outcome.CUT_OFF),
+        ({"silent_s": 20.0}, Outcome.IGNORED),
+        ({"silent_s": 20.0, "status": 504, "error": ServerFault}, Outcome.IGNORED),
+        ({"silent_s": 25.0, "status": 500, "error": ServerFault}, Outcome.IGNORED),
+        ({"silent_s": 600.0, "error": ReadTimedOut}, Outcome.IGNORED),
     ],
 )
-def test_a_call_that_a_gateway_cuts_off_after_a_long_silence_is_late(failure, outcome, is_cut_off):
+def test_a_call_that_a_gateway_cuts_off_after_a_long_silence_is_late(failure, outcome):
     limit = Told(4)
     play = Playbook(limit=limit)
     (a,) = calls("a")
     play.submit(a) >> Woke() << ["send a"]
     play.at(60.0) >> failed(a, LOST, delay=1.0, **failure) << []
     (sample,) = limit.samples
-    assert (sample.outcome, sample.cut_off, sample.sequences) == (outcome, is_cut_off, 1)
+    assert (sample.outcome, sample.sequences) == (outcome, 1)
     assert (sample.sent_at, sample.now) == (0.0, 60.0)
     # It is tried again as after any other break.
     play.at(61.0) >> Woke() << ["send a"]
@@ -72,10 +71,10 @@ def test_of_a_list_that_is_cut_off_each_call_is_told_once():
     play.at(20.0) >> Woke() << ["reject c: DeadlineExceeded"]
     play.at(31.0) >> failed(b, LOST, silent_s=30.0) << ["reject b: ConnectionLost"]
     assert told(limit) == [
-        (1, Outcome.SUCCESS, False),
-        (1, Outcome.LATE, True),
+        (1, Outcome.SUCCESS),
+        (1, Outcome.CUT_OFF),
         # Nobody waited for the third any more when the gateway closed the connection.
-        (1, Outcome.LATE, False),
+        (1, Outcome.LATE),
     ]
 
 
@@ -85,7 +84,7 @@ def test_of_a_list_that_is_cut_off_each_call_is_told_once():
 def play_twenty(*, known=True, at=0.0):
     """Twenty calls in flight from some time on, each in a request of its own; the last of them met the highest load. If it
     is known, the server has answered another call at 0.0."""
-    play = Playbook(limit=[LimitControl(FixedLimit(20))], max_size=1)
+    play = Playbook(limit=[Limit(20)], max_size=1)
     (one,), twenty = calls("one"), calls(20)
     if known:
         play.submit(one) >> Woke() >> answered(one)
@@ -129,7 +128,7 @@ def test_refusals_beside_which_others_are_taken_tell_the_limit_nothing(at):
 
 
 def test_a_call_that_is_refused_with_nothing_beside_it_tells_the_limit_nothing():
-    play = Playbook([LimitControl(FixedLimit(20))])
+    play = Playbook([Limit(20)])
     first, *refused_ones = calls("first one two three", shape(alone_reason="so that it is no part of a list"))
     play.submit(first) >> Woke() >> answered(first)
     for number, each in enumerate(refused_ones):

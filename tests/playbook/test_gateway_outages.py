@@ -12,7 +12,7 @@ from tests.core import (
     Failed,
     Failure,
     FailureKind,
-    LimitControl,
+    Limit,
     Reject,
     Resolve,
     Search,
@@ -161,7 +161,7 @@ def test_after_five_seconds_without_a_server_the_pace_is_the_old_one_within_five
 
 
 def test_after_503s_a_limit_that_is_found_is_what_it_was_before():
-    job = Gateway(9000, LimitControl(Search()), away=(8.0, 48.0), status=503, service_s=0.5)
+    job = Gateway(9000, Limit(Search()), away=(8.0, 48.0), status=503, service_s=0.5)
     first = min(at for at in job.answered_at if at >= 48.0)
     assert not job.errors
     assert job.rate(first + 5.0, first + 7.0) >= 0.9 * job.rate(6.0, 8.0)

@@ -2,7 +2,7 @@
 
 from tests.core import (
     Limit,
-    LimitControl,
+    Search,
     LoadReported,
     ServerLoad,
     Woke,
@@ -10,17 +10,15 @@ from tests.core import (
 from tests.playbook.playbook import Playbook, answered, calls
 
 
-class Runs(Limit):
+class Runs(Search):
     """As many as the server says that it runs."""
 
-    __slots__ = ()
-
     def on_load(self, load, in_flight, now, took_s=0.0):
-        return self._set(int(load.running), f"{load.waiting:g} wait beside {in_flight}")
+        self.limit, self.reason = int(load.running), f"{load.waiting:g} wait beside {in_flight}"
 
 
 def play_with(*limits):
-    return Playbook([LimitControl(Runs(limit, "the start")) for limit in limits])
+    return Playbook([Limit(Runs(limit)) for limit in limits])
 
 
 def loaded(running, waiting=0, endpoint=0):

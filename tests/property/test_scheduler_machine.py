@@ -39,7 +39,6 @@ from tests.core import (
     FailureKind,
     FixedLimit,
     Limit,
-    LimitControl,
     LoadReported,
     Outcome,
     Paused,
@@ -84,26 +83,21 @@ REFUSALS_OF_A_NEWCOMER = 3
 """A lone endpoint that never answered anything is not waited for after so many refused connections."""
 
 
-class SeeSaw(Limit):
+class SeeSaw(Search):
     """A limit that falls when work is refused or waits in the server, and rises when it is done."""
-
-    __slots__ = ()
-
-    def __init__(self, limit):
-        super().__init__(limit, "see-saw")
 
     def on_sample(self, sample):
         if sample.outcome is Outcome.DROPPED:
-            return self._set(max(1, self.limit // 2), "see-saw")
-        if sample.outcome is Outcome.SUCCESS:
-            return self._set(min(12, self.limit + 1), "see-saw")
-        return None
+            self.limit = max(1, self.limit // 2)
+        elif sample.outcome is Outcome.SUCCESS:
+            self.limit = min(12, self.limit + 1)
 
     def on_load(self, load, in_flight, now, took_s=0.0):
-        return self._set(max(1, self.limit // 2), "see-saw") if load.waiting else None
+        if load.waiting:
+            self.limit = max(1, self.limit // 2)
 
 
-LIMITS = {"fixed": FixedLimit, "see-saw": SeeSaw, "found": lambda limit: Search(limit, 2 * limit, 12)}
+LIMITS = {"fixed": int, "see-saw": SeeSaw, "found": lambda limit: Search(limit, 2 * limit, 12)}
 
 
 class World:
@@ -112,7 +106,7 @@ class World:
     def __init__(self, setting, limits, found):
         self.setting = setting
         self.strangers = not setting.trusts_lists()
-        self.make_limit = lambda limit: LimitControl(LIMITS[found](limit))
+        self.make_limit = lambda limit: Limit(LIMITS[found](limit))
         self.core = Scheduler(setting, [self.make_limit(limit) for limit in limits])
         self.endpoints = list(range(len(limits)))
         self.endpoints_made = len(limits)

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from batchclient._core.limits import FixedLimit, Limit
-from batchclient._core.limits.control import LimitControl
+from batchclient._core.limits.control import Limit
 from batchclient._core.limits.objective import Objective
 from batchclient._core.limits.search import START, Search
 from batchclient._core.limits.trial import Turn
@@ -26,20 +25,20 @@ _URGENT = 64
 """The start under an objective: a burst had better wait here than be served too slowly."""
 
 
-def make_limit(settings: Settings, *, turn: Turn | None = None) -> LimitControl:
+def make_limit(settings: Settings, *, turn: Turn | None = None) -> Limit:
     """Return a fresh limit for an endpoint.
 
     Args:
         settings: the client's.
         turn: shared by the limits of a client.
     """
-    return LimitControl(_number(settings, turn), _objectives(settings.limit))
+    return Limit(_number(settings, turn), _objectives(settings.limit))
 
 
-def _number(settings: Settings, turn: Turn | None) -> Limit:
+def _number(settings: Settings, turn: Turn | None) -> int | Search:
     limit, servers = settings.limit, len(settings.base_url)
     if isinstance(limit, int):
-        return FixedLimit(within_descriptors(limit, servers, warn_below=limit))
+        return within_descriptors(limit, servers, warn_below=limit)
     # A limit that is found seldom goes as far as it may.
     ceiling = within_descriptors(limit.max, servers, warn_below=START)
     if limit.start is not None:

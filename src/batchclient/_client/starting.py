@@ -33,7 +33,7 @@ from batchclient.retry import RetryPolicy
 from batchclient.transport import Timeouts
 
 if TYPE_CHECKING:
-    from batchclient._core.limits.control import LimitControl
+    from batchclient._core.limits.control import Limit
     from batchclient._core.limits.trial import Turn
     from batchclient._telemetry.traced import TracedCore
 
@@ -228,7 +228,7 @@ class Starting(Calling):
         # A loop that stands still may go on.
         return None if asyncio._get_running_loop() is not None or runner.backend.is_gone() else runner
 
-    def _make_limit(self) -> LimitControl:
+    def _make_limit(self) -> Limit:
         # Imported with the first client, as the rest of the limit is.
         from batchclient._client.make_limit import make_limit
 

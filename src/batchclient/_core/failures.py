@@ -239,9 +239,11 @@ class Failure:
     @property
     def load(self) -> Outcome:
         """What it means for the limit, where load may be the cause."""
-        if self.refuses_load or self.out_of_memory:
+        if self.out_of_memory:
+            return Outcome.OUT_OF_MEMORY
+        if self.refuses_load:
             return Outcome.DROPPED
-        return Outcome.LATE if self.cut_off else Outcome.IGNORED
+        return Outcome.CUT_OFF if self.cut_off else Outcome.IGNORED
 
     @property
     def counted(self) -> str:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from batchclient._core.failures import Failure, FailureKind
 from batchclient._core.kinds import Kind
-from batchclient._core.limits import Limit, ServerLoad
+from batchclient._core.limits import ServerLoad
 from batchclient._core.requests import Batch, Isolation, Request, RequestState, Shape
 from batchclient._core.settings import SchedulerSettings
 from batchclient.errors import BatchClientError
 from batchclient.types import Completion
+
+if TYPE_CHECKING:
+    from batchclient._core.limits.control import Limit
 
 __all__ = [
     "AbortBatch",

@@ -19,7 +19,7 @@ from batchclient._core.failures import Failure
 from batchclient._core.learnt.answers import Tally
 from batchclient._core.learnt.lengths import OutputLengths
 from batchclient._core.learnt.times import is_fresh
-from batchclient._core.limits import Outcome, Sample
+from batchclient._core.limits import REFUSALS, Outcome, Sample
 from batchclient._core.messages import Answered, Batch, LoadReported, Request, RequestState
 from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.speed import work
@@ -108,7 +108,7 @@ class LimitSamples:
         failure: Failure | None = None,
     ) -> None:
         endpoint = self._endpoints.by_id[batch.endpoint]
-        if batch.sent_at < self.trusts_from and outcome is not Outcome.DROPPED:
+        if batch.sent_at < self.trusts_from and outcome not in REFUSALS:
             outcome = Outcome.IGNORED
         seconds = now - batch.sent_at
         mean = (endpoint.area(now) - batch.load.area) / seconds if seconds > 0 else float(in_flight)
@@ -132,8 +132,6 @@ class LimitSamples:
                 batch.shape.weight,
                 batch.shape.priority,
                 failure.retry_after_s or 0.0 if failure is not None and batch.pace.is_at_rest(now) else 0.0,
-                failure is not None and outcome is Outcome.LATE,
-                failure is not None and failure.out_of_memory,
             )
         )
         if endpoint.limit.limit != endpoint.told_limit:

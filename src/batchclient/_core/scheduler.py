@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from batchclient._core.adjustments import Adjustments
 from batchclient._core.arrivals import Arrivals
@@ -49,7 +49,6 @@ from batchclient._core.granting import Granting
 from batchclient._core.histograms import Observations
 from batchclient._core.learnt.lengths import OutputLengths, PromptLengths
 from batchclient._core.learnt.times import ServiceTimes
-from batchclient._core.limits import Limit
 from batchclient._core.messages import (
     AbortRequested,
     Answered,
@@ -95,6 +94,9 @@ from batchclient._core.waiting.lanes import Lanes
 from batchclient._core.waiting.order import Order
 from batchclient._core.waiting.queue import Queue
 from batchclient.errors import CallAborted, ClientClosed, DeadlineExceeded, QueueFull
+
+if TYPE_CHECKING:
+    from batchclient._core.limits.control import Limit
 
 __all__ = ["Scheduler"]
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.lowlevel
 
-from batchclient._core.limits import Limit, ServerLoad
+from batchclient._core.limits import ServerLoad
 from batchclient._core.messages import (
     AbortBatch,
     Adjusted,
@@ -64,6 +64,7 @@ from batchclient.retry import RetryPolicy
 from batchclient.transport import Timeouts, Transport
 
 if TYPE_CHECKING:
+    from batchclient._core.limits.control import Limit
     from batchclient._shell.model_question import ModelQuestion
     from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
 

@@ -2,7 +2,7 @@
 
 import random
 
-from tests.core import FixedLimit, Limit, LimitControl, Outcome, Sample, Search, ServerLoad
+from tests.core import Limit, Outcome, Sample, Search, ServerLoad
 
 
 def sample(now, seconds=1.0, load=8.0, *, in_flight=None, met=None, outcome=Outcome.SUCCESS, tokens=10, **more):
@@ -22,12 +22,12 @@ def sample(now, seconds=1.0, load=8.0, *, in_flight=None, met=None, outcome=Outc
 
 def given(limit):
     """A number that a person has set, in force."""
-    return LimitControl(FixedLimit(limit))
+    return Limit(limit)
 
 
 def found(start, ceiling=1024, turn=None):
     """A number that is found, in force."""
-    return LimitControl(Search(start, ceiling, turn))
+    return Limit(Search(start, ceiling, turn))
 
 
 def queue_above(slots):

@@ -1,10 +1,8 @@
 """What refusals and late answers leave of a limit, at literal times."""
 
-import math
-
 import pytest
 
-from tests.core import Bounds, Outcome
+from tests.core import Outcome
 from tests.unit.limits.samples import found, given, sample
 
 
@@ -32,7 +30,7 @@ def late(limit, now, load, late_ones, *, of=250, tokens=10):
 @pytest.mark.parametrize(
     ("in_flight", "more", "left"),
     # The last is too large for the memory with nothing beside it.
-    [(100, {}, 95), (60, {}, 57), (30, {}, 50), (1, {"out_of_memory": True}, 50)],
+    [(100, {}, 95), (60, {}, 57), (30, {}, 50), (1, {"outcome": Outcome.OUT_OF_MEMORY}, 50)],
 )
 def test_a_refusal_bounds_just_below_the_load_that_it_met_but_not_below_half_of_the_limit(in_flight, more, left):
     limit = given(100)
@@ -63,7 +61,7 @@ def test_what_is_refused_of_a_smaller_load_lowers_the_bound_to_below_that_but_no
 
 
 def test_memory_that_ran_out_bounds_just_below_what_was_in_flight_once_for_all_that_were_lost():
-    limit, lost = given(128), {"out_of_memory": True}
+    limit, lost = given(128), {"outcome": Outcome.OUT_OF_MEMORY}
     # Sent when few were in flight. What was in flight when memory ran out counts, though it is less than half the limit.
     for in_flight in range(40, 1, -1):
         refuse(limit, 1.0, 10, in_flight=in_flight, admitted_at=60, **lost)
@@ -121,18 +119,13 @@ def test_a_bound_holds_for_four_mean_latencies_and_rises_by_a_twentieth_per_mean
     assert (answer(limit, 19.0, 76, seconds=2.0), limit.reason) == (100, "fixed")
 
 
-def tell(bounds, now, load, *, limit, count, seconds=1.0, outcome=Outcome.SUCCESS):
-    return bounds.on_sample(sample(now, seconds, load, sequences=count, outcome=outcome, tokens=10 * count), limit)
-
-
 def test_where_answers_are_fast_it_holds_for_four_seconds_and_rises_once_a_second():
-    bounds, loads = Bounds(), {}
-    tell(bounds, 0.0, 100, limit=100, count=1, seconds=0.1)
-    bounds.on_sample(sample(1.0, 0.1, 80, outcome=Outcome.DROPPED, admitted_at=100), 100)
+    limit, seen = given(100), {}
+    answer(limit, 0.0, 100, seconds=0.1)
+    refuse(limit, 1.0, 80)
     for tenth in range(10, 75):
-        tell(bounds, tenth / 10, 76, limit=math.floor(min(100.0, bounds.load)), count=20, seconds=0.1)
-        loads.setdefault(round(bounds.load, 2), tenth / 10)
-    assert loads == {76.0: 1.0, 79.8: 5.0, 83.79: 6.0, 87.98: 7.0}
+        seen.setdefault(answer(limit, tenth / 10, 76, 20, seconds=0.1), tenth / 10)
+    assert seen == {76: 1.0, 79: 5.0, 83: 6.0, 87: 7.0}
 
 
 def test_refused_again_it_holds_again():

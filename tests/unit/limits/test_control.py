@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.core import FixedLimit, Outcome, ServerLoad
+from tests.core import Outcome, ServerLoad
 from tests.unit.limits.samples import Loop, found, given, sample
 
 # A number that a person has set --------------------------------------------------------------------------------------
@@ -11,7 +11,7 @@ from tests.unit.limits.samples import Loop, found, given, sample
 @pytest.mark.parametrize("number", [0, -1])
 def test_a_limit_and_a_pin_are_at_least_one(number):
     with pytest.raises(ValueError, match="at least 1"):
-        FixedLimit(number)
+        given(number)
     with pytest.raises(ValueError, match="at least 1"):
         found(64).pin(number, 1.0)
 

@@ -1,10 +1,6 @@
 """An objective in seconds: what of the limit keeps to it, at literal times."""
 
-import math
-
-import pytest
-
-from tests.core import Objective, Outcome, limit_with
+from tests.core import Outcome, limit_with
 from tests.unit.limits.samples import Loop, sample
 
 
@@ -32,11 +28,11 @@ def test_of_two_objectives_the_one_that_asks_for_less_load_is_in_force():
 
 def lowers_after(per_s, slow_share=1.0):
     """How many answers, of which a share takes a second too long, lower a limit; ``None``: so few are allowed to."""
-    objective = Objective(2.0)
+    limit = limit_with(100, p95_latency_s=2.0)
     for count in range(1, 5001):
         is_slow = count * slow_share % 1 + slow_share >= 1
-        objective.on_sample(sample(50.0 + count / per_s, 3.0 if is_slow else 0.5, 30.0))
-        if objective.load < math.inf:
+        limit.on_sample(sample(50.0 + count / per_s, 3.0 if is_slow else 0.5, 30.0))
+        if limit.limit < 100:
             return count
     return None
 

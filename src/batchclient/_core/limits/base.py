@@ -5,31 +5,47 @@ The unit is a sequence (prompts × n), never an HTTP request: every server sched
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["NEWEST_SHARE", "USED_RATIO", "FixedLimit", "Limit", "LimitChange", "Outcome", "Sample", "ServerLoad"]
+__all__ = [
+    "LATE", "PAUSE_S", "REFUSALS", "USED_RATIO", "Answers", "Cooldown", "LimitChange", "Outcome", "Sample",
+    "ServerLoad",
+]  # fmt: skip
 
 
-NEWEST_SHARE = 0.1
-"""The weight of the newest value in a running mean."""
 USED_RATIO = 0.8
 """At times a used limit has so much in flight: permits refill in lots of at most a quarter."""
+PAUSE_S = 3.0
+"""So long without an answer, beyond the time of answers, ends a job."""
+_NEWEST_SHARE = 0.1
+"""The weight of the newest value in a running mean."""
+_FIRST_S = 60.0
+_LONGEST_S = 900.0
+"""How long nothing is tried that did not pay: at first, and at most."""
 
 
 class Outcome(Enum):
     """The meaning of finished sequences for the server.
 
     ``SUCCESS``: answered. ``WASTED``: their callers left while the server worked: time was wasted.
-    ``LATE``: wasted by a passed deadline, or by a gateway's cut after a long silence. ``DROPPED``:
-    the server refused work. ``IGNORED``: no meaning (a caller's fault, a broken connection).
+    ``LATE``: wasted by a passed deadline. ``CUT_OFF``: late as well, by a gateway's cut after a
+    long silence. ``DROPPED``: the server refused work. ``OUT_OF_MEMORY``: it did, for want of
+    memory. ``IGNORED``: no meaning (a caller's fault, a broken connection).
     """
 
     SUCCESS = "success"
     WASTED = "wasted"
     LATE = "late"
+    CUT_OFF = "cut off"
     IGNORED = "ignored"
     DROPPED = "dropped"
+    OUT_OF_MEMORY = "out of memory"
+
+
+LATE = (Outcome.LATE, Outcome.CUT_OFF)
+REFUSALS = (Outcome.DROPPED, Outcome.OUT_OF_MEMORY)
 
 
 @dataclass(slots=True, eq=False)
@@ -54,8 +70,6 @@ class Sample:
         weight: sequences of one call (``n``), granted together.
         priority: their priority class.
         retry_after_s: the rest wished for by a refusing server, seconds; 0: none stated.
-        cut_off: whether a gateway cut the sequences off after a long silence.
-        out_of_memory: whether the server had no memory for the sequences.
     """
 
     now: float
@@ -73,8 +87,6 @@ class Sample:
     weight: int = 1
     priority: int = 0
     retry_after_s: float = 0.0
-    cut_off: bool = False
-    out_of_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,71 +120,64 @@ class LimitChange:
     reason: str
 
 
-class Limit:
-    """The number of sequences allowed in flight. Pure: no clock, no randomness.
+class Answers:
+    """What the last answers of one server tell of its work, and since when they come."""
 
-    Each ``on_…`` method returns the resulting change, if any. By default nothing changes.
-    """
+    __slots__ = ("began", "ended_at", "first_s", "latency_s", "tokens", "tokens_at")
 
-    __slots__ = ("limit", "reason")
+    def __init__(self) -> None:
+        self.latency_s = self.first_s = self.tokens = 0.0
+        """Running means: seconds to the end and to the first token, and output tokens."""
+        self.tokens_at = self.ended_at = -math.inf
+        """When the last answer ended: one with tokens, and any."""
+        self.began = math.inf
+        """When the job began: since then answers come without a pause."""
 
-    def __init__(self, limit: int, reason: str) -> None:
-        self.limit: int = limit
-        """Sequences that may be in flight, at least 1."""
-        self.reason: str = reason
-        """The reason of the number."""
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.limit}: {self.reason}>"
-
-    def on_sample(self, sample: Sample) -> LimitChange | None:
-        """Take in one observation."""
-        return None
-
-    def on_load(self, load: ServerLoad, in_flight: int, now: float, took_s: float = 0.0) -> LimitChange | None:
-        """Take in a metrics page's report, asked for ``took_s`` ago.
-
-        ``in_flight`` of its sequences are this client's.
-        """
-        return None
-
-    def on_known(self, slots: int | None, now: float) -> LimitChange | None:
-        """Take in that a server was found, and its sequences at once (``slots``) if stated."""
-        return None
-
-    def on_restart(self, now: float, guess: int | None = None) -> LimitChange | None:
-        """The server was restarted: forget all but a guess of the load."""
-        return None
-
-    def on_resume(self, now: float) -> LimitChange | None:
-        """Calls are about to be sent, and nothing was in flight."""
-        return None
-
-    def interrupt(self, now: float) -> LimitChange | None:
-        """End a trial without a verdict: the limit is pinned, or its server is left."""
-        return None
-
-    def on_bound(self, now: float) -> LimitChange | None:
-        """Refusals or late answers have bounded the sequences in flight."""
-        return None
-
-    def pin(self, limit: int | None, now: float) -> LimitChange | None:
-        """Hold the limit at a number; ``None`` lets go."""
-        return None
-
-    def _set(self, limit: int, reason: str) -> LimitChange | None:
-        if limit == self.limit:
-            return None
-        self.limit, self.reason = limit, reason
-        return LimitChange(limit, reason)
+    def add(self, sample: Sample) -> bool:
+        """Take in one observation; return whether a job began with it."""
+        outcome = sample.outcome
+        if outcome is Outcome.IGNORED or outcome in REFUSALS:
+            return False
+        begins = sample.sent_at - self.ended_at > PAUSE_S + self.latency_s
+        if begins:
+            self.began = sample.sent_at
+        self.ended_at = sample.now
+        if outcome is Outcome.WASTED:
+            # Who leaves says nothing of the server's time.
+            return begins
+        self.latency_s = _mean(self.latency_s, sample.now - sample.sent_at)
+        if outcome is Outcome.SUCCESS:
+            self.first_s = _mean(self.first_s, sample.first_tokens_s / sample.sequences)
+            if sample.completion_tokens > 0:
+                self.tokens = _mean(self.tokens, sample.completion_tokens / sample.sequences)
+                self.tokens_at = sample.now
+        return begins
 
 
-class FixedLimit(Limit):
-    """A number set by a person. Refusals bound the number (``LimitControl``)."""
+def _mean(mean: float, newest: float) -> float:
+    return mean + _NEWEST_SHARE * (newest - mean) if mean else newest
 
-    __slots__ = ()
 
-    def __init__(self, limit: int) -> None:
-        if limit < 1:
-            raise ValueError("a limit is at least 1")
-        super().__init__(limit, "fixed")
+class Cooldown:
+    """A time in which something that did not pay is not tried again, longer each time."""
+
+    __slots__ = ("_next_s", "_until")
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """The work or the server has changed: what did not pay may pay now."""
+        self._until, self._next_s = -math.inf, _FIRST_S
+
+    def lasts(self, now: float) -> bool:
+        return now < self._until
+
+    def begin(self, now: float) -> None:
+        """It did not pay."""
+        self._until = now + self._next_s
+        self._next_s = min(_LONGEST_S, 2 * self._next_s)
+
+    def rest(self, now: float) -> None:
+        """Nothing speaks against it, but it waits for the shortest time; the next length stays."""
+        self._until = max(self._until, now + _FIRST_S)

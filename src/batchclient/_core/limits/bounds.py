@@ -24,8 +24,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from batchclient._core.limits.base import NEWEST_SHARE, Outcome, Sample
-from batchclient._core.limits.trial import Silence
+from batchclient._core.limits.base import LATE, REFUSALS, Answers, Cooldown, Outcome, Sample
 
 __all__ = ["Bounds"]
 
@@ -52,34 +51,36 @@ class Bounds:
     """The bound on a limit by refusals, and by late answers if ``lateness`` is true."""
 
     __slots__ = (
-        "_cause", "_cooling_until", "_counted", "_counts_from", "_cuts", "_ended", "_futile_below", "_heeds_lateness",
-        "_late", "_late_load", "_latency_s", "_rises_at", "_set_at", "_silence", "_tightest", "_tokens",
-        "_useful", "_wait_until", "load", "reason",
+        "_answers", "_counted", "_cuts", "_ended", "_episode_until", "_futile_below", "_heeds_lateness", "_is_refused",
+        "_late", "_late_load", "_lateness_rests", "_rises_at", "_set_at", "_tightest", "_tokens", "_useful",
+        "_wait_until", "load", "reason",
     )  # fmt: skip
 
-    def __init__(self, *, lateness: bool = True) -> None:
+    def __init__(self, answers: Answers, *, lateness: bool) -> None:
+        self._answers = answers
         self._heeds_lateness = lateness
-        self._latency_s = 0.0
         self.forget()
 
     def forget(self) -> None:
+        """Start anew: the server was restarted."""
         self.load = math.inf
         """Sequences in flight; infinite: no bound."""
-        self.reason = self._cause = ""
+        self.reason = ""
+        self._is_refused = False
+        """Whether a refusal set the bound."""
         self._tightest = 1.0
-        self._cooling_until = self._wait_until = -math.inf
-        self._rises_at, self._set_at = 0.0, -math.inf
-        self._counts_from, self._counted, self._tokens = math.inf, 0, 0
-        """Useful answers and their tokens, and since when both are counted."""
+        self._set_at = self._episode_until = self._wait_until = self._rises_at = -math.inf
+        self._counted = self._tokens = 0
+        """Useful answers after the episode of the bound, and their tokens."""
         self._cuts: deque[tuple[float, float, float]] = deque(maxlen=_LEAST_COUNTED)
         """Loads with late answers, their useful tokens per second, and its relative variance."""
+        self._lateness_rests = Cooldown()
         self._futile_below = 0.0
-        """While lateness is silent, no bound is set below this load."""
-        self._silence = Silence()
+        """While lateness rests, no bound is set below this load."""
         self._restart()
 
     def forget_refusals(self) -> None:
-        if self._cause is _REFUSED:
+        if self._is_refused:
             self.forget()
 
     def _restart(self) -> None:
@@ -87,35 +88,34 @@ class Bounds:
 
     def on_sample(self, sample: Sample, limit: int) -> bool:
         """Take in an observation under a limit in force; return whether a new bound is set."""
-        if sample.outcome is Outcome.DROPPED:
+        if sample.outcome in REFUSALS:
             return self._refused(sample, limit)
         if sample.outcome is Outcome.IGNORED:
             return False
-        seconds = sample.now - sample.sent_at
-        self._latency_s += NEWEST_SHARE * (seconds - self._latency_s) if self._latency_s else seconds
+        is_set = False
+        if self._heeds_lateness and self._ends_window(sample, limit):
+            is_set = self._came_late(sample.now, limit)
+            self._restart()
+        self._rise(sample.now, limit)
+        return is_set
+
+    def _ends_window(self, sample: Sample, limit: int) -> bool:
+        """Count an answer in time or a late one; return whether enough have ended to tell."""
         if sample.sent_at < self._set_at:
             # The sample was sent before the bound was set, and tells of the load before.
-            self._rise(sample.now, limit)
             return False
         self._ended += sample.sequences
-        if sample.outcome is Outcome.LATE:
+        if sample.outcome in LATE:
             self._late += sample.sequences
             self._late_load += sample.sequences * sample.in_flight_at_sent
         elif sample.outcome is Outcome.SUCCESS:
             self._useful += sample.sequences
-            if self._counts_from == math.inf:
-                self._counts_from = sample.now
-            if sample.now > self._counts_from:
+            if self._episode_until == -math.inf:
+                self._episode_until = sample.now
+            if sample.now > self._episode_until:
                 self._counted += sample.sequences
                 self._tokens += sample.completion_tokens or sample.sequences
-        if self._ended < max(_LEAST_ENDED, limit / 2):
-            self._rise(sample.now, limit)
-            return False
-        by_chance = _poisson_tail(self._late, _LATE_SHARE * self._ended)
-        late = self._heeds_lateness and self._late > 1 and by_chance < _CHANCE and self._came_late(sample.now, limit)
-        self._restart()
-        self._rise(sample.now, limit)
-        return late
+        return self._ended >= max(_LEAST_ENDED, limit / 2)
 
     def _refused(self, sample: Sample, limit: int) -> bool:
         now = sample.now
@@ -126,16 +126,16 @@ class Bounds:
                 return False
         if sample.admitted_at > limit:
             return False
-        if sample.out_of_memory and sample.in_flight > sample.sequences:
+        if sample.outcome is Outcome.OUT_OF_MEMORY and sample.in_flight > sample.sequences:
             load = _BELOW_RATIO * min(sample.in_flight, limit)
-            if now >= self._cooling_until:
+            if now >= self._episode_until:
                 self._set(load, _REFUSED, now)
-                self._cooling_until = now + max(self._latency_s, _SHORTEST_LOSS_S)
+                self._episode_until = now + max(self._answers.latency_s, _SHORTEST_LOSS_S)
                 return True
             before, self.load = self.load, min(self.load, max(self._tightest, load))
             return self.load < before
         load = _BELOW_RATIO * sample.in_flight_at_sent
-        if now < self._cooling_until:
+        if now < self._episode_until:
             load = max(self._tightest, load)
             if load > _BELOW_RATIO * self.load or sample.in_flight_at_sent < self.load / 2:
                 return False
@@ -146,12 +146,14 @@ class Bounds:
 
     def _came_late(self, now: float, limit: int) -> bool:
         """Bound the sequences in flight after late answers, unless load is not the cause."""
+        if self._late <= 1 or _poisson_tail(self._late, _LATE_SHARE * self._ended) >= _CHANCE:
+            return False
         share, load = self._late / self._ended, self._late_load / self._late
-        least = self._futile_below if self._silence.lasts(now) else 0.0
+        least = self._futile_below if self._lateness_rests.lasts(now) else 0.0
         if load <= least:
             return False
         known = self._counted >= _LEAST_COUNTED
-        rate = self._tokens / (now - self._counts_from) if known else math.nan
+        rate = self._tokens / (now - self._episode_until) if known else math.nan
         # Tokens of answers spread about as much as their mean.
         variance = 2 / max(1, self._counted)
         futile = self._futile_from(load, rate, variance, limit)
@@ -159,9 +161,8 @@ class Bounds:
             self._set(futile, "fewer at once brought less in time", now)
             self._futile_below = futile
             self._cuts.clear()
-            self._silence.begin(now)
-            return True
-        if self._useful:
+            self._lateness_rests.begin(now)
+        elif self._useful:
             if known:
                 self._cuts.append((load, rate, variance))
             ratio = min(_BELOW_RATIO, max(_NOTHING_IN_TIME_RATIO, 1 - share))
@@ -178,25 +179,25 @@ class Bounds:
         return max((at for at, least in higher if load <= _CLEARLY_LESS * at and rate < least), default=0.0)
 
     def _set(self, load: float, reason: str, now: float) -> None:
-        self.load, self.reason, self._cause = max(1.0, load), reason, reason
+        self.load, self.reason = max(1.0, load), reason if load < math.inf else ""
+        self._is_refused = reason is _REFUSED
         self._tightest = max(1.0, self.load / 2)
         self._set_at = now
         self._restart()
-        episode_s = max(self._latency_s, _SHORTEST_EPISODE_S)
-        self._cooling_until = self._counts_from = now + episode_s
+        episode_s = max(self._answers.latency_s, _SHORTEST_EPISODE_S)
+        self._episode_until = now + episode_s
         self._tokens = self._counted = 0
-        self._rises_at = now + (_REFUSED_HOLDS_EPISODES * episode_s if reason is _REFUSED else _HOLDS_S)
+        self._rises_at = now + (_REFUSED_HOLDS_EPISODES * episode_s if self._is_refused else _HOLDS_S)
 
     def _rise(self, now: float, limit: int) -> None:
         """Rise by a twentieth when due; a bound above the limit in force, or unused, goes."""
         if self.load == math.inf or now < self._rises_at:
             return
-        self._rises_at = now + max(self._latency_s, _SHORTEST_EPISODE_S)
-        self.load *= _RISE
+        self._rises_at = now + max(self._answers.latency_s, _SHORTEST_EPISODE_S)
+        self.load, self.reason = _RISE * self.load, "some time has passed: more is tried"
         if self.load > _RISE * (limit + 1):
             # The bound is without effect.
-            self.load = math.inf
-        self.reason = "some time has passed: more is tried"
+            self.load, self.reason = math.inf, ""
 
 
 def _poisson_tail(times: int, expected: float) -> float:

@@ -2,101 +2,134 @@
 
 Rules:
 - In force is the pin, if set. Else the smallest of the number, the bound by refusals and late
-  answers, and the objectives' bounds is in force; never below 1.
-- The reason is that of the number in force.
+  answers, and the objectives' bounds is in force; never below 1. The reason is that of the number
+  in force.
+- A new bound, a pin, a pause of the calls and a server that goes away interrupt a trial of the
+  number: the load is not of its making.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from batchclient._core.limits.base import FixedLimit, Limit, LimitChange, Sample, ServerLoad
+from batchclient._core.limits.base import PAUSE_S, Answers, LimitChange, Sample, ServerLoad
 from batchclient._core.limits.bounds import Bounds
 from batchclient._core.limits.objective import Objective
 
-__all__ = ["LimitControl"]
+if TYPE_CHECKING:
+    from batchclient._core.limits.search import Search
+
+__all__ = ["Limit"]
 
 
-class LimitControl(Limit):
-    """The limit in force on one endpoint: a number found or given, lowered by any objective."""
+class Limit:
+    """The number of sequences allowed in flight at one endpoint. Pure: no clock, no randomness.
 
-    __slots__ = ("_bounds", "_number", "_objectives", "_pinned")
+    Each ``on_…`` method returns the resulting change, if any.
 
-    def __init__(self, number: Limit, objectives: Sequence[Objective] = ()) -> None:
-        super().__init__(number.limit, number.reason)
-        self._number = number
-        self._objectives = tuple(objectives)
-        given = type(number) is FixedLimit
-        self._bounds = Bounds(lateness=not given)
+    Args:
+        number: what a person has set, or the search for a number.
+        objectives: promises that may lower it.
+    """
+
+    __slots__ = ("_answers", "_bounds", "_given", "_of_load", "_pinned", "_search", "limit", "reason")
+
+    def __init__(self, number: int | Search, objectives: Sequence[Objective] = ()) -> None:
+        self._search = None if isinstance(number, int) else number
+        self._given = number if isinstance(number, int) else 0
+        if isinstance(number, int) and number < 1:
+            raise ValueError("a limit is at least 1")
+        self._answers = Answers() if self._search is None else self._search.answers
+        self._of_load = Bounds(self._answers, lateness=self._search is not None)
+        self._bounds: tuple[Bounds | Objective, ...] = (self._of_load, *objectives)
         self._pinned: int | None = None
+        self.limit, self.reason = self._in_force()
+        """Sequences that may be in flight, at least 1, and the reason of the number."""
 
     def on_sample(self, sample: Sample) -> LimitChange | None:
-        if self._bounds.on_sample(sample, self.limit):
-            self._number.on_bound(sample.now)
-        if self._pinned is None:
-            # The load under a pin is not the number's doing.
-            self._number.on_sample(sample)
-        for objective in self._objectives:
-            objective.on_sample(sample)
+        """Take in one observation."""
+        interrupts = self._answers.add(sample)
+        for bound in self._bounds:
+            interrupts = bound.on_sample(sample, self.limit) or interrupts
+        if self._search is not None:
+            if interrupts:
+                self._search.interrupt(sample.now)
+            if self._pinned is None:
+                # The load under a pin is not the search's doing.
+                self._search.on_sample(sample)
         return self._decide()
 
     def on_load(self, load: ServerLoad, in_flight: int, now: float, took_s: float = 0.0) -> LimitChange | None:
-        if self._pinned is None:
-            self._number.on_load(load, in_flight, now, took_s)
+        """Take in a metrics page's report, asked for ``took_s`` ago.
+
+        ``in_flight`` of its sequences are this client's.
+        """
+        if self._search is not None and self._pinned is None:
+            self._search.on_load(load, in_flight, now, took_s)
         return self._decide()
 
     def on_known(self, slots: int | None, now: float) -> LimitChange | None:
-        self._number.on_known(slots, now)
+        """Take in that a server was found, and its sequences at once (``slots``) if stated."""
+        if self._search is not None:
+            self._search.on_known(slots, now)
         return self._decide()
 
     def on_resume(self, now: float) -> LimitChange | None:
-        self._number.on_resume(now)
+        """Calls are about to be sent, and nothing was in flight."""
+        return self.interrupt(now) if now - self._answers.ended_at > PAUSE_S else None
+
+    def on_restart(self, now: float) -> LimitChange | None:
+        """The server was restarted: forget all but a guess of the load."""
+        # Who goes refuses any load.
+        self._of_load.forget_refusals()
+        if self._search is not None:
+            # The number in force is the best guess, unless it is on trial.
+            self._search.interrupt(now)
+            self._search.on_restart(self._in_force()[0] if self._pinned is None else None)
+        for bound in self._bounds:
+            bound.forget()
         return self._decide()
 
     def interrupt(self, now: float) -> LimitChange | None:
-        self._number.interrupt(now)
+        """End a trial without a verdict: what it would measure is not of its making."""
+        if self._search is not None:
+            self._search.interrupt(now)
         return self._decide()
 
-    def on_restart(self, now: float, guess: int | None = None) -> LimitChange | None:
-        # The number in force is the best guess, unless it is on trial. Who goes refuses any load.
-        self._number.interrupt(now)
-        self._bounds.forget_refusals()
-        change = self._decide()
-        self._number.on_restart(now, self.limit if self._pinned is None else None)
-        self._bounds.forget()
-        for objective in self._objectives:
-            objective.forget()
-        return self._decide() or change
-
     def pin(self, limit: int | None, now: float) -> LimitChange | None:
+        """Hold the limit at a number; ``None`` lets go."""
         if limit is not None and limit < 1:
             raise ValueError("a limit is at least 1")
         if limit is None and self._pinned is None:
             return None
         self._pinned = limit
-        self._number.interrupt(now)
-        changed = self._decide() is not None
+        changed = self.interrupt(now) is not None
         # A person decided: the reason from now on, even of the same number.
         self.reason = "pinned" if limit is not None else "unpinned"
         return LimitChange(self.limit, self.reason) if changed else None
 
     def _decide(self) -> LimitChange | None:
-        return self._set(*self._in_force())
+        limit, reason = self._in_force()
+        if limit == self.limit:
+            return None
+        self.limit, self.reason = limit, reason
+        return LimitChange(limit, reason)
 
     def _in_force(self) -> tuple[int, str]:
         """Return the limit to hold, and why."""
         if self._pinned is not None:
             return self._pinned, "pinned"
-        limit, reason = self._number.limit, self._number.reason
-        for objective in self._objectives:
-            if objective.load == math.inf:
+        limit, reason = self._given, "fixed"
+        if self._search is not None:
+            limit, reason = self._search.limit, self._search.reason
+        for bound in self._bounds:
+            if bound.load == math.inf:
                 # The reason why a missed objective bounds nothing, if so.
-                reason = objective.reason or reason
-        if self._bounds.load < limit:
-            # A floating-point product meant to be whole may fall just short.
-            limit, reason = math.floor(round(self._bounds.load, 2)), self._bounds.reason
-        for objective in self._objectives:
-            if objective.load < limit:
-                limit, reason = int(objective.load), objective.reason
+                reason = bound.reason or reason
+        for bound in self._bounds:
+            if bound.load < limit:
+                # A floating-point product meant to be whole may fall just short.
+                limit, reason = math.floor(round(bound.load, 2)), bound.reason
         return max(1, limit), reason

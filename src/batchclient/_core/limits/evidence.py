@@ -20,44 +20,15 @@ from operator import mul
 
 from batchclient._core.limits.base import Outcome, Sample
 
-__all__ = ["ONE_PIECE", "Settling", "Window"]
+__all__ = ["Window"]
 
 _SHORTEST_SLICE_S = 0.7
 _SLICE_LATENCIES = 0.125
 _LEAST_SLICES = 6
 _MOST_ALIKE = 0.7
 _LEAST_SLICE_ANSWERS = 4
-ONE_PIECE = 0.98
+_ONE_PIECE = 0.98
 """A stream whose first token takes a larger share comes at its end, and shows no queue."""
-
-
-class Settling:
-    """The time until the load is of the limit's making.
-
-    Settling ends when no more than the limit is in flight, and half of the limit, sent since, has
-    ended. If calls share prefixes, two such rounds are needed: prefixes then came once more.
-    """
-
-    __slots__ = ("_ended", "_generations", "_limit", "_since")
-
-    def __init__(self, limit: int, generations: int) -> None:
-        self._limit, self._generations = limit, generations
-        self._since = math.inf
-        """Since when sent sequences count."""
-        self._ended = 0
-
-    def is_over(self, sample: Sample) -> bool:
-        """Take in a sample; return whether settling is over."""
-        if self._since == math.inf:
-            if sample.in_flight - sample.sequences <= self._limit:
-                self._since = sample.now
-            return False
-        if sample.sent_at >= self._since:
-            self._ended += sample.sequences
-            if self._ended >= self._limit / 2:
-                self._generations -= 1
-                self._since, self._ended = sample.now, 0
-        return self._generations <= 0
 
 
 class _Sums:
@@ -118,7 +89,7 @@ class _Sums:
     @property
     def _shows_wait(self) -> bool:
         """Whether first tokens came before the last ones."""
-        return self._timed > self.useful / 2 and self._first_s < ONE_PIECE * self._timed_s
+        return self._timed > self.useful / 2 and self._first_s < _ONE_PIECE * self._timed_s
 
     def _parts_s(self) -> tuple[float, float]:
         """Seconds before an answer's first token, and per further token; equal if unknown."""
@@ -137,12 +108,21 @@ _SUMMED = [name for name in _Sums.__slots__ if name != "began"]
 
 
 class Window(_Sums):
-    """Answers that ended since ``began``, by whole slices."""
+    """Answers that ended in succession, by whole slices, once the load is of the limit's making.
 
-    __slots__ = ("_next_look", "_slice", "_slices", "heaviest", "peak")
+    That is when no more than the limit is in flight, and ``rounds`` of half of the limit each, sent
+    since, have ended. Without rounds the window begins at once.
+    """
 
-    def __init__(self, began: float) -> None:
+    __slots__ = (
+        "_limit", "_next_look", "_round_ended", "_round_from", "_rounds", "_slice", "_slices", "heaviest", "peak",
+    )  # fmt: skip
+
+    def __init__(self, limit: int, rounds: int = 0, began: float = math.inf) -> None:
         super().__init__(began)
+        self._limit, self._rounds = limit, rounds
+        self._round_from, self._round_ended = math.inf, 0
+        """Since when sent sequences count in a round, and how many of them have ended."""
         self._slice = _Sums(began)
         self._slices: list[_Sums] = []
         self._next_look = _LEAST_SLICES
@@ -151,6 +131,11 @@ class Window(_Sums):
 
     def take_in(self, sample: Sample) -> bool:
         """Take in a sample of some duration; return whether the window tells more than before."""
+        if self._rounds:
+            self._settle(sample)
+            if self._rounds:
+                return False
+            self.began = self._slice.began = sample.now
         self.peak = max(self.peak, sample.in_flight)
         self.heaviest = max(self.heaviest, sample.weight)
         part = self._slice
@@ -169,6 +154,16 @@ class Window(_Sums):
             return False
         self._next_look = len(self._slices) + max(1, len(self._slices) // _LEAST_SLICES**2)
         return True
+
+    def _settle(self, sample: Sample) -> None:
+        if self._round_from == math.inf:
+            if sample.in_flight - sample.sequences <= self._limit:
+                self._round_from = sample.now
+        elif sample.sent_at >= self._round_from:
+            self._round_ended += sample.sequences
+            if self._round_ended >= self._limit / 2:
+                self._rounds -= 1
+                self._round_from, self._round_ended = sample.now, 0
 
     @property
     def latency_s(self) -> float:

@@ -21,8 +21,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from batchclient._core.limits.base import USED_RATIO, Outcome, Sample
-from batchclient._core.limits.trial import Silence
+from batchclient._core.limits.base import LATE, USED_RATIO, Cooldown, Outcome, Sample
 
 __all__ = ["Objective"]
 
@@ -56,16 +55,8 @@ class Objective:
     """
 
     __slots__ = (
-        "_changed_at",
-        "_cuts",
-        "_doubts",
-        "_first_token",
-        "_objective_s",
-        "_silence",
-        "_window",
-        "load",
-        "reason",
-    )
+        "_changed_at", "_cooldown", "_cuts", "_doubts", "_first_token", "_objective_s", "_window", "load", "reason",
+    )  # fmt: skip
 
     def __init__(self, p95_s: float, *, first_token: bool = False) -> None:
         if not p95_s > 0:
@@ -86,13 +77,13 @@ class Objective:
         """Windows over the objective since it was last kept."""
         self._doubts = False
         """Whether in the last window less load did not help."""
-        self._silence = Silence()
+        self._cooldown = Cooldown()
 
-    def on_sample(self, sample: Sample) -> None:
-        """Take in one observation."""
+    def on_sample(self, sample: Sample, limit: int) -> bool:
+        """Take in an observation under a limit in force; return whether the bound changed."""
         seconds = self._seconds(sample)
         if seconds is None:
-            return
+            return False
         if self._changed_at is None:
             self._changed_at = sample.sent_at
         if sample.now - self._window.ended > max(_LONGEST_GAP_S, self._objective_s):
@@ -101,12 +92,14 @@ class Objective:
         window.add(sample, seconds, self._changed_at)
         long_enough = sample.now - window.began >= max(_SHORTEST_WINDOW_S, self._objective_s)
         if window.answers < (_LEAST_ANSWERS if long_enough else _MOST_ANSWERS):
-            return
+            return False
         self._window = _Window()
         p95_s = window.p95_s()
         settled = window.began - self._changed_at >= _SETTLED_RATIO * p95_s
-        if settled and window.peak <= max(1.0, self.load) and self._judge(window, p95_s, sample.now):
+        changed = settled and window.peak <= max(1.0, self.load) and self._judge(window, p95_s, sample.now)
+        if changed:
             self._changed_at = sample.now
+        return changed
 
     def _seconds(self, sample: Sample) -> float | None:
         """Return the seconds that count of a sample, if any."""
@@ -116,19 +109,19 @@ class Objective:
                 return seconds
             return sample.first_tokens_s / sample.sequences if sample.first_tokens_s else None
         # Whether a first token had come before a call was given up is unknown.
-        gave_up = sample.outcome in (Outcome.WASTED, Outcome.LATE) and not self._first_token
+        gave_up = (sample.outcome is Outcome.WASTED or sample.outcome in LATE) and not self._first_token
         return seconds if gave_up and seconds > self._objective_s else None
 
     def _judge(self, window: _Window, p95_s: float, now: float) -> bool:
         """Take in a window; return whether the bound changed."""
         what = "time to first token" if self._first_token else "latency"
         if p95_s > self._objective_s:
-            if self._silence.lasts(now):
+            if self._cooldown.lasts(now):
                 return False
             return self._lower(window, p95_s, f"p95 {what} {p95_s:.3g} s, {self._objective_s:g} s asked for", now)
         self._cuts.clear()
         self._doubts = False
-        self._silence.end()
+        self._cooldown.forget()
         if self.load == math.inf:
             self.reason = ""
         elif p95_s < _COMFORT_RATIO * self._objective_s and window.peak >= USED_RATIO * int(self.load):
@@ -156,7 +149,7 @@ class Objective:
         self.load, self.reason = back.load, f"{reason}; less load hardly lowers it"
         self._cuts.clear()
         self._doubts = False
-        self._silence.begin(now)
+        self._cooldown.begin(now)
         return True
 
 

@@ -4,12 +4,12 @@ Rules:
 - A look is a report that shows this client's sequences and hardly any others: running and waiting
   together are 0.8 to 1.25 of its own in flight. So one replica's page behind a router decides
   nothing. Looks count if asked for a second and a mean time to first token after the last change
-  of the limit, if the page took less than 2 s, and while the limit is used. After a pause, or a
-  counter that fell, they begin anew.
+  of the limit, if the page took less than 2 s, and while the limit is used. They begin anew
+  wherever reports do (``reports``).
 - More: after two looks in a row at a used limit with no queue, a KV cache that is not nearly full
   and no new preemption, the limit doubles, at most once a mean latency. Once it was too high it
   rises to 1.4 times, and doubles again once that paid, or the work has changed.
-- Less: where a queue of this client's stands (``queue``), the limit becomes the most that ran, and
+- Less: where a queue of this client's stands, the limit becomes the most that ran, and
   a tenth, since a small queue refills a place the moment it comes free; by half at most.
 - Each step is checked by the generated tokens per second of the looks before and after it. After it
   they last 3 s and a mean latency. Both last 40 steps of the engine, or twice that time, since its
@@ -19,7 +19,7 @@ Rules:
   standard errors: such steps come again for as long as the work lasts, and chance would add up.
   More goes back at once for preemptions. Less goes back if it generates less than 0.97, clearly or
   for a minute. Where four such times bring no verdict, more goes back, and less, after a further
-  minute, stays. What did not pay is not tried for a minute, then two, up to fifteen.
+  minute, stays. What did not pay cools down.
 - Where the limit is not used, or calls pause, the step goes back without a verdict. A limit that
   another hand changed ends the check.
 """
@@ -28,20 +28,18 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 
-from batchclient._core.limits.base import NEWEST_SHARE, USED_RATIO, Outcome, Sample, ServerLoad
-from batchclient._core.limits.queue import StandingQueue
-from batchclient._core.limits.trial import LOSS, Silence
+from batchclient._core.limits.base import USED_RATIO, Answers, Cooldown
+from batchclient._core.limits.reports import STALE_AFTER_S, Report, Reports
+from batchclient._core.limits.trial import LOSS
 
 __all__ = ["PageSteps"]
 
-_LEAST_SHOWN, _MOST_SHOWN = 0.8, 1.25
 _COUNTS_AFTER_S = 1.0
 _SLOW_S = 2.0
-_STALE_AFTER_S = 5.0
 _SHORTEST_CHECK_S = 3.0
 _CHECKS_AT_MOST = 4
 _CHECKS_MEASURED = 2
@@ -60,16 +58,6 @@ _CERTAIN = 2.0
 _MINUTE_S = 60.0
 
 
-class _Look(NamedTuple):
-    at: float
-    tokens: float
-    running: float
-    waiting: float
-    in_flight: int
-    kv_usage_ratio: float
-    preemptions: float
-
-
 @dataclass(slots=True)
 class _Step:
     """A change under check; ``per_s`` and ``error``: tokens per second before it, relative error.
@@ -84,125 +72,115 @@ class _Step:
     error: float
     preemptions: float
 
+    @property
+    def is_more(self) -> bool:
+        return self.other > self.first
+
+    @property
+    def reason(self) -> str:
+        """Of a trial to the same end, with which the step shares a cooldown."""
+        return "more" if self.is_more else "queue"
+
 
 class PageSteps:
-    """The steps of one limit."""
+    """The steps of one limit.
+
+    Args:
+        answers: the server's.
+        cooldowns: by the reason, also of a trial (``search``).
+    """
 
     __slots__ = (
-        "_changed_at", "_doubles", "_first_s", "_idle", "_latency_s", "_limit", "_looks", "_reported_at", "_seen_at",
-        "_silences", "_step", "queue",
+        "_answers", "_cooldowns", "_doubles", "_idle", "_limit", "_looks", "_most", "_seen_at", "_step", "reports",
     )  # fmt: skip
 
-    def __init__(self) -> None:
-        self.queue = StandingQueue()
-        """The queue that stands in the server."""
-        self._latency_s = self._first_s = 0.0
-        """Means over the last answers: seconds, to the end and to the first token."""
-        self._forget()
+    def __init__(self, answers: Answers, cooldowns: Mapping[str, Cooldown]) -> None:
+        self._answers = answers
+        self._cooldowns = cooldowns
+        self.reports = Reports(answers)
+        self._limit = self._most = 0
+        """At the last report: the limit, and the highest that is allowed."""
+        self.forget()
 
     def forget(self) -> None:
         """The server was started anew."""
-        self.queue.forget()
-        self._forget()
-
-    def _forget(self) -> None:
-        self._limit = 0
-        self._changed_at = self._seen_at = self._reported_at = -math.inf
-        self._doubles = True
-        """Whether more is twice as many, or 1.4 times."""
-        self._looks: deque[_Look] = deque()
+        self.reports.forget()
+        self._seen_at = -math.inf
+        self._looks: deque[Report] = deque()
         self._idle = 0
         """Looks in a row at a limit that is not used."""
-        self._silences = {more: Silence() for more in (True, False)}
         self._step: _Step | None = None
+        self.work_changed()
 
     def work_changed(self) -> None:
-        """Prompts or answers are much longer or shorter: what did not pay may pay now."""
+        """Prompts or answers are much longer or shorter: twice as many may pay now."""
         self._doubles = True
-        for silence in self._silences.values():
-            silence.end()
+        """Whether more is twice as many, or 1.4 times."""
 
-    def rest(self, now: float) -> None:
-        """A trial has lowered the limit: more is not tried for a minute."""
-        self._silences[True].rest(now)
+    def decides(self, now: float) -> bool:
+        """Whether the page shows this client's sequences alone."""
+        return now - self._seen_at <= STALE_AFTER_S
 
-    def speaks(self, now: float) -> bool:
-        """Whether the page shows this client's sequences alone, so that the steps decide."""
-        return now - self._seen_at <= _STALE_AFTER_S
-
-    def on_sample(self, sample: Sample) -> None:
-        """Take in one observation: the times of answers."""
-        self.queue.on_sample(sample)
-        if sample.outcome is Outcome.SUCCESS:
-            seconds = sample.now - sample.sent_at
-            self._latency_s += NEWEST_SHARE * (seconds - self._latency_s) if self._latency_s else seconds
-            first_s = sample.first_tokens_s / sample.sequences
-            self._first_s += NEWEST_SHARE * (first_s - self._first_s) if self._first_s else first_s
-
-    def on_load(
-        self, load: ServerLoad, in_flight: int, took_s: float, limit: int, most: int, now: float
-    ) -> tuple[int, str] | None:
-        """Take in a report; return a new limit of at most ``most``, and why."""
-        self.queue.on_load(load, in_flight, now)
-        paused = now - self._reported_at > _STALE_AFTER_S
-        self._reported_at = now
-        if limit != self._limit:
-            self._limit, self._changed_at = limit, now
-            self._looks.clear()
-            if self._step is not None and self._step.other != limit:
-                self._step = None
+    def on_report(self, report: Report, took_s: float, limit: int, most: int) -> tuple[int, str] | None:
+        """Take in a report, asked for ``took_s`` ago; return a new limit of at most ``most``, and why."""
+        now, looks, reports = report.at, self._looks, self.reports
+        self._limit, self._most = limit, most
+        paused = reports.are_stale(now)
+        reports.add(report, limit)
+        if looks and looks[0].at < reports.began:
+            looks.clear()
         step = self._step
-        if paused:
-            self._looks.clear()
-            if step is not None:
-                return self._unused(step, most, now)
-        if step is not None and now > self._latest_verdict(step):
-            if step.other > step.first:
-                return self._back(step, "could not be judged by the page", most, now)
-            self._step = None
-            return None
-        look = _look(load, in_flight, now)
-        if look is None or (self._looks and look.tokens < self._looks[-1].tokens):
-            self._looks.clear()
+        if step is not None and step.other != limit:
+            step = self._step = None
+        if step is not None:
+            if paused:
+                return self._unused(step, now)
+            if now > self._latest_verdict(step):
+                if step.is_more:
+                    return self._back(step, "could not be judged by the page", now)
+                self._step = None
+                return None
+        if not report.shows_only_us:
+            looks.clear()
             return None
         if took_s >= _SLOW_S:
             return None
         self._seen_at = now
-        if now - took_s < self._changed_at + _COUNTS_AFTER_S + self._first_s:
+        if now - took_s < reports.began + _COUNTS_AFTER_S + self._answers.first_s:
             return None
-        self._idle = self._idle + 1 if in_flight < _IN_USE_RATIO * limit else 0
+        self._idle = self._idle + 1 if report.in_flight < _IN_USE_RATIO * limit else 0
         if step is None:
-            return self._consider(look, limit, most, now)
+            return self._consider(report)
         if self._idle >= _LEAST_LOOKS:
-            return self._unused(step, most, now)
-        self._looks.append(look)
-        return self._check(step, most, now)
+            return self._unused(step, now)
+        looks.append(report)
+        return self._check(step, now)
 
-    def _consider(self, look: _Look, limit: int, most: int, now: float) -> tuple[int, str] | None:
-        looks = self._looks
+    def _consider(self, report: Report) -> tuple[int, str] | None:
+        looks, now = self._looks, report.at
         if self._idle:
             looks.clear()
             return None
-        looks.append(look)
-        if not self._is_measured:
+        looks.append(report)
+        if not self._are_measured:
             return None
         while len(looks) > _LEAST_LOOKS and looks[1].at <= now - self._check_s and self._steps(1) >= _LEAST_STEPS:
             looks.popleft()
-        return self._next(limit, most, now) if self._used else None
+        return self._next(now) if self._is_used else None
 
-    def _check(self, step: _Step, most: int, now: float) -> tuple[int, str] | None:
-        if step.other > step.first and self._looks[-1].preemptions > step.preemptions:
+    def _check(self, step: _Step, now: float) -> tuple[int, str] | None:
+        if step.is_more and self._preemptions() > step.preemptions:
             self._doubles = False
-            return self._back(step, "made the server throw sequences out", most, now)
+            return self._back(step, "made the server throw sequences out", now)
         lasted_s = now - self._looks[0].at
-        if lasted_s < self._check_s or not self._is_measured:
+        if lasted_s < self._check_s or not self._are_measured:
             return None
-        if not self._used:
-            return self._unused(step, most, now)
+        if not self._is_used:
+            return self._unused(step, now)
         per_s, error = self._rate()
         gain = per_s / step.per_s
         noise = _CERTAIN * math.hypot(error, step.error)
-        if step.other > step.first:
+        if step.is_more:
             share = (1 + LOSS) ** math.log2(step.other / step.first)
             paid = gain >= (share if self._doubles else max(share, 1 + noise))
             self._doubles = self._doubles or paid
@@ -213,20 +191,20 @@ class PageSteps:
                 return None
         if not paid:
             self._doubles = False
-            return self._back(step, f"generated {gain:.0%} of what {step.first} did", most, now)
+            return self._back(step, f"generated {gain:.0%} of what {step.first} did", now)
         self._step = None
-        return self._next(self._limit, most, now)
+        return self._next(now)
 
     @property
     def _check_s(self) -> float:
-        return max(_SHORTEST_CHECK_S, self._latency_s)
+        return max(_SHORTEST_CHECK_S, self._answers.latency_s)
 
     @property
-    def _used(self) -> bool:
+    def _is_used(self) -> bool:
         return max(look.in_flight for look in self._looks) >= USED_RATIO * self._limit
 
     @property
-    def _is_measured(self) -> bool:
+    def _are_measured(self) -> bool:
         """Whether the looks last long enough for their tokens per second."""
         looks = self._looks
         if len(looks) < _LEAST_LOOKS or not (steps := self._steps()):
@@ -238,63 +216,56 @@ class PageSteps:
         last = self._looks[-1]
         return (last.tokens - self._looks[first].tokens) / max(1.0, last.running)
 
-    def _next(self, limit: int, most: int, now: float) -> tuple[int, str] | None:
-        looks = self._looks
-        if waits := self.queue.ours(now):
-            lower = max(math.ceil((1 + _MARGIN) * self.queue.most_running), (limit + 1) // 2)
-            if lower > (1 - _MARGIN) * limit or self._silences[False].lasts(now):
+    def _preemptions(self, look: int = -1) -> float:
+        return self._looks[look].load.preemptions or 0.0
+
+    def _next(self, now: float) -> tuple[int, str] | None:
+        looks, limit = self._looks, self._limit
+        if waits := self.reports.our_waiting(now):
+            lower = max(math.ceil((1 + _MARGIN) * self.reports.most_running), (limit + 1) // 2)
+            if lower > (1 - _MARGIN) * limit or self._cooldowns["queue"].lasts(now):
                 return None
             self._doubles = False
             return self._take(lower, f"{waits:.0f} calls waited in the server all the time", now)
         waiting = max(looks[-1].waiting, looks[-2].waiting)
         if (
-            limit >= most
-            or self._silences[True].lasts(now)
+            limit >= self._most
+            or self._cooldowns["more"].lasts(now)
             or waiting > max(2.0, 0.05 * limit)
-            or looks[-1].kv_usage_ratio >= _FULL_KV_RATIO
-            or looks[-1].preemptions > looks[0].preemptions
-            or now - self._changed_at < self._latency_s
+            or (looks[-1].load.kv_usage_ratio or 0.0) >= _FULL_KV_RATIO
+            or self._preemptions() > self._preemptions(0)
+            or now - self.reports.began < self._answers.latency_s
         ):
             return None
-        higher = min(most, math.ceil((_DOUBLE if self._doubles else _MORE) * limit))
+        higher = min(self._most, math.ceil((_DOUBLE if self._doubles else _MORE) * limit))
         return self._take(higher, f"the server ran {limit} at once, and none waited", now)
 
     def _take(self, other: int, why: str, now: float) -> tuple[int, str]:
-        self._step = _Step(self._limit, other, now, *self._rate(), self._looks[-1].preemptions)
+        self._step = _Step(self._limit, other, now, *self._rate(), self._preemptions())
         return other, why
 
     def _latest_verdict(self, step: _Step) -> float:
-        unclear_s = _MINUTE_S if step.other < step.first else 0.0
-        return step.at + _COUNTS_AFTER_S + self._first_s + _CHECKS_AT_MOST * self._check_s + unclear_s
+        unclear_s = 0.0 if step.is_more else _MINUTE_S
+        return step.at + _COUNTS_AFTER_S + self._answers.first_s + _CHECKS_AT_MOST * self._check_s + unclear_s
 
-    def _back(self, step: _Step, why: str, most: int, now: float) -> tuple[int, str]:
+    def _back(self, step: _Step, why: str, now: float) -> tuple[int, str]:
         """End a step that did not pay."""
         self._step = None
-        self._silences[step.other > step.first].begin(now)
-        return min(step.first, most), f"{step.other} in flight {why}"
+        self._cooldowns[step.reason].begin(now)
+        return min(step.first, self._most), f"{step.other} in flight {why}"
 
-    def _unused(self, step: _Step, most: int, now: float) -> tuple[int, str]:
+    def _unused(self, step: _Step, now: float) -> tuple[int, str]:
         """End a step without a verdict."""
         self._step = None
         if max((look.in_flight for look in self._looks), default=0) > step.first:
             # Something else bounds the calls in flight, and would do so again.
-            self._silences[step.other > step.first].rest(now)
-        return min(step.first, most), f"{step.other} in flight were not used"
+            self._cooldowns[step.reason].rest(now)
+        return min(step.first, self._most), f"{step.other} in flight were not used"
 
     def _rate(self) -> tuple[float, float]:
         """Generated tokens per second of the looks, and its relative standard error."""
-        looks = list(self._looks)
+        looks = self._looks
         per_s = (looks[-1].tokens - looks[0].tokens) / (looks[-1].at - looks[0].at)
         rates = [(b.tokens - a.tokens) / (b.at - a.at) for a, b in pairwise(looks)]
         squares = sum((rate / per_s - 1) ** 2 for rate in rates)
         return per_s, math.hypot(1 / self._steps(), math.sqrt(squares / max(1, len(rates) - 1) / len(rates)))
-
-
-def _look(load: ServerLoad, in_flight: int, now: float) -> _Look | None:
-    """Return a report as a look; ``None``: others' sequences are there, or some of ours are not."""
-    if load.running is None or load.waiting is None or load.generation_tokens is None or not in_flight:
-        return None
-    if not _LEAST_SHOWN <= (load.running + load.waiting) / in_flight <= _MOST_SHOWN:
-        return None
-    cache, preemptions = load.kv_usage_ratio or 0.0, load.preemptions or 0.0
-    return _Look(now, load.generation_tokens, load.running, load.waiting, in_flight, cache, preemptions)

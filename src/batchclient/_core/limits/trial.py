@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import Enum
 
 from batchclient._core.limits.evidence import Window
 
-__all__ = ["GAIN", "LOSS", "SHARED", "Silence", "Trial", "Turn", "Verdict"]
+__all__ = ["GAIN", "LOSS", "SHARED", "Trial", "Turn"]
 
 LOSS = 0.05
 _CLEARLY = 0.1
@@ -26,22 +25,6 @@ SHARED = 0.2
 """Calls share prefixes if a larger share of their prompts' tokens was sent before."""
 GAIN = 0.03
 """The gain due from 1.4 times the load: an elasticity of throughput to load of about a tenth."""
-
-
-_FIRST_S = 60.0
-_LONGEST_S = 900.0
-"""How long nothing is tried for a reason that did not pay: at first, and at most."""
-
-
-class Verdict(Enum):
-    """The verdict of a window on the limit under trial."""
-
-    HOLDS = "holds"
-    """The limit is kept, until a lower one holds."""
-    PERHAPS = "perhaps"
-    """The limit loses, but a still lower one may not."""
-    LOSES = "loses"
-    """The trial is over."""
 
 
 @dataclass(slots=True)
@@ -60,10 +43,10 @@ class Trial:
     reason: str
     other: int
     trusted: bool
+    left: float
+    """The share left, after descents since the last raise, of the yield at the raise."""
     kept: int
     """The lowest limit that held so far; at first the limit before."""
-    left: float = 1.0
-    """The share left, after descents since the last raise, of the yield at the raise."""
     gain: float = 1.0
     """The yield of ``kept`` relative to that of the limit before."""
     best: float = 1.0
@@ -75,16 +58,20 @@ class Trial:
     lost: float = 0.0
     """The relative loss of the last limit that did not hold."""
 
-    def judge(self, window: Window) -> Verdict:
-        """Take in a window at the other limit."""
+    def judge(self, window: Window) -> bool:
+        """Take in a window at the other limit; return whether that holds."""
         gain = self._against(window)
         least = 1 + GAIN if self.other > self.first else max((1 - LOSS) * self.best, (1 - LOSS) / self.left)
         if gain < least:
             self.lost = 1 - gain
-            bottom = self.other > self.first or window.shared <= SHARED or gain < (1 - _BEFORE_A_PEAK) * self.best
-            return Verdict.LOSES if bottom else Verdict.PERHAPS
+            return False
         self.kept, self.gain, self.best = self.other, gain, max(self.best, gain)
-        return Verdict.HOLDS
+        return True
+
+    def may_be_before_a_peak(self, window: Window) -> bool:
+        """Whether a limit that loses may hold at half, where a cache fits fewer calls."""
+        shares = self.other < self.first and window.shared > SHARED
+        return shares and 1 - self.lost >= (1 - _BEFORE_A_PEAK) * self.best
 
     def shows(self, window: Window) -> bool:
         """Whether the load is of the limit's making: a heavy call or a pin may keep the old."""
@@ -110,33 +97,6 @@ class Trial:
     def _against(self, window: Window) -> float:
         tokens = self.before.tokens
         return window.per_s(tokens) / self.before.per_s(tokens)
-
-
-class Silence:
-    """The silence of one reason."""
-
-    __slots__ = ("_next_s", "_until")
-
-    def __init__(self) -> None:
-        self._until = -math.inf
-        self._next_s = _FIRST_S
-
-    def lasts(self, now: float) -> bool:
-        """Whether the reason is silent."""
-        return now < self._until
-
-    def begin(self, now: float) -> None:
-        """The reason did not pay: be silent, longer each time."""
-        self._until = now + self._next_s
-        self._next_s = min(_LONGEST_S, 2 * self._next_s)
-
-    def rest(self, now: float) -> None:
-        """Be silent for the shortest time; the next length stays."""
-        self._until = max(self._until, now + _FIRST_S)
-
-    def end(self) -> None:
-        """The work or the server has changed: the reason may speak again."""
-        self._until, self._next_s = -math.inf, _FIRST_S
 
 
 class Turn:

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from batchclient._core.failures import Sign
 from batchclient._core.kinds import Kind
 from batchclient._core.learnt.abilities import Abilities
 from batchclient._core.learnt.proof import Proof
-from batchclient._core.limits import Limit
 from batchclient._core.messages import Batch, Failed, RateWindow, Request, Shape
 from batchclient._core.servers.budget import RetryBudget
 from batchclient._core.servers.denials import Denials, Subject
@@ -31,6 +31,9 @@ from batchclient._core.servers.speed import Speed
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.spent import ServerOutage, seconds
 from batchclient._core.statistics import EndpointStatistics
+
+if TYPE_CHECKING:
+    from batchclient._core.limits.control import Limit
 
 __all__ = ["Endpoint"]
 
