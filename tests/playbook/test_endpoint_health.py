@@ -109,7 +109,7 @@ def test_one_that_was_healthy_for_a_minute_starts_at_the_shortest_pause_again():
 def test_a_server_that_refused_or_broke_connections_and_answers_again_was_started_anew():
     class Restartable(FixedLimit):
         def on_restart(self, now):
-            return self._set(4, "started anew")
+            self.limit, self.reason = 4, "started anew"
 
     served_no_more = {"error": ServerFault, "status": 502}
     for kind, fields, times, pause, answered_before, anew in (
