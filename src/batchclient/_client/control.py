@@ -53,8 +53,7 @@ class ControlMethods(Starting):
         self._settings = changed(self._settings, changes)
         if runner is not None:
             limits = None if limit is None else [self._make_limit() for _ in self._endpoints]
-            core = self._settings.scheduler(self._dialects.at_first, self._callbacks, self._connections.trusts_lists)
-            runner.tell(Retuned(core, limits, self._pinned))
+            runner.tell(Retuned(self._settings_of_core(), limits, self._pinned))
 
     def pin(self, limit: int) -> None:
         """Hold the limit of every endpoint at a number, whatever is learnt, until ``unpin()``.

@@ -12,7 +12,6 @@ import asyncio
 import warnings
 from collections.abc import AsyncGenerator, Callable
 from contextvars import Context
-from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,6 +19,7 @@ from batchclient._client.calling import Calling
 from batchclient._client.connections import Connections, shown
 from batchclient._core.messages import Paused
 from batchclient._core.scheduler import Scheduler
+from batchclient._core.settings import SchedulerSettings
 from batchclient._core.single_flight import SingleFlight
 from batchclient._shell.backend import AsyncioBackend, Backend, TrioBackend
 from batchclient._shell.callbacks import ends_unwrapped
@@ -162,16 +162,19 @@ class Starting(Calling):
         return runner
 
     def _make_core(self) -> Scheduler | SingleFlight:
-        settings = self._settings.scheduler(self._dialects.at_first, self._callbacks, self._connections.trusts_lists)
-        settings = replace(settings, waits_out_refusals=self._connections.waits_out_refusals())
         names = [shown(url) for url, _ in self._endpoints]
         core = Scheduler(
-            settings,
+            self._settings_of_core(),
             [self._make_limit() for _ in names],
             names,
             self._connections.asks_first if Page.SERVER in self._connections.pages else None,
         )
         return SingleFlight(core) if self._settings.single_flight else core
+
+    def _settings_of_core(self) -> SchedulerSettings:
+        settings = self._settings.scheduler(self._dialects.at_first, self._callbacks, self._connections.trusts_lists)
+        settings.waits_out_refusals = self._connections.waits_out_refusals()
+        return settings
 
     def _make_tracing(self, core: Core, backend: Backend) -> TracedCore:
         from batchclient._telemetry.spans import Spans

@@ -67,10 +67,6 @@ class BatchingRule:
         self._settings = settings
         self._lengths = lengths
 
-    def retune(self, settings: SchedulerSettings) -> None:
-        """Go on with other numbers."""
-        self._settings = settings
-
     def terms(self, shape: Shape, endpoint: Endpoint, now: float) -> Terms:
         """Return how calls of a shape may go: asked once for each batch."""
         abilities, cap = endpoint.can(shape.kind), endpoint.list_cap(now, shape.kind)

@@ -91,11 +91,6 @@ class Granting:
         self.is_paused = False
         """Whether the caller lets nothing be sent."""
 
-    def retune(self, settings: SchedulerSettings) -> None:
-        """Go on with other numbers."""
-        self._rule.retune(settings)
-        self._settings = settings
-
     def grant(self, now: float) -> tuple[list[Batch], list[Request], float]:
         """Take permits for the batches to send now.
 

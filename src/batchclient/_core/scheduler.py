@@ -39,6 +39,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from batchclient._core.adjustments import Adjustments
@@ -121,7 +122,7 @@ class Scheduler:
     ) -> None:
         if not limits:
             raise ValueError("a scheduler needs at least one endpoint")
-        self._settings = settings
+        self._settings = settings = replace(settings)  # the caller's record is not changed
         self._endpoints = Endpoints(
             Endpoint.made_for(settings, number, limit, names[number] if names else "")
             for number, limit in enumerate(limits)
@@ -139,7 +140,7 @@ class Scheduler:
         self._counters = Counters()
         self._adjustments = Adjustments(self._commands.append)
         self._samples = LimitSamples(self._endpoints, self._lengths, self._adjustments)
-        self._stalls = Stalls(watched=settings.heeds_time)
+        self._stalls = Stalls(settings)
         self._asking = Asking(self._by_id, self._commands.append, asks_first)
         self._outage = Outage(self._endpoints, settings.outage_patience_s)
         self._fleet = Fleet(self._endpoints, self._commands.append, self._adjustments, self._asking, self._outage)
@@ -369,12 +370,10 @@ class Scheduler:
         self._granting.is_paused = False
 
     def _retune(self, event: Retuned, now: float) -> None:
-        before = self._settings
+        before = replace(self._settings)
         if event.settings is not None:
-            self._settings = event.settings
-            self._granting.retune(event.settings)
+            self._settings.take_over(event.settings)
             self._queue.retune(event.settings)
-            self._stalls.watched = event.settings.heeds_time
         self._fleet.retune(event, before, now)
 
     def _add_endpoint(self, event: EndpointAdded, now: float) -> None:

@@ -1,18 +1,21 @@
-"""The numbers of the batching rule."""
+"""The numbers of the batching rule: one record, which the parts of a scheduler read when they need it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from batchclient._core.kinds import Kind
 
 __all__ = ["SchedulerSettings"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class SchedulerSettings:
     """The numbers of the batching rule.
+
+    A scheduler changes its own record (``take_over``); so whoever keeps the record, and no copy of
+    a number, goes on with the new numbers.
 
     Args:
         linger_s: how long a call may wait for company on a busy endpoint while permits are free.
@@ -70,3 +73,8 @@ class SchedulerSettings:
     wait_for_server_s: float = 0.0
     streams_lists: bool = True
     trusts_lists: Callable[[], bool] = bool
+
+    def take_over(self, other: SchedulerSettings) -> None:
+        """Go on with the numbers of another record."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(other, each.name))

@@ -8,6 +8,8 @@ due timers run before tasks woken by a socket.
 
 from __future__ import annotations
 
+from batchclient._core.settings import SchedulerSettings
+
 __all__ = ["Stalls"]
 
 _EVERY_S = 0.5
@@ -16,18 +18,18 @@ _STALL_S = 1.0
 
 
 class Stalls:
-    """The stalls of an event loop, ``watched`` if a limit rests on how long answers take."""
+    """The stalls of an event loop."""
 
-    __slots__ = ("due_at", "watched")
+    __slots__ = ("_settings", "due_at")
 
-    def __init__(self, *, watched: bool) -> None:
-        self.watched = watched
+    def __init__(self, settings: SchedulerSettings) -> None:
+        self._settings = settings
         self.due_at: float | None = None
         """When a timer is due; ``None``: no call is under way, or no limit measures times."""
 
     def sent(self, now: float) -> None:
         """Batches are sent."""
-        if self.watched and self.due_at is None:
+        if self._settings.heeds_time and self.due_at is None:
             self.due_at = now + _EVERY_S
 
     def woke(self, now: float) -> bool:
