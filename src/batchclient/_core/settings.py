@@ -1,4 +1,4 @@
-"""The numbers of the batching rule: one record, which the parts of a scheduler read when they need it."""
+"""The numbers of the batching rule: one record, which all parts of a scheduler read."""
 
 from __future__ import annotations
 
