@@ -52,7 +52,6 @@ from batchclient._core.messages import (
 )
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.settings import SchedulerSettings
-from batchclient._core.single_flight import SingleFlight
 
 
 class FixedLimit(Limit):
@@ -118,7 +117,6 @@ __all__ = [
     "ServerKnown",
     "ServerLoad",
     "Shape",
-    "SingleFlight",
     "Submitted",
     "Turn",
     "WaitOver",

@@ -13,7 +13,6 @@ from tests.core import (
     Resumed,
     Scheduler,
     SchedulerSettings,
-    SingleFlight,
     Submitted,
     Woke,
 )
@@ -227,20 +226,6 @@ def test_calls_that_end_with_their_client_say_the_same(end, words):
         f"{words}: 0.15 s in the queue; an outage of {URL} has lasted 0.4 s: no connection"
     )
     assert isinstance(story.errors["waits"].__cause__, ConnectFailed)
-
-
-def test_a_caller_that_joined_a_generation_is_told_its_own_time():
-    greedy = shape(greedy=True)
-    flight = SingleFlight(Scheduler(SchedulerSettings(trusts_lists=lambda: True), [FixedLimit(1)], [URL]))
-    first, joined = calls("p", greedy)[0], calls("p", greedy, deadline=5.0)[0]
-    flight.handle(Submitted(first), 0.0)
-    flight.handle(Woke(), 0.0)
-    flight.handle(Submitted(joined), 4.0)
-    flight.handle(Woke(), 5.0)
-    ((_, error),) = flight.commands()[-1].errors
-    assert error.message == (
-        "the call's timeout_s passed while the server worked on it: 0 s in the queue, 1 s in 1 attempt"
-    )
 
 
 def test_a_server_that_joins_ends_nobodys_outage_but_calls_go_on():

@@ -5,7 +5,7 @@ import pytest
 from tests.shell.scripted import ScriptedTransport, answer_to, error, make_client, settle
 from tests.shell.test_cancellation import start
 
-from batchclient import ConfigError, DeadlineExceeded, RateLimited
+from batchclient import ClientClosed
 
 
 async def test_equal_calls_share_a_request_and_have_their_answers():
@@ -75,3 +75,16 @@ async def test_documents_of_a_map_share_too():
         statistics = client.statistics()
         assert (statistics.queued, statistics.in_flight) == (0, 0)
     assert server.closed
+
+
+async def test_nobody_joins_a_client_that_drains():
+    server = ScriptedTransport(held=True)
+    async with make_client(server, single_flight=True) as client, anyio.create_task_group() as group:
+        (first,) = start(group, client, ["p"], temperature=0)
+        await server.arrived(1)
+        group.start_soon(client.drain)
+        await settle()
+        with pytest.raises(ClientClosed):
+            await client.complete("p", temperature=0)
+        server.release()
+    assert first.answered

@@ -13,7 +13,6 @@ from tests.core import (
     Retuned,
     Scheduler,
     SchedulerSettings,
-    SingleFlight,
     Submitted,
     Woke,
 )
@@ -217,24 +216,3 @@ def test_a_change_of_a_limit_is_counted_though_the_list_of_them_is_short():
         play >> Retuned(limits=[FixedLimit(4)])
     assert len(play.adjustments) == 256
     assert play.changes == {(SERVER, "limit", "down"): 300, (SERVER, "limit", "up"): 300}
-
-
-def test_callers_of_a_shared_request_each_have_their_time():
-    core = SingleFlight(Scheduler(SchedulerSettings(), [FixedLimit(4)]))
-    same = shape(greedy=True)
-    a, b, c = (calls("p", same)[0] for _ in range(3))
-    core.handle(Submitted(a), 0.0)
-    core.handle(Woke(), 0.0)
-    core.handle(Submitted(b), 1.0)
-    core.handle(Submitted(c), 2.0)
-    core.handle(Cancelled(c), 2.5)
-    [batch] = [command.batch for command in core.commands() if hasattr(command, "batch")]
-    core.handle(answered(*batch.requests), 4.0)
-    statistics = core.statistics()
-    ends = {
-        outcome: (each.count, each.sum) for (_, outcome), each in statistics.histograms["call_duration_seconds"].items()
-    }
-    assert ends == {"succeeded": (2, 4.0 + 3.0), "cancelled": (1, 0.5)}
-    assert (statistics.succeeded, statistics.cancelled) == (2, 1)
-    # One of them was queued and sent.
-    assert statistics.histograms["queue_duration_seconds"]["completion",].count == 1

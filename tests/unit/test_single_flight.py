@@ -1,33 +1,30 @@
 """Single flight at literal times: one generation, and each caller's own end."""
 
+from dataclasses import dataclass
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core import (
-    AbortBatch,
     AbortRequested,
     Answered,
     Cancelled,
     CloseRequested,
-    DrainRequested,
-    Drained,
     Failed,
     Failure,
     FailureKind,
     FixedLimit,
-    Reject,
     Request,
     RequestState,
-    Resolve,
     Scheduler,
     SchedulerSettings,
-    SendBatch,
     Shape,
-    SingleFlight,
     Submitted,
     Woke,
 )
+from batchclient._calls.single_flight import SharingRunner
+from batchclient._shell.dialect_choice import DialectChoice
 from batchclient.errors import (
     BadRequest,
     CallAborted,
@@ -36,54 +33,143 @@ from batchclient.errors import (
     QueueFull,
     RateLimited,
 )
+from batchclient.retry import Backoff
+from batchclient.transport import Timeouts
 from batchclient.types import Choice, Completion, Usage
+
+URL = "http://a:8000/v1"
 
 SAME = Shape(b"k", b"{}", max_output_tokens=16, greedy=True)
 
 
 def call(name, prompt="p", *, of=SAME, deadline=None, timeout_s=None, solo=b""):
     prompt = f'"{prompt}"'.encode()
-    return Request(of, prompt, deadline=deadline, timeout_s=timeout_s, solo_fields=solo, waiter=name)
+    return Request(of, prompt, deadline=deadline, timeout_s=timeout_s, solo_fields=solo, waiter=End(name))
+
+
+class Loop:
+    """An event loop at literal times, in the place of a client's: it sends nothing."""
+
+    def __init__(self):
+        self.time = 0.0
+        self.timers = []
+        self.soon = []
+        self.tasks = []
+
+    def now(self):
+        return self.time
+
+    def call_at(self, time, function):
+        self.timers.append(Timer(time, function))
+        return self.timers[-1]
+
+    def call_soon(self, function):
+        self.soon.append(function)
+
+    def spawn(self, work, batch):
+        self.tasks.append(Task(batch))
+        return self.tasks[-1]
+
+    def note_work(self):
+        pass
+
+    def is_gone(self):
+        return False
+
+    def turn(self):
+        while self.soon:
+            self.soon.pop(0)()
+
+    def run_until(self, time):
+        while due := [timer for timer in self.timers if not timer.cancelled and timer.time <= time]:
+            timer = min(due, key=lambda one: one.time)
+            self.timers.remove(timer)
+            self.time = max(self.time, timer.time)
+            timer.function()
+            self.turn()
+        self.time = time
+
+
+@dataclass(eq=False)
+class Timer:
+    time: float
+    function: object
+    cancelled: bool = False
+
+    def cancel(self):
+        self.cancelled = True
+
+
+@dataclass(eq=False)
+class Task:
+    batch: object
+    cancelled: bool = False
+
+    def cancel(self):
+        self.cancelled = True
+
+
+@dataclass(eq=False)
+class End:
+    """A caller's waiter."""
+
+    name: object
+    ends: dict | None = None
+
+    def done(self):
+        return False
+
+    def set_result(self, answer):
+        assert self.name not in self.ends, "every call ends once"
+        self.ends[self.name] = answer
+
+    set_exception = set_result
 
 
 class Play:
-    """A core with a memory of what it sent and of how each call ended."""
+    """A client's runner with a memory of what it sent and of how each call ended."""
 
     def __init__(self, limit=4, **settings):
-        self.core = SingleFlight(
-            Scheduler(SchedulerSettings(trusts_lists=lambda: True, **settings), [FixedLimit(limit)])
+        self.core = Scheduler(SchedulerSettings(trusts_lists=lambda: True, **settings), [FixedLimit(limit)], [URL])
+        self.loop = Loop()
+        self.runner = SharingRunner(
+            self.loop,
+            self.core,
+            DialectChoice("openai", ()),
+            [None],
+            Backoff(),
+            Timeouts(),
+            lambda *_: None,
+            scheduler=self.core,
+            tracing=None,
+            pages={},
         )
-        self.sent = []
-        self.aborted = []
         self.ends = {}
-        self.drained = False
+
+    @property
+    def sent(self):
+        return [task.batch for task in self.loop.tasks]
+
+    @property
+    def aborted(self):
+        return [task.batch for task in self.loop.tasks if task.cancelled]
 
     def at(self, now, *events):
+        self.loop.run_until(now)
         for event in events:
-            self.core.handle(event, now)
-            self._see()
-        self.core.handle(Woke(), now)
-        self._see()
+            match event:
+                case Submitted(request):
+                    request.waiter.ends = self.ends
+                    self.runner.submit(request)
+                case Cancelled(request):
+                    self.runner.leave(request)
+                case _:
+                    self.runner.tell(event)
+        self.loop.turn()
         return self
 
     def submit(self, now, *requests):
         return self.at(now, *[Submitted(request) for request in requests])
-
-    def _see(self):
-        while commands := self.core.commands():
-            for command in commands:
-                match command:
-                    case SendBatch(batch):
-                        self.sent.append(batch)
-                    case AbortBatch(batch):
-                        self.aborted.append(batch)
-                    case Resolve(pairs) | Reject(pairs):
-                        for request, end in pairs:
-                            assert request.waiter not in self.ends, "every call ends once"
-                            assert request.state is RequestState.DONE
-                            self.ends[request.waiter] = end
-                    case Drained():
-                        self.drained = True
 
     def answer(self, now, batch=None, text="text"):
         batch = batch or self.sent[-1]
@@ -97,6 +183,10 @@ class Play:
         batch = batch or self.sent[-1]
         error = RateLimited if kind is FailureKind.REJECTED else BadRequest
         return self.at(now, Failed(batch, Failure(kind, error, "no", **fields), delay))
+
+    def next(self):
+        """When something is to be done, if nothing comes."""
+        return min((timer.time for timer in self.loop.timers if not timer.cancelled), default=None)
 
     @property
     def counts(self):
@@ -169,7 +259,7 @@ def test_when_the_last_has_left_the_server_is_let_off():
     # What is being ended is not joined.
     play.submit(0.6, call("c"))
     assert len(play.sent) == 2
-    play.fail(0.7, FailureKind.REFUSED, batch=play.sent[0]).answer(1.0, play.sent[1])
+    play.answer(1.0, play.sent[1])
     assert list(play.ends) == ["c"]
     assert play.core.idle
 
@@ -177,17 +267,17 @@ def test_when_the_last_has_left_the_server_is_let_off():
 def test_each_has_its_own_deadline_and_the_latest_counts():
     a, b, c = call("a", deadline=1.0), call("b", deadline=3.0), call("c", deadline=2.0)
     play = Play().submit(0.0, a).submit(0.1, b, c)
-    assert play.core.next_deadline() == 1.0
+    assert play.next() == 1.0
     play.at(1.0)
     assert list(play.ends) == ["a"]
     assert isinstance(play.ends["a"], DeadlineExceeded)
     assert "while the server worked" in str(play.ends["a"])
     assert play.ends["a"].attempt == 1
     assert not play.aborted
-    assert play.core.next_deadline() == 2.0
+    assert play.next() == 2.0
     play.at(2.0)
     assert list(play.ends) == ["a", "c"]
-    assert play.core.next_deadline() == 3.0
+    assert play.next() == 3.0
     play.at(3.0)
     assert list(play.ends) == ["a", "c", "b"]
     assert play.aborted == play.sent
@@ -198,7 +288,7 @@ def test_a_caller_without_a_deadline_keeps_it_going():
     play = Play().submit(0.0, call("a", deadline=1.0)).submit(0.5, call("b"))
     play.at(1.0).at(100.0)
     assert list(play.ends) == ["a"]
-    assert play.core.next_deadline() is None
+    assert play.next() is None
     assert sorted(play.answer(200.0).ends) == ["a", "b"]
     assert play.counts == counts(2, succeeded=1, failed=1, shared=1)
 
@@ -220,7 +310,7 @@ def test_rows_who_share_a_call_have_their_time_from_its_grant():
     play.at(111.9)
     assert set(play.ends) == {"other", "a", "b", "c", "d"}
     assert play.aborted == play.sent[-1:]
-    assert play.core.next_deadline() is None or play.core.next_deadline() > 1000.0
+    assert play.next() is None or play.next() > 1000.0
 
 
 @pytest.mark.parametrize("more", [{}, {"deadline": 7.0}])
@@ -290,9 +380,8 @@ def test_abort_ends_all():
     assert play.counts == counts(2, failed=2, shared=1)
 
 
-@pytest.mark.parametrize("end", [DrainRequested(), CloseRequested()])
-def test_nobody_joins_once_it_ends(end):
-    play = Play().submit(0.0, call("a")).at(0.5, end).submit(0.6, call("b"))
+def test_nobody_joins_once_it_ends():
+    play = Play().submit(0.0, call("a")).at(0.5, CloseRequested()).submit(0.6, call("b"))
     assert isinstance(play.ends["b"], ClientClosed)
 
 
@@ -306,8 +395,34 @@ def test_labels_of_one_caller_are_not_sent_for_another():
 
 def test_nothing_of_a_prompt_is_shown():
     play = Play().submit(0.0, call("a", "canary"))
-    assert "canary" not in f"{play.core!r} {play.sent} {play.sent[0].requests}"
-    assert "1 calls in 1 flights" in repr(play.core)
+    assert "canary" not in f"{play.core!r} {play.runner!r} {play.sent} {play.sent[0].requests}"
+
+
+def test_a_caller_that_joined_is_told_its_own_time():
+    play = Play(limit=1).submit(0.0, call("first")).submit(4.0, call("joined", deadline=5.0)).at(5.0)
+    assert str(play.ends["joined"]) == (
+        "the call's timeout_s passed while the server worked on it: 0 s in the queue, 1 s in 1 attempt"
+    )
+
+
+@pytest.mark.parametrize(
+    ("leaves", "answered"),
+    [(("c", 2.5), [4.0, 3.0]), (("a", 2.5), [3.0, 2.0])],
+    ids=["a later one leaves", "the first leaves"],
+)
+def test_callers_of_a_shared_request_each_have_their_time(leaves, answered):
+    calls = {name: call(name) for name in "abc"}
+    play = Play().submit(0.0, calls["a"]).submit(1.0, calls["b"]).submit(2.0, calls["c"])
+    play.at(leaves[1], Cancelled(calls[leaves[0]])).answer(4.0)
+    statistics = play.core.statistics()
+    ends = {
+        outcome: (each.count, each.sum) for (_, outcome), each in statistics.histograms["call_duration_seconds"].items()
+    }
+    left = leaves[1] - calls[leaves[0]].queued_at
+    assert ends == {"succeeded": (2, sum(answered)), "cancelled": (1, left)}
+    assert (statistics.succeeded, statistics.cancelled) == (2, 1)
+    # One of them was queued and sent.
+    assert statistics.histograms["queue_duration_seconds"]["completion",].count == 1
 
 
 steps = st.lists(
@@ -328,7 +443,7 @@ def test_every_call_ends_once_whatever_happens(steps, limit):
     over = set()
 
     def open_batches():
-        return [batch for batch in play.sent if batch.id not in over]
+        return [batch for batch in play.sent if batch.id not in over and batch not in play.aborted]
 
     for kind, value, more in steps:
         if kind in ("submit", "row"):
@@ -338,7 +453,7 @@ def test_every_call_ends_once_whatever_happens(steps, limit):
         elif kind == "cancel" and made:
             one = made[value % len(made)]
             if one.state is not RequestState.DONE:
-                gone.add(one.waiter)
+                gone.add(one.waiter.name)
                 play.at(now, Cancelled(one))
         elif kind in ("answer", "fail", "refuse") and open_batches():
             batch = open_batches()[value % len(open_batches())]
@@ -353,13 +468,10 @@ def test_every_call_ends_once_whatever_happens(steps, limit):
             play.at(now)
         for one in made:
             late = one.deadline is not None and one.deadline <= now
-            assert not late or one.waiter in play.ends or one.waiter in gone, "a deadline is kept"
+            assert not late or one.waiter.name in play.ends or one.waiter.name in gone, "a deadline is kept"
     play.at(now, CloseRequested())
-    for batch in play.aborted:
-        if batch.id not in over:
-            play.fail(now, FailureKind.REFUSED, batch=batch)
     assert gone.isdisjoint(play.ends)
-    assert gone | set(play.ends) == {one.waiter for one in made}
+    assert gone | set(play.ends) == {one.waiter.name for one in made}
     assert play.core.idle
     seen = play.counts
     assert seen["submitted"] == len(made) == seen["succeeded"] + seen["failed"] + seen["cancelled"]

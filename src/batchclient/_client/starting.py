@@ -12,15 +12,16 @@ import asyncio
 import warnings
 from collections.abc import AsyncGenerator, Callable
 from contextvars import Context
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from batchclient._calls.single_flight import SharingRunner
 from batchclient._client.calling import Calling
 from batchclient._client.connections import Connections, shown
 from batchclient._core.messages import Paused
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.settings import SchedulerSettings
-from batchclient._core.single_flight import SingleFlight
 from batchclient._shell.backend import AsyncioBackend, Backend, TrioBackend
 from batchclient._shell.callbacks import ends_unwrapped
 from batchclient._shell.forks import forget_in_child
@@ -137,9 +138,12 @@ class Starting(Calling):
         # Ids begin anew with each runner.
         self._endpoints = [(url, place) for place, (url, _) in enumerate(self._endpoints)]
         self._leaving = []
-        core: Core = self._make_core()
+        core = self._make_core()
         tracing = None if self._settings.telemetry is None else self._make_tracing(core, backend)
-        self._runner = runner = Runner(
+        make_runner: Callable[..., Runner] = Runner
+        if self._settings.single_flight:
+            make_runner = partial(SharingRunner, scheduler=core)
+        self._runner = runner = make_runner(
             backend,
             tracing or core,
             self._dialects,
@@ -161,15 +165,14 @@ class Starting(Calling):
             runner.tell(Paused())
         return runner
 
-    def _make_core(self) -> Scheduler | SingleFlight:
+    def _make_core(self) -> Scheduler:
         names = [shown(url) for url, _ in self._endpoints]
-        core = Scheduler(
+        return Scheduler(
             self._settings_of_core(),
             [self._make_limit() for _ in names],
             names,
             self._connections.asks_first if Page.SERVER in self._connections.pages else None,
         )
-        return SingleFlight(core) if self._settings.single_flight else core
 
     def _settings_of_core(self) -> SchedulerSettings:
         settings = self._settings.scheduler(self._dialects.at_first, self._callbacks, self._connections.trusts_lists)

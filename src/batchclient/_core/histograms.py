@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 from batchclient._core.failures import Failure
 from batchclient._core.requests import Batch, Request
-from batchclient.errors import BatchClientError
 from batchclient.types import Completion
 
 __all__ = ["DURATIONS", "LABELS_OF_HISTOGRAMS", "SIZE_CLASSES", "Histogram", "Observations", "Recorder"]
@@ -145,7 +144,6 @@ class Observations:
         "_queue_durations",
         "_request_durations",
         "_token_durations",
-        "errors",
         "outcomes",
         "tokens",
     )
@@ -165,8 +163,6 @@ class Observations:
         """Requests that ended, by endpoint, kind and outcome."""
         self.tokens: Counter[tuple[str, ...]] = Counter()
         """Tokens by endpoint, model and direction."""
-        self.errors: Counter[str] = Counter()
-        """Failed calls, by the class of their error."""
 
     def snapshot(self) -> dict[str, dict[tuple[str, ...], Histogram]]:
         """Freeze the histograms."""
@@ -219,20 +215,11 @@ class Observations:
         self.outcomes[server, kind, "answered" if failure is None else _outcome(batch, failure)] += 1
 
     def calls_ended(self, requests: Iterable[Request], outcome: str, now: float) -> None:
-        """Some calls have ended. The front that shares a request counts its callers itself."""
+        """Some calls have ended."""
         for request in requests:
-            if not request.carries:
-                whole = now - request.queued_at
-                # The clock of a front may be a moment ahead; a sum never decreases.
-                key = (request.shape.kind._value_, outcome)
-                self._call_durations[key].observe(whole if whole > 0 else 0.0)
-
-    def calls_failed(self, errors: Iterable[tuple[Request, BatchClientError]], now: float) -> None:
-        """Some calls have ended with errors."""
-        for request, error in errors:
-            if not request.carries:
-                self.errors[type(error).__name__] += 1
-                self.calls_ended((request,), "failed", now)
+            whole = now - request.queued_at
+            # Whose clock this is may be a moment behind; a sum never decreases.
+            self._call_durations[request.shape.kind._value_, outcome].observe(whole if whole > 0 else 0.0)
 
     def _name_of(self, model: str) -> str:
         """Return a model's label: its name, or that of all others once there are many."""

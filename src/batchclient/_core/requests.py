@@ -211,7 +211,7 @@ class Request:
         self.begun: bool = False
         """Whether the caller has a part of the answer: no resend. Set by the shell."""
         self.carries: bool = False
-        """Whether the request is made for several callers, whose ends their front counts."""
+        """Whether the request is made for several callers: its maker counts their ends."""
         self.batch: Batch | None = None
         self.group: object = None
         """The queue's own: the group in which the request waits."""

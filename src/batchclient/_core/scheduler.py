@@ -47,7 +47,6 @@ from batchclient._core.arrivals import Arrivals
 from batchclient._core.asking import Asking
 from batchclient._core.fleet import Fleet
 from batchclient._core.granting import Granting
-from batchclient._core.histograms import Observations
 from batchclient._core.learnt.lengths import OutputLengths, PromptLengths
 from batchclient._core.learnt.times import ServiceTimes
 from batchclient._core.messages import (
@@ -286,9 +285,9 @@ class Scheduler:
         return self._endpoints.total_limit
 
     @property
-    def observed(self) -> Observations:
-        """The histograms, for a front that counts the callers of shared requests."""
-        return self._counters.observed
+    def counters(self) -> Counters:
+        """The counts, for whoever makes a request for several callers, and counts those."""
+        return self._counters
 
     def too_late(self, request: Request, since: float) -> DeadlineExceeded:
         """The error of a caller who has waited since ``since`` and whose deadline has passed."""
@@ -327,8 +326,7 @@ class Scheduler:
         request = event.request
         if request.state in (RequestState.DONE, RequestState.ABANDONED):
             return False
-        self._counters.cancelled += 1
-        self._counters.observed.calls_ended((request,), "cancelled", now)
+        self._counters.call_left(request, now)
         self._errors.detach(request)
         return True
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from batchclient._core.histograms import Histogram, Observations
 from batchclient._core.lane import Lane
-from batchclient._core.messages import Adjustment, Batch, Failure
+from batchclient._core.messages import Adjustment, Batch, Failure, Request
+from batchclient.errors import BatchClientError
 from batchclient.health import Health, no_answers
 
 __all__ = [
@@ -206,7 +207,11 @@ class Statistics:
 
 @dataclass(slots=True)
 class Counters:
-    """The scheduler's running counts."""
+    """The scheduler's running counts.
+
+    A request made for several callers (``carries``) is in none of the counts of calls' ends: who
+    makes it counts its callers.
+    """
 
     submitted: int = 0
     succeeded: int = 0
@@ -219,8 +224,10 @@ class Counters:
     completion_tokens: int = 0
     wasted_tokens: int = 0
     lost_tokens: int = 0
+    shared: int = 0
     list_sizes: Counter[int] = field(default_factory=Counter)
     alone: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
     observed: Observations = field(default_factory=Observations)
     health: dict[Health, int] = field(default_factory=no_answers)
 
@@ -230,6 +237,20 @@ class Counters:
         if batch.alone:
             self.alone[batch.alone] += 1
         self.observed.request_ended(batch, server, now, failure)
+
+    def call_left(self, request: Request, now: float) -> None:
+        """Count a call whose caller has gone."""
+        if not request.carries:
+            self.cancelled += 1
+            self.observed.calls_ended((request,), "cancelled", now)
+
+    def calls_failed(self, errors: Iterable[tuple[Request, BatchClientError]], now: float) -> None:
+        """Count calls that end with errors."""
+        for request, error in errors:
+            if not request.carries:
+                self.failed += 1
+                self.errors[type(error).__name__] += 1
+                self.observed.calls_ended((request,), "failed", now)
 
     def snapshot(
         self,
@@ -265,6 +286,7 @@ class Counters:
             completion_tokens=self.completion_tokens,
             wasted_tokens=self.wasted_tokens,
             lost_tokens=self.lost_tokens,
+            shared=self.shared,
             endpoints=endpoints,
             adjustments=tuple(adjustments),
             priorities=by_priority(lanes, arrivals),
@@ -272,7 +294,7 @@ class Counters:
             histograms=self.observed.snapshot(),
             outcomes=dict(self.observed.outcomes),
             tokens=dict(self.observed.tokens),
-            errors=dict(self.observed.errors),
+            errors=dict(self.errors),
             changes=dict(changes),
             health=self.health.copy(),
         )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from batchclient._core.messages import Batch, Command, Event
+from batchclient._core.messages import Batch, Command, Event, Request, Submitted
 from batchclient._core.statistics import EndpointStatistics, Statistics
+from batchclient.errors import BatchClientError
 
 __all__ = ["Core", "Tracing"]
 
@@ -58,6 +59,14 @@ class Tracing(Protocol):
 
     def around(self, send: Callable[[Batch], Awaitable[None]]) -> Callable[[Batch], Awaitable[None]]:
         """Return the sending of a batch, in a task of its own, under the request's span."""
+        ...
+
+    def begin(self, event: Submitted, now: float) -> None:
+        """Begin the span of a call that may share another's generation."""
+        ...
+
+    def end_alone(self, request: Request, error: BatchClientError | None, now: float) -> None:
+        """End it before the generation: with an error, or because the caller has gone."""
         ...
 
     async def aclose(self) -> None:

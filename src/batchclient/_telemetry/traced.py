@@ -19,11 +19,11 @@ Rules:
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextvars import Context as Variables
 from functools import partial
 from time import time_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import ref
 
 import anyio
@@ -47,7 +47,6 @@ from batchclient._core.messages import (
     Shape,
     Submitted,
 )
-from batchclient._core.single_flight import callers_of
 from batchclient._core.statistics import EndpointStatistics, Statistics
 from batchclient._telemetry import conventions as name
 from batchclient._telemetry.attributes import Attributes, of_address, of_answer, of_batch, of_row, of_shape
@@ -64,6 +63,9 @@ if TYPE_CHECKING:
     from batchclient.errors import BatchClientError
 
 __all__ = ["TracedCore"]
+
+_End = TypeVar("_End")
+"""An answer, or an error."""
 
 _CANCELLED = "cancelled"
 _SHAPES_REMEMBERED = 1024
@@ -144,11 +146,8 @@ class TracedCore:
         kind = type(event)
         self._now = now
         if kind is Submitted:
-            if now >= self._spans.rests_until:
-                try:
-                    self._begin(event)  # type: ignore[arg-type]
-                except (Exception, CancelledError) as error:  # spans are no reason for a call to fail
-                    self._say(error)
+            if not event.request.carries:  # type: ignore[union-attr]
+                self.begin(event, now)  # type: ignore[arg-type]
             self._handle(event, now)
             return
         self._answered = event.batch if kind is Answered else None  # type: ignore[union-attr]
@@ -189,6 +188,23 @@ class TracedCore:
             await send(batch)
 
         return send_traced
+
+    def begin(self, event: Submitted, now: float) -> None:
+        """Begin the span of a call."""
+        self._now = now
+        if now >= self._spans.rests_until:
+            try:
+                self._begin(event)
+            except (Exception, CancelledError) as error:  # spans are no reason for a call to fail
+                self._say(error)
+
+    def end_alone(self, request: Request, error: BatchClientError | None, now: float) -> None:
+        """End the span of a call that ends before the generation which it shares."""
+        self._now = now
+        if error is None:
+            self._guarded(self._leave, Cancelled(request))
+        else:
+            self._guarded(self._watch, [Reject([(request, error)])])
 
     async def aclose(self) -> None:
         """End what is left, and wait for the ends, a second at most."""
@@ -262,7 +278,7 @@ class TracedCore:
         assert batch is not None, "answers come with a batch"
         sent = self._sent.get(batch.id)
         facts = None if sent is None else sent.facts
-        for request, answer in answers:
+        for request, answer in _each(answers):
             call = pop(request, None)
             if type(call) is not Call:
                 continue
@@ -276,7 +292,7 @@ class TracedCore:
             ends.append((call.span, call.at + int((now - request.queued_at) * 1e9)))
 
     def _reject(self, errors: Iterable[tuple[Request, BatchClientError]], ends: list[End]) -> None:
-        for request, error in errors:
+        for request, error in _each(errors):
             call = self._calls.pop(request, None)
             if type(call) is Call:
                 attributes = call.without_answer(type(error).__name__, error.attempt)
@@ -309,7 +325,7 @@ class TracedCore:
         silent: Span | None = None
         several = len(batch.requests) > 1
         for request in batch.requests:
-            callers = callers_of(request) if request.carries else (request,)
+            callers = _callers_of(request)
             several = several or len(callers) > 1
             for caller in callers:
                 call = calls.get(caller)
@@ -370,7 +386,7 @@ class TracedCore:
         if self._calls:
             going_on = [request for request in batch.requests if request.state in _GOES_ON]
             for request in going_on:
-                for caller in callers_of(request):
+                for caller in _callers_of(request):
                     call = self._calls.get(caller)
                     if type(call) is Call:
                         call.failed = (len(going_on), batch.endpoint, error)
@@ -411,6 +427,16 @@ class TracedCore:
             # All servers that are known are alike: spans begin with the name from now on.
             self._provider = provider
             self._shapes.clear()
+
+
+def _callers_of(request: Request) -> tuple[Request, ...]:
+    """Return whom a request is made for: itself, or the callers who share its generation."""
+    return tuple(request.waiter) if request.carries else (request,)
+
+
+def _each(ends: Iterable[tuple[Request, _End]]) -> Iterator[tuple[Request, _End]]:
+    """Put callers in the place of the requests made for them."""
+    return ((caller, end) for request, end in ends for caller in _callers_of(request))
 
 
 _WATCHED: dict[type, Callable[[TracedCore, Any], None]] = {

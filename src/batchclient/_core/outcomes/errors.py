@@ -85,8 +85,7 @@ class CallErrors:
             error.attempt = request.attempts
             self.detach(request)
             errors.append((request, error))
-        self._counters.failed += len(errors)
-        self._counters.observed.calls_failed(errors, now)
+        self._counters.calls_failed(errors, now)
         self._command(Reject(errors))
 
     def detach(self, request: Request) -> None:
