@@ -24,7 +24,7 @@ from tests.core import (
     Woke,
 )
 from batchclient._calls.single_flight import SharingRunner
-from batchclient._shell.dialect_choice import DialectChoice
+from batchclient._shell.servers import DialectChoice
 from batchclient.errors import (
     BadRequest,
     CallAborted,
@@ -66,8 +66,8 @@ class Loop:
     def call_soon(self, function):
         self.soon.append(function)
 
-    def spawn(self, work, batch):
-        self.tasks.append(Task(batch))
+    def spawn(self, work, started):
+        self.tasks.append(Task(started[-1]))
         return self.tasks[-1]
 
     def note_work(self):
