@@ -257,9 +257,9 @@ def test_of_a_long_list_that_was_refused_no_member_finds_out_while_fresh_calls_c
 # A world with a firewall ----------------------------------------------------------------------------------------------
 
 
-def through_a_firewall(guilty, *, count, size, limit, answer_s, may_wait):
-    """Send ``count`` calls through a firewall that says 403 within 1 ms to whatever holds a guilty one; return the play and the end."""
-    play = Playbook(limit=limit, max_size=size, waits_out_refusals=True)
+def through_a_firewall(is_refused, *, count, size, limit, answer_s, may_wait, **settings):
+    """Send ``count`` calls through a firewall that says 403 within 1 ms to some batches; return what failed, how many were answered, the end, and the requests."""
+    play = Playbook(limit=limit, max_size=size, waits_out_refusals=True, **settings)
     for call in calls(count):
         play.scheduler.handle(Submitted(call, may_wait), 0.0)
     coming, now, failures, answers = [(0.0, -1, None)], 0.0, [], 0
@@ -270,19 +270,18 @@ def through_a_firewall(guilty, *, count, size, limit, answer_s, may_wait):
         elif wakes_at is not None:
             now, batch = max(now, wakes_at), None
         else:
-            return failures, answers, now, len(play.sent)
+            return failures, answers, now, play
         if batch is None:
             event = Woke()
         else:
-            is_refused = not guilty.isdisjoint(request.waiter for request in batch.requests)
-            event = refused(batch.requests[0], 403) if is_refused else answered(*batch.requests)
+            event = refused(batch.requests[0], 403) if is_refused(batch) else answered(*batch.requests)
         play.scheduler.handle(event, now)
         for command in play.scheduler.commands():
             match command:
                 case SendBatch(batch):
                     play.sent.append(batch)
-                    is_refused = not guilty.isdisjoint(request.waiter for request in batch.requests)
-                    heapq.heappush(coming, (now + (0.001 if is_refused else answer_s), len(play.sent), batch))
+                    took_s = 0.001 if is_refused(batch) else answer_s
+                    heapq.heappush(coming, (now + took_s, len(play.sent), batch))
                 case Reject(errors):
                     failures += [request.waiter for request, _ in errors]
                 case Resolve(resolved):
@@ -295,13 +294,61 @@ def through_a_firewall(guilty, *, count, size, limit, answer_s, may_wait):
 @pytest.mark.parametrize("percent", [10, 30])
 def test_a_firewall_costs_no_innocent_call_its_answer_and_little_time(percent, size, answer_s, may_wait):
     guilty = {f"c{number}" for number in range(400) if number * 37 % 100 < percent}
+
+    def is_refused(batch):
+        return not guilty.isdisjoint(request.waiter for request in batch.requests)
+
     for limit in (4, 16, 64):
-        failures, answers, ended_at, sent = through_a_firewall(
-            guilty, count=400, size=size, limit=limit, answer_s=answer_s, may_wait=may_wait
+        failures, answers, ended_at, play = through_a_firewall(
+            is_refused, count=400, size=size, limit=limit, answer_s=answer_s, may_wait=may_wait
         )
         assert set(failures) == guilty
         assert answers == 400 - len(guilty)
         alone_s = answer_s * (400 - len(guilty)) / limit
         # The guilty rows are asked a second time half a second later at the earliest.
         assert ended_at <= 1.3 * alone_s + (3 if answer_s > 1 else 1) + answer_s
-        assert sent <= 400 + 2 * len(guilty)
+        assert len(play.sent) <= 400 + 2 * len(guilty)
+
+
+@pytest.mark.parametrize("may_wait", [True, False], ids=["rows", "calls"])
+@pytest.mark.parametrize("patience_s", [60.0, 0.0])
+@pytest.mark.parametrize("answer_s", [0.02, 1.0])
+@pytest.mark.parametrize(("size", "limit"), [(8, 64), (16, 256), (64, 64), (128, 512)])
+def test_where_every_list_is_refused_with_403_calls_go_singly_and_none_fails(
+    size, limit, answer_s, patience_s, may_wait
+):
+    failures, answers, ended_at, play = through_a_firewall(
+        lambda batch: len(batch.requests) > 1,
+        count=600,
+        size=size,
+        limit=limit,
+        answer_s=answer_s,
+        may_wait=may_wait,
+        outage_patience_s=patience_s,
+    )
+    assert (failures, answers) == ([], 600)
+    assert len(play.sent) <= 620
+    assert ended_at <= answer_s * (600 / limit + 2) + 1.0
+    assert play.endpoints[0].lists_refused
+    # Five minutes later one list tries, is refused, and is not searched.
+    play.at(ended_at + 301.0).submit(*calls(8)) >> Woke()
+    assert [len(batch.requests) for batch in play.sent if batch.sent_at > ended_at] == [8]
+    play >> refused(play.last.requests[0], 403)
+    assert len(play.last.requests) == 1
+    play >> answered(play.last.requests[0])
+    assert {len(batch.requests) for batch in play.sent[-7:]} == {1}
+
+
+def test_a_firewall_that_refuses_one_prompt_in_a_hundred_gets_lists():
+    guilty = {f"c{number}" for number in range(50, 2000, 100)}
+
+    def is_refused(batch):
+        return not guilty.isdisjoint(request.waiter for request in batch.requests)
+
+    for answer_s in (0.02, 1.0):
+        failures, answers, _, play = through_a_firewall(
+            is_refused, count=2000, size=64, limit=256, answer_s=answer_s, may_wait=True
+        )
+        assert (set(failures), answers) == (guilty, 1980)
+        assert not play.endpoints[0].lists_refused
+        assert len(play.sent) < 900

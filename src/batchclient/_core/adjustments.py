@@ -41,15 +41,15 @@ class Adjustments:
 
     def note_list_cap(self, endpoint: Endpoint, kind: Kind, before: int, reason: str, now: float) -> None:
         """An endpoint's list cap may have changed; ``before`` is the old cap."""
-        after = endpoint.list_cap(now, kind)
+        after = endpoint.abilities.list_cap(now, kind)
         if after != before:
             setting = "batch_size_cap" if kind is Kind.COMPLETION else f"batch_size_cap of {kind.value}"
             self._tell(endpoint, setting, before, after, reason, now)
-            endpoint.can(kind).told_cap = after
+            endpoint.abilities.of(kind).told_cap = after
 
     def list_ended(self, batch: Batch, endpoint: Endpoint, now: float) -> None:
         """A batch was answered whole: note how the reply streamed; longer lists may be tried again."""
-        abilities = endpoint.can(batch.shape.kind)
+        abilities = endpoint.abilities.of(batch.shape.kind)
         abilities.ended(batch)
         if abilities.told_cap is not None:
             reason = "some time has passed: longer lists are tried again"

@@ -96,7 +96,7 @@ class Asking:
             self.look_at = now
             for number in new:
                 self.questions[number].ask_at = now
-                self._endpoints[number].hold_lists(now)
+                self._endpoints[number].abilities.hold_lists(now)
 
     def sent(self, now: float) -> None:
         """A batch is sent."""
@@ -124,7 +124,7 @@ class Asking:
         question = self.questions.get(event.endpoint)
         if question is None:
             return
-        self._endpoints[event.endpoint].release_lists()
+        self._endpoints[event.endpoint].abilities.release_lists()
         question.is_open, question.anew = False, self._is_awaited(event.endpoint)
         if question.anew or not event.answered:
             pauses = _AWAITED_PAUSES_S if question.anew else _PAUSES_S
@@ -141,7 +141,7 @@ class Asking:
         if self._asks_first is not None and number in self._endpoints:
             self.questions[number] = _Question(now, anew=True)
             if self._asks_first():
-                self._endpoints[number].hold_lists(now)
+                self._endpoints[number].abilities.hold_lists(now)
             self.look_at = None
             self.sent(now)
 

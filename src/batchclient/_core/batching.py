@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from batchclient._core.conditions import HEAVY, PROOF, REFILL, Turn, Wait
-from batchclient._core.learnt.abilities import Abilities
 from batchclient._core.learnt.lengths import OutputLengths
 from batchclient._core.learnt.proof import like_singles
 from batchclient._core.messages import Request, Shape
+from batchclient._core.servers.abilities import KindAbilities
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.waiting.queue import Group, has_families
@@ -51,7 +51,7 @@ class Terms(NamedTuple):
         alone: why the calls go singly; ``None``: they may share a list.
     """
 
-    abilities: Abilities
+    abilities: KindAbilities
     cap: int
     plain_size: int
     is_stranger: bool
@@ -69,12 +69,12 @@ class BatchingRule:
 
     def terms(self, shape: Shape, endpoint: Endpoint, now: float) -> Terms:
         """Return how calls of a shape may go: asked once for each batch."""
-        abilities, cap = endpoint.can(shape.kind), endpoint.list_cap(now, shape.kind)
+        abilities, cap = endpoint.abilities.of(shape.kind), endpoint.abilities.list_cap(now, shape.kind)
         plain_size = self._plain_size(shape, endpoint, abilities)
         alone = shape.alone_reason
         if alone is None:
             alone = self._only_single(shape, endpoint, now) if cap == 1 else self._better_alone(shape, plain_size)
-        return Terms(abilities, cap, plain_size, endpoint.is_stranger(shape.kind, now), alone)
+        return Terms(abilities, cap, plain_size, endpoint.abilities.is_stranger(shape.kind, now), alone)
 
     def size(self, turn: Turn, group: Group, oldest: Request) -> tuple[int, Terms] | Wait:
         """Decide how many requests of a group to send now: at least one, and how; or why they wait.
@@ -96,9 +96,9 @@ class BatchingRule:
             longest = self._at_stranger(group, endpoint, longest, free, now)
             if longest > max(1, free):
                 return Wait(PROOF, blocks=True)
-            if not longest and endpoint.proof is not None:
+            if not longest and endpoint.abilities.proof is not None:
                 # Whatever else it waits for comes back when singles end.
-                return Wait(PROOF, endpoint.proof.alone_until)
+                return Wait(PROOF, endpoint.abilities.proof.alone_until)
         want = min(group.size, longest)
         if endpoint.in_flight == 0:
             return max(1, min(want, free)), terms
@@ -127,17 +127,17 @@ class BatchingRule:
         if self._settings.size_for is not None:
             chosen = self._settings.size_for(group.size)
             if chosen is not None:
-                return max(1, min(chosen, endpoint.list_cap(now, group.shape.kind, _ANY)))
+                return max(1, min(chosen, endpoint.abilities.list_cap(now, group.shape.kind, _ANY)))
         return min(terms.cap, terms.plain_size or terms.cap)
 
     def _at_stranger(self, group: Group, endpoint: Endpoint, longest: int, free: int, now: float) -> int:
         """How many calls share a request where lists are not proved; 0: none may go now."""
         size = min(_PROOF, longest, endpoint.limit.limit // (2 * group.shape.weight))
-        if endpoint.proof is None and not 1 < size <= group.size:
+        if endpoint.abilities.proof is None and not 1 < size <= group.size:
             return 1
         singles = like_singles(endpoint.open, group.shape)
-        if endpoint.proof is not None:
-            return int(singles < _BESIDE_PROOF or now >= endpoint.proof.alone_until)
+        if endpoint.abilities.proof is not None:
+            return int(singles < _BESIDE_PROOF or now >= endpoint.abilities.proof.alone_until)
         # The singles beside it are under way, or go with it.
         lacking = max(0, size - singles)
         goes = size <= group.size - lacking and (not lacking or size + lacking <= free)
@@ -146,10 +146,10 @@ class BatchingRule:
     @staticmethod
     def _only_single(shape: Shape, endpoint: Endpoint, now: float) -> str:
         """Why an endpoint takes no lists of such calls."""
-        abilities = endpoint.can(shape.kind)
+        abilities = endpoint.abilities.of(shape.kind)
         if not abilities.lists.allows(now):
             return "lists refused"
-        if endpoint.serves_lists(shape.kind, now) is False:
+        if abilities.serves_lists(now) is False:
             return "lists are served one prompt after another"
         return "no lists of this kind" if abilities.known_cap == 1 else "max_size is 1"
 
@@ -168,7 +168,7 @@ class BatchingRule:
         short = expected <= _TOGETHER_SHARE * self._settings.alone_above_tokens
         return short and self._lengths.fills(shape.answer_key, shape.max_output_tokens)
 
-    def _plain_size(self, shape: Shape, endpoint: Endpoint, abilities: Abilities) -> int:
+    def _plain_size(self, shape: Shape, endpoint: Endpoint, abilities: KindAbilities) -> int:
         """How long a list may go plain where a stream sends an event per token; 0: it is streamed."""
         most, key = shape.max_output_tokens, shape.answer_key
         settled = shape.lists_plain or shape.plain_only or shape.echo or not self._settings.streams_lists
@@ -183,7 +183,7 @@ class BatchingRule:
             return 0
         return max(1, limit // (_IDLE_SHARE * max(1, expected)))
 
-    def _ends_soon(self, shape: Shape, abilities: Abilities) -> bool:
+    def _ends_soon(self, shape: Shape, abilities: KindAbilities) -> bool:
         """Whether a plain reply does no harm: it ends before a gateway cuts the silence, and no
         objective needs the time of a first token.
         """

@@ -61,10 +61,10 @@ class Turn:
         self.queue = queue
         self.now = now
         self.most = most
-        health, denials = endpoint.health, endpoint.denials
+        health, abilities = endpoint.health, endpoint.abilities
         self.probes = health.state is HealthState.EJECTED and not endpoint.is_hopeless
         """Whether a single call is to find out whether the endpoint is back."""
-        self.is_troubled = self.probes or bool(denials.models or denials.shapes)
+        self.is_troubled = self.probes or bool(abilities.models.refused or abilities.shapes)
         """Whether a call may have to find out about the endpoint, or go elsewhere."""
         self.spares = True
         """Whether calls that failed before are spared: fresh ones may find out."""
@@ -125,11 +125,11 @@ class Turn:
         if self.probes:
             self.wake_at = min(self.wake_at, self.endpoint.health.begin_probe(batch.id, self.now))
         if self._doubts_model(group):
-            self.endpoint.denials.begin_probe(batch)
+            self.endpoint.abilities.models.begin(batch)
 
     def _doubts_model(self, group: Group) -> bool:
-        denials = self.endpoint.denials
-        return bool(denials.models) and denials.is_doubted(group.shape.subject, self.endpoint.pace(group.shape))
+        models = self.endpoint.abilities.models
+        return bool(models.refused) and models.is_doubted(group.shape.subject, self.endpoint.pace(group.shape))
 
 
 def failed_here(turn: Turn, _group: Group, oldest: Request) -> Wait | None:
@@ -143,19 +143,19 @@ def failed_here(turn: Turn, _group: Group, oldest: Request) -> Wait | None:
 
 def left_to_others(turn: Turn, group: Group, _oldest: Request) -> Wait | None:
     """The endpoint refused calls of the shape, and another may take them."""
-    lacking = turn.endpoint.denials.shapes
-    if not lacking or not turn.endpoints.leaves(group.shape, turn.endpoint, turn.now):
+    until = turn.endpoint.abilities.lacks(group.shape, turn.now)
+    if until is None or not turn.endpoints.others_take(group.shape, turn.endpoint, turn.now):
         return None
-    return Wait("another endpoint takes it", lacking[group.shape.answer_key])
+    return Wait("another endpoint takes it", until)
 
 
 def model_in_doubt(turn: Turn, group: Group, oldest: Request) -> Wait | None:
     """The endpoint refused the model, or the key."""
     endpoint, shape, now = turn.endpoint, group.shape, turn.now
-    if not endpoint.denials.models:
+    if not endpoint.abilities.models.refused:
         return None
     elsewhere = turn.endpoints.others_take(shape, endpoint, now)
-    at = endpoint.denials.probes_at(
+    at = endpoint.abilities.models.ready_at(
         shape.subject, endpoint.pace(shape), now, elsewhere=elsewhere, patient=oldest.patient
     )
     if at is None:
@@ -176,7 +176,7 @@ def held_by_refusals(turn: Turn, group: Group, oldest: Request) -> Wait | None:
     if hold is not None:
         return Wait("the server refuses such calls", hold.next_at)
     # A refused call may be to blame itself: it would find out again and again.
-    finds_out = turn.spares and not pace.under_way and not turn.endpoint.denials.models
+    finds_out = turn.spares and not pace.under_way and not turn.endpoint.abilities.models.refused
     was_refused = oldest.endured is not None and oldest.endured.refusals > 0
     return Wait(TRIED) if finds_out and was_refused else None
 

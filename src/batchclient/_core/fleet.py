@@ -171,13 +171,13 @@ class Fleet:
     def tell_refusals(self, batch: Batch, failure: Failure, now: float) -> None:
         """The call that was to find out about a model is refused: its server is away for its calls."""
         endpoint = self._endpoints.by_id[batch.endpoint]
-        doubt = endpoint.denials.models[batch.shape.subject]
+        model = endpoint.abilities.models.refused[batch.shape.subject]
         # Answers to older calls may come after the first refusal.
-        serves_others = any(pace.answered_from > doubt.sent_at for pace in endpoint.paces.values())
+        serves_others = any(pace.answered_from > model.sent_at for pace in endpoint.paces.values())
         if serves_others or endpoint.open_outage is not None:
             return
         seen = f"{failure.status} to every call for the model {batch.shape.model!r}"
-        endpoint.outage = ServerOutage(endpoint.shown_name, seen, doubt.since, failure.of_the_server)
+        endpoint.outage = ServerOutage(endpoint.shown_name, seen, model.since, failure.of_the_server)
         self.tell(endpoint, seen, "outage_began", endpoint.outage.opening(now))
 
     def end_refusals(self, endpoint: Endpoint, now: float) -> None:
@@ -194,7 +194,7 @@ class Fleet:
 
     def add(self, event: EndpointAdded, settings: SchedulerSettings) -> None:
         """An endpoint was added."""
-        endpoint, endpoints = Endpoint.made_for(settings, event.endpoint, event.limit, event.name), self._endpoints
+        endpoint, endpoints = Endpoint(event.endpoint, event.limit, settings, event.name), self._endpoints
         assert endpoint.id not in endpoints.by_id, "an endpoint's id is given once"
         endpoints.by_id[endpoint.id] = endpoint
         endpoints.serving.append(endpoint)
@@ -206,8 +206,8 @@ class Fleet:
         endpoint = self._endpoints.by_id.get(event.endpoint)
         if endpoint is None:
             return
-        caps = endpoint.list_caps(now)
-        endpoint.know(event.caps, event.server, event_per_token=event.event_per_token)
+        caps = endpoint.abilities.list_caps(now)
+        endpoint.abilities.know(event.caps, event.server, event_per_token=event.event_per_token, now=now)
         reason = f"it was found to be {event.server or 'no server that is known'}"
         for kind, cap in caps.items():
             self._adjustments.note_list_cap(endpoint, kind, cap, reason, now)
@@ -221,10 +221,10 @@ class Fleet:
         endpoint, kind, served = self._endpoints.by_id[batch.endpoint], batch.shape.kind, proof.verdict(now)
         if served is None and batch.id in endpoint.open:
             return
-        cap = endpoint.list_cap(now, kind)
-        endpoint.proof = None
+        cap = endpoint.abilities.list_cap(now, kind)
+        endpoint.abilities.proof = None
         if served is not None:
-            endpoint.verdicts[kind] = served, now
+            endpoint.abilities.of(kind).judge_lists(now, at_once=served)
         self._adjustments.note_list_cap(endpoint, kind, cap, "it serves a list's prompts one after another", now)
         if served is False and batch.unanswered and not batch.aborting:
             batch.moving = True
@@ -272,8 +272,8 @@ class Fleet:
         """Give the serving endpoints new numbers; ``before`` are the old settings."""
         for place, endpoint in enumerate(self._endpoints.serving):
             if event.settings is not None:
-                caps = endpoint.list_caps(now)
-                endpoint.max_size = event.settings.max_size
+                caps = endpoint.abilities.list_caps(now)
+                endpoint.abilities.max_size = event.settings.max_size
                 for kind, cap in caps.items():
                     self._adjustments.note_list_cap(endpoint, kind, cap, "set by the caller", now)
                 if _rates(event.settings) != _rates(before):

@@ -5,7 +5,7 @@ Rules 3, 5 and 9 of the scheduler, and:
   oldest call is chosen (see ``choice``) and gets one batch; then the choice is made again. If fewer
   calls wait than permits are free, lists are made shorter, so that every endpoint gets work.
 - An endpoint which has refused calls of a shape is passed over for them while another may take them
-  (see ``denials``).
+  (see ``models``).
 - An endpoint that has not answered yet gets nothing where the client waits for it (see
   ``arrivals``).
 - An ejected endpoint whose pause is over gets a single call as a probe (see ``health``).
@@ -222,7 +222,7 @@ class Granting:
                 return Wait(RATE, until, blocks=True)
         if size > 1 or endpoint.in_flight >= _UNKNOWN_LIMIT:
             # It goes once the server has said which it is.
-            held_until = endpoint.lists_held_until(now)
+            held_until = endpoint.abilities.lists_held_until(now)
             if held_until is not None:
                 return Wait("for the server's word on which it is", held_until)
         return size, terms
@@ -337,8 +337,8 @@ class Granting:
                 batch.oldest_at = request.queued_at
         if is_timed:
             self._deadlines.begin(requests, now)
-        if terms.is_stranger and size > 1 and not group.sealed and endpoint.proof is None:
-            endpoint.proof = Proof(batch, endpoint.open)
+        if terms.is_stranger and size > 1 and not group.sealed and endpoint.abilities.proof is None:
+            endpoint.abilities.proof = Proof(batch, endpoint.open)
         if has_families(group):
             assert self._queue.conversations is not None
             self._queue.conversations.granted(requests, endpoint.id, now)

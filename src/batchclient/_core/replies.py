@@ -131,8 +131,8 @@ class Replies:
             self._adjustments.list_ended(batch, endpoint, now)
             if self._queue.later.size and not self._queue.size:
                 self._outcomes.retries.hasten(now)
-            if endpoint.proof is not None:
-                endpoint.proof.answered(batch, now)
+            if endpoint.abilities.proof is not None:
+                endpoint.abilities.proof.answered(batch, now)
             self._counters.request_ended(batch, endpoint.shown_name, now)
             assert not batch.unanswered, "a batch ends when all its requests are answered"
             del self._batches[batch.id], endpoint.open[batch.id]
@@ -144,8 +144,6 @@ class Replies:
 
     def _credit(self, batch: Batch, endpoint: Endpoint, sequences: int, now: float, *, lone_member: bool) -> None:
         """Note in an endpoint's health, refusals and abilities that it answers."""
-        if endpoint.denials.models:
-            endpoint.denials.answered(batch)
         if endpoint.health.ailing:
             self._fleet.welcome(endpoint, sequences, batch.sent_at, now)
         endpoint.answer(now)
@@ -153,7 +151,7 @@ class Replies:
             self._fleet.end_refusals(endpoint, now)
         if endpoint.life.silent_since is not None:
             self._fleet.hear(endpoint, now, now)
-        endpoint.can(batch.shape.kind).answered(batch, lone_member=lone_member)
+        endpoint.abilities.answered(batch, endpoint.open.values(), now, lone_member=lone_member)
 
     def _learn(self, event: Answered, endpoint: Endpoint, in_flight: int, tally: Tally, now: float) -> None:
         """Learn from answers about outputs, lists, loads and rates."""
@@ -173,7 +171,7 @@ class Replies:
         self._samples.answered(event, in_flight, tally, now)
         if batch.isolation is not None:
             kind = batch.shape.kind
-            list_cap = endpoint.list_cap(now, kind)
+            list_cap = endpoint.abilities.list_cap(now, kind)
             self._outcomes.retries.found(batch, endpoint, now, good=tally.count)
             self._adjustments.note_list_cap(
                 endpoint, kind, list_cap, "every prompt of a refused list was well alone", now
@@ -198,15 +196,15 @@ class Replies:
         if batch.expired:
             self._times.learn_at_least(batch.shape.answer_key, now - batch.sent_at, now)
         if not batch.streamed and failure.silent:
-            endpoint.can(batch.shape.kind).plain_cut = True
+            endpoint.abilities.of(batch.shape.kind).plain_cut = True
         self._fleet.judge(batch, failure, now)
-        if endpoint.denials.end_probe(batch, failure):
+        if endpoint.abilities.models.end(batch, failure):
             self._fleet.tell_refusals(batch, failure, now)
         self._samples.failed(batch, failure, in_flight, left, len(alive), now)
         if failure.is_of_the_endpoint:
             for request in alive:
                 request.failed_on = endpoint.id
-        list_cap = endpoint.list_cap(now, batch.shape.kind)
+        list_cap = endpoint.abilities.list_cap(now, batch.shape.kind)
         self._outcomes.failed(event, alive, endpoint, now)
         if batch.wire.lost_tokens and any(request.state is not RequestState.DONE for request in alive):
             self._counters.lost_tokens += batch.wire.lost_tokens

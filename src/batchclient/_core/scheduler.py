@@ -123,8 +123,7 @@ class Scheduler:
             raise ValueError("a scheduler needs at least one endpoint")
         self._settings = settings = replace(settings)  # the caller's record is not changed
         self._endpoints = Endpoints(
-            Endpoint.made_for(settings, number, limit, names[number] if names else "")
-            for number, limit in enumerate(limits)
+            Endpoint(number, limit, settings, names[number] if names else "") for number, limit in enumerate(limits)
         )
         self._by_id = self._endpoints.by_id
         self._lengths = OutputLengths()
@@ -156,7 +155,7 @@ class Scheduler:
             self._counters,
             self._commands.append,
         )
-        patience_s = settings.outage_patience_s if settings.waits_out_refusals else 0.0
+        patience_s = settings.outage_patience_s if settings.waits_out_refusals else None
         self._outcomes = Outcomes(
             self._endpoints, self._retries, self._errors, self._granting, self._counters, self._send, patience_s
         )
@@ -237,8 +236,8 @@ class Scheduler:
         if self._outage.due is not None and self._queue.waiting:
             times.append(self._outage.due)
         for endpoint in self._endpoints.serving:
-            if endpoint.proof is not None:
-                times.append(endpoint.proof.due_at)
+            if endpoint.abilities.proof is not None:
+                times.append(endpoint.abilities.proof.due_at)
         earliest = self._wake_at
         for time in times:
             if time is not None and time < earliest:
@@ -403,8 +402,8 @@ class Scheduler:
         if self._deadlines.is_used:
             self._expire(now)
         for endpoint in self._endpoints.serving:
-            if endpoint.proof is not None:
-                self._fleet.judge_lists(endpoint.proof, now)
+            if endpoint.abilities.proof is not None:
+                self._fleet.judge_lists(endpoint.abilities.proof, now)
         if self._queue.later.size:
             self._outcomes.member_first.let_go(self._endpoints, now)
             self._retries.requeue(now)

@@ -23,7 +23,7 @@ Rules:
   lists. If both halves of two lists in a row were answered, lists were too long.
 - A 404, 405, 406, 411, 412 or 415 may mean the list: one member goes at once, and if it is
   answered, the rest goes singly. After a 404 the member also finds out about the model (see
-  ``denials``).
+  ``models``).
 - A closed connection may mean the list, too, if no list was ever answered, or else before the calls
   would fail.
 - A break of the connection during or just after the writing of a long list may be an unstated
@@ -38,10 +38,10 @@ from collections.abc import Callable
 
 from batchclient._core.granting import Granting
 from batchclient._core.kinds import Kind
-from batchclient._core.learnt.abilities import Abilities
 from batchclient._core.messages import Batch, Failed, Isolation, Request
 from batchclient._core.outcomes.retries import Retries
 from batchclient._core.outcomes.table import FailedBatch
+from batchclient._core.servers.abilities import KindAbilities
 from batchclient._core.servers.endpoints import Endpoints
 
 __all__ = ["MemberFirst"]
@@ -89,7 +89,7 @@ class MemberFirst:
         alive, now = failed.alive, failed.now
         tried_lists, tried_form = abilities.failed(batch)
         refused = failed.is_list and failure.may_mean_lists
-        in_doubt = not abilities.lists_proven or abilities.lists.in_doubt or event.retry_delay_s is None
+        in_doubt = not abilities.lists.is_proven or not abilities.lists.is_closed or event.retry_delay_s is None
         # Lists are in doubt, or their calls would fail.
         closed = failed.is_list and failure.closed and in_doubt
         by_list = refused or closed or _may_be_the_route(event, abilities)
@@ -106,14 +106,14 @@ class MemberFirst:
             self._search(failed)
             return True
         abilities.lists_failed += 1
-        if batch.bare and not abilities.lists_proven:
+        if batch.bare and not abilities.lists.is_proven:
             # A member was answered in this form, so the list is to blame.
             abilities.lists.refuse(now)
             self._retries.singly(alive, batch)
             return True
         again = batch.failures > 0 or tried_lists or failure.is_refused
         # A restart closes the connections of all lists at once.
-        alone_counts = event.retry_delay_s is None or not (abilities.lists_proven or closed)
+        alone_counts = event.retry_delay_s is None or not (abilities.lists.is_proven or closed)
         if not again and not (alone_counts and abilities.lists_failed > 1):
             return False
         return self._try_one(failed)
@@ -134,8 +134,8 @@ class MemberFirst:
                 return False
             if failed.failure.lacks_model:
                 # Meanwhile no further list is sent there for the model.
-                endpoint.denials.doubt(batch, endpoint.open.values(), now)
-                endpoint.denials.begin_probe(sent)
+                endpoint.abilities.models.refuse(batch, endpoint.open.values(), now)
+                endpoint.abilities.models.begin(sent)
             isolation.trials += 1
             failed.alive = failed.alive[1:]
             self._under_way[key] = trial = sent.id
@@ -207,13 +207,13 @@ class MemberFirst:
         elif failure.may_mean_lists:
             abilities.lists.refuse(failed.now)
             self._retries.singly(alive, batch)
-        elif _differs_bare(batch) and not abilities.proves_form(batch):
+        elif _differs_bare(batch) and not abilities.form(streamed=batch.streamed).is_proven:
             if batch.isolation is None:
                 batch.isolation = Isolation(size=len(alive))
             # To the same endpoint: another server's answer would tell nothing.
             if self._send(alive, failed) is None:
                 self._retries.again(alive, batch, bare=True)
-        elif not abilities.lists_proven or abilities.lists.in_doubt:
+        elif not abilities.lists.is_proven or not abilities.lists.is_closed:
             abilities.lists.refuse(failed.now)
             self._retries.singly(alive, batch)
         else:
@@ -240,7 +240,7 @@ def _differs_bare(batch: Batch) -> bool:
     return not (batch.bare or batch.wire.to_list_route) and (batch.streamed or adds_fields)
 
 
-def _may_be_the_route(event: Failed, abilities: Abilities) -> bool:
+def _may_be_the_route(event: Failed, abilities: KindAbilities) -> bool:
     """Whether a list was refused, or failed, on a route for lists which its server may not have."""
-    doubted = event.batch.wire.to_list_route and not abilities.lists_proven
+    doubted = event.batch.wire.to_list_route and not abilities.lists.is_proven
     return doubted and event.failure.may_mean_the_route

@@ -5,7 +5,7 @@ Rules, in order:
 - Else the first row of ``table`` that applies says how the calls go again (see ``retries``).
 - If a server asks for a pause (``Retry-After``) which ends after a call's deadline, the call is not
   tried again: its caller hears at once what the server said.
-- After a refused key or model, one call finds out for all (see ``denials``). A call of a map waits
+- After a refused key or model, one call finds out for all (see ``models``). A call of a map waits
   for a model that was served, for the patience of outages at most, and is sent again at growing
   pauses. Where calls sent since its first refusal were answered, it is refused for itself: by its
   next 403, or when it was sent eight times.
@@ -26,9 +26,9 @@ from batchclient._core.outcomes.errors import CallErrors
 from batchclient._core.outcomes.member_first import MemberFirst
 from batchclient._core.outcomes.retries import Retries
 from batchclient._core.outcomes.table import FailedBatch, Row, Way, row_for
-from batchclient._core.servers.denials import pause_s as model_pause_s
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
+from batchclient._core.servers.models import pause_s as model_pause_s
 from batchclient._core.servers.pace import HELD_RATIO, aside_s
 from batchclient._core.spent import seconds
 from batchclient._core.statistics import Counters
@@ -49,10 +49,11 @@ class Outcomes:
     Args:
         granting: grants the lone member.
         send: sends a batch.
-        patience_s: how long calls of maps wait for a model that was served; 0: they do not.
+        patience_s: how long calls of maps wait for a model that was served; ``None``: they do not, and
+            a 403 before the first answer means all calls, as a mock's does.
     """
 
-    __slots__ = ("_counters", "_endpoints", "_errors", "_patience_s", "member_first", "retries")
+    __slots__ = ("_counters", "_endpoints", "_errors", "_means_all", "_patience_s", "member_first", "retries")
 
     def __init__(
         self,
@@ -62,12 +63,13 @@ class Outcomes:
         granting: Granting,
         counters: Counters,
         send: Callable[[Batch], None],
-        patience_s: float,
+        patience_s: float | None,
     ) -> None:
         self._endpoints = endpoints
         self._errors = errors
         self._counters = counters
-        self._patience_s = patience_s
+        self._patience_s = patience_s or 0.0
+        self._means_all = patience_s is None
         self.retries = retries
         self.member_first = MemberFirst(retries, granting, send, self.resend)
 
@@ -155,7 +157,7 @@ class Outcomes:
         served_at = pace.answered_from if pace.is_known else works_at
         is_served = served_at > -math.inf
         # A mock that has answered nothing means what it says.
-        may_be_own = failed.failure.may_mean_the_prompt and (is_served or self._patience_s > 0)
+        may_be_own = failed.failure.may_mean_the_prompt and (is_served or not self._means_all)
         is_searched = may_be_own and failed.is_list
         for request in () if is_searched else alive:
             request.denied_at = min(request.denied_at, batch.sent_at)
@@ -163,12 +165,13 @@ class Outcomes:
         often = min((request.attempts for request in alive), default=0) >= _OFTEN
         is_own = served_at >= first_at and (may_be_own or often)
         if not is_own and failed.others_take:
-            failed.endpoint.denials.doubt(batch, failed.endpoint.open.values(), now, elsewhere=True)
+            failed.endpoint.abilities.models.refuse(batch, failed.endpoint.open.values(), now, elsewhere=True)
             for request in alive:
                 request.failed_on = failed.endpoint.id
             self.retries.move(alive, batch)
             return
         if is_searched:
+            failed.abilities.list_refused(batch, served_at, failed.endpoint.open.values(), now)
             self.retries.search(alive, batch)
         else:
             waits = self._patience_s if not is_own and (may_be_own or is_served) else 0.0
@@ -182,10 +185,10 @@ class Outcomes:
     def _believe(self, failed: FailedBatch, evidence: int, *, is_served: bool) -> None:
         """Weigh a refusal; if it is believed, fail the other calls that wait for the model."""
         batch, now, failure = failed.batch, failed.now, failed.failure.of_the_server
-        model = failed.endpoint.denials.doubt(batch, failed.endpoint.open.values(), now)
+        model = failed.endpoint.abilities.models.refuse(batch, failed.endpoint.open.values(), now)
         model.evidence += evidence
         patience_ends = model.since + self._patience_s
-        model.ask_again_at = min(model.ask_again_at, max(now, patience_ends))
+        model.until = min(model.until, max(now, patience_ends))
         if model.held_at < math.inf:
             return
         waiting = [one for one in self._errors.waiting() if one.shape.subject == batch.shape.subject]
@@ -228,4 +231,4 @@ def _goes_bare(failed: FailedBatch) -> bool:
     """Whether a lone call fails for the second time, and nothing in its form was ever answered."""
     batch = failed.batch
     again = batch.streamed and not failed.is_list and failed.failure.unforeseen and batch.failures > 0
-    return again and not failed.abilities.proves_form(batch)
+    return again and not failed.abilities.form(streamed=True).is_proven

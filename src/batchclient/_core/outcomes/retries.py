@@ -86,12 +86,12 @@ class Retries:
         isolation.listed = isolation.listed or (good > 0 and len(batch.requests) > 1)
         if isolation.good + isolation.bad < isolation.size:
             return
-        abilities = endpoint.can(batch.shape.kind)
+        abilities = endpoint.abilities.of(batch.shape.kind)
         if isolation.bad:
             abilities.halves_answered(0, now)
         elif isolation.blind and isolation.refused == 1:
             abilities.halves_answered(isolation.size, now)
-        elif not isolation.listed and (isolation.blind or not abilities.lists_proven):
+        elif not isolation.listed and (isolation.blind or not abilities.lists.is_proven):
             abilities.lists.refuse(now)
 
     # Later ------------------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
-from batchclient._core.learnt.abilities import Abilities
 from batchclient._core.messages import Batch, Failed, Failure, FailureKind, Request
+from batchclient._core.servers.abilities import KindAbilities
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
 
@@ -74,9 +74,9 @@ class FailedBatch:
         return len(self.batch.requests) > 1
 
     @property
-    def abilities(self) -> Abilities:
+    def abilities(self) -> KindAbilities:
         """The endpoint's abilities for such calls."""
-        return self.endpoint.can(self.batch.shape.kind)
+        return self.endpoint.abilities.of(self.batch.shape.kind)
 
     @property
     def may_be_retried(self) -> bool:
@@ -163,7 +163,7 @@ _is_stream = _said("It was asked for as a stream.", lambda failed: failed.batch.
 _is_packed = _said("Numbers were asked for as base64.", lambda failed: failed.batch.packed)
 _is_list = _said("A list.", lambda failed: failed.is_list)
 _is_first_list = _said(
-    "A list, and no list was ever answered.", lambda failed: failed.is_list and not failed.abilities.lists_proven
+    "A list, and no list was ever answered.", lambda failed: failed.is_list and not failed.abilities.lists.is_proven
 )
 _is_list_to_be_retried = _said(
     "A list, and the retry policy allows it.", lambda failed: failed.is_list and failed.may_be_retried
@@ -248,7 +248,7 @@ _no_lists = _said("No lists.", lambda failed: failed.abilities.lists.refuse(fail
 
 def _no_such_calls(failed: FailedBatch) -> None:
     """No such calls for 30 s."""
-    failed.endpoint.denials.lack(failed.batch.shape, failed.now)
+    failed.endpoint.abilities.lack(failed.batch.shape, failed.now)
     for request in failed.alive:
         # An unsent request was no attempt; a server's own refusal was.
         request.attempts -= failed.failure.is_unsent

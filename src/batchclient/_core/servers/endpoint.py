@@ -6,25 +6,23 @@ Rules:
   server still works on, whether or not a caller still waits.
 - ``paces`` know what the server refuses, and its own wish for a rest (``Retry-After``); ``health``
   judges the failures.
-- ``abilities`` tell what the server can do with each kind of call.
+- ``abilities`` tell what the server can.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from batchclient._core.failures import Sign
-from batchclient._core.kinds import Kind
-from batchclient._core.learnt.abilities import Abilities
-from batchclient._core.learnt.proof import Proof
 from batchclient._core.messages import Batch, Failed, RateWindow, Request, Shape
+from batchclient._core.servers.abilities import Abilities
 from batchclient._core.servers.budget import RetryBudget
-from batchclient._core.servers.denials import Denials, Subject
 from batchclient._core.servers.health import Health
 from batchclient._core.servers.hold import SLOW_START, Hold
 from batchclient._core.servers.life import Life
+from batchclient._core.servers.models import Subject
 from batchclient._core.servers.pace import ANSWERED_S, HELD_RATIO, Pace
 from batchclient._core.servers.rates import Rates, pause_of
 from batchclient._core.servers.speed import Speed
@@ -37,12 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Endpoint"]
 
-_NOTHING_KNOWN: Mapping[Kind, int] = {}
-_GENERATED = (Kind.COMPLETION, Kind.CHAT)
-_VERDICT_HOLDS_S = 3600.0
 _MOST_PACES = 1024
-_HELD_TURNS = 5
-_TURN_S = 0.05
 _REMOVED = Hold(math.inf, "its removal", math.inf)
 
 
@@ -52,22 +45,16 @@ class Endpoint:
     Args:
         number: its id, given once by a scheduler; at first the place in the list of base URLs.
         limit: the algorithm for the number of sequences in flight.
-        max_size: prompts per request, at most.
+        settings: the scheduler's.
         name: its base URL as shown, without secrets.
-        known_caps: prompts per request which the server is known to take, by kind.
     """
 
     __slots__ = (
-        "_abilities",
         "_area",
         "_area_at",
-        "_event_per_token",
-        "_held_turns",
-        "_known_caps",
-        "_turn_ends",
         "abandoned",
+        "abilities",
         "budget",
-        "denials",
         "health",
         "held_since",
         "id",
@@ -76,42 +63,26 @@ class Endpoint:
         "leaving",
         "life",
         "limit",
-        "max_size",
         "name",
         "open",
         "outage",
         "paces",
         "pause",
-        "proof",
         "rates",
-        "server",
         "shown_name",
         "slots",
         "speed",
         "tell_hold_at",
         "told_limit",
-        "trusts_lists",
-        "verdicts",
     )
 
-    def __init__(
-        self,
-        number: int,
-        limit: Limit,
-        max_size: int,
-        name: str = "",
-        known_caps: Mapping[Kind, int] = _NOTHING_KNOWN,
-    ) -> None:
+    def __init__(self, number: int, limit: Limit, settings: SchedulerSettings, name: str = "") -> None:
         self.id = number
         self.name = name
         self.shown_name = name or f"endpoint {number}"
         """The base URL as it may be shown, or a stand-in."""
         self.slots: int | None = None
         """The sequences taken at once, by the server's own word."""
-        self._held_turns = 0
-        self._turn_ends = 0.0
-        self.server: str | None = None
-        """The server's name and version, for display; ``None``: not found out."""
         self.leaving = False
         """Whether the endpoint was removed, and its calls in flight are still awaited."""
         self.is_lone = True
@@ -119,16 +90,7 @@ class Endpoint:
         self.limit = limit
         self.told_limit = limit.limit
         """The limit that was announced last."""
-        self.max_size = max_size
-        self._known_caps = known_caps
-        self.trusts_lists: Callable[[], bool] = bool
-        """Whether lists need no proof, though the server does not say which it is."""
-        self.proof: Proof | None = None
-        """The list under way that proves, or disproves, that lists are served at once."""
-        self.verdicts: dict[Kind, tuple[bool, float]] = {}
-        """Whether they are, and since when that is known."""
-        self._event_per_token: bool | None = None
-        self._abilities: dict[Kind, Abilities] = {}
+        self.abilities = Abilities(settings)
         self.in_flight = 0
         self.speed = Speed()
         self._area = 0.0
@@ -145,20 +107,12 @@ class Endpoint:
         self.outage: ServerOutage | None = None
         """The latest outage, perhaps over."""
         self.life = Life()
-        self.denials = Denials()
         self.paces: dict[Subject, Pace] = {}
         self.tell_hold_at = float("-inf")
         """From when on it may be told that refusals hold calls back."""
         self.open: dict[int, Batch] = {}
         """The batches under way, by their ids: the oldest first."""
-
-    @classmethod
-    def made_for(cls, settings: SchedulerSettings, number: int, limit: Limit, name: str) -> Endpoint:
-        """Make an endpoint by the settings."""
-        endpoint = cls(number, limit, settings.max_size, name, settings.known_caps)
-        endpoint.trusts_lists = settings.trusts_lists
-        endpoint.set_rates(settings)
-        return endpoint
+        self.set_rates(settings)
 
     def __repr__(self) -> str:
         return f"<Endpoint {self.id}: {self.in_flight} of {self.limit.limit} in flight>"
@@ -194,25 +148,6 @@ class Endpoint:
     def area(self, now: float) -> float:
         """The integral of ``in_flight``, in sequence-seconds; a difference is mean load × time."""
         return self._area + self.in_flight * (now - self._area_at)
-
-    def hold_lists(self, now: float) -> None:
-        """Let lists wait for the server's word on which server it is."""
-        self._held_turns, self._turn_ends = _HELD_TURNS, now + _TURN_S
-
-    def release_lists(self) -> None:
-        """It has said so, or says nothing."""
-        self._held_turns = 0
-
-    def lists_held_until(self, now: float) -> float | None:
-        """Return when to look again whether lists still wait; ``None``: they do not.
-
-        They wait five turns of 0.05 s. An event loop that stands still takes one turn, however long
-        it does, because the answer that came meanwhile is read in the next.
-        """
-        if self._held_turns and now >= self._turn_ends:
-            self._held_turns -= 1
-            self._turn_ends = now + _TURN_S
-        return self._turn_ends if self._held_turns else None
 
     def pace(self, shape: Shape) -> Pace:
         """What may be sent of the calls of a shape's kind and model."""
@@ -284,12 +219,7 @@ class Endpoint:
         self.life.answered_at = now
         if self.health.ailing and self.health.answer(sequences, self.limit.limit, now, sent_at):
             self.speed.forget()
-            self._event_per_token = None
-            for abilities in self._abilities.values():
-                abilities.longest_list = 1
-                abilities.event_per_token = None
-                abilities.plain_cut = False
-            self.verdicts.clear()
+            self.abilities.restart()
             self.limit.on_restart(now)
         self.health.answered_once = True
 
@@ -354,50 +284,6 @@ class Endpoint:
         if pause is not None and (self.pause is None or pause.until > self.pause.until):
             self.pause = pause
 
-    def can(self, kind: Kind = Kind.COMPLETION) -> Abilities:
-        """Return the server's abilities for calls of a kind."""
-        abilities = self._abilities.get(kind)
-        if abilities is None:
-            self._abilities[kind] = abilities = Abilities(self._known_caps.get(kind))
-            abilities.event_per_token = self._event_per_token
-        return abilities
-
-    def know(self, caps: Mapping[Kind, int], server: str | None, *, event_per_token: bool | None) -> None:
-        """Take in which server was found, its longest lists of prompts by kind, and how it streams."""
-        self._known_caps = caps
-        self._event_per_token = event_per_token
-        if server != self.server:
-            self.verdicts.clear()
-        self.server = server
-        for kind, abilities in self._abilities.items():
-            abilities.known_cap = caps.get(kind)
-            if event_per_token is not None:
-                abilities.event_per_token = event_per_token
-
-    def is_stranger(self, kind: Kind, now: float) -> bool:
-        """Whether lists of a kind are to be proved here before they are used.
-
-        While lists wait for the server's word, none goes in any case.
-        """
-        if self.server is not None or kind not in _GENERATED or self.lists_held_until(now) is not None:
-            return False
-        return self.serves_lists(kind, now) is None and not self.trusts_lists()
-
-    def serves_lists(self, kind: Kind, now: float) -> bool | None:
-        """Whether a list's prompts were found to be served at once; ``None``: not within the hour."""
-        served, since = self.verdicts.get(kind, (None, 0.0))
-        return served if now < since + _VERDICT_HOLDS_S else None
-
-    def list_cap(self, now: float, kind: Kind = Kind.COMPLETION, most: int | None = None) -> int:
-        """Return the longest list to send now; ``most``, if given, stands for ``max_size``."""
-        if self.serves_lists(kind, now) is False:
-            return 1
-        return self.can(kind).list_cap(self.max_size if most is None else most, now)
-
-    def list_caps(self, now: float) -> dict[Kind, int]:
-        """Return the longest lists to send now, for completions and the kinds seen so far."""
-        return {kind: self.list_cap(now, kind) for kind in (Kind.COMPLETION, *self._abilities)}
-
     def statistics(self, now: float) -> EndpointStatistics:
         """Return a snapshot."""
         hold = self.hold(now)
@@ -406,9 +292,9 @@ class Endpoint:
             limit_reason=self.limit.reason,
             in_flight=self.in_flight,
             abandoned=self.abandoned,
-            batch_size_cap=self.list_cap(now),
-            lists_refused=not self.can().lists.allows(now),
-            streams_refused=not self.can().streams(now),
+            batch_size_cap=self.abilities.list_cap(now),
+            lists_refused=not self.abilities.of(Kind.COMPLETION).lists.allows(now),
+            streams_refused=not self.abilities.of(Kind.COMPLETION).streams(now),
             blocked_until=hold.until if hold is not None and hold.until < math.inf else None,
             blocked_by="" if hold is None else hold.why,
             id=self.id,
@@ -416,7 +302,7 @@ class Endpoint:
             state="leaving" if self.leaving else self.health.state.value,
             reason="it was removed" if self.leaving else self.health.reason,
             retry_budget_tokens=int(self.budget.level(self.limit.limit, now)),
-            server=self.server,
+            server=self.abilities.server,
             outage="" if self.open_outage is None else self.open_outage.sentence(now),
             silent_since=self.life.silent_since,
         )

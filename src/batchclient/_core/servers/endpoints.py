@@ -50,7 +50,7 @@ class Endpoints:
     @property
     def proofs(self) -> list[Proof]:
         """The proofs of lists under way."""
-        return [endpoint.proof for endpoint in self.serving if endpoint.proof is not None]
+        return [endpoint.abilities.proof for endpoint in self.serving if endpoint.abilities.proof is not None]
 
     @property
     def total_limit(self) -> int:
@@ -76,14 +76,14 @@ class Endpoints:
         return any(
             other is not endpoint
             and other.health.in_use
-            and subject not in other.denials.models
-            and not other.denials.lacks(shape, now)
+            and subject not in other.abilities.models.refused
+            and other.abilities.lacks(shape, now) is None
             for other in self.serving
         )
 
     def leaves(self, shape: Shape, endpoint: Endpoint, now: float) -> bool:
         """Whether an endpoint takes no calls of this shape, and another endpoint may."""
-        return endpoint.denials.lacks(shape, now) and self.others_take(shape, endpoint, now)
+        return endpoint.abilities.lacks(shape, now) is not None and self.others_take(shape, endpoint, now)
 
     def take_now(self, shape: Shape, endpoint: Endpoint, now: float) -> bool:
         """Whether another endpoint takes such calls, and may be sent any number of them now."""
@@ -93,7 +93,7 @@ class Endpoints:
     def takers(self, choices: list[Endpoint], shape: Shape, now: float) -> list[Endpoint]:
         """The ``choices`` that may take a call of this shape; all, if none may."""
         free = [endpoint for endpoint in choices if endpoint.pace(shape).sendable(now) is None] or choices
-        if not any(endpoint.denials.shapes for endpoint in free):
+        if not any(endpoint.abilities.shapes for endpoint in free):
             return free
         return [endpoint for endpoint in free if not self.leaves(shape, endpoint, now)] or free
 
