@@ -151,7 +151,10 @@ class Replies:
             self._fleet.end_refusals(endpoint, now)
         if endpoint.life.silent_since is not None:
             self._fleet.hear(endpoint, now, now)
-        endpoint.abilities.answered(batch, endpoint.open.values(), now, lone_member=lone_member)
+        abilities = endpoint.abilities
+        if abilities.models.refused:
+            abilities.models.answered(batch)
+        abilities.of(batch.shape.kind).answered(batch, endpoint.open.values(), now, lone_member=lone_member)
 
     def _learn(self, event: Answered, endpoint: Endpoint, in_flight: int, tally: Tally, now: float) -> None:
         """Learn from answers about outputs, lists, loads and rates."""

@@ -49,8 +49,8 @@ class Outcomes:
     Args:
         granting: grants the lone member.
         send: sends a batch.
-        patience_s: how long calls of maps wait for a model that was served; ``None``: they do not, and
-            a 403 before the first answer means all calls, as a mock's does.
+        patience_s: how long calls of maps wait for a model that was served; ``None``: they do not,
+            and a 403 before the first answer means all calls, as a mock's does.
     """
 
     __slots__ = ("_counters", "_endpoints", "_errors", "_means_all", "_patience_s", "member_first", "retries")

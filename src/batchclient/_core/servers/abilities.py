@@ -225,7 +225,11 @@ class KindAbilities:
         return tried
 
     def answered(self, batch: Batch, under_way: Iterable[Batch], now: float, *, lone_member: bool) -> None:
-        """Note answers (``Abilities.answered``)."""
+        """Note answers, beside the batches ``under_way``.
+
+        Args:
+            lone_member: of a failed list, to see whether the server lives.
+        """
         size = len(batch.requests)
         for breaker in self._used_by(batch):
             breaker.take()
@@ -303,16 +307,6 @@ class Abilities:
     def list_caps(self, now: float) -> dict[Kind, int]:
         """Return the longest lists to send now, for completions and the kinds seen so far."""
         return {kind: self.list_cap(now, kind) for kind in (Kind.COMPLETION, *self._by_kind)}
-
-    def answered(self, batch: Batch, under_way: Iterable[Batch], now: float, *, lone_member: bool = False) -> None:
-        """Note answers, beside the batches ``under_way``.
-
-        Args:
-            lone_member: of a failed list, to see whether the server lives.
-        """
-        if self.models.refused:
-            self.models.answered(batch)
-        self.of(batch.shape.kind).answered(batch, under_way, now, lone_member=lone_member)
 
     # Which server it is ----------------------------------------------------------------------------------------------
 
