@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from batchclient._core.failures import Sign
+from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Failed, RateWindow, Request, Shape
 from batchclient._core.servers.abilities import Abilities
 from batchclient._core.servers.budget import RetryBudget
