@@ -104,13 +104,14 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         timeout_s: a call's whole time, queue and retries included, seconds; none by default. A call
             may give its own. In maps it is each document's, and does not count the queue.
         outage_patience_s: how long a call waits while every server that has ever answered is away,
-            seconds; 60 by default. Calls of maps wait as long as their deadlines allow, and so many
-            seconds for a key or a model that a server has served, and refuses.
+            seconds; 60 by default, ``math.inf`` for as long as it takes. Calls of maps wait as long
+            as their deadlines allow, and so many seconds for a key or a model that a server has
+            served, and refuses.
         wait_for_server_s: how long calls wait for a server that is not there yet, seconds; 0 by
-            default: they do not. A server is there once it answers the GETs of ``detect``, and not
-            with 502, 503 or 504. If none has answered in this time from the first call on, the
-            waiting calls fail with ``NoServerAnswered``. Of several servers each gets calls from
-            its own first answer on.
+            default: they do not; ``math.inf``: as long as it takes. A server is there once it
+            answers the GETs of ``detect``, and not with 502, 503 or 504. If none has answered in
+            this time from the first call on, the waiting calls fail with ``NoServerAnswered``. Of
+            several servers each gets calls from its own first answer on.
         retry: when to try again; ``Backoff()`` by default, ``TenacityRetry(…)`` for tenacity's
             strategies.
         max_queued: calls in the queue, at most, per priority class and tenant; further calls wait

@@ -66,6 +66,8 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 """The numbers that a preset sets. Times in seconds."""
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
+Patience = Annotated[float, Field(ge=0, strict=True)]
+"""``math.inf`` is no bound."""
 PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
 Count = Annotated[int, Field(ge=1, strict=True)]
@@ -227,8 +229,8 @@ class Settings(Checked):
     max_queued: Count = 16_384
     when_full: Literal["wait", "raise"] = "wait"
     timeout_s: PositiveSeconds | None = None
-    outage_patience_s: Seconds = 60.0
-    wait_for_server_s: Seconds = 0.0
+    outage_patience_s: Patience = 60.0
+    wait_for_server_s: Patience = 0.0
     max_model_len: Count | None = None
     count_tokens: Callable[[str], int] | None = None
     render_chat: Callable[[Any], Any] | None = None

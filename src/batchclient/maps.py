@@ -39,6 +39,7 @@ from collections.abc import (
 )
 from contextlib import suppress
 from contextvars import Context, copy_context
+from copy import deepcopy
 from functools import partial
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Self
@@ -448,7 +449,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         """Hand out a row that has waited for an equal one, which has ended."""
         equal = self._rows.get(index)
         if equal is not None:
-            equal.reuse(row.answer, row.error, row.attempts)
+            # No two callers share an answer.
+            equal.reuse(deepcopy(row.answer), row.error, row.attempts)
             equal.finished = True
             self.on_finished(equal.document)
         elif row.error is not None:

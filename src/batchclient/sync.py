@@ -460,7 +460,7 @@ class SyncBatchClient:
         documents = documents_of(docs)
         if isinstance(documents, AsyncIterable):
             raise ConfigError("docs is an ordinary iterable here; an async one is for BatchClient", field="docs")
-        feed = Feed()
+        feed = Feed(is_table=documents is not docs)
         rows = self._bridge.ask(
             self._client._make_map,
             feed,

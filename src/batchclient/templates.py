@@ -5,9 +5,9 @@ Rules:
   document has no such field, the name is a path: ``{user.name}``, ``{tags[0]}``.
 - A colon is part of the name: there are no format specifications. A path through a missing value,
   such as ``None``, leads to that value.
-- ``{name!j}`` is the field as JSON. Without it texts and numbers enter as they stand, ``true`` and
-  ``false`` as JSON has them, and a list or an object not at all: Python's own words for one are
-  nobody's prompt.
+- ``{name!j}`` is the field as JSON, of a dataclass or pydantic's model its fields. Without it texts
+  and numbers enter as they stand, ``true`` and ``false`` as JSON has them, and a list or an object
+  not at all: Python's own words for one are nobody's prompt.
 - A chat whose template is one field sends the conversation that the field holds.
 - No other conversions. Literal braces are doubled.
 """
@@ -17,11 +17,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from numbers import Real
 from string import Formatter
 from typing import Any
 
 from batchclient._calls.inputs import is_conversation
-from batchclient._calls.tables import kind_of, missing, plain
+from batchclient._calls.tables import has_words, kind_of, listed, missing, plain
 from batchclient.errors import ConfigError
 
 __all__ = ["Prompt", "fields_of", "make_prompt", "value_of"]
@@ -122,6 +124,7 @@ def _conversation_in(document: Any, name: str) -> Any:
         value = value_of(document, name) if isinstance(document, Mapping) else None
     except KeyError:
         return None
+    value = listed(value)
     return value if is_conversation(value) else None
 
 
@@ -174,13 +177,25 @@ def _as_text(value: Any, name: str) -> str:
     if isinstance(value, (bytes, bytearray, memoryview)):
         # Columns of files are often binary; "b'…'" would be in every prompt.
         raise ConfigError(f"the document's field {name!r} is {kind_of(value)}: decode it", field=name)
-    if isinstance(value, Iterable):
+    if isinstance(value, Enum):
+        return _as_text(value.value, name) if not isinstance(value.value, str) else value.value
+    if isinstance(value, Iterable) or not (isinstance(value, Real) or has_words(value)):
         as_chat = "; a template of that field alone sends it, with call='chat'" if is_conversation(value) else ""
         what = "a conversation" if as_chat else kind_of(value)
+        if not _is_json(value):
+            raise ConfigError(f"the document's field {name!r} is {what}, which is no text", field=name)
         raise ConfigError(
             f"the document's field {name!r} is {what}: {{{name}!j}} writes it as JSON{as_chat}", field=name
         )
     return str(value).lower() if type(value).__name__ in ("bool", "bool_") else str(value)
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        _as_json(value, "")
+    except ConfigError:
+        return False
+    return True
 
 
 def _as_json(value: Any, name: str) -> str:
@@ -190,13 +205,6 @@ def _as_json(value: Any, name: str) -> str:
         ConfigError: JSON has nothing for it.
     """
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain)
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=plain)
     except (TypeError, ValueError, RecursionError):
         raise ConfigError(f"the document's field {name!r} cannot be written as JSON", field=name) from None
-
-
-def _plain(value: Any) -> Any:
-    """Return what JSON has for a value of a table, an array or a mapping of another kind."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    return value.tolist() if hasattr(value, "tolist") else plain(value)

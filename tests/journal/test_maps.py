@@ -141,6 +141,8 @@ async def test_with_dedupe_equal_rows_are_asked_once_and_share_answer_and_error(
             x = row.document["x"]
             assert type(row.error) is BadRequest if x == "b" else row.answer.text == answer_to(f"Say: {x}")
         assert [row.id for row in taken[:9]] == [f"own {n}" for n in range(9)] and len({row.id for row in taken}) == 100
+        answers = [row.answer for row in taken if row.answer is not None]
+        assert len({id(answer.choices[0]) for answer in answers}) == len(answers), "no two callers share an answer"
     assert states(path) == ["answered", "answered", "failed"]
     _, server = await run_job([{"x": x} for x in "aac"], path, prompt="Say: {x}", client=ALONE)
     assert sent_prompts(server) == ["Say: a"], "without it each row has an answer of its own"

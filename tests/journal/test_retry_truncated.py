@@ -107,6 +107,26 @@ async def test_an_answer_goes_on_as_one_long_answer_would(case):
         assert answer.message == {"role": "assistant", "content": answer.text}
 
 
+@pytest.mark.parametrize("call", ["complete", "chat"])
+async def test_what_ended_below_the_bound_asked_for_is_not_asked_again(call, tmp_path):
+    """The server's context ends there."""
+    class Full(Teller):
+        def tell(self, sent):
+            reply = super().tell(sent)
+            body = json.loads(reply.chunks[0])
+            body["choices"][0]["finish_reason"] = "length"
+            return Reply(chunks=[json.dumps(body).encode()])
+
+    for most in (None, 8000):
+        server, path = Full(length=9), tmp_path / f"{most}.journal"
+        document = "Who?" if call == "complete" else [{"role": "user", "content": "Who?"}]
+        arguments = {"max_tokens": 1000, "max_tokens_at_most": most, "dialect": "vllm", "call": call, "journal": path}
+        for _ in range(2):
+            (row,), statistics = await mapped(server, [document], 3, **arguments)
+            assert (row.answer.health, row.answer.text.split()) == ("truncated", [str(place) for place in range(9)])
+            assert (server.bounds, statistics.wasted_tokens) == ([1000], 0)
+
+
 async def test_a_chat_joins_without_a_gap_where_a_template_cuts_blanks_off():
     server = Teller(says=lambda place: f"{place} ")
     (row,), _ = await mapped(server, [[{"role": "user", "content": "Who?"}]], dialect="vllm", call="chat")
@@ -287,7 +307,7 @@ async def test_tokens_are_wasted_once():
     said = [('{"word"', "length"), ("no", "stop"), ("no", "stop"), ('{"word": ""}', "stop")]
     replies = [{"choices": [{"index": 0, "text": text, "finish_reason": why}], "usage": USAGE} for text, why in said]
     server = ScriptedTransport(*[Reply(chunks=[json.dumps(reply).encode()]) for reply in replies])
-    (row,), counts = await mapped(server, response_model=Answer, retry_invalid=3)
+    (row,), counts = await mapped(server, response_model=Answer, retry_invalid=3, max_tokens=5)
     assert (row.answer.parsed, counts.wasted_tokens) == (Answer(word=""), 3 * USAGE["total_tokens"])
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from batchclient import ConfigError
 from batchclient.retry import Backoff
 from tests.shell.scripted import ScriptedTransport, error, make_client
+from tests.shell.test_sync import make_sync
 
 FIELDS = json.loads((Path(__file__).parent / "vllm_0_32_fields.json").read_text())
 """The fields of vLLM 0.32's request models by route, without the inputs, each with its type or a value."""
@@ -54,22 +55,27 @@ def rows(draw, number):
     arguments = {"call": {"chat": "chat", "completions": "complete"}[route]}
     if "text" in row:
         arguments["prompt"] = "{text}"
+    if draw(st.booleans()):
+        # Of the job, for all its rows: a row's own stand before them.
+        arguments |= {"max_tokens": 77, "user": "the job"}
     if how == "params":
-        return row | {"params": said}, said, arguments | {"row_params": "take"}
-    return (
-        row | said,
-        said,
-        arguments
-        | ({"rows": "template"} if "text" in row else {})
-        | {"row_params": {"take": "take", None: None, "ignored": "ignore"}[how]},
-    )
+        return row | {"params": said}, said, arguments | draw(st.sampled_from([{}, {"row_params": "take"}]))
+    if draw(st.booleans()) and "text" in row:
+        arguments["rows"] = "template"
+    given = {"take": {"row_params": "take"}, None: {}, "ignored": {"row_params": "ignore"}}[how]
+    return row | said, said, arguments | given
 
 
-async def sent_of(documents, arguments):
+async def sent_of(documents, arguments, *, blocking):
     """The error of a row, and the bodies that were sent for it."""
     server = ScriptedTransport(*[lambda sent: error(400, "no")] * 50)
-    async with make_client(server, dialect="vllm", retry=Backoff(max_attempts=1)) as client:
-        (outcome,) = [each async for each in client.stream_map(documents, **arguments)]
+    given = {"dialect": "vllm", "retry": Backoff(max_attempts=1)}
+    if blocking:
+        with make_sync(server, **given) as client:
+            (outcome,) = client.stream_map(documents, **arguments)
+    else:
+        async with make_client(server, **given) as client:
+            (outcome,) = [each async for each in client.stream_map(documents, **arguments)]
     return outcome.error, [sent.body for sent in server.sent]
 
 
@@ -82,17 +88,19 @@ def test_a_parameter_is_on_the_wire_or_refused_by_name(data):
             # A table's row has the nulls of another one.
             is_table = data.draw(st.booleans())
             documents = pa.Table.from_pylist([row, OTHER]).slice(0, 1) if is_table else [row]
-            fault, bodies = await sent_of(documents, arguments)
+            fault, bodies = await sent_of(documents, arguments, blocking=data.draw(st.booleans()))
             if isinstance(fault, ConfigError):
                 assert fault.field in said, (row, fault)
                 continue
             assert bodies, (row, fault)
             for name, value in said.items():
                 on_wire = bodies[0].get(name)
-                if arguments.get("row_params") == "ignore":
+                is_data = is_table and "prompt" in arguments and "row_params" not in arguments
+                if arguments.get("row_params") == "ignore" or is_data:
                     assert name not in bodies[0] or name in (
                         "model",
                         "max_tokens",
+                        "user",
                         "stream",
                         "stream_options",
                         "stream_interval",

@@ -75,6 +75,14 @@ async def test_calls_wait_for_the_server_without_an_attempt(model, absent):
     assert all(sent.state == "read" for sent in server.sent), "no call was a probe"
 
 
+async def test_without_a_bound_they_wait_as_long_as_it_takes():
+    server = Late(anyio.current_time() + 2000)
+    with records() as kept:
+        async with make(server, wait_for_server_s=float("inf"), outage_patience_s=float("inf")) as client:
+            assert (await client.complete("p")).text == "<p|0>"
+    assert not any("inf" in record.getMessage() for record in kept)
+
+
 @pytest.mark.parametrize("model", ["m", None])
 @pytest.mark.parametrize(
     ("page", "raised"),

@@ -202,6 +202,7 @@ CANARY = "canary-value"
 NUMBER = [NAN, float("inf"), CANARY, "5", True, [1.0]]
 WRONG_OF_KIND = {
     "seconds": [*NUMBER, -0.1, -1],
+    "patience": [NAN, *NUMBER[2:], -0.1, -float("inf")],
     "positive": [*NUMBER, -1, 0],
     "share": [*NUMBER, -0.1, 1.1],
     "count": [*NUMBER, 0, -1, 1.5, 2.0],
@@ -223,7 +224,7 @@ KINDS = {
     BatchClient: {
         "base_url": "url", "model": "name", "api_key": "key", "headers": "headers", "preset": "one of",
         "limit": "count", "batching": "object", "schedule": "object", "http": "object", "timeout_s": "positive",
-        "outage_patience_s": "seconds", "wait_for_server_s": "seconds", "retry": "object", "max_queued": "count",
+        "outage_patience_s": "patience", "wait_for_server_s": "patience", "retry": "object", "max_queued": "count",
         "when_full": "one of", "requests_per_minute": "positive", "tokens_per_minute": "positive", "dialect": "one of",
         "detect": "flag", "server_metrics": "flag", "http_client": "object", "transport": "function",
         "single_flight": "flag", "render_chat": "function", "max_model_len": "count", "count_tokens": "function",

@@ -186,10 +186,13 @@ MESSAGES = [{"role": "user", "content": "Hi"}]
 LINE = {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions",
         "body": {"model": "big", "messages": MESSAGES, "max_tokens": 5}}
 ROWS = {
-    "a prompt with a parameter of its own": ({"prompt": "Hi", "max_tokens": 5},
-                                             RowCall("complete", "Hi", {"max_tokens": 5}, is_own=True)),
+    "a prompt with a parameter of its own": (
+        {"prompt": "Hi", "max_tokens": 5},
+        RowCall("complete", "Hi", {"max_tokens": 5}, own=frozenset({"max_tokens"})),
+    ),
     "a conversation": ({"messages": MESSAGES}, RowCall("chat", MESSAGES, {})),
-    "a line of an OpenAI Batch file": (LINE, RowCall("chat", MESSAGES, {"max_tokens": 5}, "big", is_own=True)),
+    "a line of an OpenAI Batch file": (LINE, RowCall("chat", MESSAGES, {"max_tokens": 5}, "big",
+                                                     own=frozenset({"max_tokens", "model"}))),
 }
 
 
@@ -225,7 +228,7 @@ REFUSED = {
     "documents that are none": (scored(5), {}, "documents"),
     "no documents": (scored([]), {}, "documents"),
     "documents that are a mapping": (scored({"a": 1}), {}, "documents"),
-    "a wrong parameter of a score": (scored(["d"], priority=1), {}, "priority"),
+    "a wrong parameter of a score": (scored(["d"], priority=1.5), {}, "priority"),
     "a wrong number of documents wanted": (ranked(["d"], top_n="x"), {}, "top_n"),
     "a model that cannot be written": ({"prompt": "Hi", "model": "\ud83d"}, {}, "model"),
     "no text": ({"prompt": 5}, {}, "prompt"),

@@ -1,9 +1,12 @@
 """Maps of rows that are requests themselves: what is sent for each, and what comes back."""
 
+import json
+
 import pyarrow as pa
 import pytest
+from pydantic import BaseModel
 
-from batchclient import BadRequest, BatchMapFailed, Completion, ConfigError, Embedding, Ranking, Score
+from batchclient import AnswerInvalid, BadRequest, BatchMapFailed, Completion, ConfigError, Embedding, Ranking, Score
 from batchclient.simulator import score_of
 from tests.shell.scripted import Reply, ScriptedTransport, error, make_client
 from tests.shell.test_detection import models
@@ -68,6 +71,67 @@ async def test_rows_of_one_shape_share_lists_and_a_row_has_its_time_and_its_prio
     assert sorted(body["user"] for body in server.bodies("/completions")) == ["u 0", "u 1", "u 2", "u 3"]
     (late,) = await results_of(Recorder(), [{"prompt": "p", "params": {"timeout_s": -1}}])
     assert late.error.field == "timeout_s"
+
+
+@pytest.mark.parametrize("of_map", [{"user": "night"}, {"metadata": {"job": "x"}}, {"priority": 5}], ids=str)
+async def test_what_a_map_says_for_all_its_rows_changes_nothing_for_rows_with_parameters_of_their_own(of_map):
+    rows = [{"prompt": f"p {n}", "params": {"max_tokens": 1 + n % 2}} for n in range(200)]
+    servers = [Recorder(), Recorder()]
+    for server, given in zip(servers, ({}, of_map), strict=True):
+        results = await results_of(server, rows, client={"preset": "throughput"}, **given)
+        assert [each.error for each in results] == [None] * 200
+    without, bodies = (server.bodies("/completions") for server in servers)
+    assert len(bodies) == len(without)
+    assert not any("priority" in body for body in bodies)
+
+
+async def test_a_jobs_parameter_that_the_call_of_a_row_has_not_is_left_out_for_it():
+    server = Recorder()
+    rows = [batch("embeddings", input="a text"), batch("completions", prompt="p")]
+    results = await results_of(server, rows, max_tokens=4)
+    assert [each.error for each in results] == [None, None]
+    assert "max_tokens" not in server.bodies("/embeddings")[0]
+    assert server.bodies("/completions")[0]["max_tokens"] == 4
+
+
+class Word(BaseModel):
+    word: str
+
+
+async def test_a_rows_own_form_beside_a_model_is_refused_and_one_that_always_answers_the_same_is_tried_once():
+    server = ScriptedTransport(*[Reply(chunks=[b'{"choices":[{"index":0,"text":"no","finish_reason":"stop"}]}'])] * 9)
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
+    rows = [{"prompt": "a", "params": {"response_format": form}}, {"prompt": "b", "params": {"temperature": 0}}]
+    asked = {"response_model": Word, "retry_invalid": 3, "max_tokens": 5}
+    refused, tried = await results_of(server, rows, client={"dialect": "openai"}, **asked)
+    assert isinstance(refused.error, ConfigError) and refused.error.field == "response_model"
+    assert isinstance(tried.error, AnswerInvalid)
+    assert [sent.body["prompt"] for sent in server.sent] == ["b"]
+
+
+async def test_a_blocking_map_reads_a_table_as_the_async_one_does():
+    chats = [json.dumps(CHAT), json.dumps([*CHAT, {"role": "assistant", "content": "So"}])]
+    for table in (
+        pa.table({"messages": chats}),
+        pa.table({"prompt": ["p", "q"], "params": [{"max_tokens": 2, "stop": None}, {"max_tokens": 3, "stop": "x"}]}),
+    ):
+        servers = Recorder(), Recorder()
+        await results_of(servers[0], table, client={"limit": 1})
+        with make_sync(servers[1], dialect="vllm", limit=1) as client:
+            assert [each.error for each in client.stream_map(table, ordered=True)] == [None, None]
+        assert servers[1].asked == servers[0].asked
+
+
+async def test_with_a_template_a_rows_parameters_are_taken_or_refused_as_by_the_command():
+    server = Recorder()
+    own, beside = {"text": "t", "params": {"max_tokens": 2}}, {"text": "t", "max_tokens": 2}
+    taken, refused = await results_of(server, iter([own, beside]), prompt="{text}", max_tokens=8)
+    assert taken.error is None and refused.error.field == "max_tokens"
+    async with make_client(server) as client:
+        with pytest.raises(ConfigError, match="'max_tokens' has the name of a parameter"):
+            await client.batch_map([beside], "{text}", max_tokens=8)
+    await results_of(server, iter([beside]), prompt=lambda row: row["text"], max_tokens=8)
+    assert [body["max_tokens"] for body in server.bodies("/completions")] == [2, 8]
 
 
 async def test_a_rows_fault_is_its_own_and_the_command_s_is_refused_at_once():

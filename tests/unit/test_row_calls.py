@@ -74,9 +74,10 @@ def test_a_template_wins_and_its_fields_are_data():
     ],
 )
 def test_a_batch_line_is_its_request(body, url, call, item, params):
-    own = {"model": "m", "timeout_s": 9} | ({"priority": -3} if call in ("chat", "complete") else {})
-    priority = 3 if "priority" in own else None
-    assert read(line(url, body | own)) == RowCall(call, item, params, "m", 9, priority, is_own=True)
+    own = {"model": "m", "timeout_s": 9}
+    made = read(line(url, body | own))
+    assert made[:5] == (call, item, params, "m", 9)
+    assert made.own == own.keys() | params.keys() - {"extra_body"} | params.get("extra_body", {}).keys()
 
 
 def test_a_rows_own_parameters_stand_before_the_jobs():
@@ -93,10 +94,39 @@ def test_a_rows_own_parameters_stand_before_the_jobs():
     assert read(row | {"params": {"seed": 1}}, row_params="ignore", params=job).params is job
 
 
+def test_a_bound_of_the_rows_own_displaces_the_jobs_by_either_name():
+    for job, own in [("max_tokens", "max_completion_tokens"), ("max_completion_tokens", "max_tokens")]:
+        params = {job: 8, "seed": 1, "extra_body": {job: 9, "x": 0}}
+        made = read({"messages": CHAT, "params": {own: 2}}, params=params)
+        assert made.params == {own: 2, "seed": 1, "extra_body": {"x": 0}}
+
+
+def test_a_field_is_a_parameter_if_the_call_of_its_row_has_such_a_one():
+    row = {"prompt": "p", "task": "qa", "instruction": "x", "tools": [{}]}
+    assert read(row).params == read(row, row_params="take").params == {}
+    with pytest.raises(ConfigError, match="'tools' has the name of a parameter"):
+        read({"messages": CHAT, "tools": [{}]})
+    assert read({"input": "t", "task": "qa"}, call="embed", row_params="take").params == {"task": "qa"}
+
+
+def test_a_batch_lines_priority_travels_as_it_is_and_orders_the_queue_within_its_bounds():
+    for url, body in [("/v1/completions", {"prompt": "p"}), ("/v1/embeddings", {"input": "t"})]:
+        for written, ours in [(1000, -100), (-3, 3), (0, 0)]:
+            made = read(line(url, body | {"priority": written}))
+            assert (made.priority, made.params) == (ours, {"extra_body": {"priority": written}} if written else {})
+
+
+def test_arrays_are_lists():
+    chat = numpy.array(CHAT, dtype=object)
+    assert read({"messages": chat}).item == CHAT
+    assert read({"prompt": numpy.array([1, 2])}).item == [1, 2]
+    assert read({"m": chat}, template="{m}", call="chat").item == CHAT
+
+
 def test_nothing_is_left_out_in_silence():
     named = type("Named", (str,), {})
     for name, value in [
-        ("max_tokens", 5), ("max_tokens", 5.0), ("tools", []), ("model", "m"), ("stream", True), ("stop", ("a",)),
+        ("max_tokens", 5), ("max_tokens", 5.0), ("stop", []), ("model", "m"), ("stream", True), ("stop", ("a",)),
         ("max_tokens", numpy.int64(5)), ("model", named("m")), ("response_format", MappingProxyType({})),
     ]:  # fmt: skip
         for row, given in [({"messages": CHAT}, {}), ({"text": "t"}, {"template": "{text}"})]:
@@ -124,11 +154,12 @@ def test_the_columns_of_a_table_are_taken_or_are_data():
     row = {"prompt": "p", "seed": "3", "stop": "7", "tools": '[{"a": 1}]', "user": None, "note": "x"}
     calls = RowCalls(is_table=True, row_params="ignore")
     assert calls.settle(row).endswith(
-        "columns that are data, and no parameters: seed, stop, tools, user (row_params='take' sends them)"
+        "columns that are data, and no parameters: seed, stop, user (row_params='take' sends them)"
     )
     assert calls.read(row) == RowCall("complete", "p", {})
     taken = read(row, is_table=True, row_params="take")
-    assert taken.params == {"seed": 3, "stop": "7", "extra_body": {"tools": [{"a": 1}]}}
+    assert taken.params == {"seed": 3, "stop": "7"}
+    assert read({"messages": CHAT} | row, is_table=True, row_params="take").params["tools"] == [{"a": 1}]
     # Without a word a table's rows are as all others.
     assert read({"prompt": "p", "params": {"seed": 1}, "max_tokens": None}, is_table=True).params == {"seed": 1}
     with pytest.raises(ConfigError, match="'seed' has the name of a parameter"):
@@ -192,7 +223,7 @@ def test_what_is_no_call_is_refused_by_name():
         (line("/v1/completions", {"prompt": CHAT}), "prompt", {}),
         (line("/v1/score", {"text_1": "x"}), "body", {}),
         ({**line("/v1/completions", {"prompt": "x"}), "method": "GET"}, "method", {}),
-        (line("/v1/embeddings", {"input": "x", "priority": 1}), "priority", {}),
+        (line("/v1/embeddings", {"input": "x", "priority": 1.5}), "priority", {}),
         ({"prompt": "x", "params": {"extra_body": 1}}, "extra_body", {}),
         ({"prompt": "x", "params": {"model": 1}}, "model", {}),
     ]:

@@ -1,11 +1,16 @@
 """Templates: ``{}`` for a text, ``{name}`` for a field, nothing else."""
 
+from dataclasses import dataclass
 from datetime import date
+from decimal import Decimal
+from enum import Enum
 from types import MappingProxyType
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from batchclient.errors import ConfigError
 from batchclient.templates import fields_of, make_prompt, value_of
@@ -71,6 +76,42 @@ def test_a_list_or_an_object_is_no_text():
         assert caught.value.field == "x"
         assert "secret" not in str(caught.value)
     assert make_prompt("{x}", is_chat=True)({"x": chat}) == chat
+
+
+@dataclass
+class Point:
+    x: int
+
+
+class Model(BaseModel):
+    x: int
+    day: date
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+def test_an_object_enters_as_json_or_not_at_all():
+    for value, written in [
+        (Point(1), '{"x": 1}'),
+        (Model(x=1, day=date(2026, 3, 1)), '{"x": 1, "day": "2026-03-01"}'),
+        ([Point(1)], '[{"x": 1}]'),
+        (Colour.RED, '"red"'),
+        (UUID(int=1), f'"{UUID(int=1)}"'),
+        (Decimal("1.50"), '"1.50"'),
+    ]:
+        assert make_prompt("{x!j}")({"x": value}) == written
+    for value in [{1, 2}, range(3), object, object(), 1 + 2j]:
+        for template in ("{x}", "{x!j}"):
+            with pytest.raises(ConfigError) as caught:
+                make_prompt(template)({"x": value})
+            assert caught.value.field == "x"
+    for value in [Point(1), Model(x=1, day=date(2026, 3, 1))]:
+        with pytest.raises(ConfigError, match=r"{x!j} writes it as JSON"):
+            make_prompt("{x}")({"x": value})
+    told = {"colour": Colour.RED, "id": UUID(int=1), "day": date(2026, 3, 1)}
+    assert make_prompt("{colour} {id} {day}")(told) == f"red {UUID(int=1)} 2026-03-01"
 
 
 def test_any_mapping_will_do():

@@ -21,6 +21,7 @@ from batchclient.errors import ConfigError
 __all__ = [
     "ARGUMENTS",
     "BYTES_PER_TOKEN",
+    "HIGHEST_PRIORITY",
     "INPUTS",
     "check_ids",
     "has_media",
@@ -32,6 +33,8 @@ __all__ = [
 
 BYTES_PER_TOKEN = 4
 """A rough mean for English text; only length groups rest on the number."""
+HIGHEST_PRIORITY = 100
+"""And below 0 the lowest. Classes are few: each has its own bound in the queue."""
 _write_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 

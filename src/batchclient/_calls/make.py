@@ -19,7 +19,15 @@ from hashlib import sha256
 from json import dumps
 from typing import TYPE_CHECKING, Any
 
-from batchclient._calls.inputs import ARGUMENTS, BYTES_PER_TOKEN, INPUTS, check_ids, has_media, write_text
+from batchclient._calls.inputs import (
+    ARGUMENTS,
+    BYTES_PER_TOKEN,
+    HIGHEST_PRIORITY,
+    INPUTS,
+    check_ids,
+    has_media,
+    write_text,
+)
 from batchclient._calls.lengths import ModelLengths
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Request, Shape
@@ -31,14 +39,12 @@ from batchclient.types import NOT_GIVEN, NotGiven
 if TYPE_CHECKING:
     from batchclient.config import Settings
 
-__all__ = ["CallMaker"]
+__all__ = ["LABELS", "CallMaker"]
 
 _LONGEST_TIMEOUT_S = 1e9
-_HIGHEST_PRIORITY = 100
-"""Classes are few: each has its own bound in the queue."""
 _LONGEST_TENANT = 256
 _SHAPES_REMEMBERED = 4096
-_LABELS = frozenset({"user", "request_id", "metadata"})
+LABELS = frozenset({"user", "request_id", "metadata"})
 """Fields about the caller, which a shared request leaves out."""
 _TRUNCATING = frozenset({"truncate_prompt_tokens", "truncate"})
 """Fields by which a server is told to cut a long prompt: no prompt is too long, then."""
@@ -83,7 +89,8 @@ class CallMaker:
         to_caller: bool = False,
         verbatim: bool = False,
         max_attempts: int | None = None,
-        as_written: bool = False,
+        own_label: bool = False,
+        tells_priority: bool = False,
     ) -> Request:
         """Return the request of one call.
 
@@ -93,8 +100,9 @@ class CallMaker:
             verbatim: whether the answer keeps the server's own reply.
             max_attempts: requests that may be sent for the call; ``None``: the retry policy alone
                 decides.
-            as_written: whether the server is to see all of it: the priority, and the caller's
-                labels, such as ``user``, with which the call goes alone.
+            own_label: whether a label of the caller's, such as ``user``, is this call's own: it
+                then goes alone with it.
+            tells_priority: whether the server is told the priority, whatever the client's settings.
 
         Raises:
             ConfigError: an argument is wrong.
@@ -115,7 +123,7 @@ class CallMaker:
             token_ids = True
         if verbatim and params.get("echo") and params.get("logprobs") is not None:
             alone = "events have no logprobs of prompts"
-        if as_written and not _LABELS.isdisjoint(params):
+        if own_label:
             alone = alone or "labels"
         shape, solo = self._shapes.shape(
             params, name, kind=kind, token_ids=token_ids, alone=alone, to_caller=to_caller, verbatim=verbatim
@@ -123,7 +131,7 @@ class CallMaker:
         if write is not None and kind is Kind.RERANK:
             shape = self._of_query(shape, item[0])
         if priority or type(priority) is not int or tenant is not None or max_attempts is not None:
-            shape = self._in_lane(shape, priority, tenant, max_attempts, tells_priority=as_written)
+            shape = self._in_lane(shape, priority, tenant, max_attempts, tells_priority=tells_priority)
         deadline = self.deadline(timeout_s, now)
         return Request(shape, wire, prompt_tokens=tokens, deadline=deadline, solo_fields=solo, waiter=waiter)
 
@@ -213,10 +221,8 @@ class CallMaker:
 
         Such a shape has another key, so that the calls never mix with the others.
         """
-        if type(priority) is not int or abs(priority) > _HIGHEST_PRIORITY:
-            message = (
-                f"priority is a whole number from -{_HIGHEST_PRIORITY} to {_HIGHEST_PRIORITY}, not {priority!r:.40}"
-            )
+        if type(priority) is not int or abs(priority) > HIGHEST_PRIORITY:
+            message = f"priority is a whole number from -{HIGHEST_PRIORITY} to {HIGHEST_PRIORITY}, not {priority!r:.40}"
             raise ConfigError(message, field="priority")
         if tenant is not None and not (isinstance(tenant, str) and 0 < len(tenant) <= _LONGEST_TENANT):
             message = f"tenant is a name of 1 to {_LONGEST_TENANT} characters, not a {type(tenant).__name__} like this"
@@ -224,6 +230,8 @@ class CallMaker:
         if priority == 0 and tenant is None and max_attempts is None:
             return shape
         tells_priority = bool(priority and (tells_priority or self._settings.schedule.send_priority))
+        # A body that says one of its own has none of the client's beside it.
+        tells_priority = tells_priority and b'"priority":' not in shape.body
         signature = shape, priority, tenant, max_attempts, tells_priority
         known = self._of_lanes.get(signature)
         if known is not None:

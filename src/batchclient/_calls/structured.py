@@ -26,7 +26,7 @@ from batchclient.errors import AnswerInvalid, ConfigError
 from batchclient.health import CUT_OFF
 from batchclient.types import Choice, Completion
 
-__all__ = ["demand", "parse"]
+__all__ = ["demand", "parse", "refuse_other_forms"]
 
 _formats: WeakKeyDictionary[type[BaseModel], dict[str, Any]] = WeakKeyDictionary()
 _OTHER_FORMS = (
@@ -48,12 +48,7 @@ def demand(model: object, params: Mapping[str, Any]) -> dict[str, Any]:
     """
     if not isinstance(model, type) or not issubclass(model, BaseModel):
         raise ConfigError("response_model is a pydantic model, a subclass of BaseModel", field="response_model")
-    extra = params.get("extra_body")
-    for other in _OTHER_FORMS:
-        if params.get(other) is not None or (isinstance(extra, Mapping) and extra.get(other) is not None):
-            raise ConfigError(
-                f"response_model and {other} both demand a form; give one of them", field="response_model"
-            )
+    refuse_other_forms(params)
     wanted = _formats.get(model)
     if wanted is None:
         try:
@@ -70,6 +65,20 @@ def demand(model: object, params: Mapping[str, Any]) -> dict[str, Any]:
         named = {"name": name, "schema": schema, "strict": True}
         _formats[model] = wanted = {"type": "json_schema", "json_schema": named}
     return {**params, "response_format": wanted}
+
+
+def refuse_other_forms(params: Mapping[str, Any]) -> None:
+    """Refuse parameters that demand a form of the answer, beside a model that does.
+
+    Raises:
+        ConfigError: naming the parameter.
+    """
+    extra = params.get("extra_body")
+    for other in _OTHER_FORMS:
+        if params.get(other) is not None or (isinstance(extra, Mapping) and extra.get(other) is not None):
+            raise ConfigError(
+                f"response_model and {other} both demand a form; give one of them", field="response_model"
+            )
 
 
 def parse(model: type[BaseModel], note: Callable[[], None] = lambda: None) -> Callable[[Completion], Completion]:

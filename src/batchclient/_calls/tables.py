@@ -5,11 +5,14 @@ Both are known by their behaviour, so that no such library is imported.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from enum import Enum
 from typing import Any
 
 from batchclient.errors import ConfigError
 
-__all__ = ["kind_of", "missing", "plain", "refuse_frame"]
+__all__ = ["has_words", "kind_of", "listed", "missing", "plain", "refuse_frame"]
 
 _BY_NAME = {"NAType": "NA", "NaTType": "NaT", "MaskedConstant": "masked"}
 """Objects of pandas and numpy. A comparison of two such objects says neither yes nor no."""
@@ -65,13 +68,41 @@ def refuse_frame(value: object, field: str) -> None:
     )
 
 
+def listed(value: Any) -> Any:
+    """Return an array, such as a column of a frame may have in each row, as a list."""
+    return value.tolist() if hasattr(value, "tolist") and not isinstance(value, str) else value
+
+
+def has_words(value: object) -> bool:
+    """Whether a value's class says how it is written; all others have Python's own words for it."""
+    return type(value).__str__ is not object.__str__
+
+
 def plain(value: Any) -> Any:
-    """Return what JSON has for a value of a table: of a time, a decimal, bytes."""
+    """Return what JSON has for a value: of a table (a time, a decimal, bytes), or of Python's classes.
+
+    Raises:
+        TypeError: JSON has nothing for it.
+    """
     from base64 import b64encode  # seldom needed
     from datetime import timedelta
 
+    if isinstance(value, Mapping):
+        return dict(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if hasattr(type(value), "model_dump"):
+        return value.model_dump(mode="json")
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, Enum):
+        return value.value
     if isinstance(value, (bytes, bytearray, memoryview)):
         return b64encode(value).decode()
     if isinstance(value, timedelta):
         return value.total_seconds()
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    if not has_words(value):
+        raise TypeError(f"{kind_of(value)} is nothing that JSON has")
+    return str(value)

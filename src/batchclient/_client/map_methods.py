@@ -17,20 +17,21 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 import anyio.lowlevel
 
 from batchclient._calls.inputs import is_conversation
+from batchclient._calls.make import LABELS
 from batchclient._calls.rendering import as_chat
 from batchclient._client.calling import Calling, Messages, structured
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request, Shape
 from batchclient._maps.arrow import Documents, documents_of
 from batchclient._maps.progress import Ticker
-from batchclient._maps.repairs import Repairs, check_retries, check_truncated
+from batchclient._maps.repairs import Repairs, answers_alike, check_retries, check_truncated
 from batchclient._maps.results import Results, check_documents
-from batchclient._maps.row_calls import KINDS, RowCall, RowCalls, RowForm, RowParams, merged
+from batchclient._maps.row_calls import KINDS, RowCall, RowCalls, RowForm, RowParams, known_names, merged
 from batchclient._shell.callbacks import call_back
 from batchclient._shell.runner import Runner
 from batchclient.errors import ConfigError, TooManyBadRows
 from batchclient.maps import Finish, Map, Row
-from batchclient.templates import Prompt, make_prompt
+from batchclient.templates import Prompt
 from batchclient.types import NOT_GIVEN, Classification, Completion, Embedding, MapProgress, MapResults, NotGiven
 
 if TYPE_CHECKING:
@@ -407,8 +408,9 @@ class MapMethods(Calling):
         documents = documents_of(docs)
         if look_ahead is not None and (type(look_ahead) is not int or look_ahead < 1):
             raise ConfigError("look_ahead is a whole number of at least 1", field="look_ahead")
-        has_rows = not (prompt is not None and rows is None and row_params is None)
-        make = make_prompt("{}" if has_rows or prompt is None else prompt, is_chat=call == "chat")
+        # What a function makes of a document is its prompt; the document's fields are data, unless
+        # somebody says otherwise.
+        has_rows = not (callable(prompt) and rows is None and row_params is None)
         finish: Finish | None = None
         finish_rendered: Finish = as_chat
         if response_model is not None:
@@ -432,12 +434,16 @@ class MapMethods(Calling):
         if callable(rows):
             read = rows
         elif has_rows:
+            is_table = documents is not docs or getattr(docs, "is_table", False)
+            if is_table and isinstance(prompt, str):
+                # Columns are data, as for ``batchclient map``.
+                row_params = row_params or "ignore"
             calls = RowCalls(
                 rows,
                 call=call,
                 template=(lambda document: call_back("prompt", prompt, document)) if callable(prompt) else prompt,
                 row_params=row_params,
-                is_table=documents is not docs or getattr(docs, "is_table", False),
+                is_table=is_table,
             )
             read, is_sure = calls.read, prompt is not None
         # Wrong parameters are refused here, not once per document.
@@ -458,9 +464,11 @@ class MapMethods(Calling):
         seconds = self._calls.deadline(timeout_s, 0.0)
 
         def make_request(document: Any, row: Row, runner: Runner) -> Request:
-            fields, name, row_priority, row_seconds, is_own = params, model, priority, seconds, False
+            fields, name, row_priority, row_seconds = params, model, priority, seconds
+            own_label = tells_priority = False
             if read is None:
-                item: Any = call_back("prompt", make, document)
+                assert callable(prompt), "all else is read"
+                item: Any = call_back("prompt", prompt, document)
                 own = kind
                 if own is Kind.CHAT and isinstance(item, str):
                     item = [{"role": "user", "content": item}]
@@ -468,15 +476,23 @@ class MapMethods(Calling):
                     own = Kind.CHAT
             else:
                 made = read(document)
-                own, item, is_own = KINDS[made.call], made.item, made.is_own
-                if is_own:
-                    fields = merged(params, made.params)
+                own, item = KINDS[made.call], made.item
+                if own is not kind:
+                    known = known_names(made.call)
+                    fields = {name: value for name, value in params.items() if name in known or name == "extra_body"}
+                if made.own:
+                    if response_model is not None:
+                        structured().refuse_other_forms(made.params)
+                    fields = merged(fields, made.params)
                     name = model if made.model is None else made.model
+                    tells_priority = made.priority is not None
                     row_priority = priority if made.priority is None else made.priority
+                    own_label = not LABELS.isdisjoint(made.own)
                     if made.timeout_s is not NOT_GIVEN:
                         row_seconds = self._calls.deadline(made.timeout_s, 0.0)
-                    if retry_invalid:
-                        check_retries(retry_invalid, response_model, fields)
+                    if retry_invalid and answers_alike(fields):
+                        # Asked again it would answer the same.
+                        row.retries = retry_invalid
                     check_truncated(*retries[1:], fields)
                 _check_generates(own, made.call, response_model=response_model)
             row.finish = finish
@@ -487,8 +503,9 @@ class MapMethods(Calling):
 
             def make_one(item: Any, waiter: Any, kind: Kind) -> Request:
                 request = self._calls.make(
-                    item, name, None, fields, waiter, now, row_priority, tenant, kind, as_written=is_own
-                )
+                    item, name, None, fields, waiter, now, row_priority, tenant, kind,
+                    own_label=own_label, tells_priority=tells_priority,
+                )  # fmt: skip
                 request.timeout_s = row_seconds
                 return request
 
@@ -546,7 +563,7 @@ class MapMethods(Calling):
         made = self._calls.make(
             item, fields.pop("model"), None, {"extra_body": fields}, request.waiter, runner.backend.now(),
             shape.priority, shape.tenant, shape.kind,
-            as_written=shape.tells_priority or shape.alone_reason == "labels",
+            own_label=shape.alone_reason == "labels", tells_priority=shape.tells_priority,
         )  # fmt: skip
         made.deadline, made.timeout_s = request.deadline, request.timeout_s
         return made

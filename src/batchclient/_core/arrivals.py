@@ -16,6 +16,7 @@ Rules:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from batchclient._core.messages import Asked, Notice
@@ -88,7 +89,8 @@ class Arrivals:
         outage.failure = failure
         if now >= self._tell_at.get(endpoint.id, now):
             self._tell_at[endpoint.id] = now + _TOLD_EVERY_S
-            bound = "" if self.due is None else f"; calls wait {seconds(self._wait_s)} at most"
+            is_bound = self.due is not None and self.due < math.inf
+            bound = f"; calls wait {seconds(self._wait_s)} at most" if is_bound else ""
             self._tell(endpoint, outage.seen, "server_awaited", f"{outage.sentence(now)}{bound}")
         return True
 

@@ -17,8 +17,17 @@ from batchclient._calls.tables import plain
 
 __all__ = ["encode"]
 
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=plain).encode
-_encode_ascii = json.JSONEncoder(ensure_ascii=True, allow_nan=False, default=plain).encode
+
+def _written(value: Any) -> Any:
+    """Return what JSON has for a value, or Python's words for it: no field of a row is lost."""
+    try:
+        return plain(value)
+    except TypeError:
+        return str(value)
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_written).encode
+_encode_ascii = json.JSONEncoder(ensure_ascii=True, allow_nan=False, default=_written).encode
 
 
 def encode(fields: dict[str, Any]) -> bytes:

@@ -10,6 +10,8 @@ Rules:
   tokens are wasted: so with structured output, tools, reasoning, logprobs, ``stop``, penalties, and
   where token ids cannot be joined. A server that cannot go on is asked anew in the same try.
 - The bound doubles from one try to the next. The last try has all of ``max_tokens_at_most``.
+- An answer that ended below the bound asked for met another one, such as the context's: a larger
+  bound would bring the same again.
 - A loop is not gone on with, nor a call with several choices.
 - Where going on fails, the row has the answer that was cut off.
 """
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from batchclient._core.messages import Request
     from batchclient._shell.runner import Runner
 
-__all__ = ["Repairs", "check_retries", "check_truncated"]
+__all__ = ["Repairs", "answers_alike", "check_retries", "check_truncated"]
 
 _MOST_RETRIES = 100
 _MOST_DOUBLINGS = 16
@@ -59,13 +61,18 @@ def check_retries(retry_invalid: object, response_model: object, params: Mapping
         return
     if response_model is None:
         raise ConfigError("retry_invalid is for answers that have to fit a response_model", field="retry_invalid")
-    given = _with_extra(params)
-    same = "temperature=0" if given.get("temperature") == 0 else "seed" if given.get("seed") is not None else None
-    if same is not None:
+    same = answers_alike(params)
+    if same:
         raise ConfigError(
             f"retry_invalid: with {same} every answer to a prompt is the same; leave one of the two out",
             field="retry_invalid",
         )
+
+
+def answers_alike(params: Mapping[str, Any]) -> str:
+    """Return the parameter by which every answer to a prompt is the same; empty: none."""
+    given = _with_extra(params)
+    return "temperature=0" if given.get("temperature") == 0 else "a seed" if given.get("seed") is not None else ""
 
 
 def check_truncated(retry_truncated: object, max_tokens_at_most: Any, params: Mapping[str, Any]) -> None:
@@ -152,6 +159,8 @@ class Repairs:
             return answer
         if cut is None:
             row.cut = cut = Cut(row.request, None)
+        if _ended_below(outcome, cut.asked):
+            return answer
         cut.answer, cut.fresh = answer, outcome.output_tokens or 0
         cut.made = answer.output_tokens or cut.goal
         return self._next(cut, runner) or answer
@@ -165,6 +174,8 @@ class Repairs:
         """Return the request that goes on with what an earlier run has left; ``None``: it stays so."""
         assert row.request is not None, "a row that is looked up has a request"
         row.cut = Cut(row.request, answer)
+        if answer is not None and _ended_below(answer, row.cut.asked):
+            return None
         # How long several parts are is not known where no server has counted.
         row.cut.whole = answer is not None and not answer.output_tokens and answer.attempts > 1
         return self._next(row.cut, runner)
@@ -192,8 +203,16 @@ class Repairs:
         cut.goes_on = begun is not None
         if cut.goes_on and type(least := fields.get("min_tokens")) is int:
             fields["min_tokens"] = max(0, least - made)
-        fields |= dict.fromkeys(names or ["max_tokens"], goal - made if cut.goes_on else goal)
+        cut.asked = goal - made if cut.goes_on else goal
+        fields |= dict.fromkeys(names or ["max_tokens"], cut.asked)
         return self._make(first, begun if cut.goes_on else item, fields)
+
+
+def _ended_below(answer: Completion, bound: int | None) -> bool:
+    """Whether an answer is surely shorter than its bound; a server may count its end, or not."""
+    is_counted = answer.usage is None or not answer.usage.completion_tokens_estimated
+    tokens = answer.output_tokens
+    return is_counted and bound is not None and tokens is not None and tokens + 1 < bound
 
 
 def _tokens_of(answer: Completion) -> int:

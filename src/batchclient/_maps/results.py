@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from batchclient._calls.unsendable import lone_surrogate
+from batchclient._calls.inputs import is_conversation
+from batchclient._calls.unsendable import lone_surrogate, unsendable
 from batchclient._maps.reader import SLICE_S
-from batchclient._maps.row_calls import RowCalls, RowForm, RowParams
+from batchclient._maps.row_calls import RowCall, RowCalls, RowForm, RowParams
 from batchclient._shell.clock import now
 from batchclient.errors import BatchClientError, BatchMapFailed, ConfigError, TooManyBadRows
 from batchclient.health import Health
-from batchclient.templates import make_prompt
 from batchclient.types import MapResult, MapResults
 
 __all__ = ["Results", "check_documents"]
@@ -52,17 +52,14 @@ def check_documents(
     Raises:
         ConfigError: some do not; with the number of such documents, and the first.
     """
-    if template is None or rows is not None or row_params is not None:
-        fill: Callable[[Any], Any] = RowCalls(rows, call=call, template=template, row_params=row_params).read
-    else:
-        fill = make_prompt(template, is_chat=call == "chat")
+    read = RowCalls(rows, call=call, template=template, row_params=row_params).read
     faults = _Failures()
     turn_ends = now() + SLICE_S
     for place, document in enumerate(documents):
         if now() >= turn_ends:
             yield
             turn_ends = now() + SLICE_S
-        fault = _fault(fill, document)
+        fault = _fault(read, document)
         if fault is not None:
             faults.add(place, fault)
     if faults:
@@ -72,10 +69,15 @@ def check_documents(
         raise ConfigError(message, field=first.field)
 
 
-def _fault(fill: Callable[[Any], Any], document: Any) -> ConfigError | None:
+def _fault(read: Callable[[Any], RowCall], document: Any) -> ConfigError | None:
     try:
-        filled = fill(document)
-        why = lone_surrogate(filled) if isinstance(filled, str) else None
+        item = read(document).item
+        if is_conversation(item) and len(item) == 1:
+            item = item[0].get("content")
+        if is_conversation(item):
+            why = unsendable(item, "messages")
+            return None if why is None else ConfigError(why, field="prompt")
+        why = lone_surrogate(item) if isinstance(item, str) else None
     except ConfigError as error:
         return error
     except Exception:  # a document's own code: if it fails again, that is its row's failure

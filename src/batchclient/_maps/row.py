@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping
 from contextvars import Context
+from numbers import Integral
 from typing import Any
 
 from batchclient._core.messages import Request
@@ -20,7 +21,7 @@ Finish = Callable[[Completion], Completion]
 class Cut:
     """A row's answer that was cut off, and what is done about it."""
 
-    __slots__ = ("answer", "first", "fresh", "goal", "goes_on", "made", "tries", "whole")
+    __slots__ = ("answer", "asked", "first", "fresh", "goal", "goes_on", "made", "tries", "whole")
 
     def __init__(self, first: Request, answer: Completion | None) -> None:
         self.first: Request = first
@@ -31,6 +32,8 @@ class Cut:
         """Output tokens of its last part."""
         self.made: int = self.fresh
         """Output tokens of all of it, by the bounds sent where nobody counts."""
+        self.asked: int | None = first.shape.max_output_tokens
+        """The output tokens that the latest request asked for at most."""
         self.goal: int = 0
         """The bound of the request under way; 0: ``max_tokens``."""
         self.tries: int = 0
@@ -170,8 +173,13 @@ def own_id_of(document: Any) -> str | None:
     """Return the document's own ``id``, of a Batch line its ``custom_id``, if it has one."""
     if isinstance(document, Mapping):
         own = document.get("custom_id" if "custom_id" in document and "body" in document else "id")
-        if isinstance(own, (str, int)) and own != "":
+        if isinstance(own, str):
+            return own or None
+        if isinstance(own, Integral) and not isinstance(own, bool):
             return str(own)
+        if isinstance(own, float) and own.is_integer():
+            # So pandas writes whole numbers, where a column has gaps.
+            return str(int(own))
     return None
 
 

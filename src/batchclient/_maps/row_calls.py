@@ -3,10 +3,12 @@
 Rules:
 - The first row tells the form of all, unless the caller does. A template wins over what is there.
 - The parameters of a row are those of its Batch line's body, or of its field ``params``; with
-  ``row_params="take"`` fields by their names, too.
+  ``row_params="take"`` fields by their names, too: the names of the call that the row makes.
 - Nothing is left out in silence. A field with a parameter's name and its type is sent, or the row
   is refused by that name; ``row_params="ignore"`` says that such fields are data, and ``settle``
   names those of the first row.
+- A row's own parameters stand before the job's (``merged``). What a job says for all rows, and the
+  call of a row has not, is left out for that row.
 - A null in a table is a gap, also within its structs. JSON in a text has been written so, and is
   sent so.
 - What is no parameter that is known here travels as it is, as ``extra_body`` does. What the client
@@ -24,8 +26,8 @@ from numbers import Real
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from batchclient._calls.inputs import is_conversation
-from batchclient._calls.tables import kind_of
+from batchclient._calls.inputs import HIGHEST_PRIORITY, is_conversation
+from batchclient._calls.tables import kind_of, listed
 from batchclient._core.kinds import Kind
 from batchclient.dialects._arguments import known_fields
 from batchclient.dialects._fields import FIELDS, FIELDS_OF_KIND
@@ -33,7 +35,17 @@ from batchclient.errors import ConfigError
 from batchclient.templates import fields_of, make_prompt
 from batchclient.types import NOT_GIVEN, NotGiven
 
-__all__ = ["KINDS", "ROW_FORMS", "RowCall", "RowCalls", "RowForm", "RowParams", "merged", "parameter_types"]
+__all__ = [
+    "KINDS",
+    "ROW_FORMS",
+    "RowCall",
+    "RowCalls",
+    "RowForm",
+    "RowParams",
+    "known_names",
+    "merged",
+    "parameter_types",
+]
 
 RowForm = Literal["batch", "messages", "prompt", "conversations", "template"]
 ROW_FORMS: tuple[RowForm, ...] = ("batch", "messages", "prompt", "conversations", "template")
@@ -68,6 +80,8 @@ _CHATS = ("complete", "chat")
 _OWN = ("model", "timeout_s", "priority")
 """Parameters of a row that are arguments of its call."""
 _SPECIAL = frozenset({*_OWN, "extra_body"})
+_BOUNDS = frozenset({"max_tokens", "max_completion_tokens"})
+"""Two names of one bound."""
 _OF_PYTHON: dict[type, Any] = {str: str, bool: bool, int: Real, float: Real, list: (list, tuple), dict: Mapping}
 """The types of JSON, and what Python's programs have for them; numpy's numbers are ``Real``."""
 
@@ -83,7 +97,7 @@ class RowCall(NamedTuple):
         model: the row's own; ``None``: it has none.
         timeout_s: the row's own, seconds.
         priority: the row's own; ``None``: it has none.
-        is_own: whether the row itself set any parameter.
+        own: the names of the parameters that the row itself set.
     """
 
     call: str
@@ -92,7 +106,7 @@ class RowCall(NamedTuple):
     model: str | None = None
     timeout_s: float | NotGiven | None = NOT_GIVEN
     priority: int | None = None
-    is_own: bool = False
+    own: frozenset[str] = frozenset()
 
 
 class RowCalls:
@@ -145,7 +159,8 @@ class RowCalls:
         names = fields_of(template) if isinstance(template, str) else named
         self._used = {"id", *names, *(name.partition(".")[0].partition("[")[0] for name in names)}
         """Fields that are the input, or name the row."""
-        self._looked_for = frozenset(parameter_types().keys() - self._used - {"params"})
+        self._looked_for: dict[str, frozenset[str]] = {}
+        """By call, the names of its parameters that are none of these fields."""
         self._object = "params" if "params" not in self._used else None
         """The field that holds parameters."""
 
@@ -167,7 +182,7 @@ class RowCalls:
             self.form = before
             raise
         told = _SENTENCES[form].format(call=call.call)
-        found = ", ".join(self._found_in(first) if isinstance(first, Mapping) else ())
+        found = ", ".join(self._found_in(first, call.call) if isinstance(first, Mapping) else ())
         if not found:
             return told
         if self._row_params == "ignore":
@@ -201,8 +216,8 @@ class RowCalls:
             if call not in _CHATS and is_conversation(item):
                 raise ConfigError(f"a conversation is answered by call='chat', not {call!r}", field="call")
         call, item = _as_chat(call, item)
-        if self._object in row or not self._looked_for.isdisjoint(row):
-            own = self._with_fields(row, own)
+        if self._object in row or not self._looked_for_by(call).isdisjoint(row):
+            own = self._with_fields(row, call, own)
         if not own:
             return RowCall(call, item, self._params)
         return self._with_own(call, item, own)
@@ -227,7 +242,8 @@ class RowCalls:
         )
 
     def _list_of(self, value: Any) -> Any:
-        """Return a field, of a table also if it is JSON as a text."""
+        """Return a field, as a list if it is an array, or in a table JSON as a text."""
+        value = listed(value)
         if self._is_table and isinstance(value, str) and value.lstrip().startswith("["):
             with suppress(ValueError, RecursionError):
                 return json.loads(value)
@@ -274,7 +290,8 @@ class RowCalls:
         name = "input" if self._call not in _CHATS and "input" in row else "prompt"
         if name not in row:
             raise ConfigError(f"the row has no field {name!r}", field=name)
-        value = self._or_chat(row[name]) if self._call in _CHATS else row[name]
+        value = listed(row[name])
+        value = self._or_chat(value) if self._call in _CHATS else value
         return value if is_conversation(value) else _one_input(value, name)
 
     def _batch_line(self, row: Mapping[str, Any]) -> tuple[str, Any, dict[str, Any]]:
@@ -289,11 +306,8 @@ class RowCalls:
             raise ConfigError(f"body is a request, not {kind_of(body)}", field="body")
         call, name = _ROUTES[path]
         own = _without_nulls(body) if self._is_table else dict(body)
-        if own.get("priority"):
-            if call not in _CHATS or type(own["priority"]) is not int:
-                raise ConfigError(f"priority is a whole number, and no server takes it with {url}", field="priority")
-            # The body is the server's: vLLM's lowest goes first, and the client's highest.
-            own["priority"] = -own["priority"]
+        if type(own.get("priority", 0)) is not int:
+            raise ConfigError(f"priority is a whole number, not {kind_of(own['priority'])}", field="priority")
         if not name:
             query, documents = next((pair for pair in _PAIRS if pair[0] in own and pair[1] in own), ("", ""))
             if not query:
@@ -312,9 +326,15 @@ class RowCalls:
 
     # Parameters ------------------------------------------------------------------------------------------------------
 
-    def _found_in(self, row: Mapping[str, Any]) -> list[str]:
-        """Return the fields of a row that look like parameters."""
-        looked_for, known = self._looked_for, parameter_types()
+    def _looked_for_by(self, call: str) -> frozenset[str]:
+        names = self._looked_for.get(call)
+        if names is None:
+            self._looked_for[call] = names = frozenset(parameter_types(call).keys() - self._used - {"params"})
+        return names
+
+    def _found_in(self, row: Mapping[str, Any], call: str) -> list[str]:
+        """Return the fields of a row that look like parameters of its call."""
+        looked_for, known = self._looked_for_by(call), parameter_types(call)
         return [
             name
             for name, value in row.items()
@@ -322,13 +342,14 @@ class RowCalls:
             and ((self._is_table and self._row_params is not None) or _fits(value, known[name]))
         ]
 
-    def _with_fields(self, row: Mapping[str, Any], own: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Add the parameters that stand beside the input."""
+    def _with_fields(self, row: Mapping[str, Any], call: str, own: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Return a row's parameters: those of its body, and those of the fields beside its input."""
+        looked_for = self._looked_for_by(call)
         if self._row_params == "ignore":
             return own
         given: dict[str, Any] = {}
         if self._object is not None and row.get(self._object) is not None:
-            params = self._of_column("params", row["params"])
+            params = self._of_column(call, "params", row["params"])
             if not isinstance(params, Mapping):
                 raise ConfigError(
                     f"params is an object of parameters, not {kind_of(params)}; row_params='ignore' leaves it as data",
@@ -336,7 +357,7 @@ class RowCalls:
                 )
             given = dict(params)
         if self._row_params is None:
-            found = () if self._looked_for.isdisjoint(row) else self._found_in(row)
+            found = () if looked_for.isdisjoint(row) else self._found_in(row, call)
             for name in found:
                 if name != self._object:
                     raise ConfigError(
@@ -346,10 +367,10 @@ class RowCalls:
                     )
         else:
             for name, value in row.items():
-                if name in self._looked_for and value is not None:
+                if name in looked_for and value is not None:
                     if name in given:
                         raise ConfigError(f"{name} is given twice: as a field, and in params", field=name)
-                    given[name] = self._of_column(name, value)
+                    given[name] = self._of_column(call, name, value)
         if own is None:
             return given
         twice = next((name for name in given if name in own), None)
@@ -357,7 +378,7 @@ class RowCalls:
             raise ConfigError(f"{twice} is given twice: beside the body, and in it", field=twice)
         return own | given
 
-    def _of_column(self, name: str, value: Any) -> Any:
+    def _of_column(self, call: str, name: str, value: Any) -> Any:
         """Return the value of a parameter; in a CSV file numbers, lists and objects are texts.
 
         Raises:
@@ -365,7 +386,7 @@ class RowCalls:
         """
         if not self._is_table:
             return value
-        types = parameter_types()[name]
+        types = parameter_types(call)[name]
         is_text = isinstance(value, str)
         if not is_text:
             value = _without_nulls(value)
@@ -384,36 +405,49 @@ class RowCalls:
         return value
 
     def _with_own(self, call: str, item: Any, own: dict[str, Any]) -> RowCall:
-        known = _known_of(call)
+        known, names = known_names(call), frozenset(own)
         if _SPECIAL.isdisjoint(own) and known.issuperset(own):
-            return RowCall(call, item, merged(self._params, own), is_own=True)
+            return RowCall(call, item, merged(self._params, own), own=names)
         extra = own.pop("extra_body", None)
         if extra is not None and not isinstance(extra, Mapping):
             raise ConfigError(f"extra_body is a mapping, not {kind_of(extra)}", field="extra_body")
         for name in extra or ():
             if name in own:
                 raise ConfigError(f"{name} is given twice: in extra_body, and beside it", field=name)
+        names |= frozenset(extra or ())
         model, timeout_s, priority = (own.pop(name, None) for name in _OWN)
         if extra or not known.issuperset(own):
             given = own | dict(extra or {})
             own = {name: value for name, value in given.items() if name in known}
             extra = {name: value for name, value in given.items() if name not in known}
+        if priority and self.form == "batch":
+            # The body is the server's, and travels as it is. There vLLM's lowest goes first, and
+            # here the highest.
+            extra = {**(extra or {}), "priority": priority}
+            priority = max(-HIGHEST_PRIORITY, min(HIGHEST_PRIORITY, -priority))
         if extra:
             own["extra_body"] = extra
         if model is not None and (not isinstance(model, str) or not model):
             raise ConfigError(f"model is a name, not {kind_of(model)}", field="model")
         params = merged(self._params, own)
-        return RowCall(call, item, params, model, NOT_GIVEN if timeout_s is None else timeout_s, priority, is_own=True)
+        return RowCall(call, item, params, model, NOT_GIVEN if timeout_s is None else timeout_s, priority, names)
 
 
 def merged(job: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the job's parameters with a row's own, which stand before them, in ``extra_body``, too."""
+    """Return the job's parameters with a row's own, which stand before them, in ``extra_body``, too.
+
+    A row's ``max_tokens`` stands before the job's ``max_completion_tokens``, and the other way
+    round.
+    """
     if not job or not own:
         return own or job
     outer, inner = job.get("extra_body") or {}, own.get("extra_body") or {}
-    params = {**{name: value for name, value in job.items() if name not in inner}, **own}
+    said = own.keys() | inner.keys()
+    if not _BOUNDS.isdisjoint(said):
+        said |= _BOUNDS
+    params = {**{name: value for name, value in job.items() if name not in said}, **own}
     if outer:
-        params["extra_body"] = {name: value for name, value in outer.items() if name not in own} | dict(inner)
+        params["extra_body"] = {name: value for name, value in outer.items() if name not in said} | dict(inner)
     return params
 
 
@@ -432,26 +466,34 @@ _SENTENCES = {
 
 
 @cache
-def parameter_types() -> Mapping[str, frozenset[type]]:
+def parameter_types(call: str | None = None) -> Mapping[str, frozenset[type]]:
     """Return the names that a row's parameters may have, with the types of JSON that each one takes.
 
     A parameter that takes whole numbers alone has ``int`` and no ``float``.
+
+    Args:
+        call: that the row makes; ``None``: any.
     """
     from batchclient import params
 
-    classes: list[type] = [
-        params.CompletionStreamParams, params.ChatStreamParams, params.EmbeddingParams, params.ClassificationParams,
-        params.ScoreParams,
-    ]  # fmt: skip
+    of_calls: dict[str, type] = {
+        "complete": params.CompletionStreamParams,
+        "chat": params.ChatStreamParams,
+        "embed": params.EmbeddingParams,
+        "classify": params.ClassificationParams,
+        "score": params.ScoreParams,
+        "rerank": params.ScoreParams,
+    }
+    classes = [*of_calls.values()] if call is None else [of_calls[call]]
     numbers = frozenset({int, float})
     found: dict[str, frozenset[type]] = {
         "model": frozenset({str}),
         "timeout_s": numbers,
         "priority": frozenset({int}),
         "params": frozenset({dict}),
-        "stream": frozenset({bool}),
-        "stream_options": frozenset({dict}),
     }
+    if call is None or call in _CHATS:
+        found |= {"stream": frozenset({bool}), "stream_options": frozenset({dict})}
     for each in classes:
         for name, annotation in each.__annotations__.items():
             found[name] = found.get(name, frozenset()) | _types_of(annotation)
@@ -485,7 +527,7 @@ def _fits(value: Any, types: Collection[type]) -> bool:
 
 
 @cache
-def _known_of(call: str) -> frozenset[str]:
+def known_names(call: str) -> frozenset[str]:
     """Return the names that are passed as parameters of a call, or are refused as such."""
     kind = KINDS[call]
     return known_fields(kind) | FIELDS.keys() | FIELDS_OF_KIND.get(kind, {}).keys()

@@ -14,6 +14,7 @@ Rules:
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -420,6 +421,9 @@ class Runner:
         if self._watched and self.core.idle:
             self._stop_watching()
         deadline = self.core.next_deadline()
+        if deadline == math.inf:
+            # Patience without a bound; not every event loop takes such a time.
+            deadline = None
         if deadline is not None and deadline <= now:
             if not self._due_now:
                 self._due_now = True

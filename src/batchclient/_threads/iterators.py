@@ -244,9 +244,14 @@ def _read_slice(iterator: Iterator[Any], room: int, prompt: Callable[[Any], Any]
 
 
 class Feed(AsyncIterator[Any]):
-    """Documents between their reading thread and their map in the event loop, opened in turn."""
+    """Documents between their reading thread and their map in the event loop, opened in turn.
 
-    def __init__(self) -> None:
+    Args:
+        is_table: whether they are a table's rows: nulls are gaps.
+    """
+
+    def __init__(self, *, is_table: bool = False) -> None:
+        self.is_table = is_table
         self.documents: deque[Any] = deque()
         self._prompts: deque[Any] = deque()
         self._ended = False

@@ -37,7 +37,7 @@ def added_to_rows(options: MapOptions, form: OutputForm) -> tuple[str, ...]:
 
 def added_for(options: MapOptions, made: RowCall) -> Collection[str]:
     """Return the fields that an output of a known form adds to a row for a call of its own."""
-    if options.output_form not in _OF_ROWS or not (made.is_own or made.call != options.call):
+    if options.output_form not in _OF_ROWS or not (made.own or made.call != options.call):
         return ()
     added = added_by(made.call, made.params, options.answer_field)
     return added if options.columns is None else [name for name in added if name in options.columns]

@@ -153,6 +153,7 @@ def sort_fields(
     joining: dict[str, Any] = {}
     solo: dict[str, Any] = {}
     alone: str | None = None
+    extra: Any = None
     if "extra_body" in params:
         extra = params["extra_body"]
         if extra is not None and not isinstance(extra, Mapping):
@@ -171,6 +172,9 @@ def sort_fields(
             joining[name] = value
             if value is not None and value is not False:
                 alone = name
+        elif name == "priority" and extra and name in extra:
+            # The server's own, in the server's words; the client's orders its queue.
+            joining[name] = value
         elif to_caller and name == "stream_interval":
             if value is not None and (type(value) is not int or value < 1):
                 raise ConfigError("stream_interval is a whole number of tokens, at least 1", field=name)
