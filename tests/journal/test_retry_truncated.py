@@ -110,6 +110,7 @@ async def test_an_answer_goes_on_as_one_long_answer_would(case):
 @pytest.mark.parametrize("call", ["complete", "chat"])
 async def test_what_ended_below_the_bound_asked_for_is_not_asked_again(call, tmp_path):
     """The server's context ends there."""
+
     class Full(Teller):
         def tell(self, sent):
             reply = super().tell(sent)
