@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from batchclient._core.messages import Adjustment
 from batchclient._core.requests import Batch, Request
 from batchclient._core.scheduler import Scheduler
+from batchclient._shell.pages import Page
 from batchclient.bench.calls import Calls
 from batchclient.bench.cell import Setting
 from batchclient.bench.generator import Call
@@ -245,8 +246,8 @@ class _MeasuredClient(BatchClient):
         settings = self._settings.scheduler(self._dialects.at_first, self._callbacks, self._trusts_lists)
         settings = replace(settings, streams_lists=self._strategy != "lists")
         names = [url for url, _ in self._endpoints]
-        pages = self._connections.pages
-        return _NotingScheduler(self._sent, settings, [self._make_limit() for _ in names], names, pages)
+        asks_first = self._connections.asks_first if Page.SERVER in self._connections.pages else None
+        return _NotingScheduler(self._sent, settings, [self._make_limit() for _ in names], names, asks_first)
 
     def _trusts_lists(self) -> bool:
         # Lists of a given size are what is measured.
