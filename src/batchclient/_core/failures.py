@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from batchclient._core.limits.base import Outcome
 from batchclient.errors import (
@@ -102,7 +102,7 @@ class _Is:
 
     def __init__(self, name: str, *values: object) -> None:
         self._name = name
-        self.values = values
+        self.values: tuple[object, ...] = values
 
     def __get__(self, failure: Failure, _owner: type[Failure] | None = None) -> bool:
         return getattr(failure, self._name) in self.values
@@ -151,27 +151,29 @@ class Failure:
     begun: bool = True
     seen: str = ""
 
-    refuses_load = _Is("kind", FailureKind.REJECTED)
+    refuses_load: ClassVar[_Is] = _Is("kind", FailureKind.REJECTED)
     """Whether the server refuses work for now."""
-    may_be_lost = _Is("kind", FailureKind.MAYBE_PROCESSED)
+    may_be_lost: ClassVar[_Is] = _Is("kind", FailureKind.MAYBE_PROCESSED)
     """Whether the server may have worked in vain."""
-    is_of_the_server = _Is("kind", FailureKind.NOT_SENT, FailureKind.MAYBE_PROCESSED, FailureKind.REJECTED)
+    is_of_the_server: ClassVar[_Is] = _Is(
+        "kind", FailureKind.NOT_SENT, FailureKind.MAYBE_PROCESSED, FailureKind.REJECTED
+    )
     """Whether it may be a part of an outage."""
-    is_of_the_endpoint = _Is("kind", *is_of_the_server.values, FailureKind.MISMATCH)
+    is_of_the_endpoint: ClassVar[_Is] = _Is("kind", *is_of_the_server.values, FailureKind.MISMATCH)
     """Whether another endpoint may not have it."""
-    is_refused = _Is("kind", FailureKind.REFUSED)
+    is_refused: ClassVar[_Is] = _Is("kind", FailureKind.REFUSED)
     """Whether the server refuses the request, for whatever reason but load."""
-    is_told = _Is("kind", *is_of_the_endpoint.values, FailureKind.REFUSED)
+    is_told: ClassVar[_Is] = _Is("kind", *is_of_the_endpoint.values, FailureKind.REFUSED)
     """Whether it concerns a caller; after any other the call is sent again in another form."""
-    is_own = _Is("kind", FailureKind.BAD_CALL)
+    is_own: ClassVar[_Is] = _Is("kind", FailureKind.BAD_CALL)
     """Whether it is the fault of a call, whoever sends it."""
-    is_unsent = _Is("kind", FailureKind.UNSUPPORTED)
+    is_unsent: ClassVar[_Is] = _Is("kind", FailureKind.UNSUPPORTED)
     """Whether the dialect has no form for the calls, and nothing was sent."""
-    is_full = _Is("status", 503, 529)
+    is_full: ClassVar[_Is] = _Is("status", 503, 529)
     """Whether it is full: RFC 9110, section 15.6; Dynamo's "all workers are busy"."""
-    lacks_model = _Is("status", 404)
+    lacks_model: ClassVar[_Is] = _Is("status", 404)
     """Whether it may be the model that the server has not."""
-    may_mean_the_prompt = _Is("status", 403)
+    may_mean_the_prompt: ClassVar[_Is] = _Is("status", 403)
     """Whether it may be a firewall's word on one prompt."""
 
     # How far the request came -----------------------------------------------------------------------------------

@@ -44,9 +44,9 @@ class AsyncioBackend:
     """The asyncio side. Belongs to the loop in which it was made."""
 
     def __init__(self, context: Context) -> None:
-        self.loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._context = context
-        self.now = self.loop.time
+        self.now: Callable[[], float] = self.loop.time
         self.waiter: Callable[[], Any] = self.loop.create_future
         self._ends = False
         """Whether the loop was told to end, and has had no work since."""
@@ -147,7 +147,7 @@ class TrioBackend:
         self._context = context
         self._nursery = nursery
         self._token = trio.lowlevel.current_trio_token()
-        self.now = trio.current_time
+        self.now: Callable[[], float] = trio.current_time
 
     def waiter(self) -> Any:
         """Return a fresh waiter.

@@ -126,11 +126,17 @@ class Answers:
     __slots__ = ("began", "ended_at", "first_s", "latency_s", "tokens", "tokens_at")
 
     def __init__(self) -> None:
-        self.latency_s = self.first_s = self.tokens = 0.0
-        """Running means: seconds to the end and to the first token, and output tokens."""
-        self.tokens_at = self.ended_at = -math.inf
-        """When the last answer ended: one with tokens, and any."""
-        self.began = math.inf
+        self.latency_s: float = 0.0
+        """Running mean of the seconds to an answer's end."""
+        self.first_s: float = 0.0
+        """Running mean of the seconds to its first token."""
+        self.tokens: float = 0.0
+        """Running mean of its output tokens."""
+        self.tokens_at: float = -math.inf
+        """When the last answer with tokens ended."""
+        self.ended_at: float = -math.inf
+        """When the last answer ended."""
+        self.began: float = math.inf
         """When the job began: since then answers come without a pause."""
 
     def add(self, sample: Sample) -> bool:

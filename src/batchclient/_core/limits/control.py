@@ -45,8 +45,11 @@ class Limit:
         self._of_load = Bounds(self._answers, lateness=self._search is not None)
         self._bounds: tuple[Bounds | Objective, ...] = (self._of_load, *objectives)
         self._pinned: int | None = None
+        self.limit: int
+        """Sequences that may be in flight, at least 1."""
+        self.reason: str
+        """The reason of the number."""
         self.limit, self.reason = self._in_force()
-        """Sequences that may be in flight, at least 1, and the reason of the number."""
 
     def on_sample(self, sample: Sample) -> LimitChange | None:
         """Take in one observation."""

@@ -63,8 +63,9 @@ class Search:
     def __init__(self, start: int = START, ceiling: int = 1024, turn: Turn | None = None) -> None:
         if not 1 <= start <= ceiling:
             raise ValueError(f"1 <= start <= ceiling, got {start}, {ceiling}")
-        self.limit, self.reason = start, "the start"
-        self.answers = Answers()
+        self.limit: int = start
+        self.reason: str = "the start"
+        self.answers: Answers = Answers()
         """Kept by the limit in force, for itself as well."""
         self._start = start
         self._ceiling = self._most = ceiling
