@@ -427,10 +427,17 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
     # Its life ------------------------------------------------------------------------------------------------------
 
     def statistics(self) -> Statistics:
-        """Return a frozen snapshot of what the client is doing and has done."""
-        if self._runner is not None:
-            statistics = self._runner.core.statistics()
-            runner, health = self._runner, statistics.health
+        """Return a frozen snapshot of what the client is doing and has done: of one moment.
+
+        Any thread may ask: at any moment each call made is queued, in flight or ended.
+        """
+        if self._runner is None:
+            return self._make_core().statistics()
+        runner = self._runner
+
+        def read() -> Statistics:
+            statistics = runner.core.statistics()
+            health = statistics.health
             return replace(
                 statistics,
                 reused=runner.reused,
@@ -438,14 +445,16 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
                 regained_tokens=runner.regained_tokens,
                 health={**health, "ok": health["ok"] - runner.invalid, "invalid": runner.invalid},
             )
-        return self._make_core().statistics()
+
+        return runner.between_steps(read)
 
     def story(self) -> list[Decision]:
         """Return the last 512 decisions of the client's own, oldest first: why is it as it is?
 
         For example ``(12.4, "http://a/v1", "limit 256 → 128", "queue stood at the server")``.
         """
-        return [] if self._runner is None else list(self._runner.story)
+        runner = self._runner
+        return [] if runner is None else runner.between_steps(lambda: list(runner.story))
 
     async def servers(self) -> list[ServerInfo]:
         """Ask each server now what it is and how busy it is; return that in the order of the servers.

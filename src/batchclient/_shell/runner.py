@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import math
 import os
+import threading
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -74,6 +76,8 @@ __all__ = ["Runner"]
 _BODY_TIMEOUTS = BodyTimeouts()
 _MOST_TOLD = 512
 _PAGE_TIMES = PageTimes()
+_A_STEP_S, _LONGEST_STEP_S = 0.0001, 1.0
+_T = TypeVar("_T")
 
 
 class Runner:
@@ -131,6 +135,9 @@ class Runner:
         """The last decisions of the core's own, oldest first."""
         self._events: list[tuple[Event, float]] = []
         """Of the present step: each has a turn."""
+        self._steps = 0
+        """How many steps have begun."""
+        self._thread = threading.get_ident()
         self._due_now = False
         self._timer: Cancellable | None = None
         self._timer_at = 0.0
@@ -337,12 +344,34 @@ class Runner:
 
     # The step ------------------------------------------------------------------------------------------------------
 
+    def between_steps(self, read: Callable[[], _T]) -> _T:
+        """Return what a function reads of the state, as it is between two steps; from any thread.
+
+        A thread that steps meanwhile is read anew. Where a user's function holds up a step for a
+        second, its state is read as it is.
+        """
+        until = time.monotonic() + _LONGEST_STEP_S
+        while True:
+            steps, is_between = self._steps, not self._events or self._thread == threading.get_ident()
+            is_late = time.monotonic() > until
+            try:
+                found = read()
+            except RuntimeError:
+                # A container has changed while it was read.
+                if is_late:
+                    raise
+            else:
+                if (is_between and steps == self._steps) or is_late:
+                    return found
+            time.sleep(_A_STEP_S)
+
     def _step(self, event: Event, now: float) -> None:
         events = self._events
         events.append((event, now))
         if len(events) > 1:
             return  # within the step of another event
         core = self.core
+        self._steps += 1
         try:
             for each, at in events:
                 core.handle(each, at)
