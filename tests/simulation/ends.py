@@ -89,7 +89,9 @@ def check_call(world, call):
     # The first list of a server is a probe: a reply that does not fit costs nothing, on as many servers as there are.
     free += min(call.hits[Fault.WRONG_INDEX] + call.hits[Fault.INDEX_TWICE] + call.hits[Fault.CUT_STREAM], 4)
     # Of a list that names no culprit a member goes alone, up to three times, and what is left of it once without our fields.
-    free += 4 * (sum(call.hits[fault] for fault in _NAMES_NO_CULPRIT) > 1)
+    # After another list's failure one is enough for its first turn alone.
+    blind = sum(call.hits[fault] for fault in _NAMES_NO_CULPRIT)
+    free += 4 if blind > 1 else blind
     # Nor does a refusal for load while the server takes other work, and its list goes in halves.
     free += min(sum(call.hits[fault] for fault in _MAY_BE_FREE), 19)
     splits = math.ceil(math.log2(call.longest_list))
@@ -123,8 +125,8 @@ def check_call(world, call):
             assert plan.bad or call.refused_alone, f"{name} was refused for another's fault: {result!r}"
         case ConnectFailed():
             assert call.hits[Fault.REFUSED]
-        case DialectError() if call.hits[Fault.CUT_BODY] >= 2 and "not JSON" in result.message:
-            # What breaks off twice is not tried a third time.
+        case DialectError() if call.hits[Fault.CUT_BODY] + call.hits[Fault.WRONG_INDEX] >= 2 and "not JSON" in result.message:
+            # What breaks off twice is not tried a third time; nor what breaks off once, and lacks a choice once.
             pass
         case DemuxError() if call.hits[Fault.WRONG_INDEX] and "n=2 " in plan.prompt and "1 of 2" in result.message:
             # One choice for a call alone: the server seems to ignore n, and would do so again.
