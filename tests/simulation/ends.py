@@ -125,7 +125,9 @@ def check_call(world, call):
             assert plan.bad or call.refused_alone, f"{name} was refused for another's fault: {result!r}"
         case ConnectFailed():
             assert call.hits[Fault.REFUSED]
-        case DialectError() if call.hits[Fault.CUT_BODY] + call.hits[Fault.WRONG_INDEX] >= 2 and "not JSON" in result.message:
+        case DialectError() if (
+            call.hits[Fault.CUT_BODY] + call.hits[Fault.WRONG_INDEX] >= 2 and "not JSON" in result.message
+        ):
             # What breaks off twice is not tried a third time; nor what breaks off once, and lacks a choice once.
             pass
         case DemuxError() if call.hits[Fault.WRONG_INDEX] and "n=2 " in plan.prompt and "1 of 2" in result.message:
