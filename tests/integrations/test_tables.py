@@ -71,7 +71,8 @@ def test_tables_are_mapped_by_their_rows_and_columns_by_their_values():
     table = pyarrow.Table.from_pylist(ROWS)
     frames = [table, pandas.DataFrame(ROWS), polars.DataFrame(ROWS), duckdb.from_arrow(table), table.to_reader()]
     with EmbeddedServer("instant") as server, SyncBatchClient(server.base_url, model=server.model) as client:
-        plain = client.batch_map(ROWS, "Say {text}", max_tokens=2, temperature=0)
+        # A row that is no table's says by its field n that it is a parameter.
+        plain = client.batch_map(ROWS, "Say {text}", row_params="ignore", max_tokens=2, temperature=0)
         for frame in frames:
             mapped = client.batch_map(frame, "Say {text}", max_tokens=2, temperature=0)
             assert [answer.text for answer in mapped] == [answer.text for answer in plain], type(frame)
