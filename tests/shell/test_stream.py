@@ -70,6 +70,14 @@ async def test_each_token_comes_when_it_is_made_and_the_whole_answer_after():
     assert "stream_interval" not in log.sent[0][1]
 
 
+async def test_the_last_piece_comes_also_without_its_blank_line():
+    """Some servers end a stream so."""
+    async with make_client(ScriptedTransport(reply(piece("a"), piece("b", "stop", 2).rstrip(b"\n")))) as client:
+        stream = client.stream("p")
+        assert await texts(stream) == ["a", "b"]
+    assert stream.completion.text == "ab"
+
+
 async def test_a_chats_deltas_are_the_servers():
     client, log = make()
     async with client:

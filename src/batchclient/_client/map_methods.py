@@ -194,9 +194,10 @@ class MapMethods(Calling):
                 (ShareGPT) or ``"batch"`` (lines of an OpenAI Batch file, which name their call).
                 By default the first document tells it.
             row_params: whether fields with the name of a parameter are the document's own
-                parameters (``"take"``) or data (``"ignore"``). By default a document without a
-                template that has such a field is refused. An object in a field ``params``, and the
-                body of a Batch line, are taken without a word.
+                parameters (``"take"``) or data (``"ignore"``). By default a document that has such
+                a field is refused; beside a template a table's columns are data, and beside a
+                function every field is. An object in a field ``params``, and the body of a Batch
+                line, are taken without a word.
             call: the call that is made: ``"complete"``, ``"chat"``, ``"embed"`` or ``"classify"``.
                 For ``"chat"`` a text is one message of the user's; a document that is a chat needs
                 no word of it.

@@ -155,6 +155,9 @@ class Exchanges:
                         return None
                     await self._await_end(batch, chunks, decoder, pending, server)
             answers, failure = decoder.end(now())
+            if batch.shape.to_caller:
+                # The last event may have come without its blank line.
+                await self._hand_out(decoder, batch.requests[0].waiter, ended=True)
             if verbatim:
                 _add_head(answers, response)
         finally:
