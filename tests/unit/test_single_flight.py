@@ -52,11 +52,14 @@ class Loop:
 
     def __init__(self):
         self.time = 0.0
+        self.passing = 0.0
+        """What passes between two looks at the clock."""
         self.timers = []
         self.soon = []
         self.tasks = []
 
     def now(self):
+        self.time += self.passing
         return self.time
 
     def call_at(self, time, function):
@@ -220,6 +223,16 @@ def test_a_call_joins_what_is_queued():
     play.answer(1.0).answer(2.0)
     assert sorted(play.ends) == ["a", "b", "other"]
     assert len(play.sent) == 2
+
+
+def test_time_that_is_over_while_the_call_is_made_ends_it_alone():
+    play = Play()
+    play.loop.passing = 0.01
+    play.submit(0.0, call("a", deadline=0.015))
+    play.loop.passing = 0.0
+    assert isinstance(play.at(1.0).ends["a"], DeadlineExceeded)
+    assert list(play.submit(1.0, call("b", deadline=9.0)).answer(2.0).ends) == ["a", "b"]
+    assert play.counts == counts(2, succeeded=1, failed=1)
 
 
 def test_other_calls_share_nothing():

@@ -139,13 +139,16 @@ class SharingRunner(Runner):
                 caller.waiter.set_exception(own)
         return carrier
 
-    def _look(self, carrier: Request, caller: Request, at: float) -> None:
+    def _look_again(self, carrier: Request, caller: Request, due: float) -> None:
+        # A loop's timer may ring a little early.
+        self._look(carrier, caller, max(self._now(), due))
+
+    def _look(self, carrier: Request, caller: Request, now: float) -> None:
         """End a caller whose time is over; look at others again when theirs may be."""
-        now = max(self._now(), at)
         due = _due(carrier, caller, now)
         if due is None or due > now:
-            look = partial(self._look, carrier, caller)
-            carrier.waiter[caller] = None if due is None else self.backend.call_at(due, partial(look, due))
+            again = None if due is None else partial(self._look_again, carrier, caller, due)
+            carrier.waiter[caller] = None if again is None else self.backend.call_at(due, again)
             return
         # The core ends what is overdue whole, and learns from it.
         self._step(Woke(), now)
