@@ -13,8 +13,8 @@ LEAK_BYTES_PER_CALL = 100.0
 LEAST_BYTES = 4 * 1024 * 1024
 """Growth of the whole run below which memory is not judged: what the allocator and the caches still move after the warm-up."""
 LEAK_CONNECTIONS = 8.0
-"""Growth of the whole run, in descriptors, sockets or tasks: the connections of one pool come and go with the load. Hundreds of
-connections are cut and thousands of calls cancelled meanwhile, so a leak of one in a hundred is far more."""
+"""Growth of the whole run, in sockets that the server closed and the client has not yet. Hundreds of connections are cut and thousands
+of calls cancelled meanwhile, so a leak of one in a hundred is far more."""
 _MOST_POINTS = 300
 """Pairs grow with the square; more points than this are thinned."""
 
