@@ -17,11 +17,10 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from batchclient._core.messages import Asked, Notice
+from batchclient._core.messages import Failure, Notice
 from batchclient._core.servers.endpoint import Endpoint
-from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.health import HealthState
 from batchclient._core.spent import ServerOutage, seconds
 from batchclient.errors import NoServerAnswered
@@ -35,21 +34,22 @@ class Arrivals:
     """The wait of a scheduler for servers that have not answered yet.
 
     Args:
+        serving: the endpoints that may be granted on; the first are there.
         wait_s: how long calls wait for a first server, seconds; 0: no server is awaited.
         tell: announces an endpoint's state, with its reason, and a warning with what it is of.
     """
 
-    __slots__ = ("_endpoints", "_tell", "_tell_at", "_wait_s", "due")
-
-    def __init__(self, endpoints: Endpoints, wait_s: float, tell: Callable[[Endpoint, str, Notice, str], None]) -> None:
-        self._endpoints = endpoints
+    def __init__(
+        self, serving: Sequence[Endpoint], wait_s: float, tell: Callable[[Endpoint, str, Notice, str], None]
+    ) -> None:
+        self._serving = serving
         self._wait_s = wait_s
         self._tell = tell
         self._tell_at: dict[int, float] = {}
         """When a wait is told next, by endpoint."""
         self.due: float | None = None
         """When the wait for a first server ends; ``None``: no call waits for one."""
-        for endpoint in endpoints:
+        for endpoint in serving:
             self.add(endpoint)
 
     def add(self, endpoint: Endpoint) -> None:
@@ -59,8 +59,8 @@ class Arrivals:
 
     def look(self, now: float, *, busy: bool) -> NoServerAnswered | None:
         """Begin the wait for a first server if somebody waits, else end it; return its error in the end."""
-        awaited = [each for each in self._endpoints.serving if each.health.state is HealthState.AWAITED]
-        if len(awaited) < len(self._endpoints.serving) or not busy:
+        awaited = [each for each in self._serving if each.health.state is HealthState.AWAITED]
+        if len(awaited) < len(self._serving) or not busy:
             self.due = None
         elif self.due is None:
             self.due = now + self._wait_s
@@ -73,10 +73,9 @@ class Arrivals:
             return NoServerAnswered(f"no server answered in {seconds(self._wait_s)}: {told}")
         return None
 
-    def asked(self, event: Asked, now: float) -> bool:
-        """A question has ended; return whether its server was awaited."""
-        endpoint, failure = self._endpoints.by_id.get(event.endpoint), event.failure
-        if endpoint is None or endpoint.health.state is not HealthState.AWAITED:
+    def asked(self, endpoint: Endpoint, failure: Failure | None, now: float) -> bool:
+        """A question has ended, perhaps with a failure; return whether its server was awaited."""
+        if endpoint.health.state is not HealthState.AWAITED:
             return False
         if failure is None:
             self._end(endpoint, "it has answered", now)

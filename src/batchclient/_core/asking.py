@@ -58,8 +58,6 @@ class Asking:
         asks_first: whether a server may be asked before its first list; ``None``: never at all.
     """
 
-    __slots__ = ("_asks_first", "_command", "_endpoints", "look_at", "questions", "unasked")
-
     def __init__(
         self,
         endpoints: Mapping[int, Endpoint],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from batchclient._core.conditions import HEAVY, PROOF, REFILL, Turn, Wait
-from batchclient._core.learnt.lengths import OutputLengths
+from batchclient._core.learnt.lengths import Lengths
 from batchclient._core.learnt.proof import like_singles
 from batchclient._core.messages import Request, Shape
 from batchclient._core.servers.abilities import KindAbilities
@@ -61,9 +61,7 @@ class Terms(NamedTuple):
 class BatchingRule:
     """The rule, with its numbers and the learnt output lengths. Deciding changes nothing."""
 
-    __slots__ = ("_lengths", "_settings")
-
-    def __init__(self, settings: SchedulerSettings, lengths: OutputLengths) -> None:
+    def __init__(self, settings: SchedulerSettings, lengths: Lengths) -> None:
         self._settings = settings
         self._lengths = lengths
 
@@ -156,7 +154,7 @@ class BatchingRule:
     def _better_alone(self, shape: Shape, plain_size: int) -> str | None:
         """Why such calls had better go singly, or ``None``."""
         longest = self._settings.alone_above_tokens
-        expected = self._lengths.expected(shape.answer_key, shape.max_output_tokens)
+        expected = self._lengths.expected(shape)
         if expected > longest:
             return "long output expected"
         if shape.lists_plain and expected > _PLAIN_SHARE * longest and not self._end_together(shape, expected):
@@ -166,18 +164,17 @@ class BatchingRule:
     def _end_together(self, shape: Shape, expected: int) -> bool:
         """Whether a plain list costs its members no time: all answers end together."""
         short = expected <= _TOGETHER_SHARE * self._settings.alone_above_tokens
-        return short and self._lengths.fills(shape.answer_key, shape.max_output_tokens)
+        return short and self._lengths.fills(shape)
 
     def _plain_size(self, shape: Shape, endpoint: Endpoint, abilities: KindAbilities) -> int:
         """How long a list may go plain where a stream sends an event per token; 0: it is streamed."""
-        most, key = shape.max_output_tokens, shape.answer_key
         settled = shape.lists_plain or shape.plain_only or shape.echo or not self._settings.streams_lists
         if settled or not abilities.event_per_token or not self._ends_soon(shape, abilities):
             return 0
-        if self._lengths.fills(key, most):
+        if self._lengths.fills(shape):
             return _ANY
         # An answer of which none was seen yet is taken for half of what it may be.
-        expected = min(self._lengths.expected(key, most), (most or 0) // 2)
+        expected = min(self._lengths.expected(shape), (shape.max_output_tokens or 0) // 2)
         limit = endpoint.limit.limit // shape.weight
         if expected <= _EVENTS_OF_A_REQUEST and limit < _SPARE_LIMIT:
             return 0

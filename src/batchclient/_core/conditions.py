@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from batchclient._core.fleet import Fleet
 from batchclient._core.messages import Batch, Request
 from batchclient._core.servers.endpoint import Endpoint
-from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.health import HealthState
 from batchclient._core.waiting.lanes import Reserve
 from batchclient._core.waiting.queue import Group, Queue, has_families
@@ -51,13 +51,13 @@ class Turn:
     """
 
     __slots__ = (
-        "endpoint", "endpoints", "has_spared", "is_troubled", "most", "now", "probes", "queue", "reserve", "spares",
+        "endpoint", "fleet", "has_spared", "is_troubled", "most", "now", "probes", "queue", "reserve", "spares",
         "wake_at",
     )  # fmt: skip
 
-    def __init__(self, endpoint: Endpoint, endpoints: Endpoints, queue: Queue, now: float, most: int | None) -> None:
+    def __init__(self, endpoint: Endpoint, fleet: Fleet, queue: Queue, now: float, most: int | None) -> None:
         self.endpoint = endpoint
-        self.endpoints = endpoints
+        self.fleet = fleet
         self.queue = queue
         self.now = now
         self.most = most
@@ -80,7 +80,7 @@ class Turn:
         """Look at the reserve anew: permits were taken."""
         # A recovering endpoint may have fewer sequences in flight than its limit.
         most = self.endpoint.in_flight + self.endpoint.free
-        self.reserve = self.queue.lanes.reserve(most, len(self.endpoints.serving), self.now)
+        self.reserve = self.queue.lanes.reserve(most, len(self.fleet.serving), self.now)
 
     def is_urgent(self, group: Group) -> bool:
         """Whether a group's class is above the lowest in use."""
@@ -136,7 +136,7 @@ def failed_here(turn: Turn, _group: Group, oldest: Request) -> Wait | None:
     """A call which failed here is no probe: an outage must not use up its attempts."""
     if not (turn.probes and turn.spares) or oldest.failed_on != turn.endpoint.id:
         return None
-    if turn.endpoints.others_in_use(turn.endpoint):
+    if turn.fleet.others_in_use(turn.endpoint):
         return Wait("another endpoint takes it")
     return None if turn.endpoint.health.refuses else Wait(TRIED)
 
@@ -144,7 +144,7 @@ def failed_here(turn: Turn, _group: Group, oldest: Request) -> Wait | None:
 def left_to_others(turn: Turn, group: Group, _oldest: Request) -> Wait | None:
     """The endpoint refused calls of the shape, and another may take them."""
     until = turn.endpoint.abilities.lacks(group.shape, turn.now)
-    if until is None or not turn.endpoints.others_take(group.shape, turn.endpoint, turn.now):
+    if until is None or not turn.fleet.others_take(group.shape, turn.endpoint, turn.now):
         return None
     return Wait("another endpoint takes it", until)
 
@@ -154,7 +154,7 @@ def model_in_doubt(turn: Turn, group: Group, oldest: Request) -> Wait | None:
     endpoint, shape, now = turn.endpoint, group.shape, turn.now
     if not endpoint.abilities.models.refused:
         return None
-    elsewhere = turn.endpoints.others_take(shape, endpoint, now)
+    elsewhere = turn.fleet.others_take(shape, endpoint, now)
     at = endpoint.abilities.models.ready_at(
         shape.subject, endpoint.pace(shape), now, elsewhere=elsewhere, patient=oldest.patient
     )

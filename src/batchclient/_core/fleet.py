@@ -1,6 +1,9 @@
-"""The endpoints' lives: they come and go, fail and come back, and get new numbers.
+"""All endpoints of one scheduler: they come and go, fail and come back, and get new numbers.
 
 Rules:
+- An id is given once: a fact about a removed endpoint is never taken to be about another.
+- ``serving`` holds the endpoints that may be granted on. A leaving endpoint stays in ``by_id``
+  until nothing is in flight there.
 - Health is told how each failed batch ended; a change of state is a command. A probe that fails
   changes nothing to tell: an ejection is told once per outage.
 - A removed endpoint is forgotten once its last batch is over: the reply's connection is released by
@@ -14,14 +17,17 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 
 from batchclient._core.adjustments import Adjustments
+from batchclient._core.arrivals import Arrivals
 from batchclient._core.asking import Asking
 from batchclient._core.failures import Sign
 from batchclient._core.learnt.proof import Proof
 from batchclient._core.messages import (
     AbortBatch,
+    Asked,
     Batch,
     Command,
     EndpointAdded,
@@ -35,9 +41,9 @@ from batchclient._core.messages import (
     RatesReported,
     Retuned,
     ServerKnown,
+    Shape,
 )
 from batchclient._core.servers.endpoint import Endpoint
-from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.health import HealthState
 from batchclient._core.servers.life import STILL
 from batchclient._core.servers.outage import Outage
@@ -48,36 +54,96 @@ from batchclient.errors import ReadTimedOut
 __all__ = ["Fleet"]
 
 _NO_BATCH = -1
+_OPEN = attrgetter("open")
 _UNHEARD = Failure(FailureKind.MAYBE_PROCESSED, ReadTimedOut, "nothing came from the server before its calls' timeouts")
 
 
 class Fleet:
-    """Keeps the endpoints of a scheduler.
+    """The endpoints, in order of arrival.
 
-    ``adjustments`` are told of changed limits and list caps. ``asking`` is told which endpoints
-    exist, and which may be another server now. ``outage`` is told of failures and returns.
+    Args:
+        endpoints: the first ones.
+        settings: the scheduler's.
+        command: takes a command.
+        adjustments: told of changed limits and list caps.
+        asks_first: see ``Asking``.
     """
-
-    __slots__ = ("_adjustments", "_asking", "_command", "_endpoints", "_outage")
 
     def __init__(
         self,
-        endpoints: Endpoints,
+        endpoints: Iterable[Endpoint],
+        settings: SchedulerSettings,
         command: Callable[[Command], None],
         adjustments: Adjustments,
-        asking: Asking,
-        outage: Outage,
+        asks_first: Callable[[], bool] | None,
     ) -> None:
-        self._endpoints = endpoints
+        self.by_id = {endpoint.id: endpoint for endpoint in endpoints}
+        self.serving = list(self.by_id.values())
+        self.asking = Asking(self.by_id, command, asks_first)
+        self.outage = Outage(self.by_id, self.serving, settings.outage_patience_s)
+        self.arrivals = Arrivals(self.serving, settings.wait_for_server_s, self.tell)
+        self._settings = settings
         self._command = command
-        self._asking = asking
         self._adjustments = adjustments
-        self._outage = outage
         self._count()
+
+    def __repr__(self) -> str:
+        return f"<Fleet {list(self.by_id)}>"
+
+    def __iter__(self) -> Iterator[Endpoint]:
+        return iter(self.by_id.values())
+
+    # Questions -------------------------------------------------------------------------------------------------------
+
+    def others_in_use(self, endpoint: Endpoint) -> bool:
+        """Whether calls go to another endpoint as they come."""
+        return any(other is not endpoint and other.health.in_use for other in self.serving)
+
+    @property
+    def total_limit(self) -> int:
+        """The sum of the serving endpoints' present limits, in sequences."""
+        return sum(endpoint.limit.limit for endpoint in self.serving)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no batch is under way."""
+        return not any(map(_OPEN, self.by_id.values()))
+
+    def described(self, now: float) -> str:
+        """Describe the sequences in flight, silent servers, and the outages if every one has one."""
+        in_flight = sum(endpoint.in_flight for endpoint in self)
+        silences = [endpoint.nothing_came(now) for endpoint in self if endpoint.life.silent_since is not None]
+        told = [*silences, *(outage.sentence(now) for outage in self.outage.all_after(now))]
+        return f"{in_flight} in flight" + "".join(f"; {one}" for one in told)
+
+    def others_take(self, shape: Shape, endpoint: Endpoint, now: float) -> bool:
+        """Whether another endpoint is in use and has not refused such calls."""
+        subject = shape.subject
+        return any(
+            other is not endpoint
+            and other.health.in_use
+            and subject not in other.abilities.models.refused
+            and other.abilities.lacks(shape, now) is None
+            for other in self.serving
+        )
+
+    def take_now(self, shape: Shape, endpoint: Endpoint, now: float) -> bool:
+        """Whether another endpoint takes such calls, and may be sent any number of them now."""
+        others = (other for other in self.serving if other is not endpoint and other.health.in_use)
+        return self.others_take(shape, endpoint, now) and any(other.pace(shape).is_open for other in others)
+
+    def takers(self, choices: list[Endpoint], shape: Shape, now: float) -> list[Endpoint]:
+        """The ``choices`` that may take a call of this shape; all, if none may."""
+        free = [endpoint for endpoint in choices if endpoint.pace(shape).sendable(now) is None] or choices
+        lacking = [each for each in free if each.abilities.shapes and each.abilities.lacks(shape, now) is not None]
+        left = [each for each in lacking if self.others_take(shape, each, now)]
+        return [endpoint for endpoint in free if endpoint not in left] or free
+
+    # Failures and answers --------------------------------------------------------------------------------------------
 
     def judge(self, batch: Batch, failure: Failure, now: float) -> None:
         """Tell an endpoint's health and rates how a batch failed."""
-        endpoint = self._endpoints.by_id[batch.endpoint]
+        endpoint = self.by_id[batch.endpoint]
         if endpoint.rates is not None and (failure.sign is Sign.REFUSED or failure.is_unsent):
             endpoint.rates.refund(batch.charged_tokens, batch.sent_at, now)
         if failure.is_said or batch.wire.replied:
@@ -88,7 +154,7 @@ class Fleet:
             endpoint.health.end_probe(batch.id)
         else:
             self._judge_health(endpoint, batch, failure, now)
-        self._outage.watch(now, failure if failure.is_of_the_server else None)
+        self.outage.watch(now, failure if failure.is_of_the_server else None)
 
     def _judge_health(self, endpoint: Endpoint, batch: Batch, failure: Failure, now: float) -> None:
         health = endpoint.health
@@ -100,7 +166,7 @@ class Fleet:
         elif sign is not Sign.NOTHING:
             # Who takes a request before the connection breaks is no wrong address.
             health.answered_once |= failure.is_said or sign is Sign.BROKEN
-            others = self._endpoints.others_in_use(endpoint)
+            others = self.others_in_use(endpoint)
             if endpoint.fail(sign, batch.id, now, others=others, sent_at=batch.sent_at, seen=failure.seen):
                 self._keep_one_in_use()
         health.end_probe(batch.id)
@@ -115,22 +181,24 @@ class Fleet:
         endpoint.live(sequences, now, sent_at)
         if endpoint.health.state is not state:
             self._tell_health(endpoint, now)
-        self._outage.watch(now)
+        self.outage.watch(now)
 
-    def look_for_life(self, event: LoadReported, now: float) -> bool:
-        """A server has reported its load; return whether to give it up for a still engine."""
-        endpoint = self._endpoints.by_id.get(event.endpoint)
+    def take_load(self, event: LoadReported, now: float) -> bool:
+        """A server has reported its load; return whether anything changed."""
+        endpoint = self.by_id.get(event.endpoint)
         if endpoint is None:
             return False
+        endpoint.limit.on_load(event.load, endpoint.in_flight, now, event.took_s)
+        changed = self._adjustments.note_limit(endpoint, now)
         self.hear(endpoint, now, now)
         if endpoint.health.state is HealthState.EJECTED:
-            return False
+            return changed
         own = list(endpoint.open.values())
         if not endpoint.life.stands_still(event.load, sum(batch.tokens_at_risk for batch in own), now):
-            return False
+            return changed
         # At once, so that nothing more is sent there before these batches have ended.
         probe = endpoint.health.probe
-        others = self._endpoints.others_in_use(endpoint)
+        others = self.others_in_use(endpoint)
         endpoint.fail(Sign.STILL, _NO_BATCH if probe is None else probe, now, others=others)
         self._keep_one_in_use()
         self._tell_health(endpoint, now, STILL)
@@ -138,21 +206,29 @@ class Fleet:
             if not batch.aborting:
                 batch.ended_for = STILL
                 self._abort(batch)
-        self._outage.watch(now, STILL)
+        self.outage.watch(now, STILL)
         return True
 
     def _abort(self, batch: Batch) -> None:
         batch.aborting = True
         self._command(AbortBatch(batch))
 
+    def take_outcome(self, event: Asked, now: float, *, busy: bool) -> None:
+        """A question which server an endpoint is has ended."""
+        endpoint = self.by_id.get(event.endpoint)
+        if endpoint is not None and self.arrivals.asked(endpoint, event.failure, now):
+            self.outage.watch(now)
+        # Lists wait no longer, nor does any call for a server that was awaited.
+        self.asking.asked(event, now, busy=busy)
+
     def hear_rates(self, event: RatesReported, now: float) -> None:
         """A gateway has reported the rest of its rate limits."""
-        self._endpoints.by_id[event.endpoint].hear_rates(event.windows, now)
+        self.by_id[event.endpoint].hear_rates(event.windows, now)
 
     def end_unanswered(self, batch: Batch, now: float) -> None:
         """A request has ended in silence, or a caller's deadline has passed there."""
-        endpoint = self._endpoints.by_id[batch.endpoint]
-        if endpoint.leaving or not endpoint.health.in_use or self._endpoints.others_in_use(endpoint):
+        endpoint = self.by_id[batch.endpoint]
+        if endpoint.leaving or not endpoint.health.in_use or self.others_in_use(endpoint):
             return
         words = endpoint.life.end_request(batch.sent_at, endpoint.read_at, endpoint.shown_name, now)
         self._tell_silence(endpoint, words)
@@ -170,7 +246,7 @@ class Fleet:
 
     def tell_refusals(self, batch: Batch, failure: Failure, now: float) -> None:
         """The call that was to find out about a model is refused: its server is away for its calls."""
-        endpoint = self._endpoints.by_id[batch.endpoint]
+        endpoint = self.by_id[batch.endpoint]
         model = endpoint.abilities.models.refused[batch.shape.subject]
         # Answers to older calls may come after the first refusal.
         serves_others = any(pace.answered_from > model.sent_at for pace in endpoint.paces.values())
@@ -192,18 +268,22 @@ class Fleet:
         state = state or endpoint.health.state.value
         self._command(HealthChanged(endpoint.id, endpoint.name, state, reason, words, notice if words else None))
 
-    def add(self, event: EndpointAdded, settings: SchedulerSettings) -> None:
+    # Changes ---------------------------------------------------------------------------------------------------------
+
+    def add(self, event: EndpointAdded, now: float) -> None:
         """An endpoint was added."""
-        endpoint, endpoints = Endpoint(event.endpoint, event.limit, settings, event.name), self._endpoints
-        assert endpoint.id not in endpoints.by_id, "an endpoint's id is given once"
-        endpoints.by_id[endpoint.id] = endpoint
-        endpoints.serving.append(endpoint)
+        endpoint = Endpoint(event.endpoint, event.limit, self._settings, event.name)
+        assert endpoint.id not in self.by_id, "an endpoint's id is given once"
+        self.by_id[endpoint.id] = endpoint
+        self.serving.append(endpoint)
         self._count()
-        self._asking.add(event.endpoint)
+        self.asking.add(event.endpoint)
+        self.arrivals.add(endpoint)
+        self.outage.watch(now)
 
     def know(self, event: ServerKnown, now: float) -> None:
         """The server was identified: the lists it takes, and how many sequences it runs at all."""
-        endpoint = self._endpoints.by_id.get(event.endpoint)
+        endpoint = self.by_id.get(event.endpoint)
         if endpoint is None:
             return
         caps = endpoint.abilities.list_caps(now)
@@ -218,7 +298,7 @@ class Fleet:
     def judge_lists(self, proof: Proof, now: float) -> None:
         """Look how a stranger's list goes; one that takes too long is ended, and its calls go singly."""
         batch = proof.batch
-        endpoint, kind, served = self._endpoints.by_id[batch.endpoint], batch.shape.kind, proof.verdict(now)
+        endpoint, kind, served = self.by_id[batch.endpoint], batch.shape.kind, proof.verdict(now)
         if served is None and batch.id in endpoint.open:
             return
         cap = endpoint.abilities.list_cap(now, kind)
@@ -232,14 +312,13 @@ class Fleet:
 
     def remove(self, event: EndpointRemoved, now: float) -> None:
         """Send an endpoint nothing more; without ``drain``, end its batches."""
-        endpoint = self._endpoints.by_id.get(event.endpoint)
+        endpoint = self.by_id.get(event.endpoint)
         if endpoint is None:
             return
-        serving = self._endpoints.serving
         if not endpoint.leaving:
-            assert len(serving) > 1, "the last endpoint stays"
+            assert len(self.serving) > 1, "the last endpoint stays"
             endpoint.leaving = True
-            serving.remove(endpoint)
+            self.serving.remove(endpoint)
             self._count()
             self._keep_one_in_use()
         endpoint.limit.interrupt(now)
@@ -249,28 +328,36 @@ class Fleet:
                     batch.moving = True
                     self._abort(batch)
         self.see_off(endpoint)
+        self.outage.watch(now)
 
     def _count(self) -> None:
-        for endpoint in self._endpoints.serving:
-            endpoint.is_lone = len(self._endpoints.serving) == 1
+        for endpoint in self.serving:
+            endpoint.is_lone = len(self.serving) == 1
 
     def _keep_one_in_use(self) -> None:
         """If none is in use, probe those ejected but not vanished (the panic rule)."""
-        if not self._endpoints.any_in_use:
-            for endpoint in self._endpoints.serving:
+        if not any(endpoint.health.in_use for endpoint in self.serving):
+            for endpoint in self.serving:
                 if endpoint.health.state is HealthState.EJECTED and not endpoint.health.vanished:
                     endpoint.health.open_now()
 
     def see_off(self, endpoint: Endpoint) -> None:
         """Forget a leaving endpoint if its last batch is over."""
         if not (endpoint.in_flight or endpoint.open):
-            del self._endpoints.by_id[endpoint.id]
-            self._asking.remove(endpoint.id)
+            del self.by_id[endpoint.id]
+            self.asking.remove(endpoint.id)
             self._command(EndpointGone(endpoint.id))
+
+    def resume(self, now: float) -> None:
+        """Calls are about to be sent, and nothing is in flight anywhere."""
+        for endpoint in self.serving:
+            endpoint.limit.on_resume(now)
+            if endpoint.limit.limit != endpoint.told_limit:
+                self._adjustments.note_limit(endpoint, now)
 
     def retune(self, event: Retuned, before: SchedulerSettings, now: float) -> None:
         """Give the serving endpoints new numbers; ``before`` are the old settings."""
-        for place, endpoint in enumerate(self._endpoints.serving):
+        for place, endpoint in enumerate(self.serving):
             if event.settings is not None:
                 caps = endpoint.abilities.list_caps(now)
                 endpoint.abilities.max_size = event.settings.max_size
@@ -295,7 +382,7 @@ class Fleet:
         if not is_known:
             self.tell(endpoint, health.reason, "outage_ended" if health.in_use else "outage_began", words)
         if health.state is HealthState.RECOVERING:
-            self._asking.ask_again(endpoint.id, now)
+            self.asking.ask_again(endpoint.id, now)
         if is_ejected:
             endpoint.life.end_silence()
             endpoint.limit.interrupt(now)

@@ -30,18 +30,17 @@ import math
 
 from batchclient._core.batching import BatchingRule, Terms
 from batchclient._core.conditions import CONDITIONS, HEAVY, RATE, REFILL, TRIED, Turn, Wait
-from batchclient._core.learnt.lengths import OutputLengths
+from batchclient._core.fleet import Fleet
+from batchclient._core.learnt.lengths import Lengths
 from batchclient._core.learnt.proof import Proof
-from batchclient._core.learnt.times import ServiceTimes, is_fresh
+from batchclient._core.learnt.times import is_fresh
 from batchclient._core.messages import Batch, Isolation, Request, RequestState
 from batchclient._core.requests import LoadAtSend
 from batchclient._core.servers.choice import choose, no_later
 from batchclient._core.servers.endpoint import Endpoint
-from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.speed import work
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Counters
-from batchclient._core.waiting.deadlines import Deadlines
 from batchclient._core.waiting.queue import Group, Queue, has_families
 
 __all__ = ["Granting"]
@@ -64,27 +63,15 @@ _Granted = tuple[list[Batch], list[Request]]
 class Granting:
     """Grants a scheduler's permits."""
 
-    __slots__ = (
-        "_counters", "_deadlines", "_endpoints", "_lengths", "_queue", "_rule", "_sent", "_settings", "_times",
-        "is_paused",
-    )  # fmt: skip
-
     def __init__(
-        self,
-        settings: SchedulerSettings,
-        endpoints: Endpoints,
-        queue: Queue,
-        lengths: OutputLengths,
-        times: ServiceTimes,
-        deadlines: Deadlines,
-        counters: Counters,
+        self, settings: SchedulerSettings, fleet: Fleet, queue: Queue, lengths: Lengths, counters: Counters
     ) -> None:
         self._settings = settings
-        self._endpoints = endpoints
+        self._fleet = fleet
         self._queue = queue
+        self._deadlines = queue.deadlines
         self._lengths = lengths
-        self._times = times
-        self._deadlines = deadlines
+        self._times = lengths.times
         self._counters = counters
         self._rule = BatchingRule(settings, lengths)
         self._sent = 0
@@ -100,7 +87,7 @@ class Granting:
         granted: _Granted = [], []
         wake_at = math.inf
         if self._queue.size:
-            serving = self._endpoints.serving
+            serving = self._fleet.serving
             if len(serving) > 1:
                 wake_at = self._share_out(serving, now, granted)
             else:
@@ -123,7 +110,7 @@ class Granting:
             group, head = found
             self._queue.restore(group)
             # An endpoint that cannot take the call does not "hold it back": see below.
-            endpoint = choose(self._endpoints.takers(choices, head.shape, now), head, now)
+            endpoint = choose(self._fleet.takers(choices, head.shape, now), head, now)
             free = endpoint.free
             more, until = self._grant_on(endpoint, now, granted, most)
             wake_at = min(wake_at, until)
@@ -131,7 +118,7 @@ class Granting:
                 choices.remove(endpoint)
                 if until < math.inf and self._queue.size <= free:
                     # The endpoint could take all of them, and soon will.
-                    units = work(self._lengths.expected(head.shape.answer_key, head.shape.max_output_tokens))
+                    units = work(self._lengths.expected(head.shape))
                     choices = no_later(choices, endpoint, (until - now) / units, now)
         return wake_at
 
@@ -142,7 +129,7 @@ class Granting:
 
         Return whether more may be granted in this step, and when to look again.
         """
-        turn = Turn(endpoint, self._endpoints, self._queue, now, most)
+        turn = Turn(endpoint, self._fleet, self._queue, now, most)
         more = self._look(turn, granted)
         if turn.has_spared and not more and endpoint.health.probe is None:
             # Only calls that failed before can find out, and no other endpoint can.
@@ -167,7 +154,7 @@ class Granting:
             if not isinstance(cut, Wait):
                 fits = False
                 self._take(turn, group, oldest, *cut, granted)
-                if len(self._endpoints.serving) > 1:
+                if len(self._fleet.serving) > 1:
                     more = endpoint.free > 0 and queue.size > 0 and endpoint.health.probe is None
                     break
                 if turn.reserve is not None:
@@ -343,7 +330,7 @@ class Granting:
             assert self._queue.conversations is not None
             self._queue.conversations.granted(requests, endpoint.id, now)
             batch.has_families = True
-        expected = shape.weight * self._lengths.expected(shape.answer_key, shape.max_output_tokens)
+        expected = shape.weight * self._lengths.expected(shape)
         batch.tokens_at_risk = prompt_tokens + size * expected
         abilities.sent(batch)
         if endpoint.rates is not None:
@@ -358,5 +345,5 @@ class Granting:
     def _tokens(self, request: Request) -> int:
         """Tokens which a call is expected to cost, at least 1."""
         shape = request.shape
-        output = shape.weight * self._lengths.expected(shape.answer_key, shape.max_output_tokens)
+        output = shape.weight * self._lengths.expected(shape)
         return max(1, request.prompt_tokens + output)

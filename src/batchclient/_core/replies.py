@@ -4,36 +4,44 @@ Rules:
 - An answer frees permits at once, at the endpoint and in the lane. A failed batch frees the rest.
 - Limits, health and abilities are told of a failure before any call is queued again.
 - A caller who has gone is told nothing. When a batch's last caller has gone, the batch is aborted.
+- Each ended sequence is told once to its endpoint's limit, with the load during its service. With
+  several endpoints an answer is told to the endpoint's speed, too.
+- Wasted time is told apart from refused work, and lateness from a caller who left. Only a call
+  which was sent fresh can be *late*: the others spent their time in our queue, which is not the
+  server's load. A request cut off by a gateway is late, too.
+- Batches under way while our own event loop stood still are told as ignored, refusals excepted:
+  their times are not the server's.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from batchclient._core.adjustments import Adjustments
 from batchclient._core.fleet import Fleet
 from batchclient._core.kinds import Kind
 from batchclient._core.learnt.answers import Tally
-from batchclient._core.learnt.lengths import PromptLengths
-from batchclient._core.learnt.times import ServiceTimes
+from batchclient._core.learnt.lengths import Lengths
+from batchclient._core.learnt.times import is_fresh
+from batchclient._core.limits import REFUSALS, Outcome, Sample
 from batchclient._core.messages import (
     AbortBatch,
     Answered,
     Batch,
     Command,
     Failed,
+    Failure,
     HealthChanged,
     Request,
     RequestState,
     Resolve,
 )
 from batchclient._core.outcomes.outcomes import Outcomes
-from batchclient._core.samples import LimitSamples
 from batchclient._core.servers.endpoint import Endpoint
-from batchclient._core.servers.endpoints import Endpoints
+from batchclient._core.servers.speed import work
 from batchclient._core.spent import note_attempt
 from batchclient._core.statistics import Counters
-from batchclient._core.waiting.deadlines import Deadlines
 from batchclient._core.waiting.queue import Queue
 
 __all__ = ["Replies"]
@@ -42,58 +50,34 @@ _TOLD_EVERY_S = 60.0
 
 
 class Replies:
-    """The replies of a scheduler. ``batches`` are the scheduler's open batches, by id."""
-
-    __slots__ = (
-        "_adjustments",
-        "_batches",
-        "_command",
-        "_counters",
-        "_deadlines",
-        "_endpoints",
-        "_fleet",
-        "_lanes",
-        "_outcomes",
-        "_prompts",
-        "_queue",
-        "_samples",
-        "_times",
-    )
+    """The replies of a scheduler."""
 
     def __init__(
         self,
-        *,
-        endpoints: Endpoints,
-        queue: Queue,
-        batches: dict[int, Batch],
-        counters: Counters,
-        prompts: PromptLengths,
-        times: ServiceTimes,
-        deadlines: Deadlines,
-        samples: LimitSamples,
-        adjustments: Adjustments,
         fleet: Fleet,
+        queue: Queue,
+        lengths: Lengths,
+        counters: Counters,
+        adjustments: Adjustments,
         outcomes: Outcomes,
         command: Callable[[Command], None],
     ) -> None:
-        self._endpoints = endpoints
+        self._fleet = fleet
         self._queue = queue
         self._lanes = queue.lanes
-        self._batches = batches
+        self._deadlines = queue.deadlines
+        self._lengths = lengths
         self._counters = counters
-        self._prompts = prompts
-        self._times = times
-        self._deadlines = deadlines
-        self._samples = samples
         self._adjustments = adjustments
-        self._fleet = fleet
         self._outcomes = outcomes
         self._command = command
+        self.trusts_from = -math.inf
+        """Times of batches sent before are not the server's: the event loop stood still."""
 
     def answered(self, event: Answered, now: float) -> None:
         """Some calls of a batch have their answers."""
         batch = event.batch
-        endpoint = self._endpoints.by_id[batch.endpoint]
+        endpoint = self._fleet.by_id[batch.endpoint]
         weight = batch.shape.weight
         in_flight = endpoint.in_flight
         observed = self._counters.observed
@@ -112,7 +96,7 @@ class Replies:
         self._lanes.give_back(batch.lane, tally.count * weight)
         if tally.watched:
             self._deadlines.ended(tally.watched)
-            self._times.learn(batch.shape.answer_key, now - batch.sent_at, now, tally.watched)
+            self._lengths.times.learn(batch.shape.answer_key, now - batch.sent_at, now, tally.watched)
         if batch.has_families and self._queue.conversations is not None:
             self._queue.conversations.answered(
                 [request for request, _ in tally.resolved], endpoint.id, batch.sent_at, now
@@ -135,7 +119,7 @@ class Replies:
                 endpoint.abilities.proof.answered(batch, now)
             self._counters.request_ended(batch, endpoint.shown_name, now)
             assert not batch.unanswered, "a batch ends when all its requests are answered"
-            del self._batches[batch.id], endpoint.open[batch.id]
+            del endpoint.open[batch.id]
             if endpoint.leaving:
                 self._fleet.see_off(endpoint)
         elif batch.unanswered and not batch.callers and not batch.aborting:
@@ -170,8 +154,8 @@ class Replies:
         batch.lane.completion_tokens += tally.made_tokens
         if batch.expected_tokens:
             self._lanes.settle(batch, event.answers)
-        self._prompts.learn(batch, event.answers, tally.made_tokens)
-        self._samples.answered(event, in_flight, tally, now)
+        self._lengths.learn(batch, event.answers, tally.made_tokens)
+        self._sample_answers(event, in_flight, tally, now)
         if batch.isolation is not None:
             kind = batch.shape.kind
             list_cap = endpoint.abilities.list_cap(now, kind)
@@ -187,7 +171,7 @@ class Replies:
     def failed(self, event: Failed, now: float) -> None:
         """A batch has failed."""
         batch, failure = event.batch, event.failure
-        endpoint = self._endpoints.by_id[batch.endpoint]
+        endpoint = self._fleet.by_id[batch.endpoint]
         in_flight = endpoint.in_flight
         left, alive = self._take_back(batch, endpoint, now)
         if failure.was_sent:
@@ -197,13 +181,13 @@ class Replies:
             self._deadlines.take_back(alive, batch.sent_at)
         endpoint.failed(event, left, alive, now)
         if batch.expired:
-            self._times.learn_at_least(batch.shape.answer_key, now - batch.sent_at, now)
+            self._lengths.times.learn_at_least(batch.shape.answer_key, now - batch.sent_at, now)
         if not batch.streamed and failure.silent:
             endpoint.abilities.of(batch.shape.kind).plain_cut = True
         self._fleet.judge(batch, failure, now)
         if endpoint.abilities.models.end(batch, failure):
             self._fleet.tell_refusals(batch, failure, now)
-        self._samples.failed(batch, failure, in_flight, left, len(alive), now)
+        self._sample_failure(batch, failure, in_flight, left, len(alive), now)
         if failure.is_of_the_endpoint:
             for request in alive:
                 request.failed_on = endpoint.id
@@ -226,7 +210,7 @@ class Replies:
     def _take_back(self, batch: Batch, endpoint: Endpoint, now: float) -> tuple[list[Request], list[Request]]:
         """Take back a failed batch's permits; return its open requests, and those with a caller."""
         weight = batch.shape.weight
-        del self._batches[batch.id], endpoint.open[batch.id]
+        del endpoint.open[batch.id]
         left = [request for request, done in zip(batch.requests, batch.answered, strict=True) if not done]
         alive = []
         for request in left:
@@ -241,3 +225,92 @@ class Replies:
         if batch.expected_tokens:
             self._lanes.refund(batch, left)
         return left, alive
+
+    # What the limit is told ------------------------------------------------------------------------------------------
+
+    def _sample_answers(self, event: Answered, in_flight: int, tally: Tally, now: float) -> None:
+        """Tell the limit of some answers; ``in_flight`` is the load before."""
+        batch = event.batch
+        batch.made_tokens += tally.made_tokens
+        outcome = Outcome.SUCCESS
+        if not tally.resolved:
+            # An answer without a waiting caller took its time and brought nothing.
+            late = all(_is_late(batch.requests[position], batch, now) for position, _ in event.answers)
+            outcome = Outcome.LATE if late else Outcome.WASTED
+        shared_tokens = 0.0
+        if batch.has_families and tally.prompt_tokens:
+            requests = [batch.requests[position] for position, _ in event.answers]
+            size = sum(len(request.prompt) for request in requests)
+            shared_tokens = tally.prompt_tokens * sum(request.shared for request in requests) / size
+        self._observe(batch, in_flight, tally.count, outcome, now, tally, shared_tokens)
+
+    def _sample_failure(
+        self, batch: Batch, failure: Failure, in_flight: int, left: list[Request], alive: int, now: float
+    ) -> None:
+        """Tell the limit of the unanswered requests of a batch which have failed.
+
+        Args:
+            batch: the failed batch.
+            failure: why it failed.
+            in_flight: sequences in flight before.
+            left: all unanswered requests; those without a caller are done already.
+            alive: how many callers still wait.
+        """
+        outcome = failure.load if batch.refused_for_load else Outcome.IGNORED
+        if failure.is_full and alive > 1 and in_flight == len(left) * batch.shape.weight:
+            # With nothing else in flight the list is too long, and not the limit too high.
+            outcome = Outcome.IGNORED
+        if alive:
+            self._observe(batch, in_flight, alive, outcome, now, failure=failure)
+        if alive < len(left):
+            gone = [request for request in left if request.state is RequestState.DONE]
+            late = sum(_is_late(request, batch, now) for request in gone)
+            if late:
+                self._observe(batch, in_flight, late, Outcome.LATE, now)
+            if late < len(gone):
+                self._observe(batch, in_flight, len(gone) - late, Outcome.WASTED, now)
+
+    def _observe(
+        self,
+        batch: Batch,
+        in_flight: int,
+        requests: int,
+        outcome: Outcome,
+        now: float,
+        tally: Tally | None = None,
+        shared_tokens: float = 0.0,
+        failure: Failure | None = None,
+    ) -> None:
+        endpoint = self._fleet.by_id[batch.endpoint]
+        if batch.sent_at < self.trusts_from and outcome not in REFUSALS:
+            outcome = Outcome.IGNORED
+        seconds = now - batch.sent_at
+        mean = (endpoint.area(now) - batch.load.area) / seconds if seconds > 0 else float(in_flight)
+        if outcome is Outcome.SUCCESS and len(self._fleet.serving) > 1:
+            units = work(self._lengths.expected(batch.shape))
+            endpoint.speed.measure(seconds, units, mean / endpoint.limit.limit, requests, now)
+        endpoint.limit.on_sample(
+            Sample(
+                now,
+                batch.sent_at,
+                in_flight,
+                mean,
+                batch.load.in_flight,
+                requests * batch.shape.weight,
+                0 if tally is None else tally.prompt_tokens,
+                0 if tally is None else tally.used_tokens,
+                0.0 if tally is None else tally.first_tokens_s * batch.shape.weight,
+                outcome,
+                batch.load.admitted_at,
+                shared_tokens,
+                batch.shape.weight,
+                batch.shape.priority,
+                failure.retry_after_s or 0.0 if failure is not None and batch.pace.is_at_rest(now) else 0.0,
+            )
+        )
+        if endpoint.limit.limit != endpoint.told_limit:
+            self._adjustments.note_limit(endpoint, now)
+
+
+def _is_late(request: Request, batch: Batch, now: float) -> bool:
+    return request.deadline is not None and request.deadline <= now and is_fresh(request, batch.sent_at)

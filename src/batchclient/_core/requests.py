@@ -133,7 +133,7 @@ class Request:
     Args:
         shape: decides which calls may share its batch.
         prompt: the prompt as JSON bytes.
-        prompt_tokens: the prompt's length, or an estimate, to be improved (``PromptLengths``).
+        prompt_tokens: the prompt's length, or an estimate, to be improved (``Lengths``).
         deadline: absolute time, or ``None``.
         timeout_s: seconds from the first grant that a server takes on, which sets the deadline.
         solo_fields: JSON members sent only when the call goes alone (``user``, request ids).

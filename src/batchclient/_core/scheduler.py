@@ -43,12 +43,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from batchclient._core.adjustments import Adjustments
-from batchclient._core.arrivals import Arrivals
-from batchclient._core.asking import Asking
 from batchclient._core.fleet import Fleet
 from batchclient._core.granting import Granting
-from batchclient._core.learnt.lengths import OutputLengths, PromptLengths
-from batchclient._core.learnt.times import ServiceTimes
+from batchclient._core.learnt.lengths import Lengths
 from batchclient._core.messages import (
     AbortRequested,
     Answered,
@@ -79,19 +76,12 @@ from batchclient._core.messages import (
 )
 from batchclient._core.outcomes.errors import CallErrors, copy_of
 from batchclient._core.outcomes.outcomes import Outcomes
-from batchclient._core.outcomes.retries import Retries
 from batchclient._core.replies import Replies
-from batchclient._core.samples import LimitSamples
 from batchclient._core.servers.endpoint import Endpoint
-from batchclient._core.servers.endpoints import Endpoints
-from batchclient._core.servers.outage import Outage
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.spent import with_cause
 from batchclient._core.stalls import Stalls
 from batchclient._core.statistics import Counters, EndpointStatistics, Statistics
-from batchclient._core.waiting.deadlines import Deadlines
-from batchclient._core.waiting.lanes import Lanes
-from batchclient._core.waiting.order import Order
 from batchclient._core.waiting.queue import Queue
 from batchclient.errors import CallAborted, ClientClosed, DeadlineExceeded, QueueFull
 
@@ -122,57 +112,23 @@ class Scheduler:
         if not limits:
             raise ValueError("a scheduler needs at least one endpoint")
         self._settings = settings = replace(settings)  # the caller's record is not changed
-        self._endpoints = Endpoints(
+        self._commands: list[Command] = []
+        command = self._commands.append
+        self._counters = counters = Counters()
+        self._adjustments = Adjustments(command)
+        endpoints = (
             Endpoint(number, limit, settings, names[number] if names else "") for number, limit in enumerate(limits)
         )
-        self._by_id = self._endpoints.by_id
-        self._lengths = OutputLengths()
-        self._prompts = PromptLengths(self._lengths)
-        self._times = ServiceTimes()
-        self._lanes = Lanes(settings.tenant_weights, settings.max_queued)
-        order = Order(settings.order, settings.aging_s, self._lengths)
-        self._queue = Queue(settings, order, self._lanes)
-        self._deadlines = Deadlines()
-        self._batches: dict[int, Batch] = {}
-        self._commands: list[Command] = []
-        self._counters = Counters()
-        self._adjustments = Adjustments(self._commands.append)
-        self._samples = LimitSamples(self._endpoints, self._lengths, self._adjustments)
+        self._fleet = fleet = Fleet(endpoints, settings, command, self._adjustments, asks_first)
+        self._lengths = Lengths()
+        self._queue = queue = Queue(settings, self._lengths)
+        self._deadlines = queue.deadlines
         self._stalls = Stalls(settings)
-        self._asking = Asking(self._by_id, self._commands.append, asks_first)
-        self._outage = Outage(self._endpoints, settings.outage_patience_s)
-        self._fleet = Fleet(self._endpoints, self._commands.append, self._adjustments, self._asking, self._outage)
-        self._arrivals = Arrivals(self._endpoints, settings.wait_for_server_s, self._fleet.tell)
-        self._granting = Granting(
-            settings, self._endpoints, self._queue, self._lengths, self._times, self._deadlines, self._counters
-        )
-        self._retries = Retries(self._queue, self._counters)
-        self._errors = CallErrors(
-            self._endpoints,
-            self._queue,
-            self._batches,
-            self._deadlines,
-            self._counters,
-            self._commands.append,
-        )
+        self._granting = Granting(settings, fleet, queue, self._lengths, counters)
+        self._errors = CallErrors(fleet, queue, counters, command)
         patience_s = settings.outage_patience_s if settings.waits_out_refusals else None
-        self._outcomes = Outcomes(
-            self._endpoints, self._retries, self._errors, self._granting, self._counters, self._send, patience_s
-        )
-        self._replies = Replies(
-            endpoints=self._endpoints,
-            queue=self._queue,
-            batches=self._batches,
-            counters=self._counters,
-            prompts=self._prompts,
-            times=self._times,
-            deadlines=self._deadlines,
-            samples=self._samples,
-            adjustments=self._adjustments,
-            fleet=self._fleet,
-            outcomes=self._outcomes,
-            command=self._commands.append,
-        )
+        self._outcomes = Outcomes(fleet, queue, self._errors, self._granting, counters, self._send, patience_s)
+        self._replies = Replies(fleet, queue, self._lengths, counters, self._adjustments, self._outcomes, command)
         self._now = 0.0
         self._wake_at = math.inf
         """When to grant again though nothing else happens."""
@@ -190,13 +146,13 @@ class Scheduler:
             Paused: self._pause,
             Resumed: self._resume,
             Retuned: self._retune,
-            LoadReported: self._take_load,
+            LoadReported: fleet.take_load,
             Asked: self._take_outcome,
             ModelWanted: self._want_model,
             RatesReported: self._take_rates,
-            ServerKnown: self._fleet.know,
-            EndpointAdded: self._add_endpoint,
-            EndpointRemoved: self._remove_endpoint,
+            ServerKnown: fleet.know,
+            EndpointAdded: fleet.add,
+            EndpointRemoved: fleet.remove,
             DrainRequested: self._drain,
             AbortRequested: self._abort,
             CloseRequested: self._close,
@@ -204,7 +160,7 @@ class Scheduler:
         """What an event changes; ``False``: nothing has to be settled after it."""
 
     def __repr__(self) -> str:
-        load = self._endpoints.described(self._now)
+        load = self._fleet.described(self._now)
         outside = self._queue.outside
         return f"<Scheduler: {self._queue.size - outside} queued, {outside} waiting, {load}>"
 
@@ -228,14 +184,14 @@ class Scheduler:
         """When to call ``handle(Woke(), …)`` next; ``None``: not before another event."""
         if self._fresh_calls and not self._granting.is_paused:
             return self._now
-        times = [self._asking.look_at, self._stalls.due_at, self._arrivals.due]
+        times = [self._fleet.asking.look_at, self._stalls.due_at, self._fleet.arrivals.due]
         if self._deadlines.is_used:
             times.append(self._deadlines.next())
         if self._queue.later.size:
-            times += [self._retries.next_due(), self._outcomes.member_first.next_due(self._endpoints)]
-        if self._outage.due is not None and self._queue.waiting:
-            times.append(self._outage.due)
-        for endpoint in self._endpoints.serving:
+            times += [self._outcomes.retries.next_due(), self._outcomes.member_first.next_due()]
+        if self._fleet.outage.due is not None and self._queue.waiting:
+            times.append(self._fleet.outage.due)
+        for endpoint in self._fleet.serving:
             if endpoint.abilities.proof is not None:
                 times.append(endpoint.abilities.proof.due_at)
         earliest = self._wake_at
@@ -252,8 +208,8 @@ class Scheduler:
             queued=self._queue.size - outside,
             waiting=outside,
             backing_off=self._queue.later.size,
-            endpoints=tuple(endpoint.statistics(self._now) for endpoint in self._endpoints),
-            lanes=self._lanes.all(),
+            endpoints=tuple(endpoint.statistics(self._now) for endpoint in self._fleet),
+            lanes=self._queue.lanes.all(),
             arrivals=self._queue.arrivals(),
             adjustments=self._adjustments.last,
             changes=self._adjustments.changes,
@@ -261,7 +217,7 @@ class Scheduler:
 
     def endpoint(self, number: int) -> EndpointStatistics | None:
         """Return a snapshot of one endpoint; ``None``: there is none, or it has gone."""
-        endpoint = self._by_id.get(number)
+        endpoint = self._fleet.by_id.get(number)
         return None if endpoint is None else endpoint.statistics(self._now)
 
     def heeds_load(self, endpoint: int) -> bool:
@@ -270,18 +226,18 @@ class Scheduler:
         No limit is below 1: one sequence matters only at an ailing endpoint, as a probe may wait in
         vain.
         """
-        it = self._by_id.get(endpoint)
+        it = self._fleet.by_id.get(endpoint)
         return it is not None and (it.in_flight > 1 or (it.in_flight == 1 and it.health.ailing))
 
     @property
     def idle(self) -> bool:
         """Whether no call and no batch is left."""
-        return not (self._batches or self._queue.waiting)
+        return self._fleet.is_idle and not self._queue.waiting
 
     @property
     def total_limit(self) -> int:
         """Sequences that may be in flight at all endpoints together, by their present limits."""
-        return self._endpoints.total_limit
+        return self._fleet.total_limit
 
     @property
     def counters(self) -> Counters:
@@ -309,7 +265,7 @@ class Scheduler:
         else:
             if deadline is not None:
                 self._deadlines.add(request)
-            self._prompts.place(request)
+            self._lengths.place(request)
             self._queue.add(request)
             self._fresh_calls = True
         return False
@@ -317,7 +273,7 @@ class Scheduler:
     def _queue_full(self, request: Request, now: float) -> QueueFull:
         queued = self._queue.lane_of(request.shape).queued
         message = f"{queued} calls are queued (max_queued={self._settings.max_queued})"
-        outages = self._endpoints.outages_after(now)
+        outages = self._fleet.outage.all_after(now)
         message += "".join(f"; {outage.sentence(now)}" for outage in outages)
         return with_cause(QueueFull(message), request, outages)
 
@@ -329,26 +285,19 @@ class Scheduler:
         self._errors.detach(request)
         return True
 
-    def _take_load(self, event: LoadReported, now: float) -> bool:
-        changed = self._samples.on_load(event, now)
-        return self._fleet.look_for_life(event, now) or changed
-
     def _wake(self, event: Woke, now: float) -> bool:
         if self._stalls.due_at is not None and self._stalls.woke(now):
-            self._samples.trusts_from = now
-        for endpoint in self._endpoints.serving:
+            self._replies.trusts_from = now
+        for endpoint in self._fleet.serving:
             if (endpoint.health.taken_on_at or math.inf) <= now:
                 self._fleet.welcome(endpoint, 0, None, now)
         self._settle()
-        if self._asking.look_at is not None:
-            self._asking.look(now)
+        if self._fleet.asking.look_at is not None:
+            self._fleet.asking.look(now)
         return False
 
     def _take_outcome(self, event: Asked, now: float) -> None:
-        if self._arrivals.asked(event, now):
-            self._outage.watch(now)
-        # Lists wait no longer, nor does any call for a server that was awaited.
-        self._asking.asked(event, now, busy=not self.idle)
+        self._fleet.take_outcome(event, now, busy=not self.idle)
 
     def _want_model(self, event: ModelWanted, now: float) -> None:
         self._model_wanted = event.wanted
@@ -373,15 +322,6 @@ class Scheduler:
             self._queue.retune(event.settings)
         self._fleet.retune(event, before, now)
 
-    def _add_endpoint(self, event: EndpointAdded, now: float) -> None:
-        self._fleet.add(event, self._settings)
-        self._arrivals.add(self._by_id[event.endpoint])
-        self._outage.watch(now)
-
-    def _remove_endpoint(self, event: EndpointRemoved, now: float) -> None:
-        self._fleet.remove(event, now)
-        self._outage.watch(now)
-
     def _drain(self, event: DrainRequested, now: float) -> None:
         self._draining = True
 
@@ -390,8 +330,8 @@ class Scheduler:
 
     def _close(self, event: CloseRequested, now: float) -> None:
         self._draining = True
-        self._asking.close()
-        self._arrivals.due = None
+        self._fleet.asking.close()
+        self._fleet.arrivals.due = None
         self._errors.end_all(ClientClosed("the client was closed while the call was under way"), now)
 
     # After an event --------------------------------------------------------------------------------------------
@@ -401,30 +341,32 @@ class Scheduler:
         now = self._now
         if self._deadlines.is_used:
             self._expire(now)
-        for endpoint in self._endpoints.serving:
+        for endpoint in self._fleet.serving:
             if endpoint.abilities.proof is not None:
                 self._fleet.judge_lists(endpoint.abilities.proof, now)
         if self._queue.later.size:
-            self._outcomes.member_first.let_go(self._endpoints, now)
-            self._retries.requeue(now)
-        if self._outage.began_at is not None:
-            impatient = self._outage.impatient(self._errors.waiting, now)
-            self._errors.end(impatient, lambda request: self._outage.error(request, now), now)
+            self._outcomes.member_first.let_go(now)
+            self._outcomes.retries.requeue(now)
+        if self._fleet.outage.began_at is not None:
+            impatient = self._fleet.outage.impatient(self._errors.waiting, now)
+            self._errors.end(impatient, lambda request: self._fleet.outage.error(request, now), now)
         if self._settings.wait_for_server_s:
-            error = self._arrivals.look(now, busy=self._model_wanted or not (self.idle or self._granting.is_paused))
+            error = self._fleet.arrivals.look(
+                now, busy=self._model_wanted or not (self.idle or self._granting.is_paused)
+            )
             if error is not None:
                 self._errors.end(self._errors.waiting(), lambda _: copy_of(error), now)
                 self._commands.append(WaitOver(error))
-        if self._deadlines.is_used and not (self._batches or self._granting.is_paused):
+        if self._deadlines.is_used and self._fleet.is_idle and not self._granting.is_paused:
             self._errors.end_held(now)
         self._fresh_calls = False
         self._wake_at = math.inf
         if self._queue.size and not self._granting.is_paused:
             self._grant(now)
-        if not self._batches and self.idle:
+        if self.idle:
             self._stalls.due_at = None
-            if self._asking.questions:
-                self._asking.sleep()
+            if self._fleet.asking.questions:
+                self._fleet.asking.sleep()
             if self._draining and not self._drained_said:
                 self._drained_said = True
                 self._commands.append(Drained())
@@ -441,10 +383,10 @@ class Scheduler:
             self._errors.expire(expired, now, paused=self._granting.is_paused)
 
     def _grant(self, now: float) -> None:
-        if not self._batches:
-            self._samples.resumed(now)
-        if self._asking.unasked:
-            self._asking.ask_first(now)
+        if self._fleet.is_idle:
+            self._fleet.resume(now)
+        if self._fleet.asking.unasked:
+            self._fleet.asking.ask_first(now)
         batches, hopeless, self._wake_at = self._granting.grant(now)
         for batch in batches:
             self._send(batch)
@@ -452,8 +394,7 @@ class Scheduler:
             self._errors.give_up(hopeless, now)
 
     def _send(self, batch: Batch) -> None:
-        self._batches[batch.id] = batch
         self._commands.append(SendBatch(batch))
-        if self._asking.questions:
-            self._asking.sent(self._now)
+        if self._fleet.asking.questions:
+            self._fleet.asking.sent(self._now)
         self._stalls.sent(self._now)

@@ -16,10 +16,11 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from batchclient._core.kinds import Kind
+from batchclient._core.learnt.times import ServiceTimes
 from batchclient._core.requests import Batch, Request, Shape
 from batchclient.types import Completion
 
-__all__ = ["OutputLengths", "PromptLengths", "weighted_tokens"]
+__all__ = ["Lengths", "weighted_tokens"]
 
 _BYTES_PER_TOKEN = 4.0
 """A rough mean for English text."""
@@ -47,58 +48,21 @@ def weighted_tokens(prompt_tokens: float, output_tokens: float) -> float:
     return prompt_tokens + 2 * output_tokens
 
 
-class OutputLengths:
-    """Expected output tokens by coalescing key, learnt as an exponential mean."""
+class Lengths:
+    """How long calls are, and how long they take, as far as past ones tell.
 
-    __slots__ = ("_mean", "changes")
-
-    def __init__(self) -> None:
-        self._mean: OrderedDict[bytes, float] = OrderedDict()
-        self.changes = 0
-        """How often an expectation has changed."""
-
-    def expected(self, key: bytes, max_output_tokens: int | None) -> int:
-        """Return the expected output tokens of one prompt with this key."""
-        seen = self._mean.get(key)
-        if seen is not None:
-            return int(seen)
-        if max_output_tokens is None:
-            return _FIRST_GUESS_TOKENS
-        return min(max_output_tokens, _FIRST_GUESS_TOKENS)
-
-    def fills(self, key: bytes, max_output_tokens: int | None) -> bool:
-        """Whether most answers with this key run into their ``max_tokens``, and so end together."""
-        seen = self._mean.get(key)
-        return seen is not None and max_output_tokens is not None and seen >= _FILLED_RATIO * max_output_tokens
-
-    def learn(self, key: bytes, tokens: float) -> None:
-        """Take in the mean output tokens of some finished prompts."""
-        seen = self._mean.get(key)
-        if seen is None:
-            self._mean[key] = tokens
-            self.changes += 1
-            if len(self._mean) > _REMEMBERED_KEYS:
-                self._mean.popitem(last=False)
-        else:
-            self._mean.move_to_end(key)
-            self._mean[key] = mean = seen + _EWMA_WEIGHT * (tokens - seen)
-            if int(mean) != int(seen):
-                self.changes += 1
-
-
-class PromptLengths:
-    """Tokens per byte of prompts, learnt from servers' counts.
-
-    The ratio is that of two sums, of tokens and of bytes, both halved when large. So the last tens
-    of thousands of tokens decide, and a long prompt counts for more than a short one.
+    Output tokens by coalescing key are an exponential mean. The tokens of a prompt's byte are the
+    ratio of two sums, of tokens and of bytes, both halved when large. So the last tens of thousands
+    of tokens decide, and a long prompt counts for more than a short one.
     """
 
-    __slots__ = (
-        "_latest", "_latest_changes", "_latest_output", "_latest_ratios", "_of_shapes", "_outputs", "_ratios", "_sums",
-    )  # fmt: skip
-
-    def __init__(self, outputs: OutputLengths) -> None:
-        self._outputs = outputs
+    def __init__(self) -> None:
+        self.times = ServiceTimes()
+        """Seconds from sending to the answer."""
+        self._mean: OrderedDict[bytes, float] = OrderedDict()
+        """Output tokens of one prompt, by ``answer_key``."""
+        self._changes = 0
+        """How often an expectation has changed."""
         self._sums: dict[tuple[str, Kind, bool], list[float]] = {}
         self._ratios: dict[tuple[str, Kind], list[float]] = {}
         """Tokens per byte by model and kind: for texts beyond ASCII, and for ASCII; 0: unknown."""
@@ -110,9 +74,21 @@ class PromptLengths:
         self._latest_ratios: list[float] | None = None
         """The ratios of the latest shape: as a rule the next call has the same shape."""
 
+    def expected(self, shape: Shape) -> int:
+        """Return the expected output tokens of one prompt of a shape."""
+        seen, most = self._mean.get(shape.answer_key), shape.max_output_tokens
+        if seen is not None:
+            return int(seen)
+        return _FIRST_GUESS_TOKENS if most is None else min(most, _FIRST_GUESS_TOKENS)
+
+    def fills(self, shape: Shape) -> bool:
+        """Whether most answers to such calls run into their ``max_tokens``, and so end together."""
+        seen, most = self._mean.get(shape.answer_key), shape.max_output_tokens
+        return seen is not None and most is not None and seen >= _FILLED_RATIO * most
+
     def place(self, request: Request) -> None:
         """Set a request's bucket, and its prompt tokens if a ratio is known. Runs for each call."""
-        if request.shape is not self._latest or self._outputs.changes != self._latest_changes:
+        if request.shape is not self._latest or self._changes != self._latest_changes:
             self._look_up(request.shape)
         ratios = self._latest_ratios
         if ratios is not None:
@@ -123,8 +99,8 @@ class PromptLengths:
         request.bucket = (request.prompt_tokens + self._latest_output).bit_length()
 
     def _look_up(self, shape: Shape) -> None:
-        self._latest, self._latest_changes = shape, self._outputs.changes
-        self._latest_output = self._outputs.expected(shape.answer_key, shape.max_output_tokens)
+        self._latest, self._latest_changes = shape, self._changes
+        self._latest_output = self.expected(shape)
         self._latest_ratios = None if shape.counted else self._of_shapes.get(shape) or self._remember(shape)
 
     def _remember(self, shape: Shape) -> list[float]:
@@ -141,7 +117,7 @@ class PromptLengths:
         """Take in some answers' output tokens, and the prompt's of one, chosen regardless of length."""
         shape = batch.shape
         if made_tokens:
-            self._outputs.learn(shape.answer_key, made_tokens / (len(answers) * shape.weight))
+            self._learn_outputs(shape.answer_key, made_tokens / (len(answers) * shape.weight))
         if shape.counted:
             return
         position, completion = answers[batch.id % len(answers)]
@@ -166,3 +142,16 @@ class PromptLengths:
         if sums[0] > _REMEMBERED_TOKENS:
             sums[0] /= 2
             sums[1] /= 2
+
+    def _learn_outputs(self, key: bytes, tokens: float) -> None:
+        seen = self._mean.get(key)
+        if seen is None:
+            self._mean[key] = tokens
+            self._changes += 1
+            if len(self._mean) > _REMEMBERED_KEYS:
+                self._mean.popitem(last=False)
+        else:
+            self._mean.move_to_end(key)
+            self._mean[key] = mean = seen + _EWMA_WEIGHT * (tokens - seen)
+            if int(mean) != int(seen):
+                self._changes += 1

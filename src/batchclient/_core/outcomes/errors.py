@@ -13,13 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from batchclient._core.messages import AbortBatch, Batch, Command, Failure, Reject, Request, RequestState, Shape
-from batchclient._core.servers.endpoints import Endpoints
+from batchclient._core.fleet import Fleet
+from batchclient._core.messages import AbortBatch, Command, Failure, Reject, Request, RequestState, Shape
 from batchclient._core.servers.hold import AWAITED, OUTAGE, Hold
 from batchclient._core.servers.pace import LONGEST_REST_S
 from batchclient._core.spent import ServerOutage, seconds, time_spent, was_mostly_queued, with_cause
 from batchclient._core.statistics import Counters
-from batchclient._core.waiting.deadlines import Deadlines
 from batchclient._core.waiting.queue import Queue
 from batchclient.errors import BatchClientError, DeadlineExceeded
 
@@ -50,26 +49,13 @@ class CallErrors:
     """Ends the calls of one scheduler with errors.
 
     Args:
-        endpoints: where the calls may be in flight.
-        queue, batches: where the calls may be.
+        fleet, queue: where the calls may be.
         command: takes a command.
     """
 
-    __slots__ = ("_batches", "_command", "_counters", "_deadlines", "_endpoints", "_queue")
-
-    def __init__(
-        self,
-        endpoints: Endpoints,
-        queue: Queue,
-        batches: dict[int, Batch],
-        deadlines: Deadlines,
-        counters: Counters,
-        command: Callable[[Command], None],
-    ) -> None:
-        self._endpoints = endpoints
+    def __init__(self, fleet: Fleet, queue: Queue, counters: Counters, command: Callable[[Command], None]) -> None:
+        self._fleet = fleet
         self._queue = queue
-        self._batches = batches
-        self._deadlines = deadlines
         self._counters = counters
         self._command = command
 
@@ -95,13 +81,13 @@ class CallErrors:
         if request.group is not None:
             self._queue.discard(request)
         elif batch is not None:
-            self._endpoints.by_id[batch.endpoint].abandoned += batch.shape.weight
+            self._fleet.by_id[batch.endpoint].abandoned += batch.shape.weight
             batch.callers -= 1
             if not batch.callers and not batch.aborting:
                 batch.aborting = True
                 self._command(AbortBatch(batch))
         if request.watched:
-            self._deadlines.ended(1)
+            self._queue.deadlines.ended(1)
 
     def waiting(self) -> list[Request]:
         """Return every call not in flight."""
@@ -115,7 +101,9 @@ class CallErrors:
             return with_cause(type(error)(_because(error.message, spent)), request, outages)
 
         requests = self._queue.later.requests()
-        requests += [request for batch in self._batches.values() for request in batch.requests]
+        batches = [batch for endpoint in self._fleet for batch in endpoint.open.values()]
+        batches.sort(key=lambda batch: batch.id)
+        requests += [request for batch in batches for request in batch.requests]
         requests += self._queue.queued()
         ended = (RequestState.DONE, RequestState.ABANDONED)
         self.end([request for request in requests if request.state not in ended], own, now)
@@ -190,7 +178,7 @@ class CallErrors:
         if self._rest(now) is None:
             return
         held: dict[Request, tuple[float, Failure]] = {}
-        for request in self._deadlines.before(now + LONGEST_REST_S):
+        for request in self._queue.deadlines.before(now + LONGEST_REST_S):
             rest = self._rest(now, request.shape)
             if rest is not None and rest.words is not None and (request.deadline or now) <= rest.until:
                 held[request] = rest.until - now, rest.words
@@ -206,7 +194,7 @@ class CallErrors:
     def _rest(self, now: float, shape: Shape | None = None) -> Hold | None:
         """The rest that ends first, if every server has asked for one."""
         first: Hold | None = None
-        for endpoint in self._endpoints.serving:
+        for endpoint in self._fleet.serving:
             rests = [hold for hold in endpoint.holds(now, shape) if hold.words is not None]
             if not rests:
                 return None
@@ -218,12 +206,12 @@ class CallErrors:
 
     def _account(self, request: Request, now: float, since: float | None = None) -> tuple[list[ServerOutage], str]:
         """Return the outages in a call's time, and where its time went."""
-        outages = self._endpoints.outages_after(request.queued_at if since is None else since)
+        outages = self._fleet.outage.all_after(request.queued_at if since is None else since)
         return outages, time_spent(request, outages, now, since)
 
     def _held_by(self, request: Request, now: float) -> str:
         """Return the hold on a queued call at all endpoints; empty: none."""
-        holds = [endpoint.hold(now, request.shape) for endpoint in self._endpoints.serving]
+        holds = [endpoint.hold(now, request.shape) for endpoint in self._fleet.serving]
         reasons = dict.fromkeys("" if hold is None else hold.why for hold in holds)
         # An outage of all of them is told with its time.
         is_told = reasons.keys() <= {OUTAGE, AWAITED}
@@ -233,13 +221,13 @@ class CallErrors:
         """Say whose silence a call has met: that of its own server, or of all servers in use."""
         if request.batch is not None:
             is_heard = request.batch.wire.replied
-            return "" if is_heard else self._endpoints.by_id[request.batch.endpoint].nothing_came(now)
-        said = [endpoint.nothing_came(now) for endpoint in self._endpoints.serving if endpoint.health.in_use]
+            return "" if is_heard else self._fleet.by_id[request.batch.endpoint].nothing_came(now)
+        said = [endpoint.nothing_came(now) for endpoint in self._fleet.serving if endpoint.health.in_use]
         return " and ".join(said) if all(said) else ""
 
     def _crowd(self, taken: int = 0) -> str:
         """Say how many calls are queued for how many places; ``taken`` are just out of the queue."""
-        queued, limit = self._queue.size + taken, self._endpoints.total_limit
+        queued, limit = self._queue.size + taken, self._fleet.total_limit
         calls = "1 call is" if queued == 1 else f"{queued} calls are"
         return f"{calls} queued, and {limit} sequence{'' if limit == 1 else 's'} may be in flight"
 

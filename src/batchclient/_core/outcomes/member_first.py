@@ -42,7 +42,6 @@ from batchclient._core.messages import Batch, Failed, Isolation, Request
 from batchclient._core.outcomes.retries import Retries
 from batchclient._core.outcomes.table import FailedBatch
 from batchclient._core.servers.abilities import KindAbilities
-from batchclient._core.servers.endpoints import Endpoints
 
 __all__ = ["MemberFirst"]
 
@@ -58,8 +57,6 @@ class MemberFirst:
         send: sends a batch.
         resend_by_table: sends a failed list again by the table of failures.
     """
-
-    __slots__ = ("_granting", "_resend_by_table", "_retries", "_send_batch", "_under_way")
 
     def __init__(
         self,
@@ -188,15 +185,15 @@ class MemberFirst:
         if lists and not own:
             failed.alive = []
 
-    def next_due(self, endpoints: Endpoints) -> float | None:
+    def next_due(self) -> float | None:
         """When the first list has waited long enough for a member's answer, if another may have it."""
-        times = [self._retries.parked_until(trial, endpoints) for trial in self._under_way.values()]
+        times = [self._retries.parked_until(trial) for trial in self._under_way.values()]
         return min((time for time in times if time is not None), default=None)
 
-    def let_go(self, endpoints: Endpoints, now: float) -> None:
+    def let_go(self, now: float) -> None:
         """Resend by the table lists that have waited long enough for a member's answer."""
         for trial in list(self._under_way.values()):
-            for parked in self._retries.unpark_late(trial, endpoints, now):
+            for parked in self._retries.unpark_late(trial, now):
                 if parked.alive:
                     self._resend_by_table(parked)
 

@@ -20,6 +20,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+from batchclient._core.fleet import Fleet
 from batchclient._core.granting import Granting
 from batchclient._core.messages import Batch, Failed, FailureKind, Request
 from batchclient._core.outcomes.errors import CallErrors
@@ -27,11 +28,11 @@ from batchclient._core.outcomes.member_first import MemberFirst
 from batchclient._core.outcomes.retries import Retries
 from batchclient._core.outcomes.table import FailedBatch, Row, Way, row_for
 from batchclient._core.servers.endpoint import Endpoint
-from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.models import pause_s as model_pause_s
 from batchclient._core.servers.pace import HELD_RATIO, aside_s
 from batchclient._core.spent import seconds
 from batchclient._core.statistics import Counters
+from batchclient._core.waiting.queue import Queue
 from batchclient.errors import BatchClientError
 
 __all__ = ["Outcomes"]
@@ -53,25 +54,23 @@ class Outcomes:
             and a 403 before the first answer means all calls, as a mock's does.
     """
 
-    __slots__ = ("_counters", "_endpoints", "_errors", "_means_all", "_patience_s", "member_first", "retries")
-
     def __init__(
         self,
-        endpoints: Endpoints,
-        retries: Retries,
+        fleet: Fleet,
+        queue: Queue,
         errors: CallErrors,
         granting: Granting,
         counters: Counters,
         send: Callable[[Batch], None],
         patience_s: float | None,
     ) -> None:
-        self._endpoints = endpoints
+        self._fleet = fleet
         self._errors = errors
         self._counters = counters
         self._patience_s = patience_s or 0.0
         self._means_all = patience_s is None
-        self.retries = retries
-        self.member_first = MemberFirst(retries, granting, send, self.resend)
+        self.retries = Retries(queue, counters)
+        self.member_first = MemberFirst(self.retries, granting, send, self.resend)
 
     def failed(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float) -> None:
         """Take in a batch's failure.
@@ -84,7 +83,7 @@ class Outcomes:
         """
         batch, member_first = event.batch, self.member_first
         alive = self._errors.fail_begun(alive, event.failure, now)
-        failed = FailedBatch(event, alive, endpoint, self._endpoints, now)
+        failed = FailedBatch(event, alive, endpoint, self._fleet, now)
         if batch.bare and member_first.is_trial(batch):
             member_first.failed(failed)
         if batch.moving or not member_first.take(failed):
@@ -140,7 +139,7 @@ class Outcomes:
         if failure.once and failed.may_be_retried:
             # The second time: the callers are told not to try again either.
             told = replace(told, kind=FailureKind.REFUSED)
-        if failure.refuses_shape and self._endpoints.others_in_use(failed.endpoint):
+        if failure.refuses_shape and self._fleet.others_in_use(failed.endpoint):
             told = replace(told, message=f"{told.message}; no other server in use takes it")
         if failure.is_own or (batch.isolation is not None and batch.isolation.blind):
             self.retries.found(batch, failed.endpoint, failed.now, bad=len(failed.alive))

@@ -16,7 +16,6 @@ from typing import Any
 from batchclient._core.messages import Batch, Isolation, Request
 from batchclient._core.outcomes.table import FailedBatch
 from batchclient._core.servers.endpoint import Endpoint
-from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.spent import note_pause
 from batchclient._core.statistics import Counters
 from batchclient._core.waiting.queue import Group, Queue
@@ -28,8 +27,6 @@ _HASTENED = 2
 
 class Retries:
     """Sends calls again."""
-
-    __slots__ = ("_counters", "_later", "_queue", "_unpaid", "_unpaid_until")
 
     def __init__(self, queue: Queue, counters: Counters) -> None:
         self._queue = queue
@@ -166,10 +163,10 @@ class Retries:
         """Let a failed list wait for the end of a batch, until a time if another endpoint may have it."""
         self._later.add(_group(failed.alive, failed.batch, retry=failed), failed.alive, until, trial)
 
-    def parked_until(self, trial: int, endpoints: Endpoints) -> float | None:
+    def parked_until(self, trial: int) -> float | None:
         """When the lists of a line have waited long enough, since another endpoint may have the list."""
         group = self._later.first(trial)
-        if group is None or not endpoints.others_in_use(_failed(group).endpoint):
+        if group is None or not _failed(group).fleet.others_in_use(_failed(group).endpoint):
             return None
         return group.not_before
 
@@ -177,10 +174,10 @@ class Retries:
         """Return the lists that waited for a batch, without requests whose callers have gone."""
         return [self._free(group, now) for group in self._later.dissolve(trial)]
 
-    def unpark_late(self, trial: int, endpoints: Endpoints, now: float) -> list[FailedBatch]:
+    def unpark_late(self, trial: int, now: float) -> list[FailedBatch]:
         """Return, likewise, lists which have waited long enough."""
         late = list[FailedBatch]()
-        while (until := self.parked_until(trial, endpoints)) is not None and until <= now:
+        while (until := self.parked_until(trial)) is not None and until <= now:
             late.append(self._free(self._later.leave(trial), now))
         return late
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
+from batchclient._core.fleet import Fleet
 from batchclient._core.messages import Batch, Failed, Failure, FailureKind, Request
 from batchclient._core.servers.abilities import KindAbilities
 from batchclient._core.servers.endpoint import Endpoint
-from batchclient._core.servers.endpoints import Endpoints
 
 _Of = TypeVar("_Of")
 
@@ -51,14 +51,14 @@ class FailedBatch:
         event: the failure, and the retry policy's decision.
         alive: the requests whose callers still wait.
         endpoint: where the batch failed.
-        endpoints: all of them.
+        fleet: all of them.
         now: when the way of the calls is chosen.
     """
 
     event: Failed
     alive: list[Request]
     endpoint: Endpoint
-    endpoints: Endpoints
+    fleet: Fleet
     now: float
 
     @property
@@ -86,7 +86,7 @@ class FailedBatch:
     @property
     def others_take(self) -> bool:
         """Whether another endpoint is in use that has not refused such calls."""
-        return self.endpoints.others_take(self.batch.shape, self.endpoint, self.now)
+        return self.fleet.others_take(self.batch.shape, self.endpoint, self.now)
 
     @property
     def refusals(self) -> int:
@@ -182,9 +182,9 @@ def _waits_for_a_server(failed: FailedBatch) -> bool:
     """No connection, and another server is in use or one has ever answered;
     or 502, 503 or 504 within 5 s, and the server is away.
     """
-    endpoints, endpoint = failed.endpoints, failed.endpoint
+    fleet, endpoint = failed.fleet, failed.endpoint
     if failed.failure.kind is FailureKind.NOT_SENT:
-        return endpoints.others_in_use(endpoint) or endpoints.known
+        return fleet.others_in_use(endpoint) or fleet.outage.is_any_known
     return failed.failure.unserved and not endpoint.health.in_use
 
 
@@ -202,10 +202,10 @@ def _is_too_long_for_its_queue(failed: FailedBatch) -> bool:
 
 def _is_taken_elsewhere(failed: FailedBatch) -> bool:
     """Another server in use, not at rest, which has not refused the calls."""
-    endpoints = failed.endpoints
-    if not failed.may_be_retried or failed.refusals >= len(endpoints.serving):
+    fleet = failed.fleet
+    if not failed.may_be_retried or failed.refusals >= len(fleet.serving):
         return False
-    return endpoints.take_now(failed.batch.shape, failed.endpoint, failed.now)
+    return fleet.take_now(failed.batch.shape, failed.endpoint, failed.now)
 
 
 def _lists_are_refused(failed: FailedBatch) -> bool:

@@ -18,13 +18,13 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from batchclient._core.failures import Failure, FailureKind
 from batchclient._core.messages import Request
-from batchclient._core.servers.endpoints import Endpoints
-from batchclient._core.spent import time_spent
+from batchclient._core.servers.endpoint import Endpoint
+from batchclient._core.spent import ServerOutage, time_spent
 from batchclient.errors import BatchClientError, ConnectFailed
 
 __all__ = ["Outage"]
@@ -37,13 +37,15 @@ _UNKNOWN = Failure(FailureKind.NOT_SENT, ConnectFailed, "no server is in use")
 class Outage:
     """Whether there is an outage, and which calls have lost their patience.
 
-    ``patience_s`` is how long a call waits in an outage.
+    Args:
+        endpoints: all endpoints, by id.
+        serving: those that may be granted on.
+        patience_s: how long a call waits in an outage.
     """
 
-    __slots__ = ("_endpoints", "_failure", "_looked_at", "_outlasted", "_patience_s", "began_at", "due")
-
-    def __init__(self, endpoints: Endpoints, patience_s: float) -> None:
+    def __init__(self, endpoints: Mapping[int, Endpoint], serving: Sequence[Endpoint], patience_s: float) -> None:
         self._endpoints = endpoints
+        self._serving = serving
         self._patience_s = patience_s
         self._failure = _UNKNOWN
         self._looked_at = -math.inf
@@ -59,10 +61,10 @@ class Outage:
 
     def watch(self, now: float, failure: Failure | None = None) -> None:
         """Note that endpoints came, went or changed state, perhaps by an endpoint's ``failure``."""
-        if self._endpoints.any_in_use:
+        if any(endpoint.health.in_use for endpoint in self._serving):
             self.began_at = self.due = None
             return
-        if self.began_at is None and not self._endpoints.known:
+        if self.began_at is None and not self.is_any_known:
             return
         if failure is not None:
             self._failure = failure.of_the_server
@@ -72,17 +74,28 @@ class Outage:
             # The ended probe was the servers' last chance.
             self.due = min(self.due, max(now, self._looked_at + _LOOK_AGAIN_S))
 
+    @property
+    def is_any_known(self) -> bool:
+        """Whether any serving endpoint has ever answered."""
+        return any(endpoint.health.answered_once for endpoint in self._serving)
+
+    def all_after(self, since: float) -> list[ServerOutage]:
+        """Outages that a call made then has waited for: none, if a server was always in use."""
+        latest = [endpoint.outage for endpoint in self._serving]
+        outages = [outage for outage in latest if outage is not None and outage.fell_after(since)]
+        return outages if len(outages) == len(latest) else []
+
     def impatient(self, waiting: Callable[[], list[Request]], now: float) -> list[Request]:
         """Return the calls of ``waiting()`` which have lost their patience. For an outage only."""
         if self.due is not None and now < self.due:
             return []
-        if any(endpoint.probe_is_answering for endpoint in self._endpoints.serving):
+        if any(endpoint.probe_is_answering for endpoint in self._serving):
             self._outlasted, self.due = True, math.inf
             return []
         self._looked_at = now
         ends = [(self._patience_of(request), request) for request in waiting()]
         # A probe's calls may come back.
-        probes = [batch for endpoint in self._endpoints for batch in endpoint.open.values()]
+        probes = [batch for endpoint in self._endpoints.values() for batch in endpoint.open.values()]
         of_probes = [self._patience_of(request) for batch in probes for request in batch.requests]
         soon = now + _ROUNDING
         self._outlasted = any(until <= soon for until in of_probes)
@@ -97,7 +110,7 @@ class Outage:
 
     def error(self, request: Request, now: float) -> BatchClientError:
         """Return the error of a call which has lost its patience."""
-        spent = time_spent(request, self._endpoints.outages_after(request.queued_at), now)
+        spent = time_spent(request, self.all_after(request.queued_at), now)
         told = f": {spent}" if spent else ""
         message = f"{self._failure.message} (no server came back within outage_patience_s{told})"
         return replace(self._failure, message=message).to_error(request.attempts)

@@ -14,7 +14,7 @@ Rules:
 
 from __future__ import annotations
 
-from batchclient._core.learnt.lengths import OutputLengths, weighted_tokens
+from batchclient._core.learnt.lengths import Lengths, weighted_tokens
 from batchclient._core.messages import Request
 
 __all__ = ["Order"]
@@ -31,12 +31,10 @@ NO_DEADLINE_S = 60.0
 class Order:
     """Ranks requests; ``aging_s`` is a priority class's head start over the next, seconds."""
 
-    __slots__ = ("_aging_s", "_lengths", "kind")
-
-    def __init__(self, kind: str = "fcfs", aging_s: float = 300.0, lengths: OutputLengths | None = None) -> None:
+    def __init__(self, kind: str, aging_s: float, lengths: Lengths) -> None:
         self.kind = kind
         self._aging_s = aging_s
-        self._lengths = lengths or OutputLengths()
+        self._lengths = lengths
 
     @property
     def is_arrival(self) -> bool:
@@ -47,7 +45,7 @@ class Order:
         """The request's rank, seconds; under ``shortest_first`` by the lengths known now."""
         shape, at = request.shape, request.queued_at
         if self.kind == "shortest_first":
-            output = shape.weight * self._lengths.expected(shape.answer_key, shape.max_output_tokens)
+            output = shape.weight * self._lengths.expected(shape)
             at += S_PER_TOKEN * weighted_tokens(request.prompt_tokens, output)
         elif self.kind == "deadline":
             at = request.deadline if request.deadline is not None else at + NO_DEADLINE_S

@@ -18,10 +18,12 @@ import heapq
 from collections.abc import Iterator, Sequence
 
 from batchclient._core.lane import Lane
+from batchclient._core.learnt.lengths import Lengths
 from batchclient._core.messages import Request, RequestState, Shape
 from batchclient._core.prefixes.conversations import Conversations
 from batchclient._core.prefixes.families import SHORTEST_PREFIX, Families
 from batchclient._core.settings import SchedulerSettings
+from batchclient._core.waiting.deadlines import Deadlines
 from batchclient._core.waiting.groups import Buckets, Group, Ranks
 from batchclient._core.waiting.lanes import Lanes
 from batchclient._core.waiting.later import Later
@@ -36,25 +38,13 @@ _NONE_SO_LONG = 1 << 62
 
 
 class Queue:
-    """All waiting groups, ranked by ``order``, by lane."""
+    """All waiting groups, ranked by their order, by lane; and the deadlines of all calls."""
 
-    __slots__ = (
-        "_families",
-        "_fresh",
-        "_order",
-        "_ranked",
-        "_shortest",
-        "_ticket",
-        "conversations",
-        "lanes",
-        "later",
-        "size",
-    )
-
-    def __init__(self, settings: SchedulerSettings, order: Order, lanes: Lanes) -> None:
-        self.lanes = lanes
-        self._order = order
-        self._ranked = not order.is_arrival
+    def __init__(self, settings: SchedulerSettings, lengths: Lengths) -> None:
+        self.lanes = Lanes(settings.tenant_weights, settings.max_queued)
+        self.deadlines = Deadlines()
+        self._order = Order(settings.order, settings.aging_s, lengths)
+        self._ranked = not self._order.is_arrival
         self._families = Families()
         families = settings.group_prefixes and settings.length_reach is None
         self.conversations = Conversations(settings.starvation_s) if families else None
