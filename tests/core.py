@@ -4,7 +4,7 @@ from batchclient import AdaptiveLimit
 from batchclient._client.make_limit import make_limit
 from batchclient._client.settings import make_settings
 from batchclient._core.kinds import Kind
-from batchclient._core.limits import LimitChange, Outcome, Sample, ServerLoad
+from batchclient._core.limits import Outcome, Sample, ServerLoad
 from batchclient._core.limits.control import Limit
 from batchclient._core.limits.objective import Objective
 from batchclient._core.limits.search import Search
@@ -94,7 +94,6 @@ __all__ = [
     "Isolation",
     "Kind",
     "Limit",
-    "LimitChange",
     "LoadReported",
     "ModelWanted",
     "Notice",

@@ -95,7 +95,4 @@ class Arrivals:
 
     def _end(self, endpoint: Endpoint, reason: str, now: float) -> None:
         endpoint.health.end_wait(reason)
-        outage = endpoint.outage
-        if outage is not None:
-            outage.ended_at = now
-        self._tell(endpoint, reason, "server_arrived", "" if outage is None else outage.sentence(now))
+        self._tell(endpoint, reason, "server_arrived", endpoint.end_outage(now))

@@ -250,18 +250,15 @@ class Fleet:
         model = endpoint.abilities.models.refused[batch.shape.subject]
         # Answers to older calls may come after the first refusal.
         serves_others = any(pace.answered_from > model.sent_at for pace in endpoint.paces.values())
-        if serves_others or endpoint.open_outage is not None:
+        if serves_others or endpoint.outage is not None:
             return
         seen = f"{failure.status} to every call for the model {batch.shape.model!r}"
         endpoint.outage = ServerOutage(endpoint.shown_name, seen, model.since, failure.of_the_server)
         self.tell(endpoint, seen, "outage_began", endpoint.outage.opening(now))
 
     def end_refusals(self, endpoint: Endpoint, now: float) -> None:
-        """A server in use has answered, which perhaps refused its calls."""
-        outage = endpoint.open_outage
-        if outage is not None:
-            outage.ended_at = now
-            self.tell(endpoint, endpoint.health.reason, "outage_ended", outage.sentence(now))
+        """A server in use has answered, which refused its calls."""
+        self.tell(endpoint, endpoint.health.reason, "outage_ended", endpoint.end_outage(now))
 
     def tell(self, endpoint: Endpoint, reason: str, notice: Notice, words: str, state: str = "") -> None:
         """Announce an endpoint's state, or another word for it, with the warning to log, if any."""
@@ -377,7 +374,7 @@ class Fleet:
     def _tell_health(self, endpoint: Endpoint, now: float, failure: Failure | None = None) -> None:
         health = endpoint.health
         is_ejected = health.state is HealthState.EJECTED
-        is_known = is_ejected and endpoint.open_outage is not None
+        is_known = is_ejected and endpoint.outage is not None
         words = self._follow_outage(endpoint, failure, now)
         if not is_known:
             self.tell(endpoint, health.reason, "outage_ended" if health.in_use else "outage_began", words)
@@ -390,12 +387,9 @@ class Fleet:
 
     def _follow_outage(self, endpoint: Endpoint, failure: Failure | None, now: float) -> str:
         """Begin, update or end an outage after a change of state; return the sentence to tell."""
-        health, outage = endpoint.health, endpoint.open_outage
+        health, outage = endpoint.health, endpoint.outage
         if health.in_use:
-            if outage is None:
-                return ""
-            outage.ended_at = now
-            return outage.sentence(now)
+            return endpoint.end_outage(now)
         if failure is None:
             return ""
         failure = failure.of_the_server

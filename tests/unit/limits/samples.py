@@ -52,7 +52,7 @@ class Loop:
         self.limit = limit if isinstance(limit, Limit) else found(limit)
         self.seconds, self.first, self.tokens = seconds, first or (lambda load: 0.0), tokens
         self.page, self.page_every_s, self.shared, self.at_most = page, 0.5, shared, at_most
-        self.now, self.page_at, self.changes = 0.0, 0.5, []
+        self.now, self.page_at, self.changes, self.was = 0.0, 0.5, [], self.limit.limit
         self.noise, self.unsteadiness = random.Random(1), 0.0
 
     def run(self, until, **about):
@@ -67,7 +67,8 @@ class Loop:
                 self.page_at = self.now + self.page_every_s
                 report = self.page(load, self.now)
                 if report is not None:
-                    self._note(self.limit.on_load(report, load, self.now))
+                    self.limit.on_load(report, load, self.now)
+                    self._note()
         return self.limit.limit
 
     def run_to_change(self):
@@ -78,11 +79,13 @@ class Loop:
         return self
 
     def tell(self, sample):
-        self._note(self.limit.on_sample(sample))
+        self.limit.on_sample(sample)
+        self._note()
 
-    def _note(self, change):
-        if change is not None:
-            self.changes.append((self.now, change.limit, change.reason))
+    def _note(self):
+        if self.limit.limit != self.was:
+            self.was = self.limit.limit
+            self.changes.append((self.now, self.was, self.limit.reason))
 
     @property
     def limits(self):

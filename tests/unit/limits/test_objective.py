@@ -174,4 +174,5 @@ def test_a_server_that_was_started_anew_has_broken_no_promise():
     # Under a pin, which is no guess of what the new one may have. Otherwise what was in force is one.
     loop.limit.pin(64, 100.0)
     loop.limit.on_restart(101.0)
-    assert loop.limit.pin(None, 102.0).limit == 100
+    loop.limit.pin(None, 102.0)
+    assert loop.limit.limit == 100

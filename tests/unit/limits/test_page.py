@@ -37,9 +37,10 @@ class Server:
             self.limit.on_sample(sample(self.now, self.latency_s, load, tokens=self.answers * self.tokens, **counts))
             held = self.shown * load
             report = ServerLoad(min(held, self.slots), max(0.0, held - self.slots), 0.1, self.preemptions, self.made)
-            change = self.limit.on_load(replace(report, **self.fields), load, self.now, self.took_s)
-            if change is not None:
-                self.changes.append((self.now, change.limit, change.reason))
+            before = self.limit.limit
+            self.limit.on_load(replace(report, **self.fields), load, self.now, self.took_s)
+            if self.limit.limit != before:
+                self.changes.append((self.now, self.limit.limit, self.limit.reason))
         return self.limit.limit
 
     @property

@@ -5,6 +5,6 @@ a number, found by ``Search`` or given, under ``Bounds`` (refusals, late answers
 The first client imports these from their modules; here are the names that all of the core needs.
 """
 
-from batchclient._core.limits.base import REFUSALS, LimitChange, Outcome, Sample, ServerLoad
+from batchclient._core.limits.base import REFUSALS, Outcome, Sample, ServerLoad
 
-__all__ = ["REFUSALS", "LimitChange", "Outcome", "Sample", "ServerLoad"]
+__all__ = ["REFUSALS", "Outcome", "Sample", "ServerLoad"]

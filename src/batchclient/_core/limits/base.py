@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 __all__ = [
-    "LATE", "PAUSE_S", "REFUSALS", "USED_RATIO", "Answers", "Cooldown", "LimitChange", "Outcome", "Sample",
+    "LATE", "PAUSE_S", "REFUSALS", "USED_RATIO", "Answers", "Cooldown", "Outcome", "Sample",
     "ServerLoad",
 ]  # fmt: skip
 
@@ -110,14 +110,6 @@ class ServerLoad:
     generation_tokens: float | None = None
     prefix_hit_tokens: float | None = None
     prefix_query_tokens: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LimitChange:
-    """A new limit and why."""
-
-    limit: int
-    reason: str
 
 
 class Answers:

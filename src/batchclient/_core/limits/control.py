@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from batchclient._core.limits.base import PAUSE_S, Answers, LimitChange, Sample, ServerLoad
+from batchclient._core.limits.base import PAUSE_S, Answers, Sample, ServerLoad
 from batchclient._core.limits.bounds import Bounds
 from batchclient._core.limits.objective import Objective
 
@@ -26,8 +26,6 @@ __all__ = ["Limit"]
 
 class Limit:
     """The number of sequences allowed in flight at one endpoint. Pure: no clock, no randomness.
-
-    Each ``on_…`` method returns the resulting change, if any.
 
     Args:
         number: what a person has set, or the search for a number.
@@ -51,7 +49,7 @@ class Limit:
         """The reason of the number."""
         self.limit, self.reason = self._in_force()
 
-    def on_sample(self, sample: Sample) -> LimitChange | None:
+    def on_sample(self, sample: Sample) -> None:
         """Take in one observation."""
         interrupts = self._answers.add(sample)
         for bound in self._bounds:
@@ -62,28 +60,29 @@ class Limit:
             if self._pinned is None:
                 # The load under a pin is not the search's doing.
                 self._search.on_sample(sample)
-        return self._decide()
+        self._decide()
 
-    def on_load(self, load: ServerLoad, in_flight: int, now: float, took_s: float = 0.0) -> LimitChange | None:
+    def on_load(self, load: ServerLoad, in_flight: int, now: float, took_s: float = 0.0) -> None:
         """Take in a metrics page's report, asked for ``took_s`` ago.
 
         ``in_flight`` of its sequences are this client's.
         """
         if self._search is not None and self._pinned is None:
             self._search.on_load(load, in_flight, now, took_s)
-        return self._decide()
+        self._decide()
 
-    def on_known(self, slots: int | None, now: float) -> LimitChange | None:
+    def on_known(self, slots: int | None, now: float) -> None:
         """Take in that a server was found, and its sequences at once (``slots``) if stated."""
         if self._search is not None:
             self._search.on_known(slots, now)
-        return self._decide()
+        self._decide()
 
-    def on_resume(self, now: float) -> LimitChange | None:
+    def on_resume(self, now: float) -> None:
         """Calls are about to be sent, and nothing was in flight."""
-        return self.interrupt(now) if now - self._answers.ended_at > PAUSE_S else None
+        if now - self._answers.ended_at > PAUSE_S:
+            self.interrupt(now)
 
-    def on_restart(self, now: float) -> LimitChange | None:
+    def on_restart(self, now: float) -> None:
         """The server was restarted: forget all but a guess of the load."""
         # Who goes refuses any load.
         self._of_load.forget_refusals()
@@ -93,32 +92,29 @@ class Limit:
             self._search.on_restart(self._in_force()[0] if self._pinned is None else None)
         for bound in self._bounds:
             bound.forget()
-        return self._decide()
+        self._decide()
 
-    def interrupt(self, now: float) -> LimitChange | None:
+    def interrupt(self, now: float) -> None:
         """End a trial without a verdict: what it would measure is not of its making."""
         if self._search is not None:
             self._search.interrupt(now)
-        return self._decide()
+        self._decide()
 
-    def pin(self, limit: int | None, now: float) -> LimitChange | None:
+    def pin(self, limit: int | None, now: float) -> None:
         """Hold the limit at a number; ``None`` lets go."""
         if limit is not None and limit < 1:
             raise ValueError("a limit is at least 1")
         if limit is None and self._pinned is None:
-            return None
+            return
         self._pinned = limit
-        changed = self.interrupt(now) is not None
+        self.interrupt(now)
         # A person decided: the reason from now on, even of the same number.
         self.reason = "pinned" if limit is not None else "unpinned"
-        return LimitChange(self.limit, self.reason) if changed else None
 
-    def _decide(self) -> LimitChange | None:
+    def _decide(self) -> None:
         limit, reason = self._in_force()
-        if limit == self.limit:
-            return None
-        self.limit, self.reason = limit, reason
-        return LimitChange(limit, reason)
+        if limit != self.limit:
+            self.limit, self.reason = limit, reason
 
     def _in_force(self) -> tuple[int, str]:
         """Return the limit to hold, and why."""

@@ -68,6 +68,7 @@ class Endpoint:
         "open",
         "outage",
         "paces",
+        "past_outage",
         "pause",
         "rates",
         "shown_name",
@@ -106,7 +107,9 @@ class Endpoint:
         self.budget = RetryBudget()
         self.health = Health()
         self.outage: ServerOutage | None = None
-        """The latest outage, perhaps over."""
+        """The outage that has begun and not ended."""
+        self.past_outage: ServerOutage | None = None
+        """The latest that is over."""
         self.life = Life()
         self.paces: dict[Subject, Pace] = {}
         self.tell_hold_at = float("-inf")
@@ -264,10 +267,14 @@ class Endpoint:
         batch = None if probe is None else self.open.get(probe)
         return batch is not None and batch.wire.heard
 
-    @property
-    def open_outage(self) -> ServerOutage | None:
-        """The outage that has begun and not ended, if any."""
-        return self.outage if self.outage is not None and self.outage.ended_at is None else None
+    def end_outage(self, now: float) -> str:
+        """End the outage, if there is one; return the sentence to tell."""
+        outage = self.outage
+        if outage is None:
+            return ""
+        outage.ended_at = now
+        self.past_outage, self.outage = outage, None
+        return outage.sentence(now)
 
     def nothing_came(self, now: float) -> str:
         """Say for how long nothing has come from the server; empty if it is not silent."""
@@ -304,6 +311,6 @@ class Endpoint:
             reason="it was removed" if self.leaving else self.health.reason,
             retry_budget_tokens=int(self.budget.level(self.limit.limit, now)),
             server=self.abilities.server,
-            outage="" if self.open_outage is None else self.open_outage.sentence(now),
+            outage="" if self.outage is None else self.outage.sentence(now),
             silent_since=self.life.silent_since,
         )

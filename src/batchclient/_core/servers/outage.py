@@ -81,7 +81,7 @@ class Outage:
 
     def all_after(self, since: float) -> list[ServerOutage]:
         """Outages that a call made then has waited for: none, if a server was always in use."""
-        latest = [endpoint.outage for endpoint in self._serving]
+        latest = [endpoint.outage or endpoint.past_outage for endpoint in self._serving]
         outages = [outage for outage in latest if outage is not None and outage.fell_after(since)]
         return outages if len(outages) == len(latest) else []
 
