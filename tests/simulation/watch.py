@@ -203,7 +203,7 @@ class WatchedCore:
         """After the core has heard of it."""
         if type(event) is Failed and event.retry_delay_s is not None:
             # A refused call that steps aside waits for no pause of the policy's, but for the server's wish.
-            is_free = event.batch.refused_freely
+            is_free = event.batch.refusal.is_free
             pause_s = (event.failure.retry_after_s or 0.0) if is_free else event.retry_delay_s
             for request in event.batch.requests:
                 if request.state is RequestState.BACKING_OFF and request.batch is None:
@@ -294,8 +294,8 @@ class WatchedCore:
         other_form = len(batch.requests) < len(failed.requests) or (batch.bare and not failed.bare)
         # A call that was refused alone may find out, at an answer, whether the server's wish holds. For the others a
         # request does that which is sent meanwhile.
-        answered_at = self.answered_at if failed.refused_alone else self.answered_from
-        finds_out = failed.refused_freely and answered_at >= failed_at
+        answered_at = self.answered_at if failed.refusal.is_alone else self.answered_from
+        finds_out = failed.refusal.is_free and answered_at >= failed_at
         assert other_form or finds_out or failed.endpoint in self.leaving, "it backs off still"
 
     # After every step ------------------------------------------------------------------------------------------

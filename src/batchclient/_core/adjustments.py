@@ -21,8 +21,6 @@ _REMEMBERED = 256
 class Adjustments:
     """The adjustments of one scheduler; ``command`` takes a command."""
 
-    __slots__ = ("_command", "changes", "last")
-
     def __init__(self, command: Callable[[Command], None]) -> None:
         self._command = command
         self.last: deque[Adjustment] = deque(maxlen=_REMEMBERED)

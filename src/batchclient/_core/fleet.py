@@ -404,7 +404,7 @@ def _sign_of(batch: Batch, failure: Failure, endpoint: Endpoint) -> Sign:
     """What a batch's failure says of its endpoint, decided here once."""
     if batch.ended_for is not None:
         return Sign.STILL
-    if batch.refused_freely and endpoint.health.in_use:
+    if batch.refusal.is_free and endpoint.health.in_use:
         return Sign.ALIVE
     sign, isolation = failure.sign, batch.isolation
     if sign is Sign.NOTHING and batch.expired and endpoint.life.answered_at < batch.sent_at:

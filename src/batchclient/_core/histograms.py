@@ -133,21 +133,6 @@ class _Family(dict[tuple[str, ...], Recorder]):
 class Observations:
     """A scheduler's histograms, and the counts that have the same labels."""
 
-    __slots__ = (
-        "_batch_sizes",
-        "_call_durations",
-        "_completion_tokens",
-        "_families",
-        "_first_tokens",
-        "_models",
-        "_prompt_tokens",
-        "_queue_durations",
-        "_request_durations",
-        "_token_durations",
-        "outcomes",
-        "tokens",
-    )
-
     def __init__(self) -> None:
         self._families = {name: _Family(bounds) for name, bounds in _BOUNDS_OF.items()}
         self._batch_sizes = self._families["batch_size"]

@@ -256,7 +256,7 @@ class Replies:
             left: all unanswered requests; those without a caller are done already.
             alive: how many callers still wait.
         """
-        outcome = failure.load if batch.refused_for_load else Outcome.IGNORED
+        outcome = failure.load if batch.refusal.is_of_load else Outcome.IGNORED
         if failure.is_full and alive > 1 and in_flight == len(left) * batch.shape.weight:
             # With nothing else in flight the list is too long, and not the limit too high.
             outcome = Outcome.IGNORED

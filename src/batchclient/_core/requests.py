@@ -12,7 +12,7 @@ no prompt can reach a log or a repr of the core.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -20,7 +20,9 @@ from batchclient._core.failures import Failure
 from batchclient._core.kinds import Kind
 from batchclient._core.lane import Account, Lane
 
-__all__ = ["Batch", "Endured", "Isolation", "Learnt", "Request", "RequestState", "Shape", "WireNotes"]
+__all__ = [
+    "NO_REFUSAL", "Batch", "Endured", "Isolation", "Learnt", "Refusal", "Request", "RequestState", "Shape", "WireNotes",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,9 +104,6 @@ class RequestState(Enum):
     DONE = "done"
 
 
-_NEW = RequestState.NEW
-
-
 @dataclass(slots=True, eq=False)
 class Endured:
     """A call's past; made with its first failed attempt.
@@ -116,6 +115,7 @@ class Endured:
         refusals: how often a server refused the call for load.
         refused_first: the id of the batch that was refused first.
         is_refused_alone: whether the server took other calls meanwhile (see ``pace``).
+        met_before: whether a failure came which allows one more try at most (``Failure.once``).
     """
 
     in_attempts_s: float = 0.0
@@ -125,8 +125,10 @@ class Endured:
     refusals: int = 0
     refused_first: int = 0
     is_refused_alone: bool = False
+    met_before: bool = False
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Request:
     """One caller's call. The scheduler owns and changes it from ``Submitted`` on.
 
@@ -140,82 +142,42 @@ class Request:
         waiter: the shell's way back to the caller; opaque here.
     """
 
-    __slots__ = (
-        "attempts",
-        "batch",
-        "begun",
-        "bucket",
-        "carries",
-        "deadline",
-        "denied_at",
-        "endured",
-        "failed_on",
-        "family",
-        "group",
-        "met_before",
-        "patient",
-        "prompt",
-        "prompt_tokens",
-        "queued_at",
-        "seq",
-        "shape",
-        "shared",
-        "solo_fields",
-        "state",
-        "stem",
-        "timeout_s",
-        "waiter",
-        "watched",
-    )
-
-    def __init__(
-        self,
-        shape: Shape,
-        prompt: bytes,
-        *,
-        prompt_tokens: int = 1,
-        deadline: float | None = None,
-        timeout_s: float | None = None,
-        solo_fields: bytes = b"",
-        waiter: Any = None,
-    ) -> None:
-        self.shape: Shape = shape
-        self.prompt: bytes = prompt
-        self.prompt_tokens: int = prompt_tokens
-        self.deadline: float | None = deadline
-        self.timeout_s: float | None = timeout_s
-        self.watched: bool = False
-        """Whether ``Deadlines`` has an entry of the request, perhaps of an earlier deadline."""
-        self.solo_fields: bytes = solo_fields
-        self.waiter: Any = waiter
-        self.seq: int = -1
-        self.queued_at: float = 0.0
-        self.attempts: int = 0
-        self.bucket: int = 0
-        self.family: int = 0
-        """The prefix family of prompts which begin alike; 0: none, as under 256 bytes."""
-        self.stem: int = 0
-        """The longest prefix which later prompts can be matched with; 0 for a short prompt."""
-        self.met_before: bool = False
-        """Whether a failure came which allows one more try at most (``Failure.once``)."""
-        self.shared: int = 0
-        """Bytes of the prompt, at least, which its server has seen in an answered call before."""
-        self.failed_on: int = -1
-        """Id of the endpoint of the last failure; -1: none."""
-        self.denied_at: float = math.inf
-        """When the call was first sent to be refused for its key or model."""
-        self.patient: bool = False
-        """Whether only the deadline bounds the wait in an outage."""
-        self.endured: Endured | None = None
-        """The call's past; ``None``: no failed attempt."""
-        self.begun: bool = False
-        """Whether the caller has a part of the answer: no resend. Set by the shell."""
-        self.carries: bool = False
-        """Whether the request is made for several callers: its maker counts their ends."""
-        self.batch: Batch | None = None
-        self.group: object = None
-        """The queue's own: the group in which the request waits."""
-        self.state: RequestState = _NEW
+    shape: Shape
+    prompt: bytes
+    _: KW_ONLY
+    prompt_tokens: int = 1
+    deadline: float | None = None
+    timeout_s: float | None = None
+    solo_fields: bytes = b""
+    waiter: Any = None
+    watched: bool = field(init=False, default=False)
+    """Whether ``Deadlines`` has an entry of the request, perhaps of an earlier deadline."""
+    seq: int = field(init=False, default=-1)
+    queued_at: float = field(init=False, default=0.0)
+    attempts: int = field(init=False, default=0)
+    bucket: int = field(init=False, default=0)
+    family: int = field(init=False, default=0)
+    """The prefix family of prompts which begin alike; 0: none, as under 256 bytes."""
+    stem: int = field(init=False, default=0)
+    """The longest prefix which later prompts can be matched with; 0 for a short prompt."""
+    shared: int = field(init=False, default=0)
+    """Bytes of the prompt, at least, which its server has seen in an answered call before."""
+    failed_on: int = field(init=False, default=-1)
+    """Id of the endpoint of the last failure; -1: none."""
+    denied_at: float = field(init=False, default=math.inf)
+    """When the call was first sent to be refused for its key or model."""
+    patient: bool = field(init=False, default=False)
+    """Whether only the deadline bounds the wait in an outage."""
+    endured: Endured | None = field(init=False, default=None)
+    """The call's past; ``None``: no failed attempt."""
+    begun: bool = field(init=False, default=False)
+    """Whether the caller has a part of the answer: no resend. Set by the shell."""
+    carries: bool = field(init=False, default=False)
+    """Whether the request is made for several callers: its maker counts their ends."""
+    batch: Batch | None = field(init=False, default=None)
+    group: object = field(init=False, default=None)
+    """The queue's own: the group in which the request waits."""
+    state: RequestState = field(init=False, default=RequestState.NEW)
 
     def __repr__(self) -> str:
         return f"<Request {self.seq} {self.state.value}, attempts {self.attempts}>"
@@ -312,6 +274,26 @@ class WireNotes:
     lone_as_list: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What the refusal of a batch for load says (see ``pace``).
+
+    Args:
+        seconds: how long it took, if it is free should the server take other work.
+        is_free: whether the server takes other work.
+        is_alone: whether other calls of the kind and model are not refused.
+        is_of_load: whether it tells the limit that less at once may be taken.
+    """
+
+    seconds: float | None = None
+    is_free: bool = False
+    is_alone: bool = False
+    is_of_load: bool = True
+
+
+NO_REFUSAL = Refusal()
+
+
 @dataclass(slots=True, eq=False)
 class Batch:
     """Requests that share one HTTP request.
@@ -349,14 +331,8 @@ class Batch:
     """Whether open requests are to go another way: to another endpoint, or singly."""
     expired: bool = False
     """Whether a caller's deadline passed while the server worked on the batch."""
-    refusal_s: float | None = None
-    """How long a refusal took which is free if the server takes other work (see ``pace``)."""
-    refused_freely: bool = False
-    """Whether the batch was refused for load by a server that takes other work."""
-    refused_alone: bool = False
-    """Whether the batch was refused, and other calls of its kind and model are not (``pace``)."""
-    refused_for_load: bool = True
-    """Whether a refusal of the batch tells the limit that less at once may be taken."""
+    refusal: Refusal = NO_REFUSAL
+    """What the refusal of the batch says, if it was refused for load."""
     has_families: bool = False
     """Whether requests with a prefix family (long prompts) may be in the batch."""
     answered: bytearray = field(default_factory=bytearray)

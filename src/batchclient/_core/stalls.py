@@ -20,8 +20,6 @@ _STALL_S = 1.0
 class Stalls:
     """The stalls of an event loop."""
 
-    __slots__ = ("_settings", "due_at")
-
     def __init__(self, settings: SchedulerSettings) -> None:
         self._settings = settings
         self.due_at: float | None = None

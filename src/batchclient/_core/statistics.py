@@ -205,6 +205,12 @@ class Statistics:
     health: Mapping[Health, int] = field(default_factory=no_answers)
 
 
+_NUMBERS = (
+    "submitted", "succeeded", "failed", "cancelled", "retries", "retries_delayed", "splits", "prompt_tokens",
+    "completion_tokens", "wasted_tokens", "lost_tokens", "shared",
+)  # fmt: skip
+
+
 @dataclass(slots=True)
 class Counters:
     """The scheduler's running counts.
@@ -272,21 +278,10 @@ class Counters:
             backing_off=backing_off,
             in_flight=sum(endpoint.in_flight for endpoint in endpoints),
             abandoned=sum(endpoint.abandoned for endpoint in endpoints),
-            submitted=self.submitted,
-            succeeded=self.succeeded,
-            failed=self.failed,
-            cancelled=self.cancelled,
+            **{name: getattr(self, name) for name in _NUMBERS},
             batches=sum(self.list_sizes.values()),
-            retries=self.retries,
-            retries_delayed=self.retries_delayed,
-            splits=self.splits,
             list_sizes=dict(sorted(self.list_sizes.items())),
             alone=dict(self.alone),
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=self.completion_tokens,
-            wasted_tokens=self.wasted_tokens,
-            lost_tokens=self.lost_tokens,
-            shared=self.shared,
             endpoints=endpoints,
             adjustments=tuple(adjustments),
             priorities=by_priority(lanes, arrivals),

@@ -56,8 +56,6 @@ class _Times:
 class ServiceTimes:
     """The shortest and likely times of service, by key."""
 
-    __slots__ = ("_times",)
-
     def __init__(self) -> None:
         self._times: OrderedDict[bytes, _Times] = OrderedDict()
 

@@ -115,8 +115,6 @@ class ServerLoad:
 class Answers:
     """What the last answers of one server tell of its work, and since when they come."""
 
-    __slots__ = ("began", "ended_at", "first_s", "latency_s", "tokens", "tokens_at")
-
     def __init__(self) -> None:
         self.latency_s: float = 0.0
         """Running mean of the seconds to an answer's end."""
@@ -158,8 +156,6 @@ def _mean(mean: float, newest: float) -> float:
 
 class Cooldown:
     """A time in which something that did not pay is not tried again, longer each time."""
-
-    __slots__ = ("_next_s", "_until")
 
     def __init__(self) -> None:
         self.forget()

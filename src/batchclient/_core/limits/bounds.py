@@ -50,12 +50,6 @@ _REFUSED = "the server refused work"
 class Bounds:
     """The bound on a limit by refusals, and by late answers if ``lateness`` is true."""
 
-    __slots__ = (
-        "_answers", "_counted", "_cuts", "_ended", "_episode_until", "_futile_below", "_heeds_lateness", "_is_refused",
-        "_late", "_late_load", "_lateness_rests", "_rises_at", "_set_at", "_tightest", "_tokens", "_useful",
-        "_wait_until", "load", "reason",
-    )  # fmt: skip
-
     def __init__(self, answers: Answers, *, lateness: bool) -> None:
         self._answers = answers
         self._heeds_lateness = lateness

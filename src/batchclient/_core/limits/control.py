@@ -32,8 +32,6 @@ class Limit:
         objectives: promises that may lower it.
     """
 
-    __slots__ = ("_answers", "_bounds", "_given", "_of_load", "_pinned", "_search", "limit", "reason")
-
     def __init__(self, number: int | Search, objectives: Sequence[Objective] = ()) -> None:
         self._search = None if isinstance(number, int) else number
         self._given = number if isinstance(number, int) else 0

@@ -54,10 +54,6 @@ class Objective:
         first_token: whether the objective is for the time to first token, which plain replies lack.
     """
 
-    __slots__ = (
-        "_changed_at", "_cooldown", "_cuts", "_doubts", "_first_token", "_objective_s", "_window", "load", "reason",
-    )  # fmt: skip
-
     def __init__(self, p95_s: float, *, first_token: bool = False) -> None:
         if not p95_s > 0:
             raise ValueError("a latency objective is above 0 seconds")

@@ -90,10 +90,6 @@ class PageSteps:
         cooldowns: by the reason, also of a trial (``search``).
     """
 
-    __slots__ = (
-        "_answers", "_cooldowns", "_doubles", "_idle", "_limit", "_looks", "_most", "_seen_at", "_step", "reports",
-    )  # fmt: skip
-
     def __init__(self, answers: Answers, cooldowns: Mapping[str, Cooldown]) -> None:
         self._answers = answers
         self._cooldowns = cooldowns

@@ -86,8 +86,6 @@ class Report(NamedTuple):
 class Reports:
     """The last reports, in a row: none is missing between them, and they are of one limit."""
 
-    __slots__ = ("_answers", "_last", "_limit", "_window", "began")
-
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
         self.forget()

@@ -55,11 +55,6 @@ class Search:
         turn: shared by the limits of one client's servers.
     """
 
-    __slots__ = (
-        "_ceiling", "_class", "_cooldowns", "_harmed_at", "_least_first_s", "_left", "_most", "_page", "_start",
-        "_trial", "_turn", "_usual", "_voids", "_window", "answers", "limit", "reason",
-    )  # fmt: skip
-
     def __init__(self, start: int = START, ceiling: int = 1024, turn: Turn | None = None) -> None:
         if not 1 <= start <= ceiling:
             raise ValueError(f"1 <= start <= ceiling, got {start}, {ceiling}")

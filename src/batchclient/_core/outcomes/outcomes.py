@@ -107,7 +107,7 @@ class Outcomes:
 
     def _carry_out(self, failed: FailedBatch, row: Row, until: float) -> None:
         batch, alive, endpoint, retries = failed.batch, failed.alive, failed.endpoint, self.retries
-        failures = batch.failures + (row.is_attempt and not batch.refused_freely)
+        failures = batch.failures + (row.is_attempt and not batch.refusal.is_free)
         self._counters.retries += (row.is_retry or row.is_attempt) and not failed.failure.is_unsent
         match row.way:
             case Way.AT_ONCE:
@@ -127,8 +127,8 @@ class Outcomes:
             case Way.ASK:
                 self._ask_again(failed)
             case Way.LATER:
-                for request in alive:
-                    request.met_before = request.met_before or failed.failure.once
+                for past in failed.pasts:
+                    past.met_before = past.met_before or failed.failure.once
                 retries.later(alive, failed, until, failures=failures, bare=batch.bare or _goes_bare(failed))
             case Way.NOT:
                 self._give_up(failed)
@@ -217,9 +217,9 @@ def _pause_s(failed: FailedBatch, way: Way) -> float:
     if way is not Way.ASIDE:
         return 0.0
     pause_s = aside_s(failed.refusals, event.jitter)
-    if not batch.refused_freely:
+    if not batch.refusal.is_free:
         return max(event.retry_delay_s or 0.0, pause_s)
-    if failed.is_list and batch.refused_alone:
+    if failed.is_list and batch.refusal.is_alone:
         # The server means one of the list's calls, and the halves find out which.
         return pause_s
     # Whoever was not refused before goes first when a rest is over.

@@ -130,7 +130,7 @@ class Retries:
         while len(hastened) < _HASTENED and (group := self._later.peek()) is not None:
             failed = _failed(group)
             rests = failed.failure.retry_after_s is not None
-            if not failed.batch.refused_freely or (rests and not failed.batch.pace.lets_go(now)):
+            if not failed.batch.refusal.is_free or (rests and not failed.batch.pace.lets_go(now)):
                 break
             self._later.pop(group.not_before)
             hastened.append(group)
@@ -143,7 +143,7 @@ class Retries:
         if not group.size:
             return True
         failed = _failed(group)
-        endpoint, limit, refusal_s = failed.endpoint, failed.endpoint.limit.limit, failed.batch.refusal_s
+        endpoint, limit, refusal_s = failed.endpoint, failed.endpoint.limit.limit, failed.batch.refusal.seconds
         has_price = failed.has_price
         free = not has_price or (refusal_s is not None and endpoint.takes_work(refusal_s, now))
         tokens = failed.tokens_of(group.size)

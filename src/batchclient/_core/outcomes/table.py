@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from batchclient._core.fleet import Fleet
 from batchclient._core.messages import Batch, Failed, Failure, FailureKind, Request
+from batchclient._core.requests import Endured
 from batchclient._core.servers.abilities import KindAbilities
 from batchclient._core.servers.endpoint import Endpoint
 
@@ -89,9 +90,14 @@ class FailedBatch:
         return self.fleet.others_take(self.batch.shape, self.endpoint, self.now)
 
     @property
+    def pasts(self) -> list[Endured]:
+        """The pasts of these calls, each of which has one."""
+        return [request.endured for request in self.alive if request.endured is not None]
+
+    @property
     def refusals(self) -> int:
         """How often each of the calls was refused for load, at least."""
-        return min((one.endured.refusals for one in self.alive if one.endured is not None), default=0)
+        return min((past.refusals for past in self.pasts), default=0)
 
     @property
     def refuses_model(self) -> bool:
@@ -99,11 +105,15 @@ class FailedBatch:
         return self.failure.refuses_model and not self.may_be_retried
 
     @property
+    def steps_aside(self) -> bool:
+        """Whether the server refuses these calls, and takes others or other work."""
+        return self.batch.refusal.is_alone or self.batch.refusal.is_free
+
+    @property
     def has_price(self) -> bool:
         """Whether the retry budget pays for another attempt, if no refusal turns out to be free."""
-        batch, failure = self.batch, self.failure
-        unserved = failure.unserved and batch.refusal_s is None
-        return not (batch.refused_alone or batch.refused_freely or unserved or self.refuses_model)
+        unserved = self.failure.unserved and self.batch.refusal.seconds is None
+        return not (self.steps_aside or unserved or self.refuses_model)
 
     def tokens_of(self, calls: int) -> float:
         """Return the tokens at risk in sending so many of the calls again."""
@@ -174,7 +184,7 @@ _lacks_such_calls = _said(
 )
 _is_free = _said(
     "A free refusal: the server takes other work, and the retry policy does not give up.",
-    lambda failed: (failed.batch.refused_alone or failed.batch.refused_freely) and failed.may_be_retried,
+    lambda failed: failed.steps_aside and failed.may_be_retried,
 )
 
 
@@ -196,7 +206,7 @@ def _is_too_long_for_its_queue(failed: FailedBatch) -> bool:
     batch, failure = failed.batch, failed.failure
     full = failure.is_full or (failure.status == 429 and failure.retry_after_s is None)
     longer = len(batch.requests) > failed.abilities.longest_list
-    again = batch.failures > 0 or any(one.endured is not None and one.endured.refusals > 1 for one in failed.alive)
+    again = batch.failures > 0 or any(past.refusals > 1 for past in failed.pasts)
     return full and again and longer and not failed.endpoint.in_flight
 
 
@@ -213,7 +223,7 @@ def _lists_are_refused(failed: FailedBatch) -> bool:
     # Of a list without any call that is always refused one as long is taken soon.
     batch, failure = failed.batch, failed.failure
     unknown = not batch.pace.is_known and failure.retry_after_s is None and not failure.out_of_memory
-    refused = batch.pace.refuses_lists and (batch.refused_freely or unknown)
+    refused = batch.pace.refuses_lists and (batch.refusal.is_free or unknown)
     return failed.is_list and refused and failed.may_be_retried
 
 
@@ -221,9 +231,9 @@ def _is_unserved_lately(failed: FailedBatch) -> bool:
     """502, 503 or 504 within 5 s, from the second on, for 15 s; the server takes other work, and
     the retry policy allows it.
     """
-    past = failed.alive[0].endured
-    if past is None or not failed.batch.failures or not failed.failure.unserved or not failed.may_be_retried:
+    if not failed.batch.failures or not failed.failure.unserved or not failed.may_be_retried:
         return False
+    past = failed.pasts[0]
     now = past.paused_since
     takes_others = failed.endpoint.takes_work(now - failed.batch.sent_at, now)
     return takes_others and past.in_attempts_s + past.in_pauses_s < _UNSERVED_S
@@ -236,7 +246,7 @@ def _is_worth_another_try(failed: FailedBatch) -> bool:
         return False
     # A server that has answered calls is behind that page.
     once = failure.once and not (failure.is_page and failed.endpoint.life.served_at > -math.inf)
-    return not (once and all(request.met_before for request in failed.alive))
+    return not (once and all(past.met_before for past in failed.pasts))
 
 
 # What is learnt -------------------------------------------------------------------------------------------------------

@@ -54,8 +54,6 @@ class _Served:
 class Conversations:
     """Which families are warm, for ``longest_run_s`` (seconds), and which are awaited."""
 
-    __slots__ = ("_awaited", "_gap_s", "_returns", "_served", "_service_s", "longest_run_s")
-
     def __init__(self, longest_run_s: float) -> None:
         self.longest_run_s = longest_run_s
         self._served: OrderedDict[int, _Served] = OrderedDict()

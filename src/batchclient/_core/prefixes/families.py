@@ -49,8 +49,6 @@ def path_of(request: Request) -> list[int]:
 class Families:
     """The rungs seen lately; the least recently seen are forgotten."""
 
-    __slots__ = ("_seen",)
-
     def __init__(self) -> None:
         self._seen: OrderedDict[int, None] = OrderedDict()
 

@@ -59,29 +59,6 @@ class KindAbilities:
             ``None``: not known. Later each stream with long enough answers tells.
     """
 
-    __slots__ = (
-        "_halved",
-        "_halved_size",
-        "_judged_at",
-        "_learnt_at",
-        "_learnt_cap",
-        "_lists_refused",
-        "_refused_from",
-        "_serves_at_once",
-        "event_per_token",
-        "known_cap",
-        "lists",
-        "lists_failed",
-        "longest_list",
-        "packing",
-        "plain_cut",
-        "plain_form",
-        "stream_doubted",
-        "stream_form",
-        "streaming",
-        "told_cap",
-    )
-
     def __init__(self, known_cap: int | None, *, event_per_token: bool | None) -> None:
         self.known_cap = known_cap
         self.lists = Breaker()
@@ -260,20 +237,6 @@ class KindAbilities:
 
 class Abilities:
     """The abilities of one endpoint; ``settings`` are the scheduler's."""
-
-    __slots__ = (
-        "_by_kind",
-        "_event_per_token",
-        "_held_turns",
-        "_known_caps",
-        "_trusts_lists",
-        "_turn_ends",
-        "max_size",
-        "models",
-        "proof",
-        "server",
-        "shapes",
-    )
 
     def __init__(self, settings: SchedulerSettings) -> None:
         self.max_size = settings.max_size

@@ -36,8 +36,6 @@ _ROUNDING = 1e-6
 class RetryBudget:
     """The budget of one endpoint. ``Rates`` bound every request, the budget retries alone."""
 
-    __slots__ = ("_at", "_calls", "_level", "_settled", "_tokens")
-
     def __init__(self) -> None:
         self._tokens = 0.0
         self._calls = 0

@@ -50,34 +50,6 @@ class Endpoint:
         name: its base URL as shown, without secrets.
     """
 
-    __slots__ = (
-        "_area",
-        "_area_at",
-        "abandoned",
-        "abilities",
-        "budget",
-        "health",
-        "held_since",
-        "id",
-        "in_flight",
-        "is_lone",
-        "leaving",
-        "life",
-        "limit",
-        "name",
-        "open",
-        "outage",
-        "paces",
-        "past_outage",
-        "pause",
-        "rates",
-        "shown_name",
-        "slots",
-        "speed",
-        "tell_hold_at",
-        "told_limit",
-    )
-
     def __init__(self, number: int, limit: Limit, settings: SchedulerSettings, name: str = "") -> None:
         self.id = number
         self.name = name
@@ -231,8 +203,8 @@ class Endpoint:
         """A batch has failed: judge its refusal, if it is one (see ``Pace.failed``)."""
         batch = event.batch
         takes_work = self.takes_work(now - batch.sent_at, now)
-        batch.pace.failed(event, left, alive, self.open.values(), now, takes_work=takes_work)
-        if batch.refused_freely and not batch.failures:
+        batch.refusal = batch.pace.failed(event, left, alive, self.open.values(), now, takes_work=takes_work)
+        if batch.refusal.is_free and not batch.failures:
             self.budget.sent(-batch.tokens_at_risk * len(left) / len(batch.requests), -len(left))
 
     def fail(

@@ -112,12 +112,6 @@ _RULES = {
 class Health:
     """The health of an endpoint."""
 
-    __slots__ = (
-        "_doubled_at", "_failures", "_healthy_since", "_pause", "_pause_if_cheap", "_refusals", "_row", "ailing",
-        "allowed", "answered_once", "closed_until", "failed_in_s", "failing_since", "probe", "reason", "row_since",
-        "state", "taken_on_at", "vanished",
-    )  # fmt: skip
-
     def __init__(self) -> None:
         self.state = HealthState.HEALTHY
         self.reason = ""

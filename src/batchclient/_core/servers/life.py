@@ -55,11 +55,6 @@ _LONGEST_GAP_S = 10.0
 class Life:
     """The signs of life of one server. Times are the scheduler's; ``-inf``: never."""
 
-    __slots__ = (
-        "_first_end_at", "_first_sent_at", "_generated", "_is_told", "_look_at", "_read_at", "_reported_at",
-        "_still_since", "_told_at", "_unanswered", "answered_at", "served_at", "silent_since",
-    )  # fmt: skip
-
     def __init__(self) -> None:
         self.served_at = -math.inf
         """When the server last answered a call."""

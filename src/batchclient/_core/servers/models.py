@@ -79,8 +79,6 @@ class ModelBreaker(Breaker):
 class Models:
     """What one endpoint refuses for key or model."""
 
-    __slots__ = ("refused",)
-
     def __init__(self) -> None:
         self.refused: dict[Subject, ModelBreaker] = {}
         """Empty as a rule: a call then pays for one look at an empty table."""

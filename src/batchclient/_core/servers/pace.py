@@ -55,7 +55,7 @@ from collections.abc import Collection, Iterable
 
 from batchclient._core.failures import Failure
 from batchclient._core.messages import Failed
-from batchclient._core.requests import Batch, Endured, Request
+from batchclient._core.requests import NO_REFUSAL, Batch, Endured, Refusal, Request
 from batchclient._core.servers.hold import REFUSALS, REST, Hold
 from batchclient._core.servers.pause import Pause
 
@@ -188,10 +188,10 @@ class Pace:
         now: float,
         *,
         takes_work: bool,
-    ) -> None:
+    ) -> Refusal:
         """A request has ended without an answer: it was lost, refused, or to blame itself.
 
-        Of a refusal for load the batch is told whether it is free, alone, and about load.
+        Return what its refusal for load says, if it is one.
 
         Args:
             event: the failure.
@@ -203,34 +203,42 @@ class Pace:
         batch, failure = event.batch, event.failure
         tried = self._ended(batch, failure, len(left) * batch.shape.weight, now)
         if not (failure.refuses_load or failure.out_of_memory):
-            return
+            return NO_REFUSAL
         pasts = [request.endured for request in alive if request.endured is not None]
         seconds, weight = now - batch.sent_at, batch.shape.weight
-        if _may_be_free(failure, max((past.refusals for past in pasts), default=0), seconds):
-            batch.refusal_s = seconds
+        is_free = is_alone = False
+        is_of_load = True
+        may_be_free = _may_be_free(failure, max((past.refusals for past in pasts), default=0), seconds)
+        if may_be_free:
             beside = len(under_way) > 0 or batch.load.in_flight > weight
-            batch.refused_freely = takes_work or (failure.out_of_memory and beside)
+            is_free = takes_work or (failure.out_of_memory and beside)
         if failure.refuses_load and not failure.out_of_memory:
             if not all(past.is_refused_alone for past in pasts):
                 self._count(batch, under_way)
             in_time = _may_be_free(failure, 0, seconds)
-            batch.refused_alone = in_time and self._refuses_alone(pasts, now, takes_work=takes_work)
+            is_alone = in_time and self._refuses_alone(pasts, now, takes_work=takes_work)
             # Where nothing of the kind was ever answered, nobody knows whether load was the reason.
             # But if no socket is left, there are too many at once.
             beside = self.is_known and batch.load.in_flight > len(batch.requests) * weight
             met_load = beside or not failure.is_said
-            batch.refused_for_load = met_load and not batch.refused_alone and not self._takes_others
-        if batch.refused_alone:
-            batch.refused_freely &= _is_free_aside(pasts)
-            return
+            is_of_load = met_load and not is_alone and not self._takes_others
+        if is_alone:
+            is_free = is_free and _is_free_aside(pasts)
+        else:
+            self._hold_flow(event, now, is_free=is_free, tried=tried)
+        return Refusal(seconds if may_be_free else None, is_free, is_alone, is_of_load)
+
+    def _hold_flow(self, event: Failed, now: float, *, is_free: bool, tried: bool) -> None:
+        """A request was refused, and not alone; ``tried``: it was to find out if a rest holds."""
+        failure = event.failure
         rest_s = 0.0 if self._takes_others else self._rest(failure.of_the_server, now)
         # None was ever answered, and others are under way: the server is full at first.
         is_full = self.under_way > 0 and not self.is_known and self._refuses_in_a_row
-        if failure.out_of_memory and batch.refused_freely:
+        if failure.out_of_memory and is_free:
             self._start_over(now)
-        elif (batch.refused_freely or is_full) and not tried:
+        elif (is_free or is_full) and not tried:
             self._begin_spell(rest_s, now)
-        if batch.refused_freely and not self.under_way:
+        if is_free and not self.under_way:
             self._hold_all(event.jitter, now)
 
     def _count(self, batch: Batch, under_way: Collection[Batch]) -> None:

@@ -44,8 +44,6 @@ _NOTHING_LEFT = Failure(FailureKind.REJECTED, RateLimited, "the gateway says tha
 class TokenBucket:
     """A rate (per minute) with a burst, the most the bucket holds; both above 0."""
 
-    __slots__ = ("_at", "_level", "_per_s", "burst")
-
     def __init__(self, per_minute: float, burst: float) -> None:
         self._per_s = per_minute / 60.0
         self.burst = burst
@@ -85,8 +83,6 @@ class TokenBucket:
 
 class Rates:
     """The rates of one endpoint; ``None``: no such limit."""
-
-    __slots__ = ("_held", "_requests", "_tokens")
 
     def __init__(self, requests_per_minute: float | None, tokens_per_minute: float | None) -> None:
         self._requests = self._tokens = None

@@ -29,8 +29,6 @@ class Speed:
     An answer weighs more, the more sequences the answer has and the older the mean is.
     """
 
-    __slots__ = ("_measured_at", "_seconds")
-
     def __init__(self) -> None:
         self._seconds: float | None = None
         self._measured_at = 0.0

@@ -31,8 +31,6 @@ _GONE = (RequestState.DONE, RequestState.ABANDONED)
 class Deadlines:
     """Requests by deadline."""
 
-    __slots__ = ("_ended", "_heap", "_run", "is_used")
-
     def __init__(self) -> None:
         self._run: deque[tuple[float, int, Request]] = deque()
         self._heap: list[tuple[float, int, Request]] = []

@@ -54,19 +54,6 @@ class Reserve:
 class Lanes:
     """All lanes, and the choice between them; tenants without a weight have 1."""
 
-    __slots__ = (
-        "_accounts",
-        "_floor",
-        "_in_flight",
-        "_lanes",
-        "_max_queued",
-        "_seen",
-        "_weights",
-        "has_classes",
-        "has_tenants",
-        "ready",
-    )
-
     def __init__(self, weights: Mapping[str, float] | None = None, max_queued: int = 0) -> None:
         self._weights = dict(weights or {})
         self._max_queued = max_queued

@@ -25,8 +25,6 @@ _BACKING_OFF = RequestState.BACKING_OFF
 class Later:
     """Groups that wait for their time, or in a line. ``size`` counts their calls."""
 
-    __slots__ = ("_heap", "_lines", "_ticket", "size")
-
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Group]] = []
         """(``not_before``, ticket, group). The ticket breaks ties: groups are not comparable."""
