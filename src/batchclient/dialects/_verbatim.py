@@ -24,7 +24,7 @@ __all__ = ["ESTIMATED", "own_body"]
 
 ESTIMATED = ("prompt_tokens_estimated", "completion_tokens_estimated")
 """The marks of a usage other than the server's own count."""
-_PER_CALL = frozenset({"choices", "data", "usage"})
+_HOLDERS = ("choices", "data")
 _IDS = ("token_ids", "prompt_token_ids")
 _PLAIN_ONLY = ("service_tier", "system_fingerprint", "kv_transfer_params", "ec_transfer_params", "metrics")
 _PLAIN_ONLY_OF_ITEMS = ("prompt_logprobs", "routed_experts")
@@ -36,33 +36,37 @@ def own_body(
     batch: Batch,
     reply: Mapping[str, Any],
     holder: str,
-    items: Sequence[Mapping[str, Any]],
+    items: Sequence[dict[str, Any]],
     usage: Usage | None,
 ) -> dict[str, Any]:
     """Return the body that the call's own reply would have had.
 
     Args:
         holder: the field of the items, ``"choices"`` or ``"data"``.
-        items: the call's own.
+        items: the call's own, which become part of the body; of a list they are changed.
         usage: the call's, or a share; ``None``: the server told none.
     """
-    body = {name: value for name, value in reply.items() if name not in _PER_CALL}
+    body = {**dict.fromkeys(_PLAIN_ONLY), **reply} if batch.streamed else dict(reply)
+    for name in _HOLDERS:
+        # What a reply holds of several calls is not this call's.
+        if name in body:
+            del body[name]
     if batch.streamed:
-        body = {**dict.fromkeys(_PLAIN_ONLY), **body}
         items = [{**dict.fromkeys(_PLAIN_ONLY_OF_ITEMS), **item} for item in items]
     listed = len(batch.requests) > 1
-    own = [{**item, "index": index} for index, item in enumerate(items)]
-    if listed and not batch.shape.wants_token_ids:
-        for item in own:
+    hides_ids = listed and not batch.shape.wants_token_ids
+    for index, item in enumerate(items):
+        item["index"] = index
+        if hides_ids:
             for name in _IDS:
                 if name in item:
                     item[name] = None
-    body[holder] = own
-    told = reply.get("usage")
+    body[holder] = items if type(items) is list else list(items)
+    told = body.get("usage")
     if listed or batch.streamed:
         body["usage"] = None if usage is None else _usage_fields({} if batch.streamed else told, usage)
-    else:
-        body["usage"] = told if told is not None or usage is None else _usage_fields({}, usage)
+    elif told is None:
+        body["usage"] = None if usage is None else _usage_fields({}, usage)
     return body
 
 

@@ -69,6 +69,7 @@ class AsyncOpenAI(openai.AsyncOpenAI):
     """
 
     _batching: Batching
+    _openais = _OPENAIS
     _may_share, _may_skip = True, True
     """Whether another client may send the requests, and whether a resource may skip ``post``.
 

@@ -33,7 +33,7 @@ from batchclient.errors import ConfigError
 from batchclient.integrations.header_roles import HeaderRoles
 from batchclient.integrations.kept_clients import _MOST_CLIENTS, KeptClients
 from batchclient.openai._identity import Identity, identity_of, refused_header, state_of, urls_of
-from batchclient.openai._sharing import Sharing
+from batchclient.openai._sharing import Past, Sharing
 from batchclient.openai._timeouts import Bounds, bounds_of
 from batchclient.options import Http, Server
 from batchclient.retry import Backoff
@@ -122,9 +122,20 @@ class _Clients:
         self.sharing = sharing or Sharing()
         self.bounds: Bounds | None = None
         """Of silence and of connecting; a call's own time is another bound."""
+        self.longest_silence_s: float | None = None
+        """The longest server's silence that a call may ask for, seconds; ``None``: for ever."""
         self._clients: KeptClients[_Key] = KeptClients(_MOST_CLIENTS)
         self._finding = ForkLock()
         self._bridge: Bridge | None = None
+
+    def bear(self, bounds: Bounds | None) -> None:
+        """Take the bounds of the first openai client's timeout."""
+        self.bounds = bounds
+        http: Http | None = self.settings.get("http")
+        # Where the client's setting bounds the silence, no call's timeout does.
+        is_calls_own = http is None or http.read_timeout_s is NOT_GIVEN
+        if is_calls_own and bounds is not None and bounds.read_s is not None:
+            self.longest_silence_s = max(bounds.read_s, _LEAST_SILENCE_S)
 
     def find(self, key: _Key) -> BatchClient | None:
         """Return the client for some servers and headers; ``None`` if no further may be made.
@@ -203,15 +214,16 @@ class Batching:
         """The user's own, or ``None``."""
         return self._clients.http_client
 
-    @property
-    def silence_s(self) -> float | None:
-        """The longest server's silence that a call may ask for, seconds; ``None``: for ever."""
-        bounds = self._clients.bounds
-        http: Http | None = self._clients.settings.get("http")
-        if http is not None and http.read_timeout_s is not NOT_GIVEN:
-            # The client's setting, and no call's, decides.
-            return None
-        return None if bounds is None or bounds.read_s is None else max(bounds.read_s, _LEAST_SILENCE_S)
+    def bounds(self, timeout: Any) -> Bounds | Past:
+        """Read a call's timeout; return why the scheduler cannot keep to it, if that is so."""
+        bounds = bounds_of(timeout)
+        if bounds is None:
+            return Past.NO_TIMEOUT
+        longest_s = self._clients.longest_silence_s
+        if longest_s is not None and (bounds.read_s is None or bounds.read_s > longest_s):
+            # The scheduler would give the call up before.
+            return Past.TIMEOUT
+        return bounds
 
     def check(self, owner: Any) -> None:
         """Refuse wrong settings where the user gives them: with the first openai client.
@@ -223,7 +235,7 @@ class Batching:
         if self._clients.bounds is None:
             # A timeout that the scheduler cannot keep to sends this client's calls through openai's
             # own code, not the copies' calls.
-            self._clients.bounds = bounds_of(owner.timeout) or bounds_of(DEFAULT_TIMEOUT)
+            self._clients.bear(bounds_of(owner.timeout) or bounds_of(DEFAULT_TIMEOUT))
             identity = None if self.asks_for_key else self.identity(owner, owner.api_key)
             if identity is None:
                 self._clients.check(urls_of(owner, self._servers))

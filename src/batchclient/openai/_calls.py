@@ -25,7 +25,6 @@ from batchclient.integrations.form import WireCalls, read_body
 from batchclient.integrations.header_roles import HeaderRole
 from batchclient.openai._seams import key_of
 from batchclient.openai._sharing import Past
-from batchclient.openai._timeouts import bounds_of
 
 __all__ = ["RESPONSES", "Planned", "plan", "post_of"]
 
@@ -107,13 +106,9 @@ def plan(owner: Any, path: str, body: Any, options: Mapping[str, Any], more: Map
     if not _NOT_GIVEN.isdisjoint(map(type, fields.values())):
         fields = {name: value for name, value in fields.items() if _given(value)}
     timeout = options.get("timeout", owner.timeout)
-    bounds = bounds_of(owner.timeout if isinstance(timeout, NotGiven) else timeout)
-    silence_s = owner._batching.silence_s
-    if bounds is None:
-        return Past.NO_TIMEOUT
-    if silence_s is not None and (bounds.read_s is None or bounds.read_s > silence_s):
-        # The scheduler would give the call up before.
-        return Past.TIMEOUT
+    bounds = owner._batching.bounds(owner.timeout if isinstance(timeout, NotGiven) else timeout)
+    if isinstance(bounds, Past):
+        return bounds
     calls = read_body(path, fields)
     if calls is None:
         return Past.STREAM if fields.get("stream") else Past.BODY

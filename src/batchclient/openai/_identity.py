@@ -56,7 +56,9 @@ def state_of(owner: Any, key: str) -> tuple[Any, ...]:
 
 def _copied(given: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     """A mapping as it is now: the caller may change the mapping later, and nested values."""
-    return tuple([(name, value if type(value) is str else repr(value)) for name, value in given.items()])
+    return (
+        tuple([(name, value if type(value) is str else repr(value)) for name, value in given.items()]) if given else ()
+    )
 
 
 def identity_of(owner: Any, key: str, servers: Sequence[str], roles: HeaderRoles) -> Identity | None:

@@ -31,7 +31,17 @@ from openai._base_client import AsyncAPIClient
 from batchclient._shell.log import log
 from batchclient.integrations.form import PATHS
 
-__all__ = ["is_openais", "is_ours", "is_replaced", "is_watched", "key_of", "mark", "seams", "take_options"]
+__all__ = [
+    "is_openais",
+    "is_ours",
+    "is_replaced",
+    "is_untouched",
+    "is_watched",
+    "key_of",
+    "mark",
+    "seams",
+    "take_options",
+]
 
 _HOOKS = (
     "request",
@@ -62,6 +72,15 @@ _untouched: dict[Any, tuple[Any, ...]] = {}
 Kept once none was found replaced.
 """
 _NOT_SEEN = (None,)
+
+_EVERY = frozenset(("post", "request", *_OF_REQUESTS))
+"""Methods by which somebody may have a say in a call."""
+_every = operator.attrgetter(*_EVERY)
+_seen_untouched: dict[tuple[type, type], tuple[Any, ...]] = {}
+"""By the client's class and the resource: the methods, kept once nobody had a say in the calls.
+
+By class: a subclass has methods of its own. Compared by identity: a proxy may equal its function.
+"""
 
 _HOME = "openai."
 _OUR_HOME = "batchclient.openai"
@@ -119,6 +138,33 @@ def is_replaced(client: Any, openais: Any) -> bool:
         if not all(_comes_from((_HOME, _OUR_HOME), method) for method in methods):
             return True
         _untouched[openais] = methods
+    return False
+
+
+def is_untouched(client: Any, resource: Any) -> bool:
+    """Whether a call of a resource may go from ``create`` straight to the scheduler.
+
+    So it may where nobody has a say in it: no subclass, and nobody who has replaced a method.
+
+    Args:
+        client: the drop-in's.
+        resource: openai's class of the resource.
+    """
+    if not client._may_skip or not _EVERY.isdisjoint(vars(client)):
+        return False
+    kind = type(client)
+    openais = kind._openais
+    methods = (resource.create, *_every(kind), *_every(openais), *_every(openais.__base__))
+    if all(map(operator.is_, methods, _seen_untouched.get((kind, resource), _NOT_SEEN))):
+        return True
+    if (
+        is_ours(kind.post)
+        and is_openais(resource.create)
+        and not client.is_watched
+        and not is_replaced(client, openais)
+    ):
+        _seen_untouched[kind, resource] = methods
+        return True
     return False
 
 

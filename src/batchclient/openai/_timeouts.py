@@ -51,7 +51,7 @@ _DEFAULT = Bounds(DEFAULT_TIMEOUT.connect, DEFAULT_TIMEOUT.read, None)
 
 def bounds_of(timeout: Any) -> Bounds | None:
     """Read a timeout in any form of openai's; ``None``: the scheduler cannot keep to it."""
-    if timeout == DEFAULT_TIMEOUT:
+    if timeout is DEFAULT_TIMEOUT or timeout == DEFAULT_TIMEOUT:
         return _DEFAULT
     if isinstance(timeout, tuple):
         try:
