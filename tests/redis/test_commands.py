@@ -139,6 +139,25 @@ def test_rows_that_are_requests_are_messages_and_an_id_comes_once(plain, shared_
     plain.delete("own")
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "options", "beside"),
+    [
+        ("in.csv", "id,text,deadline,tenant\na,hello,30,t\n", ["--prompt", "{text}"], set()),
+        ("in.csv", "id,text,deadline\na,hello,2026-12-31\n", ["--prompt", "{text}", "--row-params", "take"], set()),
+        ("in.csv", "id,prompt,deadline\na,hello,2026-12-31\n", [], set()),
+        ("in.jsonl", '{"id": "a", "prompt": "hello", "deadline": "soon"}\n', ["--row-params", "ignore"], set()),
+        ("in.jsonl", '{"id": "a", "prompt": "hello", "deadline": 9e9, "tenant": "t"}\n', [], {"deadline", "tenant"}),
+    ],
+)
+def test_columns_are_data_beside_a_template_and_in_a_table(plain, shared_server, tmp_path, name, text, options, beside):
+    (tmp_path / name).write_text(text)
+    arguments = ("enqueue", name, *options, "--stream", "own")
+    assert commands.run(*arguments, cwd=tmp_path, REDIS_URL=shared_server.url)[0] == 0
+    [(_, fields)] = plain.xrange("own")
+    assert json.loads(fields[b"body"]) == {"prompt": "hello"}
+    assert {each.decode() for each in fields} == {"id", "call", "body"} | beside
+
+
 def test_the_environment_of_an_older_worker(work, plain, llm, shared_server, tmp_path):
     """Its variables, its list, its keys: `BATCH_SIZE` prompts in a request, of those that came within the time."""
     for number in range(64):

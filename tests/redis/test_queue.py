@@ -79,6 +79,56 @@ async def test_an_older_message_that_ends_later_leaves_the_newer_one_its_result(
         assert await anext(results(bench.redis, [new], timeout_s=1)) == first
 
 
+async def test_a_key_of_another_hand_stops_no_other_result_and_stays_as_it_is(shared_server):
+    async with bench_on(shared_server) as bench:
+        bench.upstream.held = {"b"}
+        ids = await enqueue(bench.redis, [call("a"), call("b"), call("c")])
+        await bench.redis.hset("result:b", "of", "another")
+        worker, _ = await bench.start()
+        await wait_for(lambda: worker.statistics().results == 2)
+        reading, seen = results(bench.redis, ids, timeout_s=30), []
+        with pytest.raises(ConfigError, match="the key 'result:b' holds no result, and is left as it is"):
+            async for result in reading:
+                seen.append(result.id)
+        assert seen == ["a", "c"]
+        bench.upstream.release()
+        [one] = [result async for result in results(bench.redis, ids[1:2], timeout_s=30)]
+        assert (one.status, one.error["type"]) == ("error", "ConfigError") and "'result:b'" in one.error["message"]
+        assert await bench.redis.hgetall("result:b") == {b"of": b"another"}
+        assert await bench.redis.xlen(STREAM) == 0
+
+
+async def test_the_params_of_a_row_are_its_calls_however_it_came_into_the_stream(shared_server):
+    """The same requests as of a map: also a priority, a parameter that is new, and a chat."""
+    rows = [
+        {"id": "a", "prompt": "a", "params": {"max_tokens": 7, "temperature": 0, "new": 1}},
+        {"id": "b", "prompt": "b", "params": {"priority": 3, "model": "other", "max_tokens": 1}},
+    ]
+    async with bench_on(shared_server) as bench, bench.upstream.client() as client:
+        bodies, send = {}, bench.upstream.send
+
+        async def noted(request, timeouts):
+            if request.method == "POST":
+                body = json.loads(request.body)
+                # Whether it streams is the client's; and of a row's priority a map tells the server, too.
+                kept = {name: each for name, each in body.items() if "stream" not in name and name != "priority"}
+                bodies.setdefault(body["prompt"], []).append(kept)
+            return await send(request, timeouts)
+
+        bench.upstream.send = noted
+        await client.batch_map(rows, rows="prompt")
+        await enqueue(bench.redis, rows)
+        for row in rows:
+            await bench.redis.xadd(STREAM, {"body": json.dumps(row)})
+        worker, _ = await bench.start(client=client)
+        await wait_for(lambda: worker.statistics().results + worker.statistics().dead == 4)
+        assert worker.statistics().dead == 0
+        for of_one in bodies.values():
+            assert of_one[0] == of_one[1] == of_one[2]
+        with pytest.raises(ConfigError, match="message 1: prompt is given twice|message 1: .*max_tokens"):
+            await enqueue(bench.redis, [{"prompt": "a", "params": {"max_tokens": "x"}}])
+
+
 async def test_results_that_do_not_come(shared_server):
     async with bench_on(shared_server) as bench:
         with pytest.raises(DeadlineExceeded, match="2 are missing"):

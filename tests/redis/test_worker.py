@@ -11,6 +11,7 @@ from tests.redis.conftest import GROUP, STREAM, bench_on, wait_for
 
 from batchclient import BatchClient
 from batchclient.errors import AuthenticationFailed, ConfigError
+from batchclient.integrations.prometheus import Collector
 from batchclient.integrations.redis import Worker
 
 pytestmark = pytest.mark.redis
@@ -219,7 +220,7 @@ class Deaf(Redis):
         return await super().execute_command(*args, **options)
 
 
-@pytest.mark.parametrize("place", ["keys", "stream:out"])
+@pytest.mark.parametrize("place", ["keys", "stream:out", "none"])
 async def test_an_outcome_whose_reply_was_lost_is_this_worker_s(shared_server, place):
     async with bench_on(shared_server) as bench, bench.upstream.client() as client:
         bench.upstream.refused = {"bad": 400, "worse": 400}
@@ -233,6 +234,47 @@ async def test_an_outcome_whose_reply_was_lost_is_this_worker_s(shared_server, p
             assert (done.results, done.dead, done.lost) == (2, 2, 0)
             worker.stop()
             await task
+
+
+async def test_a_worker_runs_once(shared_server):
+    async with bench_on(shared_server) as bench:
+        worker, task = await bench.start()
+        await wait_for(lambda: bench.redis.exists(STREAM))
+        worker.stop()
+        await task
+        await bench.add("a")
+        with pytest.raises(RuntimeError, match="the worker was stopped: make another one"):
+            await worker.run()
+        assert not bench.upstream.came
+
+
+async def test_the_pages_of_a_client_have_the_sum_of_its_workers_also_of_those_that_ended(shared_server):
+    async with bench_on(shared_server) as bench, bench.upstream.client() as client:
+
+        def told():
+            samples = [sample for family in Collector(client).collect() for sample in family.samples]
+            told = {sample.name + sample.labels.get("outcome", ""): sample.value for sample in samples}
+            names = ("messages_totalresults", "pending", "lag")
+            return tuple(told.get(f"batchclient_worker_{name}") for name in names)
+
+        bench.upstream.held = {"b", "c"}
+        await bench.add("a", "b")
+        first, task = await bench.start(client=client)
+        await wait_for(lambda: first.statistics().pending)
+        async with Redis(unix_socket_path=str(shared_server.socket)) as redis:
+            await redis.xadd("other", {"id": "c", "body": '{"prompt": "c", "max_tokens": 1}'})
+            second = Worker(client, redis, "other", results="none")
+            other = asyncio.create_task(second.run())
+            await wait_for(lambda: second.statistics().pending and first.statistics().results)
+            assert told() == (1, first.statistics().pending + 1, 0)
+            bench.upstream.release()
+            await wait_for(lambda: first.statistics().results + second.statistics().results == 3)
+            first.stop()
+            await task
+            assert told() == (3, second.statistics().pending, 0)
+            second.stop()
+            await other
+            assert told() == (3, 0, None)
 
 
 async def test_in_an_outage_nothing_is_read_and_nothing_dies(shared_server):

@@ -87,7 +87,7 @@ def test_what_no_worker_can_use():
         ({"deadline": "inf"}, "deadline is a time"),
         ({"priority": "1.5"}, "priority is a whole number"),
         ({"priority": "1000"}, "priority is a whole number"),
-        ({"call": "complete", "body": {"url": "/v1/embeddings", "body": {"input": "a"}}}, "url asks for 'embed'"),
+        ({"call": "complete", "body": {"url": "/v1/embeddings", "body": {"input": "a"}}}, "the body asks for 'embed'"),
         ({"body": {"url": "/v1/completions", "method": "GET", "body": {}}}, "method is POST"),
         ({"id": "x" * 1025}, "id has 1025 characters"),
         ({"body": {"prompt": "a", "id": "\ud800"}}, "id has half of a surrogate pair"),

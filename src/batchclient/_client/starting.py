@@ -69,8 +69,8 @@ class Starting(Calling):
         """Ends what lives as long as the client, such as a page of its metrics."""
         self._job_numbers: Callable[[], Any] | None = None
         """The way to what a job adds to the pages about the client; see ``_metrics.job``."""
-        self._worker_numbers: Callable[[], Any] | None = None
-        """The same of a worker; see ``_metrics.worker``."""
+        self._worker_counts: Any = None
+        """What its workers have done; see ``_metrics.worker``."""
         forget_in_child(self)
 
     async def aclose(self) -> None:

@@ -1,23 +1,52 @@
-"""What a worker of a queue adds to the pages of its client: how messages ended, and what waits."""
+"""What workers of queues add to the pages of their client: how messages ended, and what waits."""
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from batchclient.client import BatchClient
 
-__all__ = ["WorkerNumbers", "attach_worker", "worker_numbers_of"]
+__all__ = ["OUTCOMES", "Waiting", "WorkerCounts", "WorkerNumbers", "counts_of", "worker_numbers_of"]
+
+OUTCOMES = ("results", "dead", "left", "released", "lost")
+
+
+class Waiting(NamedTuple):
+    """The messages of a consumer group, when last looked.
+
+    Args:
+        pending: those that any worker of the group has.
+        lag: those that no worker has had; ``None``: not known.
+    """
+
+    pending: int
+    lag: int | None
+
+
+@dataclass(slots=True)
+class WorkerCounts:
+    """Counts of all workers that a client has had, and what waits for those at work.
+
+    Args:
+        messages: how many messages ended, or were let go, by outcome.
+        renewals: leases renewed.
+        waiting: by stream and group.
+    """
+
+    messages: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
+    renewals: int = 0
+    waiting: dict[tuple[str, str], Waiting] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerNumbers:
-    """A worker, now.
+    """A client's workers, now: their sum.
 
     Args:
         messages: how many messages ended, or were let go, by outcome.
-        pending: messages that any worker of the group has.
+        pending: messages that any worker of their groups has.
         lag: messages that no worker has had; ``None``: not known.
         renewals: leases renewed.
     """
@@ -28,19 +57,21 @@ class WorkerNumbers:
     renewals: int
 
 
-def attach_worker(client: BatchClient, numbers: Callable[[], WorkerNumbers]) -> None:
-    """Add a worker's numbers to the pages about its client.
-
-    Args:
-        client: the worker's.
-        numbers: a method of the worker, called in the client's event loop. The worker is not kept
-            alive.
-    """
-    client._worker_numbers = weakref.WeakMethod(numbers)
+def counts_of(client: BatchClient) -> WorkerCounts:
+    """Return the counts of a client's workers, for a worker to add to; the pages then have them."""
+    if client._worker_counts is None:
+        client._worker_counts = WorkerCounts()
+    counts: WorkerCounts = client._worker_counts
+    return counts
 
 
 def worker_numbers_of(client: BatchClient) -> WorkerNumbers | None:
-    """Return the numbers of a client's worker, if the client has one."""
-    numbers = None if client._worker_numbers is None else client._worker_numbers()
-    told: WorkerNumbers | None = None if numbers is None else numbers()
-    return told
+    """Return the numbers of a client's workers, if the client has had any."""
+    counts: WorkerCounts | None = client._worker_counts
+    if counts is None:
+        return None
+    waiting = list(counts.waiting.values())
+    lags = [each.lag for each in waiting if each.lag is not None]
+    return WorkerNumbers(
+        dict(counts.messages), sum(each.pending for each in waiting), sum(lags) if lags else None, counts.renewals
+    )

@@ -116,6 +116,11 @@ class Prompts:
     def __repr__(self) -> str:
         return f"<Prompts of {', '.join(self.names)}>"
 
+    @property
+    def takes_fields(self) -> bool:
+        """Whether fields of a row beside its input are of its call. Else they are data."""
+        return self._fill is None and self._settings["row_params"] != "ignore"
+
     def read(self, row: Row) -> RowCall:
         """Return the call of a row.
 

@@ -51,7 +51,7 @@ __all__ = ["enqueue"]
 
 _MOST_TOLD = 10
 _BESIDE = ("deadline", "tenant", "traceparent")
-"""Fields of a row that are the message's, and no parameters."""
+"""Fields that are the message's of a row that is a request. Beside a template, columns are data."""
 _INPUTS = {"complete": "prompt", "chat": "messages", "embed": "input", "classify": "input"}
 
 
@@ -173,11 +173,12 @@ class _Rows:
             raise BadRow(f"a message has no call={made.call!r}")
         if made.timeout_s is not NOT_GIVEN:
             raise BadRow("timeout_s: a message has a deadline instead")
-        params, tenant = merged(self._params, made.params), row.get("tenant")
+        params = merged(self._params, made.params)
+        beside = {name: row[name] for name in _BESIDE if name in row} if self._calls.takes_fields else {}
+        tenant = beside.get("tenant")
         named = None if tenant in (None, "") else str(tenant)
         # What the worker's client would refuse is refused here.
         check_call(made._replace(params=params), tenant=named)
-        beside = {name: row[name] for name in _BESIDE if name in row}
         name = own_id_of(row)
         own = {"id": name and self._id_prefix + name, "model": made.model, "priority": made.priority}
         given = {name: value for name, value in own.items() if value is not None}

@@ -20,11 +20,13 @@ from batchclient.integrations.redis._library import Connection, RedisError, Resp
 from batchclient.integrations.redis._names import RELEASED
 from batchclient.integrations.redis._settings import WorkerSettings
 
-__all__ = ["Broker", "Delivery", "GroupFigures", "Outcome"]
+__all__ = ["FOREIGN", "Broker", "Delivery", "GroupFigures", "Outcome"]
 
 _OLDEST = (6, 2)
 _LONGEST_BLOCK_MS = 60_000
 _MOST_LOOKED_AT = 10_000
+FOREIGN = 2
+"""What the key of a result holds is no worker's."""
 _TOGETHER = 500
 """Entries of one script call, at most."""
 
@@ -245,8 +247,11 @@ class Broker:
             lost += map(as_text, await self._renew(keys=[self._names.stream], args=args))
         return lost
 
-    async def finish(self, outcomes: Sequence[Outcome]) -> list[bool]:
-        """End messages, or hand them back; return of each whether it had not been ended before.
+    async def finish(self, outcomes: Sequence[Outcome]) -> list[int]:
+        """End messages, or hand them back.
+
+        Returns:
+            Of each 1, or 0 if it had been ended before, or ``FOREIGN``.
 
         Raises:
             ConfigError: the key of dead letters or results holds something else.
@@ -255,9 +260,9 @@ class Broker:
         if back:
             await self.hand_back(back)
         ended = await self._end([outcome for outcome in outcomes if outcome.form != "back"])
-        return [outcome.form == "back" or next(ended) for outcome in outcomes]
+        return [1 if outcome.form == "back" else next(ended) for outcome in outcomes]
 
-    async def _end(self, outcomes: Sequence[Outcome]) -> Iterator[bool]:
+    async def _end(self, outcomes: Sequence[Outcome]) -> Iterator[int]:
         keys = [self._names.stream, self._names.dead, self._results]
         args: list[bytes | str] = [self._names.group, self._ttl]
         if not outcomes:
@@ -269,12 +274,12 @@ class Broker:
             else:
                 args += (outcome.entry, outcome.form, str(len(outcome.texts)), *outcome.texts)
         try:
-            done = await self._finish(keys=keys, args=args)
+            done: list[int] = await self._finish(keys=keys, args=args)
         except ResponseError as error:
             if "NOSTREAM" in str(error):
                 await self.check_streams()
             raise
-        return (flag == 1 for flag in done)
+        return iter(done)
 
     async def forget(self, entries: Iterable[str]) -> None:
         """Acknowledge entries that somebody has deleted."""

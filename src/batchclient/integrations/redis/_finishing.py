@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 from batchclient.integrations.redis._broker import Broker, Outcome
 from batchclient.integrations.redis._patience import Patience
@@ -22,20 +22,16 @@ _TOGETHER = 128
 _TOGETHER_BYTES = 1024 * 1024
 
 
-class _OnFinished(Protocol):
-    def __call__(self, outcome: Outcome, *, is_first: bool) -> None: ...
-
-
 class Finisher:
     """Stores outcomes.
 
     Args:
         broker: the stream's.
         patience: bears a Redis that is away.
-        on_finished: told of each outcome stored, and whether it was the first of its message.
+        on_finished: told of each outcome, and of what ``Broker.finish`` returned of it.
     """
 
-    def __init__(self, broker: Broker, patience: Patience, on_finished: _OnFinished) -> None:
+    def __init__(self, broker: Broker, patience: Patience, on_finished: Callable[[Outcome, int], None]) -> None:
         self._broker = broker
         self._patience = patience
         self._on_finished = on_finished
@@ -69,9 +65,9 @@ class Finisher:
             await self._something.wait()
             group = self._group()
             done = await self._patience.bear(partial(self._broker.finish, group), self._never)
-            for outcome, is_first in zip(group, done or (), strict=True):
+            for outcome, ended in zip(group, done or (), strict=True):
                 self._outcomes.popleft()
-                self._on_finished(outcome, is_first=is_first)
+                self._on_finished(outcome, ended)
             if not self._outcomes:
                 self._something.clear()
                 self._nothing.set()

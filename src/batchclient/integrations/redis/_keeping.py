@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from functools import partial
 
+from batchclient._metrics.worker import Waiting, WorkerCounts
 from batchclient.integrations.redis._broker import Broker, GroupFigures
 from batchclient.integrations.redis._patience import Patience
 from batchclient.integrations.redis._settings import WorkerSettings
@@ -26,6 +27,7 @@ class Keeper:
         settings: the worker's.
         held: the entries whose leases are renewed.
         on_lost: told of an entry that is another worker's by now, or has ended.
+        counts: of the client's workers; the numbers are told there, too.
 
     Attributes:
         renewals: leases renewed.
@@ -39,12 +41,15 @@ class Keeper:
         settings: WorkerSettings,
         held: Collection[str],
         on_lost: Callable[[str], None],
+        counts: WorkerCounts,
     ) -> None:
         self._broker = broker
         self._patience = patience
         self._settings = settings
         self._held = held
         self._on_lost = on_lost
+        self._counts = counts
+        self._group = settings.names.stream, settings.names.group
         self.renewals: int = 0
         self.figures: GroupFigures = GroupFigures(0, None)
 
@@ -78,9 +83,15 @@ class Keeper:
         entries = list(self._held)
         lost = await self._broker.renew(entries) if entries else []
         self.renewals += len(entries) - len(lost)
+        self._counts.renewals += len(entries) - len(lost)
         for entry in lost:
             self._on_lost(entry)
 
     async def _look(self) -> None:
         await self._broker.look_at_clock()
         self.figures = await self._broker.figures()
+        self._counts.waiting[self._group] = Waiting(self.figures.pending, self.figures.lag)
+
+    def close(self) -> None:
+        """Tell what waits no longer."""
+        self._counts.waiting.pop(self._group, None)

@@ -13,11 +13,12 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from batchclient._core.kinds import Kind
-from batchclient._maps.row_calls import RowCall, RowCalls
+from batchclient._maps.row_calls import RowCall
 from batchclient.errors import ConfigError
+from batchclient.rows import read_call
 from batchclient.types import NOT_GIVEN
 
 __all__ = [
@@ -99,7 +100,10 @@ def read_message(entry: str, fields: Mapping[bytes, bytes]) -> Message:
     made: RowCall | None = None
     if "url" in body and isinstance(body.get("body"), dict):
         own_id = body.get("custom_id", own_id)
-        made = _batch_line(body, call)
+        made = _row(body, call, "batch")
+        call, priority = made.call, priority or made.priority or 0
+    elif "params" in body:
+        made = _row(body, call)
         call, priority = made.call, priority or made.priority or 0
     identity = _identity(_text(fields, b"id"), own_id, entry)
     deadline = _deadline(fields)
@@ -177,14 +181,14 @@ def _body(raw: bytes | None) -> dict[str, Any]:
     return body
 
 
-def _batch_line(line: dict[str, Any], call: str) -> RowCall:
-    """Return the call of a line of an OpenAI Batch file."""
+def _row(row: dict[str, Any], call: str, form: Literal["batch"] | None = None) -> RowCall:
+    """Return the call that a map makes of a row with parameters of its own, or of a Batch line."""
     try:
-        made = RowCalls("batch").read(line)
+        made = read_call(row, form, call=call or "complete")  # type: ignore[arg-type]  # it is checked there
     except ConfigError as error:
         raise BadMessage(error.message) from None
     if call not in ("", made.call):
-        raise BadMessage(f"call is {call!r:.40}, and url asks for {made.call!r}")
+        raise BadMessage(f"call is {call!r:.40}, and the body asks for {made.call!r}")
     if made.timeout_s is not NOT_GIVEN:
         raise BadMessage("timeout_s: a message has a deadline instead")
     return made

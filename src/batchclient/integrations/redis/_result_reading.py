@@ -73,7 +73,8 @@ async def results(
         timeout_s: seconds until all results must have come; ``None``: any time.
 
     Raises:
-        ConfigError: an argument is wrong.
+        ConfigError: an argument is wrong; or something else than a worker has stored what lies at
+            the keys of all the results that have not come.
         DeadlineExceeded: ``timeout_s`` passed.
         redis.exceptions.RedisError: Redis refuses, or is away.
     """
@@ -87,7 +88,8 @@ async def results(
     wait_s = _FIRST_WAIT_S
     while waiting is None or waiting:
         began = time.monotonic()
-        async for result in _found(redis, streams, names, waiting if form == "key" else None):
+        foreign: dict[str, ConfigError] = {}
+        async for result in _found(redis, streams, names, waiting if form == "key" else None, foreign):
             # An older message of the same id has outcomes, too.
             if waiting is None or (result.id in waiting and _place(result.message) >= waiting[result.id]):
                 if waiting is not None:
@@ -96,6 +98,8 @@ async def results(
                 yield result
         if waiting is not None and not waiting:
             return
+        if waiting is not None and foreign.keys() >= waiting.keys():
+            raise next(iter(foreign.values()))
         if until is not None and time.monotonic() >= until:
             left = "" if waiting is None else f"; {len(waiting)} are missing"
             raise DeadlineExceeded(f"timeout_s passed while results were waited for{left}")
@@ -105,26 +109,42 @@ async def results(
 
 
 async def _found(
-    redis: Connection, streams: dict[str, str], names: Names, keys: Mapping[str, object] | None
+    redis: Connection,
+    streams: dict[str, str],
+    names: Names,
+    keys: Mapping[str, object] | None,
+    foreign: dict[str, ConfigError],
 ) -> AsyncIterator[Result]:
-    """Yield what has come since the last look, page by page; dead letters last: they stay for long."""
+    """Yield what has come since the last look, page by page; dead letters last: they stay for long.
+
+    Errors of keys that no worker has stored are put into ``foreign``.
+    """
     if keys:
-        async for result in _from_keys(redis, names.result_prefix, list(keys)):
+        async for result in _from_keys(redis, names.result_prefix, list(keys), foreign):
             yield result
     async for result in _from_streams(redis, streams, names.dead):
         yield result
 
 
-async def _from_keys(redis: Connection, prefix: str, ids: list[str]) -> AsyncIterator[Result]:
+async def _from_keys(
+    redis: Connection, prefix: str, ids: list[str], foreign: dict[str, ConfigError]
+) -> AsyncIterator[Result]:
     for start in range(0, len(ids), _TOGETHER):
         some = ids[start : start + _TOGETHER]
         async with redis.pipeline(transaction=False) as pipe:
             for one in some:
                 pipe.get(prefix + one)
-            values = await pipe.execute()
+            values = await pipe.execute(raise_on_error=False)
         for one, value in zip(some, values, strict=True):
-            if value is not None:
-                yield _result_of(one, value)
+            if isinstance(value, Exception) and "WRONGTYPE" not in str(value):
+                raise value
+            try:
+                if isinstance(value, Exception):
+                    raise foreign_key(prefix + one)
+                if value is not None:
+                    yield _result_of(one, value)
+            except ConfigError as error:
+                foreign[one] = error
 
 
 async def _from_streams(redis: Connection, streams: dict[str, str], dead: str) -> AsyncIterator[Result]:
@@ -147,6 +167,11 @@ async def _from_streams(redis: Connection, streams: dict[str, str], dead: str) -
                 else:
                     texts = {as_text(key): as_text(value) for key, value in told.items()}
                     yield _result_of(texts.get("id", entry), texts)
+
+
+def foreign_key(key: str) -> ConfigError:
+    """Return the error of a result's key that holds something else than a text."""
+    return ConfigError(f"results: the key {key!r:.80} holds no result, and is left as it is", field="results")
 
 
 def _place(entry: object) -> list[str]:

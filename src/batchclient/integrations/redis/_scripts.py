@@ -43,15 +43,20 @@ while at <= #ARGV do
   local entry, form = ARGV[at], ARGV[at + 1]
   local first, last = at + 2, at + 2
   if form ~= 'key' then first, last = at + 3, at + 2 + tonumber(ARGV[at + 2]) end
-  local letter
+  local letter, own
   if form == 'dead' then letter = redis.call('XRANGE', KEYS[1], entry, entry)[1] end
-  local own = redis.call('XACK', KEYS[1], ARGV[1], entry)
+  local kind = form == 'key' and redis.call('TYPE', KEYS[kept]).ok
+  if kind and kind ~= 'string' and kind ~= 'none' then
+    own = 2
+  else
+    own = redis.call('XACK', KEYS[1], ARGV[1], entry)
+  end
   if """
     + _IS_FIRST
     + """ then
     if form == 'key' then
       -- A newer message of this id may have its result.
-      local head = tostring(redis.pcall('GETRANGE', KEYS[kept], 0, 8191))
+      local head = redis.call('GETRANGE', KEYS[kept], 0, 8191)
       local newest = string.match(head, '"message": "(%d+%-%d+)"')
       if not newest or place(newest) <= place(entry) then
         redis.call('SET', KEYS[kept], ARGV[first], unpack(ARGV[2] == '0' and {} or {'EX', ARGV[2]}))
@@ -67,9 +72,13 @@ while at <= #ARGV do
       redis.call('XADD', KEYS[2], '*', unpack(fields))
     end
     redis.call('XDEL', KEYS[1], entry)
+  elseif own == 2 then
+    -- Left as it is: the worker makes a dead letter of the message.
   elseif form == 'key' then
-    if redis.pcall('GET', KEYS[kept]) == ARGV[first] then own = 1 end
-  elseif form ~= 'none' then
+    if redis.call('GET', KEYS[kept]) == ARGV[first] then own = 1 end
+  elseif form == 'none' then
+    if #redis.call('XRANGE', KEYS[1], entry, entry) == 0 then own = 1 end
+  else
     local told = table.concat(ARGV, ' ', first, last)
     for _, each in ipairs(redis.call('XREVRANGE', KEYS[form == 'dead' and 2 or to], '+', '-', 'COUNT', 256)) do
       if table.concat(each[2], ' ', math.max(1, #each[2] - last + first)) == told then own = 1 end
@@ -84,8 +93,10 @@ return done
 )
 """Ends messages: each, if nobody has ended it before, gets its result or dead letter, and goes.
 
-A key of the wrong type is refused before the first message: nothing is acknowledged without its
-result. A message that has ended by just this outcome counts as ended now: the reply was lost.
+Returns of each 1, or 0 where somebody else had ended it, or 2 where its result's key holds
+something else: that key is left alone. A stream's key of the wrong type is refused before the first
+message: nothing is acknowledged without its result. A message that has ended by just this outcome
+counts as ended now: the reply was lost. Without results, whoever ended it has ended it so.
 """
 
 RENEW = (

@@ -22,12 +22,12 @@ from typing import Any
 
 from batchclient._calls.rendering import as_chat
 from batchclient._core.kinds import Kind
-from batchclient._metrics.worker import WorkerNumbers, attach_worker
+from batchclient._metrics.worker import OUTCOMES, counts_of
 from batchclient._shell.log import log
 from batchclient._shell.runner import Runner
 from batchclient.client import BatchClient
 from batchclient.errors import ClientClosed, ConfigError, DeadlineExceeded, NotFound
-from batchclient.integrations.redis._broker import Broker, Delivery, Outcome
+from batchclient.integrations.redis._broker import FOREIGN, Broker, Delivery, Outcome
 from batchclient.integrations.redis._draining import Drain
 from batchclient.integrations.redis._finishing import Finisher
 from batchclient.integrations.redis._keeping import Keeper
@@ -38,6 +38,7 @@ from batchclient.integrations.redis._names import STREAM
 from batchclient.integrations.redis._outcomes import Judge, ResultForm, TooManyDeliveries, Verdict
 from batchclient.integrations.redis._patience import Patience
 from batchclient.integrations.redis._reading import Reader, Room
+from batchclient.integrations.redis._result_reading import foreign_key
 from batchclient.integrations.redis._settings import WorkerStatistics, make_settings
 from batchclient.integrations.redis._tasks import LOOK_S, end, to_its_end
 from batchclient.integrations.redis._work import Work
@@ -112,12 +113,13 @@ class Worker:
         self._reader = Reader(self._broker, settings.lease_s, self._room, self._take, self._changed, self._stopping)
         self._held: dict[str, Work] = {}
         self._held_bytes = 0
-        self._keeper = Keeper(self._broker, self._patience, settings, self._held, self._on_lost)
+        self._keeper = Keeper(self._broker, self._patience, settings, self._held, self._on_lost, counts_of(client))
         self._error: BaseException | None = None
         self._looked_at = 0.0
         self._is_cut_off = False
         self._runner: Runner
-        self._counts = dict.fromkeys(("results", "dead", "left", "released", "lost"), 0)
+        self._counts = dict.fromkeys(OUTCOMES, 0)
+        self._of_client = counts_of(client)
         self._drain = Drain(
             self._broker, self._patience, self._finisher, self._held, self._changed, self._give_up, self._on_released
         )
@@ -135,10 +137,10 @@ class Worker:
             lag=self._keeper.figures.lag,
         )
 
-    def _numbers(self) -> WorkerNumbers:
-        return WorkerNumbers(
-            dict(self._counts), self._keeper.figures.pending, self._keeper.figures.lag, self._keeper.renewals
-        )
+    def _count(self, outcome: str, count: int = 1) -> None:
+        """Count messages here, and on the pages about the client."""
+        self._counts[outcome] += count
+        self._of_client.messages[outcome] += count
 
     def stop(self) -> None:
         """Read no further message; ``run`` then returns, within ``grace_s`` and some seconds.
@@ -150,9 +152,10 @@ class Worker:
         self._changed.set()
 
     async def run(self) -> None:
-        """Work until ``stop``.
+        """Work until ``stop``. A worker runs once.
 
         Raises:
+            RuntimeError: the worker was stopped, or has run.
             ConfigError: the server is too old, or a key holds no stream.
             BatchClientError: the servers refuse the client, such as for its key. Messages are
                 handed back.
@@ -160,8 +163,9 @@ class Worker:
 
         Cancellation: hands everything back at once.
         """
+        if self._stopping.is_set():
+            raise RuntimeError("the worker was stopped: make another one")
         self._runner = self._client._start()
-        attach_worker(self._client, self._numbers)
         # Nothing but tasks of our own is awaited here: redis-py drops a cancellation that comes
         # while it connects.
         tasks = [asyncio.create_task(self._begin())]
@@ -193,6 +197,7 @@ class Worker:
                 await self._drain.run(reading, finishing, grace_s)
             finally:
                 await end([finishing, keeping])
+                self._keeper.close()
             await self._drain.leave()
 
     async def _begin(self) -> None:
@@ -300,7 +305,7 @@ class Worker:
             case Verdict.BACK:
                 self._end_back(work)
             case Verdict.LEFT:
-                self._counts["left"] += 1
+                self._count("left")
                 self._drop(work)
             case Verdict.STOP:  # still held, the message is handed back
                 self._fail(error)
@@ -322,20 +327,23 @@ class Worker:
         work.end()
         self._finisher.put(Outcome(work.entry, "back"))
 
-    def _on_finished(self, outcome: Outcome, *, is_first: bool) -> None:
+    def _on_finished(self, outcome: Outcome, ended: int) -> None:
         """Take in that an outcome is stored, or that the message had ended before."""
+        if ended == FOREIGN:
+            self._end_dead(self._held[outcome.entry], foreign_key(outcome.key))
+            return
         if outcome.form == "back":
-            self._counts["released"] += 1
-        elif is_first:
-            self._counts["dead" if outcome.form == "dead" else "results"] += 1
+            self._count("released")
+        elif ended:
+            self._count("dead" if outcome.form == "dead" else "results")
         else:
-            self._counts["lost"] += 1
+            self._count("lost")
         work = self._held.get(outcome.entry)
         if work is not None:
             self._drop(work)
 
     def _on_released(self, count: int) -> None:
-        self._counts["released"] += count
+        self._count("released", count)
 
     def _drop(self, work: Work) -> None:
         """Hold a message no longer; its lease is not renewed any more."""
@@ -360,5 +368,5 @@ class Worker:
         work = self._held.get(entry)
         # An outcome may be on its way: finishing tells whether it was the first.
         if work is not None and not work.done():
-            self._counts["lost"] += 1
+            self._count("lost")
             self._give_up(work)
