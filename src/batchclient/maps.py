@@ -273,6 +273,11 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         counts = self._counts
         return self._exhausted and counts.answered + counts.failed + counts.reused == self._read
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether some rows have not ended, of a map that nobody has closed."""
+        return not (self._closed or self.all_ended)
+
     def take(self) -> MapResult[AnswerT] | None:
         """Return the next row, if it has finished."""
         row = self._take()
@@ -371,6 +376,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             assert source is not None
             self._iterator = iter(source)
         self._runner = runner
+        runner.maps.add(self)
         if self._ticker is not None:
             self._ticker.start(runner)
 

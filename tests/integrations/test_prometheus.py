@@ -303,6 +303,41 @@ async def test_a_blocked_event_loop_has_its_last_page_within_a_second(mock):
     assert min(took) < 5.0
 
 
+async def test_a_blocked_event_loop_of_many_clients_delays_their_page_as_much(mock):
+    clients = [mock.client() for _ in range(20)]
+    for each in clients:
+        await each.complete("p", max_tokens=1)
+    collector = Collector(clients[0], client_name="0")
+    for number, each in enumerate(clients[1:], 1):
+        collector.add(each, client_name=str(number))
+    took, done = [], threading.Event()
+
+    def scrape():
+        began = time.monotonic()
+        took.append((samples(scraped(collector)), time.monotonic() - began))
+        done.set()
+
+    threading.Thread(target=scrape, daemon=True).start()
+    assert done.wait(LONGEST_S)
+    [(numbers, seconds)] = took
+    assert total(numbers, "calls_total", outcome="succeeded") == 20
+    assert 0.5 <= seconds < 5.0
+    for each in clients:
+        await each.aclose()
+
+
+async def test_a_map_under_way_is_told(mock):
+    async with mock.client() as client:
+        collector = Collector(client)
+        results = client.stream_map(["a", "b"], "{}", max_tokens=1, look_ahead=1)
+        told = [of(samples(scraped(collector)), "maps")]
+        await anext(results)
+        told.append(of(samples(scraped(collector)), "maps"))
+        await results.aclose()
+        told.append(of(samples(scraped(collector)), "maps"))
+    assert told == [0, 1, 0]
+
+
 async def test_a_scrape_takes_the_event_loop_for_less_than_ten_milliseconds():
     mock = MockLLM()
     urls = [f"http://server-{number}:8000/v1" for number in range(8)]
@@ -340,6 +375,20 @@ async def test_a_reader_that_says_nothing_keeps_no_other_waiting(mock):
             await client.complete("p", max_tokens=1)
             read = samples(await asyncio.to_thread(page, server.url))
     assert of(read, "calls_total", outcome="succeeded") == 1
+
+
+async def test_a_request_that_drips_is_dropped(mock, monkeypatch):
+    monkeypatch.setattr("batchclient._metrics.server._LONGEST_REQUEST_S", 0.3)
+    async with mock.client() as client:
+        with serve(client, 0) as server, socket.create_connection(("127.0.0.1", server.port)) as dripping:
+            dripping.settimeout(0.05)
+            deadline = time.monotonic() + LONGEST_S
+            while True:
+                assert time.monotonic() < deadline, "the connection is open still"
+                with suppress(TimeoutError):
+                    dripping.sendall(b"G")
+                    if not dripping.recv(1):
+                        break
 
 
 # What no page says -------------------------------------------------------------------------------------------------

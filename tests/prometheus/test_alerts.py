@@ -12,6 +12,7 @@ pytest.importorskip(
 )
 
 from batchclient._metrics.alerts import alerts_of
+from batchclient._metrics.queries import panels_of
 from batchclient._metrics.rules import rules_of
 from batchclient._metrics.server_names import SERVERS
 from tests.prometheus.pages import of_a_client, of_a_server, samples_of
@@ -63,7 +64,13 @@ FIRES = {
 SILENT = {
     # All calls wait as long, as a job's do.
     "BatchclientLatencyP99High": durations(0, 100),
-    "BatchclientQueueDeep": QUEUE | {'requests_total{outcome="answered"}': "9x90"},
+    # A map on servers of 64 slots and 256, as their clients show it.
+    "BatchclientQueueDeep": {
+        'queued{priority="0",instance="i"}': "1000x90", 'limit{endpoint="e",instance="i"}': "64x90",
+        'maps{instance="i"}': "1x90", 'queued{priority="0",instance="j"}': "768x90",
+        'limit{endpoint="e",instance="j"}': "256x90", 'maps{instance="j"}': "0x90",
+        'requests_total{outcome="answered"}': "0+9x90",
+    },
     "BatchclientPermitsIdle": QUEUE | {'in_flight{endpoint="e"}': "15x90"},
     "BatchclientServersOverloaded": {
         'requests_total{outcome="overloaded"}': "0+1x90", 'requests_total{outcome="answered"}': "0+99x90"
@@ -149,6 +156,20 @@ def test_each_alert_fires_on_its_symptom_and_not_short_of_it(tmp_path):
     tests += [scenario(series, silent=name) for name, series in SILENT.items()]
     file = tmp_path / "tests.yml"
     file.write_text(json.dumps({"rule_files": ["rules.yml"], "evaluation_interval": "5m", "tests": tests}))
+    promtool("test", "rules", file)
+
+
+@needs_promtool
+def test_jobs_without_a_total_are_in_no_share_of_rows(tmp_path):
+    [panel] = [panel for panel in panels_of(jobs=True) if panel.title == "Share of the rows that are done"]
+    series = {
+        'job_rows{instance="a",state="answered"}': "60x9", 'job_rows{instance="a",state="reused"}': "40x9",
+        'job_rows_total_expected{instance="a"}': "1000x9", 'job_rows{instance="b",state="answered"}': "5000x9",
+    }  # fmt: skip
+    asked = {"expr": panel.queries[0].expression, "eval_time": "5m", "exp_samples": [{"labels": "{}", "value": 0.1}]}
+    told = [{"series": name_of(name), "values": values} for name, values in series.items()]
+    file = tmp_path / "tests.yml"
+    file.write_text(json.dumps({"tests": [{"interval": "1m", "input_series": told, "promql_expr_test": [asked]}]}))
     promtool("test", "rules", file)
 
 

@@ -72,6 +72,7 @@ def test_answers_and_errors_become_columns():
     assert added_columns("complete", [completion("a"), refused]) == {
         "completion": ["a", None],
         "finish_reason": ["stop", None],
+        "health": ["ok", None],
         "prompt_tokens": [3, None],
         "completion_tokens": [2, None],
         "error": [None, "BadRequest: the prompt is too long"],
@@ -127,6 +128,7 @@ def test_a_wrong_argument_is_refused_when_the_class_is_made():
         ({"prompt": "Say {text!r}"}, "prompt", "names no field"),
         ({"prompt": None}, "prompt", "give a template"),
         ({"journal": "x.journal"}, "journal", "Ray repeats the blocks"),
+        ({"fail_if": ["truncated>5%"]}, "fail_if", "filter the data set by the column health"),
         ({"return_exceptions": False}, "return_exceptions", "errors are in the column error"),
         ({"n": 2}, "n", "a row holds one completion"),
         ({"max_token": 1}, "max_token", "max_token"),

@@ -17,7 +17,7 @@ from batchclient._metrics.queries import (
     MEDIAN_OF_CALLS,
     OUT_OF_USE,
     PERMITS_IN_USE,
-    QUEUE_PER_PERMIT,
+    QUEUE_PER_PERMIT_OF_CALLS,
     TAIL_OF_CALLS,
     WASTED,
     named,
@@ -63,11 +63,11 @@ _ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "BatchclientQueueDeep",
-        f"{QUEUE_PER_PERMIT} > 4 and sum(rate(batchclient_requests_total[5m])) > 0",
+        f"{QUEUE_PER_PERMIT_OF_CALLS} > 4 and sum(rate(batchclient_requests_total[5m])) > 0",
         "10m", "warning",
         "{{ $value | humanize }} calls wait per permit while the servers work: more replicas would help.",
-        "Add a server, or raise a limit that was given as a number. A job's queue is always long: leave the rule out"
-        " there.",
+        "Add a server, or raise a limit that was given as a number. The queues of clients with a map under way are not"
+        " counted: they are always long.",
     ),
     Alert(
         "BatchclientPermitsIdle",

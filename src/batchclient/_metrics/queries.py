@@ -24,6 +24,7 @@ __all__ = [
     "OUT_OF_USE",
     "PERMITS_IN_USE",
     "QUEUE_PER_PERMIT",
+    "QUEUE_PER_PERMIT_OF_CALLS",
     "TAIL_OF_CALLS",
     "WASTED",
     "Panel",
@@ -78,6 +79,9 @@ TAIL_OF_CALLS = _quantile("0.99", "call_duration_seconds", _SUCCEEDED, "kind")
 MEDIAN_OF_CALLS = _quantile("0.5", "call_duration_seconds", _SUCCEEDED, "kind")
 FAILED = 'sum(rate(batchclient_calls_total{outcome="failed"}[5m])) / sum(rate(batchclient_calls_total[5m]))'
 QUEUE_PER_PERMIT = "sum(batchclient_queued) / clamp_min(sum(batchclient_limit), 1)"
+# A map keeps a thousand rows in the queue or more, so that its permits are always in use.
+_NO_MAP = "unless on (job, instance, client) batchclient_maps > 0"
+QUEUE_PER_PERMIT_OF_CALLS = f"sum(batchclient_queued {_NO_MAP}) / clamp_min(sum(batchclient_limit {_NO_MAP}), 1)"
 PERMITS_IN_USE = "sum(batchclient_in_flight) / clamp_min(sum(batchclient_limit), 1)"
 # Tokens of attempts made again are in no other metric. So the share is at most 1, and a little low.
 WASTED = (
@@ -116,7 +120,8 @@ _PANELS: tuple[Panel, ...] = (
         ),
     ),
     Panel(
-        _QUEUE, "Queued calls per permit", "short", "Above 4 for long: more replicas would help a service.",
+        _QUEUE, "Queued calls per permit", "short",
+        "Above 4 for long: more replicas would help a service. A map's queue is always long.",
         (Query(QUEUE_PER_PERMIT, "queued per permit"),),
     ),
     Panel(
@@ -210,7 +215,9 @@ _PANELS_OF_JOBS = (
     Panel(
         "Jobs", "Share of the rows that are done", "percentunit", "Of jobs whose input has been counted.",
         (Query(
-            "sum(batchclient_job_rows) / sum(batchclient_job_rows_total_expected)", "done",
+            "sum(batchclient_job_rows and on (job, instance, client) batchclient_job_rows_total_expected)"
+            " / sum(batchclient_job_rows_total_expected)",
+            "done",
         ),),
     ),
     Panel(

@@ -259,6 +259,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "backing_off", "gauge", "calls", (), "Calls that wait to be tried again.", _number(lambda now: now.backing_off)
     ),
+    Metric("maps", "gauge", "maps", (), "Maps under way.", lambda view: [((), view.snapshot.maps)]),
     Metric(
         "in_flight", "gauge", "sequences", ("endpoint",),
         "Sequences on which the server works.", _of_endpoints(lambda endpoint: endpoint.in_flight),

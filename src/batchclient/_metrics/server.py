@@ -2,13 +2,15 @@
 
 Rules:
 - A page is answered by another thread than the event loop's, so that a blocked loop has pages, too.
-- A page that fails is a 500 without details. A request that does not end is dropped.
+- A page that fails is a 500 without details. A request that has not ended after ten seconds is
+  dropped, also where a byte comes now and then.
 - After a fork the child leaves the parent's port alone.
 """
 
 from __future__ import annotations
 
 import errno
+import io
 import socket
 import threading
 import time
@@ -120,6 +122,24 @@ class _Server(ThreadingHTTPServer):
         log("page_reader_left", "a reader of a page about the client went away")
 
 
+class _Reading(io.RawIOBase):
+    """What comes from a socket until a deadline: a socket's own bound begins anew with each byte."""
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        self._connection = connection
+        self._until = time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left_s = self._until - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left_s)
+        return self._connection.recv_into(buffer)
+
+
 def _handler_of(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
     recent = Recent()
 
@@ -129,6 +149,11 @@ def _handler_of(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
         sys_version = ""
         error_content_type = "text/plain; charset=utf-8"
         error_message_format = "%(message)s\n"
+
+        def setup(self) -> None:
+            super().setup()
+            self.rfile.close()
+            self.rfile = io.BufferedReader(_Reading(self.connection, _LONGEST_REQUEST_S))
 
         def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
             """Answer what is no request for a page; nothing of it is repeated."""

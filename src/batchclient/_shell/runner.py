@@ -22,7 +22,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
 
 import anyio
 import anyio.lowlevel
@@ -143,6 +144,8 @@ class Runner:
         self._timer_at = 0.0
         self.waited_for: list[object] = []
         """Maps with a waiting caller: perhaps nothing else holds them and their waiting tasks."""
+        self.maps: WeakSet[Any] = WeakSet()
+        """Those that have begun; each tells whether it ``is_under_way``."""
         self.reused = 0
         """Rows of maps that were taken from a journal."""
         self.wasted_tokens = 0

@@ -22,6 +22,7 @@ __all__ = ["ADDED", "Documents", "added_columns", "named"]
 _GENERATED = {
     "completion": "string",
     "finish_reason": "string",
+    "health": "string",
     "prompt_tokens": "int64",
     "completion_tokens": "int64",
     "error": "string",
@@ -181,6 +182,7 @@ def _described(error: Exception) -> str:
 _VALUES: Mapping[str, Callable[[Any], Any]] = {
     "completion": _of(Completion, lambda answer: answer.text),
     "finish_reason": _of(Completion, lambda answer: answer.finish_reason),
+    "health": _of(Completion, lambda answer: answer.health),
     "message": _of(Completion, _message),
     "embedding": _of(Embedding, lambda answer: answer.vector),
     "label": _of(Classification, lambda answer: answer.label),

@@ -21,7 +21,7 @@ from batchclient._core.histograms import Histogram
 from batchclient._metrics.page import page_of
 from batchclient._metrics.registry import METRICS, Metric, View
 from batchclient._metrics.server import PageServer
-from batchclient._metrics.snapshots import Snapshots, core_of
+from batchclient._metrics.snapshots import Snapshots, core_of, take_all
 from batchclient._metrics.text import CONTENT_TYPE, bounds_as_text, lines_of, text_of
 from batchclient._shell.log import log
 from batchclient.client import BatchClient
@@ -155,7 +155,7 @@ class Collector(_Collector):
                 )
         snapshots = Snapshots(client)
         # The first scrape may come while the event loop is blocked.
-        snapshots.take()
+        take_all([snapshots])
         self._sources = [*sources, _Source(snapshots, client_name, tenants, more)]
 
     def describe(self) -> Iterator[Family]:
@@ -182,10 +182,11 @@ class Collector(_Collector):
             yield own
 
     def _views(self) -> list[tuple[str, View]]:
+        sources = self._sources
         return [
             (source.name or "", View(snapshot, snapshot.statistics, source.tenants))
-            for source in self._sources
-            if (snapshot := source.snapshots.take()) is not None
+            for source, snapshot in zip(sources, take_all([each.snapshots for each in sources]), strict=True)
+            if snapshot is not None
         ]
 
     def _more(self) -> dict[str, list[tuple[str, float]]]:
@@ -201,7 +202,7 @@ class Collector(_Collector):
 
     def _statistics_page(self) -> tuple[bytes, str]:
         [source] = self._sources
-        snapshot = source.snapshots.take()
+        [snapshot] = take_all([source.snapshots])
         body = b"null" if snapshot is None else page_of(snapshot, source.name, source.tenants, source.more())
         return body, "application/json"
 

@@ -33,6 +33,7 @@ _REQUESTS = ("messages", "conversations", "prompt")
 """Rows that are requests, all with one sort of answer."""
 _NOT_HERE = {
     "journal": "Ray repeats the blocks that an actor has not finished; a journal is for a map in one process",
+    "fail_if": "it would judge each batch by itself; filter the data set by the column health instead",
     "docs": "the documents are the rows of a batch",
     "ordered": "rows keep their places in a batch",
     "progress": "Ray shows the progress",
@@ -57,7 +58,7 @@ class MapBatches:
     tasks at once, each with four batches of its block. ``MapBatches`` made with the same arguments
     in the driver checks the arguments there.
 
-    The added columns are ``completion``, ``finish_reason``, ``prompt_tokens``,
+    The added columns are ``completion``, ``finish_reason``, ``health``, ``prompt_tokens``,
     ``completion_tokens`` and ``error``; a chat has ``message``, too, the server's own as JSON where
     that says more than its text. An ``embed`` adds ``embedding``, ``prompt_tokens`` and ``error``.
     A ``classify`` adds ``label``, ``probabilities``, ``prompt_tokens`` and ``error``. The error is
