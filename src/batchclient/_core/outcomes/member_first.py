@@ -34,20 +34,39 @@ Rules:
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Callable
 
 from batchclient._core.granting import Granting
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Failed, Isolation, Request
-from batchclient._core.outcomes.retries import Retries
+from batchclient._core.outcomes.retries import Retries, failed_of
 from batchclient._core.outcomes.table import FailedBatch
 from batchclient._core.servers.abilities import KindAbilities
+from batchclient._core.waiting.queue import Group
 
 __all__ = ["MemberFirst"]
 
 _MOST_TRIALS = 3
 _LONGEST_WAIT_S = 5.0
 """More than a short answer takes. A longer wait is worse than another endpoint."""
+
+
+class _Trial:
+    """A lone member under way in a batch, and the lists that wait for its answer."""
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
+        self.lists: deque[Group] = deque()
+
+    @property
+    def due_at(self) -> float:
+        """When the first list has waited long enough: only another endpoint in use may have it."""
+        if not self.lists:
+            return math.inf
+        first, failed = self.lists[0], failed_of(self.lists[0])
+        return first.not_before if failed.fleet.others_in_use(failed.endpoint) else math.inf
 
 
 class MemberFirst:
@@ -69,12 +88,13 @@ class MemberFirst:
         self._granting = granting
         self._send_batch = send
         self._resend_by_table = resend_by_table
-        self._under_way: dict[tuple[int, Kind], int] = {}
-        """The ids of the batches with a lone member, by endpoint and kind of call."""
+        self._under_way: dict[tuple[int, Kind], _Trial] = {}
+        """The trials by endpoint and kind of call."""
 
     def is_trial(self, batch: Batch) -> bool:
         """Whether a batch holds a lone member."""
-        return batch.bare and self._under_way.get((batch.endpoint, batch.shape.kind)) == batch.id
+        trial = self._under_way.get((batch.endpoint, batch.shape.kind))
+        return trial is not None and trial.batch == batch.id
 
     def take(self, failed: FailedBatch) -> bool:
         """Take over a failed list; return false for other batches, and for most first failures.
@@ -135,8 +155,8 @@ class MemberFirst:
                 endpoint.abilities.models.begin(sent)
             isolation.trials += 1
             failed.alive = failed.alive[1:]
-            self._under_way[key] = trial = sent.id
-        self._retries.park(failed, trial, now + _LONGEST_WAIT_S)
+            self._under_way[key] = trial = _Trial(sent.id)
+        trial.lists.append(self._retries.keep(failed.alive, failed, now + _LONGEST_WAIT_S))
         return True
 
     def _send(self, requests: list[Request], failed: FailedBatch) -> Batch | None:
@@ -149,20 +169,23 @@ class MemberFirst:
 
     def answered(self, batch: Batch, now: float) -> None:
         """Take in the member's answer: the lists waiting for the trial are taken apart."""
-        del self._under_way[batch.endpoint, batch.shape.kind]
-        for parked in self._retries.unpark(batch.id, now):
-            if parked.alive:
-                self._take_apart(parked)
+        for waiting in self._end(batch, now):
+            if waiting.alive:
+                self._take_apart(waiting)
+
+    def _end(self, batch: Batch, now: float) -> list[FailedBatch]:
+        """End a trial; return the lists that waited for it."""
+        trial = self._under_way.pop((batch.endpoint, batch.shape.kind))
+        return [self._retries.free(group, now) for group in trial.lists]
 
     def failed(self, failed: FailedBatch) -> None:
         """Take in the member's failure. The member stays failed if its failure is its own, and final."""
         event, batch, alive = failed.event, failed.batch, failed.alive
-        del self._under_way[batch.endpoint, batch.shape.kind]
         own = event.failure.is_own
-        lists = self._retries.unpark(batch.id, failed.now)
+        lists = self._end(batch, failed.now)
         if batch.moving:
-            for parked in lists:
-                self._retries.move(parked.alive, parked.batch)
+            for waiting in lists:
+                self._retries.move(waiting.alive, waiting.batch)
             return
         if alive and not own and lists:
             # Behind the others: the next trial takes another member. The longer of the two pauses
@@ -171,31 +194,31 @@ class MemberFirst:
             first = lists[0].event
             if first.retry_delay_s is not None and event.retry_delay_s is not None:
                 first.retry_delay_s = max(first.retry_delay_s, event.retry_delay_s)
-        for parked in lists:
-            if not parked.alive:
+        for waiting in lists:
+            if not waiting.alive:
                 continue
-            refused = parked.failure.is_refused
+            refused = waiting.failure.is_refused
             if refused and alive and not (own or event.failure.is_refused):
                 # The route refused the list, and the member was put off: so are the others.
-                parked.event = Failed(parked.batch, event.failure, event.retry_delay_s)
+                waiting.event = Failed(waiting.batch, event.failure, event.retry_delay_s)
             # If its caller has left, nothing was found out. If the member was refused for its own
             # sake, the server lives.
-            if (alive and not own) or not self._try_one(parked):
-                self._resend_by_table(parked)
+            if (alive and not own) or not self._try_one(waiting):
+                self._resend_by_table(waiting)
         if lists and not own:
             failed.alive = []
 
     def next_due(self) -> float | None:
         """When the first list has waited long enough for a member's answer, if another may have it."""
-        times = [self._retries.parked_until(trial) for trial in self._under_way.values()]
-        return min((time for time in times if time is not None), default=None)
+        return min((trial.due_at for trial in self._under_way.values()), default=None)
 
     def let_go(self, now: float) -> None:
         """Resend by the table lists that have waited long enough for a member's answer."""
         for trial in list(self._under_way.values()):
-            for parked in self._retries.unpark_late(trial, now):
-                if parked.alive:
-                    self._resend_by_table(parked)
+            while trial.due_at <= now:
+                waiting = self._retries.free(trial.lists.popleft(), now)
+                if waiting.alive:
+                    self._resend_by_table(waiting)
 
     def _take_apart(self, failed: FailedBatch) -> None:
         batch, alive, failure, abilities = failed.batch, failed.alive, failed.failure, failed.abilities

@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from batchclient._core.messages import Batch, Isolation, Request
@@ -20,7 +21,7 @@ from batchclient._core.spent import note_pause
 from batchclient._core.statistics import Counters
 from batchclient._core.waiting.queue import Group, Queue
 
-__all__ = ["Retries"]
+__all__ = ["Retries", "failed_of"]
 
 _HASTENED = 2
 
@@ -32,8 +33,8 @@ class Retries:
         self._queue = queue
         self._later = queue.later
         self._counters = counters
-        self._unpaid: dict[int, Endpoint] = {}
-        """Endpoints for whose retry budgets calls past their pause stand in line."""
+        self._unpaid: dict[Endpoint, deque[Group]] = {}
+        """Calls past their pause, in the line for the retry budget of their endpoint."""
         self._unpaid_until: float | None = None
 
     # At once ----------------------------------------------------------------------------------------------------
@@ -101,34 +102,49 @@ class Retries:
     def later(self, requests: list[Request], failed: FailedBatch, until: float, **other: Any) -> None:
         """Send calls again together after a time, once their retry is paid for."""
         if requests:
-            self._later.add(_group(requests, failed.batch, retry=failed, **other), requests, until)
+            self._later.push(self.keep(requests, failed, until, **other))
+
+    def keep(self, requests: list[Request], failed: FailedBatch, until: float, **other: Any) -> Group:
+        """Let calls wait, and return their group: until a time, or longer, as its keeper decides."""
+        group = self._later.keep(_group(requests, failed.batch, retry=failed, **other), requests)
+        group.not_before = until
+        return group
+
+    def free(self, group: Group, now: float) -> FailedBatch:
+        """Return the failed batch of a kept group, without requests whose callers have gone."""
+        failed = failed_of(group)
+        failed.now, failed.alive = now, self._later.release(group)
+        for request in failed.alive:
+            request.group = None
+        note_pause(failed.alive, now)
+        return failed
 
     def next_due(self) -> float | None:
         """Return the time when the first call is due."""
-        times = (self._later.next(), self._unpaid_until if self._later.size else None)
+        first = self._later.peek()
+        times = (None if first is None else first.not_before, self._unpaid_until if self._later.size else None)
         return min((time for time in times if time is not None), default=None)
 
     def requeue(self, now: float) -> None:
         """Queue the calls whose pause is over and whose retry is paid for."""
         if self._unpaid:
             self._unpaid_until = None
-            for endpoint in list(self._unpaid.values()):
-                while (group := self._later.first(endpoint)) is not None and self._pay(group, now):
-                    self._later.leave(endpoint)
-                if group is None:
-                    del self._unpaid[endpoint.id]
+            for endpoint, line in list(self._unpaid.items()):
+                while line and self._pay(line[0], now):
+                    line.popleft()
+                if not line:
+                    del self._unpaid[endpoint]
         while (due := self._later.pop(now)) is not None:
-            endpoint = _failed(due).endpoint
-            if endpoint.id in self._unpaid or not self._pay(due, now):
-                self._unpaid[endpoint.id] = endpoint
-                self._later.hold(due, endpoint)
+            endpoint = failed_of(due).endpoint
+            if endpoint in self._unpaid or not self._pay(due, now):
+                self._unpaid.setdefault(endpoint, deque()).append(due)
                 self._counters.retries_delayed += 1
 
     def hasten(self, now: float) -> None:
         """A call was answered, and none is queued: two that stepped aside need wait no longer."""
         hastened = list[Group]()
         while len(hastened) < _HASTENED and (group := self._later.peek()) is not None:
-            failed = _failed(group)
+            failed = failed_of(group)
             rests = failed.failure.retry_after_s is not None
             if not failed.batch.refusal.is_free or (rests and not failed.batch.pace.lets_go(now)):
                 break
@@ -141,8 +157,9 @@ class Retries:
     def _pay(self, group: Group, now: float) -> bool:
         """Queue some calls again; return false if their endpoint's retry budget is in debt."""
         if not group.size:
+            self._later.release(group)
             return True
-        failed = _failed(group)
+        failed = failed_of(group)
         endpoint, limit, refusal_s = failed.endpoint, failed.endpoint.limit.limit, failed.batch.refusal.seconds
         has_price = failed.has_price
         free = not has_price or (refusal_s is not None and endpoint.takes_work(refusal_s, now))
@@ -157,39 +174,6 @@ class Retries:
         note_pause(self._queue.come_back(group), now)
         return True
 
-    # When another batch has ended -------------------------------------------------------------------------------
-
-    def park(self, failed: FailedBatch, trial: int, until: float) -> None:
-        """Let a failed list wait for the end of a batch, until a time if another endpoint may have it."""
-        self._later.add(_group(failed.alive, failed.batch, retry=failed), failed.alive, until, trial)
-
-    def parked_until(self, trial: int) -> float | None:
-        """When the lists of a line have waited long enough, since another endpoint may have the list."""
-        group = self._later.first(trial)
-        if group is None or not _failed(group).fleet.others_in_use(_failed(group).endpoint):
-            return None
-        return group.not_before
-
-    def unpark(self, trial: int, now: float) -> list[FailedBatch]:
-        """Return the lists that waited for a batch, without requests whose callers have gone."""
-        return [self._free(group, now) for group in self._later.dissolve(trial)]
-
-    def unpark_late(self, trial: int, now: float) -> list[FailedBatch]:
-        """Return, likewise, lists which have waited long enough."""
-        late = list[FailedBatch]()
-        while (until := self.parked_until(trial)) is not None and until <= now:
-            late.append(self._free(self._later.leave(trial), now))
-        return late
-
-    def _free(self, group: Group, now: float) -> FailedBatch:
-        failed = _failed(group)
-        failed.now, failed.alive = now, [request for request in failed.alive if request.group is group]
-        self._later.release(group)
-        for request in failed.alive:
-            request.group = None
-        note_pause(failed.alive, now)
-        return failed
-
 
 def _group(requests: list[Request], batch: Batch, **other: Any) -> Group:
     """Return an empty sealed group for some calls, like their batch but for what is said."""
@@ -199,7 +183,8 @@ def _group(requests: list[Request], batch: Batch, **other: Any) -> Group:
     return Group(shape, sealed=True, **like_it | other)
 
 
-def _failed(group: Group) -> FailedBatch:
+def failed_of(group: Group) -> FailedBatch:
+    """The failed batch of a group that waits."""
     assert isinstance(group.retry, FailedBatch), "a group that waits is of a failed batch"
     return group.retry
 
