@@ -11,7 +11,7 @@ from batchclient._core.messages import Request, Shape
 from batchclient._core.servers.abilities import KindAbilities
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.settings import SchedulerSettings
-from batchclient._core.waiting.queue import Group, has_families
+from batchclient._core.waiting.queue import Group
 
 __all__ = ["BatchingRule", "Terms"]
 
@@ -67,7 +67,8 @@ class BatchingRule:
 
     def terms(self, shape: Shape, endpoint: Endpoint, now: float) -> Terms:
         """Return how calls of a shape may go: asked once for each batch."""
-        abilities, cap = endpoint.abilities.of(shape.kind), endpoint.abilities.list_cap(now, shape.kind)
+        abilities = endpoint.abilities.of(shape.kind)
+        cap = abilities.list_cap(endpoint.abilities.max_size, now)
         plain_size = self._plain_size(shape, endpoint, abilities)
         alone = shape.alone_reason
         if alone is None:
@@ -81,7 +82,7 @@ class BatchingRule:
         """
         settings, endpoint, now = self._settings, turn.endpoint, turn.now
         room = endpoint.free
-        if turn.reserve is not None or has_families(group):
+        if turn.reserve is not None or group.has_families:
             left = turn.room(group)
             if isinstance(left, Wait):
                 return left

@@ -18,7 +18,7 @@ from batchclient._core.messages import Batch, Request
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.health import HealthState
 from batchclient._core.waiting.lanes import Reserve
-from batchclient._core.waiting.queue import Group, Queue, has_families
+from batchclient._core.waiting.queue import Group, Queue
 
 __all__ = ["CONDITIONS", "HEAVY", "PROOF", "RATE", "REFILL", "TRIED", "Turn", "Wait"]
 
@@ -96,7 +96,7 @@ class Turn:
             if room <= 0:
                 # To the lowest class the endpoint is full.
                 return Wait("for more than the reserve", blocks=True)
-        if has_families(group):
+        if group.has_families:
             assert self.queue.conversations is not None, "a group of families comes from a queue that looks at them"
             # One that has come back is no longer awaited: the permit kept for it is free.
             awaited, awaited_until = self.queue.conversations.awaited(self.endpoint.id, self.now)

@@ -41,7 +41,7 @@ from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.speed import work
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Counters
-from batchclient._core.waiting.queue import Group, Queue, has_families
+from batchclient._core.waiting.queue import Group, Queue
 
 __all__ = ["Granting"]
 
@@ -279,7 +279,7 @@ class Granting:
             if affordable < size:
                 return None
         group = Group(shape, sealed=True, failures=failures, isolation=isolation, bare=True)
-        group.lane = self._queue.lane_of(shape)
+        group.lane = self._queue.lanes.lane(shape)
         return self._build(self._rule.terms(shape, endpoint, now), group, requests, endpoint, now)
 
     def _build(self, terms: Terms, group: Group, requests: list[Request], endpoint: Endpoint, now: float) -> Batch:
@@ -326,7 +326,7 @@ class Granting:
             self._deadlines.begin(requests, now)
         if terms.is_stranger and size > 1 and not group.sealed and endpoint.abilities.proof is None:
             endpoint.abilities.proof = Proof(batch, endpoint.open)
-        if has_families(group):
+        if group.has_families:
             assert self._queue.conversations is not None
             self._queue.conversations.granted(requests, endpoint.id, now)
             batch.has_families = True

@@ -144,6 +144,10 @@ class Observations:
         self._prompt_tokens = self._families["prompt_tokens"]
         self._completion_tokens = self._families["completion_tokens"]
         self._models: set[str] = set()
+        self.list_sizes: Counter[int] = Counter()
+        """Requests that ended, by their number of prompts."""
+        self.alone: Counter[str] = Counter()
+        """Those with one prompt, by the reason."""
         self.outcomes: Counter[tuple[str, ...]] = Counter()
         """Requests that ended, by endpoint, kind and outcome."""
         self.tokens: Counter[tuple[str, ...]] = Counter()
@@ -194,6 +198,9 @@ class Observations:
     def request_ended(self, batch: Batch, server: str, now: float, failure: Failure | None = None) -> None:
         """A request that was sent has ended; ``failure``: why it failed, if it did."""
         size, kind = len(batch.requests), batch.shape.kind._value_
+        self.list_sizes[size] += 1
+        if batch.alone:
+            self.alone[batch.alone] += 1
         size_class = SIZE_CLASSES[bisect_left(_LARGEST_OF_CLASS, size)]
         self._batch_sizes[(server,)].observe(size)
         self._request_durations[server, kind, size_class].observe(now - batch.sent_at)

@@ -117,7 +117,7 @@ class Replies:
                 self._outcomes.retries.hasten(now)
             if endpoint.abilities.proof is not None:
                 endpoint.abilities.proof.answered(batch, now)
-            self._counters.request_ended(batch, endpoint.shown_name, now)
+            self._counters.observed.request_ended(batch, endpoint.shown_name, now)
             assert not batch.unanswered, "a batch ends when all its requests are answered"
             del endpoint.open[batch.id]
             if endpoint.leaving:
@@ -175,7 +175,7 @@ class Replies:
         in_flight = endpoint.in_flight
         left, alive = self._take_back(batch, endpoint, now)
         if failure.was_sent:
-            self._counters.request_ended(batch, endpoint.shown_name, now, failure)
+            self._counters.observed.request_ended(batch, endpoint.shown_name, now, failure)
         note_attempt(alive, batch, failure, now)
         if not failure.taken_on or failure.refuses_model:
             self._deadlines.take_back(alive, batch.sent_at)

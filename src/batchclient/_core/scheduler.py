@@ -271,7 +271,7 @@ class Scheduler:
         return False
 
     def _queue_full(self, request: Request, now: float) -> QueueFull:
-        queued = self._queue.lane_of(request.shape).queued
+        queued = self._queue.lanes.lane(request.shape).queued
         message = f"{queued} calls are queued (max_queued={self._settings.max_queued})"
         outages = self._fleet.outage.all_after(now)
         message += "".join(f"; {outage.sentence(now)}" for outage in outages)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from batchclient._core.histograms import Histogram, Observations
 from batchclient._core.lane import Lane
-from batchclient._core.messages import Adjustment, Batch, Failure, Request
+from batchclient._core.messages import Adjustment, Request
 from batchclient.errors import BatchClientError
 from batchclient.health import Health, no_answers
 
@@ -231,18 +231,9 @@ class Counters:
     wasted_tokens: int = 0
     lost_tokens: int = 0
     shared: int = 0
-    list_sizes: Counter[int] = field(default_factory=Counter)
-    alone: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
     observed: Observations = field(default_factory=Observations)
     health: dict[Health, int] = field(default_factory=no_answers)
-
-    def request_ended(self, batch: Batch, server: str, now: float, failure: Failure | None = None) -> None:
-        """Count a request that was sent and has ended; ``failure``: why it failed, if it did."""
-        self.list_sizes[len(batch.requests)] += 1
-        if batch.alone:
-            self.alone[batch.alone] += 1
-        self.observed.request_ended(batch, server, now, failure)
 
     def call_left(self, request: Request, now: float) -> None:
         """Count a call whose caller has gone."""
@@ -279,9 +270,9 @@ class Counters:
             in_flight=sum(endpoint.in_flight for endpoint in endpoints),
             abandoned=sum(endpoint.abandoned for endpoint in endpoints),
             **{name: getattr(self, name) for name in _NUMBERS},
-            batches=sum(self.list_sizes.values()),
-            list_sizes=dict(sorted(self.list_sizes.items())),
-            alone=dict(self.alone),
+            batches=sum(self.observed.list_sizes.values()),
+            list_sizes=dict(sorted(self.observed.list_sizes.items())),
+            alone=dict(self.observed.alone),
             endpoints=endpoints,
             adjustments=tuple(adjustments),
             priorities=by_priority(lanes, arrivals),

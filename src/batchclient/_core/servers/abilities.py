@@ -103,7 +103,7 @@ class KindAbilities:
             return 1
         if self.known_cap is not None and self.known_cap < most:
             most = self.known_cap
-        return self._grown_cap(most, now)
+        return most if self._learnt_cap is None else self._grown_cap(most, now)
 
     def _grown_cap(self, most: int, now: float) -> int:
         # A function of time alone: no look at the cap changes it.

@@ -16,6 +16,7 @@ import heapq
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 
 from batchclient._core.lane import Lane
 from batchclient._core.messages import Isolation, Request, Shape
@@ -32,6 +33,7 @@ class Index(ABC):
     """A group's requests in the order in which they go, also those which have gone meanwhile."""
 
     __slots__ = ()
+    is_of_families = False
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -49,57 +51,35 @@ class Index(ABC):
         """Remove and return up to ``count`` requests (see ``Group.take``), which then name no group."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Group:
-    """Requests of one shape which may travel together."""
+    """Requests of one shape which may travel together.
 
-    __slots__ = (
-        "_arrivals",
-        "bare",
-        "bucket",
-        "failures",
-        "index",
-        "isolation",
-        "lane",
-        "not_before",
-        "retry",
-        "sealed",
-        "shape",
-        "size",
-        "ticket",
-        "whole",
-    )
+    Args:
+        retry: what whoever lets the group wait keeps for its return; opaque here.
+    """
 
-    def __init__(
-        self,
-        shape: Shape,
-        *,
-        sealed: bool = False,
-        whole: bool = False,
-        failures: int = 0,
-        isolation: Isolation | None = None,
-        bare: bool = False,
-        retry: object = None,
-        index: Index | None = None,
-    ) -> None:
-        self.shape = shape
-        self.bare = bare
-        self.sealed = sealed
-        self.whole = whole
-        self.failures = failures
-        self.isolation = isolation
-        self.retry = retry
-        """What whoever lets the group wait keeps for its return; opaque here."""
-        self.not_before = 0.0
-        """Until when the group waits, outside the order (see ``later``)."""
-        self.lane: Lane | None = None
-        """The queue's own: the lane in which the group waits."""
-        self.ticket = 0
-        """The queue's own: the number of the group's valid entry in the order."""
-        self.size = 0
-        self.index = index
-        self._arrivals: deque[Request] = deque()
-        self.bucket: int | None = None
-        """The length bucket of all requests, while they have no index."""
+    shape: Shape
+    _: KW_ONLY
+    sealed: bool = False
+    whole: bool = False
+    failures: int = 0
+    isolation: Isolation | None = None
+    bare: bool = False
+    retry: object = None
+    index: Index | None = None
+    has_families: bool = field(init=False, default=False)
+    """Whether the calls go by their prefixes."""
+    not_before: float = field(init=False, default=0.0)
+    """Until when the group waits, outside the order (see ``later``)."""
+    lane: Lane | None = field(init=False, default=None)
+    """The queue's own: the lane in which the group waits."""
+    ticket: int = field(init=False, default=0)
+    """The queue's own: the number of the group's valid entry in the order."""
+    size: int = field(init=False, default=0)
+    bucket: int | None = field(init=False, default=None)
+    """The length bucket of all requests, while they have no index."""
+    _arrivals: deque[Request] = field(init=False, default_factory=deque)
 
     def __repr__(self) -> str:
         kind = "sealed " if self.sealed else ""
@@ -119,7 +99,7 @@ class Group:
 
     def sort_by(self, index: Index) -> None:
         """Let the requests go in another order from now on."""
-        self.index = index
+        self.index, self.has_families = index, index.is_of_families
         index.clear()
         for request in self:
             index.add(request)

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from batchclient._core.lane import Account, Lane
 from batchclient._core.learnt.lengths import weighted_tokens
-from batchclient._core.messages import Batch, Request
+from batchclient._core.messages import Batch, Request, Shape
 from batchclient.types import Completion
 
 __all__ = ["Lanes", "Reserve"]
@@ -72,8 +72,9 @@ class Lanes:
         self.ready: dict[Lane, None] = {}
         """Lanes in which groups may wait, in a fixed order. The queue's own."""
 
-    def lane(self, priority: int, tenant: str | None) -> Lane:
-        """Return the lane of a class and a tenant."""
+    def lane(self, shape: Shape) -> Lane:
+        """Return the lane in which calls of a shape wait."""
+        priority, tenant = shape.priority, shape.tenant
         lane = self._lanes.get((priority, tenant))
         if lane is None:
             if len(self._lanes) >= _REMEMBERED_LANES:
@@ -98,10 +99,14 @@ class Lanes:
 
     # Classes ---------------------------------------------------------------------------------------------------
 
-    def see(self, priority: int, now: float) -> None:
-        """A call of a class was seen."""
-        self._seen[priority] = max(now, self._seen.get(priority, now))
-        self.has_classes = len(self._seen) > 1
+    def enter(self, shape: Shape, now: float) -> Lane:
+        """A group of a shape begins to wait in its lane, which is returned."""
+        lane, seen, priority = self.lane(shape), self._seen, shape.priority
+        seen[priority] = max(now, seen.get(priority, now))
+        self.has_classes = len(seen) > 1
+        if not lane.size:
+            lane.account.counter = max(lane.account.counter, self._floor)
+        return lane
 
     def take(self, lane: Lane, sequences: int, now: float) -> None:
         """Some sequences of a lane are in flight from now on."""
@@ -134,11 +139,6 @@ class Lanes:
         return Reserve(lowest, permits, max(0, permits - above // endpoints))
 
     # Tenants ---------------------------------------------------------------------------------------------------
-
-    def come_back(self, lane: Lane) -> None:
-        """A lane without queued calls gets one."""
-        account = lane.account
-        account.counter = max(account.counter, self._floor)
 
     def charge(self, batch: Batch, expected_tokens: int) -> None:
         """Charge a granted batch's tenant, with ``expected_tokens`` of output per request."""

@@ -42,6 +42,7 @@ class PrefixTree(Index):
     """The index of a group whose prompts may share long prefixes."""
 
     __slots__ = ("_conversations", "_path", "_root", "_run_ends_at", "_warm")
+    is_of_families = True
 
     def __init__(self, conversations: Conversations) -> None:
         self._conversations = conversations

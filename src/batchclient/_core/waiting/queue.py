@@ -30,7 +30,7 @@ from batchclient._core.waiting.later import Later
 from batchclient._core.waiting.order import Order
 from batchclient._core.waiting.prefix_tree import PrefixTree
 
-__all__ = ["Group", "Queue", "has_families"]
+__all__ = ["Group", "Queue"]
 
 _QUEUED = RequestState.QUEUED
 _SMALLEST_SWEEP = 64
@@ -64,16 +64,12 @@ class Queue:
         self._shortest = SHORTEST_PREFIX if settings.length_reach is None else _NONE_SO_LONG
         if settings.length_reach is not None:
             for group in self._fresh.values():
-                if has_families(group):
+                if group.has_families:
                     group.sort_by(Buckets())
-
-    def lane_of(self, shape: Shape) -> Lane:
-        """The lane in which calls of a shape wait."""
-        return self.lanes.lane(shape.priority, shape.tenant)
 
     def is_full(self, shape: Shape) -> bool:
         """Whether no call of a shape finds a place."""
-        lane = self.lane_of(shape)
+        lane = self.lanes.lane(shape)
         return lane.size >= lane.max_queued
 
     def add(self, request: Request) -> None:
@@ -82,7 +78,7 @@ class Queue:
         group = self._fresh.get(shape.key)
         if group is None:
             group = self._fresh[shape.key] = Group(shape, index=Ranks(self._order) if self._ranked else None)
-            self._enter_lane(group, request.queued_at)
+            group.lane = self.lanes.enter(shape, request.queued_at)
         request.state = _QUEUED
         if len(request.prompt) >= self._shortest:
             group.add(request, self._join_family(request, group))
@@ -110,7 +106,7 @@ class Queue:
         """Take a group of requests which failed together into the order."""
         oldest = group.oldest()
         assert oldest is not None, "a group that comes back is not empty"
-        lane = self._enter_lane(group, oldest.queued_at)
+        group.lane = lane = self.lanes.enter(group.shape, oldest.queued_at)
         for request in group:
             request.state = _QUEUED
         self.size += group.size
@@ -218,19 +214,12 @@ class Queue:
         """The groups in some lanes' order, each once."""
         return (entry[3] for lane in lanes for entry in lane.groups if entry[3].ticket == entry[2])
 
-    def _enter_lane(self, group: Group, now: float) -> Lane:
-        group.lane = lane = self.lane_of(group.shape)
-        self.lanes.see(lane.priority, now)
-        if not lane.size:
-            self.lanes.come_back(lane)
-        return lane
-
     def _join_family(self, request: Request, group: Group) -> Sequence[int]:
         path = self._families.join(request)
         assert self.conversations is not None
         if request.family:
             self.conversations.came(request, request.queued_at)
-        if not self._ranked and not has_families(group):
+        if not self._ranked and not group.has_families:
             # Once in a group's life.
             group.sort_by(PrefixTree(self.conversations))
         return path
@@ -273,8 +262,3 @@ class Queue:
         """No group waits in a lane."""
         del self.lanes.ready[lane]
         lane.sweep_at = 0
-
-
-def has_families(group: Group) -> bool:
-    """Whether the calls of a group go by their prefixes."""
-    return type(group.index) is PrefixTree
