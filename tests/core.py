@@ -55,7 +55,7 @@ from batchclient._core.settings import SchedulerSettings
 
 
 class FixedLimit(Limit):
-    """A number that nothing moves but a pin."""
+    """A number that nothing moves."""
 
     __slots__ = ()
 

@@ -42,7 +42,7 @@ ARMS: Mapping[str, tuple[bool, Mapping[str, Any]]] = {
     "nearest lengths": (True, {}),
     "one bucket": (True, {"length_reach": 0}),
 }
-"""Whether the scheduler knows lengths, and fields of ``Batching``."""
+"""Whether the scheduler knows lengths, and numbers of the batching rule."""
 
 TEXTS = Lengths(400, 1.0, 8192)
 STATIC_ANSWERS = {
@@ -73,7 +73,7 @@ def markdown(data: dict[str, Any]) -> str:
         arms = limits["found (the default)"]
         shares = [fmean(arms[arm]) / fmean(arms["arrival order"]) for arm in ("nearest lengths", "one bucket")]
         rows.append([answers, *(f"{share:.2f}" for share in shares)])
-    header = ("answers", "nearest lengths (the default)", "one bucket (`Batching(length_reach=0)`)")
+    header = ("answers", "nearest lengths (the default)", "one bucket")
     return f"{table(header, rows)}\n\n{provenance(data['machine'])}"
 
 

@@ -44,7 +44,6 @@ from tests.core import (
     Search,
 )
 
-from batchclient import Batching
 from batchclient._client.settings import make_settings
 from batchclient.dialects import make_dialect
 from batchclient.simulator import PROFILES
@@ -67,7 +66,7 @@ class Strategy:
 
     Args:
         name: the textbook's.
-        settings: the fields of ``Batching`` that differ from the ``balanced`` preset.
+        settings: the numbers of the batching rule that differ from the ``balanced`` preset's.
         limit: sequences in flight.
         plain: a list answers as a whole, as the textbook's batches do; else each caller gets
             its own answer when that is done.
@@ -151,12 +150,11 @@ def run(scenario: Scenario, strategy: Strategy, seed: int) -> dict[str, Any]:
     scenario = replace(scenario, settings={})
     one = Run(scenario, limit_setup(scenario, strategy.limit()), seed)
     client = one.clients[0]
-    made = make_settings("balanced", {"base_url": "http://lab/v1", "batching": Batching(**strategy.settings)})
-    rule = made.scheduler(make_dialect("vllm"))
+    rule = make_settings("balanced", {"base_url": "http://lab/v1"}).scheduler(make_dialect("vllm"))
     for workload in client.workloads:
         workload.shape = replace(workload.shape, plain_only=strategy.plain)
     # Sizes follow from the strategy alone; long answers are not taken out of its batches.
-    client.core.handle(Retuned(replace(rule, alone_above_tokens=MANY)), 0.0)
+    client.core.handle(Retuned(replace(rule, **strategy.settings, alone_above_tokens=MANY)), 0.0)
     trace = one.run()[0]
     waits, seconds = trace.latencies_s, trace.ends[-1] if trace.ends else 0.0
     return {

@@ -22,7 +22,6 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, Unpack
 
 from batchclient._calls.make import CallMaker
-from batchclient._calls.rendering import as_chat
 from batchclient._client.calling import Messages, structured
 from batchclient._client.connections import Connections, shown
 from batchclient._client.control import ControlMethods
@@ -30,7 +29,7 @@ from batchclient._client.map_methods import MapMethods
 from batchclient._client.scoring import ScoringMethods
 from batchclient._client.starting import Starting
 from batchclient._core.kinds import Kind
-from batchclient._core.messages import Adjustment, Resumed
+from batchclient._core.messages import Resumed
 from batchclient._core.statistics import Statistics
 from batchclient._shell.callbacks import Callbacks
 from batchclient._shell.log import Decision
@@ -140,16 +139,6 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
             with the client.
         single_flight: let equal calls under way share one generation: the same prompt, parameters
             and tenant, with ``temperature=0`` given.
-        render_chat: the model's chat template: a callable of a conversation's messages that returns
-            the prompt, a text with all special tokens or token ids. Chats with a given length are
-            then sent as completions, in batches that stream; no reasoning or tool parser sees such
-            a chat.
-        max_model_len: the model's length in tokens, if known; otherwise as the server's own page
-            says.
-        count_tokens: counts a text's tokens, to refuse over-long texts here; token-id prompts need
-            none.
-        on_adjustment: called with every ``Adjustment`` of a limit or of a batch's size, in the
-            event loop; the function must not block.
         telemetry: a ``Telemetry``: spans for OpenTelemetry. None by default, unless
             ``BATCHCLIENT_OTEL`` is 1.
         from_environment: whether ``BATCHCLIENT_BASE_URL`` and the other variables stand for absent
@@ -187,10 +176,6 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         http_client: httpx.AsyncClient | httpx2.AsyncClient | None = None,
         transport: Callable[[str, Mapping[str, str]], Transport] | None = None,
         single_flight: bool | None = None,
-        render_chat: Callable[[Any], Any] | None = None,
-        max_model_len: int | None = None,
-        count_tokens: Callable[[str], int] | None = None,
-        on_adjustment: Callable[[Adjustment], object] | None = None,
         telemetry: Telemetry | None = None,
         from_environment: bool = True,
         **unknown: Never,
@@ -221,7 +206,6 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         self._context = copy_context()
         self._closed = False
         self._paused = False
-        self._pinned = None
         self._turn = Turn()
         Starting.__init__(self)
 
@@ -323,8 +307,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
 
         Chats with short answers share requests where the server takes lists of chats (vLLM from
         0.19). Chats with long answers go by themselves, and so do chats with ``tools``, ``n`` above
-        1, images or audio. ``BatchClient(render_chat=…)`` lets chats of any length share streamed
-        requests.
+        1, images or audio.
 
         Args:
             messages: the conversation, as OpenAI's API has it.
@@ -346,10 +329,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         fields: Mapping[str, Any] = params
         if response_model is not None:
             fields = structured().demand(response_model, fields)
-        kind, item, fields = self._chat_or_rendered(messages, fields)
-        answer: Completion = await self._call(kind, item, model, timeout_s, fields, priority, tenant)
-        if kind is not Kind.CHAT:
-            answer = as_chat(answer)
+        answer: Completion = await self._call(Kind.CHAT, messages, model, timeout_s, fields, priority, tenant)
         if response_model is not None:
             answer = self._parse(response_model)(answer)
         return answer

@@ -8,14 +8,12 @@ Rules:
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from batchclient._core.messages import Adjustment
 from batchclient._core.settings import SchedulerSettings
 from batchclient._shell.callbacks import Callbacks
 from batchclient.errors import ConfigError
@@ -105,7 +103,6 @@ class CheckedBatching(Checked):
     refill_s: Seconds
     refill_ratio: Annotated[float, Field(ge=0, le=1, strict=True)]
     alone_above_tokens: Count = 256
-    length_reach: Annotated[int, Field(ge=0, strict=True)] | None = None
     size_for: Callable[[int], int] | None = None
 
 
@@ -231,11 +228,7 @@ class Settings(Checked):
     timeout_s: PositiveSeconds | None = None
     outage_patience_s: Patience = 60.0
     wait_for_server_s: Patience = 0.0
-    max_model_len: Count | None = None
-    count_tokens: Callable[[str], int] | None = None
-    render_chat: Callable[[Any], Any] | None = None
     single_flight: Flag = False
-    on_adjustment: Callable[[Adjustment], object] | None = None
     server_metrics: Flag | None = None
     detect: Flag | None = None
     telemetry: CheckedTelemetry | None = None
@@ -249,13 +242,6 @@ class Settings(Checked):
     @classmethod
     def _check_headers(cls, value: Mapping[str, str]) -> Mapping[str, str]:
         return check_headers(value)
-
-    @field_validator("on_adjustment")
-    @classmethod
-    def _check_hook(cls, value: Callable[[Adjustment], object] | None) -> Callable[[Adjustment], object] | None:
-        if inspect.iscoroutinefunction(value):
-            raise ValueError("a plain function: it is called, not awaited; it may start a task")
-        return value
 
     def __getstate__(self) -> dict[Any, Any]:
         state = super().__getstate__()
@@ -295,7 +281,7 @@ class Settings(Checked):
             aging_s=schedule.aging_s,
             group_prefixes=schedule.group_prefixes,
             tenant_weights=schedule.tenant_weights,
-            length_reach=dialect.length_reach if batching.length_reach is None else batching.length_reach,
+            length_reach=dialect.length_reach,
             size_for=size_for,
             known_caps=dialect.caps,
             requests_per_minute=self.requests_per_minute,

@@ -18,7 +18,6 @@ from batchclient.types import NOT_GIVEN, NotGiven
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
-    from batchclient._core.messages import Adjustment
     from batchclient.retry import RetryPolicy
 
 __all__ = ["AdaptiveLimit", "Batching", "Http", "Schedule", "Server", "SharingArguments", "Telemetry"]
@@ -74,16 +73,10 @@ class Batching(_Group):
         max_size: prompts per request, at most; 1 sends every call by itself.
         linger_s: how long a call may wait for company while permits are free and the server is
             busy, seconds.
-        refill_s: how long freed permits may be held back to be granted together, seconds.
-        refill_ratio: the share of the limit that is granted together; 0 grants each permit as it
-            comes free.
         alone_above_tokens: calls expected to generate more tokens than this are sent by themselves;
             256 by default. A list that cannot be streamed, as one of chats, answers everyone when
             its slowest ends. Its calls are sent by themselves above an eighth of this (32), or
             above half of it (128) where answers were seen to end together, at ``max_tokens``.
-        length_reach: how many length buckets (powers of 2 of the estimated tokens) a batch may span
-            around its oldest call. By default the dialect's, which is any where the server batches
-            continuously.
         size_for: prompts per request for a queue depth, such as ``lambda queue_depth:
             min(queue_depth, 16)``, instead of ``max_size``; the server's own cap holds. It is
             called for every look at the queue, so it must be quick.
@@ -96,10 +89,7 @@ class Batching(_Group):
 
     max_size: int | None = None
     linger_s: float | None = None
-    refill_s: float | None = None
-    refill_ratio: float | None = None
     alone_above_tokens: int | None = None
-    length_reach: int | None = None
     size_for: Callable[[int], int] | None = None
 
 
@@ -112,7 +102,6 @@ class Schedule(_Group):
             tokens, with aging) or ``"deadline"`` (the earliest end of ``timeout_s``).
         aging_s: the head start of one priority class over the next, seconds: a call of a lower
             class waits at most this much longer; 300 by default.
-        starvation_s: after this long in the queue nothing younger passes a heavy call, seconds.
         tenant_weights: shares of the tenants that get more or less than others, by name; 1 for the
             rest.
         group_prefixes: let calls whose prompts begin alike (256 bytes and more) go next to each
@@ -129,7 +118,6 @@ class Schedule(_Group):
 
     order: Literal["fcfs", "shortest_first", "deadline"] | None = None
     aging_s: float | None = None
-    starvation_s: float | None = None
     tenant_weights: Mapping[str, float] | None = None
     group_prefixes: bool | None = None
     send_priority: bool | None = None
@@ -232,6 +220,4 @@ class SharingArguments(TypedDict, total=False):
     detect: bool
     server_metrics: bool
     single_flight: bool
-    max_model_len: int
-    on_adjustment: Callable[[Adjustment], object]
     telemetry: Telemetry

@@ -97,9 +97,8 @@ class SyncBatchClient:
     threads: a client per thread would share no request.
 
     Args:
-        **arguments: ``BatchClient``'s. Functions among the arguments (``on_adjustment``,
-            ``count_tokens``, ``render_chat``, ``size_for``) run in the background thread, and so
-            does an ``http_client``, an ``httpx.AsyncClient``.
+        **arguments: ``BatchClient``'s. Functions among the arguments (``size_for``, a retry policy)
+            run in the background thread, and so does an ``http_client``, an ``httpx.AsyncClient``.
 
     Raises:
         ConfigError: an argument is wrong; the error names the argument.
@@ -159,12 +158,6 @@ class SyncBatchClient:
 
     @_asking(lambda client: client.retune)
     def retune(self) -> None: ...
-
-    @_asking(lambda client: client.pin)
-    def pin(self) -> None: ...
-
-    @_asking(lambda client: client.unpin)
-    def unpin(self) -> None: ...
 
     @_asking(lambda client: client.pause)
     def pause(self) -> None: ...

@@ -15,7 +15,7 @@ from batchclient.bench.cell import BEHIND, BUSY, FAILED, LATE, RETRIED
 from batchclient.bench.compare import FIGURES, Bound, differences, workload_differences
 from batchclient.bench.session import begin
 from batchclient.bench.report import read_report, report_of, write_report
-from batchclient.bench.strategies import batching_of
+from batchclient.bench.strategies import batching_of, preset_of
 from batchclient.bench.summary import best_of, compared, summaries_of
 from batchclient.bench.sweep import cells, order_of, settings_of
 from batchclient.errors import ConfigError
@@ -236,11 +236,12 @@ async def test_attempts_that_failed_are_told_of_the_recommended_setting(session)
 def test_lists_are_suggested_as_they_were_measured():
     (line,) = [each for each in lines_of_sweep([made(Setting("streamed", 32, 48), 0, 10)], []) if "suggested" in each]
     assert line == (
-        "suggested: BatchClient(…, limit=48, batching=Batching(max_size=32, refill_s=0.5, refill_ratio=0.666667,"
-        ' alone_above_tokens=1000000), preset="balanced")'
+        "suggested: BatchClient(…, limit=48, batching=Batching(max_size=32, alone_above_tokens=1000000),"
+        ' preset="throughput")'
     )
-    given = {"max_size": 32, "refill_s": 0.5, "refill_ratio": 0.666667, "alone_above_tokens": 1_000_000}
-    assert batching_of(Setting("streamed", 32, 48)) == Batching(**given)
+    setting = Setting("streamed", 32, 48)
+    assert batching_of(setting) == Batching(max_size=32, alone_above_tokens=1_000_000)
+    assert preset_of(setting) == "throughput"
     (line,) = [each for each in lines_of_sweep([made(Setting("singles", None, 4), 0, 10)], []) if "suggested" in each]
     assert "batching=Batching(max_size=1)" in line
 

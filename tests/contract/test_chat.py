@@ -196,21 +196,6 @@ def test_leaving_a_stream_stops_the_server(server: Server) -> None:
     assert run(leave()) == 0
 
 
-def test_rendered_chats_say_what_chats_say(server: Server) -> None:
-    # transformers trims the line break after a template's block, so that the toy model's has none.
-    end = "" if server.real else "\n"
-
-    def render(messages: Any) -> str:
-        return "".join(f"{message['role']}: {message['content']}{end}" for message in messages) + "assistant:"
-
-    params = {"max_tokens": 12, "temperature": 0}
-    rendered, statistics = run(together(server, TALKS, {"render_chat": render}, **params))
-    assert max(statistics.list_sizes) > 8
-    chats, _ = run(together(server, TALKS, {"batching": Batching(max_size=1)}, **params))
-    assert [answer.message for answer in rendered] == [answer.message for answer in chats]
-    assert [answer.usage for answer in rendered] == [answer.usage for answer in chats]
-
-
 def test_a_streamed_list_is_the_servers_own_fault(server: Server) -> None:
     # Should this fail on a newer server, lists of chats could be streamed: see docs/explanation/chat.md. The embedded
     # server answers whole, whatever is asked.

@@ -180,7 +180,7 @@ WRONG = {
     "project": {"project": "a\nb"},
     "default_headers": {"default_headers": {"x-mine": "a\nb"}},
     "default_headers that hold the key": {"default_headers": {"Authorization": "a\nb"}},
-    "connect_timeout_s": {"connect_timeout_s": 3},
+    "refill_s": {"refill_s": 3},
     "base_url with keys of their own": {"base_url": [Server("http://a/v1", api_key="b"), "http://c/v1"]},
 }
 

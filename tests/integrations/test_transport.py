@@ -736,7 +736,7 @@ def test_it_works_on_trio(library, made, server):
         ({"api_key": "k"}, "api_key"),
         ({"headers": {}}, "headers"),
         ({"http_client": None}, "http_client"),
-        ({"render_chat": str}, "render_chat"),
+        ({"refill_s": 1}, "refill_s"),
         ({"max_attempts": 0}, "max_attempts"),
         ({"max_attempts": True}, "max_attempts"),
         ({"labels": "x-mine"}, "labels"),

@@ -23,7 +23,7 @@ TEXTS = {
 
 def test_a_url_is_enough(vllm_server: LiveServer) -> None:
     async def story() -> None:
-        async with BatchClient(vllm_server.base_url, count_tokens=lambda text: len(text) // 4) as client:
+        async with BatchClient(vllm_server.base_url) as client:
             assert (await client.complete("def f(", max_tokens=2)).text
             for _ in range(100):
                 await client.complete("def f(", max_tokens=2)

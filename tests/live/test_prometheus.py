@@ -17,7 +17,7 @@ pytestmark = pytest.mark.vllm
 def test_no_panel_is_empty_beside_a_real_vllm(vllm_server: LiveServer, tmp_path: Path) -> None:
     async def story() -> list[str]:
         async with BatchClient(vllm_server.base_url, model=vllm_server.model) as client:
-            client.pin(64)
+            client.retune(limit=64)
             address = vllm_server.base_url.removeprefix("http://").removesuffix("/v1")
             return await watched(client, {"vllm": address}, tmp_path, names=["vllm"])
 

@@ -60,12 +60,6 @@ def test_what_the_old_one_was_bounded_by_is_no_more():
     assert in_force(play) == (8, "set by the caller")
 
 
-def test_a_pin_holds_a_fresh_limit_too():
-    play = Playbook([Limit(10)])
-    play >> Retuned(limits=[Limit(20)], pin=5)
-    assert play.adjusted == ["limit 10 -> 5: pinned"]
-
-
 def long_calls(*lengths_in_tokens):
     """Calls with long prompts of one shape, each named by its length in tokens."""
     of = shape()

@@ -64,7 +64,7 @@ def of_a_client():
             with serve(client, 0, client_name="one", tenant_labels=["t"]) as server:
                 pages = []
                 for limit in (32, 16):
-                    client.pin(limit)
+                    client.retune(limit=limit)
                     await traffic(client)
                     pages.append(await asyncio.to_thread(fetched, server.url + "/metrics"))
                 return tuple(pages)

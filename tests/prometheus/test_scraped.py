@@ -19,7 +19,7 @@ from tests.prometheus.scraping import recorded, watched
 def test_no_panel_is_empty_beside_the_embedded_server_and_recorded_pages(tmp_path):
     async def main(server):
         async with BatchClient(server.base_url, model=server.model) as client:
-            client.pin(64)
+            client.retune(limit=64)
             with recorded("vllm", "dcgm") as address:
                 return await watched(client, {"servers": address}, tmp_path, names=["vllm"], gpu=True)
 

@@ -34,8 +34,7 @@ class Raising:
 
 
 ENDS = [KeyboardInterrupt(), SystemExit(3)]
-IN_A_STEP = ["retry", "on_adjustment", "size_for"]
-IN_A_CALL = ["count_tokens", "render_chat"]
+IN_A_STEP = ["retry", "size_for"]
 
 
 def busy():
@@ -44,15 +43,13 @@ def busy():
 
 def calls(client, name):
     """Some calls that need the function."""
-    if name == "render_chat":
-        return [client.chat([{"role": "user", "content": f"{n}"}], max_tokens=1) for n in range(9)]
     return [client.complete(f"prompt {n}", max_tokens=1) for n in range(9)]
 
 
 def make(name, raising):
     server = ScriptedTransport(*[busy()] * 3 if name == "retry" else ())
     own = {"batching": Batching(max_size=2, size_for=raising)} if name == "size_for" else {name: raising}
-    return make_client(server, **{"batching": Batching(max_size=2), "max_model_len": 4, **own})
+    return make_client(server, **{"batching": Batching(max_size=2), **own})
 
 
 def ends_of(name, raising):
@@ -62,8 +59,6 @@ def ends_of(name, raising):
     async def main():
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: unseen.append(context["exception"]))
         async with make(name, raising) as client:
-            if name == "on_adjustment":
-                client.pin(3)
             ends.extend(await asyncio.gather(*calls(client, name), return_exceptions=True))
             assert client.statistics().in_flight == 0
 
@@ -71,7 +66,7 @@ def ends_of(name, raising):
     return ends, unseen
 
 
-@pytest.mark.parametrize("name", IN_A_STEP + IN_A_CALL)
+@pytest.mark.parametrize("name", IN_A_STEP)
 @pytest.mark.parametrize("error", ENDS, ids=repr)
 def test_what_ends_a_program_ends_it(name, error):
     raising = Raising(error)
@@ -108,26 +103,11 @@ def test_a_call_has_its_own_end_and_nobody_is_cancelled(name, raised, caplog):
     assert "failed" in caplog.text
 
 
-@pytest.mark.parametrize("name", IN_A_CALL)
-def test_a_cancelled_error_of_a_function_cancels_no_caller(name):
-    ends, _ = ends_of(name, Raising(asyncio.CancelledError()))
-    assert {(type(each), str(each)) for each in ends} == {(RuntimeError, f"{name} raised CancelledError")}
-
-
-@pytest.mark.parametrize("name", IN_A_CALL)
-def test_what_is_no_exception_is_raised_in_the_call_itself(name):
-    own = Own()
-    ends, _ = ends_of(name, Raising(own))
-    assert set(ends) == {own}
-
-
 @pytest.mark.parametrize("name", IN_A_STEP)
 @pytest.mark.parametrize("error", [*ENDS, Own()], ids=repr)
 def test_on_trio_it_comes_out_of_the_nursery(name, error):
     async def main():
         async with make(name, Raising(error)) as client, anyio.create_task_group() as group:
-            if name == "on_adjustment":
-                client.pin(3)
             for call in calls(client, name):
                 group.start_soon(lambda call=call: call)
 
@@ -150,9 +130,6 @@ def test_it_reaches_the_thread_that_waits(name, raised):
     own = {"batching": Batching(size_for=raising)} if name == "size_for" else {name: raising}
     with make_sync(ScriptedTransport(busy()), **own) as client:
         with pytest.raises(type(raised)) as caught:
-            client.complete("p", max_tokens=1)
-            # The function was called after the answer: the next call hears of it.
-            client.pin(3)
             client.complete("p", max_tokens=1)
         assert caught.value is raised
 

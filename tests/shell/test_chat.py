@@ -169,47 +169,6 @@ async def test_a_missing_model_is_the_callers_error():
         assert client.statistics().list_sizes[3] == 2
 
 
-# Rendered ----------------------------------------------------------------------------------------------------------
-
-
-async def test_rendered_chats_go_as_lists_of_completions_that_stream():
-    client, log = make(render_chat=render_messages)
-    async with client:
-        answers = await gather(
-            *[client.chat(user(f"hi {i}"), max_completion_tokens=40, temperature=0) for i in range(6)]
-        )
-    ((path, body),) = log.sent
-    assert (path, body["stream"], body["max_tokens"], body["add_special_tokens"]) == ("/completions", True, 40, False)
-    assert "max_completion_tokens" not in body
-    for i, answer in enumerate(answers):
-        assert answer.message == {"role": "assistant", "content": answer_to(f"hi {i}", 40)}
-        assert answer.usage.completion_tokens == 40
-
-
-async def test_a_template_may_give_token_ids():
-    client, log = make(render_chat=lambda messages: [5, 6, 7])
-    async with client:
-        answer = await client.chat(user("hi"), max_tokens=3)
-    assert (log.sent[0][1]["prompt"], answer.usage.prompt_tokens) == ([5, 6, 7], 3)
-    assert "add_special_tokens" not in log.sent[0][1]
-
-
-@pytest.mark.parametrize("params", [{}, {"max_tokens": 5, "tools": TOOLS}, {"max_tokens": 5, "logprobs": True}, {"max_tokens": 5, "chat_template_kwargs": {}}])  # fmt: skip
-async def test_what_completions_cannot_do_alike_goes_as_a_chat(params):
-    client, log = make(SimulatedServer(STEPS, model="m", max_model_len_tokens=30), render_chat=render_messages)
-    async with client:
-        await gather(client.chat(user("hi"), **params))
-    assert log.paths == ["/chat/completions"]
-
-
-async def test_a_template_that_gives_no_prompt_is_wrong():
-    client, log = make(render_chat=lambda messages: {"prompt": "x"})
-    async with client:
-        with pytest.raises(ConfigError) as caught:
-            await client.chat(user("hi"), max_tokens=3)
-    assert (caught.value.field, log.sent) == ("render_chat", [])
-
-
 # Forms -------------------------------------------------------------------------------------------------------------
 
 
@@ -370,21 +329,19 @@ async def test_a_map_may_ask_for_instances():
         assert rows[0].completion is None
 
 
-@pytest.mark.parametrize("template", [None, render_messages])
-async def test_a_map_may_hold_conversations(template):
-    client, log = make(render_chat=template)
+async def test_a_map_may_hold_conversations():
+    client, log = make()
     async with client:
         answers = await client.batch_map(["a", "b", "c"], user, max_tokens=30, temperature=0)
         assert [answer.message["content"] for answer in answers] == [answer_to(each, 30) for each in "abc"]
         people = await client.batch_map(["a", "b"], user, max_tokens=30, response_model=Person)
         assert [type(answer.parsed) for answer in people] == [Person, Person]
-    assert log.paths == (["/completions"] if template else ["/chat/completions/batch"]) * 2
+    assert log.paths == ["/chat/completions/batch"] * 2
 
 
-@pytest.mark.parametrize("rendered", [False, True])
-async def test_a_map_of_chats_gives_what_chat_gives(rendered):
+async def test_a_map_of_chats_gives_what_chat_gives():
     own = [{"role": "system", "content": "s"}, *user("u")]
-    client, log = make(**({"render_chat": render_messages} if rendered else {}))
+    client, log = make()
     async with client:
         texts = await client.batch_map(["a", "b"], "Say {}", call="chat", max_tokens=5, temperature=0)
         (conversation,) = await client.batch_map(["a"], lambda _: own, call="chat", max_tokens=5, temperature=0)
@@ -392,4 +349,4 @@ async def test_a_map_of_chats_gives_what_chat_gives(rendered):
     assert [answer.text for answer in texts] == [answer_to("Say a", 5), answer_to("Say b", 5)]
     assert conversation.text == alone.text
     assert conversation.message["role"] == "assistant"
-    assert all(("completions" in path) and (("chat" in path) is not rendered) for path in log.paths)
+    assert all("/chat/completions" in path for path in log.paths)

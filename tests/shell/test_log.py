@@ -18,7 +18,7 @@ URL = "http://scripted/v1"
 
 async def eventful(client):
     """A failed request, an outage, its end, a change of the limit; return the answers."""
-    client.pin(4)
+    client.retune(limit=4)
     return await call_all(client, ["a", "b", "c"])
 
 
@@ -94,7 +94,7 @@ async def test_it_is_logged_that_a_refusing_server_is_sent_less():
     server = ScriptedTransport(error(429, headers=rest), error(429, headers=rest))
     with records() as kept:
         async with make_client(server, retry=Backoff(base_s=0.01, max_attempts=9)) as client:
-            client.pin(1)
+            client.retune(limit=1)
             await call_all(client, ["a", "b", "c"])
     held = [record for record in kept if record.event == "calls_held"]
     assert [(record.levelname, record.endpoint, record.reason) for record in held] == [

@@ -150,8 +150,6 @@ def test_a_call_from_a_second_live_loop_is_refused(home):
 CHANGES = [
     lambda client: client.pause(),
     lambda client: client.resume(),
-    lambda client: client.pin(1),
-    lambda client: client.unpin(),
     lambda client: client.retune(limit=1),
     lambda client: client.abort(),
     lambda client: client.add_endpoint("http://other/v1"),
@@ -196,7 +194,7 @@ def test_a_change_while_the_loop_stands_still_holds_when_it_goes_on():
     assert loop.run_until_complete(client.complete("p")).text == answer_to("p")
     client.pause()
     client.add_endpoint("http://other/v1")
-    client.pin(3)
+    client.retune(limit=3)
     held = loop.create_task(client.complete("held"))
     loop.run_until_complete(asyncio.sleep(1))
     assert [endpoint.limit for endpoint in client.statistics().endpoints] == [3, 3]

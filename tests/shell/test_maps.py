@@ -581,7 +581,7 @@ def test_the_memory_of_a_map_is_flat():
 
     async def main():
         blocks = []
-        async with make_client(server, limit=256, batching=Batching(max_size=256, refill_s=0)) as client:
+        async with make_client(server, limit=256, batching=Batching(max_size=256)) as client:
             taken = 0
             documents = (f"document number {number}" for number in range(50_000))
             async for _ in client.stream_map(documents, "{}", max_tokens=1):

@@ -7,7 +7,7 @@ import pytest
 
 from batchclient import BatchClient, ConfigError, SyncBatchClient, params
 from tests.core import Kind
-from batchclient._given_as import GIVEN_AS, OTHER_WORDS
+from batchclient._old_names import OLD
 from batchclient.client import BATCH_CLIENT_ARGUMENTS
 from batchclient.dialects import _arguments
 from batchclient.dialects._fields import FIELDS, FIELDS_OF_KIND, Role
@@ -61,14 +61,9 @@ NEAREST = {
     "response_modell": "response_model", "structured_output": "structured_outputs", "n_predict": "max_tokens",
     "tennant": "tenant", "extra_boddy": "extra_body",
 }  # fmt: skip
-OF_THE_CLIENT = {
-    "concurrency": "limit=…", "max_list": "batching=Batching(max_size=…)",
-    "max_retries": "retry=Backoff(max_attempts=…), where the first attempt counts",
-}  # fmt: skip
 TOLD = {
     **{name: f"{name} is an argument of BatchClient, not of CALL: BatchClient(…, {name}=…)"
        for name in sorted(BATCH_CLIENT_ARGUMENTS - {"model", "timeout_s", *FIELDS})},
-    **{name: f"{name} is no argument of CALL; BatchClient has {given}" for name, given in OF_THE_CLIENT.items()},
     "user_name": "user_name is no argument of CALL", "температура": "", "x" * 10_000: "",
 }  # fmt: skip
 """How each call's refusal of a name begins."""
@@ -109,11 +104,8 @@ async def test_a_name_that_no_call_has_is_refused_at_once_with_the_right_words(c
 
 
 def test_no_field_of_a_call_is_taken_for_the_clients():
-    others = {
-        name for name, given in {**GIVEN_AS, **OTHER_WORDS}.items() if not given.startswith(("api_key", "timeout_s"))
-    }
     for call in _arguments.METHODS:
-        assert not _arguments.known_fields(call) & (others | BATCH_CLIENT_ARGUMENTS)
+        assert not _arguments.known_fields(call) & (OLD.keys() | BATCH_CLIENT_ARGUMENTS)
 
 
 @pytest.mark.parametrize("call", CALLS)

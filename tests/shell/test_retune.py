@@ -1,4 +1,4 @@
-"""Limits through the client: found, changed while running, pinned, and every change told with its reason."""
+"""Limits through the client: found, changed while running, and every change told with its reason."""
 
 import logging
 
@@ -29,24 +29,11 @@ async def test_a_limit_is_changed_while_running():
         assert client.statistics().endpoints[0].batch_size_cap == 3
 
 
-async def test_a_pin_holds_until_it_is_taken_out():
-    server = ScriptedTransport(held=True)
-    async with make_client(server, limit=6, batching=Batching(max_size=1)) as client:
-        client.pin(2)
-        assert await busy(client, 9) == 2
-        assert client.statistics().endpoints[0].limit_reason == "pinned"
-        client.unpin()
-        assert await busy(client, 9) == 6
-
-
-async def test_a_pin_and_new_settings_are_there_for_the_first_call_too():
+async def test_a_new_limit_is_there_for_the_first_call_too():
     server = ScriptedTransport(held=True)
     client = make_client(server, batching=Batching(max_size=1))
     client.retune(limit=5)
-    client.pin(3)
     async with client:
-        assert await busy(client, 9) == 3
-        client.unpin()
         assert await busy(client, 9) == 5
 
 
@@ -62,33 +49,18 @@ async def test_a_closed_client_may_be_retuned_whatever_became_of_its_servers():
 
 
 async def test_every_change_is_told_with_its_reason(caplog):
-    told = []
     caplog.set_level(logging.DEBUG, "batchclient")
-    async with make_client(ScriptedTransport(), limit=6, on_adjustment=told.append) as client:
+    async with make_client(ScriptedTransport(), limit=6) as client:
         await client.complete("x", max_tokens=1)
         client.retune(limit=4)
         assert client.statistics().endpoints[0].limit_reason == "set by the caller"
-        client.pin(9)
-        client.unpin()
-    changes = [(change.setting, change.old, change.new, change.reason) for change in told]
-    assert changes == [("limit", 6, 4, "set by the caller"), ("limit", 4, 9, "pinned"), ("limit", 9, 4, "unpinned")]
-    assert client.statistics().adjustments == tuple(told)
+    changes = [(each.setting, each.old, each.new, each.reason) for each in client.statistics().adjustments]
+    assert changes == [("limit", 6, 4, "set by the caller")]
+    assert [tuple(each)[1:] for each in client.story()] == [("http://scripted/v1", "limit 6 → 4", "set by the caller")]
     assert "limit 6 -> 4: set by the caller" in caplog.text
 
 
-async def test_a_hook_that_fails_disturbs_nobody(caplog):
-    def broken(change):
-        raise RuntimeError("the hook's own")
-
-    async with make_client(ScriptedTransport(), limit=6, on_adjustment=broken) as client:
-        await client.complete("x", max_tokens=1)
-        client.retune(limit=4)
-        client.retune(limit=5)
-        assert (await client.complete("y", max_tokens=1)).finish_reason
-    assert caplog.text.count("on_adjustment failed") == 1
-
-
-@pytest.mark.parametrize("where", ["on_adjustment", "size_for", "log"])
+@pytest.mark.parametrize("where", ["size_for", "log"])
 async def test_what_a_hook_does_to_the_client_is_done_after_the_step(where):
     """Else a batch would be sent for calls that have ended."""
 
@@ -100,7 +72,7 @@ async def test_what_a_hook_does_to_the_client_is_done_after_the_step(where):
     class Handler(logging.Handler):
         emit = hook
 
-    hooks = {"on_adjustment": {"on_adjustment": hook}, "size_for": {"batching": Batching(size_for=hook)}, "log": {}}
+    hooks = {"size_for": {"batching": Batching(size_for=hook)}, "log": {}}
     server = ScriptedTransport(held=True)
     log = logging.getLogger("batchclient")
     handler, level = Handler(), log.level
@@ -121,7 +93,7 @@ async def test_what_a_hook_does_to_the_client_is_done_after_the_step(where):
             log.addHandler(handler)
             log.setLevel(logging.DEBUG)
         try:
-            client.pin(2)
+            client.retune(limit=2)
         finally:
             log.removeHandler(handler)
             log.setLevel(level)
@@ -140,7 +112,7 @@ async def test_what_a_hook_does_to_the_client_is_done_after_the_step(where):
         ({"model": "other"}, "model"),
         ({"nonsense": 1}, "nonsense"),
         ({"batching": {"max_size": 3}}, "batching"),
-        ({"max_list": 3}, "max_list"),
+        ({"starvation_s": 3}, "starvation_s"),
         ({"schedule": Schedule(order="deadline")}, "schedule"),
     ],
 )
@@ -155,13 +127,6 @@ async def test_what_cannot_be_changed_is_refused_and_nothing_is_changed(wrong, f
     assert [len(prompts) for prompts in server.prompts] == [3]
 
 
-@pytest.mark.parametrize("limit", [0, -1, 1.5, True, "8", None])
-def test_a_pin_is_a_number(limit):
-    with pytest.raises(ConfigError) as caught:
-        BatchClient("http://h/v1", model="m").pin(limit)
-    assert caught.value.field == "limit"
-
-
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [
@@ -170,10 +135,6 @@ def test_a_pin_is_a_number(limit):
         (lambda: {"limit": AdaptiveLimit(start=1025)}, "limit"),
         (lambda: {"schedule": Schedule(order="shortest_first", group_prefixes=True)}, "schedule.group_prefixes"),
         (lambda: {"schedule": Schedule(order="deadline", group_prefixes=True)}, "schedule.group_prefixes"),
-        (
-            lambda: {"batching": Batching(length_reach=0), "schedule": Schedule(group_prefixes=True)},
-            "schedule.group_prefixes",
-        ),
         (lambda: {"limit": AdaptiveLimit(p95_latency_s=0)}, "limit.p95_latency_s"),
         (lambda: {"limit": AdaptiveLimit(time_to_first_token_s=float("nan"))}, "limit.time_to_first_token_s"),
     ],
@@ -182,15 +143,6 @@ def test_bounds_and_objectives_are_checked_where_they_are_given(arguments, field
     with pytest.raises(ConfigError) as caught:
         BatchClient("http://h/v1", model="m", **arguments())
     assert caught.value.field == field
-
-
-def test_what_the_constructor_refuses_is_refused_while_running():
-    given = BatchClient("http://h/v1", model="m", schedule=Schedule(group_prefixes=True))
-    with pytest.raises(ConfigError) as caught:
-        given.retune(batching=Batching(length_reach=1))
-    assert caught.value.field == "schedule.group_prefixes"
-    # By default prefixes are grouped where that has an effect.
-    BatchClient("http://h/v1", model="m").retune(batching=Batching(length_reach=1))
 
 
 def test_a_lower_bound_alone_lowers_the_start_too():
@@ -207,15 +159,6 @@ async def test_a_batching_given_anew_replaces_the_old_one_as_a_whole():
         client.retune(batching=Batching(max_size=4))
         await client.batch_map(range(4), lambda number: f"{number}", max_tokens=20)
         assert len(server.sent[-1].prompts) == 4
-
-
-def test_a_hook_that_nobody_would_await_is_refused():
-    async def hook(adjustment):
-        raise AssertionError("never run")
-
-    with pytest.raises(ConfigError, match="a plain function") as caught:
-        BatchClient("http://h/v1", model="m", on_adjustment=hook)
-    assert caught.value.field == "on_adjustment"
 
 
 def test_a_server_is_given_once():

@@ -1,4 +1,4 @@
-"""``Batching.size_for`` and ``length_reach`` as a caller gives them."""
+"""``Batching.size_for`` as a caller gives it."""
 
 import anyio
 import pytest
@@ -57,18 +57,9 @@ async def test_it_may_fail_now_and_then():
     assert await sizes(server, make_client(server, batching=table, limit=64), 16) == [4, 2, 2, 2, 2, 2, 2]
 
 
-async def test_lists_of_one_length_bucket():
-    server = ScriptedTransport()
-    await sizes(server, make_client(server, batching=Batching(length_reach=0), limit=64), 20)
-    assert sorted(len({len(prompt) for prompt in prompts}) for prompts in server.prompts) == [1, 1]
-    server = ScriptedTransport()
-    await sizes(server, make_client(server, limit=64), 20)
-    assert [len(prompts) for prompts in server.prompts] == [20]
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("size_for", 16), ("size_for", "16"), ("length_reach", -1), ("length_reach", 1.0), ("length_reach", True)],
+    [("size_for", 16), ("size_for", "16")],
 )
 async def test_what_they_are_not(field, value):
     with pytest.raises(ConfigError) as caught:
@@ -79,5 +70,5 @@ async def test_what_they_are_not(field, value):
 async def test_they_can_be_changed_while_running():
     server = ScriptedTransport()
     client = make_client(server, limit=64)
-    client.retune(batching=Batching(size_for=lambda queue_depth: 5, length_reach=9))
+    client.retune(batching=Batching(size_for=lambda queue_depth: 5))
     assert await sizes(server, client, 10) == [5, 5]

@@ -300,16 +300,16 @@ def test_it_works_within_a_running_event_loop(embedded):
 def test_a_hook_may_use_the_plain_methods_and_is_told_why_it_may_not_block():
     seen = []
 
-    def hook(adjustment):
+    def hook(queue_depth):
         seen.append(client.statistics().batches)
         client.retune(limit=7)
         try:
             client.complete("from the hook")
         except ConfigError as refused:
             seen.append(str(refused))
+        return 8
 
-    server = ScriptedTransport(error(413))
-    with make_sync(server, on_adjustment=hook, preset="throughput") as client, ThreadPoolExecutor(8) as pool:
+    with make_sync(ScriptedTransport(), batching=Batching(size_for=hook)) as client, ThreadPoolExecutor(8) as pool:
         client.pause()
         answers = [pool.submit(client.complete, f"p{number}") for number in range(8)]
         wait_until(lambda: client.statistics().queued == 8)
@@ -360,8 +360,7 @@ def test_after_the_end_calls_are_refused_and_statistics_are_there():
     client.pause()
     client.resume()
     client.abort()
-    client.pin(3)
-    client.unpin()
+    client.retune(limit=3)
     client.close()
     client.drain()
     assert client.statistics().succeeded == 1

@@ -118,19 +118,14 @@ def _settings(rng: Random) -> dict[str, Any]:
     batching = Batching(
         max_size=rng.choice([1, 3, 8, 32, 32]),
         linger_s=rng.choice([0.0, 0.005, 0.2]),
-        refill_s=rng.choice([0.0, 0.1, 0.5]),
     )
-    starvation_s = rng.choice([0.2, 5.0])
     return {
         "preset": preset,
         "limit": AdaptiveLimit(start=8, max=32) if limit == "auto" else limit,
         "batching": batching,
         "max_queued": rng.choice([1, 3, 10, 1000, 1000]),
         "when_full": rng.choice(["wait", "wait", "wait", "raise"]),
-        "schedule": Schedule(
-            starvation_s=starvation_s,
-            order=rng.choice(["fcfs", "fcfs", "fcfs", "shortest_first", "deadline"]),
-        ),
+        "schedule": Schedule(order=rng.choice(["fcfs", "fcfs", "fcfs", "shortest_first", "deadline"])),
         "requests_per_minute": rng.choice([None, None, None, None, 600.0]),
         "http": Http(read_timeout_s=READ_TIMEOUT_S),
         "server_metrics": False,
@@ -139,7 +134,7 @@ def _settings(rng: Random) -> dict[str, Any]:
 
 def _actions(rng: Random) -> list[str]:
     fleet = ["add", "remove", "remove", "remove now"]
-    names = ["cancel", "pause", "resume", "retune", "pin", "add", "remove", "remove now", "abort"]
+    names = ["cancel", "pause", "resume", "retune", "add", "remove", "remove now", "abort"]
     return rng.choice([names, ["cancel"], ["pause", "resume", "cancel"], fleet, fleet])
 
 

@@ -104,7 +104,6 @@ class World:
         self.began_at = 0.0
         self.aborts = 0
         self.closed = False
-        self.pinned = False
         self.side_tasks = []
 
     @property
@@ -311,12 +310,6 @@ class World:
                 limit = change.pop("limit", None)
                 self.batching = replace(self.batching, linger_s=rng.choice([0.0, 0.1]), **change)
                 client.retune(limit=limit, batching=self.batching, max_queued=rng.choice([1, 5, 1000]))
-            case "pin":
-                if self.pinned:
-                    client.unpin()
-                else:
-                    client.pin(rng.choice([1, 3, 20]))
-                self.pinned = not self.pinned
             case "add":
                 if not self.closed and len(self.served) < 4:
                     url = self.add_server(len(self.servers), make_server_plan(rng, self.plan.heal_at_s))

@@ -146,10 +146,10 @@ class Record:
             case Failed(batch, failure, delay_s):
                 told = self._text([failure.kind, failure.error, failure.status, failure.retry_after_s])
                 return f"Failed({self._text(batch)}, {told}, retry after {self._text(delay_s)})"
-            case Retuned(settings, limits, pin):
+            case Retuned(settings, limits):
                 # What settings hold is the shell's business; what they change shows in the commands.
                 limits = None if limits is None else len(limits)
-                return f"Retuned(settings={settings is not None}, limits={limits}, pin={pin})"
+                return f"Retuned(settings={settings is not None}, limits={limits})"
             case EndpointAdded(endpoint, _, name):
                 return f"EndpointAdded({endpoint}, {name!r})"
         return self._text(event)

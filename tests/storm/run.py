@@ -33,7 +33,6 @@ _LONGEST_S = 100_000.0
 """Of virtual time: what is still under way then goes on for ever."""
 _LONGEST_REAL_S = 120.0
 """What spins in one instant of virtual time is shown with its stack."""
-_IN_A_CALL = ("count_tokens", "render_chat")
 _CALLS = ("complete", "chat", "stream", "map", "map of async")
 
 
@@ -90,16 +89,9 @@ class World:
         rng = self.rng
         backoff = Backoff(max_attempts=rng.choice([1, 3]), base_s=rng.choice([0.0, 1.0]))
         answers = {
-            "on_adjustment": lambda adjustment: None,
             "size_for": lambda depth: rng.choice([1, 4, None]),
-            "count_tokens": len,
-            "render_chat": lambda messages: messages[0]["content"],
         }
-        chosen = {
-            name: self.function(answer, in_a_call=name in _IN_A_CALL)
-            for name, answer in answers.items()
-            if rng.random() < 0.4
-        }
+        chosen = {name: self.function(answer) for name, answer in answers.items() if rng.random() < 0.4}
         if rng.random() < 0.5:
             backoff = _Policy(self.function(backoff.decide))
         return {"retry": backoff, **chosen}
@@ -116,7 +108,6 @@ class World:
             "timeout_s": rng.choice([None, 5.0]),
             "outage_patience_s": rng.choice([1.0, 30.0]),
             "single_flight": rng.random() < 0.3,
-            "max_model_len": rng.choice([None, 12]),
             **self.functions(),
         }
         self.batching = Batching(max_size=max_size, size_for=arguments.pop("size_for", None))
@@ -227,7 +218,7 @@ class World:
         rng, client = self.rng, self.client
         for _ in range(rng.choice([0, 3, 30])):
             await asyncio.sleep(rng.uniform(0.0, _LASTS_S / 30) * rng.choice([0, 1, 1]))
-            match rng.choice(["cancel", "cancel", "cancel", "pause", "resume", "resume", "abort", "retune", "pin"]):
+            match rng.choice(["cancel", "cancel", "cancel", "pause", "resume", "resume", "abort", "retune"]):
                 case "cancel":
                     task = rng.choice(list(self.calls))
                     if not task.done():
@@ -236,8 +227,6 @@ class World:
                 case "retune":
                     limit, size_for = rng.choice(["auto", 2, 20]), self.function(lambda depth: 3)
                     client.retune(limit=limit, batching=replace(self.batching, size_for=size_for))
-                case "pin":
-                    client.pin(rng.choice([1, 9]))
                 case action:
                     getattr(client, action)()
 

@@ -59,15 +59,13 @@ def clients() -> list[BatchClient]:
         BatchClient(
             "http://a/v1", retry=TenacityRetry(stop=tenacity.stop_after_attempt(3), wait=tenacity.wait_fixed(1))
         ),
-        BatchClient(
-            "http://a/v1", limit=64, batching=Batching(max_size=32, linger_s=0.001, refill_s=0.02, refill_ratio=0.125)
-        ),
+        BatchClient("http://a/v1", limit=64, batching=Batching(max_size=32, linger_s=0.001)),
         BatchClient(
             "http://a/v1",
             server_metrics=False,
-            batching=Batching(length_reach=0, size_for=lambda queue_depth: queue_depth // 2),
+            batching=Batching(size_for=lambda queue_depth: queue_depth // 2),
         ),
-        BatchClient("http://a/v1", when_full="raise", max_queued=10, count_tokens=len, max_model_len=2048),
+        BatchClient("http://a/v1", when_full="raise", max_queued=10),
     ]
 
 

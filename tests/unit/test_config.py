@@ -100,13 +100,12 @@ def padding():
 
 
 def test_the_core_gets_its_numbers():
-    given = {"linger_s": 0.5, "refill_s": 0.25, "refill_ratio": 0.75, "alone_above_tokens": 77}
+    given = {"linger_s": 0.5, "alone_above_tokens": 77}
     numbers = make(max_queued=9, when_full="raise", batching=Batching(max_size=500, **given)).scheduler(padding())
     assert {name: getattr(numbers, name) for name in given} == given
     assert (numbers.max_queued, numbers.raise_when_full, numbers.length_reach) == (9, True, 2)
     assert (numbers.max_size, numbers.known_caps) == (500, {Kind.COMPLETION: 100})
     assert make().scheduler(make_dialect("vllm")).raise_when_full is False
-    assert make(batching=Batching(length_reach=1)).scheduler(padding()).length_reach == 1
 
 
 def test_every_setting_is_an_argument_of_the_client():

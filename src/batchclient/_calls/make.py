@@ -4,8 +4,8 @@ Rules:
 - A wrong argument is refused here, with a ``ConfigError`` that names the argument.
 - A prompt becomes JSON bytes here, once: bad text is found where the text is given, and retries and
   splits need not write the prompt again.
-- A model's length is known from the settings, or told by the servers (see ``lengths``). What is
-  refused for a length that servers told may be tried again: they may be others by then.
+- A model's length is told by the servers (see ``lengths``). What is refused for it may be tried
+  again: they may be others by then.
 - The model is the call's, the client's, or the server's own where ``asks_model`` says that the
   server must be asked.
 """
@@ -32,7 +32,6 @@ from batchclient._calls.lengths import ModelLengths
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Request, Shape
 from batchclient._shell.backend import Waiter
-from batchclient._shell.callbacks import call_back
 from batchclient.errors import BatchClientError, ConfigError, NotFound
 from batchclient.types import NOT_GIVEN, NotGiven
 
@@ -116,7 +115,7 @@ class CallMaker:
             if kind is Kind.CHAT and has_media(item):
                 alone = "content parts"
         elif isinstance(item, str):
-            wire = self._check_text(item, name, params, now, kind)
+            wire = write_text(item, ARGUMENTS[kind][1])
             tokens = len(wire) // BYTES_PER_TOKEN + 1
         else:
             wire, tokens = self._check_ids(item, name, params, now, kind)
@@ -272,40 +271,24 @@ class CallMaker:
         if is_missing and self._settings.model is None and batch.shape.model == self.default_model:
             self.asks_model = True
 
-    def _check_text(self, prompt: str, model: str, params: Mapping[str, Any], now: float, kind: Kind) -> bytes:
-        wire = write_text(prompt, ARGUMENTS[kind][1])
-        count = self._settings.count_tokens
-        if count is not None and kind is not Kind.TOKENS and _TRUNCATING.isdisjoint(params):
-            longest = self._longest(model, now)
-            # A token is at least a byte, so that short texts need no counting.
-            if longest is not None and len(wire) > longest:
-                self._check_length(call_back("count_tokens", count, prompt), longest, kind)
-        return wire
-
     def _check_ids(
         self, prompt: Any, model: str, params: Mapping[str, Any], now: float, kind: Kind
     ) -> tuple[bytes, int]:
         ids = check_ids(prompt, kind)
-        longest = self._longest(model, now)
+        longest = self.lengths.longest(model, now)
         if longest is not None and _TRUNCATING.isdisjoint(params):
-            self._check_length(len(ids), longest, kind)
+            _check_length(len(ids), longest, kind)
         return str(ids).replace(" ", "").encode(), len(ids)
 
-    def _longest(self, model: str, now: float) -> int | None:
-        if self._settings.max_model_len is not None:
-            return self._settings.max_model_len
-        return self.lengths.longest(model, now)
 
-    def _check_length(self, tokens: int, longest: int, kind: Kind) -> None:
-        argument = ARGUMENTS[kind][1]
-        if kind is Kind.COMPLETION and tokens >= longest:
-            said = (
-                f"the prompt has {tokens} tokens, and the model's length is {longest} with at least one for the answer"
-            )
-        elif tokens > longest:
-            said = f"the {argument} has {tokens} tokens, and the model's length is {longest}"
-        else:
-            return
-        error = ConfigError(said, field=argument)
-        error.retryable = self._settings.max_model_len is None
-        raise error
+def _check_length(tokens: int, longest: int, kind: Kind) -> None:
+    argument = ARGUMENTS[kind][1]
+    if kind is Kind.COMPLETION and tokens >= longest:
+        said = f"the prompt has {tokens} tokens, and the model's length is {longest} with at least one for the answer"
+    elif tokens > longest:
+        said = f"the {argument} has {tokens} tokens, and the model's length is {longest}"
+    else:
+        return
+    error = ConfigError(said, field=argument)
+    error.retryable = True
+    raise error

@@ -146,9 +146,11 @@ class SharingRunner(Runner):
     def _look(self, carrier: Request, caller: Request, now: float) -> None:
         """End a caller whose time is over; look at others again when theirs may be."""
         due = _due(carrier, caller, now)
-        if due is None or due > now:
-            again = None if due is None else partial(self._look_again, carrier, caller, due)
-            carrier.waiter[caller] = None if again is None else self.backend.call_at(due, again)
+        if due is None:
+            carrier.waiter[caller] = None
+            return
+        if due > now:
+            carrier.waiter[caller] = self.backend.call_at(due, partial(self._look_again, carrier, caller, due))
             return
         # The core ends what is overdue whole, and learns from it.
         self._step(Woke(), now)

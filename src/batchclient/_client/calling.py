@@ -14,9 +14,7 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from batchclient._calls.inputs import has_media, write_messages
 from batchclient._calls.make import CallMaker
-from batchclient._calls.rendering import render
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request
 from batchclient._shell.callbacks import Callbacks
@@ -82,17 +80,6 @@ class Calling:
         sink.request = request = make(self._calls.some_model if asks else model, now)
         deadline = partial(self._calls.deadline, timeout_s)
         return Stream(self._start, request, deadline, make_when_known if asks else None, finish)
-
-    def _chat_or_rendered(self, messages: Any, params: Mapping[str, Any]) -> tuple[Kind, Any, Mapping[str, Any]]:
-        """Return how a chat is sent: as a chat, or as a completion with the client's template."""
-        template = self._settings.render_chat
-        if template is not None:
-            write_messages(messages)
-            if not has_media(messages):
-                rendered = render(messages, params, template)
-                if rendered is not None:
-                    return Kind.COMPLETION, *rendered
-        return Kind.CHAT, messages, params
 
     def _begin(
         self,

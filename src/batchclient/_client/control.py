@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Never
 
 from batchclient._client.connections import shown
 from batchclient._client.starting import Starting
-from batchclient._core.messages import UNPIN, AbortRequested, Paused, Resumed, Retuned
+from batchclient._core.messages import AbortRequested, Paused, Resumed, Retuned
 from batchclient.errors import CallAborted, ClientClosed, ConfigError
 
 if TYPE_CHECKING:
@@ -53,27 +53,7 @@ class ControlMethods(Starting):
         self._settings = changed(self._settings, changes)
         if runner is not None:
             limits = None if limit is None else [self._make_limit() for _ in self._endpoints]
-            runner.tell(Retuned(self._settings_of_core(), limits, self._pinned))
-
-    def pin(self, limit: int) -> None:
-        """Hold the limit of every endpoint at a number, whatever is learnt, until ``unpin()``.
-
-        Raises:
-            ConfigError: the limit is no whole number of at least 1.
-        """
-        if type(limit) is not int or limit < 1:
-            raise ConfigError("pin: a whole number of at least 1; unpin() lets the limit be found again", field="limit")
-        runner = self._present_runner()
-        self._pinned = limit
-        if runner is not None:
-            runner.tell(Retuned(pin=limit))
-
-    def unpin(self) -> None:
-        """Let the limit be found again; answers to pinned calls count."""
-        runner = self._present_runner()
-        self._pinned = None
-        if runner is not None:
-            runner.tell(Retuned(pin=UNPIN))
+            runner.tell(Retuned(self._settings_of_core(), limits))
 
     def pause(self) -> None:
         """Send nothing more until ``resume()``.

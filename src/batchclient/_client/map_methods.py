@@ -18,7 +18,6 @@ import anyio.lowlevel
 
 from batchclient._calls.inputs import is_conversation
 from batchclient._calls.make import LABELS
-from batchclient._calls.rendering import as_chat
 from batchclient._client.calling import Calling, Messages, structured
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request, Shape
@@ -413,11 +412,9 @@ class MapMethods(Calling):
         # somebody says otherwise.
         has_rows = not (callable(prompt) and rows is None and row_params is None)
         finish: Finish | None = None
-        finish_rendered: Finish = as_chat
         if response_model is not None:
             params = structured().demand(response_model, params)
-            finish = own = self._callbacks.guard("response_model", self._parse(response_model))
-            finish_rendered = lambda completion: own(as_chat(completion))  # noqa: E731
+            finish = self._callbacks.guard("response_model", self._parse(response_model))
         kind = KINDS.get(call) if isinstance(call, str) and (call in _MAPPED or callable(rows)) else None
         if kind is None:
             raise ConfigError(f"call is one of {', '.join(_MAPPED)}, not {call!r:.40}", field="call")
@@ -497,9 +494,6 @@ class MapMethods(Calling):
                     check_truncated(*retries[1:], fields)
                 _check_generates(own, made.call, response_model=response_model)
             row.finish = finish
-            if own is Kind.CHAT:
-                own, item, fields = self._chat_or_rendered(item, fields)
-                row.finish = finish if own is Kind.CHAT else finish_rendered
             now = runner.backend.now()
 
             def make_one(item: Any, waiter: Any, kind: Kind) -> Request:

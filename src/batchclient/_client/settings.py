@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
-from batchclient._given_as import GIVEN_AS, OTHER_WORDS
+from batchclient._old_names import refuse_old
 from batchclient.config import (
     PRESETS,
     Checked,
@@ -40,7 +40,7 @@ __all__ = [
     "filled_in",
     "from_environment",
     "make_settings",
-    "refuse_moved",
+    "refuse_old",
     "refuse_unknown",
 ]
 
@@ -94,12 +94,7 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
         ConfigError: a value is wrong, or the setting cannot be changed while running.
     """
     given = only_given(changes)
-    for name in given:
-        if name in CHANGEABLE:
-            continue
-        instead = GIVEN_AS.get(name)
-        if instead is not None and instead.partition("=")[0] in CHANGEABLE:
-            raise ConfigError(f"{name} is given as {instead}", field=name)
+    for name in given.keys() - CHANGEABLE:
         these = ", ".join(sorted(CHANGEABLE))
         raise ConfigError(f"{name} cannot be changed while running; these can: {these}", field=name)
     values = {name: getattr(settings, name) for name in Settings.model_fields} | given
@@ -139,17 +134,6 @@ def check_servers(value: object) -> tuple[CheckedServer, ...]:
     return servers
 
 
-def refuse_moved(arguments: Iterable[str]) -> None:
-    """Refuse names of arguments that are fields of a group.
-
-    Raises:
-        ConfigError: a name is a field of a group; the message says how the group is given.
-    """
-    for name in arguments:
-        if name in GIVEN_AS:
-            raise ConfigError(f"{name} is given as {GIVEN_AS[name]}", field=name)
-
-
 def refuse_unknown(arguments: Iterable[str], known: Iterable[str]) -> None:
     """Refuse arguments that do not exist; the error has the right name.
 
@@ -160,12 +144,9 @@ def refuse_unknown(arguments: Iterable[str], known: Iterable[str]) -> None:
     Raises:
         ConfigError: there is such an argument.
     """
-    refuse_moved(arguments)
+    refuse_old(arguments)
     for name in arguments:
         names = sorted(known)
-        given = OTHER_WORDS.get(name, "")
-        if given.partition("=")[0] in names:
-            raise ConfigError(f"{name} is given as {given}", field=name)
         near = get_close_matches(name, names, 1) or [one for one in names if name in one]
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"
         raise ConfigError(f"there is no argument {name}; {hint}", field=name)
@@ -231,8 +212,6 @@ def _limit(given: object) -> int | CheckedLimit:
         return checked(CheckedLimit, given._given(), "limit.")
     if type(given) is int and given >= 1:
         return given
-    if given in ("knee", "aimd"):
-        raise ConfigError(f"limit: {given!r} is 'auto' now, the default", field="limit")
     message = "a whole number of at least 1, or 'auto' or an AdaptiveLimit(…) to have it found"
     raise ConfigError(f"limit: {message}", field="limit")
 
@@ -255,6 +234,4 @@ def _check_grouping(settings: Settings) -> Settings:
         return settings
     if settings.schedule.order != "fcfs":
         raise ConfigError(f"{field}: it needs order='fcfs', and order is {settings.schedule.order!r}", field=field)
-    if settings.batching.length_reach is not None:
-        raise ConfigError(f"{field}: it needs lists of any lengths, and length_reach is given", field=field)
     return settings

@@ -56,7 +56,6 @@ class Starting(Calling):
     _trio_nursery: Any
     _closed: bool
     _paused: bool
-    _pinned: int | None
     _turn: Turn
 
     def __init__(self) -> None:
@@ -134,7 +133,6 @@ class Starting(Calling):
             backend = TrioBackend(self._context, self._trio_nursery)
         self._loop = loop
         self._callbacks.backend = backend
-        on_adjustment = self._settings.on_adjustment
         # Ids begin anew with each runner.
         self._endpoints = [(url, place) for place, (url, _) in enumerate(self._endpoints)]
         self._leaving = []
@@ -151,7 +149,6 @@ class Starting(Calling):
             self._retry,
             Timeouts(connect_s=self._settings.http.connect_timeout_s, read_s=self._settings.http.read_timeout_s),
             self._calls.learn,
-            None if on_adjustment is None else self._callbacks.hook("on_adjustment", on_adjustment),
             pages={page: [make(url) for url, _ in self._endpoints] for page, make in self._connections.pages.items()},
             model=self._settings.model,
             on_server=self._calls.lengths.know,
@@ -238,7 +235,4 @@ class Starting(Calling):
         # Imported with the first client, as the rest of the limit is.
         from batchclient._client.make_limit import make_limit
 
-        limit = make_limit(self._settings, turn=self._turn)
-        # Also where a server joins later, or a runner starts anew.
-        limit.pin(self._pinned, 0.0)
-        return limit
+        return make_limit(self._settings, turn=self._turn)

@@ -367,8 +367,6 @@ class Fleet:
                 endpoint.limit = event.limits[place]
                 endpoint.limit.on_known(endpoint.slots, now)
                 endpoint.limit.reason = "set by the caller"
-            if event.pin is not None:
-                endpoint.limit.pin(event.pin or None, now)
             self._adjustments.note_limit(endpoint, now)
 
     def _tell_health(self, endpoint: Endpoint, now: float, failure: Failure | None = None) -> None:

@@ -137,15 +137,10 @@ class Retuned:
     Args:
         settings: the batching rule's; ``None`` keeps them.
         limits: a new algorithm per endpoint; ``None`` keeps them.
-        pin: hold every endpoint's limit at this number; ``UNPIN`` lets go; ``None``: no change.
     """
 
     settings: SchedulerSettings | None = None
     limits: Sequence[Limit] | None = None
-    pin: int | None = None
-
-
-UNPIN = 0
 
 
 @dataclass(slots=True, eq=False)

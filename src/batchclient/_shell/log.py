@@ -49,7 +49,6 @@ class Event:
 _ALL = (
     Event("internal_error", _ERROR, ("batch",), "batchclient itself failed; its calls have an error"),
     Event("retry_policy_failed", _ERROR, (), "your retry policy failed; the calls are not tried again"),
-    Event("on_adjustment_failed", _ERROR, (), "your `on_adjustment` failed; said once"),
     Event("progress_failed", _ERROR, (), "your `progress` failed; said once"),
     Event("close_failed", _ERROR, (), "the client of a `SyncBatchClient` failed to close"),
     Event("outage_began", _WARNING, ("endpoint", "reason"), "a server is away, or refuses a model that it served"),

@@ -32,7 +32,6 @@ from batchclient._core.limits import ServerLoad
 from batchclient._core.messages import (
     AbortBatch,
     Adjusted,
-    Adjustment,
     Ask,
     Batch,
     Cancelled,
@@ -93,7 +92,6 @@ class Runner:
         timeouts: of each request.
         bounds_connect: whether a connection gets half of its calls' time; see ``Exchanges``.
         on_failure: told of each failed batch and its error, for the client to learn from.
-        on_adjustment: the user's, guarded; told of each change of a limit or list cap.
         pages: for each page that may be asked for beside the calls, one transport per endpoint.
         model: the model of the calls, if all are for one.
         on_server: told of each server found out, for the client's own conclusions.
@@ -112,7 +110,6 @@ class Runner:
         policy: RetryPolicy,
         timeouts: Timeouts,
         on_failure: Callable[[Batch, BatchClientError], None],
-        on_adjustment: Callable[[Adjustment], object] | None = None,
         *,
         pages: Mapping[Page, Sequence[Transport]],
         model: str | None = None,
@@ -130,7 +127,6 @@ class Runner:
         self._now = backend.now
         self._log = EndpointLog(backend.now, self._url_of)
         self._tasks = Tasks(backend.spawn)
-        self._on_adjustment = on_adjustment
         self._began_at = backend.now()
         self.story: deque[Decision] = deque(maxlen=_MOST_TOLD)
         """The last decisions of the core's own, oldest first."""
@@ -420,13 +416,11 @@ class Runner:
             self._attempts.end(batch, batch.ended_for or CANCELLED, begun=False)
 
     def _tell_adjusted(self, change: Adjusted) -> None:
-        """Tell the log, the story and the user's hook of a new limit or list cap."""
+        """Tell the log and the story of a new limit or list cap."""
         it = change.adjustment
         self._decided(change.name, f"{it.setting} {it.old} → {it.new}", it.reason)
         facts = {"setting": it.setting, "old": it.old, "new": it.new, "reason": it.reason}
         self._log("adjusted", it.endpoint, "endpoint %d: %s %d -> %d: %s", it.endpoint, *facts.values(), **facts)
-        if self._on_adjustment is not None:
-            self._on_adjustment(it)
 
     def _tell_health(self, change: HealthChanged) -> None:
         """Tell the log and the story of a server that goes, returns, or is sent less."""

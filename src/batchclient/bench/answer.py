@@ -14,7 +14,7 @@ from dataclasses import asdict
 from batchclient.bench.cell import RETRIED, Cell
 from batchclient.bench.find import TOO_BUSY, SearchResult
 from batchclient.bench.slo import Slo, shown_s
-from batchclient.bench.strategies import RIVAL, batching_of
+from batchclient.bench.strategies import RIVAL, batching_of, preset_of
 from batchclient.bench.summary import Figure, Summary, best_of, compared, keeps, percentile, summaries_of
 
 __all__ = ["lines_of_search", "lines_of_sweep", "measurements"]
@@ -174,7 +174,7 @@ def _suggested(best: Summary) -> str:
     given = asdict(batching_of(setting))
     told = ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
     batching = f", batching=Batching({told})" if told else ""
-    return _constructor(f'{limit}{batching}, preset="balanced"' if limit or batching else "")
+    return _constructor(f'{limit}{batching}, preset="{preset_of(setting)}"' if limit or batching else "")
 
 
 def _constructor(given: str) -> str:

@@ -124,7 +124,7 @@ class Session:
             prompts = map(self.workload.prompt, self._numbers)
             window = await generate(opened.call, load, prompts, self.times, seed, self.cpu_s)
             began = window.begins - self.times.warm_up_s
-            changes = [(max(0.0, round(at - began, 4)), limit) for at, limit in opened.limit_changes]
+            changes = [(max(0.0, round(at - began, 4)), limit) for at, limit in opened.limit_changes()]
             return window, opened.list_sizes(), changes
 
     def _adds_processes(self, setting: Setting) -> bool:

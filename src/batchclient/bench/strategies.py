@@ -20,7 +20,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from batchclient._core.messages import Adjustment
 from batchclient._core.requests import Batch, Request
 from batchclient._core.scheduler import Scheduler
 from batchclient._shell.pages import Page
@@ -48,6 +47,7 @@ __all__ = [
     "callers_of",
     "has_first_tokens",
     "open_strategy",
+    "preset_of",
     "rival_of",
 ]
 
@@ -56,7 +56,6 @@ RIVAL = "async-openai"
 LISTS = ("lists", "streamed")
 """The strategies that have a size."""
 _ANY_LENGTH, _ANY_NUMBER = 1_000_000, 1 << 30
-_HELD_S = 0.5
 _HTTP = Http(read_timeout_s=3600.0)
 
 
@@ -95,13 +94,13 @@ class Opened:
     Args:
         call: makes a call.
         list_sizes: how many requests have carried how many prompts so far.
-        limit_changes: the changes of the limit: seconds on the loop's clock, and the limit from
-            then on. Before the first change stands the limit at the opening.
+        limit_changes: returns the changes of the limit: seconds on the loop's clock, and the limit
+            from then on. Before the first change stands the limit at the opening.
     """
 
     call: Call
     list_sizes: Callable[[], dict[int, int]]
-    limit_changes: list[tuple[float, int]] = field(default_factory=list)
+    limit_changes: Callable[[], list[tuple[float, int]]] = list
 
 
 def has_first_tokens(strategy: str, call: str) -> bool:
@@ -126,10 +125,9 @@ async def open_strategy(setting: Setting, target: Target, workload: Workload) ->
         async with _open_rival(setting, target, workload) as opened:
             yield opened
         return
-    changes: list[tuple[float, int]] = []
-    client = _MeasuredClient(setting.strategy, _arguments(setting, target), changes)
+    client = _MeasuredClient(setting.strategy, _arguments(setting, target))
     try:
-        yield Opened(client.caller(workload, target.fields), client.list_sizes, changes)
+        yield Opened(client.caller(workload, target.fields), client.list_sizes, client.limit_changes)
     finally:
         client.abort()
         await client.aclose()
@@ -141,7 +139,7 @@ def _arguments(setting: Setting, target: Target) -> dict[str, Any]:
         return arguments
     if setting.concurrency is not None:
         arguments["limit"] = setting.concurrency
-    arguments["batching"] = batching_of(setting)
+    arguments |= {"batching": batching_of(setting), "preset": preset_of(setting)}
     return arguments
 
 
@@ -151,16 +149,13 @@ def batching_of(setting: Setting) -> Batching:
         return Batching(max_size=1)
     if setting.strategy not in LISTS:
         return Batching()
-    # Lists of this size are what is to be measured, also of long answers. Permits come free one by
-    # one where replies are streamed: they are held until a list can go.
-    ratio = 1.0 if setting.concurrency is None or setting.size is None else setting.size / setting.concurrency
-    return Batching(
-        max_size=setting.size,
-        refill_s=_HELD_S,
-        # Rounded up, so that the limit's share is never a permit less than a list.
-        refill_ratio=min(1.0, math.ceil(ratio * 1e6) / 1e6),
-        alone_above_tokens=_ANY_LENGTH,
-    )
+    # Lists are what is to be measured, also of long answers.
+    return Batching(max_size=setting.size, alone_above_tokens=_ANY_LENGTH)
+
+
+def preset_of(setting: Setting) -> str:
+    """Return the preset of a strategy: permits come free one by one, and lists need several."""
+    return "throughput" if setting.strategy in LISTS else "balanced"
 
 
 def callers_of(setting: Setting) -> int:
@@ -186,17 +181,10 @@ class _Place:
 class _MeasuredClient(BatchClient):
     """A client that notes when each call was sent."""
 
-    def __init__(self, strategy: str, arguments: Mapping[str, Any], changes: list[tuple[float, int]]) -> None:
-        opened_at = asyncio.get_running_loop().time()
-
-        def note(adjustment: Adjustment) -> None:
-            if adjustment.setting == "limit":
-                if not changes:
-                    changes.append((opened_at, adjustment.old))
-                changes.append((asyncio.get_running_loop().time(), adjustment.new))
-
-        super().__init__(**arguments, http=_HTTP, on_adjustment=note, from_environment=False)
+    def __init__(self, strategy: str, arguments: Mapping[str, Any]) -> None:
+        super().__init__(**arguments, http=_HTTP, from_environment=False)
         self._strategy = strategy
+        self._opened_at = asyncio.get_running_loop().time()
         self._present: _Place | None = None
         """The call that is being made, until it is a request."""
         self._under_way: dict[Request, _Place] = {}
@@ -204,6 +192,11 @@ class _MeasuredClient(BatchClient):
     def list_sizes(self) -> dict[int, int]:
         statistics: Statistics = self.statistics()
         return dict(statistics.list_sizes)
+
+    def limit_changes(self) -> list[tuple[float, int]]:
+        changes = [each for each in self.statistics().adjustments if each.setting == "limit"]
+        first = [(self._opened_at, changes[0].old)] if changes else []
+        return [*first, *((each.at, each.new) for each in changes)]
 
     def caller(self, workload: Workload, fields: Mapping[str, Any]) -> Call:
         """Return what makes a call of the workload."""

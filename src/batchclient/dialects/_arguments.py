@@ -18,7 +18,6 @@ from functools import cache
 from typing import Any
 
 from batchclient._core.kinds import Kind
-from batchclient._given_as import GIVEN_AS, OTHER_WORDS
 from batchclient.dialects._fields import FIELDS, FIELDS_OF_KIND, STREAM_METHODS, Role
 from batchclient.errors import ConfigError
 
@@ -68,8 +67,7 @@ _OF_CLIENT = frozenset(
         "base_url", "api_key", "headers", "preset", "limit", "batching", "schedule", "http", "outage_patience_s",
         "wait_for_server_s",
         "retry", "max_queued", "when_full", "requests_per_minute", "tokens_per_minute", "dialect", "detect",
-        "server_metrics", "http_client", "transport", "single_flight", "render_chat", "max_model_len",
-        "count_tokens", "on_adjustment", "telemetry",
+        "server_metrics", "http_client", "transport", "single_flight", "telemetry",
     )
 )  # fmt: skip
 """The arguments of ``BatchClient`` that no call has."""
@@ -154,7 +152,7 @@ def refuse_unknown(call: str, given: Iterable[str], *, to_caller: bool = False, 
 
 
 def _refuse_clients(name: str, called: str) -> None:
-    """Refuse a name that is the client's, by whatever word.
+    """Refuse a name that is the client's.
 
     Args:
         name: of the argument.
@@ -166,9 +164,6 @@ def _refuse_clients(name: str, called: str) -> None:
     if name in _OF_CLIENT:
         message = f"{name} is an argument of BatchClient, not of {called}: BatchClient(…, {name}=…)"
         raise ConfigError(message, field=name)
-    given = GIVEN_AS.get(name) or OTHER_WORDS.get(name)
-    if given is not None and given.partition("=")[0] in _OF_CLIENT - {"api_key"}:
-        raise ConfigError(f"{name} is no argument of {called}; BatchClient has {given}", field=name)
 
 
 def _hint(call: str, name: str, own: tuple[str, ...]) -> str:

@@ -33,8 +33,6 @@ _NOT_HERE = {
     "api_key": "each request brings its own",
     "headers": "each request brings its own",
     "http_client": "give the transport that is to be used: transport=…",
-    "render_chat": "it is for BatchClient.chat",
-    "count_tokens": "it is for BatchClient's own calls",
 }
 
 

@@ -33,7 +33,6 @@ class _Common(SharingArguments, total=False):
     default_query: Mapping[str, object] | None
     labels: Collection[str]
     transport: Callable[[str, Mapping[str, str]], Transport]
-    count_tokens: Callable[[str], int]
     _strict_response_validation: bool
     _enforce_credentials: bool
 

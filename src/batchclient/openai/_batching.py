@@ -23,8 +23,8 @@ from typing import Any
 
 from openai import DEFAULT_TIMEOUT
 
-from batchclient._client.settings import filled_in, refuse_moved
-from batchclient._given_as import OTHER_WORDS
+from batchclient._client.settings import filled_in
+from batchclient._old_names import refuse_old
 from batchclient._shell.forks import ForkLock
 from batchclient._threads.bridge import Bridge
 from batchclient.client import BATCH_CLIENT_ARGUMENTS, BatchClient
@@ -49,13 +49,11 @@ _OPENAIS = frozenset(
         "http_client",
         "model",
         "timeout_s",
-        "render_chat",
     }
 )
 """Parameters of ``BatchClient`` for which openai has arguments or ways of its own."""
 _OPENAIS_NAMES = {
     "timeout_s": "timeout",
-    "render_chat": "the server's template",
     "headers": "default_headers",
 }
 _SETTINGS = BATCH_CLIENT_ARGUMENTS - _OPENAIS
@@ -80,10 +78,7 @@ def split_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Batch
     inherited: Batching | None = theirs.pop("_batching", None)
     ours = only_given({name: theirs.pop(name) for name in _SETTINGS & theirs.keys()})
     roles = HeaderRoles(theirs.pop("labels", ()))
-    refuse_moved(theirs)
-    for name in theirs.keys() & OTHER_WORDS.keys():
-        if OTHER_WORDS[name].startswith("limit="):
-            raise ConfigError(f"{name} is given as {OTHER_WORDS[name]}", field=name)
+    refuse_old(theirs)
     for name, better in _OPENAIS_NAMES.items():
         if name in theirs:
             raise ConfigError(f"{name} is BatchClient's; openai's clients have {better}", field=name)

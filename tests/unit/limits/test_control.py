@@ -1,4 +1,4 @@
-"""The limit in force: a number that a person set, and a pin."""
+"""The limit in force: a number that a person set."""
 
 import pytest
 
@@ -9,11 +9,9 @@ from tests.unit.limits.samples import Loop, found, given, sample
 
 
 @pytest.mark.parametrize("number", [0, -1])
-def test_a_limit_and_a_pin_are_at_least_one(number):
+def test_a_limit_is_at_least_one(number):
     with pytest.raises(ValueError, match="at least 1"):
         given(number)
-    with pytest.raises(ValueError, match="at least 1"):
-        found(64).pin(number, 1.0)
 
 
 @pytest.mark.parametrize(("make", "reason"), [(given, "fixed"), (lambda limit: found(limit, limit), "the start")])
@@ -36,29 +34,3 @@ def test_neither_answers_nor_late_ones_nor_a_page_change_a_number_that_was_set()
         limit.on_load(ServerLoad(running=8, waiting=56), 64, 1.0 + tenth / 10)
     limit.on_known(4, 30.0)
     assert (limit.limit, limit.reason) == (64, "fixed")
-
-
-# A pin --------------------------------------------------------------------------------------------------------------
-
-
-def test_a_pin_holds_whatever_is_said():
-    limit = found(40)
-    limit.pin(64, 1.0)
-    limit.on_sample(sample(2.5, load=64.0, outcome=Outcome.DROPPED))
-    limit.on_known(8, 3.0)
-    assert (limit.limit, limit.reason) == (64, "pinned")
-    limit.pin(None, 4.0)
-    assert limit.limit == 8
-
-
-def test_a_pin_that_is_let_go_says_so():
-    limit = found(40)
-    limit.pin(None, 1.0)
-    assert limit.reason == "the start", "there is none"
-    limit.pin(40, 1.0)
-    assert limit.reason == "pinned", "of the same number too"
-    limit.pin(None, 2.0)
-    assert limit.reason == "unpinned"
-    limit.pin(64, 3.0)
-    limit.pin(None, 4.0)
-    assert (limit.limit, limit.reason) == (40, "unpinned")

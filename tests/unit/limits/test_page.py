@@ -139,19 +139,15 @@ def test_a_job_that_ends_raises_nothing_where_its_calls_had_waited():
 
 
 def test_a_pause_is_no_time_in_which_little_was_generated():
-    for pause in ["no calls", "a few calls", "a pin"]:
+    for pause in ["no calls", "a few calls"]:
         server = Server(1024, lambda running: 20.0 * min(running, 256))
         server.run(15.0)
         assert server.limits == [512, 256]
         if pause == "no calls":
             server.now += 120.0
-        elif pause == "a few calls":
+        else:
             server.at_most = 2
             server.run(130.0)
-        else:
-            server.limit.pin(8, server.now)
-            server.run(130.0)
-            server.limit.pin(None, server.now)
         server.at_most = math.inf
         server.run(150.0)
         assert server.limits[2:] == [359, 256], pause

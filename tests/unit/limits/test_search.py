@@ -293,7 +293,6 @@ def test_a_trial_is_void_and_the_limit_back():
     for what in [
         "refusal",
         "a pause",
-        "a pin",
         "its server is left",
         "the server is known",
         "nothing useful",
@@ -307,9 +306,6 @@ def test_a_trial_is_void_and_the_limit_back():
             loop.limit.on_resume(loop.now + 1.0)
             assert loop.limit.limit < 256
             loop.limit.on_resume(loop.now + 60.0)
-        elif what == "a pin":
-            loop.limit.pin(8, loop.now)
-            loop.limit.pin(None, loop.now)
         elif what == "its server is left":
             loop.limit.interrupt(loop.now)
         elif what == "the server is known":

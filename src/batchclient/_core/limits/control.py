@@ -1,11 +1,10 @@
-"""One endpoint's limit in force: a number found or given, its bounds, and a pin.
+"""One endpoint's limit in force: a number found or given, and its bounds.
 
 Rules:
-- In force is the pin, if set. Else the smallest of the number, the bound by refusals and late
-  answers, and the objectives' bounds is in force; never below 1. The reason is that of the number
-  in force.
-- A new bound, a pin, a pause of the calls and a server that goes away interrupt a trial of the
-  number: the load is not of its making.
+- In force is the smallest of the number, the bound by refusals and late answers, and the
+  objectives' bounds; never below 1. The reason is that of the number in force.
+- A new bound, a pause of the calls and a server that goes away interrupt a trial of the number: the
+  load is not of its making.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ class Limit:
         self._answers = Answers() if self._search is None else self._search.answers
         self._of_load = Bounds(self._answers, lateness=self._search is not None)
         self._bounds: tuple[Bounds | Objective, ...] = (self._of_load, *objectives)
-        self._pinned: int | None = None
         self.limit: int
         """Sequences that may be in flight, at least 1."""
         self.reason: str
@@ -55,9 +53,7 @@ class Limit:
         if self._search is not None:
             if interrupts:
                 self._search.interrupt(sample.now)
-            if self._pinned is None:
-                # The load under a pin is not the search's doing.
-                self._search.on_sample(sample)
+            self._search.on_sample(sample)
         self._decide()
 
     def on_load(self, load: ServerLoad, in_flight: int, now: float, took_s: float = 0.0) -> None:
@@ -65,7 +61,7 @@ class Limit:
 
         ``in_flight`` of its sequences are this client's.
         """
-        if self._search is not None and self._pinned is None:
+        if self._search is not None:
             self._search.on_load(load, in_flight, now, took_s)
         self._decide()
 
@@ -87,7 +83,7 @@ class Limit:
         if self._search is not None:
             # The number in force is the best guess, unless it is on trial.
             self._search.interrupt(now)
-            self._search.on_restart(self._in_force()[0] if self._pinned is None else None)
+            self._search.on_restart(self._in_force()[0])
         for bound in self._bounds:
             bound.forget()
         self._decide()
@@ -98,17 +94,6 @@ class Limit:
             self._search.interrupt(now)
         self._decide()
 
-    def pin(self, limit: int | None, now: float) -> None:
-        """Hold the limit at a number; ``None`` lets go."""
-        if limit is not None and limit < 1:
-            raise ValueError("a limit is at least 1")
-        if limit is None and self._pinned is None:
-            return
-        self._pinned = limit
-        self.interrupt(now)
-        # A person decided: the reason from now on, even of the same number.
-        self.reason = "pinned" if limit is not None else "unpinned"
-
     def _decide(self) -> None:
         limit, reason = self._in_force()
         if limit != self.limit:
@@ -116,8 +101,6 @@ class Limit:
 
     def _in_force(self) -> tuple[int, str]:
         """Return the limit to hold, and why."""
-        if self._pinned is not None:
-            return self._pinned, "pinned"
         limit, reason = self._given, "fixed"
         if self._search is not None:
             limit, reason = self._search.limit, self._search.reason

@@ -7,7 +7,7 @@ Rules:
 - A window is judged if the last change was 1.5 times its percentile earlier: sooner, only short
   answers have ended, and any objective seems kept.
 - Over the objective, the bound falls by the excess, to a half at most. Well under it a used bound
-  rises likewise, by a fifth at most. If more is in flight than the bound allows (a pin, a heavy
+  rises likewise, by a fifth at most. If more is in flight than the bound allows (a heavy
   call), the bound is not in force, and not judged.
 - If in two windows in a row half of the load takes nearly as long, or one call at a time too long,
   load is not the cause. The bound then goes back, and lowers nothing for a minute, then two, up to

@@ -74,7 +74,7 @@ class Trial:
         return shares and 1 - self.lost >= (1 - _BEFORE_A_PEAK) * self.best
 
     def shows(self, window: Window) -> bool:
-        """Whether the load is of the limit's making: a heavy call or a pin may keep the old."""
+        """Whether the load is of the limit's making: a heavy call may keep the old."""
         if self.again:
             return True
         lower = self.other < self.first

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextvars import Context as Variables
 from typing import Any, Protocol
 
 from batchclient._core.requests import Request, RequestState
 from batchclient.integrations.redis._messages import Message
-from batchclient.types import Completion
 
 __all__ = ["Work"]
 
@@ -33,7 +31,7 @@ class Work:
     """
 
     __slots__ = (
-        "_caller", "_ended", "_owner", "deliveries", "entry", "finish", "message", "request", "since", "size",
+        "_caller", "_ended", "_owner", "deliveries", "entry", "message", "request", "since", "size",
     )  # fmt: skip
     message: Message
     index = 0
@@ -48,8 +46,6 @@ class Work:
         self.size: int = size
         self.since: float = since
         self.request: Request | None = None
-        self.finish: Callable[[Completion], Completion] | None = None
-        """Makes the caller's answer of the server's."""
 
     def __repr__(self) -> str:
         return f"<Work on {self.entry}>"

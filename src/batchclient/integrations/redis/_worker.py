@@ -20,8 +20,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from batchclient._calls.rendering import as_chat
-from batchclient._core.kinds import Kind
 from batchclient._metrics.worker import OUTCOMES, counts_of
 from batchclient._shell.log import log
 from batchclient._shell.runner import Runner
@@ -266,13 +264,17 @@ class Worker:
             if timeout_s <= 0:
                 raise DeadlineExceeded("the message's deadline had passed when it was delivered")
             timeout_s = min(timeout_s, self._client._settings.timeout_s or timeout_s)
-        kind, item, params = message.kind, message.item, message.params
-        if kind is Kind.CHAT:
-            kind, item, params = self._client._chat_or_rendered(item, params)
-            work.finish = None if kind is Kind.CHAT else as_chat
         now = self._runner.backend.now()
         work.request = request = self._client._calls.make(
-            item, message.model, timeout_s, params, work, now, message.priority, message.tenant, kind
+            message.item,
+            message.model,
+            timeout_s,
+            message.params,
+            work,
+            now,
+            message.priority,
+            message.tenant,
+            message.kind,
         )
         self._runner.submit(request, may_wait=True)
 
@@ -281,7 +283,7 @@ class Worker:
     def _on_answer(self, work: Work, answer: Any) -> None:
         """Take in the answer of a held message."""
         try:
-            body = (answer if work.finish is None else work.finish(answer)).as_dict()
+            body = answer.as_dict()
         except Exception as error:  # an answer that this code cannot use
             self._end_dead(work, error)
         else:
