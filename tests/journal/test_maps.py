@@ -63,15 +63,17 @@ async def test_a_finished_job_is_read_back_and_nothing_is_sent(path, ordered):
 
 
 async def test_a_row_is_handed_out_after_its_commit(path, monkeypatch):
-    may_write, append, written = threading.Event(), HeldJournal.append, []
+    may_sync, asked, sync, synced = threading.Event(), threading.Event(), HeldJournal.sync, []
 
-    def waiting(self, lines):
-        assert not self.rows and (len(lines) == 1 or may_write.wait(20))
-        place = append(self, lines)
-        written.extend(lines)
-        return place
+    def waiting(self):
+        lines = path.read_bytes().splitlines()
+        if len(lines) > 1:
+            asked.set()
+            assert may_sync.wait(20)
+        sync(self)
+        synced[:] = lines[1:]
 
-    monkeypatch.setattr(HeldJournal, "append", waiting)
+    monkeypatch.setattr(HeldJournal, "sync", waiting)
     async with make_client(ScriptedTransport(), limit=4) as client:
         rows = client.stream_map(texts(60), "Say: {}", journal=path, look_ahead=20)
         async with anyio.create_task_group() as group:
@@ -80,12 +82,13 @@ async def test_a_row_is_handed_out_after_its_commit(path, monkeypatch):
             async def take():
                 async for row in rows:
                     handed_out.append(row)
-                    assert len(written) > len(handed_out), "the first line is the job's"
+                    assert len(synced) >= len(handed_out)
 
             group.start_soon(take)
+            await anyio.to_thread.run_sync(asked.wait, 20)
             await settle(200)
-            assert handed_out == []
-            may_write.set()
+            assert handed_out == [] and len(look(path)) == 6
+            may_sync.set()
     assert answers(handed_out).keys() == set(range(60)) and len(look(path)) == 60
 
 
@@ -171,8 +174,8 @@ async def test_with_dedupe_a_row_that_waits_ends_as_its_equal_does(path, monkeyp
         assert look(path) == []
     # The disk fails under the equal's answer.
     with monkeypatch.context() as patch:
-        append = HeldJournal.append
-        patch.setattr(HeldJournal, "append", lambda self, lines: append(self, lines if self.job is None else [None]))
+        put = HeldJournal.put
+        patch.setattr(HeldJournal, "put", lambda self, lines: put(self, lines if self.job is None else [None]))
         with pytest.raises(JournalFailed):
             await run_job(documents, path.with_name("other"))
     rows, server = await run_job(documents, journal)
@@ -376,15 +379,20 @@ async def test_a_map_that_is_dropped_or_cancelled_commits_what_has_ended_and_fre
 
 @pytest.fixture
 def groups(path, monkeypatch):
-    """How many lines each group has that was written; the first one is the job's. Others' threads may still write."""
-    append, sizes = HeldJournal.append, []
+    """How many lines each write and each synced group has; the first is the job's. Others' threads may still write."""
+    put, sync, writes, sizes = HeldJournal.put, HeldJournal.sync, [], []
 
-    def counting(self, lines):
-        sizes.extend([len(lines)] if self.path == path else [])
-        return append(self, lines)
+    def writing(self, lines):
+        writes.extend([len(lines)] if self.path == path else [])
+        return put(self, lines)
 
-    monkeypatch.setattr(HeldJournal, "append", counting)
-    return sizes
+    def syncing(self):
+        sizes.extend([sum(writes) - sum(sizes)] if self.path == path else [])
+        sync(self)
+
+    monkeypatch.setattr(HeldJournal, "put", writing)
+    monkeypatch.setattr(HeldJournal, "sync", syncing)
+    return writes, sizes
 
 
 def after(**seconds):
@@ -396,26 +404,26 @@ def after(**seconds):
     return ScriptedTransport(*[reply] * len(seconds))
 
 
-def test_rows_that_end_within_0_2_s_are_written_together(path, groups):
+def test_rows_are_written_as_they_end_and_synced_together_within_0_2_s(path, groups):
     server = after(a=0.0, b=0.15, c=0.25, d=0.4)
     clocks.run(lambda: run_job(["a", "b", "c", "d"], path, server=server, client=ALONE))
-    assert groups == [1, 2, 2]
+    assert groups == ([1, 1, 1, 1, 1], [1, 2, 2])
 
 
 def test_a_group_has_1024_rows_at_most(path, groups):
     clocks.run(lambda: run_job(texts(2100), path, look_ahead=40_000))
-    assert groups == [1, 1024, 1024, 52]
+    assert groups[1] == [1, 1024, 1024, 52]
 
 
 def test_no_document_is_read_while_eight_groups_wait_for_a_slow_disk(path, monkeypatch):
-    may_write, append, read = threading.Event(), HeldJournal.append, []
+    may_write, sync, read = threading.Event(), HeldJournal.sync, []
 
-    def slow(self, lines):
+    def slow(self):
         # The job itself is written before a document is read.
         assert not read or may_write.wait(20)
-        return append(self, lines)
+        sync(self)
 
-    monkeypatch.setattr(HeldJournal, "append", slow)
+    monkeypatch.setattr(HeldJournal, "sync", slow)
 
     async def main():
         begun = anyio.Event()

@@ -152,9 +152,9 @@ async def test_a_full_disk_ends_the_map_and_loses_nothing(path, monkeypatch, cod
 
     def full(file, data):
         calls.append(len(data))
-        if len(calls) < 3:
+        if len(calls) < 20:
             return write(file, data)
-        if len(calls) == 3:
+        if len(calls) == 20:
             return write(file, data[: len(data) // 2])
         raise OSError(code, os.strerror(code))
 
@@ -165,10 +165,11 @@ async def test_a_full_disk_ends_the_map_and_loses_nothing(path, monkeypatch, cod
         with pytest.raises(JournalFailed, match=f"failed: {os.strerror(code)}; what was handed out is in it") as failed:
             async for row in rows:
                 seen.append(row)
-    assert failed.value.retryable and len(seen) == len(look(path)) > 0
+    kept = len(look(path))
+    assert failed.value.retryable and 0 < len(seen) <= kept
     monkeypatch.undo()
     again, server = await run_job(texts(500), path)
-    assert sum(row.reused for row in again) == len(seen) and answers(again).keys() == set(range(500))
+    assert sum(row.reused for row in again) == kept and answers(again).keys() == set(range(500))
 
 
 def test_a_disk_that_is_full_at_the_opening_leaves_no_lease(path, monkeypatch):

@@ -3,8 +3,9 @@
 Rules:
 - With a journal that has rows, a row waits for a lookup before it is sent. Lookups go to the
   journal's thread in batches: what one turn has read, 256 rows at most.
-- A row that has ended joins the group. The group is written when it is full, when its first row has
-  waited for 0.2 s, or when no open row is left that could join it.
+- What has ended in a turn of the event loop is written at once: a kill loses no more. Its rows join
+  the group, which is synced when it is full, when its first row has waited for 0.2 s, or when no
+  open row is left that could join it.
 - A row is handed out when its group is on the disk. A row that the client's end cut short is handed
   out at once: nothing is known of it, and it is not written down. So is a row that was never sent,
   because its model was refused for longer than rows wait.
@@ -86,7 +87,7 @@ class Journaled:
     Attributes:
         owner: a weak reference to the map.
         damaged: lines of the journal that are damaged.
-        commits: times of the writing of groups, seconds.
+        commits: times of the syncs of groups, seconds.
 
     Raises:
         ConfigError: ``journal`` is neither a path nor a journal.
@@ -129,11 +130,18 @@ class Journaled:
         self._asked: list[Row] = []
         self._rows: list[Row] = []
         self._at: list[int] = []
-        """Where the lines of these rows are in ``_lines``."""
+        """Which of the group's lines these rows have."""
         self._lines: list[bytes] = []
+        """Those that are not written yet."""
+        self._places: list[tuple[int, int]] = []
+        """Place and size of the group's lines in the file, as the thread writes them."""
+        self._written = 0
+        """Lines of the group that the thread has been given."""
         self._early: list[bytes] | None = []
         """Lines of rows that failed before the first answer; ``None``: there has been one."""
         self._group_rows = _GROUP_ROWS
+        self._writes = False
+        """Whether lines are written at the end of this turn."""
         self._timer: Cancellable | None = None
         self._tasks = 0
         """Groups, and rows for aside, that wait for the thread."""
@@ -283,7 +291,7 @@ class Journaled:
             return
         self._end_early()
         self._rows.append(row)
-        self._at.append(len(self._lines))
+        self._at.append(self._written + len(self._lines))
         self._lines.append(line)
         if len(self._rows) >= self._group_rows or self._runner.ended:
             # On trio nothing can be started once the client has ended.
@@ -292,9 +300,19 @@ class Journaled:
             self._flush_soon()
 
     def _flush_soon(self) -> None:
+        backend = self._runner.backend
+        if not self._writes:
+            self._writes = True
+            backend.call_soon(self._write)
         if self._timer is None:
-            backend = self._runner.backend
             self._timer = backend.call_at(backend.now() + GROUP_S, self._flush)
+
+    def _write(self) -> None:
+        self._writes = False
+        lines, self._lines = self._lines, []
+        if lines and self._thread is not None:
+            self._written += len(lines)
+            self._thread.do_alone(partial(_put, lines, self._places))
 
     def _end_early(self) -> None:
         """There is an answer: the failures before it are failures of their rows."""
@@ -310,18 +328,18 @@ class Journaled:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._write()
         rows, self._rows = self._rows, []
-        places, self._at = self._at, []
-        lines, self._lines = self._lines, []
-        if lines and self._thread is not None:
+        at, self._at = self._at, []
+        places, self._places, written, self._written = self._places, [], self._written, 0
+        if written and self._thread is not None:
             self._tasks += 1
-            self._thread.do(partial(_append, lines), partial(self._on_committed, rows, places))
+            self._thread.do(_sync, partial(self._on_committed, rows, at, places))
 
-    def _on_committed(self, rows: list[Row], at: list[int], written: tuple[float, list[int]]) -> None:
-        seconds, ends = written
+    def _on_committed(self, rows: list[Row], at: list[int], places: list[tuple[int, int]], seconds: float) -> None:
         if self._ordered:
             for row, each in zip(rows, at, strict=True):
-                row.place = ends[each], ends[each + 1] - ends[each]
+                row.place = places[each]
         self._tasks -= 1
         self.commits.observe(seconds)
         owner = self.owner()
@@ -417,8 +435,14 @@ def _has_waited_in_vain(row: Row) -> bool:
     return row.attempts == 0 and isinstance(row.error, BadRequest) and row.error.retryable
 
 
-def _append(lines: Sequence[bytes], held: HeldJournal) -> tuple[float, list[int]]:
-    """Write a group; return the seconds that it took, and where each line begins and the last ends."""
+def _put(lines: Sequence[bytes], places: list[tuple[int, int]], held: HeldJournal) -> None:
+    """Write lines, and tell where each of them is, and its size."""
+    sizes = [len(line) for line in lines]
+    places += zip(accumulate(sizes, initial=held.put(lines)), sizes, strict=False)
+
+
+def _sync(held: HeldJournal) -> float:
+    """Sync a group; return the seconds that it took."""
     began = time.monotonic()
-    place = held.append(lines)
-    return time.monotonic() - began, [*accumulate(map(len, lines), initial=place)]
+    held.sync()
+    return time.monotonic() - began

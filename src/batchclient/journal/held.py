@@ -9,8 +9,9 @@ Rules:
 - The keys are in a table of SQLite's in a temporary file: memory does not grow with the rows. It is
   made at the opening, and nothing depends on it. Beside it is what maps put aside of rows that wait
   for an earlier one.
-- After a failed write nothing more is written. What there is of it is cut off. After a failed
-  ``fsync`` Linux may drop the pages and report success the next time (Rebello et al., ATC 2020).
+- After a failed write nothing more is written. What there is of it is cut off, and after a failed
+  ``fsync`` all that was not synced: Linux may drop the pages and report success the next time
+  (Rebello et al., ATC 2020).
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class HeldJournal:
         self.damaged_count: int = 0
         self.notes: dict[str, Any] = {}
         self._file = file
-        self._end = 0
+        self._end = self._synced = 0
         self._is_begun = False
         self._fault: OSError | None = None
         self._lock = threading.RLock()
@@ -265,25 +266,24 @@ class HeldJournal:
         """Write lines, all or none, and wait until they are on the disk; return the first one's place.
 
         Raises:
+            JournalLost, OSError: as for ``put``.
+        """
+        with self._lock:
+            place = self.put(lines)
+            self.sync()
+        return place
+
+    def put(self, lines: Sequence[bytes]) -> int:
+        """Write lines, all or none; return the first one's place. A kill does not lose them.
+
+        Raises:
             JournalLost: another process has the journal now: nothing was written, or what was
                 written is lost with the file.
             OSError: the disk is full or failed: none was written, and none will be.
         """
         data = b"".join(lines)
         with self._lock:
-            if self._fault is not None:
-                raise self._fault
-            lease = self._checked_lease()
-            try:
-                write_all(self._file, data)
-                lease.system.sync(self._file)
-            except OSError as error:
-                self._fault = error
-                with suppress(OSError):
-                    os.ftruncate(self._file, self._end)
-                raise
-            # A write that hung may have gone into a file that is nobody's any more.
-            self._checked_lease()
+            self._try(lambda _: write_all(self._file, data), self._end)
             if self.journal.dedupe:
                 ends = accumulate(map(len, lines), initial=self._end)
                 self._enter(
@@ -291,6 +291,31 @@ class HeldJournal:
                 )
             self._end += len(data)
             return self._end - len(data)
+
+    def sync(self) -> None:
+        """Wait until all that was put is on the disk; what was not is cut off.
+
+        Raises:
+            JournalLost, OSError: as for ``put``.
+        """
+        with self._lock:
+            self._try(lambda lease: lease.system.sync(self._file), self._synced)
+            # A write that hung may have gone into a file that is nobody's any more.
+            self._checked_lease()
+            self._synced = self._end
+
+    def _try(self, work: Callable[[LeaseFile], object], end: int) -> None:
+        """Do something with the file; if that fails, cut the file at a place, and do no more."""
+        if self._fault is not None:
+            raise self._fault
+        lease = self._checked_lease()
+        try:
+            work(lease)
+        except OSError as error:
+            self._fault = error
+            with suppress(OSError):
+                os.ftruncate(self._file, end)
+            raise
 
     def put_aside(self, of: int, rows: Sequence[Aside]) -> None:
         """Keep what is left of a map's rows while they wait for others."""
@@ -380,6 +405,7 @@ class HeldJournal:
             raise ConfigError(f"journal: {self.path} is no journal, and left as it is", field="journal")
         if self._end < size and self.lease is not None:
             os.ftruncate(self._file, self._end)
+        self._synced = self._end
         self._enter(places)
         self._keys.execute("CREATE INDEX record_of_key ON record(key, place)")
         (self.rows,) = self._keys.execute("SELECT count(DISTINCT key) FROM record").fetchone()

@@ -48,13 +48,17 @@ class JournalThread:
         self._post = post
         self._on_failed = on_failed
         self._on_closed: Callable[[], None] = lambda: None
-        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._tasks: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._closing = threading.Event()
         threading.Thread(target=self._run, name="batchclient-journal", daemon=True).start()
 
     def do(self, work: Callable[[HeldJournal], _T], on_done: Callable[[_T], None]) -> None:
         """Do something with the journal, after all that was given before, and tell what comes of it."""
         self._tasks.put(lambda: self._tell(partial(on_done, work(self._open()))))
+
+    def do_alone(self, work: Callable[[HeldJournal], object]) -> None:
+        """Do something of which nobody waits to hear, unless it fails."""
+        self._tasks.put(lambda: work(self._open()))
 
     def leave(self) -> None:
         """Let whoever else wants the journal wait for it: it is about to be closed."""
