@@ -81,7 +81,9 @@ def otel(url: str) -> None:
 
 
 def prometheus(_url: str) -> None:
-    import_module("batchclient.integrations.prometheus")
+    from batchclient.integrations.prometheus import Collector
+
+    Collector(batchclient.BatchClient("http://127.0.0.1:9/v1", model="m"))
 
 
 def redis(_url: str) -> None:

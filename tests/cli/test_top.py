@@ -16,8 +16,6 @@ from threading import Event, Thread
 
 import pytest
 
-pytest.importorskip("prometheus_client", reason="prometheus_client is not installed here: make setup")
-
 from rich.console import Console
 from tests.cli.conftest import free_port
 from tests.fakes.pages import serving
@@ -25,6 +23,7 @@ from tests.fakes.pages import serving
 from batchclient import BatchClientError
 from batchclient._metrics.page import page_of
 from batchclient._metrics.snapshots import Snapshot
+from batchclient._metrics.worker import WorkerNumbers
 from batchclient.cli._top_view import Page, frame_of
 from batchclient.integrations.prometheus import serve
 from batchclient.testing import MockLLM
@@ -65,6 +64,14 @@ def test_a_rate_is_the_difference_of_two_pages(width):
     assert "/s" not in drawn(width, second), "a single page has no rates"
     # A new event loop counts anew: there is no rate over its beginning.
     assert "calls/s" not in drawn(width, second, page(18.0, succeeded=5))
+
+
+def test_a_worker_is_shown():
+    worker = WorkerNumbers({"results": 1234, "dead": 3, "left": 0}, pending=8, lag=40, renewals=5)
+    made = page_of(Snapshot(MockLLM().client().statistics(), 100.0, "balanced", 0.5, 0.02, worker=worker))
+    assert "worker 40 messages wait · 8 held · 1,234 results · 3 dead · 0 left" in drawn(
+        80, Page(json.loads(made), 10.0)
+    )
 
 
 def test_control_characters_of_a_page_are_not_written():

@@ -14,6 +14,7 @@ from urllib.request import urlopen
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from batchclient import BatchClient
+from batchclient._metrics.worker import Waiting, counts_of
 from batchclient.integrations.prometheus import serve
 from batchclient.simulator import EmbeddedServer
 from tests.guises import GUISES as BY_NAME
@@ -104,6 +105,24 @@ def _with_rows_beyond(rows, url):
 def _rows_on(page):
     found = re.search(r'batchclient_job_rows{state="answered"} (\S+)', page)
     return float(found[1]) if found else 0
+
+
+@cache
+def of_a_worker():
+    """The page of a client with a worker, twice."""
+
+    async def main():
+        async with MockLLM().client() as client:
+            counts = counts_of(client)
+            with serve(client, 0) as server:
+                pages = []
+                for number in (1, 2):
+                    counts.messages.update(results=number, dead=number)
+                    counts.waiting["stream", "group"] = Waiting(number, 9)
+                    pages.append(await asyncio.to_thread(fetched, server.url + "/metrics"))
+                return tuple(pages)
+
+    return asyncio.run(asyncio.wait_for(main(), LONGEST_S))
 
 
 @cache

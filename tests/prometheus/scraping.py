@@ -4,9 +4,7 @@ import asyncio
 import time
 from contextlib import contextmanager
 
-from batchclient._metrics.alerts import alerts_of
-from batchclient._metrics.queries import panels_of
-from batchclient._metrics.rules import rules_of
+from batchclient._metrics.dashboards import alerts_of, panels_of, rules_of
 from batchclient.integrations.prometheus import serve
 from tests.fakes.pages import serving
 from tests.prometheus.pages import of_a_server, traffic
@@ -31,16 +29,16 @@ def recorded(*names):
 def empty_panels(prometheus, panels):
     """The queries that have no number now."""
     return [
-        f"{panel.title}: {query.expression}"
+        f"{panel.title}: {query}"
         for panel in panels
-        for query in panel.queries
-        if not any(number == number for number in prometheus.numbers(query.expression))
+        for query in panel.queries.values()
+        if not any(number == number for number in prometheus.numbers(query))
     ]
 
 
-async def watched(client, servers, folder, *, names, gpu=False):
+async def watched(client, servers, folder, *parts):
     """Scrape a client with traffic until no panel is empty; return what is still wrong at the end."""
-    panels, rules = list(panels_of(names, gpu=gpu)), rules_of(alerts_of(names, gpu=gpu))
+    panels, rules = list(panels_of(["client", *parts])), rules_of(alerts_of(["client", *parts]))
     with serve(client, 0, client_name="one") as pages:
         targets = {"client": pages.url.removeprefix("http://"), **servers}
         with PrometheusServer(folder, targets, rules) as prometheus:

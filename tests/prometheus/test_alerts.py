@@ -11,14 +11,11 @@ pytest.importorskip(
     reason="prometheus_client is not installed here: make setup, or make test-extra WHICH=integrations",
 )
 
-from batchclient._metrics.alerts import alerts_of
-from batchclient._metrics.queries import panels_of
-from batchclient._metrics.rules import rules_of
-from batchclient._metrics.server_names import SERVERS
+from batchclient._metrics.dashboards import PROGRAMS, SERVERS, alerts_of, panels_of, rules_of
 from tests.prometheus.pages import of_a_client, of_a_server, samples_of
 from tests.prometheus.programs import needs_promtool, promtool
 
-ALERTS = list(alerts_of([*SERVERS], gpu=True, jobs=True))
+ALERTS = list(alerts_of(["client", "jobs", "worker", *SERVERS, "dcgm"]))
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "alerts.md"
 WATCH = PAGE.with_name("watch.md")
 QUEUE = {'queued{priority="0"}': "100x90", 'limit{endpoint="e"}': "16x90"}
@@ -56,8 +53,17 @@ FIRES = {
     },
     "BatchclientCallsFail": {'calls_total{outcome="failed"}': "0+10x90", 'calls_total{outcome="succeeded"}': "0+90x90"},
     "BatchclientTokensWasted": WORK | {'tokens_wasted_total{reason="abandoned"}': "0+200x90"},
+    "BatchclientAnswersBad": {
+        'answers_total{health="runaway"}': "0+4x90", 'answers_total{health="empty"}': "0+4x90",
+        'answers_total{health="ok"}': "0+92x90",
+    },
     "BatchclientEventLoopBlocked": {"snapshot_age_seconds": "30x90"},
     "BatchclientJobStands": {'job_rows{state="answered"}': "70x90", "job_rows_total_expected": "100x90"},
+    "BatchclientDeadLetters": {'worker_messages_total{outcome="dead"}': "0+0x65 1x25"},
+    "BatchclientWorkersStand": {
+        'worker_lag{job="w"}': "100x90", 'worker_messages_total{job="w",outcome="results"}': "7x90",
+        'worker_messages_total{job="w",outcome="left"}': "0+9x90",
+    },
     "BatchclientGpuUnderused": {"DCGM_FI_PROF_SM_ACTIVE": "0.2x90", "in_flight": "3x90"},
 }  # fmt: skip
 """By alert: numbers by series, for an hour and a half. The prefix of ours is left out."""
@@ -79,15 +85,29 @@ SILENT = {
     "BatchclientNoServer": states(a=(1, 0), b=(0, 1)),
     "BatchclientCallsFail": {'calls_total{outcome="failed"}': "0+1x90", 'calls_total{outcome="succeeded"}': "0+99x90"},
     "BatchclientTokensWasted": WORK | {'tokens_wasted_total{reason="abandoned"}': "0+20x90"},
+    # Answers of few tokens end at their bound.
+    "BatchclientAnswersBad": {
+        'answers_total{health="truncated"}': "0+90x90", 'answers_total{health="empty"}': "0+1x90",
+        'answers_total{health="ok"}': "0+9x90",
+    },
     "BatchclientEventLoopBlocked": {"snapshot_age_seconds": "1x90"},
     # A job of ten minutes, whose first row is slow.
     "BatchclientJobStands": {
         'job_rows{state="answered"}': "_x80 0x9", "job_rows_total_expected": "_x80 100x9"
     },
+    "BatchclientDeadLetters": {'worker_messages_total{outcome="dead"}': "3x90"},
+    # One of two workers works, and a third waits for messages of another stream.
+    "BatchclientWorkersStand": {
+        'worker_lag{instance="a",job="w"}': "100x90", 'worker_lag{instance="b",job="w"}': "100x90",
+        'worker_messages_total{instance="a",job="w",outcome="results"}': "0+1x90",
+        'worker_messages_total{instance="b",job="w",outcome="results"}': "7x90",
+        'worker_lag{job="v"}': "0x90", 'worker_messages_total{job="v",outcome="results"}': "7x90",
+    },
     "BatchclientGpuUnderused": {"DCGM_FI_PROF_SM_ACTIVE": "0.2x90", "in_flight": "0x90"},
 }  # fmt: skip
 """By alert: numbers that come near."""
-for server, roles in SERVERS.items():
+for server in SERVERS:
+    roles = PROGRAMS[server]
     running, waiting = roles["running"].name, roles["waiting"].name
     FIRES[f"Batchclient{server.capitalize()}QueueDeep"] = {running: "8x90", waiting: "100x90"}
     SILENT[f"Batchclient{server.capitalize()}QueueDeep"] = {running: "8x90", waiting: "24x90"}
@@ -161,12 +181,12 @@ def test_each_alert_fires_on_its_symptom_and_not_short_of_it(tmp_path):
 
 @needs_promtool
 def test_jobs_without_a_total_are_in_no_share_of_rows(tmp_path):
-    [panel] = [panel for panel in panels_of(jobs=True) if panel.title == "Share of the rows that are done"]
+    [panel] = [panel for panel in panels_of(["jobs"]) if panel.title == "Share of the rows that are done"]
     series = {
         'job_rows{instance="a",state="answered"}': "60x9", 'job_rows{instance="a",state="reused"}': "40x9",
         'job_rows_total_expected{instance="a"}': "1000x9", 'job_rows{instance="b",state="answered"}': "5000x9",
     }  # fmt: skip
-    asked = {"expr": panel.queries[0].expression, "eval_time": "5m", "exp_samples": [{"labels": "{}", "value": 0.1}]}
+    asked = {"expr": panel.queries["done"], "eval_time": "5m", "exp_samples": [{"labels": "{}", "value": 0.1}]}
     told = [{"series": name_of(name), "values": values} for name, values in series.items()]
     file = tmp_path / "tests.yml"
     file.write_text(json.dumps({"tests": [{"interval": "1m", "input_series": told, "promql_expr_test": [asked]}]}))

@@ -7,8 +7,8 @@ from itertools import combinations
 import pytest
 from tests import command_line
 
+from batchclient._metrics.dashboards import PROGRAMS, SERVERS
 from batchclient._metrics.registry import METRICS
-from batchclient._metrics.server_names import GPU_METRICS, SERVERS
 
 OLDEST_GRAFANA_10 = 38
 """The ``schemaVersion`` that Grafana 10.0 writes. Grafana reads files up to its own version."""
@@ -46,7 +46,7 @@ def test_the_list_has_the_servers_names_with_their_source(metrics):
     lines = metrics("list", "--server", "tgi", "--server", "vllm", "--dcgm").stdout.splitlines()
     others = [line for line in lines if not line.startswith("batchclient_")]
     assert [line.split()[0] for line in others] == [
-        metric.name for roles in (SERVERS["tgi"], SERVERS["vllm"], GPU_METRICS) for metric in roles.values()
+        metric.name for roles in (PROGRAMS["tgi"], PROGRAMS["vllm"], PROGRAMS["dcgm"]) for metric in roles.values()
     ]
     assert all("[" in line for line in others)
 
@@ -78,19 +78,22 @@ def test_panels_neither_overlap_nor_leave_the_board(board):
 def test_a_dashboard_has_a_servers_metrics_where_they_are_asked_for(board):
     own = queries_of(board())
     assert own and all("batchclient_" in query for query in own)
-    for server, roles in SERVERS.items():
+    for server in SERVERS:
         more = queries_of(board("--server", server))[len(own) :]
         asked = " ".join(more)
-        assert all(metric.name in asked for metric in roles.values())
+        assert all(metric.name in asked for metric in PROGRAMS[server].values())
     gpu = queries_of(board("--dcgm"))[len(own) :]
     assert gpu and all("DCGM_" in query for query in gpu)
 
 
-def test_jobs_have_panels_and_a_rule_where_they_are_asked_for(board, metrics):
-    more = [query for query in queries_of(board("--jobs")) if query not in queries_of(board())]
-    assert more and all("batchclient_job_" in query for query in more)
-    assert "BatchclientJobStands" in metrics("rules", "--jobs").stdout
-    assert "batchclient_job_" not in metrics("rules").stdout
+@pytest.mark.parametrize(("option", "prefix", "rule"), [
+    ("--jobs", "batchclient_job_", "BatchclientJobStands"), ("--worker", "batchclient_worker_", "BatchclientDeadLetters"),
+])  # fmt: skip
+def test_jobs_and_workers_have_panels_and_rules_where_they_are_asked_for(board, metrics, option, prefix, rule):
+    more = [query for query in queries_of(board(option)) if query not in queries_of(board())]
+    assert more and all(prefix in query for query in more)
+    assert rule in metrics("rules", option).stdout
+    assert prefix not in metrics("rules").stdout
 
 
 def test_a_server_that_lacks_a_metric_lacks_its_panel(board):

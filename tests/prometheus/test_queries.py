@@ -11,19 +11,18 @@ pytest.importorskip(
     reason="prometheus_client is not installed here: make setup, or make test-extra WHICH=integrations",
 )
 
-from batchclient._metrics.alerts import alerts_of
-from batchclient._metrics.queries import panels_of
+from batchclient._metrics.dashboards import PROGRAMS, SERVERS, alerts_of, panels_of
 from batchclient._metrics.registry import METRICS, STATES
-from batchclient._metrics.server_names import GPU_METRICS, SERVERS
-from tests.prometheus.pages import GUISES, RECORDED, of_a_client, of_a_job, of_a_server, samples_of
+from tests.prometheus.pages import GUISES, RECORDED, of_a_client, of_a_job, of_a_server, of_a_worker, samples_of
 from tests.prometheus.programs import needs_promtool, promtool
 from tests.prometheus.promql import labels_in, metrics_in
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 PAGES = ("watch.md", "alerts.md")
 BLOCK = re.compile(r"```promql\n(.*?)```", re.DOTALL)
-OF_PANELS = [query.expression for panel in panels_of([*SERVERS], gpu=True, jobs=True) for query in panel.queries]
-OF_ALERTS = [alert.expression for alert in alerts_of([*SERVERS], gpu=True, jobs=True)]
+PARTS = ["client", "jobs", "worker", *SERVERS, "dcgm"]
+OF_PANELS = [" ".join(query.split()) for panel in panels_of(PARTS) for query in panel.queries.values()]
+OF_ALERTS = [alert.expression for alert in alerts_of(PARTS)]
 ADDED_BY_PROMETHEUS = {"job", "instance"}
 
 
@@ -37,7 +36,7 @@ def of_the_docs():
 def series():
     """All numbers of all pages, two scrapes of each."""
     both = {}
-    for pages in (of_a_job(), of_a_client(), *map(of_a_server, (*RECORDED, *GUISES))):
+    for pages in (of_a_job(), of_a_worker(), of_a_client(), *map(of_a_server, (*RECORDED, *GUISES))):
         first, second = map(samples_of, pages)
         both |= {key: (first.get(key), number) for key, number in second.items()}
     return both
@@ -57,7 +56,7 @@ def test_every_query_asks_for_labels_that_its_metrics_have():
         own |= {metric.full_name: labels} if metric.kind != "histogram" else {}
         own |= {f"{metric.full_name}_{part}": labels for part in ("count", "sum") if metric.kind == "histogram"}
         own |= {f"{metric.full_name}_bucket": {*labels, "le"} if metric.kind == "histogram" else set()}
-    for query in OF_PANELS + OF_ALERTS:
+    for query in (part for whole in OF_PANELS + OF_ALERTS for part in re.split(r"\sand\s(?!on\b)", whole)):
         for name in metrics_in(query) & own.keys():
             assert labels_in(query) <= own[name], f"{query}: {name} lacks {labels_in(query) - own[name]}"
 
@@ -81,7 +80,7 @@ def test_the_docs_have_the_queries_of_the_table():
 
 def test_a_panel_or_a_rule_asks_for_the_metrics_of_each_server():
     asked = set().union(*map(metrics_in, OF_PANELS + OF_ALERTS))
-    for metric in (metric for roles in (*SERVERS.values(), GPU_METRICS) for metric in roles.values()):
+    for metric in (metric for roles in PROGRAMS.values() for metric in roles.values()):
         exported = f"{metric.name}_bucket" if metric.kind == "histogram" else metric.name
         assert exported in asked
         assert metric.source

@@ -21,7 +21,7 @@ def test_no_panel_is_empty_beside_the_embedded_server_and_recorded_pages(tmp_pat
         async with BatchClient(server.base_url, model=server.model) as client:
             client.retune(limit=64)
             with recorded("vllm", "dcgm") as address:
-                return await watched(client, {"servers": address}, tmp_path, names=["vllm"], gpu=True)
+                return await watched(client, {"servers": address}, tmp_path, "vllm", "dcgm")
 
     with EmbeddedServer("instant", faults=["status=429,rate=0.02"]) as server:
         assert asyncio.run(main(server)) == []

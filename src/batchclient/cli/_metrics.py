@@ -41,14 +41,12 @@ def serve_metrics(client: BatchClient, address: Address | None, tell: Callable[[
         tell: told of the URL of the pages, if given.
 
     Raises:
-        Refusal: the port cannot be used, or the extra is missing.
+        Refusal: the port cannot be used.
     """
     if address is None:
         return
-    try:
-        from batchclient.integrations.prometheus import serve
-    except ImportError as error:
-        raise Refusal(f"--metrics-port: {error}") from None
+    from batchclient.integrations.prometheus import serve
+
     host, port = address
     try:
         pages = serve(client, port, host)

@@ -66,6 +66,8 @@ def frame_of(page: Page, before: Page | None, name: str, width: int) -> Renderab
     parts: list[RenderableType] = [_heading(page, name, width), _calls(page, before, width)]
     if page.content["job"] is not None:
         parts.append(_job(page.content["job"], width))
+    if page.content["worker"] is not None:
+        parts.append(_worker(page.content["worker"], width))
     parts += [Text(), _servers(now["endpoints"], width), Text(), _classes(page), Text(), _batches(page, before, width)]
     if now["errors"]:
         parts.append(_errors(now["errors"], width))
@@ -100,6 +102,12 @@ def _job(job: Mapping[str, Any], width: int) -> Text:
     whole = "?" if job["expected"] is None else f"{job['expected']:,}"
     parts = [f"job {done:,}/{whole} rows", f"{job['failed']:,} failed", f"{job['reused']:,} reused"]
     return _joined(parts, width)
+
+
+def _worker(worker: Mapping[str, Any], width: int) -> Text:
+    lag = "?" if worker["lag"] is None else f"{worker['lag']:,}"
+    parts = [f"worker {lag} messages wait", f"{worker['pending']:,} held"]
+    return _joined(parts + [f"{count:,} {outcome}" for outcome, count in worker["messages"].items()], width)
 
 
 def _servers(endpoints: Sequence[Mapping[str, Any]], width: int) -> Table:

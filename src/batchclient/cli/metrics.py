@@ -3,7 +3,7 @@
 Rules:
 - The commands write to stdout, and ask no server.
 - With ``--server`` and ``--dcgm`` the results name those programs' own metrics, too.
-- A job's page is a client's with more metrics, so that panels of jobs are asked for as well.
+- The page of a job or a worker is a client's with more metrics, which are asked for as well.
 """
 
 from __future__ import annotations
@@ -13,12 +13,8 @@ from typing import Annotated
 
 import typer
 
-from batchclient._metrics.alerts import alerts_of
-from batchclient._metrics.dashboard import dashboard_of
-from batchclient._metrics.queries import panels_of
+from batchclient._metrics.dashboards import PROGRAMS, ForeignMetric, alerts_of, dashboard_of, panels_of, rules_of
 from batchclient._metrics.registry import METRICS
-from batchclient._metrics.rules import rules_of
-from batchclient._metrics.server_names import GPU_METRICS, SERVERS, ForeignMetric
 from batchclient.cli._words import put
 from batchclient.cli.app import make_group
 
@@ -40,6 +36,7 @@ _Servers = Annotated[
 ]
 _Dcgm = Annotated[bool, typer.Option("--dcgm", help="With the metrics of NVIDIA's dcgm-exporter.")]
 _Jobs = Annotated[bool, typer.Option("--jobs", help="With the rows of jobs: map --metrics-port.")]
+_Worker = Annotated[bool, typer.Option("--worker", help="With the messages of workers: work --metrics-port.")]
 
 
 def make_metrics_app() -> typer.Typer:
@@ -56,23 +53,26 @@ def list_names(server: _Servers = None, *, dcgm: _Dcgm = False) -> None:
     lines: list[tuple[str, str, str, str]] = [
         (metric.full_name, metric.kind, ",".join(metric.labels) or "-", metric.help) for metric in METRICS
     ]
-    for name in dict.fromkeys(server or ()):
-        lines += map(_line, SERVERS[name].values())
-    if dcgm:
-        lines += map(_line, GPU_METRICS.values())
+    for program in _parts(server, dcgm=dcgm):
+        lines += map(_line, PROGRAMS.get(program, {}).values())
     widths = [max(len(line[column]) for line in lines) for column in range(3)]
     for line in lines:
         put("  ".join([*(text.ljust(width) for text, width in zip(line, widths, strict=False)), line[3]]))
 
 
-def dashboard(server: _Servers = None, *, dcgm: _Dcgm = False, jobs: _Jobs = False) -> None:
+def dashboard(server: _Servers = None, *, dcgm: _Dcgm = False, jobs: _Jobs = False, worker: _Worker = False) -> None:
     """Write a dashboard as JSON: in Grafana, Dashboards, New, Import."""
-    put(*dashboard_of(panels_of(list(dict.fromkeys(server or ())), gpu=dcgm, jobs=jobs)).splitlines())
+    put(*dashboard_of(panels_of(_parts(server, dcgm=dcgm, jobs=jobs, worker=worker))).splitlines())
 
 
-def rules(server: _Servers = None, *, dcgm: _Dcgm = False, jobs: _Jobs = False) -> None:
+def rules(server: _Servers = None, *, dcgm: _Dcgm = False, jobs: _Jobs = False, worker: _Worker = False) -> None:
     """Write alert rules as YAML: a file for rule_files in prometheus.yml."""
-    put(*rules_of(alerts_of(list(dict.fromkeys(server or ())), gpu=dcgm, jobs=jobs)).splitlines())
+    put(*rules_of(alerts_of(_parts(server, dcgm=dcgm, jobs=jobs, worker=worker))).splitlines())
+
+
+def _parts(servers: list[_Server] | None, *, dcgm: bool, jobs: bool = False, worker: bool = False) -> list[str]:
+    parts = ["client", *["jobs"] * jobs, *["worker"] * worker]
+    return [*parts, *dict.fromkeys(each.value for each in servers or ()), *["dcgm"] * dcgm]
 
 
 def _line(metric: ForeignMetric) -> tuple[str, str, str, str]:

@@ -1,6 +1,8 @@
-"""Metrics for Prometheus, in a registry or at a port of their own (extra ``prometheus``).
+"""Metrics for Prometheus: in a registry (extra ``prometheus``), or at a port of their own.
 
 Rules:
+- A port needs no library: the page is written here. Only a registry's families are of
+  ``prometheus_client``.
 - Nothing is counted here. A scrape reads a snapshot of the client, made between two callbacks of
   its event loop; calls pay nothing.
 - A registry has one collector, for one client or several with names. Several processes are several
@@ -15,7 +17,9 @@ import os
 import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from numbers import Real
+from typing import TYPE_CHECKING, Any
 
 from batchclient._core.histograms import Histogram
 from batchclient._metrics.page import page_of
@@ -28,14 +32,12 @@ from batchclient.client import BatchClient
 from batchclient.errors import ConfigError
 from batchclient.sync import SyncBatchClient
 
-try:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric as Family
     from prometheus_client.registry import Collector as _Collector
-except ModuleNotFoundError as _missing:
-    raise ImportError(
-        "metrics for Prometheus need prometheus_client, of the extra batchclient[prometheus]"
-    ) from _missing
+else:
+    _Collector = object
+    """A registry asks for ``collect`` and ``describe`` alone."""
 
 __all__ = ["Collector", "More", "serve"]
 
@@ -81,29 +83,10 @@ class _Source:
             return {}
 
 
-class Collector(_Collector):
-    """The metrics of a client, for a registry: ``REGISTRY.register(Collector(client))``.
+class _Sources:
+    """Clients with their names: what the pages and a registry's families are made of."""
 
-    The collector does not keep the client alive. A dropped client has no metrics.
-
-    Args:
-        client: a ``BatchClient`` or ``SyncBatchClient``.
-        client_name: the value of the label ``client``; ``None``: no such label.
-        tenant_labels: the tenants that have metrics of their own, 100 at most.
-        more: the program's own numbers, beside the client's.
-
-    Raises:
-        ConfigError: an argument is wrong, or ``PROMETHEUS_MULTIPROC_DIR`` is set.
-    """
-
-    def __init__(
-        self,
-        client: BatchClient | SyncBatchClient,
-        *,
-        client_name: str | None = None,
-        tenant_labels: Iterable[str] = (),
-        more: More | None = None,
-    ) -> None:
+    def __init__(self) -> None:
         for variable in _MULTIPROCESS:
             if os.environ.get(variable):
                 message = (
@@ -112,27 +95,17 @@ class Collector(_Collector):
                 )
                 raise ConfigError(message)
         self._sources: list[_Source] = []
-        self.add(client, client_name=client_name, tenant_labels=tenant_labels, more=more)
 
-    def __repr__(self) -> str:
-        return f"<Collector of {len(self._sources)} clients>"
+    def __len__(self) -> int:
+        return len(self._sources)
 
     def add(
         self,
         client: BatchClient | SyncBatchClient,
-        *,
-        client_name: str | None = None,
-        tenant_labels: Iterable[str] = (),
-        more: More | None = None,
+        client_name: str | None,
+        tenant_labels: Iterable[str],
+        more: More | None,
     ) -> None:
-        """Collect the metrics of another client, too. The client needs a name of its own.
-
-        Args:
-            client, client_name, tenant_labels, more: as for the constructor.
-
-        Raises:
-            ConfigError: an argument is wrong; or the collector has the client or the name already.
-        """
         if not isinstance(client, BatchClient | SyncBatchClient):
             message = f"client is a BatchClient or a SyncBatchClient, not a {type(client).__name__}"
             raise ConfigError(message, field="client")
@@ -158,6 +131,85 @@ class Collector(_Collector):
         take_all([snapshots])
         self._sources = [*sources, _Source(snapshots, client_name, tenants, more)]
 
+    def views(self) -> list[tuple[str, View]]:
+        sources = self._sources
+        return [
+            (source.name or "", View(snapshot, snapshot.statistics, source.tenants))
+            for source, snapshot in zip(sources, take_all([each.snapshots for each in sources]), strict=True)
+            if snapshot is not None
+        ]
+
+    def more(self) -> dict[str, list[tuple[str, float]]]:
+        """Return the programs' own numbers by name, each with its client's name."""
+        found: dict[str, list[tuple[str, float]]] = {}
+        for source in self._sources:
+            for name, number in source.more().items():
+                found.setdefault(name, []).append((source.name or "", number))
+        return found
+
+    def metrics_page(self) -> tuple[bytes, str]:
+        return text_of(self.views()) + lines_of(self.more()), CONTENT_TYPE
+
+    def statistics_page(self) -> tuple[bytes, str]:
+        [source] = self._sources
+        [snapshot] = take_all([source.snapshots])
+        body = b"null" if snapshot is None else page_of(snapshot, source.name, source.tenants, source.more())
+        return body, "application/json"
+
+
+class Collector(_Collector):
+    """The metrics of a client, for a registry: ``REGISTRY.register(Collector(client))``.
+
+    The collector does not keep the client alive. A dropped client has no metrics.
+
+    Args:
+        client: a ``BatchClient`` or ``SyncBatchClient``.
+        client_name: the value of the label ``client``; ``None``: no such label.
+        tenant_labels: the tenants that have metrics of their own, 100 at most.
+        more: the program's own numbers, beside the client's.
+
+    Raises:
+        ConfigError: an argument is wrong, or ``PROMETHEUS_MULTIPROC_DIR`` is set.
+        ImportError: ``prometheus_client`` is missing.
+    """
+
+    def __init__(
+        self,
+        client: BatchClient | SyncBatchClient,
+        *,
+        client_name: str | None = None,
+        tenant_labels: Iterable[str] = (),
+        more: More | None = None,
+    ) -> None:
+        try:
+            import prometheus_client  # noqa: F401  # a collector without the library has no use
+        except ModuleNotFoundError as missing:
+            message = "a collector needs prometheus_client, of the extra batchclient[prometheus]"
+            raise ImportError(message) from missing
+        self._sources = _Sources()
+        self._sources.add(client, client_name, tenant_labels, more)
+
+    def __repr__(self) -> str:
+        return f"<Collector of {len(self._sources)} clients>"
+
+    def add(
+        self,
+        client: BatchClient | SyncBatchClient,
+        *,
+        client_name: str | None = None,
+        tenant_labels: Iterable[str] = (),
+        more: More | None = None,
+    ) -> None:
+        """Collect the metrics of another client, too. The client needs a name of its own.
+
+        Args:
+            client, client_name, tenant_labels, more: as for the constructor.
+
+        Raises:
+            ConfigError: an argument is wrong; or the collector has the client or the name already.
+        """
+        self._sources.add(client, client_name, tenant_labels, more)
+
     def describe(self) -> Iterator[Family]:
         """Name the metrics, so that a registry refuses a second collector."""
         for metric in METRICS:
@@ -165,7 +217,7 @@ class Collector(_Collector):
 
     def collect(self) -> Iterator[Family]:
         """Read the clients, and return their metrics."""
-        views = self._views()
+        views = self._sources.views()
         labels = ("client",) if any(name for name, _ in views) else ()
         for metric in METRICS:
             family = _family(metric, labels)
@@ -174,37 +226,14 @@ class Collector(_Collector):
                 for values, number in metric.read(view):
                     _add(family, (*before, *values), number)
             yield family
-        for name, numbers in self._more().items():
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        for name, numbers in self._sources.more().items():
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
             own = kind(name, "The program's own.", labels=labels)
             for client, number in numbers:
                 own.add_metric((client,) if labels else (), number)
             yield own
-
-    def _views(self) -> list[tuple[str, View]]:
-        sources = self._sources
-        return [
-            (source.name or "", View(snapshot, snapshot.statistics, source.tenants))
-            for source, snapshot in zip(sources, take_all([each.snapshots for each in sources]), strict=True)
-            if snapshot is not None
-        ]
-
-    def _more(self) -> dict[str, list[tuple[str, float]]]:
-        """Return the programs' own numbers by name, each with its client's name."""
-        found: dict[str, list[tuple[str, float]]] = {}
-        for source in self._sources:
-            for name, number in source.more().items():
-                found.setdefault(name, []).append((source.name or "", number))
-        return found
-
-    def _metrics_page(self) -> tuple[bytes, str]:
-        return text_of(self._views()) + lines_of(self._more()), CONTENT_TYPE
-
-    def _statistics_page(self) -> tuple[bytes, str]:
-        [source] = self._sources
-        [snapshot] = take_all([source.snapshots])
-        body = b"null" if snapshot is None else page_of(snapshot, source.name, source.tenants, source.more())
-        return body, "application/json"
 
 
 def serve(
@@ -233,8 +262,9 @@ def serve(
         ConfigError: an argument is wrong; the port is in use; or ``PROMETHEUS_MULTIPROC_DIR`` is
             set.
     """
-    collector = Collector(client, client_name=client_name, tenant_labels=tenant_labels, more=more)
-    pages = {"/metrics": collector._metrics_page, "/statistics": collector._statistics_page}
+    sources = _Sources()
+    sources.add(client, client_name, tenant_labels, more)
+    pages = {"/metrics": sources.metrics_page, "/statistics": sources.statistics_page}
     server = PageServer(pages, port, host)
     core_of(client)._attached.append(server.close_soon)
     # A client may be dropped without being closed.
@@ -263,22 +293,16 @@ def _checked(tenants: Iterable[str]) -> frozenset[str]:
 
 
 def _family(metric: Metric, before: tuple[str, ...]) -> Family:
-    labels = (*before, *metric.labels)
-    if metric.kind == "counter":
-        return CounterMetricFamily(metric.full_name, metric.help, labels=labels)
-    if metric.kind == "histogram":
-        return HistogramMetricFamily(metric.full_name, metric.help, labels=labels)
-    return GaugeMetricFamily(metric.full_name, metric.help, labels=labels)
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+    kinds = {"counter": CounterMetricFamily, "histogram": HistogramMetricFamily, "gauge": GaugeMetricFamily}
+    family: Family = kinds[metric.kind](metric.full_name, metric.help, labels=(*before, *metric.labels))
+    return family
 
 
-def _add(family: Family, values: Sequence[str], number: float | Histogram) -> None:
-    if isinstance(number, Histogram):
-        assert isinstance(family, HistogramMetricFamily)
-        buckets, below = [], 0
-        for bound, count in zip(bounds_as_text(number.bounds), number.counts, strict=True):
-            below += count
-            buckets.append((bound, below))
-        family.add_metric(values, buckets, number.sum)
-    else:
-        assert isinstance(family, CounterMetricFamily | GaugeMetricFamily)
+def _add(family: Any, values: Sequence[str], number: float | Histogram) -> None:
+    if not isinstance(number, Histogram):
         family.add_metric(values, number)
+        return
+    below = accumulate(number.counts)
+    family.add_metric(values, list(zip(bounds_as_text(number.bounds), below, strict=True)), number.sum)
