@@ -50,6 +50,17 @@ def test_an_endpoint_with_nothing_in_flight_is_gone_at_once():
     play >> EndpointRemoved(1) << []
 
 
+def test_of_servers_that_have_gone_the_last_64_keep_counts_of_their_own():
+    play = Playbook(limit=1).submit(*calls("held")) >> Woke()
+    for number in range(1, 72):
+        (call,) = calls(f"call{number}")
+        play >> EndpointAdded(number, FixedLimit(1), "http://back" if number in (1, 65) else f"http://pod{number}")
+        play.submit(call) >> Woke() >> answered(call) >> EndpointRemoved(number)
+    ended = play.outcomes
+    assert sum(ended.values()) == 71
+    assert (ended["http://back", "completion", "answered"], ended["other", "completion", "answered"]) == (2, 6)
+
+
 def test_without_drain_what_is_in_flight_goes_elsewhere_and_it_is_no_failure():
     play = Playbook(limit=[4, 4])
     a, b, c = calls("a b c")

@@ -19,14 +19,13 @@ _REMEMBERED = 256
 
 
 class Adjustments:
-    """The adjustments of one scheduler; ``command`` takes a command."""
+    """The adjustments of one scheduler; ``command`` takes a command, ``changes`` counts them."""
 
-    def __init__(self, command: Callable[[Command], None]) -> None:
+    def __init__(self, command: Callable[[Command], None], changes: Counter[tuple[str, ...]]) -> None:
         self._command = command
+        self._changes = changes
         self.last: deque[Adjustment] = deque(maxlen=_REMEMBERED)
         """The last changes, oldest first."""
-        self.changes: Counter[tuple[str, ...]] = Counter()
-        """All changes, by endpoint, setting and direction."""
 
     def note_limit(self, endpoint: Endpoint, now: float) -> bool:
         """An endpoint's limit may have changed since it was last told; return whether it has."""
@@ -56,5 +55,5 @@ class Adjustments:
     def _tell(self, endpoint: Endpoint, setting: str, old: int, new: int, reason: str, now: float) -> None:
         adjustment, name = Adjustment(now, endpoint.id, setting, old, new, reason), endpoint.shown_name
         self.last.append(adjustment)
-        self.changes[name, setting, "up" if new > old else "down"] += 1
+        self._changes[name, setting, "up" if new > old else "down"] += 1
         self._command(Adjusted(adjustment, name))

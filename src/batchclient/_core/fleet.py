@@ -49,6 +49,7 @@ from batchclient._core.servers.life import STILL
 from batchclient._core.servers.outage import Outage
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.spent import ServerOutage
+from batchclient._core.statistics import Counters
 from batchclient.errors import ReadTimedOut
 
 __all__ = ["Fleet"]
@@ -74,6 +75,7 @@ class Fleet:
         endpoints: Iterable[Endpoint],
         settings: SchedulerSettings,
         command: Callable[[Command], None],
+        counters: Counters,
         adjustments: Adjustments,
         asks_first: Callable[[], bool] | None,
     ) -> None:
@@ -84,6 +86,7 @@ class Fleet:
         self.arrivals = Arrivals(self.serving, settings.wait_for_server_s, self.tell)
         self._settings = settings
         self._command = command
+        self._observed = counters.observed
         self._adjustments = adjustments
         self._count()
 
@@ -273,6 +276,7 @@ class Fleet:
         assert endpoint.id not in self.by_id, "an endpoint's id is given once"
         self.by_id[endpoint.id] = endpoint
         self.serving.append(endpoint)
+        self._observed.server_comes(endpoint.shown_name)
         self._count()
         self.asking.add(event.endpoint)
         self.arrivals.add(endpoint)
@@ -344,6 +348,8 @@ class Fleet:
             del self.by_id[endpoint.id]
             self.asking.remove(endpoint.id)
             self._command(EndpointGone(endpoint.id))
+            if all(other.shown_name != endpoint.shown_name for other in self):
+                self._observed.server_goes(endpoint.shown_name)
 
     def resume(self, now: float) -> None:
         """Calls are about to be sent, and nothing is in flight anywhere."""

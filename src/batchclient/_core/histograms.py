@@ -15,6 +15,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from operator import add
 
 from batchclient._core.failures import Failure
 from batchclient._core.requests import Batch, Request
@@ -54,7 +55,8 @@ SIZE_CLASSES = ("1", "2-4", "5-8", "9-16", "17-32", "33-64", "65+")
 """The classes of requests, by their number of prompts."""
 _LARGEST_OF_CLASS = (1, 4, 8, 16, 32, 64)
 _MOST_MODELS = 32
-_OTHER_MODELS = "other"
+_MOST_REMOVED = 64
+_OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,11 @@ class Recorder:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
+    def add(self, other: Recorder) -> None:
+        """Count what another has counted."""
+        self.counts = list(map(add, self.counts, other.counts))
+        self.sum += other.sum
+
     def snapshot(self) -> Histogram:
         """Freeze the histogram."""
         return Histogram(self.bounds, tuple(self.counts), self.sum)
@@ -144,6 +151,8 @@ class Observations:
         self._prompt_tokens = self._families["prompt_tokens"]
         self._completion_tokens = self._families["completion_tokens"]
         self._models: set[str] = set()
+        self._removed: dict[str, None] = {}
+        """The servers that have gone and have counts of their own, the earliest first."""
         self.list_sizes: Counter[int] = Counter()
         """Requests that ended, by their number of prompts."""
         self.alone: Counter[str] = Counter()
@@ -152,6 +161,8 @@ class Observations:
         """Requests that ended, by endpoint, kind and outcome."""
         self.tokens: Counter[tuple[str, ...]] = Counter()
         """Tokens by endpoint, model and direction."""
+        self.changes: Counter[tuple[str, ...]] = Counter()
+        """Changes of limits and list caps, by endpoint, setting and direction."""
 
     def snapshot(self) -> dict[str, dict[tuple[str, ...], Histogram]]:
         """Freeze the histograms."""
@@ -213,10 +224,29 @@ class Observations:
             # Whose clock this is may be a moment behind; a sum never decreases.
             self._call_durations[request.shape.kind._value_, outcome].observe(whole if whole > 0 else 0.0)
 
+    def server_comes(self, server: str) -> None:
+        """A server is there, perhaps again."""
+        self._removed.pop(server, None)
+
+    def server_goes(self, server: str) -> None:
+        """A server has gone: of many that went, only the last keep counts of their own."""
+        self._removed[server] = None
+        if len(self._removed) <= _MOST_REMOVED:
+            return
+        first = next(iter(self._removed))
+        del self._removed[first]
+        for name, labels in LABELS_OF_HISTOGRAMS.items():
+            family = self._families[name]
+            for key in [key for key in family if key[0] == first and labels[0] == "endpoint"]:
+                family[_OTHER, *key[1:]].add(family.pop(key))
+        for counts in (self.outcomes, self.tokens, self.changes):
+            for key in [key for key in counts if key[0] == first]:
+                counts[_OTHER, *key[1:]] += counts.pop(key)
+
     def _name_of(self, model: str) -> str:
         """Return a model's label: its name, or that of all others once there are many."""
         if len(self._models) >= _MOST_MODELS:
-            return _OTHER_MODELS
+            return _OTHER
         self._models.add(model)
         return model
 

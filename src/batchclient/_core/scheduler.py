@@ -115,11 +115,11 @@ class Scheduler:
         self._commands: list[Command] = []
         command = self._commands.append
         self._counters = counters = Counters()
-        self._adjustments = Adjustments(command)
+        self._adjustments = Adjustments(command, counters.observed.changes)
         endpoints = (
             Endpoint(number, limit, settings, names[number] if names else "") for number, limit in enumerate(limits)
         )
-        self._fleet = fleet = Fleet(endpoints, settings, command, self._adjustments, asks_first)
+        self._fleet = fleet = Fleet(endpoints, settings, command, counters, self._adjustments, asks_first)
         self._lengths = Lengths()
         self._queue = queue = Queue(settings, self._lengths)
         self._deadlines = queue.deadlines
@@ -212,7 +212,6 @@ class Scheduler:
             lanes=self._queue.lanes.all(),
             arrivals=self._queue.arrivals(),
             adjustments=self._adjustments.last,
-            changes=self._adjustments.changes,
         )
 
     def endpoint(self, number: int) -> EndpointStatistics | None:

@@ -163,7 +163,8 @@ class Statistics:
             when their attempt failed and was made again. Of a stream they are the output tokens
             that had come, of a whole reply all that its usage tells. They are in no other count.
         histograms: by name and key, of all that has ended; see ``docs/reference/statistics.md``.
-        outcomes: requests that ended, by endpoint (base URL), kind of call and outcome.
+        outcomes: requests that ended, by endpoint (base URL; ``"other"`` for those removed before
+            the last 64), kind of call and outcome.
         tokens: by endpoint, model and direction (``"prompt"`` or ``"completion"``); all models
             after the first 32 are ``"other"``.
         errors: failed calls, by the name of their error's class.
@@ -259,7 +260,6 @@ class Counters:
         lanes: Iterable[Lane],
         arrivals: Mapping[Lane, float],
         adjustments: Iterable[Adjustment],
-        changes: Mapping[tuple[str, ...], int],
     ) -> Statistics:
         """Freeze the counts, together with the present load."""
         lanes = list(lanes)
@@ -281,6 +281,6 @@ class Counters:
             outcomes=dict(self.observed.outcomes),
             tokens=dict(self.observed.tokens),
             errors=dict(self.errors),
-            changes=dict(changes),
+            changes=dict(self.observed.changes),
             health=self.health.copy(),
         )

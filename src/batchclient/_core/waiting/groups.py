@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
@@ -173,7 +173,7 @@ class Buckets(Index):
     __slots__ = ("_buckets",)
 
     def __init__(self) -> None:
-        self._buckets: dict[int, deque[Request]] = {}
+        self._buckets: defaultdict[int, deque[Request]] = defaultdict(deque)
 
     def __len__(self) -> int:
         return sum(map(len, self._buckets.values()))
@@ -182,10 +182,7 @@ class Buckets(Index):
         self._buckets.clear()
 
     def add(self, request: Request, path: Sequence[int] | None = None) -> None:
-        bucket = self._buckets.get(request.bucket)
-        if bucket is None:
-            self._buckets[request.bucket] = bucket = deque()
-        bucket.append(request)
+        self._buckets[request.bucket].append(request)
 
     def take(self, group: Group, count: int, reach: int | None, now: float) -> list[Request]:
         oldest = group.oldest()
