@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 from batchclient._core.kinds import Kind
-from batchclient._core.messages import Adjusted, Adjustment, Batch, Command
+from batchclient._core.messages import Adjusted, Adjustment, Command
 from batchclient._core.servers.endpoint import Endpoint
 
 __all__ = ["Adjustments"]
@@ -43,14 +43,6 @@ class Adjustments:
             setting = "batch_size_cap" if kind is Kind.COMPLETION else f"batch_size_cap of {kind.value}"
             self._tell(endpoint, setting, before, after, reason, now)
             endpoint.abilities.of(kind).told_cap = after
-
-    def list_ended(self, batch: Batch, endpoint: Endpoint, now: float) -> None:
-        """A batch was answered whole: note how the reply streamed; longer lists may be tried again."""
-        abilities = endpoint.abilities.of(batch.shape.kind)
-        abilities.ended(batch)
-        if abilities.told_cap is not None:
-            reason = "some time has passed: longer lists are tried again"
-            self.note_list_cap(endpoint, batch.shape.kind, abilities.told_cap, reason, now)
 
     def _tell(self, endpoint: Endpoint, setting: str, old: int, new: int, reason: str, now: float) -> None:
         adjustment, name = Adjustment(now, endpoint.id, setting, old, new, reason), endpoint.shown_name

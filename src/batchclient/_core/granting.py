@@ -35,7 +35,6 @@ from batchclient._core.learnt.lengths import Lengths
 from batchclient._core.learnt.proof import Proof
 from batchclient._core.learnt.times import is_fresh
 from batchclient._core.messages import Batch, Isolation, Request, RequestState
-from batchclient._core.requests import LoadAtSend
 from batchclient._core.servers.choice import choose, no_later
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.speed import work
@@ -308,7 +307,6 @@ class Granting:
             unanswered=size,
             callers=size,
             answered=bytearray(size),
-            load=LoadAtSend(endpoint.area(now), endpoint.limit.limit),
             lane=lane,
         )
         prompt_tokens, is_timed = 0, False

@@ -112,7 +112,11 @@ class Replies:
             if batch.failures:
                 endpoint.budget.charge(-batch.tokens_at_risk, endpoint.limit.limit, now)
             batch.pace.answered(batch, endpoint.limit.limit, now)
-            self._adjustments.list_ended(batch, endpoint, now)
+            abilities = endpoint.abilities.of(kind)
+            abilities.ended(batch)
+            if abilities.told_cap is not None:
+                reason = "some time has passed: longer lists are tried again"
+                self._adjustments.note_list_cap(endpoint, kind, abilities.told_cap, reason, now)
             if self._queue.later.size and not self._queue.size:
                 self._outcomes.retries.hasten(now)
             if endpoint.abilities.proof is not None:

@@ -145,7 +145,8 @@ class Exchanges:
             async with aclosing(response.chunks()) as chunks:
                 await self._read(batch, decoder, pending, response, chunks)
                 batch.wire.events = decoder.events
-                self._count_events(batch, decoder, server)
+                if not self._has_said and decoder.events > 2 * len(batch.requests) * batch.shape.weight:
+                    self._tell_events(batch, decoder, server)
                 if decoder.complete and not decoder.failed:
                     if pending.added == len(batch.requests):
                         self.over.add(batch.id)
@@ -248,13 +249,12 @@ class Exchanges:
             server.ending -= 1
             server.under_way += 1
 
-    def _count_events(self, batch: Batch, decoder: ReplyDecoder, server: Server) -> None:
+    def _tell_events(self, batch: Batch, decoder: ReplyDecoder, server: Server) -> None:
         """Log a server which sends many more events than asked for."""
         choices = len(batch.requests) * batch.shape.weight
-        if self._has_said or batch.shape.to_caller or decoder.events <= 2 * choices:
-            return
         # By now the server may be known as unable to send fewer.
-        if decoder.events > (1 + server.dialect.events_per_choice(batch.shape)) * choices:
+        most = (1 + server.dialect.events_per_choice(batch.shape)) * choices
+        if decoder.events > most and not batch.shape.to_caller:
             self._has_said = True
             message = (
                 "the server sends an event per token: it ignores stream_interval (vLLM before 0.27 does), which costs"

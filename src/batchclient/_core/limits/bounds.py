@@ -90,7 +90,8 @@ class Bounds:
         if self._heeds_lateness and self._ends_window(sample, limit):
             is_set = self._came_late(sample.now, limit)
             self._restart()
-        self._rise(sample.now, limit)
+        if self.load < math.inf and sample.now >= self._rises_at:
+            self._rise(sample.now, limit)
         return is_set
 
     def _ends_window(self, sample: Sample, limit: int) -> bool:
@@ -184,9 +185,7 @@ class Bounds:
         self._rises_at = now + (_REFUSED_HOLDS_EPISODES * episode_s if self._is_refused else _HOLDS_S)
 
     def _rise(self, now: float, limit: int) -> None:
-        """Rise by a twentieth when due; a bound above the limit in force, or unused, goes."""
-        if self.load == math.inf or now < self._rises_at:
-            return
+        """Rise by a twentieth; a bound above the limit in force, or unused, goes."""
         self._rises_at = now + max(self._answers.latency_s, _SHORTEST_EPISODE_S)
         self.load, self.reason = _RISE * self.load, "some time has passed: more is tried"
         if self.load > _RISE * (limit + 1):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from batchclient._core.failures import Sign
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Failed, RateWindow, Request, Shape
+from batchclient._core.requests import LoadAtSend
 from batchclient._core.servers.abilities import Abilities
 from batchclient._core.servers.budget import RetryBudget
 from batchclient._core.servers.health import Health
@@ -106,7 +107,7 @@ class Endpoint:
         self._area_at = now
         self.in_flight += sequences
         self.open[batch.id] = batch
-        batch.load.in_flight = self.in_flight
+        batch.load = LoadAtSend(self._area, self.limit.limit, self.in_flight)
         batch.pace = self.pace(batch.shape)
         batch.pace.sent(batch.id, sequences)
         if not batch.failures:

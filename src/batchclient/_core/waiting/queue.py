@@ -123,8 +123,9 @@ class Queue:
             self.later.size -= 1
             return
         group.lane.size -= 1
-        self._drop_if_empty(group)
         self.size -= 1
+        if not group.size:
+            self.restore(group)
 
     def pop(self, above: int | None = None) -> tuple[Group, Request] | None:
         """Remove the first group from the order; return it with its oldest request.
@@ -160,8 +161,8 @@ class Queue:
         """Put a group back into the order, if any of its requests are left."""
         if group.size:
             self._push(group)
-        else:
-            self._drop_if_empty(group)
+        elif self._fresh.get(group.shape.key) is group:
+            del self._fresh[group.shape.key]
 
     def take(self, group: Group, count: int, reach: int | None, now: float, *, newest: bool = False) -> list[Request]:
         """Take requests for a batch (see ``Group.take``), under ``fcfs`` perhaps the ``newest``."""
@@ -223,10 +224,6 @@ class Queue:
             # Once in a group's life.
             group.sort_by(PrefixTree(self.conversations))
         return path
-
-    def _drop_if_empty(self, group: Group) -> None:
-        if not group.size and not group.sealed and self._fresh.get(group.shape.key) is group:
-            del self._fresh[group.shape.key]
 
     def _first(self, lane: Lane) -> tuple[float, int] | None:
         """The rank of a lane's first group, stale entries dropped; ``None`` if no group waits."""
