@@ -58,31 +58,3 @@ def test_what_the_old_one_was_bounded_by_is_no_more():
     assert play.adjusted == ["limit 9 -> 8: set by the caller"]
     play.at(3.0) >> answered(requests[1])
     assert in_force(play) == (8, "set by the caller")
-
-
-def long_calls(*lengths_in_tokens):
-    """Calls with long prompts of one shape, each named by its length in tokens."""
-    of = shape()
-    return [
-        Request(of, b'"' + b"a" * 300 + b'"', prompt_tokens=tokens, waiter=f"{tokens}") for tokens in lengths_in_tokens
-    ]
-
-
-def test_a_reach_given_later_keeps_lengths_apart_as_one_from_the_start_does_also_of_calls_that_wait():
-    play = Playbook(limit=64)
-    early, late = long_calls(100, 1000, 101, 1001), long_calls(100, 1000, 101, 1001)
-    play.submit(*early[:3])
-    play >> Retuned(SchedulerSettings(length_reach=0)) << ["send 100 101", "send 1000"]
-    play.submit(*late) >> Woke() << ["send 100 101", "send 1000 1001"]
-    # Without a bound all lengths go together again.
-    play >> Retuned(SchedulerSettings()) << []
-    more = long_calls(100, 1000, 101)
-    play.submit(*more) >> Woke() << ["send 100 1000 101"]
-    # A call whose caller has gone is not sent.
-    last = long_calls(100, 1000, 101)
-    play >> Paused() << []
-    play.submit(*last) >> Cancelled(last[0]) << []
-    play >> Retuned(SchedulerSettings(length_reach=0)) << []
-    assert play.queued == 2
-    play >> Resumed() << ["send 1000", "send 101"]
-    assert play.queued == 0

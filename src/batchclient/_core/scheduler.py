@@ -318,7 +318,7 @@ class Scheduler:
         before = replace(self._settings)
         if event.settings is not None:
             self._settings.take_over(event.settings)
-            self._queue.retune(event.settings)
+            self._queue.lanes.retune(event.settings.max_queued)
         self._fleet.retune(event, before, now)
 
     def _drain(self, event: DrainRequested, now: float) -> None:

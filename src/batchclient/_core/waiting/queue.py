@@ -24,7 +24,7 @@ from batchclient._core.prefixes.conversations import Conversations
 from batchclient._core.prefixes.families import SHORTEST_PREFIX, Families
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.waiting.deadlines import Deadlines
-from batchclient._core.waiting.groups import Buckets, Group, Ranks
+from batchclient._core.waiting.groups import Group, Ranks
 from batchclient._core.waiting.lanes import Lanes
 from batchclient._core.waiting.later import Later
 from batchclient._core.waiting.order import Order
@@ -55,17 +55,6 @@ class Queue:
         self.size = 0
         """Calls in the order."""
         self.later = Later()
-
-    def retune(self, settings: SchedulerSettings) -> None:
-        """Go on with other numbers: whoever bounds the lengths in a batch has no batches of families."""
-        self.lanes.retune(settings.max_queued)
-        if self.conversations is None:
-            return
-        self._shortest = SHORTEST_PREFIX if settings.length_reach is None else _NONE_SO_LONG
-        if settings.length_reach is not None:
-            for group in self._fresh.values():
-                if group.has_families:
-                    group.sort_by(Buckets())
 
     def is_full(self, shape: Shape) -> bool:
         """Whether no call of a shape finds a place."""
